@@ -26,7 +26,7 @@ from fkjoin.codec.units import NANOS, UNSURE, Unit
 _DAY = 86_400 * 10**6
 _CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
-_EXACT = Context(prec=200, Emin=-400, Emax=400)
+EXACT = Context(prec=200, Emin=-400, Emax=400)
 _LIMIT = 1 << 63
 _MOST_DIGITS = 60
 
@@ -159,8 +159,8 @@ def _counted(number: Number, kind: pa.DataType, unit: Unit | None) -> int:
     if not _may_count(unit, kind):
         raise MisfitError(f"{number} counts {unit.name} of another kind (it is a {unit.of}); take a bigint column for it")
     try:
-        exact = _EXACT.multiply(Decimal(number), NANOS[unit.name]) if len(number) < _MOST_DIGITS else None
-        nanos = None if exact is None or not exact.is_finite() else int(exact.to_integral_value("ROUND_FLOOR", _EXACT))
+        exact = EXACT.multiply(Decimal(number), NANOS[unit.name]) if len(number) < _MOST_DIGITS else None
+        nanos = None if exact is None or not exact.is_finite() else int(exact.to_integral_value("ROUND_FLOOR", EXACT))
     except (InvalidOperation, ArithmeticError):
         nanos = None
     if nanos is None:
@@ -296,8 +296,13 @@ def _decimal(value: Any, kind: pa.Decimal128Type, unit: Unit | None) -> Decimal:
         raise MisfitError(f'{value!r} may be base64 or a number; give units={{"…": "text"}} or "base64"')
     else:
         found = _plain(value)
+    return rounded(found, kind)
+
+
+def rounded(found: Decimal, kind: pa.Decimal128Type) -> Decimal:
+    """The number with as many places as the type has; ``MisfitError`` if it has more digits than the type."""
     try:
-        made = found.quantize(Decimal(1).scaleb(-kind.scale), ROUND_HALF_UP, _EXACT)
+        made = found.quantize(Decimal(1).scaleb(-kind.scale), ROUND_HALF_UP, EXACT)
     except InvalidOperation as error:
         raise MisfitError from error
     if len(made.as_tuple().digits) > kind.precision and made:
@@ -314,7 +319,7 @@ def _plain(text: str) -> Decimal:
 def _unscaled(text: str, scale: int | None) -> Decimal:
     if scale is None or not -400 < scale < 400 or not text:
         raise MisfitError
-    return Decimal(int.from_bytes(_base64(text), "big", signed=True)).scaleb(-scale, _EXACT)
+    return Decimal(int.from_bytes(_base64(text), "big", signed=True)).scaleb(-scale, EXACT)
 
 
 def _bytes(value: Any, unit: Unit | None) -> bytes:

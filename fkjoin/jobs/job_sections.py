@@ -21,9 +21,9 @@ from fkjoin.jobs.job_operators import (
 from fkjoin.kafka import Bytes, Debezium, Format, Json, Registry, String
 from fkjoin.kafka.connection import OnNewTopic
 from fkjoin.sinks import RETRY_S
-from fkjoin.spark.change_events import PLACEHOLDER
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.trigger import arguments_of
+from fkjoin.spark.unavailable import PLACEHOLDER
 
 
 def _needs_columns(of: str) -> dict[str, str]:
@@ -43,20 +43,20 @@ class FormatSection(Section):
         Kind(
             'format "debezium"',
             {"format": "debezium"},
-            ("columns", "units", "placeholder", "unavailable", "source"),
+            ("columns", "units", "placeholder", "unavailable", "source", "registry", "registry_settings", "retry_s"),
             _needs_columns("debezium"),
         ),
         Kind(
             "a format with a registry",
             {"registry": ANY},
-            ("columns", "registry", "registry_settings", "write_schema", "subject"),
+            ("columns", "registry", "registry_settings", "write_schema", "subject", "units", "retry_s"),
             _needs_columns("json"),
         ),
         Kind('format "json" without a registry', {"format": "json"}, ("columns", "text", "units"), _needs_columns("json")),
         Kind(
             'format "avro"',
             {"format": "avro"},
-            ("columns", "registry", "registry_settings", "write_schema", "subject"),
+            ("columns", "registry", "registry_settings", "write_schema", "subject", "units", "retry_s"),
             {"registry": 'format "avro" needs registry, the address of the schema registry'},
         ),
     )
@@ -75,14 +75,16 @@ class FormatSection(Section):
     """The name of the one column that text or bytes have."""
     text: str | None = None
     """A further column with the object's whole text."""
-    registry: str | None = None
-    """The address of the schema registry."""
+    registry: str | None = Field(None, repr=False)
+    """The address of the schema registry; of Debezium's events, that of their Avro schemas."""
     registry_settings: dict[str, Value] = Field({}, repr=False)
     """Settings of the registry's client."""
     write_schema: str | None = None
     """The schema to write by."""
     subject: str | None = None
     """The registry's subject to write under."""
+    retry_s: float = Field(RETRY_S, ge=0, allow_inf_nan=False)
+    """Seconds for which a registry that does not answer is asked again."""
     units: dict[str, str] = Field({})
     """Units of numbers in columns of times, such as `{since = "micros"}`."""
     placeholder: str = PLACEHOLDER
@@ -104,12 +106,18 @@ class FormatSection(Section):
             how: Any = {"units": self.units, "placeholder": self.placeholder, "unavailable": self.unavailable}
             if self.source is not None:
                 how["source"] = self.source
+            if self.registry is not None:
+                how["inner"] = self._registry("avro")
             return Debezium(self.columns, **how)
         if self.registry is None:
             return Json(self.columns, self.text, self.units)
         assert self.format is not None
-        settings = tuple(self.registry_settings.items())
-        return Registry(self.format, self.columns, self.registry, settings, self.write_schema, self.subject)
+        writing = {"write_schema": self.write_schema, "subject": self.subject}
+        return self._registry(self.format, schema=self.columns, units=self.units, **writing)
+
+    def _registry(self, kind: Any, **more: Any) -> Registry:
+        assert self.registry is not None
+        return Registry(kind, url=self.registry, settings=tuple(self.registry_settings.items()), retry_s=self.retry_s, **more)
 
 
 class KafkaSection(Strict):

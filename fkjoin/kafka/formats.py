@@ -25,14 +25,17 @@ from pyspark.sql.types import (
 
 from fkjoin.codec.json_read import Reading
 from fkjoin.codec.json_write import writable
-from fkjoin.codec.units import UNSURE, everywhere, from_names, merged
+from fkjoin.codec.units import UNSURE, Notation, everywhere, from_names, merged
 from fkjoin.errors import TopologyError
 from fkjoin.kafka.decoding import Decoded, Format, decoded, fields_of, shown, zone
-from fkjoin.spark.change_events import PLACEHOLDER, ReadEvents, ReadKeys
+from fkjoin.kafka.registry import Registry, records_of
+from fkjoin.spark.change_events import ReadEvents, ReadKeys
 from fkjoin.spark.json_texts import require_json, written
+from fkjoin.spark.registry_records import ReadAvroEvents, ReadRegistry
 from fkjoin.spark.schemas import arrow_schema, kind_text, struct_type
 from fkjoin.spark.topic_records import ReadBytes, Reader, ReadObjects
 from fkjoin.spark.topic_values import WriteObjects, Writer, WriteTexts
+from fkjoin.spark.unavailable import PLACEHOLDER
 from fkjoin.stages.complete import UNAVAILABLE
 
 _SOURCE_BLOCK = (
@@ -146,11 +149,11 @@ class Json:
 
 @dataclass(frozen=True)
 class Debezium:
-    """Debezium's JSON change events, with or without the ``schema``/``payload`` wrapper.
+    """Debezium's change events: JSON, with or without the ``schema``/``payload`` wrapper, or Avro behind a registry's header.
 
     ``c``, ``u`` and ``r`` (snapshot) are upserts of ``after``, ``d`` is a delete, and so is the tombstone that may follow it.
     As the format of a key it reads the key's fields, wrapped or not.  Times, decimals and bytes are read as the ``schema`` part
-    says.
+    says, or the Avro schema.
 
     Parameters
     ----------
@@ -169,15 +172,18 @@ class Debezium:
     unavailable : {"problem", "keep"}, default "problem"
         What an event is that does not have them there.  With ``"keep"`` the table keeps its rows in state, and the values that
         it has.
+    inner : Registry, optional
+        The registry of Avro events: ``Registry("avro", url=…)``, without a schema.
 
     Raises
     ------
     TopologyError
-        If ``unavailable`` is neither.
+        If ``unavailable`` is neither, or ``inner`` is another format.
 
     Examples
     --------
     >>> value = Debezium("order_id string, customer_id string, amount double")
+    >>> value = Debezium("order_id string, amount double", inner=Registry("avro", url="http://localhost:8081"))
     """
 
     schema: str | StructType
@@ -185,10 +191,17 @@ class Debezium:
     units: Mapping[str, str] = field(default_factory=dict, hash=False)
     placeholder: str = PLACEHOLDER
     unavailable: Literal["problem", "keep"] = "problem"
+    inner: Registry | None = None
 
     def __post_init__(self) -> None:
         if self.unavailable not in ("problem", "keep"):
             raise TopologyError(f'Debezium: unavailable {self.unavailable!r} is not one of "problem", "keep"')
+        if self.inner is None:
+            return
+        if not isinstance(self.inner, Registry) or self.inner.kind != "avro":
+            raise TopologyError('Debezium: inner: Registry("avro", url=…) is what it can be; JSON events need none')
+        if self.inner.schema is not None or self.inner.units:
+            raise TopologyError("Debezium: inner: leave out its schema and units; they are those of Debezium(…)")
 
     def about(self, data: Column) -> Column:
         """Read what an event says besides its row.
@@ -205,6 +218,9 @@ class Debezium:
         """
         block = struct_type(self.source, "Debezium")
         envelope = StructType([StructField("op", StringType()), StructField("ts_ms", LongType()), StructField("source", block)])
+        if self.inner is not None:
+            reading = ReadRegistry(arrow_schema("Debezium", envelope), records_of(self.inner, None))
+            return decoded(reading, envelope, data, whatever=True).row
         kind = StructType([*envelope, StructField("payload", envelope)])
         parsed = decoded(ReadObjects(fields_of(kind, "Debezium"), shown(kind)), kind, data, whatever=True).row
         return F.coalesce(parsed.getField("payload"), F.struct(*[parsed.getField(name).alias(name) for name in envelope.names]))
@@ -220,10 +236,15 @@ class Debezium:
         kind = self._type()
         fields = fields_of(kind, "Debezium")
         marks = self.unavailable == "keep"
+        if self.inner is not None:
+            return ReadAvroEvents(fields, records_of(self.inner, {"after": self._units(fields)}), self.placeholder, marks)
         return ReadEvents(fields, shown(self._envelope()), self._how(fields), self.placeholder, marks)
 
     def key_reader(self) -> Reader:
         kind = self._type()
+        if self.inner is not None:
+            fields = arrow_schema("Debezium", kind)
+            return ReadRegistry(fields, records_of(self.inner, self._units(fields)))
         if "payload" in kind.names:
             raise TopologyError(
                 "Debezium: a key's column cannot be called 'payload', as the wrapper is; rename it in the source"
@@ -233,7 +254,10 @@ class Debezium:
 
     def _how(self, fields: pa.Schema) -> Reading:
         unsure = everywhere(pa.struct(list(fields)), UNSURE, pa.types.is_decimal)
-        return Reading(merged(from_names(self.units, fields, "Debezium", kind_text), unsure), zone())
+        return Reading(merged(self._units(fields), unsure), zone())
+
+    def _units(self, fields: pa.Schema) -> Notation:
+        return from_names(self.units, fields, "Debezium", kind_text)
 
     def _type(self) -> StructType:
         return struct_type(self.schema, "Debezium")
@@ -253,7 +277,7 @@ def decode_key(given: Format, data: Column) -> Decoded:
 
 def reader(given: Format) -> Reader | None:
     """Make the function that reads the format in Python workers; None if it has expressions only."""
-    return given.reader() if isinstance(given, String | Bytes | Json | Debezium) else None
+    return given.reader() if isinstance(given, String | Bytes | Json | Debezium | Registry) else None
 
 
 def key_reader(given: Format) -> Reader | None:

@@ -15,6 +15,7 @@ from fkjoin.sinks.batches import Sink
 from fkjoin.sinks.kafka import Kafka
 from fkjoin.sinks.parquet import Parquet
 from fkjoin.sinks.table_sink import BatchId, TableSink
+from fkjoin.spark.outages import RETRY_S
 
 if TYPE_CHECKING:
     from fkjoin.sinks.delta import Delta
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from fkjoin.sinks.postgres import Postgres
 
 __all__ = ["RETRY_S", "BatchId", "Delta", "Iceberg", "Kafka", "Parquet", "Postgres", "Sink", "TableSink"]
-
-RETRY_S = 60.0
-"""Seconds for which ``Postgres``, ``Delta`` and ``Iceberg`` try again, unless they are told otherwise."""
 
 _OPTIONAL = ("Delta", "Iceberg", "Postgres")
 

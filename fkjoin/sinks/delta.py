@@ -22,9 +22,9 @@ from fkjoin.lowering.lowered import Lowered
 from fkjoin.sinks import RETRY_S, column_types, delta_log
 from fkjoin.sinks.delta_storage import at_storage
 from fkjoin.sinks.restored import SetBack
-from fkjoin.sinks.retry import require_retry_s
 from fkjoin.sinks.table_sink import BatchId, TableSink
 from fkjoin.spark.kinds import require_kinds
+from fkjoin.spark.outages import require_retry_s
 from fkjoin.spark.schemas import listed, spark_schema, types_text
 
 _GONE = "_fkjoin_gone"

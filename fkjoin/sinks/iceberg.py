@@ -19,9 +19,9 @@ from fkjoin.sinks.iceberg_catalog import at_catalog, catalog_of, table_in
 from fkjoin.sinks.iceberg_commit import commit, last_batch
 from fkjoin.sinks.iceberg_rows import Rewrite
 from fkjoin.sinks.iceberg_types import columns_of, evolved, made_of
-from fkjoin.sinks.retry import require_retry_s
 from fkjoin.sinks.table_sink import BatchId, TableSink
 from fkjoin.spark.kinds import TIMES_OF_DAY, require_kinds
+from fkjoin.spark.outages import require_retry_s
 from fkjoin.spark.schemas import spark_schema, types_text
 
 _MADE_WITH = {"commit.manifest-merge.enabled": "true", "write.metadata.delete-after-commit.enabled": "true"}

@@ -24,7 +24,8 @@ from pyiceberg.exceptions import (
 from pyiceberg.table import Table
 
 from fkjoin.errors import FkJoinError, TopologyError
-from fkjoin.sinks.retry import first_line, repeated
+from fkjoin.sinks.retry import repeated
+from fkjoin.spark.repetition import first_line
 
 _MENDED = (
     AuthorizationExpiredError,

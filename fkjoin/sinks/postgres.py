@@ -25,12 +25,14 @@ from fkjoin.sinks.counts import LEFT_OUT, count
 from fkjoin.sinks.postgres_refusals import ROW_PLACE, Refused, unread, unwritten
 from fkjoin.sinks.postgres_server import connect, mends, settings_of
 from fkjoin.sinks.postgres_values import spelled
-from fkjoin.sinks.retry import first_line, repeated, require_retry_s
+from fkjoin.sinks.retry import repeated
 from fkjoin.sinks.table_sink import BatchId, TableSink
 from fkjoin.spark.dead_letters import OnError, require_on_error
 from fkjoin.spark.json_texts import written
 from fkjoin.spark.kinds import NESTED
 from fkjoin.spark.names import quoted
+from fkjoin.spark.outages import require_retry_s
+from fkjoin.spark.repetition import first_line
 from fkjoin.spark.schemas import spark_schema
 
 BATCHES = "fkjoin_batches"

@@ -1,34 +1,15 @@
-"""Work on a place outside that is repeated while a repetition may mend what went wrong: outages, conflicts, deadlocks."""
+"""Work of a sink that is repeated through outages, and counted."""
 
 from __future__ import annotations
 
-import logging
-import math
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_exponential, wait_random
-
-from fkjoin.errors import FkJoinError, TopologyError
-from fkjoin.sinks import RETRY_S
 from fkjoin.sinks.counts import REPEATED, count
-
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 5.0
+from fkjoin.spark import repetition
+from fkjoin.spark.repetition import first_line
 
 _T = TypeVar("_T")
-
-
-def require_retry_s(given: float) -> None:
-    """``TopologyError`` if it is no number of seconds."""
-    if not (isinstance(given, int | float) and math.isfinite(given) and given >= 0):
-        raise TopologyError(f"retry_s: {given!r} is no number of seconds; 0 tries once, {RETRY_S:g} is what it is if left out")
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
 
 
 def repeated(
@@ -38,41 +19,7 @@ def repeated(
     seconds: float,
     told: Callable[[BaseException], str] = first_line,
 ) -> _T:
-    """Return what ``work`` returns.  It is called ever more rarely, for ``seconds``, while it throws what ``mends`` knows.
-
-    Each repetition is counted, and a warning in the log ``fkjoin``.  ``FkJoinError`` when the time is over; other errors come
-    as they are.
-    """
-    started = time.monotonic()
-
-    def say(state: RetryCallState) -> None:
-        error = None if state.outcome is None else state.outcome.exception()
-        assert error is not None
-        assert state.next_action is not None
-        count(place, REPEATED, reasons=[told(error)])
-        logging.getLogger("fkjoin").warning(
-            "%s: %s; tried again in %.1f s, for up to %g s",
-            place,
-            told(error),
-            state.next_action.sleep,
-            seconds,
-        )
-
-    attempts = Retrying(
-        stop=stop_after_delay(seconds),
-        wait=wait_exponential(_FIRST_WAIT_S, _LONGEST_WAIT_S) + wait_random(0, _FIRST_WAIT_S),  # apart from others that wait
-        retry=retry_if_exception(mends),
-        before_sleep=say,
-        reraise=True,
-    )
-    try:
-        return attempts(work)
-    except Exception as error:
-        if not mends(error):
-            raise
-        why = f"{place}: {told(error)}"
-        tried = f"tried {attempts.statistics['attempt_number']} times in {time.monotonic() - started:.0f} s"
-    raise FkJoinError(
-        f"{why} ({tried}, retry_s = {seconds:g}). Start the query again when the place is well: it goes on with this batch; "
-        "or let it try for longer, with a greater retry_s"
+    """Return what ``work`` returns, see ``repetition.repeated``; each repetition is counted."""
+    return repetition.repeated(
+        place, work, mends, seconds, told=told, heard=lambda reason: count(place, REPEATED, reasons=[reason])
     )

@@ -8,7 +8,7 @@ import re
 from tests.support.places import ROOT
 from tools.messages import raised
 
-REGISTRY = "tests/kafka/test_schema_registry.py::test_a_text_is_json_and_an_instant_an_instant_or_there_is_a_problem"
+REGISTRY = "tests/spark/test_registry_records.py::test_a_text_is_json_and_an_instant_an_instant_or_there_is_a_problem"
 NO_KEY = "tests/checkpoint/test_reader.py::test_what_is_no_key_is_refused_by_name"
 NOT_THERE = "tests/checkpoint/test_reader.py::test_a_table_that_is_not_kept_and_one_that_is_not_there_are_refused_by_name"
 CLOSED = "tests/checkpoint/test_reader.py::test_a_reader_leaves_nothing_behind_and_says_so_when_it_was_closed"
@@ -199,7 +199,14 @@ WAYS: dict[str, str] = {
     "{}: {} is an instant; take a timestamp column": REGISTRY,
     "{}: bytes are no text; take a binary column": REGISTRY,
     "Registry: to write, give write_schema= and": BUILDING,
-    "{}: {} has no unit here; take a bigint column": REGISTRY,
+    "{}: {} is {}; give the column the type": REGISTRY,
+    "{} refuses: {}. The batch is not lost. See to": (
+        "tests/spark/test_schema_registry_access.py::test_an_outage_and_a_refusal_stop_the_batch_and_make_no_dead_letters"
+    ),
+    "Registry: schema: the columns to take are": (
+        "tests/spark/test_schema_registry_access.py::test_mistakes_are_told_when_the_format_is_made"
+    ),
+    "Debezium: inner: leave out its schema and": "tests/kafka/test_debezium_avro.py::test_mistakes_are_told",
     "{}: {} is a clock without a zone; take a": REGISTRY,
     "upgrade_from: {} is not an older wire version": UPGRADE,
     "deployment: the staged deployment aggregates": BUILDING,

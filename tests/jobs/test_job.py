@@ -168,10 +168,8 @@ def test_a_setting_of_another_kind_that_is_as_by_default_is_left_alone(tmp_path:
         ('format = "json", schema = "a int", source = "b int"', 'source: it is a setting of format "debezium", and'),
         ('format = "json", schema = "a int", unavailable = "keep"', 'unavailable: .* of format "debezium", and'),
         ('format = "json", schema = "a int", subject = "s"', "subject: it is a setting of a format with a registry"),
-        (
-            'format = "json", registry = "r", schema = "a int", units = {a = "micros"}',
-            'units: .* "debezium" or .* without a registry',
-        ),
+        ('format = "json", registry = "http://r", schema = "a int", text = "t"', 'text: .* "json" without a registry'),
+        ('format = "string", units = {a = "micros"}', 'units: .* this is format "string"; leave it out'),
     ],
 )
 def test_a_setting_of_another_format_is_refused(tmp_path: Path, given: str, says: str) -> None:
@@ -235,6 +233,11 @@ def test_formats_of_a_job_file(tmp_path: Path) -> None:
     assert built("debezium", source="lsn bigint") == Debezium("a int", source="lsn bigint")
     found = built("avro", registry="http://r", registry_settings={"max.retries": 1})
     assert found == Registry("avro", "a int", "http://r", (("max.retries", 1),))
+    assert built("json", registry="http://r", units=units, retry_s=5) == Registry(
+        "json", "a int", "http://r", units=units, retry_s=5
+    )
+    inner = Registry("avro", url="http://r", settings=(("max.retries", 1),))
+    assert built("debezium", registry="http://r", registry_settings={"max.retries": 1}) == Debezium("a int", inner=inner)
 
 
 def test_options_are_checked_and_secrets_are_not_shown() -> None:

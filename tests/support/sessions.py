@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-SPARK_4_0 = version("pyspark").startswith("4.0.")
-"""It has no type ``time``, and takes NaN for a null in what a Python function returns (docs/versions.md)."""
+SPARK_4_0, SPARK_4_1 = (version("pyspark").startswith(line) for line in ("4.0.", "4.1."))
+"""Whether this is the release; docs/versions.md says which values it does not have."""
 
 
 @pytest.hookimpl(wrapper=True)

@@ -55,7 +55,8 @@ class Rows:
 
     @property
     def plain(self) -> list[Kind]:
-        times = _moments(*self.times)
+        times = _moments(*(YEARS if SPARK_4_0 else self.times))
+        days = DAYS if SPARK_4_0 else self.days
         every = [
             (pa.bool_(), st.booleans()),
             *((kind, _whole(kind.bit_width)) for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())),
@@ -64,7 +65,7 @@ class Rows:
             *((pa.decimal128(*size), _decimals(*size)) for size in ((9, 2), (38, 18), (38, 0), (5, 5))),
             (pa.string(), self.texts),
             (pa.binary(), st.binary(max_size=4)),
-            (pa.date32(), st.one_of(st.integers(*self.days), st.sampled_from([0, *self.days]))),
+            (pa.date32(), st.one_of(st.integers(*days), st.sampled_from([0, *days]))),
             (pa.timestamp("us", "UTC"), times),
             (pa.timestamp("us"), times),
             (pa.duration("us"), _whole(64)),

@@ -1,0 +1,171 @@
+"""Avro schemas for reading some columns: logical types become units where a column can be made of the numbers at once.
+
+What the rewritten schema reads are the same bytes.  A logical type stays where its value, not its number, is wanted: in a text
+column, in a column of another type, where a union has several types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+import pyarrow as pa
+
+from fkjoin.codec.units import CONNECT, ITEM, Notation, Unit, is_special
+
+
+class Rewritten(NamedTuple):
+    """A schema that reads the same bytes, and the notation of the values that it gives."""
+
+    schema: Any
+    units: Notation
+
+
+def _instants(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind)) and kind.tz is not None
+
+
+def _clocks(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind)) and kind.tz is None
+
+
+_UNITS: dict[str, tuple[Callable[[pa.DataType], bool], Unit]] = {
+    "timestamp-millis": (_instants, Unit("millis", "instant")),
+    "timestamp-micros": (_instants, Unit("micros", "instant")),
+    "local-timestamp-millis": (_clocks, Unit("millis", "instant")),
+    "local-timestamp-micros": (_clocks, Unit("micros", "instant")),
+    "date": (pa.types.is_date, Unit("days", "day")),
+    "time-millis": (pa.types.is_time, Unit("millis", "time")),
+    "time-micros": (pa.types.is_time, Unit("micros", "time")),
+}
+"""Logical types of numbers, the columns that are made of these, and their units."""
+
+_Kind: TypeAlias = pa.DataType | str | None
+_ANY = "any"
+"""In the place of a type: the value as it is."""
+_NAMED = ("record", "error", "enum", "fixed")
+
+
+class _RecursiveError(Exception):
+    """A type that has itself in it."""
+
+
+def rewritten(schema: Any, kind: pa.StructType) -> Rewritten:
+    """Rewrite a schema for rows of the type.
+
+    ``schema``: parsed, so that names are whole.  What is made has other names, since a type may be wanted in two ways.
+    """
+    try:
+        return _Rewriting(dict(_named(schema))).of(schema, kind)
+    except _RecursiveError:
+        return Rewritten(schema, None)
+
+
+def _named(schema: Any) -> list[tuple[str, dict[str, Any]]]:
+    """The definitions of named types."""
+    if isinstance(schema, list):
+        return [found for branch in schema for found in _named(branch)]
+    if not isinstance(schema, dict):
+        return []
+    here = [(schema["name"], schema)] if schema.get("type") in _NAMED else []
+    inner = [
+        schema.get("type"),
+        schema.get("items"),
+        schema.get("values"),
+        *(item["type"] for item in schema.get("fields", ())),
+    ]
+    return here + [found for one in inner if not isinstance(one, str) for found in _named(one)]
+
+
+_NAMED = ("record", "error", "enum", "fixed")
+
+
+@dataclass
+class _Rewriting:
+    named: Mapping[str, Any]
+    inside: list[str] = field(default_factory=list)
+    """Names of the types that are being rewritten."""
+    count: int = 0
+
+    def of(self, schema: Any, kind: _Kind) -> Rewritten:
+        """``kind``: None where the value is not wanted."""
+        if isinstance(schema, list):
+            several = sum(branch != "null" for branch in schema) > 1
+            parts = [self.of(branch, _ANY if several and kind is not None else kind) for branch in schema]
+            return Rewritten([part.schema for part in parts], next((part.units for part in parts if part.units), None))
+        if isinstance(schema, str):
+            return self.of(self.named[schema], kind) if schema in self.named else Rewritten(schema, None)
+        of = schema["type"]
+        if isinstance(of, dict | list):
+            return self.of(of, kind)
+        if of in self.named:
+            return self.of(self.named[of], kind)
+        if of in _NAMED:
+            return self._of_name(schema, kind)
+        for part, test in (("items", pa.types.is_list), ("values", pa.types.is_map)):
+            if part in schema:
+                inner = self.of(schema[part], _item(kind, test))
+                return Rewritten({**schema, part: inner.schema}, {ITEM: inner.units} if inner.units else None)
+        return _leaf(schema, kind)
+
+    def _of_name(self, schema: Any, kind: _Kind) -> Rewritten:
+        name = schema["name"]
+        if name in self.inside:
+            raise _RecursiveError
+        self.inside.append(name)
+        self.count += 1
+        made = {key: value for key, value in schema.items() if key not in ("namespace", "aliases") and not key.startswith("__")}
+        made["name"] = f"_{self.count}.{name}"
+        units: Notation = None
+        if "fields" in schema and isinstance(kind, pa.DataType) and not pa.types.is_struct(kind):
+            units = _unit(schema, kind)
+            kind = _ANY
+        if "fields" in schema:
+            fields = {item["name"]: self.of(item["type"], _member(kind, item["name"])) for item in schema["fields"]}
+            made["fields"] = [{"name": item["name"], "type": fields[item["name"]].schema} for item in schema["fields"]]
+            units = units or {title: part.units for title, part in fields.items() if part.units} or None
+        else:
+            leaf = _leaf(made, kind)
+            made, units = leaf.schema, leaf.units
+        self.inside.pop()
+        return Rewritten(made, units)
+
+
+def _member(kind: _Kind, name: str) -> _Kind:
+    if isinstance(kind, str) or kind is None:
+        return kind
+    at = kind.get_field_index(name)
+    return kind.field(at).type if at >= 0 else None
+
+
+def _item(kind: _Kind, test: Callable[[pa.DataType], bool]) -> _Kind:
+    if isinstance(kind, str) or kind is None:
+        return kind
+    if not test(kind):
+        return _ANY
+    return kind.value_type if pa.types.is_list(kind) else kind.item_type
+
+
+def _leaf(schema: Mapping[str, Any], kind: _Kind) -> Rewritten:
+    if kind == _ANY:
+        return Rewritten(schema, None)
+    bare = {key: value for key, value in schema.items() if key != "logicalType"}
+    if kind is None:
+        return Rewritten(bare, None)
+    if (unit := _unit(schema, kind)) is not None:
+        return Rewritten(bare, unit)
+    of = schema.get("logicalType")
+    if of == "decimal" and pa.types.is_decimal128(kind):
+        return Rewritten(bare, Unit("unscaled", scale=schema.get("scale", 0)))
+    test, unit = _UNITS.get(of or "", (_never, None))
+    return Rewritten(bare, unit) if test(kind) else Rewritten(schema, None)
+
+
+def _unit(schema: Mapping[str, Any], kind: Any) -> Unit | None:
+    """The unit by the name that Connect gives a value."""
+    return CONNECT.get(schema.get("connect.name", "")) if is_special(kind) or pa.types.is_integer(kind) else None
+
+
+def _never(_: pa.DataType) -> bool:
+    return False

@@ -1,0 +1,226 @@
+"""Values of Python, as decoders of records make them → columns of Arrow, a column at a time.
+
+*Law*: a column has what its values have one by one, and a value that is none of its type has a problem of its own.
+A text column has a text as it is, and of anything else its JSON.  Numbers in times, and texts in times, decimals and bytes, are
+read by their units, as of JSON (``fkjoin.codec.json_values``).  An instant is none of a clock without a zone.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from functools import partial
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fkjoin.codec import json_values
+from fkjoin.codec.json_read import Reading
+from fkjoin.codec.json_values import MisfitError, Number
+from fkjoin.codec.units import ITEM, NANOS, UNSURE, Notation, Unit, is_special
+
+_TIMES = datetime.datetime, datetime.date, datetime.time
+_MISFITS = ValueError, TypeError, ArithmeticError, pa.ArrowException
+
+_TYPES: list[tuple[Callable[[pa.DataType], bool], set[type]]] = [
+    (pa.types.is_boolean, {bool}),
+    (pa.types.is_integer, {int}),
+    (pa.types.is_floating, {float}),
+    (pa.types.is_date, {datetime.date}),
+    (pa.types.is_time, {datetime.time}),
+    (pa.types.is_duration, {datetime.timedelta}),
+    (pa.types.is_binary, {bytes, bytearray}),
+]
+"""The types of values that Arrow takes for a column as they are."""
+
+
+class Built(NamedTuple):
+    """Rows, and what is wrong with some of them, by their places."""
+
+    rows: pa.StructArray
+    problems: dict[int, str]
+
+
+def build(values: Sequence[Mapping[str, Any]], kind: pa.StructType, how: Reading, silent: str = "") -> Built:
+    """Make rows of mappings, whose members that the type lacks are left out; what does not fit is null, and has a problem.
+
+    ``silent``: a member whose name is not in the paths of problems.
+    """
+    problems: dict[int, str] = {}
+    columns = []
+    for field in kind:
+        name = "" if field.name == silent else field.name
+        parts = _apart(_members(values, field.name), field.type, _below(how, field.name), name, problems)
+        columns.append(parts[0] if len(parts) == 1 else pa.concat_arrays(parts))
+    if not columns:
+        return Built(pa.array([{}] * len(values), kind), problems)
+    return Built(pa.StructArray.from_arrays(columns, fields=list(kind)), problems)
+
+
+def _apart(
+    values: list[Any], kind: pa.DataType, how: Reading, name: str, problems: dict[int, str], *, first: int = 0
+) -> list[pa.Array]:
+    """Make a column, in halves where a value does not fit; ``first``: the place of the first value."""
+    try:
+        return [_column(values, kind, how, name)]
+    except _MISFITS as error:
+        if len(values) == 1:
+            said = str(error) or f"{values[0]!r:.100} in a column of another type"
+            problems.setdefault(first, said if said.startswith(name) else f"{name}: {said}")
+            return [pa.nulls(1, kind)]
+    half = len(values) // 2
+    parts = (values[:half], first), (values[half:], first + half)
+    return [made for some, place in parts for made in _apart(some, kind, how, name, problems, first=place)]
+
+
+def _column(values: list[Any], kind: pa.DataType, how: Reading, name: str) -> pa.Array:
+    """Make a column of the type; ``ValueError`` and its like if a value is none of it."""
+    kinds = set(map(type, values)) - {type(None)}
+    if not kinds:
+        return pa.nulls(len(values), kind)
+    if pa.types.is_string(kind):
+        return pa.array(values if kinds == {str} else [_text(value, name) for value in values], kind)
+    if pa.types.is_struct(kind) and kinds == {dict}:
+        parts = [
+            _column(_members(values, field.name), field.type, _below(how, field.name), f"{name}.{field.name}".lstrip("."))
+            for field in kind
+        ]
+        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=_nulls(values))
+    if pa.types.is_list(kind) and kinds == {list}:
+        inner = _column([item for value in values if value for item in value], kind.value_type, _below(how, ITEM), name)
+        return pa.ListArray.from_arrays(_offsets(values), inner, type=kind, mask=_nulls(values))
+    if pa.types.is_map(kind) and kinds == {dict}:
+        keys = _column([key for value in values if value for key in value], kind.key_type, Reading(), name)
+        items = [item for value in values if value for item in value.values()]
+        inner = _column(items, kind.item_type, _below(how, ITEM), name)
+        return pa.MapArray.from_arrays(_offsets(values), keys, inner, type=kind, mask=_nulls(values))
+    for test, types in _TYPES:
+        if test(kind) and kinds <= types:
+            return pa.array(values, kind)
+    if pa.types.is_timestamp(kind) and kinds == {datetime.datetime} and (kind.tz is not None or not _is_instant(how.units)):
+        _require_zone(values, kind, name)
+        return pa.array(values, kind)
+    return _special(values, kind, how, name)
+
+
+def _special(values: list[Any], kind: pa.DataType, how: Reading, name: str) -> pa.Array:
+    """Make a column whose values need their unit, or another word."""
+    kinds = set(map(type, values)) - {type(None)}
+    unit = how.units if isinstance(how.units, Unit) else None
+    if pa.types.is_decimal(kind) and kinds == {bytes} and unit is not None and unit.name == "unscaled":
+        return _decimals(values, kind, unit.scale or 0)
+    if pa.types.is_decimal(kind) and kinds <= {Decimal, dict}:
+        return _decimals(values, kind)
+    if pa.types.is_binary(kind) and kinds == {dict} and unit is not None and unit.name == "wkb":
+        return _column(_members(values, "wkb"), kind, Reading(), name)
+    if is_special(kind) and kinds == {int} and not (pa.types.is_decimal(kind) or pa.types.is_binary(kind)):
+        return _read(pa.array(values, pa.int64()), kind, how, name)
+    if is_special(kind) and kinds == {str}:
+        unit = UNSURE if unit is None and pa.types.is_binary(kind) else unit
+        return _read(pa.array(values, pa.string()), kind, Reading(unit, how.zone), name)
+    found = next(value for value in values if value is not None)
+    raise ValueError(f"{name}: {found!r:.100} is {type(found).__name__}; give the column the type that it has")
+
+
+def _read(values: pa.Array, kind: pa.DataType, how: Reading, name: str) -> pa.Array:
+    """Read whole numbers, or texts, as of JSON."""
+    numbers = pa.types.is_integer(values.type)
+    unit = how.units if isinstance(how.units, Unit) else None
+    if not numbers or (unit is not None and unit.name in NANOS):
+        found = json_values.column(values, kind, unit, how.zone)
+        if found is not None:
+            return found
+    made = []
+    for value in values.to_pylist():
+        try:
+            given = Number(value) if numbers and value is not None else value
+            made.append(None if value is None else json_values.scalar(given, kind, unit, how.zone))
+        except MisfitError as error:
+            said = str(error).replace("…", name) or f"{value!r} is none of the column's type"
+            raise ValueError(f"{name}: {said}") from error
+    return pa.array(made, kind)
+
+
+def _unscaled(values: list[Any], kind: pa.Decimal128Type, scale: int) -> pa.Array:
+    """Make decimals of whole numbers in bytes, the first byte the greatest."""
+    octets = b"".join(
+        (0 if value is None else int.from_bytes(value, "big", signed=True)).to_bytes(16, "little", signed=True)
+        for value in values
+    )
+    whole = pa.Array.from_buffers(pa.decimal128(38, scale), len(values), [None, pa.py_buffer(octets)])
+    return pc.if_else(pc.invert(_nulls(values)), whole, pa.scalar(None, whole.type)).cast(kind)
+
+
+def _decimals(values: list[Any], kind: pa.Decimal128Type, scale: int | None = None) -> pa.Array:
+    """Make decimals, rounded to the column's scale: of numbers, of bytes with the scale, or of mappings that have both."""
+    try:
+        return pa.array(values, kind) if scale is None else _unscaled(values, kind, scale)
+    except (pa.ArrowException, OverflowError):
+        return pa.array(
+            [None if value is None else json_values.rounded(_decimal(value, scale), kind) for value in values], kind
+        )
+
+
+def _decimal(value: Any, scale: Any) -> Decimal:
+    if isinstance(value, Decimal):
+        return value
+    octets = value
+    if isinstance(value, dict):
+        scale, octets = value.get("scale"), value.get("value")
+    if type(scale) is not int or not isinstance(octets, bytes) or not -400 < scale < 400:
+        raise ValueError("a record in a decimal column, and not one of a scale and a value")
+    return Decimal(int.from_bytes(octets, "big", signed=True)).scaleb(-scale, json_values.EXACT)
+
+
+def _require_zone(values: list[Any], kind: pa.TimestampType, name: str) -> None:
+    for value in values:
+        if value is not None and (value.tzinfo is None) is (kind.tz is not None):
+            if kind.tz is not None:
+                raise ValueError(f"{name}: {value} is a clock without a zone; take a timestamp_ntz column")
+            raise ValueError(f"{name}: {value} is an instant; take a timestamp column")
+
+
+def _text(value: Any, name: str) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        raise ValueError(f"{name}: bytes are no text; take a binary column")
+    made = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=partial(_named, name))
+    return json.loads(made) if made.startswith('"') else made
+
+
+def _named(name: str, value: Any) -> Any:
+    """Write values that JSON has no type for into a text column."""
+    if isinstance(value, _TIMES):
+        return value.isoformat()
+    if isinstance(value, Decimal | UUID):
+        return str(value)
+    raise ValueError(f"{name}: {type(value).__name__} in a text column; give the column the type that it has")
+
+
+def _is_instant(units: Notation) -> bool:
+    return isinstance(units, Unit) and units.of == "instant"
+
+
+def _below(how: Reading, name: str) -> Reading:
+    return Reading(how.units.get(name) if isinstance(how.units, Mapping) else None, how.zone)
+
+
+def _members(values: Sequence[Any], name: str) -> list[Any]:
+    try:
+        return [value[name] for value in values]
+    except (KeyError, TypeError):  # some lack it, or are null
+        return [None if value is None else value.get(name) for value in values]
+
+
+def _nulls(values: list[Any]) -> pa.BooleanArray:
+    return pa.array([value is None for value in values])
+
+
+def _offsets(values: list[Any]) -> pa.Int32Array:
+    return pa.array(np.cumsum([0, *(len(value or ()) for value in values)]), pa.int32())

@@ -1,0 +1,196 @@
+"""Records behind a schema registry's header (a zero byte and a schema's id) → rows.
+
+*Law*: a record's row and problem are those that it has alone.  Records of one schema are read together: each is decoded by
+fastavro, and then each column is made at once.  The schema's id is no part of a row: two schema versions of one row are equal.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from fkjoin.codec.arrays import Bools, Ints, as_bytes, buffers, valid, window
+from fkjoin.codec.json_read import Reading
+from fkjoin.codec.units import Notation, merged
+from fkjoin.errors import FkJoinError
+from fkjoin.spark.event_rows import EventRows
+from fkjoin.spark.json_lines import at
+from fkjoin.spark.python_columns import build
+from fkjoin.spark.schema_registry import SchemaProblemError, SchemaRegistry
+from fkjoin.spark.topic_records import Read
+from fkjoin.spark.unavailable import PLACEHOLDER, Placeholder, may_lack
+
+Kind = Literal["avro", "json"]
+
+_HEADER = 5
+_PLACES = np.array([1 << 24, 1 << 16, 1 << 8, 1])
+_LONGEST = 500
+_ADDRESS = re.compile(r" from <_io\.BytesIO object at 0x[0-9a-f]+>")
+"""Words of fastavro's that are others at each attempt."""
+
+Change = Callable[[int, dict[str, Any]], None]
+"""A function that changes what a record is, before its columns are made; the number is the record's place."""
+
+
+@dataclass(frozen=True)
+class RegistryRecords:
+    """Records of one kind, by the schemas of a registry."""
+
+    kind: Kind
+    registry: SchemaRegistry
+    how: Reading
+    """Units of what the schemas do not tell, and the zone of clocks that name none."""
+
+    def read(self, data: pa.BinaryArray, kind: pa.StructType, change: Change | None = None, silent: str = "") -> Read:
+        """Read the members that the type has; what cannot be read is null in the row.
+
+        ``silent``: a member whose name is not in the paths of problems.
+        """
+        there = valid(data)
+        parts = [self._built(group, kind, change, silent) for group in self._groups(data, there, kind)]
+        nothing = np.flatnonzero(~there)
+        if len(nothing) or not parts:
+            parts.append((nothing, pa.nulls(len(nothing), kind), pa.nulls(len(nothing), pa.string())))
+        if len(parts) == 1:
+            return Read(parts[0][1], ~there, parts[0][2])
+        back = pa.array(np.argsort(np.concatenate([places for places, *_ in parts]), kind="stable"))
+        rows, problems = (pa.concat_arrays([part[column] for part in parts]).take(back) for column in (1, 2))
+        return Read(rows, ~there, problems)
+
+    def _built(
+        self, group: _Records, kind: pa.StructType, change: Change | None, silent: str
+    ) -> tuple[Ints, pa.StructArray, pa.StringArray]:
+        values = group.values
+        if change is not None:
+            for place, value in zip(group.places, values, strict=True):
+                change(int(place), value)
+        rows, unfit = build(values, kind, Reading(merged(group.units, self.how.units), self.how.zone), silent)
+        problems = {**unfit, **group.problems}
+        words: list[str | None] = [None] * len(values)
+        for place, problem in problems.items():
+            words[place] = f"not {self.kind} of the registry's schema: {problem}"[:_LONGEST]
+        return group.places, rows, pa.array(words, pa.string())
+
+    def _groups(self, data: pa.BinaryArray, there: Bools, kind: pa.StructType) -> Iterator[_Records]:
+        """The records of each schema, decoded."""
+        octets, bounds = buffers(as_bytes(data))
+        head = window(octets, bounds[:-1], _HEADER).astype(np.int64)
+        framed = there & (np.diff(bounds) > _HEADER) & (head[:, 0] == 0)
+        if (there & ~framed).any():
+            places = np.flatnonzero(there & ~framed)
+            yield _Records.none(places, "no header of a registry: a zero byte and a schema's id")
+        ids = head[:, 1:] @ _PLACES
+        for number in np.unique(ids[framed]).tolist():
+            places = np.flatnonzero(framed & (ids == number))
+            texts = data.take(pa.array(places)).to_pylist()
+            try:
+                if self.kind == "json":
+                    self.registry.schema(number, "JSON")  # the client has it then
+                    yield _Records.decoded(places, texts, self.registry.from_json)
+                else:
+                    found = self.registry.avro(number, kind)
+                    yield _Records.decoded(places, texts, _avro(found.schema), found.units)
+            except SchemaProblemError as error:
+                yield _Records.none(places, str(error))
+
+
+class _Records(NamedTuple):
+    """What records of one schema are."""
+
+    places: Ints
+    values: list[dict[str, Any]]
+    problems: dict[int, str]
+    """What is wrong, by the places among these records."""
+    units: Notation = None
+    """The notation of the values."""
+
+    @classmethod
+    def none(cls, places: Ints, problem: str) -> _Records:
+        """Make those of records that cannot be decoded."""
+        return cls(places, [{} for _ in places], dict.fromkeys(range(len(places)), problem))
+
+    @classmethod
+    def decoded(cls, places: Ints, texts: list[bytes], decode: Callable[[bytes], Any], units: Notation = None) -> _Records:
+        """Decode records, each by itself: one that cannot be decoded has a problem."""
+        try:
+            values, problems = [decode(text) for text in texts], dict[int, str]()
+        except FkJoinError:  # of the registry
+            raise
+        except Exception:
+            values, problems = _one_by_one(texts, decode)
+        for place in range(len(values)) if {dict} != set(map(type, values)) else ():
+            if values[place] is not None and not isinstance(values[place], dict):
+                problems[place] = f"{values[place]!r:.100} is no record"
+                values[place] = None
+        return cls(places, [value or {} for value in values], problems, units)
+
+
+def _one_by_one(texts: list[bytes], decode: Callable[[bytes], Any]) -> tuple[list[Any], dict[int, str]]:
+    values, problems = [], dict[int, str]()
+    for place, text in enumerate(texts):
+        value = None
+        try:
+            value = decode(text)
+        except FkJoinError:
+            raise
+        except Exception as error:
+            problems[place] = f"{type(error).__name__}: {_ADDRESS.sub('', str(error))}"
+        values.append(value)
+    return values, problems
+
+
+def _avro(schema: Any) -> Callable[[bytes], Any]:
+    from fastavro import schemaless_reader
+
+    def decode(text: bytes) -> Any:
+        return schemaless_reader(io.BytesIO(text[_HEADER:]), schema, None)
+
+    return decode
+
+
+@dataclass(frozen=True)
+class ReadRegistry:
+    """Rows of records."""
+
+    schema: pa.Schema
+    records: RegistryRecords
+
+    def __call__(self, data: pa.BinaryArray) -> Read:
+        return self.records.read(data, pa.struct(list(self.schema)))
+
+
+@dataclass(frozen=True)
+class ReadAvroEvents:
+    """Rows of Debezium's change events in Avro."""
+
+    fields: pa.Schema
+    records: RegistryRecords
+    placeholder: str = PLACEHOLDER
+    marks: bool = False
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._rows.schema
+
+    def __call__(self, data: pa.BinaryArray) -> Read:
+        lacking, missing = Placeholder(self.placeholder), dict[int, list[str]]()
+        suspects = set(lacking.in_avro(data).tolist()) if any(map(may_lack, self.fields.types)) else set()
+
+        def complete(place: int, event: dict[str, Any]) -> None:
+            if place in suspects and (names := lacking.complete(event, self.fields.names)):
+                missing[place] = names
+
+        envelope = pa.struct([pa.field("op", pa.string()), pa.field("after", pa.struct(list(self.fields)))])
+        found = self.records.read(data, envelope, complete if suspects else None, "after")
+        op, after = (at(found.rows, (name,)) for name in ("op", "after"))
+        return self._rows.applied(~found.deleted, op, after, found.problem, missing)
+
+    @property
+    def _rows(self) -> EventRows:
+        return EventRows(self.fields, self.placeholder, self.marks)

@@ -1,0 +1,71 @@
+"""Work that is repeated while a repetition may mend what went wrong: outages, conflicts, deadlocks."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_exponential, wait_random
+
+from fkjoin.errors import FkJoinError
+
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 5.0
+
+_T = TypeVar("_T")
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def repeated(
+    place: str,
+    work: Callable[[], _T],
+    mends: Callable[[BaseException], bool],
+    seconds: float,
+    *,
+    told: Callable[[BaseException], str] = first_line,
+    heard: Callable[[str], None] = lambda _: None,
+) -> _T:
+    """Return what ``work`` returns.  It is called ever more rarely, for ``seconds``, while it throws what ``mends`` knows.
+
+    Each repetition is a warning in the log ``fkjoin``, and ``heard`` is called with its reason.  ``FkJoinError`` when the time
+    is over; other errors come as they are.
+    """
+    started = time.monotonic()
+
+    def say(state: RetryCallState) -> None:
+        error = None if state.outcome is None else state.outcome.exception()
+        assert error is not None
+        assert state.next_action is not None
+        heard(told(error))
+        logging.getLogger("fkjoin").warning(
+            "%s: %s; tried again in %.1f s, for up to %g s",
+            place,
+            told(error),
+            state.next_action.sleep,
+            seconds,
+        )
+
+    attempts = Retrying(
+        stop=stop_after_delay(seconds),
+        wait=wait_exponential(_FIRST_WAIT_S, _LONGEST_WAIT_S) + wait_random(0, _FIRST_WAIT_S),  # apart from others that wait
+        retry=retry_if_exception(mends),
+        before_sleep=say,
+        reraise=True,
+    )
+    try:
+        return attempts(work)
+    except Exception as error:
+        if not mends(error):
+            raise
+        why = f"{place}: {told(error)}"
+        tried = f"tried {attempts.statistics['attempt_number']} times in {time.monotonic() - started:.0f} s"
+    raise FkJoinError(
+        f"{why} ({tried}, retry_s = {seconds:g}). Start the query again when the place is well: it goes on with this batch; "
+        "or let it try for longer, with a greater retry_s"
+    )

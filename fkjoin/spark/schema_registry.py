@@ -1,0 +1,176 @@
+"""A registry of schemas, asked by confluent-kafka's client: once for each schema, and again while it does not answer."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from typing import Any, TypeVar, cast
+
+import pyarrow as pa
+
+from fkjoin.codec.avro_schemas import Rewritten, rewritten
+from fkjoin.errors import FkJoinError
+from fkjoin.spark.outages import RETRY_S
+
+Settings = tuple[tuple[str, Any], ...]
+
+_NOT_THERE = (40401, 40402, 40403)
+"""The registry's own codes for a subject, a version and a schema that it does not have."""
+_PASSING = (408, 429, 500, 502, 503, 504)
+"""HTTP's status codes of a registry that may answer later."""
+_NETWORK = ("httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3", "authlib")
+"""Packages whose errors are those of a connection."""
+_USER = re.compile(r"//[^/@,]*@")
+_CLIENT = {"max.retries": 0, "timeout": 10}
+"""The client's settings if they are left out: repetitions are made here, and no answer is waited for without end."""
+
+_T = TypeVar("_T")
+
+
+class SchemaProblemError(ValueError):
+    """A schema that a record names and that cannot be had: the record is at fault, not the registry."""
+
+
+@dataclass(frozen=True)
+class SchemaRegistry:
+    """Address of a registry, and the settings of its client."""
+
+    url: str = field(repr=False)
+    settings: Settings = field(default=(), repr=False)
+    retry_s: float = RETRY_S
+
+    @property
+    def place(self) -> str:
+        """The address in messages, without a user and a password."""
+        return f"schema registry {self.without_user(self.url)}"
+
+    @staticmethod
+    def without_user(text: str) -> str:
+        """Return a text whose addresses have no user and no password."""
+        return _USER.sub("//", text)
+
+    def client(self) -> Any:
+        """Return the process's client."""
+        return _client(self.url, self.settings)
+
+    def asked(self, work: Callable[[], _T]) -> _T:
+        """Return the answer to a question, which is repeated for ``retry_s`` while the registry does not answer.
+
+        ``SchemaProblemError`` if the registry says that there is no such schema.  ``FkJoinError`` of everything else: an
+        outage must not make dead letters of good records.
+        """
+        from fkjoin.spark.repetition import repeated
+
+        try:
+            return repeated(self.place, work, _passes, self.retry_s, told=_told)
+        except FkJoinError:
+            raise
+        except Exception as error:
+            if getattr(error, "error_code", None) in _NOT_THERE:
+                raise SchemaProblemError(str(error)) from error
+            raise FkJoinError(
+                f"{self.place} refuses: {_told(error)}. The batch is not lost. See to the address and to the settings of "
+                "Registry, such as basic.auth.user.info, and start the query again"
+            ) from error
+
+    def schema(self, number: int, kind: str) -> Any:
+        """Return the schema of an id; ``SchemaProblemError`` if it is of another kind."""
+        found = self.asked(lambda: self.client().get_schema(number))
+        if (of := found.schema_type or "AVRO") != kind:
+            raise SchemaProblemError(f"schema {number} is {of}; fkjoin reads {kind} here")
+        return found
+
+    def avro(self, number: int, kind: pa.StructType) -> Rewritten:
+        """Return the Avro schema of an id as fastavro takes it, for rows of the type."""
+        return _for_rows(self, number, kind)
+
+    def from_json(self, data: bytes) -> Any:
+        """Return what JSON behind a header is, checked by the schema that the header names."""
+        read = _json_deserializer(self)
+        try:
+            return read(data, None)
+        except Exception as error:
+            if not _is_of_registry(error):
+                raise
+            return self.asked(partial(read, data, None))
+
+
+def _is_of_registry(error: BaseException) -> bool:
+    """Tell whether an error is about the registry or the way to it, not about a record."""
+    return hasattr(error, "http_status_code") or _passes(error) or isinstance(error, OSError)
+
+
+def _passes(error: BaseException) -> bool:
+    """Tell whether the same question may have an answer later."""
+    if (status := getattr(error, "http_status_code", None)) is not None:
+        return status in _PASSING
+    package = type(error).__module__.partition(".")[0]
+    return isinstance(error, ConnectionError | TimeoutError) or package in _NETWORK or type(error).__name__ == "OAuthTokenError"
+
+
+def _told(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {_USER.sub('//', lines[0])[:300]}" if lines else type(error).__name__
+
+
+@lru_cache
+def _client(url: str, settings: Settings) -> Any:
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+
+    return SchemaRegistryClient({**_CLIENT, "url": url, **dict(settings)})
+
+
+@lru_cache(1000)
+def _avro_schema(registry: SchemaRegistry, number: int) -> Any:
+    from fastavro.schema import load_schema
+
+    given = registry.schema(number, "AVRO")
+    schemas = _References({"": json.loads(given.schema_str)})
+    schemas.add(registry, given.references)
+    try:
+        return load_schema("", repo=cast(Any, schemas))
+    except Exception as error:
+        raise SchemaProblemError(f"schema {number} cannot be parsed: {type(error).__name__}: {error}") from error
+
+
+@lru_cache(1000)
+def _for_rows(registry: SchemaRegistry, number: int, kind: pa.StructType) -> Rewritten:
+    from fastavro import parse_schema
+
+    schema = _avro_schema(registry, number)
+    made = rewritten(schema, kind)
+    return made if made.schema is schema else Rewritten(parse_schema(made.schema), made.units)
+
+
+@dataclass(frozen=True)
+class _References:
+    """A repository for fastavro: a schema, and those that it refers to, by the names of their types."""
+
+    schemas: dict[str, Any]
+
+    def add(self, registry: SchemaRegistry, references: Any) -> None:
+        """Ask for schemas that are referred to, and for what these refer to."""
+        for item in references or ():
+            if item.name not in self.schemas:
+                found = registry.asked(partial(_version, registry, item.subject, item.version)).schema
+                self.schemas[item.name] = json.loads(found.schema_str)
+                self.add(registry, found.references)
+
+    def load(self, name: str) -> Any:
+        """Return a schema; fastavro asks for it."""
+        return self.schemas[name]
+
+
+def _version(registry: SchemaRegistry, subject: str, version: int) -> Any:
+    return registry.client().get_version(subject, version, True)
+
+
+@lru_cache
+def _json_deserializer(registry: SchemaRegistry) -> Any:
+    from confluent_kafka.schema_registry.json_schema import JSONDeserializer
+
+    # The writer's schema, by its id, is all that is wanted.
+    return JSONDeserializer(None, schema_registry_client=registry.client(), conf={"subject.name.strategy": lambda *_: None})

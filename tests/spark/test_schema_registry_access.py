@@ -1,0 +1,184 @@
+"""A registry that does not answer, refuses, asks who one is, and has schemas that refer to others."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import ssl
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import IntegerType, StructField, StructType
+
+from fkjoin.codec.json_read import Reading
+from fkjoin.errors import FkJoinError, TopologyError
+from fkjoin.kafka import Registry
+from fkjoin.kafka.registry import records_of
+from fkjoin.spark.registry_records import ReadRegistry, RegistryRecords
+from fkjoin.spark.schema_registry import SchemaRegistry
+from tests.support.schema_registry import Refusal, SmallRegistry, basic, framed, small_registry
+
+ORDER = {"type": "record", "name": "shop.Order", "fields": [{"name": "id", "type": "int"}]}
+KIND = pa.struct([("id", pa.int32())])
+JSON = {"title": "row", "type": "object", "properties": {"id": {"type": "integer"}}}
+
+
+@pytest.fixture
+def registry() -> Iterator[SmallRegistry]:
+    with small_registry() as made:
+        yield made
+
+
+def read(url: str, *records: bytes, kind: Any = "avro", **more: Any) -> list[Any]:
+    """A row, or a problem's text, for each."""
+    read = ReadRegistry(pa.schema(list(KIND)), RegistryRecords(kind, SchemaRegistry(url, **more), Reading()))
+    found = read(pa.array(records, pa.binary()))
+    return [problem or row for row, problem in zip(found.rows.to_pylist(), found.problem.to_pylist(), strict=True)]
+
+
+def first(count: int, refusal: Refusal) -> Callable[[dict[str, str]], Refusal | None]:
+    """Refuse the first requests."""
+    left = [refusal] * count
+    return lambda _: left.pop() if left else None
+
+
+@pytest.mark.parametrize("kind", ["avro", "json"])
+def test_an_outage_is_waited_through_and_a_schema_is_asked_for_once(
+    registry: SmallRegistry, caplog: pytest.LogCaptureFixture, kind: Any
+) -> None:
+    avro = kind == "avro"
+    number = registry.add(ORDER if avro else JSON, "AVRO" if avro else "JSON")
+    record = framed(number, ORDER, {"id": 1}) if avro else b"\0" + number.to_bytes(4, "big") + b'{"id": 1}'
+    registry.refuses = first(2, (503, "<html>down</html>"))
+    with caplog.at_level(logging.WARNING, "fkjoin"):
+        assert read(registry.url, *[record] * 3, kind=kind) == [{"id": 1}] * 3
+    assert registry.asked == {f"/schemas/ids/{number}": 3}
+    assert [bool(re.match(f"schema registry {registry.url}: .* 503.*; tried again in", text)) for text in caplog.messages] == [
+        True
+    ] * 2
+    registry.refuses = lambda _: (503, "")
+    assert read(registry.url, record, kind=kind) == [{"id": 1}], "it is known"
+
+
+ANSWERS: list[tuple[Refusal, str]] = [
+    ((503, "down"), r"503.*tried \d+ times in \d+ s, retry_s = 0.2\). Start the query again when the place is well"),
+    (
+        (401, {"error_code": 401, "message": "Unauthorized"}),
+        "refuses: .*Unauthorized .* 401.* basic.auth.user.info",
+    ),
+    ((404, "<html>no such page</html>"), "refuses: .*404.* See to the address"),
+    ((404, {"error_code": 404, "message": "HTTP 404 Not Found"}), "refuses: .*HTTP 404 Not Found"),
+    ((200, "<html>log in</html>"), "refuses: JSONDecodeError"),
+]
+
+
+@pytest.mark.parametrize(("answer", "words"), ANSWERS, ids=[f"{status}-{str(body)[:9]}" for (status, body), _ in ANSWERS])
+def test_an_outage_and_a_refusal_stop_the_batch_and_make_no_dead_letters(
+    registry: SmallRegistry, answer: Refusal, words: str
+) -> None:
+    """The address is told without its password; a refusal at once."""
+    registry.refuses = lambda _: answer
+    for kind in ("avro", "json"):
+        with pytest.raises(FkJoinError, match=f"^schema registry {registry.url}[:/ ].*{words}") as caught:
+            read(registry.url.replace("//", "//user:secret@"), b"\0\0\0\0\1??", kind=kind, retry_s=0.2)
+        assert "secret" not in str(caught.value)
+    assert answer[0] == 503 or registry.asked.total() <= 2
+    registry.add(ORDER)
+    registry.refuses = lambda _: None
+    assert read(registry.url, framed(1, ORDER, {"id": 7})) == [{"id": 7}], "the same record, when the registry is well"
+
+
+def test_a_registry_that_nobody_is_is_an_outage() -> None:
+    with small_registry() as gone:
+        url = gone.url
+    with pytest.raises(FkJoinError, match=f"schema registry {url}: ConnectError: .*tried 1 times in 0 s, retry_s = 0"):
+        read(url, b"\0\0\0\0\1??", retry_s=0)
+
+
+BEARER = (
+    ("bearer.auth.credentials.source", "STATIC_TOKEN"),
+    ("bearer.auth.token", "t0k3n"),
+    ("bearer.auth.logical.cluster", "lsrc"),
+)
+
+
+@pytest.mark.parametrize(
+    ("settings", "header"),
+    [((("basic.auth.user.info", "ada:secret"),), basic("ada:secret")), (BEARER, "Bearer t0k3n"), ((), basic("url:pass"))],
+)
+def test_the_registry_is_told_who_asks(registry: SmallRegistry, settings: Any, header: str) -> None:
+    number = registry.add(ORDER)
+    registry.refuses = lambda headers: None if headers.get("Authorization") == header else (401, {"message": "no"})
+    url = registry.url if settings else registry.url.replace("//", "//url:pass@")
+    assert read(url, framed(number, ORDER, {"id": 1}), settings=settings) == [{"id": 1}]
+    with pytest.raises(FkJoinError, match="refuses"):
+        read(registry.url, framed(number, ORDER, {"id": 1}), settings=(("basic.auth.user.info", "eve:x"),))
+
+
+def test_a_registry_that_asks_for_a_certificate_gets_one(tmp_path: Path) -> None:
+    for name in ("server", "client"):
+        made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+        made += ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1"]
+        subprocess.run([*made, "-keyout", f"{name}.key", "-out", f"{name}.crt"], cwd=tmp_path, check=True, capture_output=True)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
+    tls.load_verify_locations(tmp_path / "client.crt")
+    tls.verify_mode = ssl.CERT_REQUIRED
+    with small_registry(tls) as registry:
+        trusted = ("ssl.ca.location", str(tmp_path / "server.crt"))
+        client = ("certificate", "client.crt"), ("key", "client.key")
+        own = tuple((f"ssl.{part}.location", str(tmp_path / file)) for part, file in client)
+        record = framed(registry.add(ORDER), ORDER, {"id": 1})
+        assert read(registry.url, record, settings=(trusted, *own)) == [{"id": 1}]
+        for settings in ((trusted,), own):
+            with pytest.raises(FkJoinError, match=f"schema registry {registry.url}: .*retry_s = 0"):
+                read(registry.url, record, settings=settings, retry_s=0)
+        lost = (("ssl.ca.location", str(tmp_path / "nowhere.crt")),)
+        with pytest.raises(FkJoinError, match=f"schema registry {registry.url} refuses: FileNotFoundError"):
+            read(registry.url, record, settings=lost)
+
+
+def test_schemas_refer_to_others_which_refer_to_others(registry: SmallRegistry) -> None:
+    """Also where the whole is a union of them; one that is not there is the record's problem."""
+    money = {"type": "record", "name": "shop.Money", "fields": [{"name": "cents", "type": "long"}]}
+    line = {"type": "record", "name": "shop.Line", "fields": [{"name": "price", "type": "shop.Money"}]}
+    order = {"type": "record", "name": "shop.Order", "fields": [{"name": "line", "type": "shop.Line"}, *ORDER["fields"]]}
+    registry.subjects = {
+        ("money", 3): registry.add(money),
+        ("line", 1): registry.add(line, references=(("shop.Money", "money", 3),)),
+    }
+    registry.subjects["order", 1] = whole = registry.add(order, references=(("shop.Line", "line", 1),))
+    union = registry.add(["shop.Order", "shop.Line"], references=(("shop.Order", "order", 1), ("shop.Line", "line", 1)))
+    lost = registry.add(line, references=(("shop.Money", "gone", 1),))
+    text = json.dumps(order).replace('"shop.Line"', json.dumps(line), 1)
+    inline = json.loads(text.replace('"shop.Money"', json.dumps(money), 1))
+    record = framed(whole, inline, {"line": {"price": {"cents": 5}}, "id": 3})
+    first, second, third = read(
+        registry.url, record, b"\0" + union.to_bytes(4, "big") + b"\0" + record[5:], b"\0" + lost.to_bytes(4, "big") + b"?"
+    )
+    assert (first, second) == ({"id": 3}, {"id": 3})
+    assert "not avro of the registry's schema: Schema not found" in third
+    assert registry.asked["/subjects/money/versions/3"] == 1
+
+
+def test_mistakes_are_told_when_the_format_is_made() -> None:
+    with pytest.raises(TopologyError, match='kind \'xml\' is not one of "avro", "json"$'):
+        Registry("xml", "id int", "http://localhost")  # type: ignore[arg-type]
+    with pytest.raises(TopologyError, match="kind 'protobuf' is not .*; fkjoin does not read Protobuf"):
+        Registry("protobuf", "id int", "http://localhost")  # type: ignore[arg-type]
+    with pytest.raises(TopologyError, match='url: an address such as "http://registry:8081" is needed'):
+        Registry("avro", "id int")
+    with pytest.raises(TopologyError, match="retry_s: -1 is no number of seconds"):
+        Registry("avro", "id int", "http://localhost", retry_s=-1)
+    with pytest.raises(TopologyError, match=r"Registry: settings: .*basic.auth.users.info"):
+        records_of(Registry("avro", "id int", "http://localhost", (("basic.auth.users.info", "a:b"),)), None)
+    with pytest.raises(TopologyError, match="Registry: schema: the columns to take are needed"):
+        Registry("avro", url="http://localhost").reader()
+    assert Registry("avro", StructType([StructField("id", IntegerType())]), "http://localhost").reader().schema.names == ["id"]
+    shown = repr(Registry("avro", "id int", "http://ada:secret@localhost"))
+    assert "secret" not in shown

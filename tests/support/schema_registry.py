@@ -1,0 +1,105 @@
+"""A small registry of schemas on localhost."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import ssl
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+Refusal = tuple[int, Any]
+"""A status, and the body: JSON, or a text."""
+
+
+@dataclass
+class SmallRegistry:
+    """Schemas by their ids, from 1 on, and by subjects."""
+
+    url: str = ""
+    schemas: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    subjects: dict[tuple[str, int], int] = field(default_factory=dict, repr=False)
+    """Ids by subject and version."""
+    asked: Counter[str] = field(default_factory=Counter, repr=False)
+    """How often each path was asked for."""
+    refuses: Callable[[dict[str, str]], Refusal | None] = lambda _: None
+    """What a request gets instead, by its headers."""
+
+    def add(self, schema: Any, kind: str = "AVRO", references: tuple[tuple[str, str, int], ...] = ()) -> int:
+        """Register a schema; ``references``: name, subject and version of each."""
+        refers = [dict(zip(("name", "subject", "version"), one, strict=True)) for one in references]
+        more = {"references": refers} if refers else {}
+        text = schema if isinstance(schema, str) else json.dumps(schema)
+        self.schemas.append({"schema": text, "schemaType": kind, **more})
+        return len(self.schemas)
+
+    def answer(self, path: str) -> Refusal:
+        parts = path.split("?")[0].strip("/").split("/")
+        number = version = int(parts[-1])
+        if parts[0] == "subjects":
+            number = self.subjects.get((parts[1], number), 0)
+        if 1 <= number <= len(self.schemas):
+            given = self.schemas[number - 1]
+            return 200, given if parts[0] == "schemas" else {"id": number, "version": version, "subject": parts[1], **given}
+        return 404, {"error_code": 40403, "message": "Schema not found"}
+
+
+def basic(user: str) -> str:
+    """The header of basic authentication."""
+    return f"Basic {base64.b64encode(user.encode()).decode()}"
+
+
+@contextlib.contextmanager
+def small_registry(tls: ssl.SSLContext | None = None) -> Iterator[SmallRegistry]:
+    registry = SmallRegistry()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            registry.asked[self.path.split("?")[0]] += 1
+            self._answer(*(registry.refuses(dict(self.headers)) or registry.answer(self.path)))
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            schema = {"schema": body["schema"], "schemaType": body.get("schemaType", "AVRO")}
+            if schema not in registry.schemas:
+                registry.schemas.append(schema)
+            self._answer(200, {"id": registry.schemas.index(schema) + 1, "version": 1, "subject": "s", **schema})
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+        def _answer(self, status: int, answer: Any) -> None:
+            body = answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]
+    registry.url = f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}"
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    try:
+        yield registry
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def framed(number: int, schema: Any, value: Any) -> bytes:
+    """Write a value in Avro, behind the header."""
+    import io
+
+    import fastavro
+
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), value)
+    return b"\0" + number.to_bytes(4, "big") + stream.getvalue()
