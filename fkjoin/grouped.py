@@ -12,12 +12,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType, StructType
 
 from fkjoin import aggregates
-from fkjoin.analysis.aggregates import Options, aggregated, condition_on
+from fkjoin.analysis.aggregates import Options, aggregated, bound_step, condition_on
 from fkjoin.analysis.bound import bind, schema_of
-from fkjoin.analysis.checks import require_takes
-from fkjoin.analysis.columns import resolve_column
+from fkjoin.analysis.checks import require_callables
 from fkjoin.analysis.projection import Projection
-from fkjoin.analysis.vectorize import scalar_of
 from fkjoin.analysis.wanted import Wanted, column_of, ordered_by_key
 from fkjoin.analysis.windows import windowed, without_window
 from fkjoin.errors import TopologyError
@@ -45,6 +43,7 @@ class Grouped(Remembered):
 
     def _by(self, table: Handle, key: Any, value: Expressions | None, options: Options) -> Grouped:
         self._recipe = Recipe(lambda *of, **named: Grouped()._by(*of, **named), (table, key, value), {"options": options})
+        _, key, value = self._recipe.arguments
         self._of, self._table, self._rows = table._of, table._planned, table._planned.visible
         window, keys = without_window(key)
         self._options = replace(options, window=window)
@@ -182,7 +181,6 @@ class Grouped(Remembered):
         """
         return self.agg(max=aggregates.max(column))
 
-    @remembered
     def aggregate(
         self,
         initializer: Any,
@@ -232,7 +230,12 @@ class Grouped(Remembered):
         >>> sums = orders.group_by("customer_id").aggregate(0.0, "aggregate + amount", "aggregate - amount")
         """
         start = initializer if callable(initializer) else Starting(initializer)
-        _require_callables("key, value, aggregate", Expressed, adder=adder, subtractor=subtractor)
+        return self._aggregate(start, adder, subtractor, returns=returns, column=column)
+
+    @remembered
+    def _aggregate(self, start: Callable[[], Any], adder: Any, subtractor: Any, *, returns: Any, column: str) -> Table:
+        """See ``aggregate``."""
+        require_callables("key, value, aggregate", Expressed, adder=adder, subtractor=subtractor)
         kind = _TYPES.get(type(start())) if returns is None else returns
         if kind is None:
             raise TopologyError(
@@ -274,7 +277,7 @@ class Grouped(Remembered):
         >>> grouped = orders.group_by("customer_id", "amount")
         >>> sums = grouped.reduce(lambda total, amount: total + amount, lambda total, amount: total - amount)
         """
-        _require_callables("aggregate, value", adder=adder, subtractor=subtractor)
+        require_callables("aggregate, value", adder=adder, subtractor=subtractor)
         value = self._value or self._whole_row()
         of = StructType().add(column, value.schema[0].dataType if self._plain else value.schema)
         functions = Starting(None), Reducing(adder), Reducing(subtractor)
@@ -311,8 +314,7 @@ class Grouped(Remembered):
         columns = value.named | self._key.named
         kind = of[0].dataType
         rows = self._rows.select(*(columns[name].alias(name) for name in names), F.lit(None).cast(kind).alias(AGGREGATE))
-        found = resolve_column(argument, given, rows, rows.columns, "aggregate, key and value")
-        part = scalar_of(argument, found.cast(kind), rows)
+        part = bound_step(argument, given, rows, kind)
         return Evaluating(part, tuple(map(str.lower, key)), tuple(map(str.lower, value.schema.names)), self._plain)
 
     def _project(self, argument: str, given: Expressions) -> Projection:
@@ -330,14 +332,6 @@ class Grouped(Remembered):
             bound = bind("agg", list(needed.values()), self._table.scope)
         bound += bind("agg", key, self._table.scope)
         return Projection(bound, schema_of(bound)).renamed(names)
-
-
-def _require_callables(arguments: str, other: Any = (), /, **given: Any) -> None:
-    for argument, function in given.items():
-        if not callable(function) and not isinstance(function, other):
-            raise TopologyError(f"{argument}: a callable of ({arguments}) is needed, {function!r} is none")
-        if callable(function):
-            require_takes(argument, function, *arguments.split(", "))
 
 
 def _named(function: Any) -> str:

@@ -134,8 +134,8 @@ class Inspection(Operators):
         may be older than the newest, and rows may be missing that later input would bring.  If all input was read, it is the
         whole table.
 
-        What ``emit`` holds back is shown at once, and a staged table is worked out without its topics.  Checkpoint and state
-        are in a temporary folder; on a cluster, on its default file system.
+        What a periodic ``emit`` holds back is shown at once; a window that is open is not shown.  A staged table is worked out
+        without its topics.  Checkpoint and state are in a temporary folder; on a cluster, on its default file system.
 
         Parameters
         ----------

@@ -90,10 +90,10 @@ class Outputs(TableOutputs):
         batches.require_one(spark, place)
 
         def begin() -> StreamingQuery:
-            table = self._as_begun(place)
+            table, keep_columns = self._as_begun(place)
             batches.make_topics(table, place)
             records = Kafka(topic, bootstrap_servers, key, value, headers, positions).records(table)
-            table.keep()
+            keep_columns()
             name = query_name or table.name
             return writing.start(records, topic, bootstrap_servers, checkpoint=place, options=options, trigger=when, name=name)
 

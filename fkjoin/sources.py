@@ -21,6 +21,7 @@ from fkjoin.kafka.formats import Format as KafkaFormat
 from fkjoin.lowering.handle import Handle
 from fkjoin.lowering.recipes import Recipe, telling_files
 from fkjoin.sessions.settings import prepare
+from fkjoin.sessions.settings_of_call import settings_of_call
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.schemas import Expression, Expressions, listed
 
@@ -154,8 +155,10 @@ class Sources(Handle):
             planned = read_stream(files.frame, name=name, **of_change)
         columns = about["key"], about["version"], about["deleted"], about["timestamp"]
         learned, folders = files.schema if files.learned else None, files.folders if kept is None else None
-        recipe = Recipe(cls._of_files, (spark, path), {**about, "kept": kept}, learned, folders, files=str(path))
-        return cls._of(with_lines(planned, files, columns))._with_recipe(recipe)
+        with settings_of_call() as settings:
+            table = with_lines(planned, files, str(path), columns)
+        recipe = Recipe(cls._of_files, (spark, path), {**about, "kept": kept}, learned, folders, settings=settings)
+        return cls._of(table)._with_recipe(recipe)
 
     @classmethod
     def from_fkjoin(
@@ -206,7 +209,7 @@ class Sources(Handle):
         found = schema_of(spark, str(path)) if schema is None else schema
         about: dict[str, Any] = {"key": key, "name": name, "on_error": on_error, "schema": schema, "options": options}
         learned, folder = found if schema is None else None, str(path).rstrip("/")
-        recipe = Recipe(cls.from_fkjoin, (spark, path), about, learned, folder=folder, files=folder)
+        recipe = Recipe(cls.from_fkjoin, (spark, path), about, learned, folder=folder)
         return cls._of(
             read_written(spark, str(path), key, name=name, on_error=on_error, schema=found, options=options)
         )._with_recipe(recipe)
@@ -310,8 +313,11 @@ class Sources(Handle):
     ) -> Table:
         """Make the table of ``from_kafka``; ``again``: the checkpoint has started over with the topic."""
         prepare(spark)
-        planned = read_topic(spark, topic, bootstrap_servers, key=key, value=value, columns=columns, **about)
+        with settings_of_call() as settings:
+            planned = read_topic(spark, topic, bootstrap_servers, key=key, value=value, columns=columns, **about)
+            table = completed(planned)
         given = {name: given for name, given in about.items() if name != "again"}
         named = {"key": key, "value": value, "columns": columns, **given}
-        recipe = Recipe(cls._of_topic, (spark, topic, bootstrap_servers), named, connection=planned.connection)
-        return cls._of(completed(planned))._with_recipe(recipe)
+        arguments = spark, topic, bootstrap_servers
+        recipe = Recipe(cls._of_topic, arguments, named, connection=planned.connection, settings=settings)
+        return cls._of(table)._with_recipe(recipe)

@@ -5,16 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
-from pyspark.sql.types import BooleanType, StructType
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import BooleanType, DataType, StructType
 
 from fkjoin.analysis.attempt import Attempt, attempt
 from fkjoin.analysis.bound import Scope, bind
 from fkjoin.analysis.checks import Deployment, as_emitted, refuse_same_name, refuse_to_start_over, require_deployment
+from fkjoin.analysis.columns import column_of, resolve_column, said_once
 from fkjoin.analysis.emission import Emission, Emit
 from fkjoin.analysis.planned import Planned, Settings
 from fkjoin.analysis.projection import Projection
+from fkjoin.analysis.vectorize import scalar_of
 from fkjoin.analysis.windows import Closes, Window, windowed
+from fkjoin.codec.expressions import Part
 from fkjoin.errors import ColumnTypeError, TopologyError
 from fkjoin.folds.fold import Fold, Having
 from fkjoin.kafka.internal import TopicSettings
@@ -70,6 +74,16 @@ def condition_on(given: Expression, spark: SparkSession, key: StructType, column
     if bound.vector is None:
         raise TopologyError(f"having: only Spark can evaluate {text(given)}; write agg(…).filter(…), without having")
     return Having(bound.vector, arrow_schema("key", key), text(given))
+
+
+def bound_step(argument: str, given: Expression, rows: DataFrame, kind: DataType) -> Part:
+    """An adder or subtractor over the columns of ``rows``, cast to the aggregate's type.  Raises ``TopologyError``."""
+    try:
+        with said_once():
+            return scalar_of(argument, column_of(argument, given, rows.columns).cast(kind), rows)
+    except AnalysisException:
+        resolve_column(argument, given, rows, rows.columns, "aggregate, key and value")
+        raise
 
 
 def aggregated(

@@ -6,8 +6,9 @@ not look for such parts behind a condition, unless it can tell that the conditio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -22,17 +23,26 @@ from fkjoin.spark.frame import DELETED, KEY, PROBLEM, RAW, ROW
 _TRIED = "__fkjoin_tried"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Attempt:
     """Columns over rows, and what becomes of a row on which one of them throws."""
 
     columns: tuple[Column, ...]
     """Over the frame that ``on`` returns."""
-    problem: Column | None
-    """Not null where one threw; None if none of them can.  With ``on_error="fail"`` it throws itself."""
-    reason: Column | None
-    """``problem`` with the cause; it never throws."""
-    _tried: Column | None
+    _problem: Callable[[], Column] | None = None
+    """None if none of them can throw."""
+    _reason: Callable[[], Column] | None = None
+    _tried: Column | None = None
+
+    @cached_property
+    def problem(self) -> Column | None:
+        """Not null where one threw; None if none of them can.  With ``on_error="fail"`` it throws itself."""
+        return None if self._problem is None else self._problem()
+
+    @cached_property
+    def reason(self) -> Column | None:
+        """Make ``problem`` with the cause, for which Spark analyzes it; it never throws."""
+        return None if self._reason is None else self._reason()
 
     def on(self, rows: DataFrame) -> DataFrame:
         """``rows`` and the values that ``columns`` and ``problem`` read."""
@@ -59,26 +69,33 @@ def attempt(
     """
     risky = [one for one in bound if one.can_throw]
     if not risky:
-        return Attempt(tuple(one.column for one in bound), None, None, None)
+        return Attempt(tuple(one.column for one in bound))
     usable_rows = F.col(PROBLEM).isNull() & ~F.col(DELETED) if usable is None else usable
     names = {id(one): f"t{place}" for place, one in enumerate(bound) if one.can_throw}
     values = [F.col(_TRIED).getField(names[id(one)]) if id(one) in names else one.column for one in bound]
     threw = usable_rows & F.col(_TRIED).isNull()
     texts = ", ".join(one.text for one in risky)
     columns, rows = [one.column for one in risky], risky[0].scope.frame
-    said = F.coalesce(cause(columns, [one.node for one in risky], rows), F.lit("it throws"))
-    reason = F.concat(F.lit(f"{operator}: {texts}: "), said)
-    problem: Column = F.lit(f"{operator}: {texts}")
-    if on_error == "fail":
-        problem = raising(f"{operator} of {table}", F.col(KEY) if key is None else key, F.concat(F.lit(f"{texts}: "), said))
     parts = [one.column.alias(names[id(one)]) for one in risky]
-    tried = access(rows.sparkSession).tried
-    return Attempt(
-        tuple(values), F.when(threw, problem), F.when(threw, reason), F.when(_opaque() & usable_rows, tried(F.struct(*parts)))
-    )
+
+    @cache
+    def said() -> Column:
+        return F.coalesce(cause(columns, [one.node for one in risky], rows), F.lit("it throws"))
+
+    def problem() -> Column:
+        if on_error != "fail":
+            return F.when(threw, F.lit(f"{operator}: {texts}"))
+        whose = F.col(KEY) if key is None else key
+        return F.when(threw, raising(f"{operator} of {table}", whose, F.concat(F.lit(f"{texts}: "), said())))
+
+    def reason() -> Column:
+        return F.when(threw, F.concat(F.lit(f"{operator}: {texts}: "), said()))
+
+    tried = access(rows.sparkSession).tried(F.struct(*parts))
+    return Attempt(tuple(values), problem, reason, F.when(_opaque() & usable_rows, tried))
 
 
-NOTHING = Attempt((), None, None, None)
+NOTHING = Attempt(())
 
 
 def raising(what: str, key: Column, said: Column) -> Column:

@@ -18,6 +18,7 @@ from pyspark.sql.types import (
 
 from fkjoin.analysis.columns import resolve_column
 from fkjoin.errors import ColumnTypeError
+from fkjoin.spark.copies import copy_fields
 from fkjoin.spark.schemas import Expression, Expressions, listed, text, type_of
 
 _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
@@ -30,6 +31,9 @@ class ChangeColumns:
     version: Expressions | None = None
     deleted: Expression | None = None
     timestamp: Expression | None = None
+
+    def __post_init__(self) -> None:
+        copy_fields(self)
 
     @property
     def given(self) -> bool:

@@ -47,6 +47,15 @@ def require_takes(argument: str, function: Callable[..., Any], *given: str) -> N
         raise TopologyError(f"{argument}: {takes} is called with ({', '.join(given)}); let it take these") from None
 
 
+def require_callables(arguments: str, other: Any = (), /, **given: Any) -> None:
+    """Raise ``TopologyError`` if one is neither a function that takes the arguments nor of a type among ``other``."""
+    for argument, function in given.items():
+        if not callable(function) and not isinstance(function, other):
+            raise TopologyError(f"{argument}: a callable of ({arguments}) is needed, {function!r} is none")
+        if callable(function):
+            require_takes(argument, function, *arguments.split(", "))
+
+
 def require_deployment(given: str) -> None:
     """Raise ``TopologyError`` if it is no ``Deployment``."""
     if given not in get_args(Deployment):

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from fkjoin.analysis.attempt import NOTHING, Attempt, attempt
+from fkjoin.analysis.attempt import Attempt, attempt
 from fkjoin.analysis.bound import Bound, bind
 from fkjoin.analysis.checks import Extractor, is_function, require_takes
 from fkjoin.analysis.planned import Planned
@@ -31,24 +31,19 @@ class ForeignKey:
     given: Extractor
     bound: tuple[Bound, ...] | None
     """The expressions, analyzed; None of a function."""
-    columns: tuple[Column, ...]
     tried: Attempt
-    problem: Column
-    """Why a row cannot be used, for reasons old and new."""
-    reason: Column | None
-    """Why the extractor throws; None if it cannot."""
 
     def on(self, rows: DataFrame) -> DataFrame:
         """A left table's rows with a struct ``foreign_key``, null in deletes, of the right key's types.
 
         Where the extractor can throw, ``THROWN`` is why it did.
         """
-        members = [column.alias(f"k{at}") for at, column in enumerate(self.columns)]
+        members = [column.alias(f"k{at}") for at, column in enumerate(self.tried.columns)]
         foreign_key = F.when(~F.col(DELETED), F.struct(*members)).alias("foreign_key")
-        thrown = [] if self.reason is None else [self.reason.alias(THROWN)]
+        thrown = [] if self.tried.reason is None else [self.tried.reason.alias(THROWN)]
         raw = [RAW] if RAW in rows.columns else []
         about = (KEY, ROW, DELETED, VERSION, SOURCE, TS)
-        return self.tried.on(rows).select(*about, self.problem.alias(PROBLEM), *thrown, *raw, foreign_key)
+        return self.tried.on(rows).select(*about, self.tried.problems.alias(PROBLEM), *thrown, *raw, foreign_key)
 
 
 def bound_foreign_key(left: Planned, right: Planned, extractor: Extractor, argument: str = "extractor") -> ForeignKey:
@@ -63,11 +58,10 @@ def bound_foreign_key(left: Planned, right: Planned, extractor: Extractor, argum
         called = row_function(function, kind)(F.col(PROBLEM), value, F.col(ROW))
         found = tuple(called.getField(member.name) for member in members)
         reason = called.getField("problem")
-        return ForeignKey(extractor, None, found, NOTHING, F.coalesce(F.col(PROBLEM), reason), reason)
+        return ForeignKey(extractor, None, Attempt(found, lambda: reason, lambda: reason))
     bound = bind(argument, listed(extractor), replace(left.scope, table=f"left table {left.name}"))
     require_key(argument, bound, f"left table {left.name}", right, f"right table {right.name}")
-    tried = attempt("extractor", left.name, bound, left.on_error)
-    return ForeignKey(extractor, bound, tried.columns, tried, tried.problems, tried.reason)
+    return ForeignKey(extractor, bound, attempt("extractor", left.name, bound, left.on_error))
 
 
 def require_key(argument: str, bound: Sequence[Bound], whose: str, right: Planned, table: str) -> None:

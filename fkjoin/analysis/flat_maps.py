@@ -70,7 +70,7 @@ def flat_mapped(
         whole = F.col(quoted(KEY, table.key[0])) if len(table.key) == 1 else F.col(KEY)
         found = function(F.col(PROBLEM), whole, F.when(~F.col(DELETED), F.col(ROW)))
         thrown = found.getField("problem")
-        made = Attempt((found.getField("rows"),), thrown, thrown, None)
+        made = Attempt((found.getField("rows"),), lambda: thrown, lambda: thrown)
     else:
         if returns is not None:
             raise TopologyError("returns: it is the type of what a function returns, and an expression has one; leave it out")

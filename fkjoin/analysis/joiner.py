@@ -38,11 +38,8 @@ class BoundJoiner:
     row: Column
     """The joined row, a struct; it may be null."""
     result: StructType
-    problem: Column | None
-    """Why there is no row, in short; with ``on_error="fail"`` it throws.  None where the joiner cannot throw."""
-    reason: Column | None
-    """Why there is none, in full."""
     tried: Attempt
+    """The expressions, or what a function returns."""
     bound: tuple[Bound, ...] | None = None
     """The expressions over left and right, analyzed; None of a function, and without a joiner."""
     called: Column | None = None
@@ -62,7 +59,7 @@ def bound_joiner(name: str, joiner: Joiner | None, rows: DataFrame, on_error: On
     """The joiner of the join with that ``name``; ``rows``: an empty frame of answers.  None: both rows as they are."""
     if joiner is None:
         row = F.struct("left", "right")
-        return BoundJoiner(row, struct_type_of(rows, row), None, None, NOTHING)
+        return BoundJoiner(row, struct_type_of(rows, row), NOTHING)
     if is_function(joiner):
         return _by_function(name, joiner, rows, on_error)
     sides = pa.schema([field for field in arrow_schema("joiner", rows.schema) if field.name in ("left", "right")])
@@ -76,7 +73,7 @@ def bound_joiner(name: str, joiner: Joiner | None, rows: DataFrame, on_error: On
     else:
         row = F.struct(*[column.alias(field.name) for column, field in zip(tried.columns, kinds, strict=True)])
         result = kinds
-    return BoundJoiner(row, result, tried.problem, tried.reason, tried, bound)
+    return BoundJoiner(row, result, tried, bound)
 
 
 def written_out(joiner: Joiner | None, left: Planned, right: Planned, *, by_key: bool = False) -> Joiner | None:
@@ -133,7 +130,8 @@ def _by_function(name: str, joiner: Callable[[Any, Any], Any], rows: DataFrame, 
     if on_error == "fail":
         problem = F.when(thrown.isNotNull(), raising(f"joiner of {name}", F.col("named"), thrown))
     result = struct_type_of(rows.withColumn(_CALLED, call), row)
-    return BoundJoiner(row, result, problem, F.concat(F.lit("joiner: "), thrown), NOTHING, None, call)
+    reason = F.concat(F.lit("joiner: "), thrown)
+    return BoundJoiner(row, result, Attempt((row,), lambda: problem, lambda: reason), None, call)
 
 
 def _catching(called: _Called, told: Callable[[Exception], str]) -> Callable[[bool, Any, Any], Any]:

@@ -52,6 +52,8 @@ class SourceBound:
     """The lines of files, or a topic's records, and how workers read them without ``frame``."""
     starts_over: bool = False
     """The user said so of the topic, should it be made anew."""
+    files: str | None = None
+    """Path of the files that are read, perhaps a pattern."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +106,17 @@ class Planned:
         """List what is read by the table and by all that it is made of."""
         own = [self.bound] if isinstance(self.bound, SourceBound) else []
         return [*own, *(source for table in self.inputs for source in table.sources)]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The paths of all files that the table is made of."""
+        return tuple(source.files for source in self.sources if source.files is not None)
+
+    @property
+    def index_dirs(self) -> set[str]:
+        """Where the table's operators, and those below, keep their indexes; see ``Settings``."""
+        own = {self.bound.settings.index_dir} if hasattr(self.bound, "settings") else set()
+        return own.union(*(table.index_dirs for table in self.inputs))
 
     @cached_property
     def scope(self) -> Scope:

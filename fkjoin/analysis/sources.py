@@ -136,12 +136,12 @@ def planned_source(
 
 
 def with_lines(
-    table: Planned, files: FilesRead, columns: tuple[Expressions, Expressions, Expression | None, Expression | None]
+    table: Planned, files: FilesRead, path: str, columns: tuple[Expressions, Expressions, Expression | None, Expression | None]
 ) -> Planned:
-    """The table of files, whose lines workers parse where that can be; ``columns``: see ``plain_lines``."""
+    """The table of the files at a path, whose lines workers parse where that can be; ``columns``: see ``plain_lines``."""
     assert isinstance(table.node, Source)
     lines = plain_lines(files, table.node, columns, table.on_error)
-    return replace(table, bound=replace(table.bound, undecoded=lines))
+    return replace(table, bound=replace(table.bound, undecoded=lines, files=path))
 
 
 def plain_lines(

@@ -8,10 +8,10 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, StructType
+from pyspark.sql.types import BooleanType, StructField, StructType
 
 from fkjoin.analysis.attempt import NOTHING, Attempt, attempt
-from fkjoin.analysis.bound import bind
+from fkjoin.analysis.bound import Bound, bind
 from fkjoin.analysis.checks import as_emitted, refuse_same_name
 from fkjoin.analysis.columns import require_names
 from fkjoin.analysis.emission import Emission, Emit
@@ -23,7 +23,7 @@ from fkjoin.errors import ColumnTypeError, TopologyError
 from fkjoin.plan.nodes import Aggregate, Source, View, generated_name
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.names import named, quoted_if_needed, require_beside
-from fkjoin.spark.schemas import Expression, Expressions, struct_column, text
+from fkjoin.spark.schemas import Expression, Expressions, text
 from fkjoin.stages.complete import UNAVAILABLE
 
 
@@ -34,6 +34,7 @@ class ViewStep:
     tried: Attempt
     """The expressions, which row and gone are made of."""
     row: Column
+    row_type: StructType
     gone: Column
     """Condition under which there is no row."""
     reads: Callable[[Sequence[Path] | None], list[Path] | None]
@@ -86,7 +87,7 @@ def filtered(table: Planned, condition: Expression, name: str | None, emit: Emit
         return None if holds.vector is None else (Where(holds.vector, what),)
 
     said = (("filter", text(condition)),)
-    return _view(table, ViewStep(tried, F.when(stays, F.col(ROW)), ~stays, reads, said, evaluate), name, emit)
+    return _view(table, ViewStep(tried, F.when(stays, F.col(ROW)), table.row_type, ~stays, reads, said, evaluate), name, emit)
 
 
 def mapped(table: Planned, columns: Expressions, name: str | None, emit: Emit) -> Planned:
@@ -99,12 +100,19 @@ def mapped(table: Planned, columns: Expressions, name: str | None, emit: Emit) -
     step = ViewStep(
         tried,
         F.when(~F.col(DELETED), projection.struct_of(tried.columns)),
+        StructType([_tried(one) for one in projection.bound]),
         F.col(DELETED),
         lambda _: [path for one in projection.bound for path in one.paths],
         (("map_values", ", ".join(projection.texts)),),
         lambda: None if (evaluated := projection.for_workers(what)) is None else (evaluated,),
     )
     return _view(table, step, name, emit)
+
+
+def _tried(bound: Bound) -> StructField:
+    """The column that an ``Attempt`` makes: null where the expression throws."""
+    field = bound.field
+    return StructField(field.name, field.dataType, field.nullable or bound.can_throw, field.metadata)
 
 
 def without(table: Planned, names: Sequence[str]) -> list[Expression]:
@@ -132,7 +140,7 @@ def _titled(given: Expression, name: str) -> Expression:
 def materialized(table: Planned, name: str) -> Planned:
     """See ``Table.materialize``: the table, its rows kept in state under the name."""
     if isinstance(table.node, Source):
-        step = ViewStep(NOTHING, F.col(ROW), F.col(DELETED), lambda paths: None, (), lambda: ())
+        step = ViewStep(NOTHING, F.col(ROW), table.row_type, F.col(DELETED), lambda paths: None, (), lambda: ())
         table = _view(table, step, None, "on-change")
     node: Any = table.node
     if isinstance(node, Aggregate) and node.closes is not None:
@@ -171,7 +179,6 @@ def _view(table: Planned, step: ViewStep, name: str | None, emit: Emit) -> Plann
         below = below.table
     label = name or f"{below.name}-{generated_name(below.name, steps) if steps else 'rows'}"
     refuse_same_name(label, (below,), "table")
-    kind = struct_column(step.taken(table.visible).schema, ROW)
-    as_emitted("row", kind)  # a type that no store can keep is refused now
+    as_emitted("row", step.row_type)  # a type that no store can keep is refused now
     bound = ViewBound(step, emission, Settings.of(table.spark))
-    return replace(table, node=View(label, below, steps, emit), row_type=kind, bound=bound, inputs=(table,))
+    return replace(table, node=View(label, below, steps, emit), row_type=step.row_type, bound=bound, inputs=(table,))

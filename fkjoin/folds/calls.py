@@ -109,9 +109,12 @@ class Called:
 
 @dataclass(frozen=True)
 class Starting:
-    """An initializer that makes copies of a value."""
+    """An initializer that makes copies of a value, as it is when the initializer is made."""
 
     value: Any
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "value", copy.deepcopy(self.value))
 
     def __call__(self) -> Any:
         return copy.deepcopy(self.value)

@@ -145,7 +145,7 @@ class Job:
             of_query = {name: self._sinks[name] for name in query.sinks}
             remembered = {f" {one.place}" if query.shared else "": one for one in of_query.values() if one is not None}
             with located(", ".join(f"sinks.{one}" for one in query.sinks)):
-                batches.compared(self._spark, lambda _: table._checkable, remembered, checkpoint, self._on_restore)  # noqa: B023
+                batches.compared(self._spark, table._unkept, remembered, checkpoint, self._on_restore)
             for name, sink in of_query.items():
                 with located(f"sinks.{name}"):
                     if isinstance(sink, batches.Checks):
@@ -294,9 +294,9 @@ class Job:
             if sink is not None:
                 return batches.start(self._spark, table._as_begun, sink, **common, query_name=name, on_restore=self._on_restore)
             assert spec.path is not None
-            begun, options = table._as_begun(checkpoint), {n: str(v) for n, v in spec.options.items()}
+            (begun, keep_columns), options = table._as_begun(checkpoint), {n: str(v) for n, v in spec.options.items()}
             batches.make_topics(begun, checkpoint)
-            begun.keep()
+            keep_columns()
             return batches.start_by_spark(begun.changes, spec.format, options, path=spec.path, **common, query_name=name)
 
     def _dead_letters(self, name: str, trigger: Mapping[str, Any], checkpoint: str) -> StreamingQuery:
@@ -304,10 +304,10 @@ class Job:
         spec = self.spec.dead_letters
         assert spec is not None
         query = f"dead-letters-{name}"
-        begun = self.tables[name]._as_begun(checkpoint)
+        begun, keep_columns = self.tables[name]._as_begun(checkpoint)
         letters = begun.dead_letters
         assert letters is not None
-        begun.keep()
+        keep_columns()
         if spec.path is not None:
             return batches.start_by_spark(letters, "json", {}, path=spec.path, **common, query_name=query)
         servers, options = self._kafka

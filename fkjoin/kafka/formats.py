@@ -30,6 +30,7 @@ from fkjoin.errors import TopologyError
 from fkjoin.kafka.decoding import Decoded, Format, decoded, fields_of, shown, zone
 from fkjoin.kafka.registry import Registry, records_of
 from fkjoin.spark.change_events import ReadEvents, ReadKeys
+from fkjoin.spark.copies import copy_fields
 from fkjoin.spark.json_texts import require_json, written
 from fkjoin.spark.registry_records import ReadAvroEvents, ReadRegistry
 from fkjoin.spark.schemas import arrow_schema, kind_text, struct_type
@@ -127,6 +128,9 @@ class Json:
     text: str | None = None
     units: Mapping[str, str] = field(default_factory=dict, hash=False)
 
+    def __post_init__(self) -> None:
+        copy_fields(self)
+
     def decode(self, data: Column) -> Decoded:
         return decoded(self.reader(), self._type(), data, self.text)
 
@@ -196,6 +200,7 @@ class Debezium:
     def __post_init__(self) -> None:
         if self.unavailable not in ("problem", "keep"):
             raise TopologyError(f'Debezium: unavailable {self.unavailable!r} is not one of "problem", "keep"')
+        copy_fields(self)
         if self.inner is None:
             return
         if not isinstance(self.inner, Registry) or self.inner.kind != "avro":

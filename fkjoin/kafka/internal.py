@@ -24,6 +24,7 @@ from fkjoin.kafka.end_offsets import telling_lag
 from fkjoin.kafka.new_topics import checked_topics, require_known_topics
 from fkjoin.kafka.options import with_fetching
 from fkjoin.kafka.writing import start
+from fkjoin.sessions.settings_of_call import read_once
 from fkjoin.spark.trigger import Trigger, arguments_of
 
 RECORD = "topic string, partition int, key binary, value binary, headers array<struct<key: string, value: binary>>"
@@ -55,8 +56,9 @@ class TopicSettings:
     """Replicas of each partition; -1: the brokers' default."""
     config: Mapping[str, str] = field(default_factory=lambda: dict(_CONFIG))
 
-    @classmethod
-    def of(cls, spark: SparkSession) -> TopicSettings:
+    @staticmethod
+    @read_once
+    def of(spark: SparkSession) -> TopicSettings:
         """Raises ``TopologyError`` for a number that is none."""
         given = {n.removeprefix(_OF_TOPICS): v for n, v in dict(spark.conf.getAll).items() if n.startswith(_OF_TOPICS)}
         numbers: dict[str, int] = {}
@@ -65,7 +67,7 @@ class TopicSettings:
                 if not said.isdecimal() or not int(said):
                     raise TopologyError(f"{_OF_TOPICS}{name}: {said!r} is not a number from 1; write one, such as 3")
                 numbers[name] = int(said)
-        return cls(numbers.get("partitions"), numbers.get("replication.factor", -1), _CONFIG | given)
+        return TopicSettings(numbers.get("partitions"), numbers.get("replication.factor", -1), _CONFIG | given)
 
     def create(self, connection: Connection, wanted: Mapping[str, int]) -> None:
         """Create the topics that are not there, with so many partitions; see ``create_topics``."""

@@ -15,6 +15,7 @@ from fkjoin.codec.json_read import Reading
 from fkjoin.codec.units import Notation, from_names
 from fkjoin.errors import TopologyError, needs_extra
 from fkjoin.kafka.decoding import Decoded, decoded, zone
+from fkjoin.spark.copies import copy_fields
 from fkjoin.spark.outages import RETRY_S, require_retry_s
 from fkjoin.spark.registry_records import Kind, ReadRegistry, RegistryRecords
 from fkjoin.spark.returned import row_function
@@ -81,6 +82,7 @@ class Registry:
             raise TopologyError('Registry: url: an address such as "http://registry:8081" is needed')
         require_retry_s(self.retry_s)
         _require_extra()
+        copy_fields(self)
 
     def decode(self, data: Column) -> Decoded:
         return decoded(self.reader(), self._type(), data)

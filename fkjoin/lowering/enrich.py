@@ -58,7 +58,7 @@ def _whole(events: Lowered) -> Column:
 def _dead(planned: Planned, events: Lowered) -> tuple[DataFrame, ...]:
     """The frame that dead letters come from, of events on which an expression throws."""
     tried = planned.bound.tried
-    if tried.reason is None or planned.on_error != "dead-letter":
+    if planned.on_error != "dead-letter" or tried.reason is None:
         return ()
     raw = F.struct(F.lit(events.name).alias("table"), as_json(_whole(events)).alias("value"))
     return (tried.on(events.frame).select(raw.alias(RAW), tried.reason.alias(PROBLEM)),)

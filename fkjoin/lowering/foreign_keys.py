@@ -45,7 +45,7 @@ class PackedSides(Generic[N]):
 def dead_frames(left: Lowered, right: Lowered, foreign_key: ForeignKey, reader: str) -> tuple[DataFrame, ...]:
     """The frames that dead letters of both tables come from, and of an extractor that throws on left rows."""
     dead = dead_of_all(left, right)
-    if left.on_error == "dead-letter" and foreign_key.reason is not None:
+    if left.on_error == "dead-letter" and foreign_key.tried.reason is not None:
         rows = foreign_key.on(left.visible_in(left.every_row(f"{reader}-letters")))
         dead += (letters(rows, F.col(THROWN), left.name),)
     return dead

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -15,7 +15,7 @@ from fkjoin.kafka.connection import Connection
 from fkjoin.lowering.as_begun import as_begun
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.planner import lower
-from fkjoin.lowering.recipes import Remembered, files_below, recipes_below
+from fkjoin.lowering.recipes import Remembered, recipes_below
 from fkjoin.plan.events import Enrich
 from fkjoin.plan.nodes import Source
 from fkjoin.sessions.settings import require_running
@@ -40,12 +40,16 @@ class Handle(Remembered):
         require_running(self._planned.spark)
         return lower(self._planned)
 
-    def _as_begun(self, checkpoint: str) -> Lowered:
-        """The table as the query of the checkpoint reads it."""
+    def _as_begun(self, checkpoint: str) -> tuple[Lowered, Callable[[], None]]:
+        """The table as the query of the checkpoint reads it, and what keeps the columns of files: see ``as_begun``."""
         stateful = not isinstance(self._planned.node, Source)
         events = topics_of_events(self._planned)
         begun, keep = as_begun(self._planned.spark, self, checkpoint, stateful=stateful, events=events)
-        return replace(begun._lowered, keep=keep, files=files_below(self))
+        return begun._lowered, keep
+
+    def _unkept(self, checkpoint: str) -> tuple[Lowered, Callable[[], None]]:
+        """The table for a check without a start: as ``_as_begun`` returns it, whatever the checkpoint has."""
+        return self._lowered, lambda: None
 
     def _when(self, trigger: Trigger) -> dict[str, Any]:
         """Arguments of ``DataStreamWriter.trigger``, for a query of the table.
@@ -61,11 +65,6 @@ class Handle(Remembered):
         """The topics that a query of the table reads, but for internal ones."""
         tables = [recipe.connection for _, recipe in recipes_below(self) if recipe.connection is not None]
         return [*tables, *topics_of_events(self._planned)]
-
-    @property
-    def _checkable(self) -> Lowered:
-        """The table as sinks check it before a query starts."""
-        return replace(self._lowered, files=files_below(self))
 
 
 def planned_of(argument: str, table: Any) -> Planned:

@@ -46,8 +46,8 @@ class Joining:
         rows = bound.on(answers.mapInArrow(unpack, spark_schema(unpack.schema)))
         named = [] if unpack.named is None else ["named"]
         keep = [*named, *(["left", "right"] if named else []), "key", "version", "ts", "gone"]
-        problem = F.lit(None).cast("string") if bound.problem is None else bound.problem
-        letter = [bound.reason.alias("letter")] if named and bound.reason is not None else []
+        problem = F.lit(None).cast("string") if bound.tried.problem is None else bound.tried.problem
+        letter = [bound.tried.reason.alias("letter")] if named and bound.tried.reason is not None else []
         row = F.when(F.col("matched"), bound.row).alias("row")
         return rows.select(*keep, row, problem.alias("problem"), *letter, "counter", "count")
 
@@ -68,7 +68,7 @@ class Joining:
 
     def letters(self, answers: DataFrame, unpack: UnpackAnswers) -> tuple[DataFrame, ...]:
         """The frame that dead letters come from, of answers on which the joiner throws; ``unpack`` names the key."""
-        if self.joiner.reason is None:
+        if self.joiner.tried.reason is None:
             return ()
         rows = self.joined(answers, unpack).select(F.col("named").alias(KEY), "left", "right", "letter")
         return (letters(rows, F.col("letter"), self.name, F.struct("left", "right")),)

@@ -174,7 +174,7 @@ class _KeyJoin:
     @property
     def _letters(self) -> tuple[DataFrame, ...]:
         """The frame that dead letters come from, of rows on which the joiner throws; it has a stage of its own."""
-        if self._bound.joiner.reason is None or self.left.on_error != "dead-letter":
+        if self.left.on_error != "dead-letter" or self._bound.joiner.tried.reason is None:
             return ()
         answers = counted(stage(self._packed, self._pair(None, answers=True)), f"{self._node.name}-answers", "pair")
         unpack = UnpackAnswers(*self._kept, self._node.how, self._key)

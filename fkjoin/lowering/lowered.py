@@ -142,10 +142,6 @@ class Lowered:
     """Function of a multi-way join that makes ``frame`` with fewer columns."""
     settled: DataFrame | None = field(default=None, repr=False)
     """Frame that sinks read, where that is not ``frame``."""
-    keep: Callable[[], None] = field(default=lambda: None, repr=False)
-    """Write down the columns of files beside the checkpoint, when a query of it is about to start: see ``as_begun``."""
-    files: tuple[str, ...] = field(default=(), repr=False)
-    """Paths of the files that it is read from, for a sink that could write among them."""
 
     @property
     def name(self) -> str:
@@ -204,7 +200,7 @@ class Lowered:
 
     def dead_of(self, attempt: Attempt, reader: str) -> tuple[DataFrame, ...]:
         """The frame that dead letters come from, of rows on which one of the reader's columns throws."""
-        if attempt.reason is None or self.on_error != "dead-letter":
+        if self.on_error != "dead-letter" or attempt.reason is None:
             return ()
         rows = self.visible_in(self.every_row(f"{reader}-letters"))
         return (letters(attempt.on(rows), attempt.reason, self.name),)

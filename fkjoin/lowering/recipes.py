@@ -13,6 +13,8 @@ from pyspark.sql.types import StructType
 
 from fkjoin.errors import ColumnTypeError, TopologyError
 from fkjoin.kafka.connection import Connection
+from fkjoin.sessions.settings_of_call import KeptSettings, settings_of_call
+from fkjoin.spark.copies import copied
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T", bound="Remembered")
@@ -32,7 +34,7 @@ class Remembered:
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """A function that made a table, or what a table is made with, and its arguments, other tables among them."""
+    """A function that made a table, or what a table is made with, and copies of its arguments, other tables among them."""
 
     make: Callable[..., Any]
     arguments: tuple[Any, ...] = field(repr=False)
@@ -46,8 +48,12 @@ class Recipe:
     """The topic that the table is."""
     folder: str | None = None
     """Place of what fkjoin wrote."""
-    files: str | None = None
-    """Path of the files that the table is read from, perhaps a pattern."""
+    settings: KeptSettings = field(default_factory=dict, repr=False)
+    """The session's settings as the call has read them."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "arguments", copied(self.arguments))
+        object.__setattr__(self, "named", copied(self.named))
 
     def learned_below(self) -> list[tuple[str, Any]]:
         """The names and paths of the files' tables, among the arguments and below, that nobody has given a schema."""
@@ -74,13 +80,15 @@ def telling_files(learned: Callable[[], Iterable[tuple[str, Any]]]) -> Iterator[
 
 
 def remembered(make: Callable[_P, _T]) -> Callable[_P, _T]:
-    """The function, whose tables know how they were made."""
+    """The function, whose tables know how they were made; it gets the recipe's copies of the arguments."""
+    of_recipe: Callable[..., _T] = make
 
     @functools.wraps(make)
     def made(*arguments: _P.args, **named: _P.kwargs) -> _T:
-        recipe = Recipe(made, arguments, named)
-        with telling_files(recipe.learned_below):
-            return make(*arguments, **named)._with_recipe(recipe)
+        with settings_of_call() as settings:
+            recipe = Recipe(made, arguments, named, settings=settings)
+            with telling_files(recipe.learned_below):
+                return of_recipe(*recipe.arguments, **recipe.named)._with_recipe(recipe)
 
     return made
 
@@ -88,11 +96,6 @@ def remembered(make: Callable[_P, _T]) -> Callable[_P, _T]:
 def recipes_below(table: Remembered) -> list[tuple[Any, Recipe]]:
     """The table and all that it was made of, each once, with how it was made."""
     return list(_below(table, set()))
-
-
-def files_below(table: Remembered) -> tuple[str, ...]:
-    """The paths of all files that the table is made of."""
-    return tuple(recipe.files for _, recipe in recipes_below(table) if recipe.files is not None)
 
 
 def learned_sources(table: Remembered) -> dict[str, list[tuple[Any, Recipe]]]:
@@ -113,18 +116,23 @@ def learned_sources(table: Remembered) -> dict[str, list[tuple[Any, Recipe]]]:
 
 
 def made_again(table: _T, others: Mapping[int, Mapping[str, Any]]) -> _T:
-    """The table, with other arguments of the sources with these ``id``; what is there twice is made once."""
+    """The table, with other arguments of the sources with these ``id`` and the settings of its calls.
+
+    What is there twice is made once.
+    """
     done: dict[int, Any] = {}
 
     def again(given: Any) -> Any:
-        if isinstance(given, list | tuple):
+        if type(given) in (list, tuple):  # tables stand in no others, such as a tuple with names
             return type(given)(map(again, given))
         recipe = getattr(given, "_recipe", None)
         if not isinstance(recipe, Recipe):
             return given
         if id(given) not in done:
             named = {name: again(one) for name, one in recipe.named.items()} | dict(others.get(id(given), {}))
-            done[id(given)] = recipe.make(*map(again, recipe.arguments), **named)
+            arguments = [again(one) for one in recipe.arguments]
+            with settings_of_call(recipe.settings):
+                done[id(given)] = recipe.make(*arguments, **named)
         return done[id(given)]
 
     made: _T = again(table)
@@ -133,7 +141,7 @@ def made_again(table: _T, others: Mapping[int, Mapping[str, Any]]) -> _T:
 
 def _below(given: Any, seen: set[int]) -> Iterator[tuple[Any, Recipe]]:
     """Find what has a recipe among all that something was made of, each once."""
-    if isinstance(given, list | tuple):
+    if type(given) in (list, tuple):
         for one in given:
             yield from _below(one, seen)
     recipe = getattr(given, "_recipe", None)

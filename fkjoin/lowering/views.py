@@ -8,6 +8,7 @@ its rows are kept, read it through a stage that knows what was sent: a row's cha
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -19,7 +20,7 @@ from fkjoin.lowering.lowered import Lowered, PreResolve
 from fkjoin.lowering.pace import paced
 from fkjoin.lowering.pruning import narrowed
 from fkjoin.lowering.stage import counted, frame_of, let_through, stage, state_spec
-from fkjoin.lowering.workers import packed_rows, with_step
+from fkjoin.lowering.workers import packed_rows, packed_view, with_step
 from fkjoin.plan.nodes import Source, View, fired, read_from, starts_over
 from fkjoin.plan.optimizer import resolve_makes_rows, view_reads_answers
 from fkjoin.plan.rules import VIEW_READS_ANSWERS
@@ -48,24 +49,16 @@ def lower_view(planned: Planned, table: Lowered) -> Lowered:
     pre_resolve = None if table.pre_resolve is None else _pre_resolve(table, table.pre_resolve, step)
     rows = table.visible
     frame = step.taken(rows, *([RAW] if RAW in table.frame.columns else []))
-    view = Lowered(
-        replace(planned, row_type=struct_column(frame.schema, ROW)),
-        node,
-        frame,
-        (*table.dead, *table.dead_of(step.tried, label)),
-        table.stages,
-        undecoded=undecoded,
-        pre_resolve=pre_resolve,
-        joins=None if table.joins is None else f"{label} stands between the joins",
-    )
-    key, schema = arrow_schema("key", view.key_type), arrow_schema("row", view.row_type)
+    dead = (*table.dead, *table.dead_of(step.tried, label))
+    row_type = struct_column(frame.schema, ROW)
+    key, schema = arrow_schema("key", planned.key_type), arrow_schema("row", row_type)
     bound_to = {
         "steps": [list(item) for item in planned.node.steps],
         "emit": "on-update" if emission.every else "on-change",
         "key": schema_text(key),
         "row": schema_text(schema),
     }
-    about = {"key": view.key_type, "result": view.row_type, "versions": [list(version) for version in node.versions]}
+    about = {"key": planned.key_type, "result": row_type, "versions": [list(version) for version in node.versions]}
     makes, as_read = None, False
     if pre_resolve is not None and fired(node, VIEW_READS_ANSWERS):
         node, answers = narrowed(node, off, pre_resolve.answers, pre_resolve.places(None))
@@ -77,7 +70,8 @@ def lower_view(planned: Planned, table: Lowered) -> Lowered:
             makes = Joined(AnswerRows(answers.of, pre_resolve.made, table.on_error == "fail"), schema)
     else:
         pack = PackRows(key, schema, settings.buckets, validate=settings.validate, start_over=starts_over(below))
-        packed, as_read = packed_rows(view, pack), read_from(below) is not None
+        failing = label if table.on_error == "fail" else None
+        packed, as_read = packed_view(frame, undecoded, pack, failing=failing), read_from(below) is not None
     unpack = UnpackResults(key, (schema,), node.versions)
     spec = ResolveSpec(
         state_spec(settings, ResolveSpec, label, bound_to={"materialized": materialized, **bound_to}, about=about),
@@ -88,11 +82,12 @@ def lower_view(planned: Planned, table: Lowered) -> Lowered:
         from_answers=makes,
     )
     results = paced(counted(stage(packed, spec), label, "resolve"), label, emission, about, settings)
-    settled, encoded = frame_of(results, unpack), (results, unpack)
-    if materialized is None:
-        return replace(view, planned=planned, node=node, encoded=encoded, settled=settled)
-    node = replace(node, materialized=materialized)
-    return replace(view, planned=planned, node=node, frame=settled, encoded=encoded, pre_resolve=None, undecoded=None)
+    settled = frame_of(results, unpack)
+    joins = None if table.joins is None else f"{label} stands between the joins"
+    of_both: Any = {"dead": dead, "stages": table.stages, "encoded": (results, unpack), "joins": joins}
+    if materialized is not None:
+        return Lowered(planned, replace(node, materialized=materialized), settled, **of_both)
+    return Lowered(planned, node, frame, **of_both, settled=settled, undecoded=undecoded, pre_resolve=pre_resolve)
 
 
 def lower_complete(planned: Planned, table: Lowered) -> Lowered:
@@ -115,9 +110,7 @@ def lower_complete(planned: Planned, table: Lowered) -> Lowered:
     state = state_spec(settings, ResolveSpec, planned.name, bound_to=facts, about=about)
     spec = ResolveSpec(state, materialized=True, as_read=True, complete=Complete(came))
     results = counted(stage(packed_rows(table, pack), spec), planned.name, "resolve")
-    return replace(
-        table, planned=planned, node=node, frame=frame_of(results, unpack), encoded=(results, unpack), undecoded=None
-    )
+    return Lowered(planned, node, frame_of(results, unpack), table.dead, table.stages, encoded=(results, unpack))
 
 
 def _pre_resolve(table: Lowered, before: PreResolve, step: ViewStep) -> PreResolve:

@@ -30,9 +30,17 @@ def with_step(view: View, off: Off, table: Lowered, step: ViewStep) -> tuple[Vie
 
 def packed_rows(table: Lowered, pack: PackRows) -> DataFrame:
     """The table's rows, packed."""
-    if table.undecoded is None:
-        return table.frame.select(*packing_columns()).mapInArrow(pack, ENVELOPE)
-    return packed_by_workers(table, pack)
+    return packed_view(table.frame, table.undecoded, pack, failing=_failing(table))
+
+
+def packed_view(frame: DataFrame, undecoded: Undecoded | None, pack: PackRows, *, failing: str | None) -> DataFrame:
+    """A table's rows, packed: those of the frame, or those that workers decode.
+
+    ``failing``: the table's name if a row that cannot be used stops the query.
+    """
+    if undecoded is None:
+        return frame.select(*packing_columns()).mapInArrow(pack, ENVELOPE)
+    return undecoded[0].mapInArrow(_stepped(undecoded).packing(pack, failing=failing), ENVELOPE)
 
 
 def packed_by_workers(table: Lowered, pack: Pack, foreign_key: Columns | None = None) -> DataFrame:

@@ -69,8 +69,8 @@ In a Spark Connect session it runs at the server, so it holds no frame and no se
 """
 
 
-AsBegun = Callable[[str], Lowered]
-"""Lower a table as the query of a checkpoint reads it."""
+AsBegun = Callable[[str], tuple[Lowered, Callable[[], None]]]
+"""Lower a table as the query of a checkpoint reads it, and return also what keeps its columns when the query starts."""
 
 
 class Sink(Protocol):
@@ -166,7 +166,7 @@ def compared(
     starts.
     """
     behind = ahead(spark, checkpoint, sinks, on_restore)
-    begun_as = table(checkpoint)
+    begun_as, keep_columns = table(checkpoint)
     for sink in sinks.values():
         if isinstance(sink, Alone):
             sink.require_alone(begun_as, checkpoint)
@@ -174,7 +174,7 @@ def compared(
     note_operators = require_begun_with(frame_read(begun_as), checkpoint, written)
 
     def note() -> None:
-        begun_as.keep()
+        keep_columns()
         note_operators()
 
     return begun_as, behind, note

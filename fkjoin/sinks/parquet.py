@@ -92,7 +92,7 @@ class Parquet:
 
     def require_alone(self, table: Lowered, checkpoint: str) -> None:
         folder = require_renaming(table.spark, str(self.path))
-        require_not_read(table.spark, folder, table.files)
+        require_not_read(table.spark, folder, table.planned.files)
         require_alone(table.spark, folder, checkpoint)
 
     def last(self, spark: SparkSession, query: str) -> Mark | None:

@@ -31,7 +31,6 @@ from fkjoin.lowering.recipes import Recipe, made_again, recipes_below
 from fkjoin.plan.nodes import PERIODIC
 from fkjoin.sessions.access import require_classic
 from fkjoin.sessions.own_folder import held_folder
-from fkjoin.sessions.settings import index_dir
 from fkjoin.sinks.batches import Batch, started
 from fkjoin.spark.index_home import index_base
 from fkjoin.spark.schemas import arrow_schema
@@ -54,7 +53,7 @@ def first_rows(table: Handle, schema: StructType, n: int) -> DataFrame:
     bounded = made_again(table, {id(made): other for made, recipe in recipes_below(table) if (other := _other(recipe))})
     rows = _Rows(bounded._lowered, schema, n)
     with _checkpoint(spark) as checkpoint:
-        _run(spark, rows, checkpoint)
+        _run(rows, checkpoint)
     return spark.createDataFrame(rows.table, schema)
 
 
@@ -95,7 +94,7 @@ class _Rows:
         return pa.concat_tables(found) if found else self._schema.empty_table()
 
 
-def _run(spark: SparkSession, rows: _Rows, checkpoint: str) -> None:
+def _run(rows: _Rows, checkpoint: str) -> None:
     """Read until the rows are enough, or the input is at its end."""
     name = f"preview of {rows.of.name} {uuid.uuid4()}"  # a query of the table may run meanwhile, and has its name
     query = started(rows.of, rows.write, checkpoint, trigger={"availableNow": True}, query_name=name)
@@ -115,7 +114,8 @@ def _run(spark: SparkSession, rows: _Rows, checkpoint: str) -> None:
     finally:
         rows.ended.set()
         stopping.join()
-        shutil.rmtree(index_base(index_dir(spark)) / str(query.id), ignore_errors=True)
+        for folder in rows.of.planned.index_dirs:
+            shutil.rmtree(index_base(folder) / str(query.id), ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 import fkjoin
 from fkjoin import SessionError, Table, TopologyError, fk_join
+from fkjoin import aggregates as agg
 from fkjoin.analysis.columns import resolve_column
 from fkjoin.sessions.settings import (
     _AT_START,
@@ -28,6 +29,8 @@ from fkjoin.sessions.settings import (
     bucket_count,
     prepare,
 )
+from fkjoin.spark.frame import ROW
+from fkjoin.spark.schemas import struct_column
 from tests.support.queries import write_lines
 
 pytestmark = pytest.mark.spark
@@ -109,7 +112,7 @@ def test_a_batch_frame_or_no_frame_is_refused(spark: SparkSession) -> None:
 
 
 def test_files_that_are_not_there_are_named(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(TopologyError, match=r"path: .*nowhere has no \.json"):
+    with pytest.raises(TopologyError, match="path: .*nowhere is not there"):
         Table.from_files(spark, tmp_path / "nowhere", key="id", version="id")
     with pytest.raises(TopologyError, match="path: .*nowhere cannot be read to learn its columns"):
         Table.from_files(spark, tmp_path / "nowhere", key="id", version="id", format="json")
@@ -355,25 +358,82 @@ def test_a_field_of_a_column_is_suggested_with_its_column(spark: SparkSession) -
         resolve_column("version", "lsn", frame, frame.columns, "orders")
 
 
-def test_expressions_are_analyzed_in_one_go(orders: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+AT = "element_at(array(%s), 4711)"
+"""An expression that may throw; its number tells it from others."""
+
+KINDS: dict[str, tuple[int, Callable[[Table, Table], Any]]] = {
+    "filter": (1, lambda orders, _: orders.filter(f"{AT % 'amount'} > 0")),
+    "map_values": (2, lambda orders, _: orders.map_values([f"{AT % 'amount'} as a", "4711 + amount as b", "customer_id"])),
+    "with_columns": (1, lambda orders, _: orders.with_columns({"a": AT % "amount"})),
+    "flat_map": (2, lambda orders, _: orders.flat_map(f"array({AT % 'amount'})", key=f"{AT % 'col'} as k")),
+    "rekey": (1, lambda orders, _: orders.rekey(f"{AT % 'customer_id'} as k")),
+    "fk_join": (
+        3,
+        lambda orders, customers: fk_join(
+            orders, customers, AT % "customer_id", joiner=[f"{AT % 'left.amount'} as a", F.lit(4711).alias("b")]
+        ),
+    ),
+    "join": (1, lambda orders, _: orders.join(orders.filter("true"), joiner=f"{AT % 'left.amount'} as a")),
+    "with_children": (1, lambda orders, customers: customers.with_children(orders, AT % "customer_id")),
+    "enrich": (
+        1,
+        lambda orders, customers: customers.enrich(orders.changes.sparkSession.readStream.format("rate").load(), AT % "''"),
+    ),
+    "agg": (
+        3,
+        lambda orders, _: orders.group_by(f"{AT % 'customer_id'} as k").agg(
+            having="a > 4711", a=agg.sum(AT % "amount"), b=agg.count()
+        ),
+    ),
+    "value": (1, lambda orders, _: orders.group_by("customer_id", f"{AT % 'amount'} as v").sum("v")),
+    "aggregate": (
+        2,
+        lambda orders, _: orders.group_by("customer_id").aggregate(0.0, "aggregate + 4711", "aggregate - 4711"),
+    ),
+}
+"""Calls, and how many of their expressions have that number."""
+
+
+def test_each_expression_is_analyzed_once_by_its_call(orders: Table, customers: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each analysis is a call of the JVM, or of a server."""
-    selected: list[int] = []
-    frames = type(orders.changes)
-    select = frames.select
+    frames: list[int] = []
+    of_frames = type(orders.changes)
 
-    def counted(frame: Any, *columns: Any) -> Any:
-        selected.append(len(columns))
-        return select(frame, *columns)
+    def counting(method: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(frame: Any, *given: Any) -> Any:
+            frames.append(sum(str(one).count("4711") for one in given))
+            return method(frame, *given)
 
-    orders.filter("amount > 0")  # the table's scope is made once
-    monkeypatch.setattr(frames, "select", counted)
-    counts = []
-    for more in (3, 6, 9):
-        selected.clear()
-        orders.map_values([f"amount + {number} as c{number}" for number in range(more)])
-        counts.append(selected.copy())
-    assert [found.count(more) for found, more in zip(counts, (3, 6, 9), strict=True)] == [1, 1, 1]
-    assert len({len(found) for found in counts}) == 1
+        return counted
+
+    for name in ("select", "selectExpr", "withColumn", "withColumns", "filter", "where"):
+        monkeypatch.setattr(of_frames, name, counting(getattr(of_frames, name)))
+    for name, (expressions, call) in KINDS.items():
+        frames.clear()
+        call(orders, customers)
+        assert sum(frames) == expressions, name
+
+
+def test_a_view_says_the_type_that_its_rows_have(orders: Table) -> None:
+    """Spark is not asked again when a view is made: what may throw may be null, and all else is as it was analyzed."""
+    views = [
+        orders.filter(f"{AT % 'amount'} > 0"),
+        orders.map_values(
+            [
+                f"{AT % 'amount'} as a",
+                "cast('1' as int) as b",
+                "1 as c",
+                "transform(array(1, 2), x -> cast(concat(x, '') as int)) as d",
+                "named_struct('e', 1, 'f', op) as g",
+                "map('a', amount) as h",
+                "customer_id",
+            ]
+        ),
+    ]
+    for view in [*views, views[1].filter("a > 1"), views[1].map_values(["d", "b + c as i"])]:
+        assert view._planned.row_type == struct_column(view._lowered.frame.schema, ROW)
+    nullable = {field.name: field.nullable for field in views[1]._planned.row_type}
+    assert (nullable["b"], nullable["c"]) == (True, False)
 
 
 def test_the_engines_own_columns_cannot_be_named(orders: Table) -> None:

@@ -118,7 +118,7 @@ def test_columns_and_types_are_those_of_changes_and_nothing_is_lowered(orders: T
 
 def test_a_table_reads_as_its_columns_types_and_emission(spark: SparkSession, orders: Table, customers: Table) -> None:
     joined = fk_join(orders, customers, "customer_id", joiner=["left.amount", "right.name"], name="joined", emit="on-update")
-    row = "columns: customer_id string, amount double"
+    row = "row: customer_id string, amount double"
     assert repr(orders) == f"Table[orders; key: order_id string; {row}; emit: changes as they are read]"
     assert repr(joined) == "Table[joined; key: order_id string; row: amount double, name string; emit: on-update]"
     assert "right struct<" in repr(fk_join(orders, customers, "customer_id"))

@@ -77,5 +77,6 @@ def test_sources_are_read_a_little_at_a_time_whatever_the_user_said() -> None:
 def test_nothing_waits_for_an_interval_or_for_another_query() -> None:
     assert other(emit="periodic 1 hour", deployment="staged", wire="wrapper") == {"emit": "on-change", "deployment": "fused"}
     assert other(emit="on-update", deployment="fused", name=None) == {}
+    assert other(options=Options(emit="on-close")) == {"options": Options(emit="on-close")}, "an open window has no result yet"
     staged = Options("name", "periodic", "staged", "shop", "3.4", True)
     assert other(options=staged) == {"options": Options("name", "on-change", "fused", "shop", None, True)}

@@ -1,0 +1,220 @@
+"""Tables that are made again are what was asked for, whatever has changed since their calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructType
+
+from fkjoin import Table, fk_join, window
+from fkjoin.analysis.aggregates import AggregateBound
+from fkjoin.analysis.planned import SourceBound
+from fkjoin.folds.calls import Called
+from fkjoin.kafka import Debezium, Json
+from fkjoin.kafka.internal import TopicSettings
+from fkjoin.lowering.recipes import Recipe, made_again
+from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS
+from fkjoin.sessions.settings import BUCKETS, EXCLUDED, INDEX_DIR, RETENTION, VALIDATE
+from fkjoin.sessions.settings_of_call import settings_of_call
+from fkjoin.spark.index_home import index_base
+from tests.support.queries import write_lines
+from tests.support.sessions import small
+
+ORDERS = "order_id string, customer_id string, amount double, at timestamp, of timestamp, lsn bigint"
+CUSTOMERS = "customer_id string, name string, lsn bigint"
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+def test_a_recipe_keeps_copies_of_what_can_be_changed() -> None:
+    listed, mapped = ["a", ["b"]], {"a": ["b"]}
+    kind = StructType().add("a", StringType())
+    recipe = Recipe(print, ((listed,), kind), {"options": mapped, "read_only": MappingProxyType(mapped)})
+    listed[1].append("c")  # type: ignore[attr-defined]
+    listed.clear()
+    mapped["a"].append("c")
+    kind.add("b", StringType())
+    (kept,), columns = recipe.arguments
+    assert (kept, columns.names) == (["a", ["b"]], ["a"])
+    assert recipe.named == {"options": {"a": ["b"]}, "read_only": {"a": ["b"]}}
+
+
+def test_a_format_keeps_copies_of_what_can_be_changed() -> None:
+    kind, source, units = StructType().add("at", StringType()), StructType().add("lsn", StringType()), {"at": "millis"}
+    formats: list[Any] = [Json(kind, units=units), Debezium(kind, source, units)]
+    kind.add("more", StringType())
+    source.add("more", StringType())
+    units.clear()
+    assert [(one.schema.names, one.units) for one in formats] == [(["at"], {"at": "millis"})] * 2
+    assert formats[1].source.names == ["lsn"]
+
+
+def test_settings_of_topics_are_those_of_the_call() -> None:
+    conf = {"spark.fkjoin.topic.partitions": "3"}
+    session: Any = SimpleNamespace(conf=SimpleNamespace(getAll=conf))
+    with settings_of_call() as kept, settings_of_call():
+        assert TopicSettings.of(session).partitions == 3
+    conf["spark.fkjoin.topic.partitions"] = "5"
+    with settings_of_call(kept):
+        assert TopicSettings.of(session).partitions == 3
+    assert TopicSettings.of(session).partitions == 5
+
+
+class Shop(NamedTuple):
+    orders: Table
+    customers: Table
+    stream: DataFrame
+
+
+def shop(spark: SparkSession, folder: Path) -> Shop:
+    """Tables of two files; what they were given is changed afterwards."""
+    small(spark, folder)
+    write_lines(folder / "orders", "1", [{"order_id": "o1", "customer_id": "c1", "amount": 1.0, "lsn": 1}])
+    write_lines(folder / "customers", "1", [{"customer_id": "c1", "name": "Ada", "lsn": 1}])
+    key, options = ["order_id"], {"pathGlobFilter": "*.json"}
+    about: dict[str, Any] = {"version": "lsn", "deleted": "lsn < 0", "format": "json"}
+    orders = Table.from_files(
+        spark, folder / "orders", key=key, schema=ORDERS, timestamp="at", options=options, name="orders", **about
+    )
+    key[0], options["pathGlobFilter"] = "amount", "*.none"
+    customers = Table.from_files(spark, folder / "customers", key="customer_id", schema=CUSTOMERS, name="customers", **about)
+    return Shop(orders, customers, spark.readStream.format("rate").load())
+
+
+def other(given: list[Any]) -> None:
+    given[0] = "order_id"
+
+
+Change = tuple[Callable[[Shop, Any], Table], Callable[[], Any], Callable[[Any], Any]]
+CHANGES: dict[str, Change] = {
+    "map_values": (lambda of, given: of.orders.map_values(given), lambda: ["amount"], lambda given: given.append("of")),
+    "select": (lambda of, given: of.orders.select(given), lambda: ["amount"], lambda given: given.append("of")),
+    "with_columns": (
+        lambda of, given: of.orders.with_columns(given),
+        lambda: {"twice": "amount * 2", "thrice": F.col("amount") * 3},
+        lambda given: given.update(twice="amount * 4"),
+    ),
+    "fk_join": (lambda of, given: fk_join(of.orders, of.customers, given, spread=2), lambda: ["customer_id"], other),
+    "joiner": (
+        lambda of, given: fk_join(of.orders, of.customers, "customer_id", joiner=given),
+        lambda: ["left.amount"],
+        lambda given: given.append("right.name"),
+    ),
+    "join": (lambda of, given: of.orders.join(of.customers, given), lambda: ["customer_id"], other),
+    "with_children": (lambda of, given: of.customers.with_children(of.orders, given), lambda: ["customer_id"], other),
+    "enrich": (
+        lambda of, given: of.customers.enrich(of.stream.selectExpr("string(value) as id", "timestamp"), given),
+        lambda: ["id"],
+        lambda given: given.append("timestamp"),
+    ),
+    "rekey": (lambda of, given: of.orders.rekey(given), lambda: ["customer_id"], lambda given: given.append("amount")),
+    "flat_map": (
+        lambda of, given: of.orders.flat_map(lambda key, row: [], key="sku", returns=given),
+        lambda: StructType().add("sku", StringType()),
+        lambda given: given.add("more", StringType()),
+    ),
+    "group_by": (lambda of, given: of.orders.group_by(given).count(), lambda: ["customer_id"], other),
+    "window": (
+        lambda of, given: of.orders.group_by(given, emit="on-close").count(),
+        lambda: [window("of", "1 minute"), "customer_id"],
+        lambda given: given.append("amount"),
+    ),
+    "value": (
+        lambda of, given: of.orders.group_by("customer_id", given).sum("amount"),
+        lambda: ["amount"],
+        lambda given: given.append("of"),
+    ),
+    "aggregate": (
+        lambda of, given: of.orders.group_by("customer_id").aggregate(given, added, added, returns="array<string>"),
+        lambda: ["none"],
+        lambda given: given.append("one"),
+    ),
+    "aggregate of an array": (
+        lambda of, given: of.orders.group_by("customer_id").aggregate(given, added, added, returns="array<double>"),
+        lambda: np.zeros(2),
+        lambda given: given.fill(1),
+    ),
+    "aggregate of a tuple with names": (
+        lambda of, given: of.orders.group_by("customer_id").aggregate(given, added, added, returns="struct<x: int, y: int>"),
+        lambda: Point(1, 2),
+        lambda given: None,
+    ),
+    "from_stream": (
+        lambda of, given: Table.from_stream(of.stream, key="timestamp", version=given).filter("true"),
+        lambda: ["value"],
+        lambda given: given.append("value + 1"),
+    ),
+}
+"""Calls, what each is given, and what the user does with that afterwards."""
+
+
+def added(key: Any, value: Any, aggregate: Any) -> Any:
+    return aggregate
+
+
+def said_of(table: Table) -> tuple[Any, ...]:
+    """What a table is, with its settings; of an aggregate by functions, also what a group begins with."""
+    planned = table._planned
+    columns = planned.bound.fold.columns if isinstance(planned.bound, AggregateBound) else ()
+    starts = [str(column.initializer()) for column in columns if isinstance(column, Called)]
+    parsed = isinstance(planned.bound, SourceBound) and planned.bound.undecoded is not None
+    settings = None if isinstance(planned.bound, SourceBound) else planned.bound.settings
+    return planned.node, planned.key_type, planned.row_type, starts, settings, parsed
+
+
+@pytest.fixture
+def changed(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[[], None]]:
+    """Gives the session other settings, as for another pipeline; the test ends with those of before."""
+    others = {
+        BUCKETS: "1",
+        RETENTION: "5000",
+        INDEX_DIR: str(tmp_path / "elsewhere"),
+        VALIDATE: "true",
+        EXCLUDED: WORKERS_EVALUATE_STEPS,
+    }
+    before = {name: spark.conf.get(name, None) for name in others}
+
+    def change() -> None:
+        for name, value in others.items():
+            spark.conf.set(name, value)
+
+    yield change
+    for name, value in before.items():
+        spark.conf.unset(name) if value is None else spark.conf.set(name, value)
+
+
+@pytest.mark.spark
+def test_what_is_changed_after_a_call_changes_no_table(
+    spark: SparkSession, tmp_path: Path, changed: Callable[[], None]
+) -> None:
+    of = shop(spark, tmp_path)
+    assert said_of(of.orders)[-1], "by workers"
+    assert of.orders._as_begun(str(tmp_path / "checkpoint"))[0] is of.orders._lowered, "nothing is made again or copied"
+    tables = {}
+    for name, (call, given, change) in CHANGES.items():
+        said, argument = said_of(call(of, given())), given()
+        tables[name] = call(of, argument), said
+        change(argument)
+        assert said_of(tables[name][0]) == said, name
+    more = {"twice": "amount * 2"}
+    shown = of.orders.with_columns(more)
+    more["twice"] = "amount * 3"
+    changed()
+    assert said_of(made_again(of.orders, {})) == said_of(of.orders)
+    assert [row.twice for row in shown.preview().collect()] == [2.0]
+    assert list(index_base(str(tmp_path / "index")).iterdir()) == []
+    assert not (tmp_path / "elsewhere").exists()
+    for name, (table, said) in tables.items():
+        again = made_again(table, {})
+        assert said_of(again) == said, name
+    assert said_of(made_again(again, {})) == said
