@@ -19,7 +19,7 @@ _KEPT: ContextVar[KeptSettings | None] = ContextVar("settings_of_call", default=
 
 
 @contextlib.contextmanager
-def settings_of_call(kept: KeptSettings | None = None) -> Iterator[Kept]:
+def settings_of_call(kept: KeptSettings | None = None) -> Iterator[KeptSettings]:
     """Keep the settings that are read within, and read none that is kept; calls within are of this one.
 
     ``kept``: the settings of the call that is repeated.
