@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.lowering.running import running
 from fkjoin.outputs import Outputs
-from fkjoin.plan.describe.render import Format, draw
+from fkjoin.plan.describe.render import Form, draw
 
 
 class Enriched(Outputs):
@@ -87,7 +87,7 @@ class Enriched(Outputs):
         """
         return self._lowered.stages
 
-    def describe(self, format: Format = "text") -> str:
+    def describe(self, format: Form = "text") -> str:
         """Draw the topology that makes the events.
 
         Parameters

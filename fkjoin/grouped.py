@@ -17,7 +17,7 @@ from fkjoin.analysis.bound import bind, schema_of
 from fkjoin.analysis.checks import require_callables
 from fkjoin.analysis.projection import Projection
 from fkjoin.analysis.wanted import Wanted, column_of, ordered_by_key
-from fkjoin.analysis.windows import Window, windowed, without_window
+from fkjoin.analysis.windows import windowed, without_window
 from fkjoin.errors import TopologyError
 from fkjoin.folds.calls import AGGREGATE, Called, Evaluating, Reducing, Starting
 from fkjoin.folds.fold import Fold
@@ -41,13 +41,10 @@ class Grouped(Remembered):
     A group without rows has no row.  Versions (``_version``) are a counter of the group.  ``Table.group_by`` makes one.
     """
 
-    def __init__(
-        self, table: Handle, key: Expressions | Window | list[Any], value: Expressions | None, options: Options
-    ) -> None:
-        self._recipe = Recipe(Grouped, (table, key, value), {"options": options})
+    def _by(self, table: Handle, key: Any, value: Expressions | None, options: Options) -> Grouped:
+        self._recipe = Recipe(lambda *of, **named: Grouped()._by(*of, **named), (table, key, value), {"options": options})
         _, key, value = self._recipe.arguments
-        self._of, self._table = table._of, table._planned
-        self._rows = self._table.visible
+        self._of, self._table, self._rows = table._of, table._planned, table._planned.visible
         window, keys = without_window(key)
         self._options = replace(options, window=window)
         with telling_files(self._recipe.learned_below):
@@ -55,6 +52,7 @@ class Grouped(Remembered):
             self._value = None if value is None else self._project("value", value)
         one = self._value is not None and len(self._value.bound) == 1  # a star may be several
         self._plain = one and not isinstance(value, list | tuple)
+        return self
 
     def __repr__(self) -> str:
         of = "" if self._value is None else f", of {', '.join(self._value.texts)}"

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructField, StructType
 
 from fkjoin.lowering.running import running
 from fkjoin.operators import Operators
-from fkjoin.plan.describe.render import Format, draw
+from fkjoin.plan.describe.render import Form, draw
 from fkjoin.plan.nodes import Source
 from fkjoin.sessions.access import is_connect
 from fkjoin.sinks.preview import first_rows
@@ -168,7 +168,7 @@ class Inspection(Operators):
         kept = self.materialize(self.name) if isinstance(self._planned.node, Source) else self
         return first_rows(kept, self.schema, n)
 
-    def describe(self, format: Format = "text") -> str:
+    def describe(self, format: Form = "text") -> str:
         """Draw the topology that makes this table.
 
         Parameters

@@ -171,7 +171,9 @@ class Operators(RowOperators):
         --------
         >>> counts = orders.group_by("customer_id").count()
         """
-        return Grouped(self, key, value, Options(name, emit, deployment, application, upgrade_from, validate, grace, idle))
+        return Grouped()._by(
+            self, key, value, Options(name, emit, deployment, application, upgrade_from, validate, grace, idle)
+        )
 
     @remembered
     def with_children(

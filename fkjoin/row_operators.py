@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 
 from fkjoin.analysis import flat_maps, views
 from fkjoin.analysis.emission import Emit
-from fkjoin.analysis.flat_maps import Rows
+from fkjoin.analysis.flat_maps import RowsExpression
 from fkjoin.lowering.handle import Handle
 from fkjoin.lowering.recipes import remembered
 from fkjoin.spark.schemas import Expression, Expressions, listed
@@ -159,7 +159,7 @@ class RowOperators(Handle):
     @remembered
     def flat_map(
         self,
-        rows: Rows,
+        rows: RowsExpression,
         *,
         key: Expressions,
         returns: str | StructType | None = None,

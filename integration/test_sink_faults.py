@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from fkjoin.checkpoint import claim
-from fkjoin.checkpoint.claim_files import FILE
+from fkjoin.checkpoint.claim_files import CLAIM_FILE
 from fkjoin.errors import FkJoinError
 from fkjoin.kafka import admin
 from integration.faults.cluster import written
@@ -205,7 +205,7 @@ def followed(place: Place, moment: str, jars: str, monkeypatch: pytest.MonkeyPat
         if place.kind != "function":  # which fkjoin does not start
             with pytest.raises(FkJoinError, match="ck is in use by process"):
                 place.run()
-            (held,) = checkpoint.glob(f"{FILE}*")
+            (held,) = checkpoint.glob(f"{CLAIM_FILE}*")
             os.utime(held, (0, 0))
             monkeypatch.setattr(claim, "LAPSES_AFTER_S", 1.0)
         second = place.writing.start(place.spark, **NOW)
@@ -260,7 +260,7 @@ def restored_under(place: Place, moment: str, jars: str, monkeypatch: pytest.Mon
         place.history.write(60)
         first.wait_for("it stands still", first.stands_still, pause_s=0.05)
         backup.restore()
-        for held in checkpoint.glob(f"{FILE}*"):
+        for held in checkpoint.glob(f"{CLAIM_FILE}*"):
             os.utime(held, (0, 0))
         monkeypatch.setattr(claim, "LAPSES_AFTER_S", 1.0)
         place.run(on_restore="set-back")

@@ -44,7 +44,7 @@ from fkjoin.state.segments import (
     encode_segments,
     entry_bytes,
 )
-from fkjoin.state.tail import Entries, Tail, laid_over, latest
+from fkjoin.state.tail import KeysAndValues, Tail, laid_over, latest
 
 _START = Position(bytes(16), 0)
 """The position of an empty index."""
@@ -165,7 +165,7 @@ class BucketStore:
         first, most = meta.first, 2 * live + SEGMENT_BYTES
         budget = 4 * written + 2 * SEGMENT_BYTES if log_bytes > most + SEGMENT_BYTES // 4 else 0
         while log_bytes > most and first < meta.next and budget > 0:
-            oldest: list[Entries] = []
+            oldest: list[KeysAndValues] = []
             size = 0
             while size < min(log_bytes - most, SEGMENT_BYTES) and first < meta.next:
                 oldest.append(decode_segment(first, self._log.segment(first))[1:])
@@ -306,7 +306,7 @@ class BucketStore:
         return True
 
     def _take_in(self, index: RocksIndex, links: list[pending.Pending]) -> None:
-        gathered: list[Entries] = []
+        gathered: list[KeysAndValues] = []
         for link in links:
             if link.entries is not None:
                 gathered.append(link.entries)

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from fkjoin.state.protocol import Bytes
 
 Ints = npt.NDArray[np.int64]
-Words = npt.NDArray[np.uint64]
+_Words = npt.NDArray[np.uint64]
 
 _WORD = 8
 
@@ -44,7 +44,7 @@ def byte_order(keys: Bytes) -> Ints:
     return order
 
 
-def _buffers(keys: Bytes) -> tuple[Words, Ints, Ints]:
+def _buffers(keys: Bytes) -> tuple[_Words, Ints, Ints]:
     """The eight bytes at each place, as big-endian numbers, and where each key (at least one) starts and ends."""
     _, offsets, data = keys.buffers()
     bounds = np.frombuffer(offsets, np.int64)[keys.offset : keys.offset + len(keys) + 1]
@@ -52,7 +52,7 @@ def _buffers(keys: Bytes) -> tuple[Words, Ints, Ints]:
     return np.ndarray((len(filled) - _WORD + 1,), ">u8", filled, strides=(1,)), bounds[:-1], bounds[1:]
 
 
-def _telling(octets: Words, starts: Ints, ends: Ints, skipped: int) -> tuple[Words, int]:
+def _telling(octets: _Words, starts: Ints, ends: Ints, skipped: int) -> tuple[_Words, int]:
     """Eight bytes of each key, zeros beyond its end, from the first byte on in which they are not all equal; and its place."""
     while True:
         at = np.minimum(starts + skipped, ends)

@@ -25,10 +25,10 @@ import xxhash
 from fkjoin.state.positions import POSITION_BYTES, Position
 from fkjoin.state.private import close_to_others, write_private
 from fkjoin.state.protocol import BYTES
-from fkjoin.state.seal import DIGEST_BYTES, keyed, stamp
+from fkjoin.state.seal import SEAL_DIGEST_BYTES, keyed, stamp
 from fkjoin.state.segments import entry_bytes
 from fkjoin.state.sorted_file import write_sorted
-from fkjoin.state.tail import Entries, Tail
+from fkjoin.state.tail import KeysAndValues, Tail
 
 TAIL_BYTES = 2 << 20
 """A batch of no more than that is small, and so are some in a row."""
@@ -37,7 +37,7 @@ TAIL_BATCHES = 16
 """The most that are not in the index yet."""
 
 _SCHEMA = pa.schema([("key", BYTES), ("value", BYTES)])
-_HEAD_BYTES = 2 * POSITION_BYTES + DIGEST_BYTES
+_HEAD_BYTES = 2 * POSITION_BYTES + SEAL_DIGEST_BYTES
 
 
 class Pending(NamedTuple):
@@ -45,10 +45,10 @@ class Pending(NamedTuple):
 
     base: Position
     file: Path | None
-    entries: Entries | None
+    entries: KeysAndValues | None
 
 
-def keep(directory: Path, entries: Entries, base: Position, goal: Position, key: bytes) -> None:
+def keep(directory: Path, entries: KeysAndValues, base: Position, goal: Position, key: bytes) -> None:
     """Write the entries that lead from one position to the other; a disk that is full is no error here."""
     keys, values = entries
     if not len(keys):
@@ -107,7 +107,7 @@ def waiting(directory: Path, at: Position, goal: Position, key: bytes) -> Waitin
     kept = _waiting.pop(directory, none)
     if kept.positions[0] != at:
         kept = none
-    links: list[tuple[Position, Entries]] = []
+    links: list[tuple[Position, KeysAndValues]] = []
     position = goal
     while position not in (at, kept.positions[-1]):
         place = directory / f"pending-{position.token.hex()}.tail"

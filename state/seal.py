@@ -40,7 +40,7 @@ from fkjoin.state.positions import Position
 from fkjoin.state.private import close_to_others, write_private
 
 SEAL = "SEAL"
-DIGEST_BYTES = 16
+SEAL_DIGEST_BYTES = 16
 
 _FORMAT = b"\x03"
 
@@ -52,7 +52,7 @@ Stamp = list[int]
 
 def keyed(key: bytes, *parts: bytes) -> bytes:
     """Digest ``data`` so that only a process with the key can do so."""
-    made = blake2b(key=key, digest_size=DIGEST_BYTES)
+    made = blake2b(key=key, digest_size=SEAL_DIGEST_BYTES)
     for part in parts:
         made.update(len(part).to_bytes(8, "big"))
         made.update(part)
@@ -84,14 +84,14 @@ class Seal:
 
     @classmethod
     def of(cls, directory: Path, key: bytes, name: str = SEAL) -> Seal | None:
-        """The seal in ``directory``, None if there is none; ``DamagedIndexError`` if it, or what it seals, is not as it was."""
+        """The seal in ``directory``, None if there is none; ``DamagedIndexError`` if it, or what it seals, has changed."""
         try:
             data = (directory / name).read_bytes()
         except FileNotFoundError:
             return None
         except OSError as error:
             raise DamagedIndexError(f"the seal of index {directory} cannot be read: {error}") from error
-        body, digest = data[:-DIGEST_BYTES], data[-DIGEST_BYTES:]
+        body, digest = data[:-SEAL_DIGEST_BYTES], data[-SEAL_DIGEST_BYTES:]
         if body[:1] != _FORMAT or not hmac.compare_digest(digest, keyed(key, body)):
             raise DamagedIndexError(f"the seal of index {directory} is damaged, or is not one of this log")
         said = json.loads(body[1:])
@@ -101,7 +101,7 @@ class Seal:
         return seal
 
     def require_as_sealed(self) -> None:
-        """``DamagedIndexError`` if a file is not as it was sealed."""
+        """``DamagedIndexError`` if a file has changed since it was sealed."""
         try:
             found = stamps(self.folder)
         except OSError as error:

@@ -22,7 +22,7 @@ from fkjoin.state.errors import CorruptLogError, UnknownFormatError
 from fkjoin.state.protocol import BYTES, Bytes
 
 META_FORMAT = 3
-FORMAT = 2
+_FORMAT = 2
 TOKEN_BYTES = 16
 CHECKSUM_BYTES = 8
 SEGMENT_BYTES = 4 << 20
@@ -100,13 +100,13 @@ def decode_segment(number: int, data: bytes | None) -> tuple[bytes, Bytes, Bytes
     """Token, keys and values of segment ``number``."""
     if data is None:
         raise CorruptLogError(f"change log segment {number} is missing from the checkpoint's state: {_RESTORE}")
-    if not data or data[0] not in (1, FORMAT):
+    if not data or data[0] not in (1, _FORMAT):
         raise UnknownFormatError(
-            f"change log segment {number} has format {data[:1].hex() or 'none'}, this release reads 01 to {FORMAT:02x}: "
+            f"change log segment {number} has format {data[:1].hex() or 'none'}, this release reads 01 to {_FORMAT:02x}: "
             "open the checkpoint with the release that wrote it, or a newer one"
         )
     token, body = data[1 : 1 + TOKEN_BYTES], memoryview(data)[1 + TOKEN_BYTES :]
-    if data[0] == FORMAT:
+    if data[0] == _FORMAT:
         checksum, body = bytes(body[:CHECKSUM_BYTES]), body[CHECKSUM_BYTES:]
         if checksum != xxhash.xxh3_64_digest(body):
             raise CorruptLogError(f"change log segment {number} is damaged, its checksum does not match: {_RESTORE}")
@@ -123,7 +123,7 @@ def _encode(token: bytes, keys: Bytes, values: Bytes) -> bytes:
     with pa.ipc.new_stream(sink, _SCHEMA, options=_OPTIONS) as writer:
         writer.write_batch(pa.record_batch([keys, values], schema=_SCHEMA))
     body = sink.getvalue()
-    return b"".join((bytes((FORMAT,)), token, xxhash.xxh3_64_digest(body), body))
+    return b"".join((bytes((_FORMAT,)), token, xxhash.xxh3_64_digest(body), body))
 
 
 def _chunk(column: pa.ChunkedArray) -> Bytes:

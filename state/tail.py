@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from fkjoin.state.order import byte_order
 from fkjoin.state.protocol import BYTES, PAGE_ENTRIES, Bytes, KeyRange, Page, items
 
-Entries = tuple[Bytes, Bytes]
+KeysAndValues = tuple[Bytes, Bytes]
 """Keys, none of them twice, and values; null: deleted."""
 
 
@@ -25,7 +25,7 @@ class Scan(Protocol):
     def __call__(self, ranges: Sequence[KeyRange], limit: int | None, each: int | None, /) -> Iterator[Page]: ...
 
 
-def latest(batches: Sequence[Entries]) -> Entries:
+def latest(batches: Sequence[KeysAndValues]) -> KeysAndValues:
     """Merge entries; of a key in several batches the last one stays."""
     if not batches:
         return pa.array([], BYTES), pa.array([], BYTES)
@@ -35,7 +35,7 @@ def latest(batches: Sequence[Entries]) -> Entries:
     return in_order(keys, values)
 
 
-def in_order(keys: Bytes, values: Bytes) -> Entries:
+def in_order(keys: Bytes, values: Bytes) -> KeysAndValues:
     """The entries by key, of a key that is there twice the last."""
     order = pa.array(byte_order(keys))
     keys, values = keys.take(order), values.take(order)
@@ -44,7 +44,7 @@ def in_order(keys: Bytes, values: Bytes) -> Entries:
     return (keys, values) if last.all() else (keys.filter(pa.array(last)), values.filter(pa.array(last)))
 
 
-def laid_over(keys: Bytes, found: Bytes, written: Entries) -> Bytes:
+def laid_over(keys: Bytes, found: Bytes, written: KeysAndValues) -> Bytes:
     """Overlay what was found under ``keys`` with what was written since."""
     place = pc.index_in(keys, value_set=written[0])
     if place.null_count == len(place):
@@ -55,7 +55,7 @@ def laid_over(keys: Bytes, found: Bytes, written: Entries) -> Bytes:
 class Tail:
     """The entries of some batches, the later ones over the earlier."""
 
-    def __init__(self, batches: Sequence[Entries] = ()) -> None:
+    def __init__(self, batches: Sequence[KeysAndValues] = ()) -> None:
         self._entries: dict[bytes, bytes | None] = {}
         self._order: tuple[bytes, ...] = ()
         """The keys in order, as far as they have been sorted.  The garbage collector, which Spark calls after each task, does
@@ -66,7 +66,7 @@ class Tail:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def followed_by(self, batches: Sequence[Entries]) -> Tail:
+    def followed_by(self, batches: Sequence[KeysAndValues]) -> Tail:
         """A tail of these batches, too; this one stays as it is."""
         longer = Tail()
         longer._entries, longer._order = self._entries.copy(), self._order
@@ -81,7 +81,7 @@ class Tail:
         mask = pa.array(hidden)
         return pc.replace_with_mask(found, mask, pa.array([entries[key] for key in items(keys.filter(mask))], BYTES))
 
-    def _take(self, batches: Sequence[Entries]) -> None:
+    def _take(self, batches: Sequence[KeysAndValues]) -> None:
         for keys, values in batches:
             self._entries.update(zip(keys.to_pylist(), values.to_pylist(), strict=True))
 

@@ -1,6 +1,6 @@
 """Columns that an expression reads, as far as its text says, where nobody can ask Spark's analyzer.
 
-*Law*: all that it reads is found.  A text names each column that it reads, has a star, or makes a name with ``identifier``.
+*Law*: all that it reads is found.  A text names each column that it reads, has a ``*``, or makes a name with ``identifier``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fkjoin.codec.rows import Path
 _FIELD = re.compile(r"`?\s*\.\s*(?:`((?:[^`]|``)*)`|(\w+))")
 """Pattern of what follows a struct's name where a field of it is meant."""
 _STAR = re.compile(r"(?:^|[^\w`)\]'\"\s.])\s*\*")
-"""A star that multiplies nothing."""
+"""A ``*`` that multiplies nothing."""
 _MADE = re.compile(r"(?<!\w)identifier\s*(?:\(|--|/\*)", re.IGNORECASE)
 """A function that makes a name of a string."""
 _STRING = re.compile(r"(`(?:[^`]|``)*`)|(?<!\w)r'[^']*'|'(?:[^'\\]|\\.)*'", re.IGNORECASE | re.DOTALL)

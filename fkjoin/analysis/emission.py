@@ -24,7 +24,7 @@ class Emission:
     """An ``Emit``, understood."""
 
     every: bool = False
-    """Also results that are as they were."""
+    """Also unchanged results."""
     interval_ms: int | None = None
     on_close: bool = False
 

@@ -24,14 +24,14 @@ from fkjoin.spark.returned import as_type, row_function
 from fkjoin.spark.schemas import Expression, Expressions, arrow_schema, require_plain_keys, struct_type
 from fkjoin.stages.answer_rows import thrown_text
 
-PLACE = "__fkjoin_place"
+OUTPUT_PLACE = "__fkjoin_place"
 """A column of outputs: the place of each among those of its row; null where a row makes none."""
 COL = "col"
 """The column of an output that is no struct, as ``explode`` of Spark calls it."""
 
 _MADE = "__fkjoin_made"
 
-Rows = Expression | Callable[[Any, Any], Iterable[Any]]
+RowsExpression = Expression | Callable[[Any, Any], Iterable[Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class FlatMapBound:
 
 def flat_mapped(
     table: Planned,
-    rows: Rows,
+    rows: RowsExpression,
     key: Expressions,
     *,
     returns: str | StructType | None,
@@ -92,11 +92,11 @@ def flat_mapped(
         outputs = F.when(~F.col(DELETED), made.columns[0]).alias(_MADE)
         kept = raw(there, table.name).alias(RAW)
         before = there.select(KEY, DELETED, VERSION, SOURCE, TS, made.problems.alias(PROBLEM), kept, outputs)
-        each = before.select(*_ABOUT, F.posexplode_outer(_MADE).alias(PLACE, _MADE))
+        each = before.select(*_ABOUT, F.posexplode_outer(_MADE).alias(OUTPUT_PLACE, _MADE))
         output = F.col(_MADE)
         if not isinstance(element, StructType):
-            output = F.when(F.col(PLACE).isNotNull(), F.struct(output.alias(COL)))
-        return each.select(*_ABOUT, PLACE, output.alias(ROW))
+            output = F.when(F.col(OUTPUT_PLACE).isNotNull(), F.struct(output.alias(COL)))
+        return each.select(*_ABOUT, OUTPUT_PLACE, output.alias(ROW))
 
     return _planned(table, FlatMapArguments(called, key, name, emit, validate), scope, row=row, made=made, exploded=exploded)
 
@@ -110,7 +110,7 @@ def rekeyed(table: Planned, key: Expressions, name: str | None, emit: Emit, vali
         output = F.when(there, F.struct(*(F.col(quoted(column)) for column in row.names)))
         place = F.when(there, F.lit(0))
         kept = raw(visible, table.name).alias(RAW)
-        return visible.select(*(one for one in _ABOUT if one != RAW), kept, place.alias(PLACE), output.alias(ROW))
+        return visible.select(*(one for one in _ABOUT if one != RAW), kept, place.alias(OUTPUT_PLACE), output.alias(ROW))
 
     return _planned(
         table, FlatMapArguments(None, key, name, emit, validate), table.scope, row=row, made=NOTHING, exploded=exploded

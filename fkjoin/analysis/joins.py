@@ -26,7 +26,7 @@ from fkjoin.errors import TopologyError
 from fkjoin.kafka.internal import TopicSettings
 from fkjoin.kafka.staged import InternalTopics, internal_topics
 from fkjoin.kafka.wire import WIRES, Wire
-from fkjoin.plan.nodes import Children, Derived, Join, Node, Source, generated_name
+from fkjoin.plan.nodes import Children, Join, Node, Source, View, generated_name
 from fkjoin.sessions.access import access, require_classic
 from fkjoin.sessions.settings import BUCKETS, prepare
 from fkjoin.spark.names import require_apart, require_beside
@@ -178,7 +178,7 @@ def _internal_topics(
 
 def _of_source(node: Node) -> bool:
     """Tell whether the node's rows, and so their versions, are a source's."""
-    while isinstance(node, Derived):
+    while isinstance(node, View):
         node = node.table
     return isinstance(node, Source)
 

@@ -20,7 +20,7 @@ from fkjoin.analysis.projection import Projection
 from fkjoin.codec.rows import Path
 from fkjoin.codec.vectors import Steps, Where
 from fkjoin.errors import ColumnTypeError, TopologyError
-from fkjoin.plan.nodes import Aggregate, Derived, Source, generated_name
+from fkjoin.plan.nodes import Aggregate, Source, View, generated_name
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.names import named, quoted_if_needed, require_beside
 from fkjoin.spark.schemas import Expression, Expressions, text
@@ -163,7 +163,7 @@ def completed(table: Planned) -> Planned:
     source = replace(table.node, columns=tuple(name for name in table.node.columns if name != UNAVAILABLE))
     return replace(
         table,
-        node=Derived(label, source, steps, materialized=label),
+        node=View(label, source, steps, materialized=label),
         key_type=as_emitted("key", table.key_type),
         row_type=as_emitted("row", whole),
         bound=CompleteBound(Settings.of(table.spark)),
@@ -174,11 +174,11 @@ def completed(table: Planned) -> Planned:
 def _view(table: Planned, step: ViewStep, name: str | None, emit: Emit) -> Planned:
     emission = Emission.of(emit)
     below, steps = table.node, step.said
-    if isinstance(below, Derived) and below.materialized is None:
+    if isinstance(below, View) and below.materialized is None:
         steps = (*below.steps, *steps)
         below = below.table
     label = name or f"{below.name}-{generated_name(below.name, steps) if steps else 'rows'}"
     refuse_same_name(label, (below,), "table")
     as_emitted("row", step.row_type)  # a type that no store can keep is refused now
     bound = ViewBound(step, emission, Settings.of(table.spark))
-    return replace(table, node=Derived(label, below, steps, emit), row_type=step.row_type, bound=bound, inputs=(table,))
+    return replace(table, node=View(label, below, steps, emit), row_type=step.row_type, bound=bound, inputs=(table,))

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from fkjoin.folds.bulk import bulk_column, collected_column, first_column, require_orders
-from fkjoin.folds.fold import AggregateColumn, Kind
+from fkjoin.folds.fold import AggregateColumn, AggregateKind
 from fkjoin.spark.schemas import Expression, text
 
 
@@ -33,7 +33,7 @@ class Wanted:
         The text between those of ``string_agg``.
     """
 
-    kind: Kind
+    kind: AggregateKind
     column: Expression | None = None
     order: tuple[Expression, ...] = ()
     descending: bool = False

@@ -31,7 +31,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class BatchLog:
-    """The logs of a query, as they were when the query stood still."""
+    """The logs of a query, read while the query stands still."""
 
     spark: SparkSession
     checkpoint: str

@@ -21,10 +21,10 @@ from pyspark.sql import SparkSession
 
 from fkjoin.checkpoint.files import create_file, hadoop, local_path, read_file, write_file
 
-FILE = "fkjoin-job.claim"
+CLAIM_FILE = "fkjoin-job.claim"
 """The beginning of the files' names; an older release has one file of this name."""
 
-_NAME = re.compile(re.escape(FILE) + r"(?:\.([0-9]+))?")
+_NAME = re.compile(re.escape(CLAIM_FILE) + r"(?:\.([0-9]+))?")
 _GIVEN_UP = b"{}"
 
 
@@ -147,7 +147,7 @@ class ClaimFiles:
 
 
 def _name(number: int) -> str:
-    return f"{FILE}.{number}" if number else FILE
+    return f"{CLAIM_FILE}.{number}" if number else CLAIM_FILE
 
 
 def _dated(path: Any, files: Any) -> bool:

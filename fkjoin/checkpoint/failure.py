@@ -75,7 +75,7 @@ def failure(query: StreamingQuery, name: str | None = None) -> QueryError | None
     Returns
     -------
     QueryError or None
-        None of a query that runs, or has ended as it was meant to.  Of one of Spark Connect it is known only
+        None of a query that runs, or has ended as intended.  Of one of Spark Connect it is known only
         that another process took over its claim.
 
     Examples

@@ -38,7 +38,7 @@ def read_file(path: Any, files: Any) -> bytes:
 
 
 def write_file(path: Any, files: Any, data: bytes) -> None:
-    """Make a file, or replace it in one step: a process that is killed meanwhile leaves the file as it was."""
+    """Make a file, or replace it in one step: a process that is killed meanwhile leaves the file unchanged."""
     local = local_path(path, files)
     with _writing(path, local):
         if isinstance(files, ArrowFiles):
@@ -151,7 +151,7 @@ def local_path(path: Any, files: Any) -> Path | None:
 
 
 def moved(path: Any, target: Any, files: Any) -> bool:
-    """Give a file or a folder another name, in one step; False, with everything as it was, if something is there already.
+    """Give a file or a folder another name, in one step; False, with both unchanged, if something is there already.
 
     Hadoop's own ``rename`` puts what it moves into a folder of that name, or copies it there.  Raises ``FkJoinError``.
     """

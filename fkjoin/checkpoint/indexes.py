@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from fkjoin.checkpoint.files import hadoop, query_id
 from fkjoin.errors import FkJoinError
 from fkjoin.sessions.access import access
-from fkjoin.spark.index_home import FILE, OWNER
+from fkjoin.spark.index_home import HOME_FILE, OWNER
 from fkjoin.state.folders import FOLDERS, in_use
 
 
@@ -56,7 +56,7 @@ def remove(some: list[Found]) -> list[Found]:
 
 def _fate(spark: SparkSession, folder: Path) -> tuple[Literal["gone", "kept", "unknown"], str]:
     try:
-        note = json.loads((folder / FILE).read_bytes())
+        note = json.loads((folder / HOME_FILE).read_bytes())
         checkpoint, host = str(note["checkpoint"]), str(note["host"])
     except (OSError, ValueError, KeyError, TypeError):
         return "unknown", "nothing says where the checkpoint is"

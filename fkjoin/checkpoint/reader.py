@@ -81,6 +81,9 @@ class StateReader:
             stack.callback(self._drop)
             self._opened = stack.pop_all()
 
+    def __repr__(self) -> str:
+        return f"StateReader[{self._name} of {self._files.checkpoint}]"
+
     def get(self, key: Any) -> dict[str, Any] | None:
         """Look up the row of a key.
 

@@ -28,7 +28,7 @@ from fkjoin.state.index import RocksIndex
 from fkjoin.state.positions import Position
 from fkjoin.state.segments import KEY_BYTES, Meta, decode_segment, entry_bytes
 from fkjoin.state.sorted_file import write_sorted
-from fkjoin.state.tail import Entries, latest
+from fkjoin.state.tail import KeysAndValues, latest
 
 _AT_ONCE_BYTES = 64 << 20
 """Bytes of a log that are in memory at a time while a copy is made."""
@@ -76,7 +76,7 @@ class Replica:
         before, after = self._versions(self.held.commit), self._versions(commit)
         if len(before) != len(after):
             return None
-        metas, entries = dict(self.held.metas), list[Entries]()
+        metas, entries = dict(self.held.metas), list[KeysAndValues]()
         for partition, (known, version) in enumerate(zip(before, after, strict=True)):
             changes = since(self._files, self._partition(partition), version, known)
             if changes is None or not all(_follow(one, metas, entries) for one in changes):
@@ -160,7 +160,7 @@ def _scratch(folder: Path) -> Path:
 
 def _replay(index: RocksIndex, log: SavedLog, bucket: int, meta: Meta) -> None:
     """Write all entries of a bucket's log into a copy that nobody reads yet."""
-    gathered, room = list[Entries](), _AT_ONCE_BYTES
+    gathered, room = list[KeysAndValues](), _AT_ONCE_BYTES
     for number in range(meta.first, meta.next):
         gathered.append(_segment(number, log.segment(bucket, number), meta))
         room -= entry_bytes(*gathered[-1])
@@ -170,7 +170,7 @@ def _replay(index: RocksIndex, log: SavedLog, bucket: int, meta: Meta) -> None:
     index.apply(*latest(gathered), None)
 
 
-def _follow(changes: Changes, metas: dict[int, Meta], entries: list[Entries]) -> bool:
+def _follow(changes: Changes, metas: dict[int, Meta], entries: list[KeysAndValues]) -> bool:
     """Add a version's entries, and go to its meta records; False if a log does not lead on from the one that is known."""
     for place, data in changes.written.items():
         if place.number is not None:
@@ -189,7 +189,7 @@ def _follow(changes: Changes, metas: dict[int, Meta], entries: list[Entries]) ->
     return True
 
 
-def _segment(number: int, data: bytes | None, meta: Meta) -> Entries:
+def _segment(number: int, data: bytes | None, meta: Meta) -> KeysAndValues:
     token, keys, values = decode_segment(number, data)
     if number == meta.next - 1 and token != meta.token:
         raise CorruptLogError(f"change log segment {number} is of another attempt than its meta record: {RESTORE}")

@@ -1,4 +1,4 @@
-"""State as it was after a committed batch, read from a checkpoint without the query that writes it.
+"""State as of a committed batch, read from a checkpoint without the query that writes it.
 
 Spark's own source of state (``statestore``) reads the buckets' logs; each is replayed into a store of its own in a
 temporary folder, in parallel.  Nothing here writes to a checkpoint.
@@ -59,7 +59,7 @@ class SnapshotLog:
     set_meta = put_segment = remove_segment = _refuse
 
 
-Read = Callable[[BucketStore, int], Iterator[pa.RecordBatch]]
+_Read = Callable[[BucketStore, int], Iterator[pa.RecordBatch]]
 """Function from a bucket's store and its id to batches of what is wanted, at least one."""
 
 
@@ -70,7 +70,7 @@ class OnBucket:
     ``index``: the folder of the store's index, to be made anew and kept; by default one that is removed afterwards.
     """
 
-    read: Read
+    read: _Read
     index: str | None = None
 
     def __call__(self, group: pa.Table) -> pa.Table:
@@ -111,7 +111,7 @@ class SavedStore(Identified):
         return [Meta.decode(bytes(row.data)) for row in self.metas]
 
     def on_buckets(
-        self, read: Read, schema: StructType | str, *, buckets: list[int] | None = None, index: str | None = None
+        self, read: _Read, schema: StructType | str, *, buckets: list[int] | None = None, index: str | None = None
     ) -> DataFrame:
         """Call ``read`` for each bucket, or those with the ids ``buckets``; return one DataFrame."""
         meta = _variable(self.spark, self.checkpoint, self.operator, "meta", self.batch)
@@ -216,7 +216,7 @@ def read_state(
     batch: int | None = None,
     as_of: datetime | str | None = None,
 ) -> DataFrame:
-    """Read the table that was materialized under a name, as it was after a committed batch.
+    """Read the table that was materialized under a name, as of a committed batch.
 
     An aggregate is materialized under its own name, unless it was given another; so are ``with_children``, ``merge`` and
     ``flat_map``.  The query may be running or not.  Spark keeps the state of the last 100 batches

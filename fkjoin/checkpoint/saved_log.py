@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from rocksdict import AccessType, Options, Rdict
 
 from fkjoin.checkpoint.plain_files import PlainFiles
-from fkjoin.checkpoint.spark_formats import Changes, Place, Version, changes_of, data_of, key_of, place_of
+from fkjoin.checkpoint.spark_formats import Changes, LogPlace, Version, changes_of, data_of, key_of, place_of
 from fkjoin.errors import FormatError
 
 _DAMAGED = (
@@ -54,7 +54,7 @@ class SavedLog:
         self._base: Rdict | None = None
         self._name = ""
         self._numbers: Mapping[str, int] = {}
-        self._written: dict[Place, bytes | None] = {}
+        self._written: dict[LogPlace, bytes | None] = {}
         at: Version | None = version
         chain: list[Changes] = []
         while at is not None and not files.there(f"{folder}/{at.name}.zip"):
@@ -90,7 +90,7 @@ class SavedLog:
 
     def segment(self, bucket: int, number: int) -> bytes | None:
         """Read a segment of a bucket's log; None if it is not there."""
-        place = Place(bucket, number)
+        place = LogPlace(bucket, number)
         if place in self._written or self._base is None:
             return self._written.get(place)
         with self._reading():

@@ -52,7 +52,7 @@ class Version(NamedTuple):
         return f"{self.number}_{self.id}"
 
 
-class Place(NamedTuple):
+class LogPlace(NamedTuple):
     """A record of a bucket's log: its segment ``number``, or with None its meta record."""
 
     bucket: int
@@ -64,7 +64,7 @@ class Changes(NamedTuple):
 
     before: Version | None
     """The version before it; None before the first."""
-    written: Mapping[Place, bytes | None]
+    written: Mapping[LogPlace, bytes | None]
     """The data of each record that was put; None of one that was deleted."""
 
 
@@ -78,21 +78,21 @@ def changes_of(name: str, data: bytes) -> Changes:
         raise FormatError(f"{name} is damaged and does not parse: {error}") from error
 
 
-def place_of(key: bytes) -> Place:
+def place_of(key: bytes) -> LogPlace:
     """Read the key of a record; ``FormatError`` if it is none of a log's."""
     if len(key) == _META_KEY.size:
         _, form, nulls, bucket = _META_KEY.unpack(key)
         if form == nulls == 0:
-            return Place(bucket, None)
+            return LogPlace(bucket, None)
     if len(key) == _LOG_KEY.size:
         _, *fixed, number = _LOG_KEY.unpack(key)
         bucket = fixed.pop(6)
         if fixed == [33, 0, 0, 16, 16, 0, 0, 0, 16, 16, 0]:
-            return Place(bucket, number)
+            return LogPlace(bucket, number)
     raise FormatError(f"has a key {key[:80].hex()} that is not one of a change log")
 
 
-def key_of(variable: int, place: Place) -> bytes:
+def key_of(variable: int, place: LogPlace) -> bytes:
     """Make the key of a record, as Spark does."""
     if place.number is None:
         return _META_KEY.pack(variable, 0, 0, place.bucket)
@@ -132,7 +132,7 @@ def _changes(data: bytes) -> Changes:
     if (form := text()) != "v4":
         raise FormatError(f"is a change file of the form {form!r}, and this release reads 'v4'")
     lineage = [Version(int(item["version"]), str(item["checkpointUniqueId"])) for item in json.loads(text())]
-    written: dict[Place, bytes | None] = {}
+    written: dict[LogPlace, bytes | None] = {}
     while (kind := take(1)[0]) != _END:
         if kind not in (_PUT, _DELETE):
             raise FormatError(f"has a record of the kind {kind:#04x}, which no change log has")

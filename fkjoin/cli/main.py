@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from fkjoin import __version__
-from fkjoin.cli.quiet import SparkLog, log_file, quiet_spark, spark_log
+from fkjoin.cli.quiet import SparkLogOption, log_file, quiet_spark, spark_log
 from fkjoin.cli.state import app as state_app
 from fkjoin.errors import FkJoinError
 from fkjoin.jobs.ending import end_when_told
@@ -66,7 +66,7 @@ def run(
     check: Annotated[
         bool, typer.Option("--check", help="Only validate: settings, topics, schemas, and that the checkpoint fits.")
     ] = False,
-    log: SparkLog = None,
+    log: SparkLogOption = None,
     ui: Annotated[
         str,
         typer.Option(
@@ -109,7 +109,7 @@ def describe(
     job: Annotated[Path, typer.Argument(help="A job file (TOML): tables, joins, sinks.", exists=True, dir_okay=False)],
     format: Annotated[Drawing, typer.Option(help="mermaid: a flowchart; svg: a picture.")] = Drawing.text,
     optimized: Annotated[bool, typer.Option("--optimized/--as-written", help="With or without the optimizer's rules.")] = True,
-    log: SparkLog = None,
+    log: SparkLogOption = None,
 ) -> None:
     """Print the topology of a job: its tables, operators, stores, repartitions and topics.  Nothing runs."""
     from fkjoin.jobs.runner import describe_job

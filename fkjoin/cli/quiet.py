@@ -18,7 +18,7 @@ from fkjoin.errors import FkJoinError
 from fkjoin.sessions import words
 from fkjoin.sessions.pump import Pump
 
-SparkLog = Annotated[
+SparkLogOption = Annotated[
     Path | None,
     typer.Option(
         "--spark-log",

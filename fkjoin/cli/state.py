@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table as Grid
 
-from fkjoin.cli.quiet import SparkLog, log_file, quiet_spark, spark_log
+from fkjoin.cli.quiet import SparkLogOption, log_file, quiet_spark, spark_log
 from fkjoin.errors import FkJoinError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ Checkpoint = Annotated[
     str, typer.Argument(help="A query's checkpoint; of a job: CHECKPOINT/sink-NAME, or sinks-TABLE of several sinks.")
 ]
 JobFile = Annotated[Path, typer.Argument(help="A job file (TOML).", exists=True, dir_okay=False)]
-Batch = Annotated[int | None, typer.Option(help="The batch after which to look; the last committed one if left out.")]
+_Batch = Annotated[int | None, typer.Option(help="The batch after which to look; the last committed one if left out.")]
 
 
 class ExportFormat(str, enum.Enum):
@@ -43,7 +43,7 @@ class ExportFormat(str, enum.Enum):
 
 
 @app.command("ls")
-def list_stores(checkpoint: Checkpoint, batch: Batch = None) -> None:
+def list_stores(checkpoint: Checkpoint, batch: _Batch = None) -> None:
     """List the stores: over how many buckets and partitions they are spread, and how large they are."""
     from fkjoin.checkpoint.saved import SavedState
 
@@ -66,7 +66,7 @@ def list_stores(checkpoint: Checkpoint, batch: Batch = None) -> None:
 def get(
     key: Annotated[str, typer.Argument(help="A key: its text, or JSON; a list for several columns.")],
     checkpoint: Checkpoint,
-    batch: Batch = None,
+    batch: _Batch = None,
     join: Annotated[str, typer.Option(help="The join or aggregate, if the checkpoint has several.")] = "",
 ) -> None:
     """Print what the stores know of one left row: its foreign key, its subscription, the right row, its result.
@@ -88,7 +88,7 @@ def get(
 def export(
     checkpoint: Checkpoint,
     out: Annotated[str, typer.Argument(help="A folder that is not there yet.")],
-    batch: Batch = None,
+    batch: _Batch = None,
     store: Annotated[list[str] | None, typer.Option(help="A store, by its name in `ls`; all if left out.")] = None,
     format: Annotated[ExportFormat, typer.Option(help="Of the files.")] = ExportFormat.json,
 ) -> None:
@@ -124,7 +124,7 @@ def columns(
 
 
 @app.command()
-def verify(checkpoint: Checkpoint, batch: Batch = None) -> None:
+def verify(checkpoint: Checkpoint, batch: _Batch = None) -> None:
     """Read all state, and say what is wrong with it; exit status 1 if anything is."""
     from fkjoin.checkpoint.upkeep import verify as examine
 
@@ -188,7 +188,7 @@ def rescale(
 
 
 @app.command()
-def drained(job: JobFile, log: SparkLog = None) -> None:
+def drained(job: JobFile, log: SparkLogOption = None) -> None:
     """Say whether a stopped job's queries have read all that is in the topics between its stages; exit status 1 if not."""
     from fkjoin.jobs.internal_topics import drained_job
 
@@ -203,7 +203,7 @@ def drained(job: JobFile, log: SparkLog = None) -> None:
 
 
 @app.command()
-def purge(job: JobFile, log: SparkLog = None) -> None:
+def purge(job: JobFile, log: SparkLogOption = None) -> None:
     """Delete the records of the topics between a job's stages that all kept batches of all its queries have read.
 
     The job may run.  A query of another program that reads these topics may lose records that it has yet to read.

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from fkjoin.codec.units import CONNECT, ITEM, Notation, Unit, is_special
+from fkjoin.codec.units import CONNECT_UNITS, ITEM, Notation, Unit, is_special
 
 
 class Rewritten(NamedTuple):
@@ -164,7 +164,7 @@ def _leaf(schema: Mapping[str, Any], kind: _Kind) -> Rewritten:
 
 def _unit(schema: Mapping[str, Any], kind: Any) -> Unit | None:
     """The unit by the name that Connect gives a value."""
-    return CONNECT.get(schema.get("connect.name", "")) if is_special(kind) or pa.types.is_integer(kind) else None
+    return CONNECT_UNITS.get(schema.get("connect.name", "")) if is_special(kind) or pa.types.is_integer(kind) else None
 
 
 def _never(_: pa.DataType) -> bool:

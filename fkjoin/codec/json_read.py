@@ -100,7 +100,7 @@ def read_objects(texts: pa.Array, kind: pa.StructType, how: Reading = PLAIN) -> 
 def read_together(texts: pa.Array, kind: pa.StructType, how: Reading = PLAIN) -> pa.StructArray | None:
     """Read all rows at once; None when there is a text among them that Arrow does not take.
 
-    Each text is the only member of an object of its own, so that none can end early, run into the next, or be two.
+    Each text is the only member of an object of its own, so that none can end too soon, run into the next, or be two.
     """
     rows = len(texts)
     if not rows:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from fkjoin.codec.arrays import BYTES
 from fkjoin.errors import FormatError
 
-FORMAT = 1
+_FORMAT = 1
 NO_TIMESTAMP = -(1 << 63)
 """Less than any timestamp, so that ``max`` needs no special case."""
 
@@ -101,7 +101,7 @@ def pack(messages: pa.Table) -> bytes:
     """The messages (their schema is one of this module's) as one byte string."""
     number = next(number for number, schema in _KINDS.items() if schema.equals(messages.schema))
     sink = pa.BufferOutputStream()
-    sink.write(bytes((FORMAT, number)))
+    sink.write(bytes((_FORMAT, number)))
     with pa.ipc.new_stream(sink, messages.schema, options=_OPTIONS) as writer:
         writer.write_table(messages)
     return sink.getvalue().to_pybytes()
@@ -109,12 +109,12 @@ def pack(messages: pa.Table) -> bytes:
 
 def is_answer(packed: bytes) -> bool:
     """Tell from their head alone whether packed messages are for left keys: answers, or parts of a multi-way join."""
-    return packed[:2] in (bytes((FORMAT, 3)), bytes((FORMAT, 9)))
+    return packed[:2] in (bytes((_FORMAT, 3)), bytes((_FORMAT, 9)))
 
 
 def unpack(data: bytes) -> pa.Table:
     """Undo ``pack``."""
-    if len(data) < 2 or data[0] != FORMAT or data[1] not in _KINDS:
+    if len(data) < 2 or data[0] != _FORMAT or data[1] not in _KINDS:
         raise FormatError(f"packed messages begin with {data[:2].hex()}, this release reads 01 and a kind up to 0b")
     with pa.ipc.open_stream(pa.py_buffer(data).slice(2)) as reader:
         return reader.read_all()

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from fkjoin.codec.arrays import Bools, Bytes, Ints, after, buffers, concat, fixed, lengths, slices, valid, window
 from fkjoin.errors import FormatError
 
-FORMAT = 1
+_FORMAT = 1
 _HEAD = np.dtype([("format", "u1"), ("flags", "u1"), ("version", "<u2"), ("ts", "<i8")])
 
 
@@ -31,7 +31,7 @@ class Records(NamedTuple):
 def encode(flags: npt.NDArray[np.uint8], ts: Ints, version: Bytes, body: Bytes) -> Bytes:
     """Element-wise; a null body is an empty one."""
     head = np.empty(len(version), _HEAD)
-    head["format"] = FORMAT
+    head["format"] = _FORMAT
     head["flags"] = flags
     head["version"] = lengths(version)
     head["ts"] = ts
@@ -43,9 +43,9 @@ def decode(values: Bytes) -> Records:
     found = valid(values)
     data, bounds = buffers(values)
     head = np.ascontiguousarray(window(data, bounds[:-1], _HEAD.itemsize)).view(_HEAD).reshape(-1)
-    if (wrong := found & (head["format"] != FORMAT)).any():
+    if (wrong := found & (head["format"] != _FORMAT)).any():
         raise FormatError(
-            f"a stored record has format {int(head['format'][int(wrong.argmax())])}, this release reads {FORMAT}: "
+            f"a stored record has format {int(head['format'][int(wrong.argmax())])}, this release reads {_FORMAT}: "
             "open the checkpoint with the release that wrote it, or a newer one"
         )
     sizes = np.where(found, head["version"], 0).astype(np.int64)

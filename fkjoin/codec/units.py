@@ -35,7 +35,7 @@ Notation: TypeAlias = Unit | Mapping[str, Any] | None
 UNSURE = Unit("unsure")
 """A text that may be base64 or not."""
 
-CONNECT = {
+CONNECT_UNITS = {
     "io.debezium.time.Date": Unit("days", "day"),
     "io.debezium.time.Timestamp": Unit("millis", "instant"),
     "io.debezium.time.MicroTimestamp": Unit("micros", "instant"),
@@ -134,8 +134,8 @@ def _unit(schema: Mapping[str, Any], kind: pa.DataType) -> Unit | None:
         parameters = schema.get("parameters")
         scale = str(parameters.get("scale", 0)) if isinstance(parameters, dict) else "0"
         return Unit("base64", scale=int(scale)) if scale.lstrip("-").isdigit() else None
-    if isinstance(name, str) and name in CONNECT:
-        return CONNECT[name]
+    if isinstance(name, str) and name in CONNECT_UNITS:
+        return CONNECT_UNITS[name]
     if schema.get("type") == "string" and pa.types.is_decimal(kind):
         return Unit("text")
     if schema.get("type") == "bytes" and pa.types.is_binary(kind):

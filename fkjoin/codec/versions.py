@@ -4,7 +4,7 @@ A version is one part or several: ``{n: 1 byte}{identity of the source: 8 bytes}
 flipped}``.  A source row has one part; a join result has its left row's parts followed by its right row's, or by as
 many *absent* parts (``n`` = 0) when no right row was ever seen.  So all versions of a table have equally many parts.
 
-The high bit of ``n`` (``PLACED``) marks the version of a topic's record: its last three numbers are the record's ``PLACE``.
+The high bit of ``n`` (``PLACED``) is set in the version of a topic's record: its last three numbers are the record's ``PLACE``.
 The identity is then four bytes for the topic's name and four for its id, zeros where the id is unknown
 (``topic_identity``).
 Older releases wrote such a version as one number, the offset, with the partition in the place of the id.

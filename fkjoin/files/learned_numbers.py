@@ -13,10 +13,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DecimalType, DoubleType, LongType, StringType, StructField, StructType
 
+from fkjoin.codec.rows import Path
 from fkjoin.spark.names import named, quoted
 from fkjoin.spark.schemas import struct_column
-
-Path = tuple[str, ...]
 
 
 def with_numbers(read: DataFrame, learned: StructType, given: Sequence[Any]) -> StructType:

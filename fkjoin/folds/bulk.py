@@ -8,12 +8,12 @@ import pyarrow as pa
 
 from fkjoin.errors import ColumnTypeError
 from fkjoin.folds.extremes import Extreme, is_text, sortable
-from fkjoin.folds.fold import AggregateColumn, Kind
+from fkjoin.folds.fold import AggregateColumn, AggregateKind
 from fkjoin.folds.members import Collected, ColumnForm, DistinctCount, orderable
 from fkjoin.folds.sums import Count, DecimalSum, DoubleSum, WholeSum
 
 
-def bulk_column(title: str, kind: Kind, place: int | None, schema: pa.Schema, text: str) -> AggregateColumn:
+def bulk_column(title: str, kind: AggregateKind, place: int | None, schema: pa.Schema, text: str) -> AggregateColumn:
     """Make the column ``title``: a ``kind`` of aggregate of the ``place``-th column of ``schema``.
 
     ``text``: what the user calls that column.  Raises ``TopologyError`` when there is no such aggregate of that column's type.
@@ -39,7 +39,15 @@ def bulk_column(title: str, kind: Kind, place: int | None, schema: pa.Schema, te
 
 
 def collected_column(
-    title: str, kind: Kind, place: int, *, order: Sequence[int], schema: pa.Schema, text: str, descending: bool, delimiter: str
+    title: str,
+    kind: AggregateKind,
+    place: int,
+    *,
+    order: Sequence[int],
+    schema: pa.Schema,
+    text: str,
+    descending: bool,
+    delimiter: str,
 ) -> Collected:
     """Make the column ``title`` of a list, a set or a text of the ``place``-th column; see ``bulk_column``.
 
@@ -55,7 +63,9 @@ def collected_column(
     return Collected(title, place, tuple((one, descending) for one in order), reading, place)
 
 
-def first_column(title: str, kind: Kind, place: int, *, by: int, schema: pa.Schema, text: str, most: int | None) -> Collected:
+def first_column(
+    title: str, kind: AggregateKind, place: int, *, by: int, schema: pa.Schema, text: str, most: int | None
+) -> Collected:
     """Make the column ``title`` of the ``place``-th column's values in the rows with the extremes of ``by``.
 
     ``most``: how many of them are listed; None: one, which is no list.  ``text``: what the user calls ``by``.
@@ -66,7 +76,7 @@ def first_column(title: str, kind: Kind, place: int, *, by: int, schema: pa.Sche
     return Collected(title, place, ((by, kind == "max_by"), (place, False)), reading, by)
 
 
-def require_orders(kind: Kind, texts: Sequence[str], places: Sequence[int], schema: pa.Schema) -> None:
+def require_orders(kind: AggregateKind, texts: Sequence[str], places: Sequence[int], schema: pa.Schema) -> None:
     """Raise ``TopologyError`` if one of these columns cannot be an order; ``texts``: what the user calls them."""
     for text, place in zip(texts, places, strict=True):
         _require_order(kind, text, schema.field(place).type, orderable(schema.field(place).type))

@@ -13,9 +13,9 @@ from fkjoin.codec.arrays import Bytes, Ints
 from fkjoin.codec.expressions import Part
 from fkjoin.codec.rows import KeyCodec
 from fkjoin.errors import FkJoinError, thrown_at
-from fkjoin.folds.fold import Steps
+from fkjoin.folds.fold import FoldSteps
 
-Row = Callable[[Mapping[str, Any]], Any]
+_Row = Callable[[Mapping[str, Any]], Any]
 """Make of columns by name what the user's functions get as a row."""
 
 
@@ -37,7 +37,7 @@ class Called:
     initializer: Callable[[], Any]
     adder: Callable[[Any, Any, Any], Any]
     subtractor: Callable[[Any, Any, Any], Any]
-    row: Row = dict
+    row: _Row = dict
     collected = None
     has_entries = False
 
@@ -49,7 +49,7 @@ class Called:
     def state(self) -> list[pa.Field]:
         return [self.result]
 
-    def fold(self, state: list[pa.Array], steps: Steps, place: int) -> list[pa.Array]:
+    def fold(self, state: list[pa.Array], steps: FoldSteps, place: int) -> list[pa.Array]:
         aggregates: list[Any] = state[0].to_pylist()
         keys = self._keys(steps.keys)
         old, new = ([None] * len(steps.group) if not len(side) else self._values(side) for side in (steps.old, steps.new))
@@ -77,7 +77,7 @@ class Called:
         except Exception as error:
             raise FkJoinError(f"{self.name} of group {key!r}: {what}: {thrown_at(error)}") from error
 
-    def final(self, state: list[pa.Array], rows: Ints, steps: Steps, place: int) -> pa.Array:
+    def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, place: int) -> pa.Array:
         return state[0]
 
     def _stored(self, aggregates: list[Any], keys: list[Any]) -> pa.Array:

@@ -20,7 +20,7 @@ from fkjoin.state import Store
 
 
 def numbered(grouped: pa.Table, number: int) -> pa.Table:
-    """Mark changes of contributions (``GROUPED``) as those of the table with that number."""
+    """Label changes of contributions (``GROUPED``) as those of the table with that number."""
     tag = constant(bytes((number,)), len(grouped))
     sides = (column(grouped, name) for name in ("old", "new"))
     old, new = (masked(concat(tag, side), valid(side)) for side in sides)

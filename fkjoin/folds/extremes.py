@@ -34,7 +34,7 @@ from fkjoin.codec.arrays import (
     window,
 )
 from fkjoin.codec.rows import RowCodec
-from fkjoin.folds.fold import Steps, totals, whole
+from fkjoin.folds.fold import FoldSteps, totals, whole
 from fkjoin.folds.sums import decimal_words
 from fkjoin.state import Store, byte_order, prefix_range
 
@@ -62,7 +62,7 @@ class Extreme:
     def state(self) -> list[pa.Field]:
         return [pa.field("count", pa.int64()), pa.field("value", self.type)]
 
-    def fold(self, state: list[pa.Array], steps: Steps, place: int) -> list[pa.Array]:
+    def fold(self, state: list[pa.Array], steps: FoldSteps, place: int) -> list[pa.Array]:
         code, sign, _ = steps.signed
         amounts = steps.column(self.column)
         present = valid(amounts)
@@ -96,7 +96,7 @@ class Extreme:
         extreme = self._codec.decode(masked(best_values, counted > 0))[0]
         return [pa.array(counted), extreme]
 
-    def final(self, state: list[pa.Array], rows: Ints, steps: Steps, place: int) -> pa.Array:
+    def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, place: int) -> pa.Array:
         return state[1]
 
     @property

@@ -24,7 +24,7 @@ from fkjoin.state import Reads, Store, prefix_range
 
 
 @dataclass
-class Steps:
+class FoldSteps:
     """A batch's changes of contributions, group by group, in each group in the order in which they count.
 
     A step takes back what it ``had`` and then adds what it ``has``; ``old`` and ``new`` are the columns of both.
@@ -68,11 +68,11 @@ class AggregateColumn(Protocol):
         """The columns that are kept for each group."""
         ...
 
-    def fold(self, state: list[pa.Array], steps: Steps, place: int) -> list[pa.Array]:
+    def fold(self, state: list[pa.Array], steps: FoldSteps, place: int) -> list[pa.Array]:
         """Make the state after the steps; null columns are a group that is new.  ``place``: of this column, among all."""
         ...
 
-    def final(self, state: list[pa.Array], rows: Ints, steps: Steps, place: int) -> pa.Array:
+    def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, place: int) -> pa.Array:
         """The column's value, per group with so many ``rows``, after the steps."""
         ...
 
@@ -156,7 +156,7 @@ class Fold:
         """
         codec = RowCodec(self.value)
         had, has = old.is_valid().to_numpy(False), new.is_valid().to_numpy(False)
-        steps = Steps(keys, group, had, has, codec.decode(old), codec.decode(new), store)
+        steps = FoldSteps(keys, group, had, has, codec.decode(old), codec.decode(new), store)
         groups = len(state)
         parts = RowCodec(self.state).decode(state)
         before = whole(parts[0])
@@ -235,7 +235,7 @@ def entry_batch(entries: list[tuple[Bytes, Bytes]]) -> tuple[Bytes, Bytes]:
     return stack(*(keys for keys, _ in entries)), stack(*(values for _, values in entries))
 
 
-Kind = Literal[
+AggregateKind = Literal[
     "count",
     "sum",
     "avg",

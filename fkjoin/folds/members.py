@@ -37,7 +37,7 @@ from fkjoin.codec.arrays import (
 )
 from fkjoin.codec.rows import RowCodec
 from fkjoin.folds.extremes import COUNT_BYTES, complement, count_entries, counts_of, encoded, ended, is_text, sortable, sorting
-from fkjoin.folds.fold import Steps, totals, whole
+from fkjoin.folds.fold import FoldSteps, totals, whole
 from fkjoin.state import Reads, prefix_range
 
 _LENGTH_BYTES = 4
@@ -55,7 +55,7 @@ class ChangedEntries(NamedTuple):
 
 
 def take_in(
-    steps: Steps, place: int, column: int, kind: pa.DataType, order: Order, *, needs: int, once: bool = False
+    steps: FoldSteps, place: int, column: int, kind: pa.DataType, order: Order, *, needs: int, once: bool = False
 ) -> ChangedEntries:
     """Count the members that come and go, and write their entries, which are of the ``place``-th aggregate.
 
@@ -93,13 +93,13 @@ class DistinctCount:
     def state(self) -> list[pa.Field]:
         return [pa.field("count", pa.int64())]
 
-    def fold(self, state: list[pa.Array], steps: Steps, place: int) -> list[pa.Array]:
+    def fold(self, state: list[pa.Array], steps: FoldSteps, place: int) -> list[pa.Array]:
         order = ((self.column, False),)
         changed = take_in(steps, place, self.column, self.type, order, needs=self.column, once=True)
         by = np.argsort(changed.group, kind="stable")
         return [pa.array(whole(state[0]) + totals(changed.group[by], changed.difference[by], len(state[0])))]
 
-    def final(self, state: list[pa.Array], rows: Ints, steps: Steps, place: int) -> pa.Array:
+    def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, place: int) -> pa.Array:
         return state[0]
 
 
@@ -184,12 +184,12 @@ class Collected:
     def state(self) -> list[pa.Field]:
         return []
 
-    def fold(self, state: list[pa.Array], steps: Steps, place: int) -> list[pa.Array]:
+    def fold(self, state: list[pa.Array], steps: FoldSteps, place: int) -> list[pa.Array]:
         once = self.reading.form == "set"
         take_in(steps, place, self.column, self.reading.type, self.order, needs=self.needs, once=once)
         return []
 
-    def final(self, state: list[pa.Array], rows: Ints, steps: Steps, place: int) -> pa.Array:
+    def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, place: int) -> pa.Array:
         return self.reading.read(steps.store, place, steps.keys)
 
 

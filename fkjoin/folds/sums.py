@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from fkjoin.codec.arrays import BYTES, Bytes, Ints, changes_from_previous, valid
 from fkjoin.errors import FkJoinError
-from fkjoin.folds.fold import Steps, totals, whole
+from fkjoin.folds.fold import FoldSteps, totals, whole
 
 _LOW = np.int64(0xFFFFFFFF)
 _MOST_DIGITS = 38
@@ -38,10 +38,10 @@ class Count:
     def state(self) -> list[pa.Field]:
         return [] if self.column is None else [pa.field("count", pa.int64())]
 
-    def fold(self, state: list[pa.Array], steps: Steps, place: int) -> list[pa.Array]:
+    def fold(self, state: list[pa.Array], steps: FoldSteps, place: int) -> list[pa.Array]:
         return [] if self.column is None else [pa.array(_counted(state[0], steps, self.column))]
 
-    def final(self, state: list[pa.Array], rows: Ints, steps: Steps, place: int) -> pa.Array:
+    def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, place: int) -> pa.Array:
         return state[0] if state else pa.array(rows)
 
 
@@ -63,7 +63,7 @@ class WholeSum:
     def state(self) -> list[pa.Field]:
         return [pa.field(name, pa.int64()) for name in ("count", "high", "low")]
 
-    def fold(self, state: list[pa.Array], steps: Steps, place: int) -> list[pa.Array]:
+    def fold(self, state: list[pa.Array], steps: FoldSteps, place: int) -> list[pa.Array]:
         count = _counted(state[0], steps, self.column)
         code, sign, _ = steps.signed
         amounts = steps.column(self.column).cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
@@ -71,7 +71,7 @@ class WholeSum:
         high = whole(state[1]) + totals(code, (amounts >> 32) * sign, len(count)) + (low >> 32)
         return [pa.array(count), pa.array(high), pa.array(low & _LOW)]
 
-    def final(self, state: list[pa.Array], rows: Ints, steps: Steps, place: int) -> pa.Array:
+    def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, place: int) -> pa.Array:
         count, high, low = (whole(part) for part in state)
         counted = count > 0
         if self.kind == "avg":
@@ -112,7 +112,7 @@ class DoubleSum:
         counts = [pa.field(name, pa.int64()) for name in ("count", "nans", "above", "below")]
         return [*counts, pa.field("sum", BYTES)]
 
-    def fold(self, state: list[pa.Array], steps: Steps, place: int) -> list[pa.Array]:
+    def fold(self, state: list[pa.Array], steps: FoldSteps, place: int) -> list[pa.Array]:
         counted = _counted(state[0], steps, self.column)
         groups = len(counted)
         code, sign, _ = steps.signed
@@ -122,7 +122,7 @@ class DoubleSum:
         sums = _added(state[4].to_pylist(), code, sign, np.where(np.isfinite(amounts), amounts, 0.0))
         return [pa.array(counted), *(pa.array(part) for part in specials), pa.array(sums, BYTES)]
 
-    def final(self, state: list[pa.Array], rows: Ints, steps: Steps, place: int) -> pa.Array:
+    def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, place: int) -> pa.Array:
         count, nans, above, below = (whole(part) for part in state[:4])
         divisors = count.tolist() if self.kind == "avg" else [1] * len(count)
         sums = np.array([_rounded(kept, max(by, 1)) for kept, by in zip(state[4].to_pylist(), divisors, strict=True)], float)
@@ -201,7 +201,7 @@ class DecimalSum:
     def state(self) -> list[pa.Field]:
         return [pa.field("count", pa.int64()), pa.field("sum", BYTES)]
 
-    def fold(self, state: list[pa.Array], steps: Steps, place: int) -> list[pa.Array]:
+    def fold(self, state: list[pa.Array], steps: FoldSteps, place: int) -> list[pa.Array]:
         counted = _counted(state[0], steps, self.column)
         code, sign, _ = steps.signed
         amounts = steps.column(self.column)
@@ -214,7 +214,7 @@ class DecimalSum:
         whole_sums = [base + a + (b << 32) + (c << 64) + (d << 96) for base, a, b, c, d in zip(kept, *sums, strict=True)]
         return [pa.array(counted), pa.array(map(_signed_bytes, whole_sums), BYTES)]
 
-    def final(self, state: list[pa.Array], rows: Ints, steps: Steps, place: int) -> pa.Array:
+    def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, place: int) -> pa.Array:
         count = whole(state[0])
         kind = self.result.type
         numbers = [int.from_bytes(item or b"", "little", signed=True) for item in state[1].to_pylist()]
@@ -254,7 +254,7 @@ def _signed_bytes(number: int) -> bytes:
     return number.to_bytes((number.bit_length() + 8) // 8, "little", signed=True) if number else b""
 
 
-def _counted(count: pa.Array, steps: Steps, column: int) -> Ints:
+def _counted(count: pa.Array, steps: FoldSteps, column: int) -> Ints:
     """The number of each group's rows that have a value."""
     code, sign, _ = steps.signed
     return whole(count) + totals(code, sign * valid(steps.column(column)), len(count))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
@@ -19,7 +19,7 @@ from fkjoin.errors import TopologyError
 from fkjoin.files.kept_schemas import KeptSchemas
 from fkjoin.files.source import open_files
 from fkjoin.jobs.job_events import enriched
-from fkjoin.jobs.job_kinds import JobError, Value
+from fkjoin.jobs.job_kinds import JobError, Value, located
 from fkjoin.jobs.job_operators import wanted_of
 from fkjoin.jobs.job_order import in_order
 from fkjoin.jobs.job_sections import FormatSection, JobSection, SinkSection, TableSection
@@ -31,7 +31,7 @@ from fkjoin.kafka.admin import require_topic
 from fkjoin.kafka.new_topics import require_known_topics
 from fkjoin.kafka.options import client_options, source_options
 from fkjoin.kafka.writing import start
-from fkjoin.lowering.running import running
+from fkjoin.lowering.running import running, running_in
 from fkjoin.plan.describe.render import drawn
 from fkjoin.plan.describe.steps import SinkStep, Step, job_steps
 from fkjoin.plan.nodes import Source
@@ -63,7 +63,7 @@ class Job:
         self._schemas = KeptSchemas.of(spark, self._checkpoint, queries)
         self.tables: dict[str, Any] = {name: self._source(spark, name, table) for name, table in spec.tables.items()}
         for kind, name in order:
-            with _located(f"{kind}.{name}"):
+            with located(f"{kind}.{name}"):
                 self.tables[name] = self._made(kind, name)
         for sink in spec.sinks.values():
             self.tables[sink.table]._when(spec.trigger)
@@ -74,7 +74,7 @@ class Job:
         for where, (topic, own) in targets.items():
             if topic is not None:
                 servers, options = self._kafka
-                with _located(where):
+                with located(where):
                     require_topic(topic, servers, source_options({**options, **own}))
 
     @property
@@ -96,6 +96,8 @@ class Job:
         rules = {name: rule for query in queries for name, rule in query.rules.items()}
         tables = {name: self.tables[sink.table]._lowered for name, sink in self.spec.sinks.items()}
         stages = [one for query in queries for one in running(tables[query.sinks[0]], f"sink {' and '.join(query.sinks)}")]
+        for name, letters in self._letters.items():
+            stages += running_in(letters, f"dead letters of {name}")
         made = {name: sink.place for name, sink in self._sinks.items() if sink is not None and self.spec.sinks[name].kind}
         places = {name: made.get(name, sink.place) for name, sink in self.spec.sinks.items()}
         ends = [SinkStep(name, tables[name].node, place, verdicts(rules.get(name))) for name, place in places.items()]
@@ -121,15 +123,19 @@ class Job:
                 plan(stage.name, functools.partial(stage.start, trigger=trigger))
         for query in self._sink_queries(run=True):
             plan(query.name, functools.partial(self._start, query, trigger))
-        if self.spec.dead_letters is not None:
-            for name in dict.fromkeys(sink.table for sink in self.spec.sinks.values()):
-                if self.tables[name].dead_letters is not None:
-                    plan(f"dead-letters-{name}", functools.partial(self._dead_letters, name, trigger))
+        for name in self._letters:
+            plan(f"dead-letters-{name}", functools.partial(self._dead_letters, name, trigger))
         return list(planned.values())
+
+    @property
+    def _letters(self) -> dict[str, DataFrame]:
+        """The dead letters that queries of their own write, by the tables of sinks."""
+        names = dict.fromkeys(sink.table for sink in self.spec.sinks.values()) if self.spec.dead_letters is not None else ()
+        return {name: letters for name in names if (letters := self.tables[name].dead_letters) is not None}
 
     def check(self) -> None:
         """Raise what would stop the start of a query, as far as that can be told; nothing is made or changed."""
-        require_letters(self._spark, self.spec, self.tables)
+        require_letters(self._spark, self.spec, self._letters)
         for stage in {one.name: one for sink in self.spec.sinks.values() for one in self.tables[sink.table].stages}.values():
             stage.check(f"{self._checkpoint}/{stage.name}")
         for query in self._sink_queries(run=True):
@@ -138,10 +144,10 @@ class Job:
             batches.require_whole_topics(table._lowered, checkpoint)
             of_query = {name: self._sinks[name] for name in query.sinks}
             remembered = {f" {one.place}" if query.shared else "": one for one in of_query.values() if one is not None}
-            with _located(", ".join(f"sinks.{one}" for one in query.sinks)):
+            with located(", ".join(f"sinks.{one}" for one in query.sinks)):
                 batches.compared(self._spark, table._unkept, remembered, checkpoint, self._on_restore)
             for name, sink in of_query.items():
-                with _located(f"sinks.{name}"):
+                with located(f"sinks.{name}"):
                     if isinstance(sink, batches.Checks):
                         sink.check(table._lowered)
                     elif (path := self.spec.sinks[name].path) is not None:
@@ -149,7 +155,7 @@ class Job:
 
     def _source(self, spark: SparkSession, name: str, spec: TableSection) -> Table:
         where = f"tables.{name}"
-        with _located(where):
+        with located(where):
             if spec.topic is not None:
                 servers, options = self._kafka
                 assert spec.key is not None
@@ -256,7 +262,7 @@ class Job:
 
     def _sink(self, name: str, spec: SinkSection) -> sinks.Sink | None:
         """None where Spark's own sink writes."""
-        with _located(f"sinks.{name}"):
+        with located(f"sinks.{name}"):
             if spec.topic is not None:
                 servers, settings = self._kafka
                 return sinks.Kafka(
@@ -279,7 +285,7 @@ class Job:
         name = query.sinks[0]
         spec, sink = self.spec.sinks[name], self._sinks[name]
         table = self.tables[spec.table]
-        with _located(", ".join(f"sinks.{one}" for one in query.sinks)):
+        with located(", ".join(f"sinks.{one}" for one in query.sinks)):
             if query.shared:
                 places = (found for one in query.sinks if (found := self._sinks[one]) is not None)
                 return table.to(*places, **common, on_restore=self._on_restore)
@@ -315,15 +321,6 @@ def _learned(spark: SparkSession, spec: TableSection) -> tuple[StructType | None
         return schema_of(spark, spec.path), None
     files = open_files(spark, spec.path, spec.key, schema=spec.columns, format=spec.format, options=spec.options)
     return files.schema if files.learned else None, files.folders
-
-
-@contextlib.contextmanager
-def _located(where: str) -> Iterator[None]:
-    """Puts the place in the job file in front of what goes wrong inside."""
-    try:
-        yield
-    except (TopologyError, JobError) as error:
-        raise JobError(f"{where}.{error}") from error
 
 
 def _format(where: str, given: str | list[str] | FormatSection, name: str) -> Format | str:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema
 
-from fkjoin.errors import FkJoinError
+from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.metrics.server import ClientAccess
 
 Value = str | int | float | bool
@@ -18,6 +19,15 @@ Values = Value | list[Value]
 
 class JobError(FkJoinError, ValueError):
     """A job file is wrong; the message says where in it, and what may stand there."""
+
+
+@contextmanager
+def located(where: str) -> Iterator[None]:
+    """Put the place in the job file in front of what goes wrong inside."""
+    try:
+        yield
+    except (TopologyError, JobError) as error:
+        raise JobError(f"{where}.{error}") from error
 
 
 ANY = object()

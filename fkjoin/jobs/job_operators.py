@@ -209,7 +209,7 @@ def wanted_of(title: str, text: str) -> Wanted:
     try:
         return _wanted(*_parsed(text))
     except (FkJoinError, ValueError, TypeError, SyntaxError) as error:
-        forms = ", ".join(_FORMS.get(one, f"{one}(COLUMN)") for one in get_args(fold.Kind))
+        forms = ", ".join(_FORMS.get(one, f"{one}(COLUMN)") for one in get_args(fold.AggregateKind))
         more = "; collect_list and string_agg may have: within group (order by COLUMN desc)"
         why = f" ({error})" if isinstance(error, FkJoinError) else ""
         raise JobError(f"columns.{title}: {text!r} is none of count(), {forms}{more}{why}") from error
@@ -221,7 +221,7 @@ def _parsed(text: str) -> tuple[str, str, list[str], bool]:
     if match is None:
         raise ValueError(text)
     kind, column, order, way = match[1].lower(), match[2].strip(), match[3], match[4]
-    if kind not in get_args(fold.Kind) or (not column and kind != "count"):
+    if kind not in get_args(fold.AggregateKind) or (not column and kind != "count"):
         raise ValueError(text)
     if order and kind not in ("collect_list", "string_agg"):
         raise ValueError(text)

@@ -6,14 +6,13 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from fkjoin.checkpoint.begun_with import require_begun_with
 from fkjoin.checkpoint.files import hadoop, local_path, require_writable
 from fkjoin.jobs.job_kinds import JobError
 from fkjoin.jobs.job_sections import JobSection
 from fkjoin.sinks.restored import require_spark_at
-from fkjoin.table import Table
 
 STDOUT = "-"
 """A job's ``log`` that is standard output."""
@@ -28,15 +27,13 @@ def require_places(spark: SparkSession, spec: JobSection) -> None:
             require_writable(place)
 
 
-def require_letters(spark: SparkSession, spec: JobSection, tables: Mapping[str, Table]) -> None:
-    """``FkJoinError`` if the queries of dead letters do not fit their checkpoints."""
-    letters = spec.dead_letters
-    for name in dict.fromkeys(sink.table for sink in spec.sinks.values()):
-        frame, checkpoint = tables[name].dead_letters, f"{spec.checkpoint.rstrip('/')}/dead-letters-{name}"
-        if letters is not None and frame is not None:
-            require_begun_with(frame, checkpoint)
-            if letters.path is not None:
-                require_spark_at(spark, checkpoint, letters.path)
+def require_letters(spark: SparkSession, spec: JobSection, frames: Mapping[str, DataFrame]) -> None:
+    """``FkJoinError`` if the queries of dead letters do not fit their checkpoints; ``frames``: theirs, by table."""
+    for name, frame in frames.items():
+        checkpoint = f"{spec.checkpoint.rstrip('/')}/dead-letters-{name}"
+        require_begun_with(frame, checkpoint)
+        if spec.dead_letters is not None and spec.dead_letters.path is not None:
+            require_spark_at(spark, checkpoint, spec.dead_letters.path)
 
 
 def _require_log(spec: JobSection) -> None:

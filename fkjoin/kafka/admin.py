@@ -21,7 +21,7 @@ from fkjoin.sessions.connector import HOW, package
 _TIMEOUT_S = 10
 _END_S = 30
 _FIRST_LOOK = 8
-"""Number of offsets before a partition's end to look for its last record first: the very last may be marks of transactions."""
+"""Number of offsets before a partition's end to look for its last record first: the very last may be of transactions."""
 _UNKNOWN_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """The answers of brokers that give topics no ids."""
 _BYTES = "org.apache.kafka.common.serialization.ByteArrayDeserializer"

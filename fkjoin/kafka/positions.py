@@ -30,7 +30,7 @@ from fkjoin.codec import versions
 from fkjoin.codec.arrays import Bytes, as_bytes, buffers, lengths, window
 from fkjoin.kafka.formats import header
 from fkjoin.spark.on_arrow import on_arrow
-from fkjoin.spark.topic_records import PLACE
+from fkjoin.spark.topic_records import RECORD_PLACE
 from fkjoin.stages.merge import origins_of
 
 HEADER = "fkjoin-positions"
@@ -53,7 +53,7 @@ def given_chains(roots: int) -> tuple[Column, Column]:
 
 def column_of(chains: Column | None) -> Column:
     """The column that says where a record was read; with ``chains``, also the positions that it came through."""
-    place = [F.col(name).alias(name) for name in PLACE]
+    place = [F.col(name).alias(name) for name in RECORD_PLACE]
     return F.struct(*place, *([] if chains is None else [chains.alias("chains")]))
 
 
@@ -117,7 +117,9 @@ def _position(raw: Column | None = None) -> Column:
         return F.col(name) if raw is None else raw[name]
 
     shown = F.lit(None).cast("boolean").alias("shown")  # left out of a header
-    return F.struct(*[field(name).alias(name) for name in PLACE], F.unix_millis(field("timestamp")).alias("timestamp"), shown)
+    return F.struct(
+        *[field(name).alias(name) for name in RECORD_PLACE], F.unix_millis(field("timestamp")).alias("timestamp"), shown
+    )
 
 
 def _usable(chain: Column) -> Column:

@@ -7,7 +7,6 @@ What is no such record goes to the dead letters.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,13 +24,11 @@ from fkjoin.kafka.connection import RAW_COLUMNS, Connection
 from fkjoin.kafka.formats import header
 from fkjoin.kafka.internal import RECORD, TopicSettings, read_internal, record_batch
 from fkjoin.kafka.murmur2 import partitions_of
-from fkjoin.kafka.wire import PREFIX, WIRE_VERSION
+from fkjoin.kafka.wire import HEADER_PREFIX, WIRE_VERSION
 from fkjoin.spark.buckets import packed_by_bucket
 from fkjoin.spark.frame import PROBLEM, RAW
 from fkjoin.spark.operator import ENVELOPE
-from fkjoin.spark.packing import dead_letters, envelopes
-
-Batches = Iterator[pa.RecordBatch]
+from fkjoin.spark.packing import Batches, dead_letters, envelopes
 
 OLDER_VERSIONS = (wire_change.TWO_RECORDS,)
 """The wire versions, besides its own, that this release can write."""
@@ -84,7 +81,7 @@ def to_records(grouped: DataFrame, topic: RepartitionTopic, upgrade_from: int | 
 
 def read_back(spark: SparkSession, topic: RepartitionTopic, value: pa.Schema, buckets: int) -> tuple[DataFrame, DataFrame]:
     """The topic as envelopes of ``GROUPED``, and the frame that its dead letters come from."""
-    headers = [header(f"{PREFIX}{name}").alias(f"header_{name}") for name in wire_change.HEADERS]
+    headers = [header(f"{HEADER_PREFIX}{name}").alias(f"header_{name}") for name in wire_change.REPARTITION_HEADERS]
     records = read_internal(spark, topic.connection, topic.last).select(*RAW_COLUMNS, *headers)
     find = _FindProblems(value)
     raw = records.select(*RAW_COLUMNS).schema
@@ -104,7 +101,10 @@ class _ToRecords:
             for payload in batch.column("payload").to_pylist():
                 if payload:
                     records = wire_change.changes(unpack(payload), two_records=self.two_records)
-                    named = [(f"{PREFIX}{name}", data) for name, data in zip(wire_change.HEADERS, records.headers, strict=True)]
+                    named = [
+                        (f"{HEADER_PREFIX}{name}", data)
+                        for name, data in zip(wire_change.REPARTITION_HEADERS, records.headers, strict=True)
+                    ]
                     yield record_batch(
                         self.topic, partitions_of(records.key, self.partitions), records.key, records.value, named
                     )
@@ -137,7 +137,7 @@ class _FindProblems:
         return pa.array(reasons, pa.string())
 
     def records(self, batch: pa.RecordBatch) -> wire_change.RepartitionRecords:
-        headers: Any = tuple(as_bytes(batch.column(f"header_{name}")) for name in wire_change.HEADERS)
+        headers: Any = tuple(as_bytes(batch.column(f"header_{name}")) for name in wire_change.REPARTITION_HEADERS)
         return wire_change.RepartitionRecords(as_bytes(batch.column("key")), as_bytes(batch.column("value")), headers)
 
 

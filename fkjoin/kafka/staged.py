@@ -6,7 +6,7 @@ Here messages really do overtake each other and come twice; versions alone decid
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,9 +24,7 @@ from fkjoin.kafka.murmur2 import partitions_of
 from fkjoin.kafka.wire import Wire, WireRecords
 from fkjoin.spark.buckets import packed_by_bucket
 from fkjoin.spark.operator import ENVELOPE
-from fkjoin.spark.packing import envelopes
-
-Batches = Iterator[pa.RecordBatch]
+from fkjoin.spark.packing import Batches, envelopes
 
 
 @dataclass(frozen=True)
@@ -64,11 +62,11 @@ def internal_topics(
     return InternalTopics(*names, registrations, responses, form, left, right, settings)
 
 
-Stage = Callable[[DataFrame, Literal["rekey", "subscription"]], DataFrame]
+_Stage = Callable[[DataFrame, Literal["rekey", "subscription"]], DataFrame]
 
 
 def staged(
-    packed_left: DataFrame, packed_right: DataFrame, stage: Stage, *, join: str, buckets: int, topics: InternalTopics
+    packed_left: DataFrame, packed_right: DataFrame, stage: _Stage, *, join: str, buckets: int, topics: InternalTopics
 ) -> tuple[DataFrame, tuple[StageQuery, StageQuery]]:
     """Answers for resolve to read, and the queries of the two stages before it."""
     spark = packed_left.sparkSession
@@ -132,9 +130,9 @@ class PackMessages:
 def _read(spark: SparkSession, topics: InternalTopics, topic: str) -> DataFrame:
     """Key, value and the four headers of an internal topic's records."""
     records = read_internal(spark, topics.connection, topic)
-    return records.select("key", "value", *[header(f"{wire.PREFIX}{name}").alias(name) for name in wire.HEADERS])
+    return records.select("key", "value", *[header(f"{wire.HEADER_PREFIX}{name}").alias(name) for name in wire.HEADERS])
 
 
 def _record_batch(topic: str, partitions: np.ndarray, records: WireRecords) -> pa.RecordBatch:
-    named = [(f"{wire.PREFIX}{name}", data) for name, data in zip(wire.HEADERS, records.headers, strict=True)]
+    named = [(f"{wire.HEADER_PREFIX}{name}", data) for name, data in zip(wire.HEADERS, records.headers, strict=True)]
     return record_batch(topic, partitions, records.key, records.value, named)

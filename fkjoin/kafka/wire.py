@@ -45,7 +45,7 @@ Wire = Literal["headers", "wrapper"]
 WIRES: tuple[Wire, ...] = get_args(Wire)
 WIRE_VERSION = 1
 HEADERS = ("version", "instruction", "propagate", "timestamp")
-PREFIX = "fkjoin."
+HEADER_PREFIX = "fkjoin."
 
 _BODY = np.dtype([("flags", "u1"), ("left", ">u4")])
 _WRAPPER = np.dtype([("offset", ">i8"), ("propagate", "u1"), ("length", ">i4")])
@@ -150,12 +150,13 @@ def _contents(records: WireRecords, wire: Wire) -> tuple[Bytes, Bytes, Bools, In
     if wire == "headers":
         version, instruction, propagate, time = records.headers
         for name, found in zip(HEADERS, records.headers, strict=True):
-            _require(valid(found), f"a record lacks the header {PREFIX}{name}")
+            _require(valid(found), f"a record lacks the header {HEADER_PREFIX}{name}")
         _require_wire(_first_bytes(version))
-        _require(lengths(time) == 8, f"a header {PREFIX}timestamp has not 8 bytes")
+        _require(lengths(time) == 8, f"a header {HEADER_PREFIX}timestamp has not 8 bytes")
         flags = _first_bytes(propagate) & 1 > 0
         _require(
-            _first_bytes(instruction) == _instructions(flags), f"a header {PREFIX}instruction is not one that fkjoin writes"
+            _first_bytes(instruction) == _instructions(flags),
+            f"a header {HEADER_PREFIX}instruction is not one that fkjoin writes",
         )
         return records.value, after(version, np.ones(len(version), np.int64)), flags, _longs(time)
     value = records.value

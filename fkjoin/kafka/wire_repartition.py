@@ -36,7 +36,7 @@ from fkjoin.codec.arrays import (
 from fkjoin.codec.messages import GROUPED, column, table
 from fkjoin.kafka.wire import WIRE_VERSION
 
-HEADERS = ("version", "row", "timestamp", "pair")
+REPARTITION_HEADERS = ("version", "row", "timestamp", "pair")
 OLD, NEW, BOTH = 0, 1, 2
 TWO_RECORDS = 0
 """The wire version of the form of before KIP-904."""

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
 
-from fkjoin.analysis.flat_maps import PLACE, FlatMapBound
+from fkjoin.analysis.flat_maps import OUTPUT_PLACE, FlatMapBound
 from fkjoin.analysis.planned import Planned, with_visible
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.pace import paced
@@ -76,7 +76,7 @@ def _outputs(table: Lowered, frame: DataFrame, bound: FlatMapBound) -> DataFrame
 
 
 def _output(bound: FlatMapBound) -> Mapping[str, Any]:
-    return {"place": F.col(PLACE), "output": bound.key.struct_of(bound.tried.columns)}
+    return {"place": F.col(OUTPUT_PLACE), "output": bound.key.struct_of(bound.tried.columns)}
 
 
 def _dead(table: Lowered, bound: FlatMapBound, gather: Gather, label: str) -> tuple[DataFrame, ...]:

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from fkjoin.errors import ColumnTypeError, TopologyError
 from fkjoin.kafka.connection import Connection
-from fkjoin.sessions.settings_of_call import Kept, settings_of_call
+from fkjoin.sessions.settings_of_call import KeptSettings, settings_of_call
 from fkjoin.spark.copies import copied
 
 _P = ParamSpec("_P")
@@ -48,7 +48,7 @@ class Recipe:
     """The topic that the table is."""
     folder: str | None = None
     """Place of what fkjoin wrote."""
-    settings: Kept = field(default_factory=dict, repr=False)
+    settings: KeptSettings = field(default_factory=dict, repr=False)
     """The session's settings as the call has read them."""
 
     def __post_init__(self) -> None:

@@ -21,7 +21,7 @@ from fkjoin.lowering.pace import paced
 from fkjoin.lowering.pruning import narrowed
 from fkjoin.lowering.stage import counted, frame_of, let_through, stage, state_spec
 from fkjoin.lowering.workers import packed_rows, packed_view, with_step
-from fkjoin.plan.nodes import Derived, Source, fired, read_from, starts_over
+from fkjoin.plan.nodes import Source, View, fired, read_from, starts_over
 from fkjoin.plan.optimizer import resolve_makes_rows, view_reads_answers
 from fkjoin.plan.rules import VIEW_READS_ANSWERS
 from fkjoin.spark.frame import DELETED, LEFT_GONE, PACKED_KEY, PROBLEM, RAW, ROW, TS, VERSION
@@ -38,10 +38,10 @@ def lower_view(planned: Planned, table: Lowered) -> Lowered:
     """A view of the table, or the table with its rows kept."""
     bound: ViewBound = planned.bound
     step, emission, settings = bound.step, bound.emission, bound.settings
-    assert isinstance(planned.node, Derived)
+    assert isinstance(planned.node, View)
     label, materialized, off = planned.name, planned.node.materialized, settings.off
     below = table.node
-    if isinstance(below, Derived) and below.materialized is None:
+    if isinstance(below, View) and below.materialized is None:
         below = below.table
     node = view_reads_answers(replace(planned.node, table=below, materialized=None), off)
     node, undecoded = with_step(node, off, table, step)
@@ -94,7 +94,7 @@ def lower_complete(planned: Planned, table: Lowered) -> Lowered:
     """A topic's table whose events may lack values: its rows are kept, and give events the values that they lack."""
     bound: CompleteBound = planned.bound
     settings, node = bound.settings, planned.node
-    assert isinstance(node, Derived)
+    assert isinstance(node, View)
     assert isinstance(node.table, Source)
     whole = StructType([field for field in table.row_type if field.name != UNAVAILABLE])
     came, key, schema = arrow_schema("row", table.row_type), arrow_schema("key", table.key_type), arrow_schema("row", whole)

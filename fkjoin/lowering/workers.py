@@ -9,7 +9,7 @@ from fkjoin.analysis.views import ViewStep
 from fkjoin.codec.vectors import Columns
 from fkjoin.lowering.lowered import Lowered, Undecoded
 from fkjoin.lowering.stage import packing_columns
-from fkjoin.plan.nodes import Aggregate, Derived, Node, fired
+from fkjoin.plan.nodes import Aggregate, Node, View, fired
 from fkjoin.plan.optimizer import Off, workers_evaluate_steps
 from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS
 from fkjoin.spark.operator import ENVELOPE
@@ -17,7 +17,7 @@ from fkjoin.spark.packing import Pack, PackRows
 from fkjoin.spark.stepped import Stepped
 
 
-def with_step(view: Derived, off: Off, table: Lowered, step: ViewStep) -> tuple[Derived, Undecoded | None]:
+def with_step(view: View, off: Off, table: Lowered, step: ViewStep) -> tuple[View, Undecoded | None]:
     """Apply the step to the table's rows, and return the rows after it, if workers evaluate it."""
     if table.undecoded is None:
         return _as_below(view, off, table.node), None
@@ -75,9 +75,9 @@ def contributing(table: Lowered, key: Projection, value: Projection) -> tuple[Co
     return None if group is None or values is None else (group, values)
 
 
-def _as_below(view: Derived, off: Off, below: Node) -> Derived:
+def _as_below(view: View, off: Off, below: Node) -> View:
     """Return what is made of rows that Spark evaluates already, if they could have been the workers'."""
-    if isinstance(below, Derived) and below.materialized is None:
+    if isinstance(below, View) and below.materialized is None:
         for verdict in below.rules:
             if verdict.rule == WORKERS_EVALUATE_STEPS:
                 return workers_evaluate_steps(view, off, verdict.why_not)

@@ -59,6 +59,9 @@ class Metrics(Collector):
         self._runs: dict[str, str] = {}
         """The runs of queries whose topics these are."""
 
+    def __repr__(self) -> str:
+        return f"Metrics[queries: {', '.join({**self._started_ms, **self._queries}) or 'none'}]"
+
     def _learn_topics(self, name: str, run: str, running: Callable[[], StreamingQuery | None]) -> None:
         """Find out once in a run which topics a query reads; its sources must be there."""
         if self._runs.get(name) != run and (query := running()) is not None:
@@ -289,8 +292,7 @@ def progress_since(query: StreamingQuery, batch: int, *, idle: bool = False) -> 
         return []
     if last.batchId == batch + 1:
         return [last] if idle or is_batch(last.durationMs) else []
-    wanted = [progress for progress in query.recentProgress if progress.batchId > batch]
-    return [progress for progress in wanted if idle or is_batch(progress.durationMs)]
+    return [one for one in query.recentProgress if one.batchId > batch and (idle or is_batch(one.durationMs))]
 
 
 def watch(

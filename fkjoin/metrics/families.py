@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from fkjoin.metrics.query_metrics import SIZES, QueryMetrics
+from fkjoin.metrics.query_metrics import STATE_SIZES, QueryMetrics
 from fkjoin.sinks.counts import LEFT_OUT, REPEATED, counted
 from fkjoin.stages import counters
 
@@ -34,7 +34,7 @@ def families_of(queries: Mapping[str, QueryMetrics]) -> Iterator[Metric]:
     }
     sizes = {
         name: GaugeMetricFamily(f"fkjoin_{name.replace('-', '_')}", f"{name.replace('-', ' ').capitalize()}.", labels=where)
-        for name in SIZES
+        for name in STATE_SIZES
     }
     for name, query in queries.items():
         batches.add_metric([name], query.batches)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from fkjoin.plan.describe.steps import Step
 from fkjoin.stages import counters
 
 _ROLES = {"left": counters.LEFT_IN, "right": counters.RIGHT_IN, "events": counters.EVENTS_IN, "table": counters.ROWS_IN}
-_PARTS = ("-regroup", "-spread", "-answers", "-rekey", "-subscription", "")
-"""Endings of operators that count what comes to a step: its first stage, or the step as a whole."""
-_ENDINGS = (*_PARTS, "-resolve", "-pace", "-staged")
 
 
 def rates_on_arrows(steps: Sequence[Step], snapshot: Mapping[str, Any]) -> dict[tuple[str, str], str]:
@@ -26,33 +23,15 @@ def rates_on_arrows(steps: Sequence[Step], snapshot: Mapping[str, Any]) -> dict[
             together = role == "right" and any(stage.name == "scatter" for stage in step.stages)
             if together or (len(step.reads) > 1 and role not in _ROLES):  # it counts the rows of all its tables together
                 continue
-            told = [(name, counters.OUT)]
-            if step.kind != "sink":
-                item = _ROLES.get(role, counters.ROWS_IN)
-                told = [
-                    (operator, item) for operator in (*(f"{step.name}{part}" for part in _PARTS), *_read(step, operators))
-                ] + told
+            item = _ROLES.get(role, counters.ROWS_IN)
+            told = [*((operator, item) for operator in step.operators), (name, counters.OUT)]
             rates = [operators[operator][item] for operator, item in told if item in operators.get(operator, {})]
             if rates:
                 found[f"{step.kind} {step.name}", role] = f"{rates[0]:,.0f}/s"
     return found
 
 
-def operators_of(step: Step, operators: Iterable[str]) -> list[str]:
-    """Find the operators that count for a step; none for sources and sinks, which count nothing themselves."""
-    if step.kind in ("source", "sink"):
-        return []
-    operators = list(operators)
-    own = {f"{step.name}{ending}" for ending in _ENDINGS} | set(_read(step, operators))
-    return [operator for operator in operators if operator in own]
-
-
 def table_of(operator: str, tables: Collection[str]) -> str:
     """Find the table that an operator makes, without the reader that it runs for."""
     name = re.sub(r"(-answers)?(-for-.+)?$", "", operator)
     return name if operator not in tables and name in tables else operator
-
-
-def _read(step: Step, operators: Iterable[str]) -> list[str]:
-    """Find the operators that run a step for one of its readers."""
-    return [operator for operator in operators if operator.startswith((f"{step.name}-answers-for-", f"{step.name}-for-"))]

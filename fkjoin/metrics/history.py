@@ -95,7 +95,7 @@ class History:
         self._looked_ms: int | None = None
         """The last time at which it looked: what a batch reads came later, unless there was a lag."""
         self.lag: int | None = None
-        """The lag as it was last told."""
+        """The lag that was told last."""
 
     def add(self, point: Point) -> None:
         """Add a batch.  What is later than its end is forgotten: the clock went back."""

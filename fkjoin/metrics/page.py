@@ -15,7 +15,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from fkjoin.kafka.end_offsets import Silence
 from fkjoin.metrics import Metrics
-from fkjoin.metrics.flows import operators_of, rates_on_arrows, table_of
+from fkjoin.metrics.flows import rates_on_arrows, table_of
 from fkjoin.metrics.health import of_job, of_query
 from fkjoin.metrics.history import History
 from fkjoin.metrics.query_metrics import QueryMetrics
@@ -106,7 +106,7 @@ def _step(step: Step, operators: Mapping[str, None], snapshot: Mapping[str, Any]
         "id": f"{step.kind} {step.name}",
         "about": step.about,
         "facts": [*step.facts, *((f"stage {stage.name}", _runs(stage)) for stage in step.stages)],
-        "operators": operators_of(step, operators),
+        "operators": [operator for operator in step.operators if operator in operators],
         "topics": list(topics),
     }
 

@@ -14,7 +14,7 @@ from fkjoin.metrics.history import History, Point
 from fkjoin.stages import counters
 
 _RECENT, _REASONS = 50, 10
-SIZES = (counters.STATE_ROWS, counters.STATE_BYTES, counters.LOG_BYTES, counters.INDEX_BYTES)
+STATE_SIZES = (counters.STATE_ROWS, counters.STATE_BYTES, counters.LOG_BYTES, counters.INDEX_BYTES)
 """Sizes of state that an operator tells."""
 
 
@@ -55,9 +55,9 @@ class OperatorMetrics:
                 self.last_skips[item.removesuffix(counters.SKIPS)] = value
         self.skips.update(self.last_skips)
         self.stage_seconds.update(self.last_stage_seconds)
-        if (reporting := row.get(counters.BUCKETS) or 0) and reporting >= self.buckets:
+        if (reporting := row.get(counters.BUCKET_COUNT) or 0) and reporting >= self.buckets:
             self.buckets = reporting
-            self.sizes = {item: row[item] for item in SIZES}
+            self.sizes = {item: row[item] for item in STATE_SIZES}
         if (time := row.get(counters.STREAM_TIME)) is not None:
             self.stream_time_ms = time
         self.fan_out = max(self.fan_out, row.get(counters.FAN_OUT) or 0)

@@ -33,7 +33,7 @@ DEADLINE_S = 10.0
 """Seconds from a connection's beginning to its end."""
 LOOKS_S, LAST_S = 3.0, 2.0
 """The time in which an open page asks again, and the time for which the server stays for its last question."""
-HEAD_BYTES = 16 << 10
+MOST_HEAD_BYTES = 16 << 10
 """The most that a request's head may have."""
 
 _LAST_PORT = 65_535
@@ -163,7 +163,7 @@ class PageServer:
             self._loop.close()
 
     async def _serve(self) -> None:
-        server = await asyncio.start_server(self._connected, sock=self._socket, limit=HEAD_BYTES)
+        server = await asyncio.start_server(self._connected, sock=self._socket, limit=MOST_HEAD_BYTES)
         await self._stop.wait()
         server.close()
         while left := asyncio.all_tasks() - {asyncio.current_task()}:
@@ -191,11 +191,11 @@ class PageServer:
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         import h11
 
-        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
+        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=MOST_HEAD_BYTES)
         head = False
         try:
             while (event := connection.next_event()) is h11.NEED_DATA:
-                connection.receive_data(await reader.read(HEAD_BYTES))
+                connection.receive_data(await reader.read(MOST_HEAD_BYTES))
             if not isinstance(event, h11.Request):
                 return
             head = event.method == b"HEAD"
@@ -221,7 +221,7 @@ class PageServer:
         writer.write(connection.send(h11.EndOfMessage()) or b"")
         writer.write_eof()  # the client has all of it before it sees the end
         await writer.drain()
-        while await reader.read(HEAD_BYTES):
+        while await reader.read(MOST_HEAD_BYTES):
             pass
 
     def _answer(self, request: h11.Request, here: str) -> WebPage | _Refused:

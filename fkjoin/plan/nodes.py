@@ -153,7 +153,7 @@ class Aggregate:
 
 
 @dataclass(frozen=True, slots=True)
-class _Together:
+class _Union:
     """A table made of several tables with the same key."""
 
     name: str
@@ -176,7 +176,7 @@ class _Together:
 
 
 @dataclass(frozen=True, slots=True)
-class Cogroup(_Together):
+class Cogroup(_Union):
     """Several tables' rows by the same group, summed up side by side (KIP-150)."""
 
     tables: tuple[Aggregate, ...]
@@ -184,12 +184,12 @@ class Cogroup(_Together):
 
 
 @dataclass(frozen=True, slots=True)
-class Merge(_Together):
+class Merge(_Union):
     """Several tables with the same columns, one laid over the other; of a key that several have, the row of the first."""
 
 
 @dataclass(frozen=True, slots=True)
-class Derived:
+class View:
     """A table's rows, some of them left out, or changed one by one."""
 
     name: str
@@ -269,7 +269,7 @@ class FlatMap:
         return (self.table,)
 
 
-Node = Source | Join | KeyJoin | Aggregate | Cogroup | Merge | Derived | Children | FlatMap | Events | Enrich
+Node = Source | Join | KeyJoin | Aggregate | Cogroup | Merge | View | Children | FlatMap | Events | Enrich
 
 
 def generated_name(*facts: object) -> str:
@@ -311,14 +311,14 @@ def starts_over(node: Node) -> StartOver | None:
 
 def read_from(node: Node) -> Source | None:
     """Find the source whose changes an operator gets as they are read; None where another operator has seen them."""
-    while isinstance(node, Derived) and node.materialized is None:
+    while isinstance(node, View) and node.materialized is None:
         node = node.table
     return node if isinstance(node, Source) else None
 
 
 def join_below(node: Node) -> Join | None:
     """Find the join that ``node`` is, or whose rows it is made of one by one without keeping them."""
-    while isinstance(node, Derived) and node.materialized is None:
+    while isinstance(node, View) and node.materialized is None:
         node = node.table
     return node if isinstance(node, Join) else None
 

@@ -2,7 +2,7 @@
 
 A rule is a function from topology to topology.  It is given the operator that a topology ends in, whose inputs have been
 through the rules, and returns it with a verdict.  The verdict decides which stages the operator is made of, and ``describe()``
-shows it.  An operator that the rule is not for comes back as it was.  Besides the topology a rule knows two things:
+shows it.  An operator that the rule is not for comes back unchanged.  Besides the topology a rule knows two things:
 
 - ``off``: the rules that the session does not want, and why (``spark.settings.switched_off``);
 - ``obstacle``: what stands in the way in the operator's expressions, which only Spark's analyzer can tell; else None.
@@ -20,10 +20,10 @@ from fkjoin.plan import rules
 from fkjoin.plan.nodes import (
     Aggregate,
     Children,
-    Derived,
     Join,
     KeyJoin,
     Node,
+    View,
     join_below,
     periodic,
     reads_answers,
@@ -32,9 +32,9 @@ from fkjoin.plan.nodes import (
 from fkjoin.plan.rules import Verdict
 
 Off = Mapping[str, str]
-N = TypeVar("N", Join, Aggregate, Derived, Children)
+N = TypeVar("N", Join, Aggregate, View, Children)
 J = TypeVar("J", Join, KeyJoin)
-R = TypeVar("R", Join, KeyJoin, Aggregate, Derived, Children)
+R = TypeVar("R", Join, KeyJoin, Aggregate, View, Children)
 
 
 def joins_share_stages(join: Join, off: Off, obstacle: str | None = None) -> Join:
@@ -62,7 +62,7 @@ def aggregate_reads_answers(aggregate: Aggregate, off: Off, obstacle: str | None
     return _of_join(aggregate, table, rules.AGGREGATE_READS_ANSWERS, off, _no_answers(table, obstacle))
 
 
-def view_reads_answers(view: Derived, off: Off, obstacle: str | None = None) -> Derived:
+def view_reads_answers(view: View, off: Off, obstacle: str | None = None) -> View:
     """Put the resolve of a view of a join, on its way to a sink, in the place of the join's."""
     return _of_join(view, view.table, rules.VIEW_READS_ANSWERS, off, obstacle or _no_rows(view.table))
 
@@ -85,7 +85,7 @@ def answers_keep_what_is_read(node: N, off: Off, obstacle: str | None = None) ->
 def resolve_makes_rows(node: N, off: Off, obstacle: str | None = None) -> N:
     """Resolve makes the rows out of answers, and Spark none before it."""
     joiner = isinstance(node, Join) and node.joiner is not None and not shares_stages(node)
-    if not joiner and not (isinstance(node, Derived) and reads_answers(node)):
+    if not joiner and not (isinstance(node, View) and reads_answers(node)):
         return node
     return _with(node, rules.RESOLVE_MAKES_ROWS, off, obstacle)
 

@@ -15,6 +15,8 @@ class Running:
     """The kind of stage."""
     reader: str
     """Readers of its results, through further stages of the same table: other tables, or the end of the query."""
+    counted_as: str
+    """Name of the counters in the progress that have its own."""
 
     @property
     def store(self) -> str:

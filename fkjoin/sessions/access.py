@@ -10,6 +10,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 
 from fkjoin.errors import SessionError
 
+METRICS = "CollectMetrics"
+"""Name of the part of a plan that observes rows."""
+
 
 class Operator(NamedTuple):
     """A part of the plan that Spark runs."""
@@ -17,6 +20,8 @@ class Operator(NamedTuple):
     function: Any
     """Function that a stateful operator calls; None of other parts."""
     children: tuple[Operator, ...]
+    observed: str | None = None
+    """Name in the progress under which the part observes rows; None of other parts."""
 
 
 class UnreadableError(SessionError):

@@ -17,7 +17,7 @@ from pathlib import Path
 from fkjoin.errors import FkJoinError
 from fkjoin.sessions.java import OPTION_VARIABLES, quoted
 
-PLACE = "FKJOIN_CLASSES"
+ARCHIVE_PLACE = "FKJOIN_CLASSES"
 """The variable with another place for the file; empty: none is used."""
 
 _FLAGS = "-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit", "-Xshare"
@@ -25,7 +25,7 @@ _FLAGS = "-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit", "-Xshare"
 
 def place(environment: Mapping[str, str] = os.environ) -> Path | None:
     """Where the file is, or would be: in the Python environment, of whose PySpark it is; None where it is not wanted."""
-    given = environment.get(PLACE)
+    given = environment.get(ARCHIVE_PLACE)
     if given is None:
         return Path(sys.prefix) / "share" / "fkjoin" / "classes.jsa"
     return Path(given).absolute() if given else None
@@ -60,13 +60,13 @@ def make(program: Sequence[str]) -> Path:
     """
     file = place()
     if file is None:
-        raise FkJoinError(f"{PLACE} is empty, so that no classes are kept: unset it, or set it to the path of a file")
+        raise FkJoinError(f"{ARCHIVE_PLACE} is empty, so that no classes are kept: unset it, or set it to the path of a file")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="classes-", dir=file.parent) as folder:
             draft = Path(folder) / file.name
             # In place of what is there, which may name the file: a JVM cannot both begin with one and make one.
-            environment = os.environ | {PLACE: "", "SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={quoted(draft)}"}
+            environment = os.environ | {ARCHIVE_PLACE: "", "SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={quoted(draft)}"}
             # Until the last holder of the pipe is gone: the JVM, which writes the file when the program has ended.
             pipe = subprocess.PIPE
             run = subprocess.run(program, env=environment, stdout=pipe, stderr=subprocess.STDOUT, errors="replace", check=False)
@@ -77,5 +77,7 @@ def make(program: Sequence[str]) -> Path:
                 )
             draft.replace(file)
     except OSError as error:
-        raise FkJoinError(f"classes cannot be kept in {file}: {error}; set {PLACE} to a file that can be written") from error
+        raise FkJoinError(
+            f"classes cannot be kept in {file}: {error}; set {ARCHIVE_PLACE} to a file that can be written"
+        ) from error
     return file

@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException, PySparkRuntimeError
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import Column, DataFrame, SparkSession
 
-from fkjoin.sessions.access import Operator, UnreadableError
+from fkjoin.sessions.access import METRICS, Operator, UnreadableError
 from fkjoin.sessions.hadoop_settings import forget_sources
 from fkjoin.sessions.local_files import use_local_files
 from fkjoin.sessions.local_python import use_this_python
@@ -81,8 +81,9 @@ class Classic:
     def _operator(self, node: Any) -> Operator:
         if node.nodeName() in STATEFUL:
             return Operator(self.function(node), (self._operator(node.left()),))
-        children = node.children()
-        return Operator(None, tuple(self._operator(children.apply(place)) for place in range(children.size())))
+        children, observed = node.children(), str(node.name()) if node.nodeName() == METRICS else None
+        below = tuple(self._operator(children.apply(place)) for place in range(children.size()))
+        return Operator(None, below, observed)
 
     def function(self, node: Any) -> Any:
         """The function that this process has given to Spark."""

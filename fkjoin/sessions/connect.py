@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from fkjoin.sessions.access import Operator
+from fkjoin.sessions.access import METRICS, Operator
 from fkjoin.sessions.arrow_files import ArrowFiles, ArrowPath, WorkerFiles
 
 _MANY = 100_000
@@ -115,4 +115,6 @@ class Connect:
 def _operator(plan: Any) -> Operator:
     below = [getattr(plan, name, None) for name in ("_child", "other", "right")]  # a join's left one is its child
     function = plan._function._function._func if _STATEFUL in type(plan).__name__ else None
-    return Operator(function, tuple(_operator(one) for one in below if one is not None))
+    observed = plan._observation if type(plan).__name__ == METRICS else None
+    name = observed if observed is None or isinstance(observed, str) else str(observed._name)
+    return Operator(function, tuple(_operator(one) for one in below if one is not None), name)

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-PREFIX = "fkjoin-run-"
+FOLDER_PREFIX = "fkjoin-run-"
 
 _NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
 """Errors of a file system without locks."""
@@ -63,7 +63,7 @@ def held_folder() -> Iterator[Path]:
 
 def sweep(place: Path) -> None:
     """Remove the folders in ``place`` that no process holds: of this user, and of this machine, whose locks are seen."""
-    for path in place.glob(f"{PREFIX}*"):
+    for path in place.glob(f"{FOLDER_PREFIX}*"):
         with contextlib.suppress(OSError):  # it is in use, or gone
             if not _is_ours(path):
                 continue
@@ -77,7 +77,7 @@ def sweep(place: Path) -> None:
 def _is_ours(path: Path) -> bool:
     if sys.platform == "win32":
         return False
-    there, names = path.lstat(), path.name.removeprefix(PREFIX).split("-")
+    there, names = path.lstat(), path.name.removeprefix(FOLDER_PREFIX).split("-")
     if there.st_uid != os.getuid() or len(names) != 3:
         return False
     host, kernel = _machine()
@@ -112,7 +112,7 @@ def _make() -> _HeldFolder:
     place = Path(tempfile.gettempdir())
     sweep(place)
     while True:
-        path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{'-'.join(_machine())}-", dir=place))
+        path = Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{'-'.join(_machine())}-", dir=place))
         try:
             lock = _locked(path, wait=True)
         except FileNotFoundError:  # another process has swept it
@@ -121,7 +121,7 @@ def _make() -> _HeldFolder:
             path.rmdir()
             if error.errno not in _NO_LOCKS:
                 raise
-            return _HeldFolder(os.getpid(), Path(tempfile.mkdtemp(prefix=f"{PREFIX}unlocked-", dir=place)), None)
+            return _HeldFolder(os.getpid(), Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}unlocked-", dir=place)), None)
         if path.is_dir():  # nobody has swept it before it was locked
             return _HeldFolder(os.getpid(), path, lock)
         os.close(lock)

@@ -9,11 +9,11 @@ from pyspark.sql import DataFrame
 
 from fkjoin.sessions.access import is_connect
 
-Source = tuple[str, Mapping[str, str]]
+PlanSource = tuple[str, Mapping[str, str]]
 """The name that Spark gives a source's format, and its options, whose names are in lower case."""
 
 
-def sources_of(frame: DataFrame) -> list[Source]:
+def sources_of(frame: DataFrame) -> list[PlanSource]:
     """The sources that a streaming frame reads; none in a session without a JVM to ask."""
     if is_connect(frame.sparkSession):
         return []
@@ -30,7 +30,7 @@ def listed(items: Any) -> Iterator[Any]:
     return (items.apply(place) for place in range(items.size()))
 
 
-def source_of(node: Any) -> Source | None:
+def source_of(node: Any) -> PlanSource | None:
     """The source that a node of a plan streams; None of another node."""
     kind = node.nodeName()
     if kind == "StreamingRelation":

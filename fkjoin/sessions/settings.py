@@ -31,13 +31,13 @@ EXCLUDED = "spark.fkjoin.optimizer.excludedRules"
 RETENTION = "spark.fkjoin.mark.retention.ms"
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+CHECKPOINT_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 PARTITIONS = "spark.sql.shuffle.partitions"
 
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _REQUIRED = {
     PROVIDER: (_ROCKSDB, "transformWithState keeps its state in RocksDB only"),
-    FORMAT: ("2", "with format 1 a late task attempt can overwrite committed state"),
+    CHECKPOINT_FORMAT: ("2", "with format 1 a late task attempt can overwrite committed state"),
 }
 SHORT_LIVED = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 """For ``driver_extraJavaOptions`` of a local session that lives for a minute: in so short a time the JVM's optimizing

@@ -12,14 +12,14 @@ from pyspark.sql import SparkSession
 
 _T = TypeVar("_T")
 
-Kept: TypeAlias = dict[Callable[..., Any], Any]
+KeptSettings: TypeAlias = dict[Callable[..., Any], Any]
 """Settings, by the functions that read them."""
 
-_KEPT: ContextVar[Kept | None] = ContextVar("settings_of_call", default=None)
+_KEPT: ContextVar[KeptSettings | None] = ContextVar("settings_of_call", default=None)
 
 
 @contextlib.contextmanager
-def settings_of_call(kept: Kept | None = None) -> Iterator[Kept]:
+def settings_of_call(kept: KeptSettings | None = None) -> Iterator[KeptSettings]:
     """Keep the settings that are read within, and read none that is kept; calls within are of this one.
 
     ``kept``: the settings of the call that is repeated.

@@ -47,7 +47,7 @@ class Batch:
     packed: DataFrame
     """The table's encoded results of the batch; of a table without any, its frame."""
     began_ms: int | None = None
-    """Mark that tells the batch from another one of its number."""
+    """Milliseconds since 1970 that tell the batch from another one of its number."""
     set_backs: Mapping[str, int | None] = field(default_factory=dict)
     """Identities of the sinks' last set-backs when the query started, by the names under which they remember batches."""
 

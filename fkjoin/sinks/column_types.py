@@ -1,6 +1,6 @@
 """Arrow's types of a target's columns: whether they can hold all values of a table's columns.
 
-*Law*: where ``problems`` finds nothing, ``fitting`` rows have each value as it was, in the target's types; or a row has a
+*Law*: where ``problems`` finds nothing, ``fitting`` rows have each value unchanged, in the target's types; or a row has a
 null or a day that the target cannot have, and ``fitting`` says so.
 """
 

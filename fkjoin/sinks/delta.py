@@ -51,8 +51,8 @@ class Delta(TableSink):
     partition_by: Sequence[str] = ()
     optimize_every: int | None = None
     vacuum_every: int | None = None
-    _schema: pa.Schema = None
-    _key: tuple[str, ...] = ()
+    _schema: pa.Schema = field(default=None, init=False, repr=False)
+    _key: tuple[str, ...] = field(default=(), init=False, repr=False)
     _takes_events: ClassVar[bool] = True
 
     @property
@@ -73,7 +73,8 @@ class Delta(TableSink):
 
     def examine(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
         require_kinds("to_delta", spark_schema(schema))
-        once = replace(self, _schema=schema, _key=key)
+        once = replace(self)
+        once._schema, once._key = schema, key
         at_storage(self.place, lambda: once._prepare(schema, keep=False), 0.0)
 
     def prepare(self, schema: pa.Schema, key: tuple[str, ...]) -> None:

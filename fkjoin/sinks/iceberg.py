@@ -49,8 +49,8 @@ class Iceberg(TableSink):
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     evolve: bool = False
     retry_s: float = RETRY_S
-    _schema: pa.Schema = None
-    _key: tuple[str, ...] = ()
+    _schema: pa.Schema = field(default=None, init=False, repr=False)
+    _key: tuple[str, ...] = field(default=(), init=False, repr=False)
     _takes_events: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -22,7 +22,7 @@ from pyspark.sql.types import BinaryType, DataType, StructType
 from fkjoin.errors import FkJoinError, set_aside
 from fkjoin.sinks import RETRY_S, postgres_types
 from fkjoin.sinks.counts import LEFT_OUT, count
-from fkjoin.sinks.postgres_refusals import PLACE, Refused, unread, unwritten
+from fkjoin.sinks.postgres_refusals import ROW_PLACE, Refused, unread, unwritten
 from fkjoin.sinks.postgres_server import connect, mends, settings_of
 from fkjoin.sinks.postgres_values import spelled
 from fkjoin.sinks.retry import repeated
@@ -74,8 +74,8 @@ class Postgres(TableSink):
     dsn: str = field(repr=False)
     on_error: OnError = "fail"
     retry_s: float = RETRY_S
-    _columns: tuple[str, ...] = ()
-    _key: tuple[str, ...] = ()
+    _columns: tuple[str, ...] = field(default=(), init=False, repr=False)
+    _key: tuple[str, ...] = field(default=(), init=False, repr=False)
 
     def __post_init__(self) -> None:
         require_on_error(self.on_error)
@@ -244,7 +244,7 @@ class Postgres(TableSink):
 
     def _upserted(self, connection: Connection[Any], rows: pa.Table, alone: bool) -> Iterator[Refused]:
         """Insert or update the rows; those that are refused."""
-        rows = rows.append_column(PLACE, pa.array(range(rows.num_rows), pa.int64()))
+        rows = rows.append_column(ROW_PLACE, pa.array(range(rows.num_rows), pa.int64()))
         yield from unread(connection, rows, partial(self._copy, connection, deleted=False), self._key)
         if alone:  # before the rows come: another one may have what has to be unique
             same = SQL(" and ").join(SQL("target.{0} = kept.{0}").format(Identifier(name)) for name in self._key)
@@ -255,7 +255,7 @@ class Postgres(TableSink):
             connection.execute(self._upsert(first, end))
 
         def index() -> None:
-            connection.execute(SQL("create index on fkjoin_changes ({})").format(Identifier(PLACE)))
+            connection.execute(SQL("create index on fkjoin_changes ({})").format(Identifier(ROW_PLACE)))
 
         yield from unwritten(connection, rows, write, index, self._key)
 

@@ -21,7 +21,7 @@ from psycopg import Connection
 from fkjoin.sinks.postgres_server import OF_A_VALUE
 from fkjoin.sinks.postgres_values import spelled
 
-PLACE = "_fkjoin_place"
+ROW_PLACE = "_fkjoin_place"
 """A column more: which row of the batch it is."""
 
 _SHOWN = 60
@@ -35,7 +35,7 @@ where nspname = %s and relname = %s and conname = %s order by attnum
 
 Copy = Callable[[pa.Table], None]
 """Send rows, or some of their columns, to where nothing but types is looked at."""
-Write = Callable[[int, int], None]
+_Write = Callable[[int, int], None]
 """Write the rows of a batch from a place on to before another one."""
 
 
@@ -44,7 +44,7 @@ class Refused:
     """A row that a table cannot have."""
 
     row: dict[str, Any]
-    """Its columns, as they were to be written: whole numbers and truth values as such, all else as texts."""
+    """Its columns, as they should be written: whole numbers and truth values as such, all else as texts."""
     key: Sequence[str]
     columns: Sequence[str]
     """Several, where a check is about several; none where PostgreSQL does not say."""
@@ -84,7 +84,7 @@ def unread(connection: Connection[Any], rows: pa.Table, copy: Copy, key: Sequenc
 
 
 def unwritten(
-    connection: Connection[Any], rows: pa.Table, write: Write, index: Callable[[], None], key: Sequence[str]
+    connection: Connection[Any], rows: pa.Table, write: _Write, index: Callable[[], None], key: Sequence[str]
 ) -> Iterator[Refused]:
     """Write the rows but those that a constraint or an index of the table does not take.
 
@@ -99,7 +99,7 @@ def unwritten(
 
 def shown(rows: pa.Table) -> list[dict[str, Any]]:
     """The rows as they can stand in JSON: numbers that a JSON number may not be, times and all else are texts."""
-    columns = {name: _plain(spelled(rows[name])) for name in rows.column_names if name != PLACE}
+    columns = {name: _plain(spelled(rows[name])) for name in rows.column_names if name != ROW_PLACE}
     return pa.table(columns).to_pylist()
 
 
@@ -108,7 +108,7 @@ def _plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return values if pa.types.is_boolean(kind) or pa.types.is_integer(kind) else values.cast(pa.string())
 
 
-def _halved(connection: Connection[Any], first: int, end: int, work: Write) -> Iterator[tuple[int, psycopg.Error]]:
+def _halved(connection: Connection[Any], first: int, end: int, work: _Write) -> Iterator[tuple[int, psycopg.Error]]:
     """Do the work for all rows but those with which it fails: their places, and why."""
     error = _tried(connection, lambda: work(first, end)) if first < end else None
     if error is None:

@@ -1,7 +1,7 @@
 """A bounded look at a table: a query of its own reads the beginning of what the table is made of, and leaves nothing behind.
 
 The table is made again, from sources that are read a little at a time.  After each batch the rows that have been seen are those
-of the table of what has been read; the query ends when they are enough, or after ``BATCHES`` batches.
+of the table of what has been read; the query ends when they are enough, or after ``MOST_BATCHES`` batches.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from fkjoin.sinks.batches import Batch, started
 from fkjoin.spark.index_home import index_base
 from fkjoin.spark.schemas import arrow_schema
 
-BATCHES = 10
+MOST_BATCHES = 10
 """After so many a preview ends, with the rows that there are."""
 
 _OF_TOPICS = {"maxOffsetsPerTrigger": 10_000}
@@ -85,7 +85,7 @@ class _Rows:
                 self._rows[key] = rows.slice(place, 1)
                 more += not known
         self._batches += 1
-        if len(self._rows) >= self._n or self._batches == BATCHES:
+        if len(self._rows) >= self._n or self._batches == MOST_BATCHES:
             self.ended.set()
 
     @property

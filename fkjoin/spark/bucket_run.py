@@ -82,7 +82,7 @@ class BucketRun:
         if payloads or arrivals.any or ended:
             with self._opened() as store:
                 name = f"{spec.name}, bucket {bucket}"
-                guarded = GuardedStore(store, name, spec.marks) if state.validate else store
+                guarded = GuardedStore(store, name, spec.highwater_tags) if state.validate else store
                 if bucket == 0:  # the next operator's buckets wake up: one, and to be checked all
                     yield from ((woken, b"", None, 0) for woken in (bucket_ids(state.buckets) if state.validate else (0,)))
                 for tables in self._parts(payloads):

@@ -144,7 +144,7 @@ def _all_alike(data: pa.BinaryArray) -> _Group | None:
 
 
 def _by_schema(data: pa.BinaryArray) -> Iterator[_Group]:
-    """The ``schema`` parts.  Connect writes one in front, byte by byte the same as long as the table is as it was."""
+    """The ``schema`` parts.  Connect writes one in front, byte by byte the same as long as the table is unchanged."""
     wrapped = _true(pc.match_substring(data, '"payload"'))
     left = wrapped.copy()
     if not wrapped.all() or not len(data):

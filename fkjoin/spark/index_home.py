@@ -17,7 +17,7 @@ from pyspark import TaskContext
 
 from fkjoin.state.private import private_folder, write_private
 
-FILE = "checkpoint.json"
+HOME_FILE = "checkpoint.json"
 
 OWNER = "fkjoin.checkpoint"
 
@@ -50,9 +50,9 @@ def note_owner(indexes: Path) -> None:
 
 @cache
 def _note(indexes: Path, checkpoint: str) -> None:
-    file, text = indexes / FILE, json.dumps({"checkpoint": checkpoint, "host": socket.gethostname()})
+    file, text = indexes / HOME_FILE, json.dumps({"checkpoint": checkpoint, "host": socket.gethostname()})
     with contextlib.suppress(OSError):  # nothing but `prune` would miss it
         if not file.exists() or file.read_text(encoding="utf-8") != text:
-            draft = indexes / f".{FILE}.{os.getpid()}"
+            draft = indexes / f".{HOME_FILE}.{os.getpid()}"
             write_private(draft, text.encode())
             draft.replace(file)

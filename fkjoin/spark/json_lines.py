@@ -15,12 +15,11 @@ import pyarrow.compute as pc
 from fkjoin.codec.arrays import Bools
 from fkjoin.codec.expressions import Part
 from fkjoin.codec.json_read import PLAIN, Reading, read_objects, read_together
+from fkjoin.codec.rows import Path
 from fkjoin.errors import FormatError, set_aside
 from fkjoin.spark.packing import Batches, Pack
 
 _PATH = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
-Path = tuple[str, ...]
-
 BLANKS = " \t\r\n"
 """A line of nothing else is none."""
 NOT_TEXT = "not UTF-8"

@@ -32,7 +32,7 @@ def written(value: Column, kind: DataType) -> Column:
 
 
 def require_json(argument: str, schema: StructType) -> None:
-    """``TopologyError`` if a column, or something in it, would not come back from JSON as it was."""
+    """``TopologyError`` if a column, or something in it, would not come back from JSON unchanged."""
     require_kinds(argument, schema, DayTimeIntervalType, YearMonthIntervalType, *TIMES_OF_DAY)
     for name, kind in parts(schema):
         if isinstance(kind, MapType) and not isinstance(kind.keyType, StringType):

@@ -25,7 +25,7 @@ TIMES_OF_DAY: tuple[type[DataType], ...] = (types.TimeType,) if hasattr(types, "
 """Types of times of day, of which Spark has none before 4.1."""
 NESTED = (StructType, ArrayType, MapType)
 _EVERYWHERE = (BinaryType, BooleanType, DateType, NumericType, StringType, TimestampNTZType, TimestampType, *NESTED)
-"""Kinds of values that each place gives back as they were."""
+"""Kinds of values that each place gives back unchanged."""
 
 
 def parts(schema: StructType) -> Iterator[tuple[str, DataType]]:

@@ -1,4 +1,4 @@
-"""Names of columns: quoted for Spark, written out where a star stands for them, and refused where they cannot be told apart.
+"""Names of columns: quoted for Spark, written out where a ``*`` stands for them, and refused where they cannot be told apart.
 
 Spark and its Parquet reader compare names without case; so does everything here.
 """

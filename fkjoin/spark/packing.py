@@ -143,7 +143,7 @@ class PackRows:
         return table(JOINED, *rows)
 
 
-Messages = Callable[[pa.RecordBatch, Bytes], pa.Table]
+_Messages = Callable[[pa.RecordBatch, Bytes], pa.Table]
 """Rows and their encoded keys → messages."""
 
 
@@ -162,13 +162,13 @@ class Packs(Protocol):
     def start_over(self) -> StartOver | None: ...
 
 
-def packed_changes(batches: Batches, pack: Packs, messages: Messages) -> Batches:
+def packed_changes(batches: Batches, pack: Packs, messages: _Messages) -> Batches:
     """Envelopes, by key, of the ``messages`` that are made of rows."""
     settle()
     return releasing(_packed_changes(batches, pack, messages))
 
 
-def _packed_changes(batches: Batches, pack: Packs, messages: Messages) -> Batches:
+def _packed_changes(batches: Batches, pack: Packs, messages: _Messages) -> Batches:
     ids = bucket_ids(pack.buckets)
     yield envelopes([(bucket, b"") for bucket in (ids if pack.validate else (0,))])
     for batch in batches:

@@ -34,7 +34,7 @@ _LONGEST = 500
 _ADDRESS = re.compile(r" from <_io\.BytesIO object at 0x[0-9a-f]+>")
 """Words of fastavro's that are others at each attempt."""
 
-Change = Callable[[int, dict[str, Any]], None]
+_Change = Callable[[int, dict[str, Any]], None]
 """A function that changes what a record is, before its columns are made; the number is the record's place."""
 
 
@@ -47,7 +47,7 @@ class RegistryRecords:
     how: Reading
     """Units of what the schemas do not tell, and the zone of clocks that name none."""
 
-    def read(self, data: pa.BinaryArray, kind: pa.StructType, change: Change | None = None, silent: str = "") -> Read:
+    def read(self, data: pa.BinaryArray, kind: pa.StructType, change: _Change | None = None, silent: str = "") -> Read:
         """Read the members that the type has; what cannot be read is null in the row.
 
         ``silent``: a member whose name is not in the paths of problems.
@@ -64,7 +64,7 @@ class RegistryRecords:
         return Read(rows, ~there, problems)
 
     def _built(
-        self, group: _Records, kind: pa.StructType, change: Change | None, silent: str
+        self, group: _Records, kind: pa.StructType, change: _Change | None, silent: str
     ) -> tuple[Ints, pa.StructArray, pa.StringArray]:
         values = group.values
         if change is not None:

@@ -22,7 +22,7 @@ from fkjoin.spark.packing import Batches, Pack
 
 TAKEN = ("partition", "offset", "timestamp", "key", "value")
 """The columns of Spark's Kafka source that ``PackRecords`` takes."""
-PLACE = ("topic", "partition", "offset")
+RECORD_PLACE = ("topic", "partition", "offset")
 """Fields of a record's position, as Spark's Kafka source names them."""
 
 
@@ -141,7 +141,7 @@ class TopicRecords:
     def _placed(self, batch: pa.RecordBatch, rows: pa.StructArray) -> pa.StructArray:
         """The rows, with the position of each one's record."""
         topic = pa.repeat(pa.scalar(self.topic), batch.num_rows)
-        place = struct_of(dict(zip(PLACE, (topic, batch.column("partition"), batch.column("offset")), strict=True)))
+        place = struct_of(dict(zip(RECORD_PLACE, (topic, batch.column("partition"), batch.column("offset")), strict=True)))
         columns = dict(zip((field.name for field in rows.type), rows.flatten(), strict=True)) | {POSITION: place}
         return pa.StructArray.from_arrays(list(columns.values()), list(columns), mask=pc.is_null(rows))
 

@@ -1,4 +1,4 @@
-"""Packed results → records of a topic, without rows in the JVM, where their formats can be written here.
+"""Encoded results → records of a topic, without rows in the JVM, where their formats can be written here.
 
 What a writer makes of rows is what the expressions of ``fkjoin.kafka.formats`` make of them.
 """

@@ -12,7 +12,7 @@ ROWS_IN = "rows-in"
 NULL_KEY = "null-key-dropped"
 DEAD_LETTERS = "dead-letters"
 """Records that do not parse or have no key, and rows on which an expression or a function of the user's threw."""
-UNAVAILABLE = "unavailable"
+UNAVAILABLE_VALUES = "unavailable"
 """Changes that lack a value which the table does not have either."""
 STALE = "stale-dropped"
 """Changes and subscriptions not newer than what is remembered, and answers not above the highwater mark."""
@@ -26,7 +26,7 @@ IDEMPOTENT = "idempotent-update-skip"
 OUT = "out"
 """Results that are emitted."""
 INDEX_REBUILT = "index-rebuilt"
-"""Indexes that were built anew from their logs, as they were missing, or not as they were closed."""
+"""Indexes that were built anew from their logs, since they were missing, or other than when they were closed."""
 
 HIDDEN = "hidden-outputs"
 """Outputs of a flat map that another row's output under the same key hides, of the keys that a batch touched."""
@@ -46,7 +46,7 @@ ALL = (
     ROWS_IN,
     NULL_KEY,
     DEAD_LETTERS,
-    UNAVAILABLE,
+    UNAVAILABLE_VALUES,
     STALE,
     RESTARTS,
     ANSWERS,
@@ -60,13 +60,13 @@ OF_STAGES = {"owners": (HIDDEN,), "close": (LATE,), "enrich": (EVENTS_IN, WITHOU
 MOST_OF_STAGES = {"close": (STREAM_TIME,)}
 """Those of which the greatest value counts."""
 
-BUCKETS = "buckets"
+BUCKET_COUNT = "buckets"
 """The number of buckets that said how large they are, in the stages that an operator has."""
 STATE_ROWS = "state-rows"
 STATE_BYTES = "state-bytes"
 LOG_BYTES = "log-bytes"
 INDEX_BYTES = "index-bytes"
-SIZES = (BUCKETS, STATE_ROWS, STATE_BYTES, LOG_BYTES, INDEX_BYTES)
+SIZES = (BUCKET_COUNT, STATE_ROWS, STATE_BYTES, LOG_BYTES, INDEX_BYTES)
 
 SKIPS = "-skips"
 """The end of the name of a counter that has a stage's part of ``IDEMPOTENT``; the stage's name comes before it."""

@@ -1,7 +1,7 @@
 """Invariants of the stores, and checks of them after every batch: for ``validate=True``, tests and ``fkjoin state verify``.
 
 * A highwater mark never goes back: no record is replaced by one with an older version, and only tombstone markers (and
-  subscriptions that ended) are deleted.  What comes to a store in order needs no marks.
+  subscriptions that ended) are deleted.  What comes to a store in order needs no tombstone markers.
 * There is one subscription per live left row with a foreign key, and no other (in a fused join, after every batch).
 * A bucket's log and its index hold the same.
 """

@@ -50,7 +50,7 @@ from fkjoin.stages.retention import sweep
 from fkjoin.stages.slots import Slot, take_in
 from fkjoin.state import Store
 
-Parts = tuple[int, int]
+_Parts = tuple[int, int]
 """The number of parts of the left and of the right table's versions."""
 
 _CODEC = RowCodec(pa.schema([*bytes_codec(5).schema, ("left_ts", pa.int64()), ("right_ts", pa.int64())]))
@@ -70,7 +70,7 @@ class Sides(NamedTuple):
         """Tell which keys neither table has."""
         return ~valid(self.slots[0].row) & ~valid(self.slots[1].row)
 
-    def version(self, parts: Parts) -> Bytes:
+    def version(self, parts: _Parts) -> Bytes:
         """Versions of results: the left row's, then the right row's."""
         known = (pc.fill_null(slot.version, versions.absent(n)) for slot, n in zip(self.slots, parts, strict=True))
         return concat(*known)
@@ -95,7 +95,7 @@ def pair(
     count: Counters,
     make: Callable[[pa.Table], pa.Table],
     *,
-    parts: Parts,
+    parts: _Parts,
     now_ms: int,
     retention_ms: int,
     materialized: bool = False,
@@ -138,7 +138,7 @@ def answers_by_key(
     store: Store,
     count: Counters,
     *,
-    parts: Parts,
+    parts: _Parts,
     now_ms: int,
     retention_ms: int,
     in_order: Sequence[bool] = (),
@@ -158,7 +158,7 @@ def sides_of(bodies: Bytes) -> Sides:
     return Sides([Slot(*columns[0:2]), Slot(*columns[2:4])], columns[4], ts)
 
 
-def _taken(rows: pa.Table, store: Store, count: Counters, *, parts: Parts, now_ms: int, in_order: Sequence[bool]) -> _Batch:
+def _taken(rows: pa.Table, store: Store, count: Counters, *, parts: _Parts, now_ms: int, in_order: Sequence[bool]) -> _Batch:
     sweep(store, now_ms)
     number = column(rows, "number").to_numpy()
     for at, counter in enumerate(_NUMBERS):

@@ -156,6 +156,6 @@ def _whole(
     """Complete the rows of changes; those that lack values which no stored row has are dropped."""
     before = after(body_before, np.full(len(body_before), DIGEST_BYTES), valid(body_before))
     values, usable = complete(column(joined, "value"), code, before)
-    count[counters.UNAVAILABLE] += int((~usable).sum())
+    count[counters.UNAVAILABLE_VALUES] += int((~usable).sum())
     joined = joined.set_column(joined.schema.get_field_index("value"), "value", values)
     return joined.filter(pa.array(usable)), code[usable], chosen(version, usable)

@@ -28,7 +28,7 @@ from fkjoin.state import Store, prefix_range
 PASSED = "passed:"
 """The beginning of the name of a counter that says that a partition's end has passed; what else it says follows."""
 
-Ends = tuple[tuple[int, int], ...]
+_Ends = tuple[tuple[int, int], ...]
 """Partitions, and the offsets of the last records that each had at the start; those without any are left out."""
 
 
@@ -38,7 +38,7 @@ class StartOver:
 
     identity: bytes
     """The topic's: see ``versions.topic_identity``."""
-    ends: Ends
+    ends: _Ends
     """Empty where all have passed before the query's start."""
     slot: int | None = None
     """The number of the topic among the tables that a stage has in one store."""

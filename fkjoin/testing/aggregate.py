@@ -15,7 +15,7 @@ from fkjoin.folds.calls import Called, Starting
 from fkjoin.folds.fold import Fold
 from fkjoin.stages import Counters
 from fkjoin.testing.groups import GROUP, GroupKit
-from fkjoin.testing.kit import Change, Extractor, Result, Row, json_bytes, json_text, named_by
+from fkjoin.testing.kit import Change, Result, Row, RowExtractor, json_bytes, json_text, named_by
 
 
 @dataclass
@@ -51,7 +51,7 @@ class AggregateTest(GroupKit):
     {'c1': 5}
     """
 
-    group: Extractor
+    group: RowExtractor
     initializer: Any
     adder: Callable[[str, Row, Any], Any]
     subtractor: Callable[[str, Row, Any], Any]

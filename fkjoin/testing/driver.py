@@ -14,12 +14,12 @@ from fkjoin.checkpoint.python_values import rows_of
 from fkjoin.checkpoint.stores import kept_as
 from fkjoin.errors import FkJoinError, nearest
 from fkjoin.events import Enriched
-from fkjoin.lowering.driven import DrivenBatch, DrivenQuery, DrivenTopology
-from fkjoin.lowering.driven_inputs import Fed, fed
 from fkjoin.lowering.handle import planned_of
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, ROW, TS
 from fkjoin.stages import Counters
 from fkjoin.table import Table
+from fkjoin.testing.driven import DrivenBatch, DrivenQuery, DrivenTopology
+from fkjoin.testing.driven_inputs import Fed, fed
 from fkjoin.testing.driver_ends import EPOCH, MICROSECOND, DriverInput, DriverStore, TableChange
 from fkjoin.testing.kit import CRASH, DUPLICATE, REORDER, Sentinel
 
@@ -60,6 +60,9 @@ class Driver:
         self._letters: DrivenQuery | None = None
         self._waiting: list[tuple[str, Fed]] = []
         self.clear()
+
+    def __repr__(self) -> str:
+        return f"Driver[{self._lowered.name}; inputs: {', '.join(self._inputs)}]"
 
     def clear(self) -> None:
         """Forget everything: the driver is as new, but for the random numbers of ``REORDER``.

@@ -16,9 +16,9 @@ from fkjoin.checkpoint.python_values import rows_of
 from fkjoin.checkpoint.user_keys import encoded, fitting, key_parts
 from fkjoin.codec.arrays import BYTES
 from fkjoin.errors import FkJoinError, TopologyError, nearest
-from fkjoin.lowering.driven import DrivenStage
-from fkjoin.lowering.driven_inputs import Fed, Input
 from fkjoin.spark.schemas import arrow_schema
+from fkjoin.testing.driven import DrivenStage
+from fkjoin.testing.driven_inputs import Fed, Input
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 MICROSECOND = timedelta(microseconds=1)

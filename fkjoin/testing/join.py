@@ -16,9 +16,9 @@ from fkjoin.codec.messages import ANSWER, CHANGE, JOINED, RESULT, SUBSCRIPTION, 
 from fkjoin.stages import Counters, How, rekey, resolve, subscription
 from fkjoin.stages.invariants import live_subscriptions
 from fkjoin.stages.join_rows import matched, require_how
-from fkjoin.testing.kit import TIMES, Change, Extractor, Kit, Result, Row, json_bytes, named_by
+from fkjoin.testing.kit import TIMES, Change, Kit, Result, Row, RowExtractor, json_bytes, named_by
 
-Joiner = Callable[[Row, Row | None], Any]
+RowJoiner = Callable[[Row, Row | None], Any]
 
 _SOURCES = versions.identity("left"), versions.identity("right")
 
@@ -55,9 +55,9 @@ class JoinTest(Kit):
     {'left': {'customer': 'c1'}, 'right': {'name': 'Ada'}}
     """
 
-    extractor: Extractor
+    extractor: RowExtractor
     how: How = "inner"
-    joiner: Joiner | None = None
+    joiner: RowJoiner | None = None
     seed: int = 0
     table: dict[str, Any] = field(default_factory=dict)
     results: list[Result] = field(default_factory=list)

@@ -18,7 +18,7 @@ from fkjoin.stages import Counters
 from fkjoin.state import MemoryStore
 
 Row = dict[str, Any]
-Extractor = str | Callable[[str, Row], Any]
+RowExtractor = str | Callable[[str, Row], Any]
 
 TIMES: dict[str, Any] = {"now_ms": 0, "retention_ms": 24 * 60 * 60 * 1000}
 """The times that stages are told."""
@@ -199,7 +199,7 @@ class Kit(ABC):
                 self.table[key] = value
 
 
-def named_by(extractor: Extractor, change: Change, argument: str) -> str | None:
+def named_by(extractor: RowExtractor, change: Change, argument: str) -> str | None:
     """The key that a row names; None without a row."""
     if change.row is None:
         return None

@@ -221,7 +221,7 @@ def test_filter_and_map_values_send_what_changes_and_tombstones_of_what_leaves(s
     by_op = tens.group_by("tens", name="by-tens").count()
     assert [tuple(row)[:3] for row in run(by_op.changes, tmp_path / "by-tens").rows] == [(1.0, 1, "insert")]
     assert large.describe().split("\n")[8:] == [
-        "rows large  (on-change)",
+        "view large  (on-change)",
         "  of           orders",
         "  filter       amount >= 10",
         "  rule         workers-evaluate-steps fired",

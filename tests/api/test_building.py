@@ -23,7 +23,7 @@ from fkjoin.sessions.settings import (
     _DEFAULTS,
     _REQUIRED,
     BUCKETS,
-    FORMAT,
+    CHECKPOINT_FORMAT,
     PROVIDER,
     SHORT_LIVED,
     bucket_count,
@@ -172,10 +172,10 @@ def test_a_session_with_the_wrong_state_store_is_refused(spark: SparkSession) ->
     with pytest.raises(SessionError, match=r"providerClass is '.*HDFS.*', fkjoin needs '.*RocksDB.*Remove or change"):
         prepare(other)
     other.conf.set(PROVIDER, spark.conf.get(PROVIDER))
-    other.conf.set(FORMAT, "1")
+    other.conf.set(CHECKPOINT_FORMAT, "1")
     with pytest.raises(SessionError, match="checkpointFormatVersion is '1', fkjoin needs '2'"):
         prepare(other)
-    other.conf.set(FORMAT, "2")
+    other.conf.set(CHECKPOINT_FORMAT, "2")
     prepare(other)
     other.conf.set(BUCKETS, "many")
     with pytest.raises(SessionError, match=r"spark\.fkjoin\.buckets is 'many': it must be a whole number"):
@@ -220,7 +220,7 @@ def test_workers_have_settings_for_their_memory_unless_the_user_has_others(
 def test_a_plain_session_is_completed(spark: SparkSession, name: str, ours: str, theirs: str) -> None:
     other = spark.newSession()
     prepare(other)
-    assert other.conf.get(FORMAT) == "2"
+    assert other.conf.get(CHECKPOINT_FORMAT) == "2"
     assert int(other.conf.get("spark.sql.shuffle.partitions") or 0) == 2
     other.conf.unset(name)
     prepare(other)

@@ -232,7 +232,7 @@ def test_rows_come_change_and_go_from_batch_to_batch(spark: SparkSession, tmp_pa
 def test_a_preview_that_finds_nothing_ends(
     spark: SparkSession, tmp_path: Path, one_file_a_batch: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preview, "BATCHES", 2)
+    monkeypatch.setattr(preview, "MOST_BATCHES", 2)
     for number in range(4):
         write_orders(tmp_path, number, order(f"o{number}", "c1", 1.0, number + 1))
     nothing = orders_of(spark, tmp_path).filter("amount > 1").preview()

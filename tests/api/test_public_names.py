@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pydoc
 import re
 import subprocess
 import sys
+from dataclasses import fields, is_dataclass
+from types import FunctionType
 from typing import Any
 
 import pytest
 
 import fkjoin
+from fkjoin import kafka, sinks
+from fkjoin.events import Enriched
+from fkjoin.grouped import Grouped
 from tests.support.places import ROOT
 from tests.support.reference import reference
 
@@ -65,3 +71,43 @@ def test_help_shows_what_is_public() -> None:
     shown = set(re.findall(r"^ \|  (\w+)(?:\(|$)", text, re.MULTILINE))
     public_names = {name for name in shown if not name.startswith("__")}
     assert public_names - {"Table"} == set(public(fkjoin.Table))
+
+
+def exported() -> dict[str, type]:
+    """Classes that users meet, by name."""
+    places = [fkjoin, *(importlib.import_module(f"fkjoin.{module}") for module in MODULES)]
+    offered = [getattr(place, name) for place in places for name in public(place)]
+    return {one.__name__: one for one in (*offered, Grouped, Enriched) if inspect.isclass(one)}
+
+
+CLASSES = exported()
+MADE_BY_METHODS = {"Grouped", "Table", "Enriched"}
+"""Classes that users do not make, and that say nothing of how."""
+MADE_BY_THE_DRIVER = {"DriverInput", "DriverStore"}
+ENGINES = {name for module in (kafka, sinks) for name in module.__all__}
+"""Formats and sinks, whose methods the engine calls; ``Format`` and ``Sink`` document them."""
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_what_users_meet_shows_nothing_of_its_inside(name: str) -> None:
+    of = CLASSES[name]
+    if is_dataclass(of):
+        inner = [field for field in fields(of) if field.name.startswith("_")]
+        assert not of.__dataclass_params__.repr or [field.name for field in inner if field.repr] == []
+        assert name in MADE_BY_THE_DRIVER or [field.name for field in inner if field.init] == []
+    if name in MADE_BY_METHODS:
+        assert not inspect.signature(of).parameters
+    ours = [one for home in of.__mro__ if home.__module__.startswith("fkjoin") for one in vars(home).items()]
+    methods = {title: one for title, one in ours if isinstance(one, classmethod | property | FunctionType)}
+    assert name in ENGINES or [title for title in methods if not title.startswith("_") and not getattr(of, title).__doc__] == []
+
+
+def test_a_class_that_users_keep_has_a_repr_that_says_what_it_is() -> None:
+    bases = {"Format", "Sink", "TableSink", "SinkContract"}
+    """Classes to be implemented or inherited from."""
+    assert {name for name, of in CLASSES.items() if of.__repr__ is object.__repr__} - bases == set()
+    assert repr(sinks.Parquet("lake/joined")) == "Parquet(path='lake/joined')"
+    watched = fkjoin.metrics.Metrics()
+    assert repr(watched) == "Metrics[queries: none]"
+    watched._start("sink-out")
+    assert repr(watched) == "Metrics[queries: sink-out]"

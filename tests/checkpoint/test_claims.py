@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from fkjoin import QueryError, Table, TopologyError
 from fkjoin.checkpoint import claim as of_claims
-from fkjoin.checkpoint.claim_files import FILE
+from fkjoin.checkpoint.claim_files import CLAIM_FILE
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks import Parquet
 from tests.support.orders import History, tables
@@ -51,7 +51,7 @@ def test_a_checkpoint_that_another_process_uses_is_refused_by_every_call(
 ) -> None:
     (tmp_path / "ck").mkdir()
     owner = json.dumps({"host": socket.gethostname(), "process": another.pid})
-    claim = tmp_path / "ck" / f"{FILE}.1"
+    claim = tmp_path / "ck" / f"{CLAIM_FILE}.1"
     claim.write_text(owner)
     about: Any = {"checkpoint": tmp_path / "ck", "trigger": {"availableNow": True}}
     calls: list[Callable[[], Any]] = [
@@ -70,12 +70,12 @@ def test_a_checkpoint_that_another_process_uses_is_refused_by_every_call(
     another.wait(30)
     calls[0]().awaitTermination()
     ended()
-    assert [file.read_text() for file in claim.parent.glob(f"{FILE}*")] == [""]
+    assert [file.read_text() for file in claim.parent.glob(f"{CLAIM_FILE}*")] == [""]
 
 
 def test_a_query_holds_its_claim_until_it_is_stopped_and_may_be_started_again_at_once(orders: Table, tmp_path: Path) -> None:
     def claim() -> str:
-        (file,) = (tmp_path / "ck").glob(f"{FILE}*")
+        (file,) = (tmp_path / "ck").glob(f"{CLAIM_FILE}*")
         return file.read_text()
 
     for _ in range(2):
@@ -98,7 +98,7 @@ def test_a_query_that_fails_or_does_not_start_gives_up_its_claim(orders: Table, 
     with pytest.raises(StreamingQueryException, match="disk is full"):
         orders.to(Memory("disk", {0}), checkpoint=tmp_path / "ck", trigger={"availableNow": True}).awaitTermination()
     ended()
-    assert (tmp_path / "ck" / f"{FILE}.1").read_text() == ""
+    assert (tmp_path / "ck" / f"{CLAIM_FILE}.1").read_text() == ""
     with pytest.raises(TopologyError, match="on s3a"):
         orders.to_parquet("s3a://bucket/out", checkpoint=tmp_path / "new")
     assert not (tmp_path / "new").exists()
@@ -111,10 +111,10 @@ def test_two_at_a_time_in_one_session_are_as_spark_has_it(orders: Table, tmp_pat
     with contextlib.suppress(StreamingQueryException):
         first.awaitTermination()
     assert second.isActive
-    assert (tmp_path / "ck" / f"{FILE}.1").read_text()
+    assert (tmp_path / "ck" / f"{CLAIM_FILE}.1").read_text()
     second.stop()
     ended()
-    assert (tmp_path / "ck" / f"{FILE}.1").read_text() == ""
+    assert (tmp_path / "ck" / f"{CLAIM_FILE}.1").read_text() == ""
 
 
 def test_a_second_query_of_a_name_and_a_checkpoint_without_a_name_are_refused(orders: Table, tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_second_query_of_a_name_and_a_checkpoint_without_a_name_are_refused(or
         with pytest.raises(FkJoinError, match=r"^query_name: a query called orders runs in this session already: stop"):
             orders.to_parquet(tmp_path / f"out{other}", checkpoint=tmp_path / f"ck{other}")
     assert first.isActive
-    assert (tmp_path / "ck" / f"{FILE}.1").read_text(), "its claim stays"
+    assert (tmp_path / "ck" / f"{CLAIM_FILE}.1").read_text(), "its claim stays"
     orders.to_parquet(tmp_path / "out2", checkpoint=tmp_path / "ck2", query_name="another").stop()
     first.stop()
     orders.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck").stop()
@@ -140,7 +140,7 @@ def test_a_query_whose_claim_another_process_took_over_stops_and_says_so(
     """As a driver finds it that stood still, or that could not reach the storage for a minute."""
     monkeypatch.setattr(of_claims, "RENEWED_EVERY_S", 0.1)
     query = orders.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck", query_name="slow")
-    (tmp_path / "ck" / f"{FILE}.2").write_text('{"host": "elsewhere", "process": 7}')
+    (tmp_path / "ck" / f"{CLAIM_FILE}.2").write_text('{"host": "elsewhere", "process": 7}')
     says = (
         r"^query slow failed: process 7 on elsewhere has taken over the claim on checkpoint .*ck\n"
         r"where: checkpoint .*ck\nwhat to do: let one process have the checkpoint: "
@@ -150,4 +150,4 @@ def test_a_query_whose_claim_another_process_took_over_stops_and_says_so(
     assert not query.isActive
     assert isinstance(query.exception(), QueryError)
     ended()
-    assert (tmp_path / "ck" / f"{FILE}.2").read_text(), "it is the other's"
+    assert (tmp_path / "ck" / f"{CLAIM_FILE}.2").read_text(), "it is the other's"

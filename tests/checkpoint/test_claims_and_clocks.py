@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from fkjoin.checkpoint import claim, claim_files
 from fkjoin.checkpoint.claim import claimed, require_held
-from fkjoin.checkpoint.claim_files import FILE, ClaimFiles
+from fkjoin.checkpoint.claim_files import CLAIM_FILE, ClaimFiles
 from fkjoin.errors import FkJoinError
 from fkjoin.sessions.arrow_files import ArrowFiles, ArrowPath, WorkerFiles
 
@@ -74,7 +74,7 @@ class Other:
     def renew(self) -> None:
         """By a clock of its own, which goes back."""
         self.hour -= 1
-        file = Path(self.files.place.partition(":")[2]) / f"{FILE}.{self.number}"
+        file = Path(self.files.place.partition(":")[2]) / f"{CLAIM_FILE}.{self.number}"
         os.utime(file, (self.hour * 3600 + 1e9,) * 2)
 
 
@@ -150,7 +150,7 @@ def test_a_claim_that_is_given_up_meanwhile_is_taken_at_once(tmp_path: Path, clo
 @pytest.mark.parametrize("text", ['{"host": "elsew', "5", '{"process": 5}'])
 def test_a_claim_whose_owner_was_killed_while_it_was_written_lapses_too(tmp_path: Path, clock: Clock, text: str) -> None:
     """Nobody knows whose it is."""
-    (tmp_path / f"{FILE}.3").write_text(text)
+    (tmp_path / f"{CLAIM_FILE}.3").write_text(text)
     begun = clock.now
     with claimed(SPARK, str(tmp_path)):
         assert 60 <= clock.now - begun <= 61
@@ -195,7 +195,7 @@ def test_many_that_begin_at_once_do_not_overwrite_each_other(tmp_path: Path) -> 
         assert newest is not None
         assert (newest.number, newest.said) == (number, f"{winner}".encode())
         won.clear()
-    assert [path.name for path in tmp_path.iterdir()] == [f"{FILE}.19"]
+    assert [path.name for path in tmp_path.iterdir()] == [f"{CLAIM_FILE}.19"]
 
 
 def test_one_that_comes_with_an_old_number_does_not_hold_it(tmp_path: Path) -> None:
@@ -264,14 +264,14 @@ def test_an_owner_whose_checkpoint_was_restored_and_started_elsewhere_has_lost_i
         Other(tmp_path, socket.gethostname(), os.getpid(), machine=claim._machine())
     with claimed(SPARK, str(tmp_path)) as held:
         held.queries.append(cast(Any, query))
-        (tmp_path / f"{FILE}.{held.number}").unlink()
-        (tmp_path / f"{FILE}.1").write_text("" if held.files.local else "{}")
+        (tmp_path / f"{CLAIM_FILE}.{held.number}").unlink()
+        (tmp_path / f"{CLAIM_FILE}.1").write_text("" if held.files.local else "{}")
         other = Other(tmp_path)
         if not goes_on:
             other.files.give_up(other.number)
         held.renew()
         assert query.ended
-    assert (tmp_path / f"{FILE}.2").exists()
+    assert (tmp_path / f"{CLAIM_FILE}.2").exists()
 
 
 def test_a_batch_is_not_done_when_its_process_stood_still_and_has_lost_the_claim(tmp_path: Path, clock: Clock) -> None:
@@ -312,7 +312,7 @@ def test_one_of_two_that_an_object_store_let_make_the_same_file_stops(tmp_path: 
 
 def test_a_claim_that_somebody_has_deleted_or_emptied_is_written_again(tmp_path: Path) -> None:
     with claimed(SPARK, str(tmp_path)) as held:
-        file = tmp_path / f"{FILE}.{held.number}"
+        file = tmp_path / f"{CLAIM_FILE}.{held.number}"
         for spoil in (file.unlink, lambda: file.write_text("" if held.files.local else "{}")):
             spoil()
             assert holder(tmp_path) == {}
@@ -327,7 +327,7 @@ def test_a_process_of_this_machine_is_asked_whether_it_lives(
     """The number of a process says nothing in another space of processes, such as another container with this host's name."""
     here, host, begun = {"machine": claim._machine()}, socket.gethostname(), clock.now
     other = Other(tmp_path, host, another.pid, **here)
-    clock.now = (tmp_path / f"{FILE}.{other.number}").stat().st_mtime
+    clock.now = (tmp_path / f"{CLAIM_FILE}.{other.number}").stat().st_mtime
     clock.each_second = other.renew
     with pytest.raises(FkJoinError, match=f"in use by process {another.pid} on {host}"):
         claimed(SPARK, str(tmp_path)).__enter__()
@@ -346,8 +346,8 @@ def test_a_process_of_this_machine_is_asked_whether_it_lives(
 
 def test_a_claim_of_an_older_release_is_one(tmp_path: Path, clock: Clock) -> None:
     """Its file has no number, and it does not say what its machine is."""
-    (tmp_path / FILE).write_text(json.dumps({"host": "elsewhere", "process": 7}))
+    (tmp_path / CLAIM_FILE).write_text(json.dumps({"host": "elsewhere", "process": 7}))
     begun = clock.now
     with claimed(SPARK, str(tmp_path)):
         assert clock.now - begun >= 60
-        assert [path.name for path in tmp_path.iterdir()] == [f"{FILE}.1"]
+        assert [path.name for path in tmp_path.iterdir()] == [f"{CLAIM_FILE}.1"]

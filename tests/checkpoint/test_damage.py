@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from fkjoin import FkJoinError
 from fkjoin.checkpoint import claim
 from fkjoin.checkpoint.claim import claimed
-from fkjoin.checkpoint.claim_files import FILE
+from fkjoin.checkpoint.claim_files import CLAIM_FILE
 from fkjoin.checkpoint.damage import check_logs, explain
 from fkjoin.checkpoint.upkeep import verify
 from tests.support.golden import CHECKPOINTS, unpack
@@ -101,7 +101,7 @@ def test_a_claim_is_refused_while_its_owner_lives(spark: SparkSession, tmp_path:
     (tmp_path / "metadata").touch()
     other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     owner = {"host": socket.gethostname(), "process": other.pid}
-    (tmp_path / FILE).write_text(json.dumps(owner))
+    (tmp_path / CLAIM_FILE).write_text(json.dumps(owner))
     with pytest.raises(FkJoinError, match=f"in use by process {other.pid} on .*: stop that job first"):
         claimed(spark, str(tmp_path)).__enter__()
     other.kill()
@@ -109,8 +109,8 @@ def test_a_claim_is_refused_while_its_owner_lives(spark: SparkSession, tmp_path:
     for number in (1, 2):
         with claimed(spark, str(tmp_path)) as held:
             assert held.number == number
-            assert json.loads((tmp_path / f"{FILE}.{number}").read_text())["process"] == os.getpid()
-        assert (tmp_path / f"{FILE}.{number}").read_text() == "", "it is nobody's"
+            assert json.loads((tmp_path / f"{CLAIM_FILE}.{number}").read_text())["process"] == os.getpid()
+        assert (tmp_path / f"{CLAIM_FILE}.{number}").read_text() == "", "it is nobody's"
 
 
 @pytest.mark.spark
@@ -119,7 +119,7 @@ def test_a_claim_is_renewed_and_whole_whenever_its_owner_is_killed(
 ) -> None:
     monkeypatch.setattr(claim, "RENEWED_EVERY_S", 0.02)
     (tmp_path / "metadata").touch()
-    file = tmp_path / f"{FILE}.1"
+    file = tmp_path / f"{CLAIM_FILE}.1"
     deadline = time.monotonic() + 20
 
     def waiting() -> bool:

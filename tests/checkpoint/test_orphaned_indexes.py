@@ -43,7 +43,7 @@ def found(spark: SparkSession, job: Path) -> indexes.Found:
 
 
 def note(job: Path) -> Path:
-    (file,) = (job / "index").glob(f"*/{index_home.FILE}")
+    (file,) = (job / "index").glob(f"*/{index_home.HOME_FILE}")
     return file
 
 
@@ -96,7 +96,7 @@ def test_an_index_of_which_too_little_is_known_stays(spark: SparkSession, tmp_pa
     folder = tmp_path / "index" / "query"
     folder.mkdir(parents=True)
     if written is not None:
-        (folder / index_home.FILE).write_text(json.dumps(written))
+        (folder / index_home.HOME_FILE).write_text(json.dumps(written))
     one = found(spark, tmp_path)
     assert one.fate == "unknown"
     assert one.why.startswith(why)

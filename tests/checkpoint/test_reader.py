@@ -24,7 +24,7 @@ from fkjoin.checkpoint import reader as reader_module
 from fkjoin.checkpoint import replica, user_keys
 from fkjoin.checkpoint.entries import StoredRows
 from fkjoin.checkpoint.python_values import rows_of
-from fkjoin.checkpoint.spark_formats import Place, changes_of, key_of, place_of
+from fkjoin.checkpoint.spark_formats import LogPlace, changes_of, key_of, place_of
 from fkjoin.spark.buckets import bucket_ids
 from fkjoin.state import CorruptLogError
 from fkjoin.state.segments import Meta
@@ -112,6 +112,7 @@ def test_checkpoints_of_older_releases_and_each_kind_of_store_are_read(
     if materialized == "both":  # customers without orders come later, by the merge
         wanted = {key: one for key, one in wanted.items() if one["n"]}
     with StateReader(checkpoint, materialized) as reader:
+        assert repr(reader) == f"StateReader[{materialized} of {checkpoint}]"
         found = reader.get_many([*wanted, "nobody" if isinstance(next(iter(wanted)), str) else 10_000])
         assert found.pop() is None
         for key, one in zip(wanted, found, strict=True):
@@ -445,9 +446,9 @@ def test_a_segment_of_another_attempt_is_refused(query: SavedQuery) -> None:
 
 
 def test_records_of_another_form_are_refused() -> None:
-    for place in (Place(7, None), Place(7, 1 << 40)):
+    for place in (LogPlace(7, None), LogPlace(7, 1 << 40)):
         assert place_of(key_of(3, place)) == place
-    key = key_of(3, Place(1, 2))
+    key = key_of(3, LogPlace(1, 2))
     for wrong in (key[:-1], key[:2] + b"\x20" + key[3:], b"", bytes(19)[:-1]):
         with pytest.raises(FormatError, match="that is not one of a change log"):
             place_of(wrong)

@@ -207,7 +207,7 @@ def test_folders_of_other_machines_and_users_are_left(tmp_path: Path, monkeypatc
         "a pipe": f"{host}-{kernel}-pipe",
         "a link": f"{host}-{kernel}-link",
     }
-    places = {what: tmp_path / f"{own_folder.PREFIX}{name}" for what, name in names.items()}
+    places = {what: tmp_path / f"{own_folder.FOLDER_PREFIX}{name}" for what, name in names.items()}
     os.mkfifo(places["a pipe"])
     for what, path in places.items():
         if what == "a link":
@@ -367,7 +367,7 @@ print(first._jvm.java.lang.System.getProperty("java.io.tmpdir"), *first._jvm.org
     assert run.returncode == 0, run.stderr[-3000:]
     assert run.stdout.split() == [str(theirs), str(local)]
     for _ in range(600):  # the JVM ends a little later
-        if not list((tmp_path / "tmp").glob(f"{own_folder.PREFIX}*")):
+        if not list((tmp_path / "tmp").glob(f"{own_folder.FOLDER_PREFIX}*")):
             return
         time.sleep(0.1)
     raise AssertionError(list((tmp_path / "tmp").iterdir()))

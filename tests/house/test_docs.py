@@ -20,6 +20,7 @@ from fkjoin.jobs.job_file import json_schema, read_job
 from fkjoin.jobs.job_sections import FormatSection
 from tests.support.documents import FENCE, blocks, check_printed, check_tutorial, program
 from tests.support.places import ROOT
+from tests.support.rooms import MODULES
 from tests.support.sampling import EVERY
 from tests.support.sessions import short_lived
 from tools import site_pages
@@ -196,6 +197,25 @@ def test_documents_keep_to_the_names_of_the_glossary(path: Path) -> None:
 def test_messages_keep_to_the_names_of_the_glossary() -> None:
     used = {(words, message.text) for words in NOT_USED for message in raised() if re.search(rf"\b{words}\b", message.text)}
     assert used == set()
+
+
+OF_SINKS = {"Mark"}
+"""A batch as a sink remembers it: neither of the marks in the glossary."""
+
+
+def test_docstrings_and_classes_keep_to_the_names_of_the_glossary() -> None:
+    found: list[tuple[str, int, str, str]] = []
+    for module, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            texts = []
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+                texts.append(" ".join(re.sub(r"``[^`]*``", "", node.value.value).split()))
+            if isinstance(node, ast.ClassDef) and node.name not in OF_SINKS:
+                texts.append(" ".join(re.findall(r"[A-Z]?[a-z]+", node.name)))
+            for words in (*NOT_USED, *(["derived"] if isinstance(node, ast.ClassDef) else [])):
+                found += [(module, node.lineno, words, text) for text in texts if re.search(rf"\b{words}\b", text, re.I)]
+    assert len(MODULES) > 100
+    assert found == []
 
 
 def test_the_glossary_has_the_names_that_documents_keep_to() -> None:

@@ -114,7 +114,7 @@ def other_operators(shop: Shop) -> None:
 def in_use(shop: Shop) -> None:
     (shop.folder / "ck").mkdir()
     owner = {"host": "elsewhere", "process": 1, "machine": claim._machine()}
-    (shop.folder / "ck" / f"{claim_files.FILE}.1").write_text(json.dumps(owner))
+    (shop.folder / "ck" / f"{claim_files.CLAIM_FILE}.1").write_text(json.dumps(owner))
     shop.run(shop.joined())
 
 
@@ -416,7 +416,7 @@ def test_what_a_check_calls_fine_does_start(shop: Shop, fkjoin_here: Callable[..
             with pytest.raises(FkJoinError) as found:
                 fkjoin_here(*call, text)
             assert says in str(found.value).replace(str(shop.folder), "FOLDER"), new
-    claim = shop.folder / "checkpoint" / f"{claim_files.FILE}.1"
+    claim = shop.folder / "checkpoint" / f"{claim_files.CLAIM_FILE}.1"
     claim.parent.mkdir()
     claim.write_text(json.dumps({"host": socket.gethostname(), "process": os.getppid()}))
     for call in (["run", "--check"], ["run"]):

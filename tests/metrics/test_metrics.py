@@ -203,26 +203,29 @@ def test_what_flows_is_written_on_the_arrows(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("fkjoin.metrics.time.time", lambda: FIRST)
     metrics = Metrics()
     metrics.take(progress(0), "sink-out")
-    join = Step("fk_join", "joined", "inner", (("left", "orders"), ("right", "customers")), (), ())
-    view = Step("rows", "large", "", (("of", "joined"),), (), ())
+    counted = ("joined-rekey", "joined-subscription", "joined", "joined-answers-for-sums")
+    stages = tuple(Stage(name, "id", f"joined-{name}", counted_as=(name,)) for name in counted)
+    join = Step("fk_join", "joined", "inner", (("left", "orders"), ("right", "customers")), (), stages)
+    view = Step("view", "large", "", (("of", "joined"),), (), ())
     sinks = [Step("sink", name, "/out", (("of", name),), (), ()) for name in ("joined", "unknown")]
     steps = [join, view, *sinks]
     assert rates_on_arrows(steps, metrics.snapshot()) == {
         ("fk_join joined", "left"): "180/s",
         ("fk_join joined", "right"): "20/s",
-        ("rows large", "of"): "100/s",
+        ("view large", "of"): "100/s",
         ("sink joined", "of"): "100/s",
     }
     summed = {"sums-regroup": {"rows-in": 5.0}, "sums": {"rows-in": 4.0, "out": 1.0}}
     merged = {"q": {"rates": {"joined-answers-for-sums": {"left-in": 7.0}, **summed}}}
-    sums = Step("aggregate", "sums", "", (("of", "joined"),), (), ())
+    regroup = Stage("regroup", "id", "sums-regroup", counted_as=("sums-regroup",))
+    aggregate = Stage("aggregate", "group", "sums-aggregate", counted_as=("sums",))
+    sums = Step("aggregate", "sums", "", (("of", "joined"),), (), (regroup, aggregate))
     assert rates_on_arrows([join, sums], merged) == {
         ("fk_join joined", "left"): "7/s",
         ("aggregate sums", "of"): "5/s",
     }
-    star = Step(
-        "fk_join", "all", "inner", (("left", "joined"), ("right", "regions")), (), (Stage("scatter", "id", "all-scatter"),)
-    )
+    scatter = Stage("scatter", "id", "all-scatter", counted_as=("all", "all-for-sums"))
+    star = Step("fk_join", "all", "inner", (("left", "joined"), ("right", "regions")), (), (scatter,))
     rates = {"all": {"left-in": 6.0, "right-in": 5.0}}
     assert rates_on_arrows([star], {"q": {"rates": rates}}) == {("fk_join all", "left"): "6/s"}, "of all right tables together"
     narrow = {"all-for-sums": {"left-in": 6.0}}

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from fkjoin.metrics import Listener, Metrics, progress_since
-from fkjoin.metrics.flows import operators_of
 from fkjoin.metrics.page import ShownJob, history, status
 from fkjoin.plan.describe.steps import Stage, Step
 from fkjoin.sinks import counts
@@ -22,7 +21,8 @@ from tests.support.sink_counts import forget_counts
 
 ORDERS = Step("source", "orders", "", (), (("from", "Kafka topic orders, by offset"),), ())
 CUSTOMERS = Step("source", "customers", "", (), (("from", "stream of name, orders_made"),), ())
-JOINED = Step("fk_join", "joined", "inner", (("left", "orders"), ("right", "customers")), (("foreign key", "x"),), ())
+STAGES = (Stage("rekey", "id", "joined-rekey", subtopologies=(1,), counted_as=("joined",)),)
+JOINED = Step("fk_join", "joined", "inner", (("left", "orders"), ("right", "customers")), (("foreign key", "x"),), STAGES)
 SINK = Step("sink", "joined", "topic out", (("of", "joined"),), (), ())
 FIRST_MS = 1_767_225_600_000
 """The beginning of the first batch."""
@@ -142,22 +142,25 @@ def test_a_step_says_for_whom_its_stages_run() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("operator", "counts_for_it"),
-    [
-        ("joined", True),
-        ("joined-rekey", True),
-        ("joined-pace", True),
-        ("joined-answers", True),
-        ("joined-answers-for-sums", True),
-        ("joined-for-sums", True),
-        ("joined-twice", False),
-        ("sums", False),
-    ],
-)
-def test_operators_of_a_step(operator: str, counts_for_it: bool) -> None:
-    step = Step("fk_join", "joined", "", (), (), (Stage("rekey", "id", "joined-rekey"),))
-    assert operators_of(step, [operator]) == [operator] * counts_for_it
+def test_the_operators_of_a_step_are_those_of_its_stages_whatever_they_are_called() -> None:
+    """A table may be called as an operator that runs for a reader would be."""
+    metrics = Metrics()
+    about = json.loads(progress(0).json)
+    names = ("joined", "joined-rekey", "joined-answers-for-sums", "joined-for-eu")
+    about["observedMetrics"] = {counters.metrics_name(name): about["observedMetrics"]["fkjoin:joined"] for name in names}
+    metrics.take(SimpleNamespace(json=json.dumps(about)), "sink-out")  # type: ignore[arg-type]
+
+    def stage(number: int, *counted_as: str) -> Stage:
+        return Stage("some", "id", f"store {number}", subtopologies=(number,), counted_as=counted_as)
+
+    stages = stage(1, "joined-rekey", "joined-answers-for-sums"), stage(2, "joined", "not-yet")
+    joined = replace(JOINED, stages=stages)
+    other = Step("view", "joined-for-eu", "", (("of", "joined"),), (), (stage(3, "joined-for-eu"),))
+    shown = status(ShownJob("shop", [ORDERS, CUSTOMERS, joined, other]), metrics)["steps"]
+    assert {step["id"]: step["operators"] for step in shown[2:]} == {
+        "fk_join joined": ["joined-rekey", "joined-answers-for-sums", "joined"],
+        "view joined-for-eu": ["joined-for-eu"],
+    }
 
 
 def test_dead_letters_are_counted_and_a_sinks_last_ten_have_reasons(monkeypatch: pytest.MonkeyPatch) -> None:

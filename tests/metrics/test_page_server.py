@@ -294,7 +294,7 @@ def test_methods_and_requests_that_there_are_not() -> None:
                 connection.sendall(wrong)
                 assert answered(connection).startswith(b"HTTP/1.1 400 "), wrong
         with socket.create_connection(("127.0.0.1", port)) as connection:
-            connection.sendall(b"GET / HTTP/1.1\r\nX: " + b"x" * (page_server.HEAD_BYTES + 1))
+            connection.sendall(b"GET / HTTP/1.1\r\nX: " + b"x" * (page_server.MOST_HEAD_BYTES + 1))
             assert answered(connection).startswith(b"HTTP/1.1 431 ")
 
 

@@ -8,19 +8,19 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fkjoin.errors import TopologyError
+from fkjoin.errors import InvariantError, TopologyError
 from fkjoin.plan.describe.picture import svg
 from fkjoin.plan.describe.render import draw, drawn
 from fkjoin.plan.describe.steps import SinkStep, job_steps
 from fkjoin.plan.manifest import manifest
-from fkjoin.plan.nodes import Aggregate, Children, Derived, FlatMap, Join, Source
+from fkjoin.plan.nodes import Aggregate, Children, FlatMap, Join, Source, View
 from fkjoin.plan.rules import JOIN_READS_ANSWERS, JOINS_SHARE_STAGES, Verdict
 from fkjoin.plan.stages import Running
 from tests.support.drawn import drawn_whole, whole
 
 ORDERS = Source("orders", ("id",), ("lsn",), "op = 'd'", None, ("id", "customer"), "stream of id, customer, lsn, op")
 CUSTOMERS = Source("customers", ("customer",), ("offset",), None, "at", ("region",), "kafka topic customers")
-LARGE = Derived("large", ORDERS, (("filter", "amount > 10"), ("map_values", "customer")))
+LARGE = View("large", ORDERS, (("filter", "amount > 10"), ("map_values", "customer")))
 JOINED = Join("joined", LARGE, CUSTOMERS, "inner", "customer", None, ("registration", "response"))
 TOTALS = Aggregate("totals", JOINED, ("region",), ("right.region",), ("left.n",), (("n", "sum(left.n)"),), "on-change", "again")
 BOOK = Children("book", ORDERS, CUSTOMERS, "customer", "orders", materialized="the-book")
@@ -34,7 +34,7 @@ source orders
   deleted    op = 'd'
   timestamp  none
   columns    id, customer
-rows large  (on-change)
+view large  (on-change)
   of           orders
   filter       amount > 10
   map_values   customer
@@ -96,7 +96,7 @@ def test_json_says_the_same() -> None:
     steps = json.loads(drawn_whole(TOTALS, "json"))
     assert [(step["kind"], step["name"], [name for _, name in step["reads"]]) for step in steps] == [
         ("source", "orders", []),
-        ("rows", "large", ["orders"]),
+        ("view", "large", ["orders"]),
         ("source", "customers", []),
         ("fk_join", "joined", ["large", "customers"]),
         ("aggregate", "totals", ["joined"]),
@@ -108,6 +108,7 @@ def test_json_says_the_same() -> None:
         "topic": "registration",
         "notes": [],
         "readers": ["it"],
+        "counted_as": ["joined"],
         "subtopologies": [3],
     }
     assert [step["subtopology"] for step in steps] == [0, None, 1, None, None]
@@ -127,10 +128,15 @@ def test_stages_that_do_not_run_are_not_drawn_and_those_that_run_twice_say_for_w
     assert "store joined-resolve" not in text.replace("in place of joined-resolve", "")
     assert "store totals-regroup, in place of joined-resolve" in text
     assert "  rule         join-reads-answers fired\n" in text
-    twice = [*whole(merged), Running("joined", "rekey", "totals")]
+    twice = [*whole(merged), Running("joined", "rekey", "totals", "joined")]
     assert "  Sub-topology: 2 to 3  rekey         repartition by id; store joined-rekey, 2 times, for it and totals\n" in draw(
         merged, twice
     )
+
+
+def test_a_stage_that_no_step_has_is_not_left_out() -> None:
+    with pytest.raises(InvariantError, match="the stages joined-pair run, and no step of the topology has them"):
+        draw(TOTALS, [*whole(TOTALS), Running("joined", "pair", "totals", "joined")])
 
 
 REGIONS = Source("regions", ("region",), ("lsn",), None, None, ("name",), "stream of region, name, lsn")
@@ -143,7 +149,7 @@ fk_join joined  (inner)
   Sub-topology: 2  rekey         repartition by id; store joined-rekey
   Sub-topology: 3  subscription  repartition by foreign key; store joined-subscription
   Sub-topology: 4  resolve       repartition by id; store joined-resolve
-rows seen  (on-change)
+view seen  (on-change)
   of           joined
   filter       left.n > 1
 fk_join both  (left)
@@ -159,7 +165,7 @@ fk_join both  (left)
 
 def test_a_join_of_a_join_before_and_after_the_rule() -> None:
     plain = Join("joined", ORDERS, CUSTOMERS, "inner", "customer", None)
-    seen = Derived("seen", plain, (("filter", "left.n > 1"),))
+    seen = View("seen", plain, (("filter", "left.n > 1"),))
 
     def drawn_of(rule: Verdict) -> str:
         both = Join("both", seen, REGIONS, "left", "right.region", None, rules=(rule,))
@@ -218,7 +224,7 @@ def test_joins_that_are_one_before_and_after_the_rule() -> None:
 
 
 def test_a_rule_that_did_not_fire_says_why() -> None:
-    held = Derived("view", JOINED, (("filter", "true"),), rules=(Verdict("a-rule", "the join is staged"),))
+    held = View("view", JOINED, (("filter", "true"),), rules=(Verdict("a-rule", "the join is staged"),))
     assert "  rule         a-rule did not fire: the join is staged\n" in drawn_whole(held)
 
 
@@ -268,7 +274,7 @@ def test_another_format_is_refused() -> None:
 def test_rows_under_other_keys_and_what_binds_their_checkpoint() -> None:
     lines = FlatMap("lines", ORDERS, "items", ("id", "sku"), ("id", "lower(sku) as sku"))
     by_sku = FlatMap("by-sku", lines, None, ("sku",), ("sku",), materialized="kept")
-    running = [Running(name, stage, "by-sku") for name in ("lines", "by-sku") for stage in ("spread", "owners")]
+    running = [Running(name, stage, "by-sku", name) for name in ("lines", "by-sku") for stage in ("spread", "owners")]
     assert draw(by_sku, running).split("\n")[8:] == [
         "flat_map lines  (on-change)",
         "  of           orders",

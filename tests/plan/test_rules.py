@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fkjoin.plan import optimizer
-from fkjoin.plan.nodes import Aggregate, Children, Derived, Join, Node, Source, fired
+from fkjoin.plan.nodes import Aggregate, Children, Join, Node, Source, View, fired
 from fkjoin.plan.optimizer import (
     aggregate_reads_answers,
     answers_keep_what_is_read,
@@ -34,12 +34,12 @@ ORDERS, CUSTOMERS, REGIONS = (
 JOINED = Join("joined", ORDERS, CUSTOMERS, "inner", "customer", None)
 STAGED = replace(JOINED, topics=("there", "back"))
 KEPT, HELD = replace(JOINED, materialized="kept"), replace(JOINED, emit="periodic 10 seconds")
-SEEN = Derived("seen", JOINED, (("filter", "left.n > 1"),))
+SEEN = View("seen", JOINED, (("filter", "left.n > 1"),))
 WITH_REGION = Join("with-region", JOINED, REGIONS, "inner", "right.region", "left.left.n, right.n")
 STAR = joins_share_stages(Join("star", JOINED, REGIONS, "left", "left.region", None), {})
 BOOK = Children("book", JOINED, CUSTOMERS, "left.customer", "orders")
 TOTALS = Aggregate("totals", JOINED, ("region",), ("right.region",), ("left.n",), (("n", "sum(left.n)"),), "on-change")
-LARGE = Derived("large", ORDERS, (("filter", "n > 1"),))
+LARGE = View("large", ORDERS, (("filter", "n > 1"),))
 
 ANSWERED = join_reads_answers(WITH_REGION, {})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,9 @@ from fkjoin.events import Enriched
 from fkjoin.jobs.job import Job
 from fkjoin.lowering.running import running
 from fkjoin.plan.describe.steps import steps_of
+from fkjoin.stages.counters import metrics_name, state_metrics_name
 from tests.support.plans.probe import read_plan
-from tests.support.plans.topologies import TOPOLOGIES, Sources
+from tests.support.plans.topologies import TOPOLOGIES, Sources, job
 from tests.support.sessions import small
 
 pytestmark = pytest.mark.spark
@@ -45,12 +47,16 @@ ROWS = {
 }
 
 
+def write(folder: Path) -> None:
+    for table, rows in ROWS.items():
+        (folder / table).mkdir()
+        (folder / table / "0.json").write_text("".join(json.dumps({**row, "lsn": 1}) + "\n" for row in rows))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_stages_that_are_described_are_those_with_state(spark: SparkSession, tmp_path: Path, name: str) -> None:
     small(spark, tmp_path)
-    for table, rows in ROWS.items():
-        (tmp_path / table).mkdir()
-        (tmp_path / table / "0.json").write_text("".join(json.dumps({**row, "lsn": 1}) + "\n" for row in rows))
+    write(tmp_path)
     built = TOPOLOGIES.known[name].build(Sources(spark, tmp_path, {}))
     built = built.tables["windows"] if isinstance(built, Job) else built
     checkpoint = tmp_path / "checkpoint"
@@ -60,9 +66,32 @@ def test_the_stages_that_are_described_are_those_with_state(spark: SparkSession,
     assert sum(there.values()) == len(list((checkpoint / "state").iterdir()))
     assert Counter(one.store for one in running(built._lowered)) == there
     steps = steps_of([built._lowered.node], running(built._lowered))
+    plans = [read_plan(stage.frame) for stage in built.stages]
+    plans.append(read_plan(built.events if isinstance(built, Enriched) else built.changes))
+    counted = {name.removeprefix(metrics_name("")) for plan in plans for name, _ in plan.counters}
+    counted = {name for name in counted if not name.startswith(state_metrics_name(""))}
+    assert {name for step in steps for name in step.operators} == counted
+    assert not any(name in one.operators for one, other in permutations(steps, 2) for name in other.operators)
     assert {stage.store: len(stage.readers) for step in steps for stage in step.stages} == there
     begun = [number for step in steps for stage in step.stages for number in stage.subtopologies]
     begun += [step.subtopology for step in steps if step.subtopology is not None]
-    frame = built.events if isinstance(built, Enriched) else built.changes
-    sources = [source for source in read_plan(frame).sources if not source.startswith("fkjoin-clock")]
+    sources = [source for source in plans[-1].sources if not source.startswith("fkjoin-clock")]
     assert sorted(begun) == list(range(len(sources) + sum(there.values()))), "one for each source, and each operator with state"
+
+
+def test_the_queries_of_a_jobs_dead_letters_run_stages_too(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+    write(tmp_path)
+    columns = ["1 / left.amount as a", "right.name"]
+    join = {"left": "orders", "right": "customers", "extractor": "customer_id", "joiner": columns}
+    made = job(Sources(spark, tmp_path, {}), {"out": "joined"}, joins={"joined": join}, trigger="available-now")
+    there: Counter[str] = Counter()
+    for query in made.queries():
+        query.start().awaitTermination()
+        there.update(store.name for store in SavedState(spark, Path(query.checkpoint)).stores)
+    described = {stage.store: stage.readers for step in made.steps() for stage in step.stages}
+    assert {store: len(readers) for store, readers in described.items()} == there
+    assert described["joined-rekey"] == ("sink out", "dead letters of joined")
+    assert described["joined-resolve"] == ("sink out",)
+    (joined,) = [step for step in made.steps() if step.name == "joined" and step.stages]
+    assert joined.operators == ("joined", "joined-answers")

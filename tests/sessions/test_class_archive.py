@@ -12,7 +12,7 @@ import pytest
 
 from fkjoin.errors import FkJoinError
 from fkjoin.sessions import class_archive
-from fkjoin.sessions.class_archive import PLACE, make, options, place
+from fkjoin.sessions.class_archive import ARCHIVE_PLACE, make, options, place
 
 _SESSION = """
 import fkjoin
@@ -28,25 +28,25 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS"):
         monkeypatch.delenv(name, raising=False)
     found = tmp_path / 'a folder, "quoted"' / "classes.jsa"
-    monkeypatch.setenv(PLACE, str(found))
+    monkeypatch.setenv(ARCHIVE_PLACE, str(found))
     return found
 
 
 def test_where_the_file_is() -> None:
     assert place({}) == Path(sys.prefix) / "share" / "fkjoin" / "classes.jsa"
-    assert place({PLACE: "/elsewhere/classes"}) == Path("/elsewhere/classes")
-    assert place({PLACE: "classes"}) == Path.cwd() / "classes"
-    assert place({PLACE: ""}) is None
+    assert place({ARCHIVE_PLACE: "/elsewhere/classes"}) == Path("/elsewhere/classes")
+    assert place({ARCHIVE_PLACE: "classes"}) == Path.cwd() / "classes"
+    assert place({ARCHIVE_PLACE: ""}) is None
 
 
 def test_options_have_the_file_unless_somebody_else_has_said_what_to_do(tmp_path: Path) -> None:
     there = tmp_path / "classes.jsa"
-    mine = {PLACE: str(there)}
+    mine = {ARCHIVE_PLACE: str(there)}
     assert options("-Xmx1g", mine) == "-Xmx1g", "there is no file yet"
     there.touch()
     assert options("-Xmx1g", mine) == f'-XX:SharedArchiveFile="{there}" -Xlog:disable -Xmx1g'
     assert options("", mine) == f'-XX:SharedArchiveFile="{there}" -Xlog:disable'
-    assert options("-Xmx1g", {PLACE: ""}) == "-Xmx1g"
+    assert options("-Xmx1g", {ARCHIVE_PLACE: ""}) == "-Xmx1g"
     assert options("-Xshare:off", mine) == "-Xshare:off"
     assert options("-XX:SharedArchiveFile=other", mine) == "-XX:SharedArchiveFile=other"
     for name in ("SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS"):
@@ -96,7 +96,7 @@ def test_what_was_kept_remains_when_a_program_fails(file: Path) -> None:
 
 def test_a_program_is_told_where_to_keep_classes(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-XX:SharedArchiveFile=of-an-earlier-Spark.jsa -Xlog:disable")
-    said = f"import os; raise SystemExit(repr([os.environ['{PLACE}'], os.environ['SPARK_SUBMIT_OPTS']]))"
+    said = f"import os; raise SystemExit(repr([os.environ['{ARCHIVE_PLACE}'], os.environ['SPARK_SUBMIT_OPTS']]))"
     with pytest.raises(FkJoinError) as failed:
         make([sys.executable, "-c", said])
     assert "['', '-XX:ArchiveClassesAtExit=" in str(failed.value)
@@ -106,11 +106,11 @@ def test_a_place_that_cannot_be_written_is_an_error_that_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a-file").touch()
-    monkeypatch.setenv(PLACE, str(tmp_path / "a-file" / "classes.jsa"))
-    with pytest.raises(FkJoinError, match=f"cannot be kept in .*set {PLACE} to a file that can be written"):
+    monkeypatch.setenv(ARCHIVE_PLACE, str(tmp_path / "a-file" / "classes.jsa"))
+    with pytest.raises(FkJoinError, match=f"cannot be kept in .*set {ARCHIVE_PLACE} to a file that can be written"):
         make(["true"])
-    monkeypatch.setenv(PLACE, "")
-    with pytest.raises(FkJoinError, match=f"{PLACE} is empty.*unset it"):
+    monkeypatch.setenv(ARCHIVE_PLACE, "")
+    with pytest.raises(FkJoinError, match=f"{ARCHIVE_PLACE} is empty.*unset it"):
         make(["true"])
     assert class_archive.place() is None
-    assert PLACE in os.environ
+    assert ARCHIVE_PLACE in os.environ

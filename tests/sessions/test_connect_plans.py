@@ -11,6 +11,7 @@ pytest.importorskip("grpc")
 
 from pyspark.sql.connect import functions as F
 from pyspark.sql.connect import plan as of_spark
+from pyspark.sql.connect.observation import Observation
 from pyspark.sql.types import StructType
 
 from fkjoin.sessions.access import Operator
@@ -34,6 +35,13 @@ def functions(plan: Any) -> list[str]:
         return found if node.function is None else [*found, node.function]
 
     return below(CLIENT.plan(SimpleNamespace(_plan=plan)))
+
+
+def test_the_name_under_which_rows_are_observed_is_found() -> None:
+    counted = of_spark.CollectMetrics(of_spark.Read("t"), "fkjoin:joined", [])
+    users = of_spark.CollectMetrics(counted, Observation("mine"), [])
+    assert CLIENT.plan(SimpleNamespace(_plan=users)).observed == "mine"
+    assert CLIENT.plan(SimpleNamespace(_plan=counted)).observed == "fkjoin:joined"
 
 
 def test_the_operators_of_all_branches_are_found_each_once_and_in_the_order_in_which_they_read() -> None:

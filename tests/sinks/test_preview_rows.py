@@ -57,8 +57,8 @@ def check(history: list[dict[tuple[str, int], int | None]], n: int) -> None:
     found = {(row["id"], row["at"]): row["n"] for row in rows.table.to_pylist()}
     assert len(rows.table) == len(found) == min(n, len(table))
     assert found.items() <= table.items()
-    assert read <= preview.BATCHES
-    assert rows.ended.is_set() == (len(table) >= n or read == preview.BATCHES)
+    assert read <= preview.MOST_BATCHES
+    assert rows.ended.is_set() == (len(table) >= n or read == preview.MOST_BATCHES)
 
 
 def other(**named: Any) -> dict[str, Any]:

@@ -79,8 +79,8 @@ def test_a_spec_travels_small(spec: StageSpec, bytes_of_all_kinds: int) -> None:
     assert len(pickled) < 1.1 * bytes_of_all_kinds
 
 
-@pytest.mark.parametrize(("spec", "takes", "marks"), PLAIN)
-def test_a_stage_takes_messages_of_its_kinds_and_no_others(spec: StageSpec, takes: tuple[pa.Schema, ...], marks: bytes) -> None:
+@pytest.mark.parametrize(("spec", "takes", "tags"), PLAIN)
+def test_a_stage_takes_messages_of_its_kinds_and_no_others(spec: StageSpec, takes: tuple[pa.Schema, ...], tags: bytes) -> None:
     for schema in KINDS:
         messages = Messages([schema.empty_table()], 0)
         if schema in takes:
@@ -91,7 +91,7 @@ def test_a_stage_takes_messages_of_its_kinds_and_no_others(spec: StageSpec, take
                 FormatError, match=f"^store orders-{spec.stage}: a {spec.stage} stage takes .*, but .* came: a worker"
             ):
                 spec.run(messages, MemoryStore(), Counters())
-    assert spec.marks == marks
+    assert spec.highwater_tags == tags
 
 
 def test_the_error_names_the_messages_that_came_and_those_that_are_taken() -> None:

@@ -95,11 +95,11 @@ def test_what_lacks_a_value_of_no_row_does_not_count() -> None:
         return list(zip(*(column.to_pylist() for column in values), strict=True))
 
     assert came((1, lacking)) == []
-    assert count[counters.UNAVAILABLE] == 1
+    assert count[counters.UNAVAILABLE_VALUES] == 1
     assert came((2, full), (3, gone), (4, lacking)) == []
-    assert count[counters.UNAVAILABLE] == 2
+    assert count[counters.UNAVAILABLE_VALUES] == 2
     assert came((5, full), (6, lacking)) == [("y", 1, None)]
-    assert count[counters.UNAVAILABLE] == 2
+    assert count[counters.UNAVAILABLE_VALUES] == 2
 
 
 @pytest.mark.spark

@@ -515,6 +515,6 @@ def test_answers_of_a_staged_join_are_not_taken_for_what_a_stage_has_let_through
     fused = topology.Join("j", left, right, "left", "v", None)
     staged = replace(fused, topics=("registration", "response"))
     for node, through in ((left, False), (fused, True), (staged, False)):
-        view = topology.Derived("view", node, ())
+        view = topology.View("view", node, ())
         assert let_through(node) == let_through(view) == through
         assert let_through(replace(view, materialized="view"))

@@ -27,7 +27,7 @@ def flat(pages: Iterator[Page]) -> list[tuple[int, bytes, bytes]]:
     return found
 
 
-def columns(entries: dict[bytes, bytes | None]) -> tail.Entries:
+def columns(entries: dict[bytes, bytes | None]) -> tail.KeysAndValues:
     return array(list(entries)), array(list(entries.values()))
 
 

@@ -16,12 +16,12 @@ from fkjoin.plan.nodes import (
     Aggregate,
     Children,
     Cogroup,
-    Derived,
     FlatMap,
     Join,
     KeyJoin,
     Merge,
     Source,
+    View,
 )
 from tests.support.queries import write_lines
 
@@ -137,7 +137,7 @@ KINDS: dict[type, Callable[[Shop], Table]] = {
     Aggregate: _aggregate,
     Cogroup: _cogroup,
     Merge: _merge,
-    Derived: _view,
+    View: _view,
     Children: lambda of: of.customers.with_children(of.orders, "customer_id", column="orders", name="parents"),
     FlatMap: _flat_map,
 }

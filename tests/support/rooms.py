@@ -24,6 +24,7 @@ ROOMS = [
     "lowering",
     "sinks",
     "face",
+    "metrics",
     "testing",
     "jobs",
     "replay",
@@ -61,5 +62,5 @@ MODULES = dict(sorted(modules()))
 
 def room(module: str) -> str:
     """The room of a module; ``KeyError`` if its folder is not known as one."""
-    elsewhere = {"data": "errors", "__main__": "cli", **dict.fromkeys(["", "metrics", *FACE], "face")}
+    elsewhere = {"data": "errors", "__main__": "cli", **dict.fromkeys(["", *FACE], "face")}
     return ({name: name for name in ROOMS} | elsewhere)[module.split(".")[0]]

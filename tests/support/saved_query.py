@@ -18,7 +18,7 @@ import xxhash
 from pyspark.sql.types import DoubleType, IntegerType, MapType, StringType, StructType
 from rocksdict import Options, Rdict
 
-from fkjoin.checkpoint.spark_formats import Place, Version, key_of, value_of
+from fkjoin.checkpoint.spark_formats import LogPlace, Version, key_of, value_of
 from fkjoin.codec import records, tags, versions
 from fkjoin.codec.arrays import Bytes, masked, prefixed
 from fkjoin.codec.rows import KeyCodec, RowCodec
@@ -177,7 +177,7 @@ class SavedQuery:
         data = b"".join(len(text).to_bytes(2, "big") + text for text in (b"v4", json.dumps(lineage).encode()))
         for bucket, (before, after) in of.items():
             for name in sorted({*before, *after}, key=str):
-                key = key_of(_NUMBERS["meta" if name == "meta" else "log"], Place(bucket, None if name == "meta" else name))
+                key = key_of(_NUMBERS["meta" if name == "meta" else "log"], LogPlace(bucket, None if name == "meta" else name))
                 if name not in after:
                     data += b"\x10" + len(key).to_bytes(4, "big") + key + b"\xff" * 4
                 elif before.get(name) != after[name]:
@@ -191,7 +191,7 @@ class SavedQuery:
         base = Rdict(str(scratch), Options(raw_mode=True))
         for bucket in buckets:
             for name, data in self._logs[bucket].committed.items():
-                where = Place(bucket, None if name == "meta" else name)
+                where = LogPlace(bucket, None if name == "meta" else name)
                 base[key_of(_NUMBERS["meta" if name == "meta" else "log"], where)] = value_of(data)
         base.flush()
         base.close()

@@ -14,20 +14,20 @@ from fkjoin.plan.describe.steps import Step, steps_of, subtopology
 from fkjoin.plan.nodes import Node
 from fkjoin.plan.stages import Running
 
-Format = Literal["text", "json", "mermaid", "svg"]
+Form = Literal["text", "json", "mermaid", "svg"]
 
 
 def draw(node: Node, running: Sequence[Running], form: str = "text") -> str:
     """The topology that ends in ``node``, sources first, with the stages that are ``running``.
 
-    Raises ``TopologyError`` if ``form`` is no ``Format``.
+    Raises ``TopologyError`` if ``form`` is no ``Form``.
     """
     return drawn(steps_of([node], running), form)
 
 
 def drawn(steps: Sequence[Step], form: str = "text") -> str:
-    """The steps in the form that is wanted; ``TopologyError`` if it is no ``Format``."""
-    if form not in get_args(Format):
+    """The steps in the form that is wanted; ``TopologyError`` if it is no ``Form``."""
+    if form not in get_args(Form):
         raise TopologyError(f'format: {form!r} is not one of "text", "json", "mermaid", "svg"')
     if form == "json":
         return json.dumps([asdict(step) for step in steps], ensure_ascii=False, indent=1)

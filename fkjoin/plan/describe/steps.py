@@ -7,18 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fkjoin.codec.versions import PLACE
+from fkjoin.errors import InvariantError
 from fkjoin.plan.events import Enrich, Events
 from fkjoin.plan.nodes import (
     Aggregate,
     Children,
     Cogroup,
-    Derived,
     FlatMap,
     Join,
     KeyJoin,
     Merge,
     Node,
     Source,
+    View,
     in_order,
     join_below,
     periodic,
@@ -46,6 +47,8 @@ class Stage:
     notes: tuple[str, ...] = ()
     readers: tuple[str, ...] = ()
     """For what it runs, once for each: tables that read it, or what a query ends in."""
+    counted_as: tuple[str, ...] = ()
+    """The names under which metrics have its counters, each once."""
     subtopologies: tuple[int, ...] = ()
     """The numbers of the sub-topologies that begin with it, one for each reader."""
 
@@ -69,6 +72,11 @@ class Step:
     subtopology: int | None = None
     """The number of the sub-topology that begins with it, if it is a source."""
 
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """The names under which metrics have the counters of its stages, the first stage's first."""
+        return tuple(dict.fromkeys(name for stage in self.stages for name in stage.counted_as))
+
 
 @dataclass(frozen=True)
 class SinkStep:
@@ -87,21 +95,30 @@ def steps_of(ends: Sequence[Node], running: Sequence[Running]) -> list[Step]:
     steps read one table without a repartition, so a sub-topology begins with a source, or with a stage behind a repartition.
     """
     numbers = itertools.count()
-    readers: dict[str, list[str]] = {}
+    by_store: dict[str, list[Running]] = {}
     for one in running:
-        readers.setdefault(one.store, []).append(one.reader)
+        by_store.setdefault(one.store, []).append(one)
     found = []
     for node in in_order(*ends):
         step = _step(node)
-        if isinstance(node, Derived) and node.materialized is None and node not in ends:
+        if isinstance(node, View) and node.materialized is None and node not in ends:
             rules = tuple(("rule", str(verdict)) for verdict in node.rules if verdict.rule == WORKERS_EVALUATE_STEPS)
             step = replace(step, facts=(*node.steps, *rules))  # the rest is for sinks
         stages = []
-        for stage in (stage for stage in step.stages if stage.store in readers):
-            read_by = tuple(readers[stage.store])
-            stages.append(replace(stage, readers=read_by, subtopologies=tuple(next(numbers) for _ in read_by)))
+        for stage in (stage for stage in step.stages if stage.store in by_store):
+            runs = by_store[stage.store]
+            stages.append(
+                replace(
+                    stage,
+                    readers=tuple(run.reader for run in runs),
+                    counted_as=tuple(dict.fromkeys(run.counted_as for run in runs)),
+                    subtopologies=tuple(next(numbers) for _ in runs),
+                )
+            )
         number = next(numbers) if isinstance(node, Source | Events) else None
         found.append(replace(step, stages=tuple(stages), subtopology=number))
+    if missing := by_store.keys() - {stage.store for step in found for stage in step.stages}:
+        raise InvariantError(f"the stages {', '.join(sorted(missing))} run, and no step of the topology has them")
     return found
 
 
@@ -138,9 +155,9 @@ def _operator(node: Node) -> Step:
     kept = (f"materialized as {node.materialized}",) if node.materialized else ()
     if isinstance(node, KeyJoin):
         return _key_join(node)
-    if isinstance(node, Derived):
+    if isinstance(node, View):
         stage = Stage("for sinks", ", ".join(node.key), f"{node.name}-resolve", notes=(*_instead(node), *kept))
-        return Step("rows", node.name, node.emit, (("of", node.table.name),), (*node.steps, *_rule(node)), (stage,))
+        return Step("view", node.name, node.emit, (("of", node.table.name),), (*node.steps, *_rule(node)), (stage,))
     if isinstance(node, Children):
         sides = ("right", node.right.name), ("left", node.left.name)
         named = ("foreign key", _foreign_key(node)), ("column", f"{node.column}: the left rows by their key"), *_rule(node)
@@ -186,11 +203,11 @@ def _operator(node: Node) -> Step:
     )
 
 
-def _rule(node: Join | KeyJoin | Aggregate | Derived | Children | SinkStep) -> tuple[tuple[str, str], ...]:
+def _rule(node: Join | KeyJoin | Aggregate | View | Children | SinkStep) -> tuple[tuple[str, str], ...]:
     return tuple(("rule", str(verdict)) for verdict in node.rules)
 
 
-def _instead(node: Join | Aggregate | Derived | Children) -> tuple[str, ...]:
+def _instead(node: Join | Aggregate | View | Children) -> tuple[str, ...]:
     join = join_below(node.inputs[0])
     return (f"in place of {join.name}-resolve",) if join is not None and reads_answers(node) else ()
 

@@ -85,7 +85,7 @@ class SubscriptionSpec(ByForeignKey, StageSpec):
     every: bool = False
 
     @property
-    def marks(self) -> bytes:
+    def highwater_tags(self) -> bytes:
         return tags.ROW + tags.RIGHT * (not self.rights_in_order) + tags.SUBSCRIBER * (not self.in_order)
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
@@ -201,7 +201,7 @@ class ChildrenSpec(ByForeignKey, StageSpec):
     every: bool = False
 
     @property
-    def marks(self) -> bytes:
+    def highwater_tags(self) -> bytes:
         return tags.ROW if self.rights_in_order else tags.ROW + tags.RIGHT
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:

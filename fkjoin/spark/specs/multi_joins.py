@@ -51,7 +51,7 @@ class MultiSubscriptionSpec(ByForeignKey, StageSpec):
     rights_in_order: tuple[bool, ...]
 
     @property
-    def marks(self) -> bytes:
+    def highwater_tags(self) -> bytes:
         return tags.ROW if any(self.rights_in_order) else tags.ROW + tags.RIGHT
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
@@ -74,7 +74,7 @@ class GatherSpec(StageSpec):
         return (PART,)
 
     @property
-    def marks(self) -> bytes:
+    def highwater_tags(self) -> bytes:
         return b""
 
     @property

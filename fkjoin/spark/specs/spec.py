@@ -90,8 +90,8 @@ class StageSpec(ABC):
         """The kinds of messages that it works on."""
 
     @property
-    def marks(self) -> bytes:
-        """Return the prefixes of the keys whose versions decide what is stale."""
+    def highwater_tags(self) -> bytes:
+        """Return the tags of the records that have a highwater mark."""
         return tags.ROW + tags.SUBSCRIBER
 
     @property
@@ -150,7 +150,7 @@ class ByRow:
     """An operator of the query makes the table: see ``newest_only``, as for all ``in_order``."""
 
     @property
-    def marks(self) -> bytes:
+    def highwater_tags(self) -> bytes:
         return b"" if self.in_order else tags.ROW
 
 

@@ -101,7 +101,7 @@ class CloseSpec(StageSpec):
         return (GROUPED,)
 
     @property
-    def marks(self) -> bytes:
+    def highwater_tags(self) -> bytes:
         return b""
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:

@@ -23,9 +23,7 @@ from pyspark.sql import DataFrame
 from fkjoin.checkpoint.begun_with import spec_of
 from fkjoin.checkpoint.stores import Identified
 from fkjoin.errors import TopologyError
-from fkjoin.lowering.driven_inputs import Input, place_of
 from fkjoin.lowering.lowered import Lowered
-from fkjoin.lowering.plan_parts import GIVEN, Leaf, Observed, PlanPart, Stateful, joined, parts_of
 from fkjoin.spark.clock import Clock
 from fkjoin.spark.identity import read_identity
 from fkjoin.spark.specs import StageSpec
@@ -33,11 +31,13 @@ from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages import Counters, counters
 from fkjoin.stages.counters import metrics_name
 from fkjoin.state import MemoryStore
+from fkjoin.testing.driven_inputs import Input, place_of
+from fkjoin.testing.plan_parts import GIVEN, Leaf, Observed, PlanPart, Stateful, joined, parts_of
 
 _COUNTED = {*counters.ALL, *(item for items in counters.OF_STAGES.values() for item in items)}
 
 
-Records = Mapping[str, pa.RecordBatch]
+_Records = Mapping[str, pa.RecordBatch]
 
 _TOPIC = "kafka"
 """The format of internal topics."""
@@ -51,7 +51,7 @@ class DrivenBatch(NamedTuple):
     now_ms: int
     before_ms: int
     """The time of the batch before it."""
-    records: Records = MappingProxyType({})
+    records: _Records = MappingProxyType({})
     """Records of internal topics, by the topics' names."""
 
     def tick(self, interval_ms: int) -> int | None:
@@ -61,7 +61,7 @@ class DrivenBatch(NamedTuple):
 
 
 class LostError(Exception):
-    """A batch was lost, as it was to be."""
+    """A batch was lost, as it should be."""
 
 
 @dataclass
