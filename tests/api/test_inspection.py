@@ -125,7 +125,7 @@ def test_a_table_reads_as_its_columns_types_and_emission(spark: SparkSession, or
     wide = f"struct({', '.join(f'amount as field_{at}' for at in range(20))}) as wide"
     assert repr(orders.map_values(wide)).endswith("field_4:doub…; emit: on-change]")
     assert "10 more; emit" in repr(orders.map_values([f"amount + {number} as c{number}" for number in range(30)]))
-    assert repr(orders.map_values("order_id")).endswith("columns: none; emit: on-change]")
+    assert repr(orders.map_values("order_id")).endswith("row: none; emit: on-change]")
 
 
 def test_grouped_rows_say_of_what_and_by_what(orders: Table) -> None:
