@@ -16,7 +16,8 @@ AFTER_BROKERS := $(addprefix tests/,plan/test_optimizer.py plan/test_column_prun
 PROCESSES := $(addprefix integration/test_,faults.py run.py page.py image.py)
 AFTER_PROCESSES := $(addprefix tests/,cli/test_termination.py api/test_examples.py sessions/test_class_archive.py cli/test_commands.py \
 	house/test_docs.py checkpoint/test_saved_state.py sinks/test_several_sinks.py sinks/test_restored_checkpoint.py \
-	analysis/test_written.py lowering/test_rows_that_throw.py api/test_aggregates.py files)
+	analysis/test_written.py lowering/test_rows_that_throw.py lowering/test_multi_join.py api/test_aggregates.py \
+	sinks/test_iceberg.py state/test_corruption.py stages/test_every_order.py files)
 REST = tests $(AFTER_BROKERS:%=--ignore=%) $(AFTER_PROCESSES:%=--ignore=%)
 PYTEST := $(BIN)/python -m pytest -q
 ENVIRONMENTS = $(MAKE) --no-print-directory environments
