@@ -23,6 +23,7 @@ from typing import Any
 import pyarrow as pa
 
 from fkjoin.codec.json_read import PLAIN
+from fkjoin.spark.event_rows import EventRows
 from fkjoin.spark.registry_records import ReadAvroEvents, ReadRegistry, RegistryRecords
 from fkjoin.spark.schema_registry import SchemaRegistry
 
@@ -140,7 +141,7 @@ def main() -> None:
         told: dict[str, Any] = {"round": turn}
         for name, some, read in (
             ("flat", flat, ReadRegistry(ROW, by_column)),
-            ("event", events, ReadAvroEvents(ROW, by_column)),
+            ("event", events, ReadAvroEvents(EventRows(ROW), by_column)),
         ):
             array = pa.array(some, pa.binary())
             assert read(array).problem.null_count == len(some)

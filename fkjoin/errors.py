@@ -24,6 +24,12 @@ def nearest(name: str, known: Collection[str], shown: int | None = None) -> str:
     return f"did you mean {close[0]!r}?" if close else f"there are {', '.join(list(known)[:shown]) or 'none'}."
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, such as Spark's without the plan; else the name of its type."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
 def set_aside(what: str) -> str:
     """The end of a message about rows, lines or records that stop a query: the way out."""
     return f'; with on_error="dead-letter" such {what} are set aside'

@@ -92,7 +92,7 @@ class Logs:
         return {key: (row["amount"], self.customers.get(row["c"])) for key, row in live.items()}
 
     def windows(self) -> Table:
-        """Of each window that is closed, and customer: the sum and the number of orders that were in it when it closed."""
+        """Sums and numbers of orders when their windows closed, by closed window and customer."""
         live: dict[str, Any] = {}
         found: Table = {}
         closed = 0

@@ -321,7 +321,7 @@ def test_races_converge_when_internal_records_are_delayed_doubled_and_reordered(
                 for proxy in proxies[1:]:
                     proxy.deliver(share)
                 queries[2].processAllAvailable()
-        # One subscriber is left under each of these keys: whoever left them, or was stale, must not be answered any more.
+        # One subscriber is left under each of these keys: a subscriber that has left them, or is stale, must get no answer.
         last = [TraceChange(0, False, f"a{number}", None, "back", 0) for number in range(50)]
         answered = Running(queries[1:2]).counters()["answers"]
         send(broker, name, last)

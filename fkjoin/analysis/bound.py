@@ -14,12 +14,12 @@ from pyspark.sql.types import StructField, StructType
 
 from fkjoin.analysis import throwing, vectorize
 from fkjoin.analysis.bind import field_of, paths_in, unnamed
-from fkjoin.analysis.columns import column_of, first_line, resolve_column, said_once
+from fkjoin.analysis.columns import column_of, resolve_column, said_once
 from fkjoin.analysis.columns_in_text import paths_named, without_strings
 from fkjoin.codec.expressions import Part
 from fkjoin.codec.rows import Path
 from fkjoin.codec.vectors import Columns
-from fkjoin.errors import TopologyError
+from fkjoin.errors import TopologyError, first_line
 from fkjoin.sessions.access import Access, access
 from fkjoin.sessions.settings import require_running
 from fkjoin.spark.json_lines import plain_path

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from fkjoin.errors import ColumnTypeError, TopologyError
+from fkjoin.errors import ColumnTypeError, TopologyError, first_line
 from fkjoin.spark.names import named, quoted, quoted_if_needed
 from fkjoin.spark.schemas import Expression, Expressions, listed, text
 
@@ -134,8 +134,3 @@ def _explain(given: str, error: AnalysisException, known: list[str], table: str,
     if _DOTTED.fullmatch(given) and error.getCondition() in _NO_SUCH:
         return _no_column(given, [*known, *fields], table)
     return f"{given!r} cannot be evaluated over {table} ({', '.join(known or fields)}): {first_line(error)}"
-
-
-def first_line(error: AnalysisException) -> str:
-    """Return what Spark's analyzer says, without the plan."""
-    return str(error).split("\n", 1)[0]

@@ -33,6 +33,7 @@ from pyspark.sql.types import (
 from fkjoin.codec.expressions import OPERATIONS, Part
 from fkjoin.codec.rows import Path
 from fkjoin.errors import TopologyError
+from fkjoin.sessions.plan_sources import analyzed
 from fkjoin.spark.schemas import arrow_schema
 
 ANSI = "spark.sql.ansi.enabled"
@@ -60,9 +61,8 @@ def vector_of(node: Any, names: Iterable[str], spark: SparkSession) -> Part | No
 
 def scalar_of(argument: str, column: Column, rows: DataFrame) -> Part:
     """The expression over ``rows``, for one row after the other; ``TopologyError`` if a part of it has no counterpart."""
-    analyzed = rows.select(column)._jdf.queryExecution().analyzed()
     try:
-        return _part(analyzed.expressions().head(), {}, _by_row)
+        return _part(analyzed(rows.select(column)).expressions().head(), {}, _by_row)
     except _OnlySparkError as error:
         raise TopologyError(f"{argument}: {error}") from error
 

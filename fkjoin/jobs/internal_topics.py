@@ -56,6 +56,5 @@ def _staged(path: Path) -> Iterator[_Staged]:
     spec = read_job(path)
     with stopped_after(job_session(spec)) as spark:
         job = Job(spec, spark)
-        stages = {stage.name: stage for sink in spec.sinks.values() for stage in job.tables[sink.table].stages}
         checkpoints = {query.name: query.checkpoint for query in job.queries()}
-        yield _Staged(spark, spec.checkpoint, list(stages.values()), checkpoints)
+        yield _Staged(spark, spec.checkpoint, job.stages, checkpoints)

@@ -28,6 +28,7 @@ from fkjoin.jobs.places import require_letters
 from fkjoin.join import fk_join
 from fkjoin.kafka import Format
 from fkjoin.kafka.admin import require_topic
+from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.new_topics import require_known_topics
 from fkjoin.kafka.options import client_options, source_options
 from fkjoin.kafka.writing import start
@@ -118,14 +119,18 @@ class Job:
             checkpoint = f"{self._checkpoint}/{name}"
             planned.setdefault(name, PlannedQuery(name, checkpoint, functools.partial(start, checkpoint)))
 
-        for sink in self.spec.sinks.values():
-            for stage in self.tables[sink.table].stages:
-                plan(stage.name, functools.partial(stage.start, trigger=trigger))
+        for stage in self.stages:
+            plan(stage.name, functools.partial(stage.start, trigger=trigger))
         for query in self._sink_queries(run=True):
             plan(query.name, functools.partial(self._start, query, trigger))
         for name in self._letters:
             plan(f"dead-letters-{name}", functools.partial(self._dead_letters, name, trigger))
         return list(planned.values())
+
+    @property
+    def stages(self) -> list[StageQuery]:
+        """The queries of staged operators that sinks need, each once."""
+        return list({one.name: one for sink in self.spec.sinks.values() for one in self.tables[sink.table].stages}.values())
 
     @property
     def _letters(self) -> dict[str, DataFrame]:
@@ -136,7 +141,7 @@ class Job:
     def check(self) -> None:
         """Raise what would stop the start of a query, as far as that can be told; nothing is made or changed."""
         require_letters(self._spark, self.spec, self._letters)
-        for stage in {one.name: one for sink in self.spec.sinks.values() for one in self.tables[sink.table].stages}.values():
+        for stage in self.stages:
             stage.check(f"{self._checkpoint}/{stage.name}")
         for query in self._sink_queries(run=True):
             checkpoint, table = f"{self._checkpoint}/{query.name}", self.tables[self.spec.sinks[query.sinks[0]].table]

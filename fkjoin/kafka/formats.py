@@ -31,6 +31,7 @@ from fkjoin.kafka.decoding import Decoded, Format, decoded, fields_of, shown, zo
 from fkjoin.kafka.registry import Registry, records_of
 from fkjoin.spark.change_events import ReadEvents, ReadKeys
 from fkjoin.spark.copies import copy_fields
+from fkjoin.spark.event_rows import EventRows
 from fkjoin.spark.json_texts import require_json, written
 from fkjoin.spark.registry_records import ReadAvroEvents, ReadRegistry
 from fkjoin.spark.schemas import arrow_schema, kind_text, struct_type
@@ -240,10 +241,10 @@ class Debezium:
     def reader(self) -> Reader:
         kind = self._type()
         fields = fields_of(kind, "Debezium")
-        marks = self.unavailable == "keep"
+        rows = EventRows(fields, self.placeholder, marks=self.unavailable == "keep")
         if self.inner is not None:
-            return ReadAvroEvents(fields, records_of(self.inner, {"after": self._units(fields)}), self.placeholder, marks)
-        return ReadEvents(fields, shown(self._envelope()), self._how(fields), self.placeholder, marks)
+            return ReadAvroEvents(rows, records_of(self.inner, {"after": self._units(fields)}))
+        return ReadEvents(rows, shown(self._envelope()), self._how(fields))
 
     def key_reader(self) -> Reader:
         kind = self._type()

@@ -14,6 +14,7 @@ from fkjoin.analysis.windows import Closes, sources_of
 from fkjoin.lowering.pace import ticks_for
 from fkjoin.lowering.stage import stage
 from fkjoin.lowering.workers import read_by_workers
+from fkjoin.sessions.plan_sources import analyzed
 from fkjoin.spark.arrivals import GreatestTime
 from fkjoin.spark.frame import PROBLEM, RAW, TS
 from fkjoin.spark.operator import ENVELOPE
@@ -69,4 +70,4 @@ def _with_arrivals(envelopes: DataFrame, source: Planned, latest: GreatestTime) 
 
 def _places_read(frame: DataFrame) -> int:
     """How many places Spark reads for the frame."""
-    return int(frame._jdf.queryExecution().analyzed().collectLeaves().toSet().size())
+    return int(analyzed(frame).collectLeaves().toSet().size())

@@ -15,6 +15,7 @@ from fkjoin.sessions.access import METRICS, Operator, UnreadableError
 from fkjoin.sessions.hadoop_settings import forget_sources
 from fkjoin.sessions.local_files import use_local_files
 from fkjoin.sessions.local_python import use_this_python
+from fkjoin.sessions.plan_sources import analyzed, listed
 
 STATEFUL = ("TransformWithStateInPySpark", "TransformWithStateInPandas")
 """Names of one operator; Spark 4.0 has the second."""
@@ -44,8 +45,7 @@ class Classic:
             forget_sources(context)
 
     def analyzed(self, frame: DataFrame) -> list[Any]:
-        nodes = frame._jdf.queryExecution().analyzed().expressions()
-        return [nodes.apply(place) for place in range(nodes.size())]
+        return list(listed(analyzed(frame).expressions()))
 
     def named(self, column: Column) -> None:
         """Leave it to the analyzer."""
@@ -61,14 +61,15 @@ class Classic:
         return Column(expressions.column(guarded))
 
     def folders(self, lines: DataFrame, path: str, options: Mapping[str, Any]) -> list[str]:
-        source: Any = lines._jdf.queryExecution().analyzed()
-        return [name for name in source.dataSource().sourceInfo().partitionColumns().mkString("\n").split("\n") if name]
+        return [
+            name for name in analyzed(lines).dataSource().sourceInfo().partitionColumns().mkString("\n").split("\n") if name
+        ]
 
     def not_appended(self, frame: DataFrame) -> str | None:
         """Ask what Spark asks when a query starts."""
         jvm: Any = self.spark._jvm
         checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
-        plan = frame._jdf.queryExecution().analyzed()
+        plan = analyzed(frame)
         try:
             checker.checkForStreaming(plan, jvm.org.apache.spark.sql.streaming.OutputMode.Append())
         except AnalysisException as error:
@@ -76,7 +77,7 @@ class Classic:
         return None
 
     def plan(self, frame: DataFrame) -> Operator:
-        return self._operator(frame._jdf.queryExecution().analyzed())
+        return self._operator(analyzed(frame))
 
     def _operator(self, node: Any) -> Operator:
         if node.nodeName() in STATEFUL:

@@ -23,9 +23,8 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.table import Table
 
-from fkjoin.errors import FkJoinError, TopologyError
+from fkjoin.errors import FkJoinError, TopologyError, first_line
 from fkjoin.sinks.retry import repeated
-from fkjoin.spark.repetition import first_line
 
 _MENDED = (
     AuthorizationExpiredError,

@@ -21,7 +21,7 @@ from fkjoin.sinks.table_sink import BatchId
 _PROPERTY = "fkjoin.batch."
 """Before a query's name: the property with its last batch."""
 _QUERY, _BATCH = "fkjoin.query", "fkjoin.batch"
-"""What a snapshot's summary says, for those who read its history."""
+"""Entries of a snapshot's summary, for readers of the table's history."""
 
 
 class _SingleAttempt(Transaction):

@@ -101,7 +101,7 @@ class Kafka:
         return self._records(of, of.changes(of.frame(table.encoded[0]), *placed))
 
     def _results(self, table: Lowered) -> Results:
-        """What makes frames of results; versions in it have the origins of rows if positions are wanted."""
+        """Results, whose versions have the origins of rows if positions are wanted."""
         of = table.results
         if not self.positions or of.unpack is None or not of.unpack.without_origins:
             return of

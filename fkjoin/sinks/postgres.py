@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, StructType
 
-from fkjoin.errors import FkJoinError, set_aside
+from fkjoin.errors import FkJoinError, first_line, set_aside
 from fkjoin.sinks import RETRY_S, postgres_types
 from fkjoin.sinks.counts import LEFT_OUT, count
 from fkjoin.sinks.postgres_refusals import ROW_PLACE, Refused, unread, unwritten
@@ -32,7 +32,6 @@ from fkjoin.spark.json_texts import written
 from fkjoin.spark.kinds import NESTED
 from fkjoin.spark.names import quoted
 from fkjoin.spark.outages import require_retry_s
-from fkjoin.spark.repetition import first_line
 from fkjoin.spark.schemas import spark_schema
 
 BATCHES = "fkjoin_batches"

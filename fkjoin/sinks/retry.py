@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from fkjoin.errors import first_line
 from fkjoin.sinks.counts import REPEATED, count
 from fkjoin.spark import repetition
-from fkjoin.spark.repetition import first_line
 
 _T = TypeVar("_T")
 

@@ -22,7 +22,7 @@ from fkjoin.codec.units import Notation, field_of, from_connect, merged, needs_u
 from fkjoin.spark.event_rows import EventRows
 from fkjoin.spark.json_lines import at
 from fkjoin.spark.topic_records import JsonObjects, Read, read_bytes
-from fkjoin.spark.unavailable import PLACEHOLDER, Placeholder, may_lack
+from fkjoin.spark.unavailable import Placeholder, may_lack
 
 _SCHEMA_FIRST = re.compile(r'[ \t\r\n]*\{[ \t\r\n]*"schema"[ \t\r\n]*:[ \t\r\n]*')
 _PAYLOAD_NEXT = re.compile(r'[ \t\r\n]*,[ \t\r\n]*"payload"[ \t\r\n]*:')
@@ -32,20 +32,17 @@ _PAYLOAD_NEXT = re.compile(r'[ \t\r\n]*,[ \t\r\n]*"payload"[ \t\r\n]*:')
 class ReadEvents:
     """Change events.  ``how``: for what the ``schema`` part does not tell."""
 
-    fields: pa.Schema
+    rows: EventRows
     what: str
     """Name of the schema in errors."""
     how: Reading = PLAIN
-    placeholder: str = PLACEHOLDER
-    marks: bool = False
-    """Rows that lack values have a column ``UNAVAILABLE``, and are no problem."""
 
     @property
     def schema(self) -> pa.Schema:
-        return self._rows.schema
+        return self.rows.schema
 
     def __call__(self, data: pa.BinaryArray) -> Read:
-        row = pa.struct(list(self.fields))
+        row = pa.struct(list(self.rows.fields))
         inner = [pa.field("op", pa.string()), pa.field("after", row)]
         envelope = pa.struct([*inner, pa.field("payload", pa.struct(inner))])
         data, missing = self._completed(data)
@@ -58,16 +55,12 @@ class ReadEvents:
         rows = found.rows
         op = pc.coalesce(at(rows, ("payload", "op")), at(rows, ("op",)))
         made = pc.if_else(pc.is_valid(at(rows, ("payload", "after"))), at(rows, ("payload", "after")), at(rows, ("after",)))
-        return self._rows.applied(found.there, op, made, found.problem, missing)
-
-    @property
-    def _rows(self) -> EventRows:
-        return EventRows(self.fields, self.placeholder, self.marks)
+        return self.rows.applied(found.there, op, made, found.problem, missing)
 
     def _completed(self, data: pa.BinaryArray) -> tuple[pa.BinaryArray, Mapping[int, list[str]]]:
         """The events with what ``before`` has in the place of placeholders; of some, the columns that have no value."""
-        lacking = Placeholder(self.placeholder)
-        suspects = lacking.in_json(data) if any(map(may_lack, self.fields.types)) else ()
+        fields, lacking = self.rows.fields, Placeholder(self.rows.placeholder)
+        suspects = lacking.in_json(data) if any(map(may_lack, fields.types)) else ()
         if not len(suspects):
             return data, {}
         texts, missing = data.to_pylist(), dict[int, list[str]]()
@@ -76,7 +69,7 @@ class ReadEvents:
             if not isinstance(event, dict):
                 continue
             body = event["payload"] if isinstance(event.get("payload"), dict) else event
-            if names := lacking.complete(body, self.fields.names):
+            if names := lacking.complete(body, fields.names):
                 missing[int(place)] = names
             texts[place] = as_json(event).encode(errors="replace")
         return pa.array(texts, pa.binary()), missing

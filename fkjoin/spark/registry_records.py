@@ -24,7 +24,7 @@ from fkjoin.spark.json_lines import at
 from fkjoin.spark.python_columns import build
 from fkjoin.spark.schema_registry import SchemaProblemError, SchemaRegistry
 from fkjoin.spark.topic_records import Read
-from fkjoin.spark.unavailable import PLACEHOLDER, Placeholder, may_lack
+from fkjoin.spark.unavailable import Placeholder, may_lack
 
 Kind = Literal["avro", "json"]
 
@@ -101,12 +101,12 @@ class RegistryRecords:
 
 
 class _Records(NamedTuple):
-    """What records of one schema are."""
+    """Records of one schema, decoded."""
 
     places: Ints
     values: list[dict[str, Any]]
     problems: dict[int, str]
-    """What is wrong, by the places among these records."""
+    """Reasons why records cannot be used, by their places among these records."""
     units: Notation = None
     """The notation of the values."""
 
@@ -169,28 +169,22 @@ class ReadRegistry:
 class ReadAvroEvents:
     """Rows of Debezium's change events in Avro."""
 
-    fields: pa.Schema
+    rows: EventRows
     records: RegistryRecords
-    placeholder: str = PLACEHOLDER
-    marks: bool = False
 
     @property
     def schema(self) -> pa.Schema:
-        return self._rows.schema
+        return self.rows.schema
 
     def __call__(self, data: pa.BinaryArray) -> Read:
-        lacking, missing = Placeholder(self.placeholder), dict[int, list[str]]()
-        suspects = set(lacking.in_avro(data).tolist()) if any(map(may_lack, self.fields.types)) else set()
+        fields, lacking, missing = self.rows.fields, Placeholder(self.rows.placeholder), dict[int, list[str]]()
+        suspects = set(lacking.in_avro(data).tolist()) if any(map(may_lack, fields.types)) else set()
 
         def complete(place: int, event: dict[str, Any]) -> None:
-            if place in suspects and (names := lacking.complete(event, self.fields.names)):
+            if place in suspects and (names := lacking.complete(event, fields.names)):
                 missing[place] = names
 
-        envelope = pa.struct([pa.field("op", pa.string()), pa.field("after", pa.struct(list(self.fields)))])
+        envelope = pa.struct([pa.field("op", pa.string()), pa.field("after", pa.struct(list(fields)))])
         found = self.records.read(data, envelope, complete if suspects else None, "after")
         op, after = (at(found.rows, (name,)) for name in ("op", "after"))
-        return self._rows.applied(~found.deleted, op, after, found.problem, missing)
-
-    @property
-    def _rows(self) -> EventRows:
-        return EventRows(self.fields, self.placeholder, self.marks)
+        return self.rows.applied(~found.deleted, op, after, found.problem, missing)

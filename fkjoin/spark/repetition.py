@@ -9,17 +9,11 @@ from typing import TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_exponential, wait_random
 
-from fkjoin.errors import FkJoinError
+from fkjoin.errors import FkJoinError, first_line
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 5.0
 
 _T = TypeVar("_T")
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
 
 
 def repeated(

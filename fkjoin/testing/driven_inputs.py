@@ -67,7 +67,7 @@ class Input:
         return to_arrow_schema(cast(StructType, nullable(self.frame.schema)), **IN_UTC)
 
     def batch(self, fed: Sequence[Fed]) -> pa.RecordBatch:
-        """What was fed, as rows of the frame."""
+        """Fed rows and events, as rows of the frame."""
         columns = self._events(fed) if self.of_events else self._changes(fed)
         made = [columns[field.name] for field in self.schema]
         return pa.record_batch([pa.array(one, field.type) for one, field in zip(made, self.schema, strict=True)], self.schema)

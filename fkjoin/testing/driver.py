@@ -294,7 +294,7 @@ class Driver:
         return [mixed[start : start + 3] for start in range(0, len(mixed), 3)] or [[]]
 
     def _repeatable(self, fed: list[tuple[str, Fed]]) -> list[tuple[str, Fed]]:
-        """What may come twice: changes of tables."""
+        """Changes of tables, which may come twice; events may not."""
         return [one for one in fed if not self._inputs[one[0]].of_events]
 
     def _batch(self, changes: list[tuple[str, Fed]], *, lose: bool = False, mixed: random.Random | None = None) -> None:

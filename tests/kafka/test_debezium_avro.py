@@ -30,8 +30,8 @@ from pyspark.sql.types import (
 from fkjoin.errors import TopologyError
 from fkjoin.kafka import Debezium, Registry
 from fkjoin.kafka.formats import key_reader, reader
-from fkjoin.spark.change_events import PLACEHOLDER
 from fkjoin.spark.registry_records import ReadAvroEvents
+from fkjoin.spark.unavailable import PLACEHOLDER
 from tests.support.schema_registry import SmallRegistry, framed, small_registry
 
 TIME, CONNECT, DATA = "io.debezium.time.", "org.apache.kafka.connect.data.", "io.debezium.data."

@@ -17,6 +17,7 @@ from fkjoin.errors import TopologyError
 from fkjoin.kafka import Debezium, Format, Json
 from fkjoin.kafka.formats import decode_key, key_reader, reader
 from fkjoin.spark.change_events import ReadEvents
+from fkjoin.spark.event_rows import EventRows
 
 pytestmark = pytest.mark.spark
 
@@ -254,7 +255,7 @@ ELSEWHERE: dict[str, tuple[pa.DataType, Any]] = {
 def test_arrays_of_uuids_and_shapes_that_the_event_does_not_have(name: str) -> None:
     kind, hidden = ELSEWHERE[name]
     there = {"uuids": ["x"], "point": {"x": 1.0, "y": 2.0}, "java's point": {"x": 1.0, "y": 2.0}}.get(name, {"wkb": "q80="})
-    how = ReadEvents(pa.schema([("id", pa.int64()), (name, kind)]), "the value")
+    how = ReadEvents(EventRows(pa.schema([("id", pa.int64()), (name, kind)])), "the value")
     events = [plain({"id": 1, name: hidden}, "u", before={"id": 1, name: there}), plain({"id": 1, name: hidden}, "u")]
     if name == "java's point":
         events = [event.replace(b"-99999999.0", b"-9.9999999E7") for event in events]

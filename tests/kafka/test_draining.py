@@ -1,4 +1,4 @@
-"""What queries have yet to read of internal topics, by what they have committed."""
+"""Records of internal topics that queries have yet to read, by the offsets that they have committed."""
 
 from __future__ import annotations
 

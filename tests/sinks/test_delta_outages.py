@@ -19,6 +19,7 @@ from fkjoin.sinks.counts import REPEATED, counted, last_events
 from fkjoin.sinks.delta import Delta
 from fkjoin.sinks.table_sink import BatchId
 from fkjoin.spark.schemas import arrow_schema
+from tests.support.writers import write_at_once
 
 SCHEMA = StructType().add("id", StringType()).add("n", LongType())
 
@@ -36,23 +37,7 @@ def batch(**rows: int) -> tuple[pa.Table, pa.Table]:
 
 def test_two_writers_of_the_same_rows_at_the_same_time_both_write_all_their_batches(tmp_path: Path) -> None:
     sink(tmp_path).apply(BatchId("first", 0), *batch(a=0, b=0))
-    begin, errors = threading.Barrier(2), []
-
-    def write(query: str) -> None:
-        made = sink(tmp_path)
-        begin.wait(30)
-        try:
-            for number in range(8):
-                made.apply(BatchId(query, number), *batch(a=number, b=number))
-        except Exception as error:
-            errors.append(error)
-
-    writers = [threading.Thread(target=write, args=(query,)) for query in ("one", "other")]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join(120)
-    assert errors == []
+    write_at_once(lambda: sink(tmp_path), batch, 8)
     table = DeltaTable(tmp_path)
     assert table.to_pyarrow_table().sort_by("id").to_pydict() == {"id": ["a", "b"], "n": [7, 7]}
     assert [table.transaction_version(query) for query in ("one", "other")] == [7, 7]

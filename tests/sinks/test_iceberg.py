@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import logging
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from fkjoin.sinks.table_sink import BatchId
 from fkjoin.testing import SinkContract
 from tests.support.sampling import EVERY
 from tests.support.sinks import iceberg, lake
+from tests.support.writers import write_at_once
 
 SCHEMA = pa.schema([("id", pa.string()), ("n", pa.int64())])
 
@@ -145,23 +145,7 @@ def test_events_are_appended_once(shop: Shop) -> None:
 
 def test_two_writers_of_the_same_rows_at_the_same_time_both_write_all_their_batches(shop: Shop) -> None:
     shop.sink().apply(BatchId("first", 0), *batch(a=0, b=0))
-    begin, errors = threading.Barrier(2), []
-
-    def write(query: str) -> None:
-        made = shop.sink()
-        begin.wait(30)
-        try:
-            for number in range(4):
-                made.apply(BatchId(query, number), *batch(a=number, b=number))
-        except Exception as error:
-            errors.append(error)
-
-    writers = [threading.Thread(target=write, args=(query,)) for query in ("one", "other")]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join(120)
-    assert errors == []
+    write_at_once(shop.sink, batch, 4)
     assert shop.rows == [{"id": "a", "n": 3}, {"id": "b", "n": 3}]
     assert [shop.sink().last_batch(query) for query in ("one", "other")] == [BatchId("one", 3), BatchId("other", 3)]
     assert len(shop.table.snapshots()) == 9, "each batch once"

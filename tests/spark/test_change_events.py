@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from fkjoin.codec.json_read import Reading
 from fkjoin.codec.units import Unit
-from fkjoin.spark.change_events import PLACEHOLDER, ReadEvents, ReadKeys
+from fkjoin.spark.change_events import ReadEvents, ReadKeys
+from fkjoin.spark.event_rows import EventRows
 from fkjoin.spark.json_lines import at
+from fkjoin.spark.unavailable import PLACEHOLDER
 
 ROW = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("bio", pa.string())])
 KINDS = ("Timestamp", "MicroTimestamp", "NanoTimestamp", None)
@@ -50,7 +52,7 @@ def shown(found: Any, place: int) -> Any:
 
 @given(st.lists(messages("event"), min_size=1, max_size=8), st.sampled_from(HOW), st.booleans())
 def test_events_are_read_together_as_alone(some: list[bytes | None], how: Reading, marks: bool) -> None:
-    read = ReadEvents(ROW, "this", how, marks=marks)
+    read = ReadEvents(EventRows(ROW, marks=marks), "this", how)
     together = read(pa.array(some, pa.binary()))
     assert together.rows.type == pa.struct(list(read.schema))
     for place, one in enumerate(some):
@@ -67,6 +69,6 @@ def test_keys_are_read_together_as_alone(some: list[bytes | None], how: Reading)
 
 @given(messages("event"))
 def test_a_placeholder_is_no_value(one: bytes | None) -> None:
-    found = ReadEvents(ROW, "this", HOW[1])(pa.array([one], pa.binary()))
+    found = ReadEvents(EventRows(ROW), "this", HOW[1])(pa.array([one], pa.binary()))
     if found.problem[0].as_py() is None and not found.deleted[0]:
         assert PLACEHOLDER not in (found.rows.field("bio")[0].as_py() or "")

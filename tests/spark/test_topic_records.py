@@ -16,6 +16,7 @@ from fkjoin.codec.messages import CHANGE, column, unpack
 from fkjoin.errors import FormatError, TopologyError
 from fkjoin.kafka.formats import Bytes, Debezium, Format, Json, String, decode_key, key_reader, reader
 from fkjoin.spark.change_events import ReadEvents, ReadKeys
+from fkjoin.spark.event_rows import EventRows
 from fkjoin.spark.packing import PackChanges
 from fkjoin.spark.topic_records import DeadRecords, PackRecords, ReadBytes, Reader, ReadObjects, TopicRecords
 from tests.support.sessions import SPARK_4_0
@@ -57,7 +58,7 @@ def test_change_events() -> None:
         return json.dumps({"payload": {"op": op, "after": after, "before": {"n": "never looked at"}, **more}}).encode()
 
     rows, deleted, problems = read(
-        ReadEvents(ROW, "this"),
+        ReadEvents(EventRows(ROW), "this"),
         event("c", {"fk": "a", "n": 1}),
         json.dumps({"op": "u", "after": {"fk": "b"}}).encode(),
         event("d"),
@@ -141,7 +142,7 @@ def test_records_become_changes_with_their_place_as_version() -> None:
 def test_rows_say_where_their_records_were_read_if_they_are_to() -> None:
     """A row that is none stays none."""
     events = records((b"a", b'{"op": "c", "after": {"n": 4}}'), (b"b", None), (b"c", b'{"op": "d"}'), (b"d", b"?"))
-    plain = TopicRecords("orders", ReadBytes("key", text=True), ReadEvents(ROW, "this"), bytes(8), fail=False)
+    plain = TopicRecords("orders", ReadBytes("key", text=True), ReadEvents(EventRows(ROW), "this"), bytes(8), fail=False)
     placed = replace(plain, positions=True)
     rows = placed.changes(events).column("row")
     assert rows[0].as_py() == {"fk": None, "n": 4, "_position": {"topic": "orders", "partition": 3, "offset": 70}}

@@ -371,9 +371,17 @@ class Staged:
     def guarded(self, at: int) -> GuardedStore:
         return GuardedStore(self.stores[at], str(at))
 
-    @property
-    def waits(self) -> bool:
-        return any(self._flights.values())
+    def drive(self, steps: list[tuple[list[Change], int]], round_of: Callable[[list[Change]], None]) -> None:
+        """Run a round for each step and others while time passes, until all messages have arrived."""
+        for events, passes in steps:
+            round_of(events)
+            for _ in range(min(passes, 2 * APART) // (APART // 2)):
+                self.now += APART // 2
+                round_of([])
+            self.now += max(0, passes - 2 * APART)
+        while any(self._flights.values()):
+            self.now += APART // 2
+            round_of([])
 
 
 STEPS = st.lists(st.tuples(EVENTS, st.sampled_from([0, 10, APART, RETENTION // 2, RETENTION, 3 * RETENTION])), max_size=12)
@@ -398,15 +406,7 @@ def test_a_staged_join_is_that_of_the_rows_its_first_stages_hold(
         answers = join_rows(staged.arrive("resolve", ANSWER), how)  # type: ignore[arg-type]
         apply(resolve(answers, staged.guarded(2), staged.count, **staged.clock), joined)
 
-    for events, passes in steps:
-        round_of(events)
-        for _ in range(min(passes, 2 * APART) // (APART // 2)):
-            staged.now += APART // 2
-            round_of([])
-        staged.now += max(0, passes - 2 * APART)
-    while staged.waits:
-        staged.now += APART // 2
-        round_of([])
+    staged.drive(steps, round_of)
     join = Join(how)
     join.stores = staged.stores
     assert joined == join.wanted()
@@ -459,15 +459,7 @@ def test_a_staged_aggregate_is_of_the_rows_that_regroup_holds(steps: list[tuple[
             if number is not None:
                 shown[key] = number
 
-    for events, passes in steps:
-        round_of(events)
-        for _ in range(min(passes, 2 * APART) // (APART // 2)):
-            staged.now += APART // 2
-            round_of([])
-        staged.now += max(0, passes - 2 * APART)
-    while staged.waits:
-        staged.now += APART // 2
-        round_of([])
+    staged.drive(steps, round_of)
     named = [event(True, key, at[0]).foreign_key for key, at in live(staged.stores[0], b"d").items()]
     assert sorted(shown.values()) == sorted(named.count(name) for name in set(named) - {None})
 
