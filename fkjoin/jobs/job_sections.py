@@ -177,7 +177,7 @@ class TableSection(Section):
     headers: bool = False
     """Have the records' headers in a column `headers`."""
     roots: int | None = Field(None, ge=1)
-    """From how many topics another job writes this one, with `positions`."""
+    """The number of root topics in the header `fkjoin-positions` of the records."""
     positions: bool = False
     """Have where each row's record was read, in a column `_position`."""
     materialize: bool = False
@@ -308,7 +308,7 @@ class JobSection(Strict):
     trigger: TriggerText = "0 seconds"
     """The time between the beginnings of batches, or `available-now` to read what is there and end."""
     log: str | None = None
-    """A file for a JSON line per batch."""
+    """A file that gets a JSON line for each batch, or `-` for standard output."""
     spark: SparkSection = Field(default_factory=SparkSection, repr=False)
     """The session."""
     kafka: KafkaSection | None = None
