@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from importlib.metadata import distribution
@@ -18,8 +20,10 @@ from typer.main import get_command
 from fkjoin.cli.main import app
 from fkjoin.jobs.job_file import json_schema, read_job
 from fkjoin.jobs.job_sections import FormatSection
+from fkjoin.jobs.runner import Stop
 from tests.support.documents import FENCE, blocks, check_printed, check_tutorial, program
 from tests.support.places import ROOT
+from tests.support.reference import reference
 from tests.support.rooms import MODULES
 from tests.support.sampling import EVERY
 from tests.support.sessions import short_lived
@@ -138,8 +142,14 @@ def test_the_site_builds_strictly(tmp_path: Path) -> None:
         "commands": "--set-back",
         "job-file": "on_new_topic",
         "messages": "FormatError",
+        "checkout": "FkjoinLagGrows",
+        "changelog": "0.1.0",
+        "reporting": "Report a problem in private",
+        "watching": 'href="../checkout/#docker-prometheus-rules-yml"',
+        "upgrading": 'href="../changelog/"',
+        "security": 'href="../reporting/"',
     }.items():
-        assert has in (tmp_path / page / "index.html").read_text()
+        assert has in (tmp_path / page / "index.html").read_text(), page
 
 
 def test_the_first_pages_job_file_is_one(tmp_path: Path) -> None:
@@ -180,6 +190,34 @@ def test_the_pages_that_are_made_of_the_code_leave_nothing_out() -> None:
     assert {site_pages.room_of(message) for message in raised()} <= set(rooms)
     commands = {f"## `fkjoin {name}`" for name in get_command(app).commands}  # type: ignore[attr-defined]
     assert commands <= set(site_pages.commands().splitlines())
+
+
+def test_the_page_of_commands_cuts_no_sentence() -> None:
+    listed = re.findall(r"^\* `\w+`: (.+)$", site_pages.commands(), re.MULTILINE)
+    assert len(listed) > 15
+    assert [line for line in listed if not line.endswith(".") or line.endswith("...")] == []
+
+
+def test_the_page_of_messages_has_rows_with_words_and_classes_of_the_reference() -> None:
+    public = {name.rpartition(".")[2] for name in reference() if name.endswith("Error")}
+    assert {name for name in site_pages.MEANINGS if name.endswith("Error")} == public
+    rows = re.findall(r"^\| (.+) \| (\S+|a dead letter) \|$", site_pages.messages(), re.MULTILINE)
+    classes = {name.strip("`") for _, name in rows} - {"class", "---", *site_pages.MEANINGS}
+    assert len(rows) > 300
+    assert {name for name in classes if not hasattr(builtins, name)} == set()
+    assert [text for text, _ in rows if len(re.findall(r"[^\W\d_]{2,}", text)) < 3 and text not in ("message", "---")] == []
+
+
+def test_exit_statuses_are_those_of_the_page() -> None:
+    code = "".join(path.read_text() for path in (ROOT / "fkjoin" / "cli").glob("*.py"))
+    there = {status for statuses in site_pages.ENDS for status in statuses.split(", ")}
+    assert set(re.findall(r"\bExit\((.+?)\)", code)) == {"1"} <= there
+    for number in (signal.SIGINT, signal.SIGTERM):
+        stop = Stop()
+        stop.ask(number, None)  # the job ends by itself, with 0
+        with pytest.raises(SystemExit) as ended:
+            stop.ask(number, None)
+        assert str(ended.value.code) in there
 
 
 def prose(path: Path) -> str:
