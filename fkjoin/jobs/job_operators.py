@@ -191,7 +191,7 @@ class EnrichmentSection(Strict):
     how: How = "inner"
     """`inner` drops events for which the table has no row, and `left` gives them nulls."""
     on_error: OnError = "dead-letter"
-    """The use of events on which `on` cannot be evaluated: an error, a dead letter, or none."""
+    """What happens to events on which `on` fails: `fail` stops the query, `dead-letter` sets them aside."""
 
 
 _CALL = re.compile(

@@ -244,7 +244,7 @@ def test_a_page_is_served_and_a_taken_port_is_named() -> None:
             status = json.load(answer)
         assert (status["job"], status["queries"]["sink-out"]["batch"]) == ("shop", 0)
         port = int(address.rsplit(":", 1)[1].rstrip("/"))
-        with pytest.raises(FkJoinError, match=f"--ui: nobody can listen at 127.0.0.1:{port} .* choose another port"):
+        with pytest.raises(FkJoinError, match=f"--ui: 127.0.0.1:{port} cannot be used .* choose another port"):
             served("shop", [], metrics, port=port, access=ClientAccess()).__enter__()
 
 
