@@ -65,7 +65,7 @@ ROOMS = {
     "Job files, commands and pages": ("jobs", "cli", "metrics"),
     "Test kit and traces": ("replay", "testing"),
 }
-"""Where messages come from: rooms of ``fkjoin``, the empty one its face."""
+"""The origins of messages: rooms of ``fkjoin``, the empty one its face."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

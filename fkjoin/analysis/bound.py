@@ -58,7 +58,7 @@ class Bound:
 
     @property
     def text(self) -> str:
-        """How it reads in ``describe()``."""
+        """Its text in ``describe()``."""
         return text(self.given)
 
     @cached_property

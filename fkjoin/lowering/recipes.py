@@ -1,4 +1,4 @@
-"""How tables were made, so that they can be made again with other arguments of the sources that they are read from."""
+"""The calls that made tables, so that they can be made again with other arguments of their sources."""
 
 from __future__ import annotations
 

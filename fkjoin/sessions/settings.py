@@ -267,19 +267,19 @@ def require_running(spark: SparkSession) -> None:
 
 @read_once
 def bucket_count(spark: SparkSession) -> int:
-    """How many buckets new state is spread over: ``spark.fkjoin.buckets``, by default the shuffle partitions."""
+    """The number of buckets over which new state is spread: ``spark.fkjoin.buckets``, by default the shuffle partitions."""
     return _positive(spark, BUCKETS, str(spark.conf.get(PARTITIONS)))
 
 
 @read_once
 def retention_ms(spark: SparkSession) -> int:
-    """How long the tombstone marker of a deleted row is kept: ``spark.fkjoin.mark.retention.ms``, by default a day."""
+    """The time that the tombstone marker of a deleted row is kept: ``spark.fkjoin.mark.retention.ms``, by default a day."""
     return _positive(spark, RETENTION, str(24 * 60 * 60 * 1000))
 
 
 @read_once
 def index_dir(spark: SparkSession) -> str:
-    """Where executors keep their indexes: ``spark.fkjoin.index.dir``; empty: under the system's temporary folder."""
+    """The folder of executors' indexes: ``spark.fkjoin.index.dir``; empty: under the system's temporary folder."""
     return spark.conf.get(INDEX_DIR, "") or ""
 
 

@@ -38,7 +38,7 @@ def listed(given: Any) -> list[Any]:
 
 
 def text(given: Expression) -> str:
-    """How an expression reads in ``describe()``."""
+    """The text of an expression in ``describe()``."""
     return given if isinstance(given, str) else str(given).removeprefix("Column<'").removesuffix("'>")
 
 
