@@ -94,7 +94,7 @@ def _machine() -> tuple[str, str]:
 
 
 def _started_at() -> float:
-    """The time at which the kernel started: what is older is no other machine's of the same host name that has started since."""
+    """The time at which the kernel started: what is older is of no other machine of that name that started since."""
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     return 0 if clock is None else time.time() - time.clock_gettime(clock)
 

@@ -38,7 +38,8 @@ def entries() -> Iterator[tuple[str, Any, list[str] | None]]:
 
 
 _NO_BEGINNING = re.compile(
-    r"(?:Of|As|What|Which|Who(?:m|se)?|Whether|The same|From (?:how|which|where)|How|When|Where|Why|(?:Under|In|For) wh(?:at|ich))\b"
+    r"(?:Of|As|What|Which|Who(?:m|se)?|Whether|The same|How|When|Where|Why|From (?:how|which|where)|(?:Under|In|For) wh(?:at|ich))"
+    r"\b"
 )
 """Beginnings that are neither a noun nor an imperative verb."""
 
