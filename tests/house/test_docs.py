@@ -18,9 +18,12 @@ import yaml
 from typer.main import get_command
 
 from fkjoin.cli.main import app
+from fkjoin.codec import messages, records
 from fkjoin.jobs.job_file import json_schema, read_job
 from fkjoin.jobs.job_sections import FormatSection
 from fkjoin.jobs.runner import Stop
+from fkjoin.kafka.wire import WIRE_VERSION
+from fkjoin.state import segments
 from tests.support.documents import FENCE, blocks, check_printed, check_tutorial, program
 from tests.support.places import ROOT
 from tests.support.reference import reference
@@ -220,12 +223,27 @@ def test_exit_statuses_are_those_of_the_page() -> None:
         assert str(ended.value.code) in there
 
 
+def test_the_changelog_has_the_formats_of_the_code() -> None:
+    rows = re.findall(r"^\| ([^|]+) \| (\d+)[^|]* \| ([\d, ]+) \|$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert {what: int(writes) for what, writes, _ in rows} == {
+        "records in the state": records._FORMAT,
+        "messages between stages": messages._FORMAT,
+        "segments of change logs": segments._FORMAT,
+        "meta of change logs": segments.META_FORMAT,
+        "the wire of staged joins": WIRE_VERSION,
+        "the wire of staged aggregates": WIRE_VERSION,
+    }
+    assert all(reads.split(", ")[-1] == writes for _, writes, reads in rows)
+
+
 def prose(path: Path) -> str:
     """A document's text without code, in one line."""
     return " ".join(re.sub(r"`[^`\n]*`", "", FENCE.sub("", path.read_text())).split())
 
 
-@pytest.mark.parametrize("path", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [*sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("*.md"))], ids=lambda path: path.name
+)
 def test_documents_keep_to_the_names_of_the_glossary(path: Path) -> None:
     for words, name in NOT_USED.items():
         found = re.findall(rf"\b{words}\b", prose(path), re.IGNORECASE)

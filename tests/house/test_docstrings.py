@@ -38,8 +38,8 @@ def entries() -> Iterator[tuple[str, Any, list[str] | None]]:
 
 
 _NO_BEGINNING = re.compile(
-    r"(?:Of|As|What|Which|Who(?:m|se)?|Whether|The same|How|When|Where|Why|From (?:how|which|where)|(?:Under|In|For) wh(?:at|ich))"
-    r"\b"
+    r"(?:Of|As|What|Which|Who(?:m|se)?|Whether|The same|How|When|Where|Why"
+    r"|From (?:how|which|where)|(?:Under|In|For) wh(?:at|ich))\b"
 )
 """Beginnings that are neither a noun nor an imperative verb."""
 

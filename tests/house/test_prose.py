@@ -1,4 +1,4 @@
-"""Prose of README and docs: length of sentences and lines, and words that are not used."""
+"""Prose of README, docs and the documents beside them: length of sentences and lines, and words that are not used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.places import ROOT
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "docs" / "adr" / "index.md"]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), ROOT / "docs" / "adr" / "index.md"]
 LONGEST_SENTENCE, LONGEST_LINE = 25, 100
 
 FORBIDDEN = {
