@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import html
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -85,8 +86,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return _CODE.sub(lambda code: f"[{code[0]}]({up}{places[code[1]]})" if code[1] in places else code[0], markdown)
 
 
-PARTS_OF_A_CHECKOUT = {"CHANGELOG.md": "changelog.md", "SECURITY.md": "reporting.md"}
-"""Documents beside ``docs``, and the pages of the site that have them."""
+PARTS_OF_A_CHECKOUT = {"CHANGELOG.md": "changelog.md", "SECURITY.md": "reporting.md", "examples/notebooks": "notebooks.md"}
+"""Documents and folders beside ``docs``, and the pages of the site that have them."""
 
 _CODE = re.compile(r"(?<!\[)`([^`\n]+)`")
 _SHOWN = re.compile(r"`((?:docker|examples)/[^`\s]+)`")
@@ -104,12 +105,31 @@ def checkout() -> str:
     parts = ["# Files of a checkout\n", "Other pages name these files. A checkout has them at these places.\n"]
     for name in shown_files():
         kind = {"yml": "yaml", "py": "python"}.get(name.rpartition(".")[2], name.rpartition(".")[2])
-        parts.append(f"## `{name}` {{: #{_anchor(name)} }}\n\n````{kind}\n{(ROOT / name).read_text().rstrip()}\n````\n")
+        parts.append(f"## `{name}` {{: #{_anchor(name)} }}\n\n{_fenced(kind, (ROOT / name).read_text())}\n")
     return "\n".join(parts)
 
 
 def _anchor(name: str) -> str:
     return re.sub(r"\W+", "-", name)
+
+
+def notebooks() -> str:
+    """Make the page of the notebooks, with what each cell printed."""
+    parts = ["# Notebooks\n", "A checkout has these notebooks in `examples/notebooks`.\n"]
+    for path in sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"), key=lambda path: path.stem != "first_join"):
+        for cell in json.loads(path.read_text())["cells"]:
+            text = "".join(cell["source"])
+            parts.append(
+                re.sub("^#", "##", text, flags=re.MULTILINE) if cell["cell_type"] == "markdown" else _fenced("python", text)
+            )
+            for output in cell.get("outputs", ()):
+                said = "".join(output.get("text") or output["data"].get("text/plain", ""))
+                parts.append(_fenced("text", said))
+    return "\n\n".join(parts)
+
+
+def _fenced(kind: str, text: str) -> str:
+    return f"````{kind}\n{text.rstrip()}\n````"
 
 
 def changelog() -> str:
@@ -300,6 +320,7 @@ PAGES = {
     "job-file.md": job_file,
     "messages.md": messages,
     "checkout.md": checkout,
+    "notebooks.md": notebooks,
     "changelog.md": changelog,
     "reporting.md": reporting,
 }

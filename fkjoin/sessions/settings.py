@@ -29,6 +29,8 @@ VALIDATE = "spark.fkjoin.validate"
 OPTIMIZE = "spark.fkjoin.optimize"
 EXCLUDED = "spark.fkjoin.optimizer.excludedRules"
 RETENTION = "spark.fkjoin.mark.retention.ms"
+RETENTION_MS = 24 * 60 * 60 * 1000
+"""The default of ``RETENTION``: a day."""
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 CHECKPOINT_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
@@ -274,7 +276,7 @@ def bucket_count(spark: SparkSession) -> int:
 @read_once
 def retention_ms(spark: SparkSession) -> int:
     """The time that the tombstone marker of a deleted row is kept: ``spark.fkjoin.mark.retention.ms``, by default a day."""
-    return _positive(spark, RETENTION, str(24 * 60 * 60 * 1000))
+    return _positive(spark, RETENTION, str(RETENTION_MS))
 
 
 @read_once

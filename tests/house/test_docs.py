@@ -146,6 +146,8 @@ def test_the_site_builds_strictly(tmp_path: Path) -> None:
         "job-file": "on_new_topic",
         "messages": "FormatError",
         "checkout": "FkjoinLagGrows",
+        "notebooks": "Exact sums through a crash",
+        "reference-kafka": "Debezium",
         "changelog": "0.1.0",
         "reporting": "Report a problem in private",
         "watching": 'href="../checkout/#docker-prometheus-rules-yml"',
