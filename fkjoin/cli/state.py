@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     help=(
-        "Look at the state in a query's checkpoint, as of any committed batch; verify, rebuild and rescale it; prune indexes; "
+        "Look at the state in a query's checkpoint, as of any committed batch. Verify, rebuild and rescale it; prune indexes; "
         "drain and purge a job's internal topics."
     ),
 )
