@@ -112,7 +112,7 @@ Undecoded: TypeAlias = tuple[DataFrame, JsonLines | TopicRecords | Stepped]
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """A table as streaming DataFrames, made once, when somebody reads it."""
+    """A table as streaming DataFrames, made once, at its first use."""
 
     planned: Planned
     node: Node

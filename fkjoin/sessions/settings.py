@@ -246,7 +246,7 @@ def prepare(spark: SparkSession) -> None:
     """Complete the session's settings; ``SessionError`` when it has others that rule fkjoin out."""
     require_running(spark)
     asked = access(spark)
-    # A setting that nobody made reads as None here, not as Spark's default.
+    # A setting that is not made reads as None here, not as Spark's default.
     for name, (value, why) in _REQUIRED.items():
         given = spark.conf.get(name, None)
         if given not in (None, value):

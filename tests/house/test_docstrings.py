@@ -56,6 +56,20 @@ def test_docstrings_begin_with_a_noun_or_a_verb(folder: str) -> None:
     assert found == []
 
 
+@pytest.mark.parametrize("folder", ["fkjoin", "state", "tools"])
+def test_docstrings_name_the_actor(folder: str) -> None:
+    found = []
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Expr(value=ast.Constant(value=str(text))) if word := _NO_ACTOR.search(text):
+                    found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {word[0]}")
+    assert found == []
+
+
+_NO_ACTOR = re.compile(r"\b(?:who(?:ever|m)?|nobody|somebody|anybody|everybody)\b", re.IGNORECASE)
+
+
 def test_public_docstrings_name_no_files_of_a_checkout() -> None:
     """Readers of ``help()`` and of the site may have none: pages are named by their titles."""
     named = {name: re.findall(r"\bdocs/\S+", inspect.getdoc(of) or "") for name, of in PUBLIC.items()}

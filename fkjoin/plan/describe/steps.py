@@ -1,4 +1,4 @@
-"""A topology as whoever reads it has it: steps, each with what it reads, its facts and its stages."""
+"""A topology for its readers: steps, each with what it reads, its facts and its stages."""
 
 from __future__ import annotations
 
