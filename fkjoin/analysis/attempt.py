@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 from fkjoin.analysis.bound import Bound
 from fkjoin.analysis.throwing import cause
+from fkjoin.codec.key_texts import NOT_PLAIN
 from fkjoin.errors import set_aside
 from fkjoin.sessions.access import access
 from fkjoin.spark.dead_letters import OnError
@@ -100,8 +101,24 @@ NOTHING = Attempt(())
 
 def raising(what: str, key: Column, said: Column) -> Column:
     """A text that throws, with operator and key, a struct."""
-    whole = F.concat(F.lit(f"{what}, key "), F.to_json(key), F.lit(": "), said, F.lit(set_aside("rows")))
+    whole = F.concat(F.lit(f"{what}, key "), _key_text(key), F.lit(": "), said, F.lit(set_aside("rows")))
     return F.raise_error(whole).cast("string")
+
+
+def _key_text(key: Column) -> Column:
+    """Write a key, a struct, as ``key_text`` does."""
+    written = F.to_json(key)
+
+    def part(entry: Column) -> Column:
+        value, text = entry["value"], F.to_json(F.array(entry["value"]))
+        is_text = F.contains(written, F.concat(F.lit('"'), entry["key"], F.lit('":"')))
+        return F.when(is_text, F.substring(text, F.lit(2), F.length(text) - 2)).otherwise(value)
+
+    entries = F.map_entries(F.from_json(written, "map<string,string>"))
+    several = F.concat(F.lit("["), F.array_join(F.transform(entries, part), ", "), F.lit("]"))
+    one = F.get(entries, F.lit(0))["value"]
+    plain = (F.size(entries) == 1) & ~(one.startswith(NOT_PLAIN[0]) | one.startswith(NOT_PLAIN[1]))
+    return F.coalesce(F.when(plain, one), several, written)
 
 
 def letters(rows: DataFrame, reason: Column, table: str, row: Column | None = None) -> DataFrame:

@@ -18,6 +18,8 @@ from fkjoin.spark.names import named, quoted, quoted_if_needed
 from fkjoin.spark.schemas import Expression, Expressions, listed, text
 
 _DOTTED = re.compile(r"\w+(\.\w+)+")
+_QUOTED = re.compile("`((?:[^`]|``)*)`")
+_CODES = re.compile(r"^\[[A-Z0-9_.]+\] |\s*SQLSTATE: \w{5}\b;?")
 _OF_TYPES = "DATATYPE_MISMATCH", "INVALID_EXTRACT"
 _NO_SUCH = "FIELD_NOT_FOUND", "UNRESOLVED_COLUMN.WITH_SUGGESTION", "UNRESOLVED_COLUMN.WITHOUT_SUGGESTION"
 
@@ -131,6 +133,21 @@ def _explain(given: str, error: AnalysisException, known: list[str], table: str,
     fields = _fields(frame, known)
     if given.isidentifier():
         return _no_column(given, known or fields, table, _within(given, known, frame))
-    if _DOTTED.fullmatch(given) and error.getCondition() in _NO_SUCH:
-        return _no_column(given, [*known, *fields], table)
-    return f"{given!r} cannot be evaluated over {table} ({', '.join(known or fields)}): {first_line(error)}"
+    if error.getCondition() in _NO_SUCH:
+        if _DOTTED.fullmatch(given):
+            return _no_column(given, [*known, *fields], table)
+        if (name := _unresolved(error)) is not None:
+            close = _within(name, known, frame)
+            return f"in {given!r}, {_no_column(name, known if known and '.' not in name else [*known, *fields], table, close)}"
+    return f"{given!r} cannot be evaluated over {table} ({', '.join(known or fields)}): {_said(error)}"
+
+
+def _unresolved(error: AnalysisException) -> str | None:
+    """The name that Spark does not find; None if it names none."""
+    name = (error.getMessageParameters() or {}).get("objectName")
+    return None if name is None else ".".join(part.replace("``", "`") for part in _QUOTED.findall(name)) or None
+
+
+def _said(error: AnalysisException) -> str:
+    """What Spark says in a line, without its codes."""
+    return _CODES.sub("", first_line(error)).strip(" ;")

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from fkjoin.codec.arrays import Bytes, Ints
 from fkjoin.codec.expressions import Part
+from fkjoin.codec.key_texts import key_text
 from fkjoin.codec.rows import KeyCodec
 from fkjoin.errors import FkJoinError, thrown_at
 from fkjoin.folds.fold import FoldSteps
@@ -75,7 +76,7 @@ class Called:
         try:
             return function(key, value, self.initializer() if aggregate is None else aggregate)
         except Exception as error:
-            raise FkJoinError(f"{self.name} of group {key!r}: {what}: {thrown_at(error)}") from error
+            raise FkJoinError(f"{self.name} of group {key_text(key)}: {what}: {thrown_at(error)}") from error
 
     def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, place: int) -> pa.Array:
         return state[0]
@@ -90,7 +91,7 @@ class Called:
                     pa.array([_storable(aggregate)], self.returns)
                 except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
                     raise FkJoinError(
-                        f"{self.name} of group {key!r}: adder or subtractor returned {aggregate!r}, which is no "
+                        f"{self.name} of group {key_text(key)}: adder or subtractor returned {aggregate!r}, which is no "
                         f"{self.returns}; let it return that, or give returns=… ({error})"
                     ) from error
             raise

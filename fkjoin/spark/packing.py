@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES, Bools, Bytes, as_bytes, bools, masked, narrowed, valid
+from fkjoin.codec.key_texts import key_text
 from fkjoin.codec.messages import CHANGE, EVENT, JOINED, NO_TIMESTAMP, NUMBERED, table
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.errors import FormatError
@@ -266,7 +267,7 @@ def versions_of(batch: pa.RecordBatch) -> Bytes:
     source = as_bytes(batch.column("source"))
     if any(member.null_count for member in version.flatten()):
         row = next(place for place in range(batch.num_rows) if None in version[place].as_py().values())
-        key = ", ".join(str(part) for part in batch.column("key")[row].as_py().values())
+        key = key_text(batch.column("key")[row].as_py())
         raise FormatError(
             f"the change of key {key} has no version: a version column is null there, so its place in the order of "
             "changes is unknown; filter such rows out, or give version=coalesce(…, 0)"

@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 
 from fkjoin.codec import pairs
 from fkjoin.codec.arrays import Bools, Bytes, Ints, bools, codes, valid
+from fkjoin.codec.key_texts import key_text
 from fkjoin.codec.messages import JOINED, NO_TIMESTAMP, table
 from fkjoin.codec.pairs import Pairs
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.errors import FkJoinError, set_aside
-from fkjoin.spark.keys_as_json import keys_as_json
 from fkjoin.spark.packing import Batches, counter, packed_changes, versions_of
 from fkjoin.stages import counters
 from fkjoin.stages.start_over import StartOver
@@ -50,13 +50,13 @@ class Gather:
         return Gathered(first, pairs.encode(outputs, len(first)), [problems.get(at) for at in range(len(first))], dropped)
 
     def _twice(self, outputs: Pairs) -> Iterator[tuple[int, str]]:
-        """Find keys that two outputs of one row have: the row's number, and the key as JSON."""
+        """Find keys that two outputs of one row have: the row's number, and the key's text."""
         code, names = codes(outputs.names)
         if len(names) == len(outputs):
             return
         again = np.setdiff1d(np.arange(len(outputs)), np.unique(code, return_index=True)[1])
-        texts = keys_as_json(self.key, outputs.first.take(pa.array(again))).to_pylist()
-        yield from zip(outputs.of[again].tolist(), texts, strict=True)
+        columns = [column.to_pylist() for column in KeyCodec(self.key).decode(outputs.first.take(pa.array(again)))]
+        yield from zip(outputs.of[again].tolist(), map(key_text, zip(*columns, strict=True)), strict=True)
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class PackOutputs:
             return
         key = batch.column("key")[int(gathered.first[found])].as_py()
         said = str(gathered.problems[found]).removeprefix(f"{self.gather.operator}: ")
-        raise FkJoinError(f"{self.failing}, key {key}: {said}{set_aside('rows')}")
+        raise FkJoinError(f"{self.failing}, key {key_text(key)}: {said}{set_aside('rows')}")
 
 
 @dataclass(frozen=True)

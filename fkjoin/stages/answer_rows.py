@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from fkjoin.codec.arrays import BYTES, bools, masked, narrowed
+from fkjoin.codec.key_texts import key_text
 from fkjoin.codec.messages import CHANGE, column, table
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.codec.vectors import Columns, EvaluationError, Steps, taken, throwing, visible
@@ -95,7 +96,7 @@ def thrown_text(operator: str, key: object, error: Exception) -> str:
     """The message of an operator that is to fail."""
     if isinstance(error, EvaluationError) and isinstance(error.__cause__, Exception):
         operator, error = error.what or operator, error.__cause__
-    return f"{operator}, key {key}: {thrown_at(error)}{set_aside('rows')}"
+    return f"{operator}, key {key_text(key)}: {thrown_at(error)}{set_aside('rows')}"
 
 
 def without(rows: int, dropped: Iterable[int]) -> pa.BooleanArray:

@@ -88,7 +88,10 @@ def test_the_public_names() -> None:
         ({"key": "id", "version": "text"}, "version: text is string, whole numbers are needed"),
         ({"key": "id", "version": "at"}, r"version: at is timestamp, whole numbers are needed; cast it.*unix_micros"),
         ({"key": "id", "version": "id", "deleted": "text"}, "deleted: text is string, a boolean is needed"),
-        ({"key": "id", "version": "id", "deleted": "opp = 'd'"}, r"deleted: \"opp = 'd'\" cannot be evaluated over"),
+        (
+            {"key": "id", "version": "id", "deleted": "opp = 'd'"},
+            r"deleted: in \"opp = 'd'\", .* has no column 'opp'; did you mean 'op'\?",
+        ),
         (
             {"key": "id", "version": "id", "timestamp": "text"},
             "timestamp: text is string, a timestamp or bigint is needed",
@@ -127,7 +130,10 @@ def test_files_that_are_not_there_are_named(spark: SparkSession, tmp_path: Path)
             {"extractor": "custmer_id"},
             "extractor: left table orders has no column 'custmer_id'; did you mean 'customer_id'",
         ),
-        ({"extractor": "upper(nothing)"}, r"extractor: 'upper\(nothing\)' cannot be evaluated over left table orders"),
+        (
+            {"extractor": "upper(nothing)"},
+            r"extractor: in 'upper\(nothing\)', left table orders has no column 'nothing'. It has: ",
+        ),
         (
             {"extractor": ["customer_id", "amount"]},
             r"extractor: 2 columns given, but the key of right table customers has 1",

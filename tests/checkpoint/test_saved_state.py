@@ -11,9 +11,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F
 
 from fkjoin import FkJoinError, read_state
+from fkjoin.analysis.attempt import _key_text
 from fkjoin.checkpoint.entries import Described, Entries
 from fkjoin.checkpoint.examine import Examine
 from fkjoin.checkpoint.look_up import parse_key
@@ -21,6 +25,7 @@ from fkjoin.checkpoint.saved import SavedState, SavedStore
 from fkjoin.checkpoint.upkeep import rescale, verify
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import constant, masked
+from fkjoin.codec.key_texts import key_text
 from fkjoin.codec.messages import CHANGE, SUBSCRIPTION, table
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS, VALIDATE
@@ -44,6 +49,23 @@ def test_a_key_can_be_typed_as_text_or_json() -> None:
     for schema, text, says in ((number, "x", "key 'x' is not n"), (both, "eu", "a JSON list is needed, of region .*, n")):
         with pytest.raises(ValueError, match=says):
             parse_key(schema, text)
+
+
+@given(st.one_of(st.tuples(st.text()), st.tuples(st.integers(-9, 9)), st.tuples(st.text(), st.integers(-9, 9), st.text())))
+def test_the_key_in_a_message_can_be_typed(key: tuple[Any, ...]) -> None:
+    schema = pa.schema([(f"c{place}", pa.string() if isinstance(part, str) else pa.int64()) for place, part in enumerate(key)])
+    encoded = KeyCodec(schema).encode([pa.array([part], field.type) for part, field in zip(key, schema, strict=True)], 1)
+    assert parse_key(schema, key_text(key)).equals(encoded)
+    assert key_text(dict(zip(schema.names, key, strict=True))) == key_text(key)
+
+
+@pytest.mark.spark
+def test_spark_writes_the_key_in_a_message_as_workers_do(spark: SparkSession) -> None:
+    alone, both = ("o1", '"7"', "[x", "", "7", "a,b", '{"'), (("a", 1), ('x":"', 2), ('b":"', 3), ("[", 4))
+    for schema, keys in (("a string", [(text,) for text in alone]), ("a string, b bigint", both), ("b bigint", [(7,)])):
+        rows = spark.createDataFrame(list(keys), schema).coalesce(1)
+        found = rows.select(_key_text(F.struct(*rows.columns))).toPandas().iloc[:, 0].tolist()
+        assert found == [key_text(key) for key in keys]
 
 
 def test_what_is_wrong_with_a_store_is_named(tmp_path: Path) -> None:

@@ -165,6 +165,15 @@ MISTAKES: dict[str, tuple[Callable[[Shop], object], str]] = {
         lambda shop: shop.joined(only),
         "extractor: only(row) is called with (key, row); let it take these",
     ),
+    "a condition of an unknown column": (
+        lambda shop: shop.orders().filter("amont > 1"),
+        "condition: in 'amont > 1', table orders has no column 'amont'; did you mean 'amount'? It has: amount, customer, id.",
+    ),
+    "a condition that is cut off": (
+        lambda shop: shop.orders().filter("amount >"),
+        "condition: 'amount >' cannot be evaluated over table orders (amount, customer, id): Syntax error at or near end of "
+        "input. (line N, pos 8)",
+    ),
     "a joiner of an unknown column": (
         lambda shop: shop.joined(joiner=["amount"]),
         f"joiner: (left, right) has no column 'amount'; did you mean 'left.amount'? {OF_BOTH}",
@@ -266,20 +275,20 @@ MISTAKES: dict[str, tuple[Callable[[Shop], object], str]] = {
     ),
     "a joiner that throws": (
         lambda shop: shop.run(shop.joined(joiner=misnamed, **FAIL)),
-        'query joined failed: joiner of joined, key {"id":"o1"}: TypeError: unsupported operand type(s) for +: \'int\' and '
+        "query joined failed: joiner of joined, key o1: TypeError: unsupported operand type(s) for +: 'int' and "
         '\'str\' (test_mistakes.py, line N, in misnamed: return left["amount"] + right["name"])\n'
         f"where: batch 0 of checkpoint FOLDER/ck\n{ASIDE % 'rows'}",
     ),
     "an adder that throws": (
         lambda shop: shop.run(shop.orders().group_by("customer", name="by").aggregate(0.0, added, added)),
-        "query by failed: by-aggregate, bucket 0: value of group 'c1': adder: ZeroDivisionError: float division by zero "
+        "query by failed: by-aggregate, bucket 0: value of group c1: adder: ZeroDivisionError: float division by zero "
         "(test_mistakes.py, line N, in added: return total / (row.amount - 5))\n"
         f"where: batch 0 of checkpoint FOLDER/ck\nwhat to do: mend what the first line names, and {AGAIN}",
     ),
     "an expression that throws": (
         lambda shop: shop.run(shop.orders(**FAIL).map_values("1 / (amount - 5) as x", name="x")),
-        "query x failed: map_values of orders, key {'id': 'o1'}: ZeroDivisionError: division by zero; use try_divide or "
-        f"nullif\nwhere: batch 0 of checkpoint FOLDER/ck\n{ASIDE % 'rows'}",
+        "query x failed: map_values of orders, key o1: ZeroDivisionError: division by zero; use try_divide or nullif\n"
+        f"where: batch 0 of checkpoint FOLDER/ck\n{ASIDE % 'rows'}",
     ),
     "a line that is no JSON": (
         bad_line,

@@ -191,7 +191,7 @@ def test_expressions_as_adder_and_subtractor(spark: SparkSession, tmp_path: Path
     assert grouped.aggregate(0.0, lambda _, ids, total: total, lambda _, ids, total: total).columns == ["customer_id", "value"]
     drawn = orders.group_by("customer_id", value="rand() as r").aggregate(0.0, "aggregate + r", "aggregate - r")
     assert drawn.columns == ["customer_id", "value"], "what Spark evaluates"
-    with pytest.raises(TopologyError, match="adder: 'aggregate \\+ itms' cannot be evaluated over aggregate, key and value"):
+    with pytest.raises(TopologyError, match="adder: in 'aggregate \\+ itms', .* has no column 'itms'"):
         grouped.aggregate(0, "aggregate + itms", "aggregate - items")
     with pytest.raises(TopologyError, match="subtractor: a column is called 'aggregate', as the aggregate is"):
         orders.group_by("op", value=F.col("items").alias("aggregate")).aggregate(0, max, "aggregate - items")
