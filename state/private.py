@@ -45,8 +45,11 @@ _ELSEWHERE = "remove it, or choose another folder for the index (spark.fkjoin.in
 def write_private(file: Path, data: bytes) -> None:
     """Write a file that only this user can read."""
     handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(handle, "wb") as opened:
-        opened.write(data)
+    try:
+        with os.fdopen(handle, "wb") as opened:
+            opened.write(data)
+    except OSError as error:  # it names no file
+        raise OSError(error.errno, error.strerror, str(file)) from error
 
 
 def close_to_others(file: Path) -> None:

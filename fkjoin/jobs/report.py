@@ -13,6 +13,7 @@ from pyspark import SparkContext
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.checkpoint.progress import QueryPhase, doing_of, is_batch, several
+from fkjoin.jobs.job_kinds import JobError
 from fkjoin.jobs.job_order import in_order, reads_of
 from fkjoin.jobs.job_sections import JobSection
 from fkjoin.jobs.screen import Screen
@@ -183,7 +184,7 @@ class Report:
 
     def _take(self, name: str, line: dict[str, Any]) -> None:
         if self._log is not None:
-            print(json.dumps(line), file=self._log, flush=True)
+            self._write(self._log, json.dumps(line))
         for operator, counted_now in line["counters"].items():
             if restarted := counted_now.get(counters.RESTARTS):
                 self._screen.say(
@@ -204,6 +205,16 @@ class Report:
             rows=about["all_inputs"],
         )
         self._troubles = troubles_of((one["totals"] for one in known.values()), self._tables)
+
+    def _write(self, log: TextIO, line: str) -> None:
+        try:
+            print(line, file=log, flush=True)
+        except BrokenPipeError:  # standard output has no reader any more
+            raise
+        except OSError as error:
+            raise JobError(
+                f"log: {log.name} cannot be written to: {error.strerror}; make room on that disk, or name another file"
+            ) from error
 
 
 def _with_sources(query: StreamingQuery) -> StreamingQuery | None:

@@ -116,8 +116,10 @@ def _master(spec: JobSection) -> str:
 
 
 def _tables(spec: JobSection) -> str:
-    """Say which tables there are, and whose brokers are asked."""
-    asked = "" if spec.kafka is None else f", and asking the brokers at {spec.kafka.bootstrap_servers}"
+    """Say which tables there are, and which brokers are asked, if there is a topic."""
+    sections = (*spec.tables.values(), *spec.events.values(), *spec.sinks.values(), spec.dead_letters)
+    topics = any(one is not None and one.topic is not None for one in sections)
+    asked = "" if spec.kafka is None or not topics else f", and asking the brokers at {spec.kafka.bootstrap_servers}"
     return f"tables {', '.join(spec.tables)}{asked}"
 
 

@@ -17,7 +17,9 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
+from py4j.protocol import Py4JError
 from pyspark import StorageLevel
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -27,7 +29,7 @@ from fkjoin.checkpoint.claim import require_held, start_claimed
 from fkjoin.checkpoint.files import begun, hadoop, query_id, read_file, write_file
 from fkjoin.checkpoint.indexes import owner
 from fkjoin.checkpoint.query import Query
-from fkjoin.errors import TopologyError
+from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.kafka.end_offsets import telling_lag
 from fkjoin.kafka.internal import Topics, require_first_records
 from fkjoin.lowering.lowered import Lowered
@@ -142,7 +144,7 @@ def start(
 
     def begin() -> StreamingQuery:
         begun_as, behind, note = compared(spark, table, {"": sink}, checkpoint, on_restore)
-        write = sink.begin(begun_as)
+        write = functools.partial(_named, sink.place, sink.begin(begun_as))
         set_back(begun_as, checkpoint, behind)
         note()
         return started(
@@ -209,12 +211,25 @@ def start_several(
     return telling_lag(start_claimed(spark, checkpoint, begin))
 
 
+def _named(place: str, write: Write, batch: Batch, query: str, number: int) -> None:
+    """Write a batch; an error of the driver's own names the sink.
+
+    Spark works the batch out meanwhile, so that an error of Spark's may be of any operator.
+    """
+    try:
+        write(batch, query, number)
+    except (FkJoinError, PySparkException, Py4JError):
+        raise
+    except Exception as error:
+        raise FkJoinError(f"sink {place}: {type(error).__name__}: {error}") from error
+
+
 def _write_all(writes: Mapping[str, Write], batch: Batch, query: str, number: int) -> None:
     if len(writes) > 1:
         batch.packed.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         for place, write in writes.items():
-            write(batch, f"{query} {place}", number)
+            _named(place, write, batch, f"{query} {place}", number)
     finally:
         batch.packed.unpersist()
 

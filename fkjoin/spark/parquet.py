@@ -10,13 +10,16 @@ Readers of the files see a column more, ``batch``; where the table has a column 
 
 from __future__ import annotations
 
+import contextlib
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
+from fkjoin.errors import FkJoinError
 from fkjoin.spark.packing import Batches
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.spark.worker import releasing
@@ -82,9 +85,20 @@ class WriteFile:
         for batch in given if self.changes is None else self.changes(given):
             if writer is None:
                 schema = batch.schema.with_metadata({_ABOUT: self.about})
-                writer = pq.ParquetWriter(f"{folder}/{name}", schema, filesystem=files)
+                with self._writing():
+                    writer = pq.ParquetWriter(f"{folder}/{name}", schema, filesystem=files)
             if batch.num_rows:
-                writer.write_table(pa.table(batch), row_group_size=_ROWS)
+                with self._writing():
+                    writer.write_table(pa.table(batch), row_group_size=_ROWS)
         if writer is not None:
-            writer.close()
+            with self._writing():
+                writer.close()
             yield pa.record_batch([[name]], schema=_WRITTEN)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Name the folder in errors of its file system."""
+        try:
+            yield
+        except OSError as error:
+            raise FkJoinError(f"sink parquet {self.folder}: {error}") from error

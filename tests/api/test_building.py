@@ -90,7 +90,7 @@ def test_the_public_names() -> None:
         ({"key": "id", "version": "id", "deleted": "text"}, "deleted: text is string, a boolean is needed"),
         (
             {"key": "id", "version": "id", "deleted": "opp = 'd'"},
-            r"deleted: in \"opp = 'd'\", .* has no column 'opp'; did you mean 'op'\?",
+            r"deleted: in \"opp = 'd'\", .* has no column 'opp'",
         ),
         (
             {"key": "id", "version": "id", "timestamp": "text"},
@@ -132,7 +132,7 @@ def test_files_that_are_not_there_are_named(spark: SparkSession, tmp_path: Path)
         ),
         (
             {"extractor": "upper(nothing)"},
-            r"extractor: in 'upper\(nothing\)', left table orders has no column 'nothing'. It has: ",
+            r"extractor: in 'upper\(nothing\)', left table orders has no column 'nothing'",
         ),
         (
             {"extractor": ["customer_id", "amount"]},

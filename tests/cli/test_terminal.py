@@ -82,7 +82,7 @@ def test_without_a_terminal_there_is_a_line_for_each_stage_of_the_start_and_one_
     took = r"in \d+(\.\d)? s"
     assert re.fullmatch(
         r"starting Spark at local\[2\]\n"
-        r"looking at tables orders, customers, and asking the brokers at localhost:1\n"
+        r"looking at tables orders, customers\n"
         rf"looking at checkpoint {re.escape(str(folder))}/checkpoint: a new one\n"
         r"sink-out: starts\n"
         r"(sink-out: first batch begins\n)?"

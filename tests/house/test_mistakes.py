@@ -298,7 +298,7 @@ MISTAKES: dict[str, tuple[Callable[[Shop], object], str]] = {
     ),
     "a sink that throws": (
         lambda shop: shop.joined().to(FullDisk(), checkpoint=shop.folder / "ck", **NOW).awaitTermination(),
-        "query joined failed: OSError: [Errno 28] No space left on device\n"
+        "query joined failed: sink disk: OSError: [Errno 28] No space left on device\n"
         "where: batch 0 of checkpoint FOLDER/ck; test_mistakes.py, line N, in write: "
         'raise OSError(28, "No space left on device")\n'
         f"what to do: make room on that disk, and {AGAIN}",

@@ -162,6 +162,7 @@ WAYS: dict[str, str] = {
     "spread: partitions of topics say where rows": BUILDING,
     "checkpoint: {} is no folder of a query's own;": SECOND,
     "query_name: a query called {} runs in this": SECOND,
+    "log: {} cannot be written to: {}; make room": "tests/jobs/test_report.py::test_a_log_on_a_full_disk_is_named",
     "log: {} is no file that can be written to;": FINE_STARTS,
     "{}.path: this is the folder of {}, too; give": FINE_STARTS,
     "spread: a row has one partner by primary key;": BUILDING,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,8 +12,10 @@ import pytest
 from rich.console import Console
 
 from fkjoin.checkpoint.progress import QueryPhase
+from fkjoin.jobs.job_kinds import JobError
 from fkjoin.jobs.job_sections import JobSection
 from fkjoin.jobs.report import Report, troubles_of
+from fkjoin.jobs.runner import _tables
 from fkjoin.jobs.screen import Plain
 from fkjoin.jobs.view import Mode, QueryView, doing
 from fkjoin.metrics import Metrics
@@ -206,3 +209,20 @@ def test_what_sinks_count_is_said_amid_a_batch(followed: Followed, monkeypatch: 
     counts = {("dead_letters", "postgres t"): 1, ("retries", "delta /out"): 2}
     monkeypatch.setattr("fkjoin.jobs.report.counted", lambda: counts)
     assert followed.report.view().troubles == ("1 row that postgres t cannot have", "work on delta /out repeated 2 times")
+
+
+def test_a_log_on_a_full_disk_is_named(followed: Followed, tmp_path: Path) -> None:
+    says = "^log: /dev/full cannot be written to: No space left on device; make room on that disk, or name another file$"
+    with pytest.raises(OSError, match="No space"), Path("/dev/full").open("w") as full:  # again as it is closed
+        with pytest.raises(JobError, match=says):
+            followed.report._write(full, "{}")
+    with (tmp_path / "another").open("w") as another:
+        followed.report._write(another, "{}")
+    assert (tmp_path / "another").read_text() == "{}\n"
+
+
+def test_brokers_are_asked_for_topics_alone() -> None:
+    with_brokers = SPEC.model_dump(by_alias=True) | {"kafka": {"bootstrap_servers": "localhost:1"}}
+    assert _tables(JobSection.model_validate(with_brokers)) == "tables orders, customers"
+    letters = with_brokers | {"dead_letters": {"topic": "dead"}}
+    assert _tables(JobSection.model_validate(letters)) == "tables orders, customers, and asking the brokers at localhost:1"

@@ -6,6 +6,7 @@ import json
 import shutil
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -73,6 +74,13 @@ def test_any_row_comes_back_from_parquet_files(spark: SparkSession, tmp_path: Pa
     found = spark.read.parquet(str(tmp_path / file))
     assert found.schema.simpleString() == spark_schema(table.schema).simpleString()
     assert differences(found.toArrow(), table) == []
+
+
+def test_a_full_disk_is_named_by_the_folder_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fkjoin.spark.parquet.uuid.uuid4", lambda: SimpleNamespace(hex="1"))
+    (tmp_path / "part-1.parquet").symlink_to("/dev/full")
+    with pytest.raises(FkJoinError, match=f"^sink parquet {tmp_path}: .*No space left on device"):
+        list(WriteFile(str(tmp_path), None, b"{}")(iter([pa.record_batch({"n": [1]})])))
 
 
 @pytest.mark.spark

@@ -12,7 +12,7 @@ import pytest
 from fkjoin.spark.index_home import index_home
 from fkjoin.state import BucketStore, StateError, pending, segments
 from fkjoin.state.positions import Position
-from fkjoin.state.private import private_folder
+from fkjoin.state.private import private_folder, write_private
 from tests.support.stores import Log, array, contents, index_of, key_of, write
 
 ELSEWHERE = "remove it, or choose another folder for the index \\(spark.fkjoin.index.dir\\)"
@@ -110,3 +110,8 @@ def test_a_pending_file_that_somebody_has_made_without_the_logs_key_is_not_read(
     pending.keep(tmp_path, entries, Position(bytes(16), 0), Position(meta.token, 1), key)
     with BucketStore(log, tmp_path) as store:
         assert contents(store) == {b"k": b"theirs" if with_the_key else b"ours"}
+
+
+def test_a_full_disk_is_named_by_the_file(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'$"):
+        write_private(Path("/dev/full"), b"entries")
