@@ -30,6 +30,14 @@ def first_line(error: BaseException) -> str:
     return lines[0] if lines else type(error).__name__
 
 
+_CODES = re.compile(r"^(?:[\w.]+(?:Exception|Error): )?\[[A-Z0-9_.]+\] |\s*SQLSTATE: \w{5}\b;?")
+
+
+def plain_line(error: BaseException) -> str:
+    """Return the first line of what Spark says, without the names of its classes and its codes."""
+    return _CODES.sub("", first_line(error)).strip(" ;")
+
+
 def set_aside(what: str) -> str:
     """The end of a message about rows, lines or records that stop a query: the way out."""
     return f'; with on_error="dead-letter" such {what} are set aside'

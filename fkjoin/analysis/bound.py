@@ -19,7 +19,7 @@ from fkjoin.analysis.columns_in_text import paths_named, without_strings
 from fkjoin.codec.expressions import Part
 from fkjoin.codec.rows import Path
 from fkjoin.codec.vectors import Columns
-from fkjoin.errors import TopologyError, first_line
+from fkjoin.errors import TopologyError, plain_line
 from fkjoin.sessions.access import Access, access
 from fkjoin.sessions.settings import require_running
 from fkjoin.spark.json_lines import plain_path
@@ -114,7 +114,7 @@ def bind(argument: str, given: Sequence[Expression], scope: Scope) -> tuple[Boun
         resolve_column(argument, item, scope.frame, scope.names, scope.table)
     assert why is not None, "one of several columns is named above"
     texts = ", ".join(map(text, given))
-    raise TopologyError(f"{argument}: {texts} cannot be evaluated side by side: {first_line(why)}") from why
+    raise TopologyError(f"{argument}: {texts} cannot be evaluated side by side: {plain_line(why)}") from why
 
 
 def bound_columns(given: Sequence[Expression], columns: Sequence[Column], scope: Scope) -> tuple[Bound, ...]:

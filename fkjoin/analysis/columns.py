@@ -13,13 +13,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from fkjoin.errors import ColumnTypeError, TopologyError, first_line
+from fkjoin.errors import ColumnTypeError, TopologyError, plain_line
 from fkjoin.spark.names import named, quoted, quoted_if_needed
 from fkjoin.spark.schemas import Expression, Expressions, listed, text
 
 _DOTTED = re.compile(r"\w+(\.\w+)+")
 _QUOTED = re.compile("`((?:[^`]|``)*)`")
-_CODES = re.compile(r"^\[[A-Z0-9_.]+\] |\s*SQLSTATE: \w{5}\b;?")
 _OF_TYPES = "DATATYPE_MISMATCH", "INVALID_EXTRACT"
 _NO_SUCH = "FIELD_NOT_FOUND", "UNRESOLVED_COLUMN.WITH_SUGGESTION", "UNRESOLVED_COLUMN.WITHOUT_SUGGESTION"
 
@@ -139,15 +138,10 @@ def _explain(given: str, error: AnalysisException, known: list[str], table: str,
         if (name := _unresolved(error)) is not None:
             close = _within(name, known, frame)
             return f"in {given!r}, {_no_column(name, known if known and '.' not in name else [*known, *fields], table, close)}"
-    return f"{given!r} cannot be evaluated over {table} ({', '.join(known or fields)}): {_said(error)}"
+    return f"{given!r} cannot be evaluated over {table} ({', '.join(known or fields)}): {plain_line(error)}"
 
 
 def _unresolved(error: AnalysisException) -> str | None:
     """The name that Spark does not find; None if it names none."""
     name = (error.getMessageParameters() or {}).get("objectName")
     return None if name is None else ".".join(part.replace("``", "`") for part in _QUOTED.findall(name)) or None
-
-
-def _said(error: AnalysisException) -> str:
-    """What Spark says in a line, without its codes."""
-    return _CODES.sub("", first_line(error)).strip(" ;")

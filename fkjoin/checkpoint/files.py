@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,6 +122,11 @@ def require_writable(place: Path) -> None:
     there = next(one for one in (place, *place.parents) if one.exists())
     if not os.access(there, os.W_OK | os.X_OK):
         raise _unwritable(place, f"{there} is not this user's to write to")
+    if os.geteuid() == 0:  # who may do anything may not write to a file system that has no files, such as /proc
+        try:
+            Path(tempfile.mkdtemp(prefix=".fkjoin-", dir=there)).rmdir()
+        except OSError as error:
+            raise _unwritable(place, f"{there}: {error.strerror}") from error
 
 
 def require_folder(place: Path) -> None:

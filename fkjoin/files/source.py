@@ -29,6 +29,7 @@ from fkjoin.errors import TopologyError
 from fkjoin.files import csv_headers as csv_files
 from fkjoin.files.folders import MISFIT, Folders, KeptFolders, as_glob, folder_columns, lowered, without_base
 from fkjoin.files.learned_numbers import with_numbers
+from fkjoin.files.options import OF_ANY_FILE, require_options
 from fkjoin.files.parquet_kinds import require_kinds
 from fkjoin.files.wider_types import narrowed, wider_fields
 from fkjoin.sessions.access import access
@@ -42,11 +43,6 @@ from fkjoin.spark.schemas import arrow_schema, listed, nullable, struct_type
 FileFormat = Literal["json", "parquet", "csv"]
 
 _FORMATS = {".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet", ".csv": "csv"}
-_OF_ANY_FILE = {
-    *("maxfilespertrigger", "maxbytespertrigger", "latestfirst", "maxfileage", "maxcachedfiles", "filenameonly"),
-    *("cleansource", "sourcearchivedir", "recursivefilelookup", "pathglobfilter", "basepath"),
-}
-"""Options of the file source whatever the format, in lower case."""
 _ANY_AGE = "36500d"
 """Spark by itself skips files that are a week older than the newest one, and does not say so."""
 _CORRUPT, _FILE, _LINE, _UNNAMED, _MISFIT = (f"__fkjoin_{name}" for name in ("corrupt", "file", "line", "unnamed", "type"))
@@ -91,7 +87,7 @@ class _Place:
     @property
     def given(self) -> set[str]:
         """The names of options that are for one format only, in lower case."""
-        return {name.lower() for name in self.options} - _OF_ANY_FILE
+        return {name.lower() for name in self.options} - OF_ANY_FILE
 
 
 def open_files(
@@ -110,6 +106,7 @@ def open_files(
     chosen = format or _format_of(pattern)
     if chosen not in get_args(FileFormat):
         raise TopologyError(f"format: {chosen!r} is not one of {', '.join(get_args(FileFormat))}")
+    require_options(options or {})
     place = _place(spark, pattern, {**({"header": True} if chosen == "csv" else {}), **(options or {})})
     learned = schema is None
     found = _learned(place, chosen, pattern, numbers) if schema is None else struct_type(schema, "from_files")

@@ -38,7 +38,8 @@ from fkjoin.plan.describe.steps import SinkStep, Step, job_steps
 from fkjoin.plan.nodes import Source
 from fkjoin.plan.rules import verdicts
 from fkjoin.sinks import batches
-from fkjoin.sinks.restored import OnRestore, require_spark_at
+from fkjoin.sinks.restored import OnRestore
+from fkjoin.sinks.spark_files import require_written, start_by_spark
 from fkjoin.spark.dead_letters import as_records
 from fkjoin.spark.schemas import listed
 from fkjoin.spark.trigger import arguments_of
@@ -156,7 +157,8 @@ class Job:
                     if isinstance(sink, batches.Checks):
                         sink.check(table._lowered)
                     elif (path := self.spec.sinks[name].path) is not None:
-                        require_spark_at(self._spark, checkpoint, path)
+                        of = self.spec.sinks[name].format, _texts(self.spec.sinks[name])
+                        require_written(table._lowered.changes, *of, path=path, checkpoint=checkpoint)
 
     def _source(self, spark: SparkSession, name: str, spec: TableSection) -> Table:
         where = f"tables.{name}"
@@ -299,10 +301,10 @@ class Job:
             if sink is not None:
                 return batches.start(self._spark, table._as_begun, sink, **common, query_name=name, on_restore=self._on_restore)
             assert spec.path is not None
-            (begun, keep_columns), options = table._as_begun(checkpoint), {n: str(v) for n, v in spec.options.items()}
+            (begun, keep_columns), options = table._as_begun(checkpoint), _texts(spec)
             batches.make_topics(begun, checkpoint)
             keep_columns()
-            return batches.start_by_spark(begun.changes, spec.format, options, path=spec.path, **common, query_name=name)
+            return start_by_spark(begun.changes, spec.format, options, path=spec.path, **common, query_name=name)
 
     def _dead_letters(self, name: str, trigger: Mapping[str, Any], checkpoint: str) -> StreamingQuery:
         common: Any = {"checkpoint": checkpoint, "trigger": trigger}
@@ -314,7 +316,7 @@ class Job:
         assert letters is not None
         keep_columns()
         if spec.path is not None:
-            return batches.start_by_spark(letters, "json", {}, path=spec.path, **common, query_name=query)
+            return start_by_spark(letters, "json", {}, path=spec.path, **common, query_name=query)
         servers, options = self._kafka
         return start(as_records(letters), spec.topic, servers, options=client_options(options), **common, name=query)
 
@@ -326,6 +328,11 @@ def _learned(spark: SparkSession, spec: TableSection) -> tuple[StructType | None
         return schema_of(spark, spec.path), None
     files = open_files(spark, spec.path, spec.key, schema=spec.columns, format=spec.format, options=spec.options)
     return files.schema if files.learned else None, files.folders
+
+
+def _texts(spec: SinkSection) -> dict[str, str]:
+    """The options of Spark's sink."""
+    return {name: str(value) for name, value in spec.options.items()}
 
 
 def _format(where: str, given: str | list[str] | FormatSection, name: str) -> Format | str:

@@ -12,6 +12,7 @@ from fkjoin.analysis.bound import Scope
 from fkjoin.analysis.projection import Projection
 from fkjoin.errors import TopologyError
 from fkjoin.events import Enriched
+from fkjoin.files.options import require_options
 from fkjoin.jobs.job_kinds import JobError
 from fkjoin.jobs.job_sections import EventsSection, JobSection
 from fkjoin.kafka.admin import require_topic
@@ -46,6 +47,7 @@ def _read(spark: SparkSession, spec: JobSection, name: str) -> DataFrame:
 def _files(spark: SparkSession, of: EventsSection) -> DataFrame:
     assert of.path is not None
     assert of.columns is not None
+    require_options(of.options)
     header = {"header": "true"} if of.format == "csv" else {}
     options: dict[str, Any] = {**header, **of.options}
     schema = struct_type(of.columns, "schema")

@@ -29,7 +29,7 @@ from fkjoin.jobs.places import STDOUT, require_places
 from fkjoin.jobs.report import Report
 from fkjoin.jobs.screen import Screen
 from fkjoin.jobs.view import Mode
-from fkjoin.jobs.web import served
+from fkjoin.jobs.web import require_port, served
 from fkjoin.metrics import Metrics
 from fkjoin.metrics.server import ClientAccess
 from fkjoin.plan.manifest import manifest
@@ -85,6 +85,8 @@ def run_job(
             for query in planned:
                 check_logs(spark, query.checkpoint)
             job.check()
+            if ui is not None:
+                require_port(ui[1], _access(spec, ui[0]))
             for checkpoint in (spec.checkpoint, *(query.checkpoint for query in planned)):
                 require_unclaimed(spark, checkpoint)
             screen.wait("stopping Spark")
@@ -157,6 +159,10 @@ def job_session(spec: JobSection) -> SparkSession:
     return session(spec.name, None if master is None else str(master), settings, kafka=spec.spark.kafka)
 
 
+def _access(spec: JobSection, host: str) -> ClientAccess:
+    return ClientAccess(host, tuple(spec.ui.names), spec.ui.token)
+
+
 @contextlib.contextmanager
 def _report(
     job: Job, screen: Screen, ui: tuple[str, int] | None, names: Sequence[str] = (), notes: Sequence[str] = ()
@@ -164,7 +170,7 @@ def _report(
     spec, metrics = job.spec, Metrics()
     with contextlib.ExitStack() as stack:
         if ui is not None:
-            access = ClientAccess(ui[0], tuple(spec.ui.names), spec.ui.token)
+            access = _access(spec, ui[0])
             for name in names:
                 metrics._start(name)
             address = stack.enter_context(

@@ -7,8 +7,15 @@ from collections.abc import Iterator, Sequence
 
 from fkjoin.metrics import Metrics
 from fkjoin.metrics.page import ShownJob, pages
-from fkjoin.metrics.server import ClientAccess, PageServer
+from fkjoin.metrics.server import ClientAccess, PageServer, listening
 from fkjoin.plan.describe.steps import Step
+
+_ARGUMENT = "--ui"
+
+
+def require_port(port: int, access: ClientAccess) -> None:
+    """Raise ``FkJoinError`` when the port cannot be used."""
+    listening(port, access, _ARGUMENT).close()
 
 
 @contextlib.contextmanager
@@ -19,7 +26,7 @@ def served(
 
     Raises ``FkJoinError`` when the port cannot be used.
     """
-    server = PageServer(pages(ShownJob(job, steps, letters), metrics), port, access, "--ui")
+    server = PageServer(pages(ShownJob(job, steps, letters), metrics), port, access, _ARGUMENT)
     try:
         try:
             yield server.address

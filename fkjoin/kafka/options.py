@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fkjoin.errors import TopologyError
+from fkjoin.spark.option_values import require_whole
 
 _SECRET = re.compile(r"password|secret|jaas|token|credential|private|\.key$|truststore\.certificates", re.IGNORECASE)
 _OURS = {"subscribe", "subscribepattern", "assign", "topic", "kafka.bootstrap.servers", "includeheaders"}
@@ -27,6 +28,10 @@ _SOURCE = (
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
 )
+_LEAST = {
+    **dict.fromkeys(("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "minPartitions", "maxRecordsPerPartition"), 1),
+    **dict.fromkeys(("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"), 0),
+}
 
 _OUTAGE_MS = "120000"
 """Time for which brokers may be gone; with the clients' own minute, a minute is too long."""
@@ -67,6 +72,7 @@ def source_options(given: Mapping[str, Any] | None) -> dict[str, str]:
             raise TopologyError(
                 f"options: Spark's Kafka source has no option {name!r}{hint} Settings of the consumer itself begin with kafka."
             )
+    require_whole(options, _LEAST)
     return {"startingOffsets": "earliest", **options}
 
 

@@ -113,6 +113,25 @@ class _Refused:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
+def listening(port: int, access: ClientAccess, argument: str) -> socket.socket:
+    """Listen at a port of the host; ``FkJoinError`` with the ``argument`` if that cannot be."""
+    host = access.host.strip("[]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    if not 0 <= port <= _LAST_PORT:
+        raise FkJoinError(f"{argument}: port {port} cannot be used; choose one from 1 to {_LAST_PORT}")
+    try:
+        return socket.create_server((host, port), family=family, backlog=CONNECTIONS)
+    except (OSError, TypeError) as error:
+        other = "port" if getattr(error, "errno", None) in _OF_PORT else "host"
+        raise FkJoinError(
+            f"{argument}: {_shown(host)}:{port} cannot be used ({getattr(error, 'strerror', error)}); choose another {other}"
+        ) from error
+
+
+def _shown(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
 class PageServer:
     """A server that answers from the moment that it is made until ``close``.
 
@@ -124,17 +143,8 @@ class PageServer:
             import h11  # noqa: F401
         self._pages, self._access = pages, access
         host = access.host.strip("[]")
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        shown = f"[{host}]" if ":" in host else host
-        if not 0 <= port <= _LAST_PORT:
-            raise FkJoinError(f"{argument}: port {port} cannot be used; choose one from 1 to {_LAST_PORT}")
-        try:
-            self._socket = socket.create_server((host, port), family=family, backlog=CONNECTIONS)
-        except (OSError, TypeError) as error:
-            other = "port" if getattr(error, "errno", None) in _OF_PORT else "host"
-            raise FkJoinError(
-                f"{argument}: {shown}:{port} cannot be used ({getattr(error, 'strerror', error)}); choose another {other}"
-            ) from error
+        shown = _shown(host)
+        self._socket = listening(port, access, argument)
         self.address = f"http://{shown}:{self._socket.getsockname()[1]}/"
         self._names = {_bare(name) for name in ("localhost", "127.0.0.1", "::1", host, *access.names)}
         self._open: dict[asyncio.Task[Any], None] = {}

@@ -34,7 +34,7 @@ from fkjoin.kafka.end_offsets import telling_lag
 from fkjoin.kafka.internal import Topics, require_first_records
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.results import Results
-from fkjoin.sinks.restored import OnRestore, ahead, last_set_backs, require_spark_at, set_back, written_to
+from fkjoin.sinks.restored import OnRestore, ahead, last_set_backs, set_back, written_to
 from fkjoin.spark.frame import RAW
 
 PLACES = "fkjoin-sinks.json"
@@ -232,24 +232,6 @@ def _write_all(writes: Mapping[str, Write], batch: Batch, query: str, number: in
             _named(place, write, batch, f"{query} {place}", number)
     finally:
         batch.packed.unpersist()
-
-
-def start_by_spark(
-    frame: DataFrame,
-    format: str,
-    options: Mapping[str, str],
-    *,
-    path: str,
-    checkpoint: str,
-    trigger: Mapping[str, Any],
-    query_name: str,
-) -> StreamingQuery:
-    """Start a query that Spark's own sink of files ends."""
-    require_spark_at(frame.sparkSession, checkpoint, path)
-    require_begun_with(frame, checkpoint)()
-    writer = frame.writeStream.format(format).options(**options).queryName(query_name)
-    with owner(frame.sparkSession, checkpoint):
-        return writer.option("checkpointLocation", checkpoint).trigger(**trigger).start(path)
 
 
 def require_one(spark: SparkSession, checkpoint: str) -> None:

@@ -88,8 +88,7 @@ class Delta(TableSink):
         try:
             found = self._opened()
         except TableNotFoundError:
-            if keep:
-                self._make(schema)
+            self._make(schema, keep=keep)
             return
         parts = found.metadata().partition_columns
         if self.partition_by and self.partition_by != parts:
@@ -111,12 +110,14 @@ class Delta(TableSink):
             found.alter.add_columns(Schema.from_arrow(pa.schema(added)).fields)
         self._schema = pa.schema([there.field(name) for name in schema.names])
 
-    def _make(self, schema: pa.Schema) -> None:
+    def _make(self, schema: pa.Schema, *, keep: bool) -> None:
+        """Make the table, first as a trial; without ``keep`` that alone."""
         parts = list(self.partition_by) or None
         try:
             with tempfile.TemporaryDirectory() as trial:  # a table that deltalake writes and cannot open would stay at the path
                 DeltaTable.create(trial, self._schema, partition_by=parts)
-            DeltaTable.create(self.path, self._schema, "ignore", parts, storage_options=dict(self.options))
+            if keep:
+                DeltaTable.create(self.path, self._schema, "ignore", parts, storage_options=dict(self.options))
         except DeltaError as error:  # such as of a timestamp_ntz in a map, which the package overlooks
             raise FkJoinError(
                 f"Delta table {self.path} cannot be made for {types_text(spark_schema(schema))}: {error}. "

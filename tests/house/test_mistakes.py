@@ -398,7 +398,26 @@ CHECKED: dict[str, tuple[str, str]] = {
         'table = "joined"\npath = "{folder}/job.toml"',
         "FOLDER/job.toml cannot be written to: FOLDER/job.toml is a file; make",
     ),
+    "Spark's own sink in a file": (
+        f'{OUT.replace("out", "job.toml")}\nformat = "json"',
+        "sinks.out.FOLDER/job.toml cannot be written to: FOLDER/job.toml is a file; make",
+    ),
+    "a format of lists in csv": (
+        f'{OUT}\nformat = "csv"',
+        "sinks.out.format: csv cannot have these changes: The CSV datasource doesn't support the column `_left_version` of the "
+        'type "ARRAY<BIGINT>"; choose one that can, such as json; or write a program, in which table.changes.drop(…) leaves',
+    ),
+    "an option of no use": (
+        f'{OUT}\nformat = "json"\noptions = {{compression = "nope"}}',
+        "sinks.out.options: json cannot be written with compression: The codec nope is not available. Available codecs are ",
+    ),
+    "a Delta table that cannot be opened": (
+        f'{OUT}\nformat = "delta"',
+        "Delta table FOLDER/out cannot be made for id string, m map<string,timestamp_ntz>: ",
+    ),
 }
+MAP = "map('a', cast('2020-01-01' as timestamp_ntz)) as m"
+"""A column that Delta tables of the package cannot have."""
 
 
 LETTERS = '[dead_letters]\npath = "{folder}/job.toml"\n[kafka]'
@@ -408,6 +427,18 @@ PLACES: dict[str, tuple[tuple[str, str], str]] = {
     "a log below a file": (("{folder}/job.log", "{folder}/job.toml/log"), A_FILE),
     "a log that is a folder": (("{folder}/job.log", "{folder}"), "log: FOLDER is no file that can be written to; name another"),
     "dead letters in a file": (("[kafka]", LETTERS), A_FILE),
+    "a folder among those of the system": (
+        ('"{folder}/out"', '"/proc/nothing/out"'),
+        "/proc/nothing/out cannot be written to: ",
+    ),
+    "a format that is misspelt": (
+        ('"{folder}/out"', '"{folder}/out"\nformat = "jsn"'),
+        "sinks.out.format: Spark has no 'jsn'; did you mean 'json'? For a format of another package, name the package in",
+    ),
+    "an option that is no number": (
+        ("[tables.customers]", 'options = {maxFilesPerTrigger = "x"}\n[tables.customers]'),
+        "tables.orders.options: maxFilesPerTrigger is 'x': give a whole number from 1 on",
+    ),
 }
 """Places besides the sinks, which a run finds before it starts, too."""
 
@@ -416,8 +447,11 @@ PLACES: dict[str, tuple[tuple[str, str], str]] = {
 def test_what_a_check_calls_fine_does_start(shop: Shop, fkjoin_here: Callable[..., str]) -> None:
     """Nothing is made by a check, and what it finds is what the start would."""
     for sink, says in CHECKED.values():
+        text = PLAIN.replace(OUT, sink)
+        if "map<" in says:
+            text = text.replace('"left.amount", "right.name"', f'"{MAP}"')
         with pytest.raises(FkJoinError) as found:
-            fkjoin_here("run", "--check", job(shop.folder, PLAIN.replace(OUT, sink)))
+            fkjoin_here("run", "--check", job(shop.folder, text))
         assert str(found.value).replace(str(shop.folder), "FOLDER").startswith(says)
     for (old, new), says in PLACES.values():
         text = job(shop.folder, PLAIN.replace(old, new, 1))
@@ -425,6 +459,13 @@ def test_what_a_check_calls_fine_does_start(shop: Shop, fkjoin_here: Callable[..
             with pytest.raises(FkJoinError) as found:
                 fkjoin_here(*call, text)
             assert says in str(found.value).replace(str(shop.folder), "FOLDER"), new
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        for call in (["run", "--check"], ["run"]):
+            with pytest.raises(
+                FkJoinError, match=r"^--ui: 127.0.0.1:\d+ cannot be used \(Address already in use.*; choose another port$"
+            ):
+                fkjoin_here(*call, job(shop.folder, PLAIN), "--ui", str(taken.getsockname()[1]))
+    shutil.rmtree(shop.folder / "checkpoint", ignore_errors=True)
     claim = shop.folder / "checkpoint" / f"{claim_files.CLAIM_FILE}.1"
     claim.parent.mkdir()
     claim.write_text(json.dumps({"host": socket.gethostname(), "process": os.getppid()}))
@@ -438,6 +479,12 @@ def test_what_a_check_calls_fine_does_start(shop: Shop, fkjoin_here: Callable[..
     assert not (shop.folder / "kept").exists()
     assert not (shop.folder / "checkpoint").exists()
     assert " sink-out: 1 batch, 1 row read\n" in fkjoin_here("run", job(shop.folder, kept))
+    plain = PLAIN.replace(OUT, f'{OUT.replace("out", "lines")}\nformat = "json"\noptions = {{compression = "gzip"}}')
+    plain = plain.replace("{folder}/checkpoint", "{folder}/of-lines")
+    assert "fine; 1 query: sink-out" in fkjoin_here("run", "--check", job(shop.folder, plain))
+    assert not (shop.folder / "lines").exists()
+    fkjoin_here("run", job(shop.folder, plain))
+    assert len(list((shop.folder / "lines").glob("*.json.gz"))) == 1
     assert DeltaTable(shop.folder / "kept").to_pyarrow_table().to_pylist() == [{"id": "o1", "amount": 5, "customer": "c1"}]
 
 

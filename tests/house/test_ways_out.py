@@ -24,6 +24,7 @@ OPTION = "tests/jobs/test_ways_out.py::test_an_option_that_is_set_by_the_engine_
 ANEW = "integration/test_new_topics.py::test_a_topic_made_anew_is_refused_or_read_in_the_place_of_the_one_before"
 SECOND = "tests/checkpoint/test_claims.py::test_a_second_query_of_a_name_and_a_checkpoint_without_a_name_are_refused"
 FINE_STARTS = "tests/house/test_mistakes.py::test_what_a_check_calls_fine_does_start"
+OPTIONS = "tests/files/test_options.py::test_an_option_is_taken_when_it_is_as_the_message_says"
 BUILDING = "tests/api/test_ways_out_while_building.py::test_the_way_out_that_is_named_is_one"
 JOB_FILES = "tests/jobs/test_ways_out.py::test_a_job_file_is_read_when_it_says_what_the_message_says"
 UNITS = "tests/jobs/test_ways_out.py::test_a_value_is_read_with_the_unit_that_the_message_names"
@@ -162,6 +163,11 @@ WAYS: dict[str, str] = {
     "spread: partitions of topics say where rows": BUILDING,
     "checkpoint: {} is no folder of a query's own;": SECOND,
     "query_name: a query called {} runs in this": SECOND,
+    "format: {} cannot have these changes: {};": FINE_STARTS,
+    "format: Spark has no {}; {} For a format of": FINE_STARTS,
+    "options: {} cannot be written with {}: {}; set": FINE_STARTS,
+    "options: {} is {}: give a whole number from {}": OPTIONS,
+    "options: {} is {}: give one of {}": OPTIONS,
     "log: {} cannot be written to: {}; make room": "tests/jobs/test_report.py::test_a_log_on_a_full_disk_is_named",
     "log: {} is no file that can be written to;": FINE_STARTS,
     "{}.path: this is the folder of {}, too; give": FINE_STARTS,

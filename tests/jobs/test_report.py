@@ -213,9 +213,9 @@ def test_what_sinks_count_is_said_amid_a_batch(followed: Followed, monkeypatch: 
 
 def test_a_log_on_a_full_disk_is_named(followed: Followed, tmp_path: Path) -> None:
     says = "^log: /dev/full cannot be written to: No space left on device; make room on that disk, or name another file$"
-    with pytest.raises(OSError, match="No space"), Path("/dev/full").open("w") as full:  # again as it is closed
-        with pytest.raises(JobError, match=says):
-            followed.report._write(full, "{}")
+    full = Path("/dev/full")
+    with pytest.raises(OSError, match="No space"), full.open("w") as log, pytest.raises(JobError, match=says):
+        followed.report._write(log, "{}")  # closing it tries once more
     with (tmp_path / "another").open("w") as another:
         followed.report._write(another, "{}")
     assert (tmp_path / "another").read_text() == "{}\n"

@@ -1,0 +1,91 @@
+"""Queries that Spark's own sink of files ends: JSON, ORC and others, in a job file."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from fkjoin.checkpoint.begun_with import require_begun_with
+from fkjoin.checkpoint.files import hadoop, local_path, require_writable
+from fkjoin.checkpoint.indexes import owner
+from fkjoin.errors import TopologyError, nearest, plain_line
+from fkjoin.sinks.restored import require_spark_at
+
+_OF_FILES = "json", "orc", "csv", "text", "xml", "avro"
+"""Formats whose batch writer takes what the streaming one takes, and writes nothing but files at its path."""
+_NAMES = (*_OF_FILES, "parquet", "delta", "console", "noop")
+
+
+def require_written(frame: DataFrame, format: str, options: Mapping[str, str], *, path: str, checkpoint: str) -> None:
+    """Raise ``FkJoinError`` if Spark's sink cannot write such a frame there; nothing is made.
+
+    Spark's batch writer writes no rows to a temporary folder, and finds what the streaming one would find in a batch.
+    """
+    spark = frame.sparkSession
+    require_spark_at(spark, checkpoint, path)
+    if (place := local_path(*hadoop(spark, path))) is not None:
+        require_writable(place)
+    _require_source(spark, format)
+    if format.lower() not in _OF_FILES:
+        return
+    with tempfile.TemporaryDirectory() as trial:
+        try:
+            spark.createDataFrame([], frame.schema).write.format(format).options(**options).save(Path(trial, "out").as_uri())
+        except (PySparkException, Py4JError) as error:
+            condition = error.getCondition() if isinstance(error, PySparkException) else None
+            if condition == "UNSUPPORTED_DATA_TYPE_FOR_DATASOURCE" or format.lower() == "text":
+                raise TopologyError(
+                    f"format: {format} cannot have these changes: {_said(error)}; choose one that can, such as json; or write "
+                    "a program, in which table.changes.drop(…) leaves columns out"
+                ) from error
+            raise TopologyError(
+                f"options: {format} cannot be written with {', '.join(options) or 'none'}: {_said(error)}; set them as Spark's "
+                "documentation of the format says"
+            ) from error
+
+
+def _said(error: Exception) -> str:
+    """The first line of what Spark or Java says."""
+    text = plain_line(error)
+    if isinstance(error, Py4JJavaError):
+        text = str(error.java_exception.getMessage() or error.java_exception.getClass().getSimpleName()).partition("\n")[0]
+    return text.rstrip(".")
+
+
+def _require_source(spark: SparkSession, format: str) -> None:
+    """Raise ``TopologyError`` if Spark has no such format."""
+    jvm: Any = spark._jvm
+    try:
+        jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource(
+            format, spark._jsparkSession.sessionState().conf()
+        )
+    except (PySparkException, Py4JError) as error:
+        raise TopologyError(
+            f"format: Spark has no {format!r}; {nearest(format, _NAMES)} For a format of another package, name the package in "
+            "spark.jars.packages"
+        ) from error
+
+
+def start_by_spark(
+    frame: DataFrame,
+    format: str,
+    options: Mapping[str, str],
+    *,
+    path: str,
+    checkpoint: str,
+    trigger: Mapping[str, Any],
+    query_name: str,
+) -> StreamingQuery:
+    """Start a query that Spark's own sink of files ends."""
+    require_written(frame, format, options, path=path, checkpoint=checkpoint)
+    require_begun_with(frame, checkpoint)()
+    writer = frame.writeStream.format(format).options(**options).queryName(query_name)
+    with owner(frame.sparkSession, checkpoint):
+        return writer.option("checkpointLocation", checkpoint).trigger(**trigger).start(path)

@@ -1,0 +1,26 @@
+"""Values of options of Spark's sources, compared with what the source takes, which Spark itself does in a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fkjoin.errors import TopologyError
+
+
+def require_whole(options: Mapping[str, Any], least: Mapping[str, int]) -> None:
+    """Raise ``TopologyError`` for an option that is no whole number, or a smaller one than the ``least`` of that option."""
+    known = {name.lower(): number for name, number in least.items()}
+    for name, value in options.items():
+        number = known.get(name.lower())
+        if number is not None and not (str(value).strip().removeprefix("+").isdecimal() and int(value) >= number):
+            raise TopologyError(f"options: {name} is {value!r}: give a whole number from {number} on")
+
+
+def require_one_of(options: Mapping[str, Any], values: Mapping[str, tuple[str, ...]]) -> None:
+    """Raise ``TopologyError`` for an option that has none of its ``values``."""
+    known = {name.lower(): of for name, of in values.items()}
+    for name, value in options.items():
+        of = known.get(name.lower())
+        if of is not None and str(value).lower() not in of:
+            raise TopologyError(f"options: {name} is {value!r}: give one of {', '.join(of)}")
