@@ -28,6 +28,7 @@ from fkjoin.sessions.settings import prepare, switched_off
 from fkjoin.spark.dead_letters import OnError, require_on_error
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.json_lines import JsonLines, kind_at, no_version, plain_path
+from fkjoin.spark.line_places import local_pattern
 from fkjoin.spark.names import named, quoted, require_apart
 from fkjoin.spark.schemas import (
     Expression,
@@ -140,7 +141,7 @@ def with_lines(
 ) -> Planned:
     """The table of the files at a path, whose lines workers parse where that can be; ``columns``: see ``plain_lines``."""
     assert isinstance(table.node, Source)
-    lines = plain_lines(files, table.node, columns, table.on_error)
+    lines = plain_lines(files, table.node, columns, table.on_error, local_pattern(path))
     return replace(table, bound=replace(table.bound, undecoded=lines, files=path))
 
 
@@ -149,10 +150,11 @@ def plain_lines(
     node: Source,
     columns: tuple[Expressions, Expressions, Expression | None, Expression | None],
     on_error: OnError,
+    place: str | None = None,
 ) -> tuple[DataFrame, JsonLines] | None:
     """The files' lines and what is in them, when that can be told without Spark's expressions and JSON reader; else None.
 
-    ``columns``: what the user gave for key, version, deleted and timestamp.
+    ``columns``: what the user gave for key, version, deleted and timestamp; ``place``: see ``JsonLines.files``.
     """
     if files.lines is None:
         return None
@@ -178,7 +180,7 @@ def plain_lines(
     how = as_session(spark)
     if time is not None and kind_at(arrow, time) == pa.timestamp("us") and how.zone not in UTC:
         return None  # which instant a clock shows depends on the session
-    about = source, node.version, files.what, how, fails
+    about = source, node.version, files.what, how, fails, place
     return files.lines, JsonLines(arrow, node.key, places, gone, time, node.columns, *about)
 
 
@@ -203,10 +205,11 @@ def _without_version(keys: Sequence[str], version: Mapping[str, Column]) -> Colu
 
 def _failing(name: str, raw: Column, fields: Sequence[str]) -> Callable[[Column], Column]:
     """Turn a problem into one that stops the query, and says where."""
-    where = [F.substring(raw[part].cast("string"), 1, 200) for part in ("file", "key", "value") if part in fields]
+    shown = {part: F.substring(raw[part].cast("string"), 1, 200) for part in ("file", "key", "value") if part in fields}
+    file = [shown.pop("file")] if "file" in shown else []
 
     def failing(problem: Column) -> Column:
-        said = F.concat(F.concat_ws(": ", F.lit(f"table {name}"), *where, problem), F.lit(set_aside("lines")))
+        said = F.concat(F.concat_ws(": ", F.lit(f"table {name}"), *file, problem, *shown.values()), F.lit(set_aside("lines")))
         return F.when(problem.isNotNull(), F.raise_error(said).cast("string"))
 
     return failing

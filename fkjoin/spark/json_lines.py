@@ -17,6 +17,7 @@ from fkjoin.codec.expressions import Part
 from fkjoin.codec.json_read import PLAIN, Reading, read_objects, read_together
 from fkjoin.codec.rows import Path
 from fkjoin.errors import FormatError, set_aside
+from fkjoin.spark.line_places import line_place
 from fkjoin.spark.packing import Batches, Pack
 
 _PATH = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
@@ -75,6 +76,8 @@ class JsonLines:
     how: Reading = PLAIN
     fails: str | None = None
     """The table, where a line that cannot be used is an error."""
+    files: str | None = None
+    """Pattern of the files, if they are this machine's."""
 
     def packing(self, pack: Pack) -> PackLines:
         """Make the function that turns them into envelopes."""
@@ -105,8 +108,10 @@ class JsonLines:
 
     def _raise(self, lines: pa.Array, problem: pa.StringArray) -> None:
         place = pc.index(pc.is_valid(problem), True).as_py()
-        line = lines.cast(pa.binary())[place].as_py().decode(errors="replace")[:_SHOWN]
-        raise FormatError(f"table {self.fails}: {line}: {problem[place]}{set_aside('lines')}")
+        line = lines.cast(pa.binary())[place].as_py()
+        where = None if self.files is None else line_place(line, self.files)
+        table = f"table {self.fails}" if where is None else f"table {self.fails}: {where}"
+        raise FormatError(f"{table}: {problem[place]}: {line.decode(errors='replace')[:_SHOWN]}{set_aside('lines')}")
 
     def _deleted(self, rows: pa.StructArray) -> pa.BooleanArray:
         if self.deleted is None:

@@ -93,7 +93,7 @@ def test_a_line_that_does_not_fit_stops_a_query_that_is_told_to_fail(spark: Spar
     strict = way(table(spark, tmp_path / "in", on_error="fail"))
     assert strict.dead_letters is None
     with pytest.raises(
-        StreamingQueryException, match=r'table in: .*"n":5.5,"lsn":1}: not a JSON object of .*on_error="dead-letter"'
+        StreamingQueryException, match=r'table in: .*: not a JSON object of .*"n":5.5,"lsn":1}; with on_error="dead-letter"'
     ):
         run(strict.changes, tmp_path / "strict")
 
