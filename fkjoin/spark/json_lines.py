@@ -110,8 +110,10 @@ class JsonLines:
         place = pc.index(pc.is_valid(problem), True).as_py()
         line = lines.cast(pa.binary())[place].as_py()
         where = None if self.files is None else line_place(line, self.files)
-        table = f"table {self.fails}" if where is None else f"table {self.fails}: {where}"
-        raise FormatError(f"{table}: {problem[place]}: {line.decode(errors='replace')[:_SHOWN]}{set_aside('lines')}")
+        at = "" if where is None else f": {where}"
+        raise FormatError(
+            f"table {self.fails}{at}: {problem[place]}: {line.decode(errors='replace')[:_SHOWN]}{set_aside('lines')}"
+        )
 
     def _deleted(self, rows: pa.StructArray) -> pa.BooleanArray:
         if self.deleted is None:

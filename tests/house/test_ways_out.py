@@ -301,7 +301,7 @@ WAYS: dict[str, str] = {
     "{} cannot be evaluated outside of the": ADDERS,
     "division by zero; use try_divide or nullif": "tests/spark/test_adder_expressions.py::test_where_spark_raises_it_raises",
     "division by zero; write if(divisor = 0, null": "tests/spark/test_adder_expressions.py::test_where_spark_raises_it_raises",
-    'table {}: {}: {}; with on_error="dead-letter"': LINES,
+    'table {}{}: {}: {}; with on_error="dead-letter"': LINES,
     "the change of key {} has no version: a version": (
         "tests/spark/test_packing.py::test_a_change_without_a_version_is_named_and_a_filter_or_a_number_is_the_way_out"
     ),
