@@ -406,7 +406,7 @@ CHECKED: dict[str, tuple[str, str]] = {
     ),
     "Spark's own sink in a file": (
         f'{OUT.replace("out", "job.toml")}\nformat = "json"',
-        "sinks.out.FOLDER/job.toml cannot be written to: FOLDER/job.toml is a file; make",
+        "FOLDER/job.toml cannot be written to: FOLDER/job.toml is a file; make",
     ),
     "a format of lists in csv": (
         f'{OUT}\nformat = "csv"',
