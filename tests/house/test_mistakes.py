@@ -490,7 +490,7 @@ def test_what_a_check_calls_fine_does_start(shop: Shop, fkjoin_here: Callable[..
     assert "fine; 1 query: sink-out" in fkjoin_here("run", "--check", job(shop.folder, plain))
     assert not (shop.folder / "lines").exists()
     fkjoin_here("run", job(shop.folder, plain))
-    assert len(list((shop.folder / "lines").glob("*.json.gz"))) == 1
+    assert list((shop.folder / "lines").glob("*.json.gz"))
     assert DeltaTable(shop.folder / "kept").to_pyarrow_table().to_pylist() == [{"id": "o1", "amount": 5, "customer": "c1"}]
 
 

@@ -122,7 +122,7 @@ def test_dead_letters_that_have_later_batches_than_a_restored_checkpoint_are_ref
 def test_a_job_can_stop_at_such_a_line(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "customers", "1.json", '{"customer":"c1","name":"Ada","lsn":1}')
     write(tmp_path / "orders", "1.json", '{"id":"o1","customer":"c1","lsn":1}', "{")
-    with pytest.raises(StreamingQueryException, match=r"table orders: /.*, line \d+: not a JSON object of .*: \{;"):
+    with pytest.raises(StreamingQueryException, match=r"table orders: /.*, line \d+: not a JSON object of .*: \{\n"):
         run(job(spark, tmp_path, on_error="fail"))
 
 
