@@ -22,11 +22,12 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 import fkjoin
@@ -85,14 +86,16 @@ def land(folder: Path, first: int, last: int) -> None:
             staged.replace(folder / side / staged.name)
 
 
-def table(spark: SparkSession, folder: Path, side: str) -> Table:
+def table(spark: SparkSession, folder: Path, side: str, value: str | None = None, timestamp: str | None = None) -> Table:
+    """A side's table; ``value``: the type of its values, if it is not that of ``VALUES``."""
     return Table.from_files(
         spark,
         folder / side,
         key="key",
         version="seq",
         deleted="value is null",
-        schema=f"key string, value {VALUES[side]}, seq bigint",
+        timestamp=timestamp,
+        schema=f"key string, value {value or VALUES[side]}, seq bigint",
         format="json",
         options={"maxFilesPerTrigger": 1},
     )
@@ -158,14 +161,19 @@ def measure_table(
     }
 
 
+def last_rows(changes: DataFrame, key: Sequence[str], *versions: str) -> DataFrame:
+    """The rows that changes lead to: of each key the one with the greatest versions, unless it is a delete."""
+    newest = Window.partitionBy(*key).orderBy(*map(F.desc, versions))
+    return changes.withColumn("place", F.row_number().over(newest)).where("place = 1 and _operation <> 'delete'")
+
+
 def write_result(spark: SparkSession, folder: Path, out: Path) -> None:
     """The final joined table, one JSON line a row."""
     changes = spark.read.parquet(str(folder / "out")).selectExpr(*COLUMNS)
-    newest = "row_number() over (partition by key order by _left_version desc, _right_version desc nulls last)"
-    changes.selectExpr("*", f"{newest} as place").where("place = 1 and _operation <> 'delete'").createOrReplaceTempView("last")
-    rows = spark.sql("select key, fk, amount, v, name, tier, rv from last")
+    rows = last_rows(changes, ["key"], "_left_version", "_right_version")
     with out.open("w") as sink:
-        sink.writelines(json.dumps(row.asDict()) + "\n" for row in rows.toLocalIterator())
+        chosen = rows.select("key", "fk", "amount", "v", "name", "tier", "rv")
+        sink.writelines(json.dumps(row.asDict()) + "\n" for row in chosen.toLocalIterator())
 
 
 def main() -> None:
