@@ -24,7 +24,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
@@ -34,6 +34,7 @@ import fkjoin
 from benchmarks.memory import Footprint
 from benchmarks.topics import measure_topics
 from fkjoin import Table, fk_join
+from fkjoin.events import Enriched
 from fkjoin.sessions.settings import SHORT_LIVED
 from fkjoin.stages.counters import metrics_name
 
@@ -105,8 +106,12 @@ def joined(spark: SparkSession, folder: Path) -> Table:
     return fk_join(table(spark, folder, "left"), table(spark, folder, "right"), "value.fk", name="bench")
 
 
-def to_parquet(made: Table, folder: Path) -> list[StreamingQuery]:
-    """The table's changes as files under ``folder/out``."""
+Made = TypeVar("Made", bound=Table | Enriched)
+"""What a query makes."""
+
+
+def to_parquet(made: Table | Enriched, folder: Path) -> list[StreamingQuery]:
+    """The changes as files under ``folder/out``."""
     return [made.to_parquet(folder / "out", checkpoint=folder / "checkpoint")]
 
 
@@ -114,8 +119,8 @@ def measure_table(
     workload: Path,
     folder: Path,
     batch: int,
-    build: Callable[[SparkSession], Table],
-    start: Callable[[Table, Path], list[StreamingQuery]] = to_parquet,
+    build: Callable[[SparkSession], Made],
+    start: Callable[[Made, Path], list[StreamingQuery]] = to_parquet,
 ) -> dict[str, Any]:
     """Run the three phases through the queries that ``start`` starts; the measurements, those of batches of the first query."""
     ends = stage(workload, folder, batch)
@@ -144,16 +149,15 @@ def measure_table(
     batches = [progress for progress in queries[0].recentProgress if progress.numInputRows]
     for query in queries:
         query.stop()
-    inputs = sum(progress.numInputRows for progress in batches)
     phases = [round(after - before, 2) for before, after in itertools.pairwise(times)]
-    right = json.loads(Path(f"{workload}.meta.json").read_text())["phase_end"][0]
+    primed, *_, inputs = json.loads(Path(f"{workload}.meta.json").read_text())["phase_end"]
     metrics = [progress.observedMetrics[metrics_name(made.name)].asDict() for progress in batches]
     return {
         "engine": "fkjoin",
         "version": fkjoin.__version__,
         "inputs": inputs,
         "phase_s": phases,
-        "inputs_per_s_2_3": round((inputs - right) / (times[-1] - times[1])),
+        "inputs_per_s_2_3": round((inputs - primed) / (times[-1] - times[1])),
         **memory.stop().named(),
         "batches": len(batches),
         "batch_s": [round(progress.durationMs["triggerExecution"] / 1000, 2) for progress in batches],

@@ -76,7 +76,8 @@ def run(name: str, workload: Path, batch: int) -> dict[str, Any]:
 
 def check_flink(name: str, workload: Path, command: list[str], work: Path) -> None:
     """Run Flink with a sink that prints, and check its result."""
-    query, found = QUERIES[name], {}
+    query = QUERIES[name]
+    found: Rows = {}
     output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=work).stdout
     with workload.open() as lines:
         wanted = (query.flink.wanted or query.wanted)([list(map(json.loads, lines))])

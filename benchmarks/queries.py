@@ -259,7 +259,7 @@ QUERIES = {
         ("n",),
         items_of,
         Flink(
-            "SELECT k, T.sku, T.n FROM A CROSS JOIN UNNEST(A.items) AS T (sku, n) ON CONFLICT DO DEDUPLICATE",
+            "SELECT k, T.sku, T.n FROM A CROSS JOIN UNNEST(A.items) AS T (sku, n) WHERE TRUE ON CONFLICT DO DEDUPLICATE",
             "k STRING, sku STRING, n BIGINT, PRIMARY KEY (k, sku) NOT ENFORCED",
             left=_ORDERS,
         ),
