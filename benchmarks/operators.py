@@ -113,8 +113,9 @@ def compare(name: str, given: argparse.Namespace) -> list[str]:
             lines[_SINK] = f"{_SINK} WITH ('connector'='print')\")"
         flink = flink_command(given.peers, workload, work, lines, options)
         if given.check:
-            for command in flink.values():
-                check_flink(name, workload, command, work)
+            if not flink:
+                raise SystemExit("--check: there is no Flink; give --peers, and FLINK_PYTHON or FOLDER/venv-flink")
+            check_flink(name, workload, flink["flink"], work)
             return []
         ours = [sys.executable, "-m", "benchmarks.operators", str(workload), "--only", name, "--batch", str(given.batch)]
         runs = in_turn({"fkjoin": ours, **flink}, work, given.rounds, operator=name)
@@ -138,7 +139,8 @@ def main() -> None:
         print(json.dumps(run(given.only, given.workload, given.batch)), flush=True)
         return
     lines = [compare(name, given) for name in ([given.only] if given.only else QUERIES)]
-    print("\n".join(itertools.chain.from_iterable(lines)))
+    for line in itertools.chain.from_iterable(lines):
+        print(line)
 
 
 if __name__ == "__main__":
