@@ -113,6 +113,7 @@ WAYS: dict[str, str] = {
     "key: the table {} has {}; give it timestamp=": BUILDING,
     "{}: it is for windows; put fkjoin.window(…) ": BUILDING,
     "{}: an expression knows no windows; give a P": BUILDING,
+    "{}: {}, the aggregate is {}: cast it, or": BUILDING,
     "{}: {} is {}, which has no order here; cast": BUILDING,
     "{} of group {}: adder or subtractor returned": (
         "tests/folds/test_user_aggregates.py::test_what_is_not_of_the_aggregates_type_is_named_with_its_group"
