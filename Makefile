@@ -47,7 +47,7 @@ environments: $(SPARKS:%=.venv-%/ready)
 # frames. Left out: rescaling, of which only Spark 4.2 and newer know; what is of the newest Spark's plans and processes.
 # Where a Spark lacks what a test needs, the test is skipped with the words of the refusal.
 COMPAT := $(addprefix tests/,replay spark stages api/test_joins.py api/test_aggregates.py api/test_cogroup.py api/test_triggers.py \
-	lowering/test_multi_join.py lowering/test_periodic_emission.py lowering/test_absent_rows.py analysis/test_delta_tables.py checkpoint files folds/test_task_retries.py \
+	lowering/test_multi_join.py lowering/test_periodic_emission.py lowering/test_absent_rows.py checkpoint files folds/test_task_retries.py \
 	sinks/test_delta.py sinks/test_parquet_and_delta.py sinks/test_several_sinks.py sinks/test_restored_checkpoint.py sinks/test_types.py) \
 	--deselect tests/spark/test_operator.py::test_a_query_starts_without_what_only_the_work_needs
 COMPAT_BROKERS := $(addprefix integration/,test_join.py test_aggregates.py test_records.py test_postgres.py)
@@ -56,6 +56,7 @@ compat: export FKJOIN_COMPAT = 1
 compat: export PYTHONPATH = $(CURDIR)
 compat: environments .venv-pandas-3/ready engine
 	@status=0; for line in $(SPARKS); do echo "Spark $$line:"; .venv-$$line/bin/python -m pytest -q $(COMPAT) || status=1; \
+	FKJOIN_DELTA=1 .venv-$$line/bin/python -m pytest -q tests/analysis/test_delta_tables.py || status=1; \
 	.venv-$$line/bin/python -m pytest -q $(COMPAT_BROKERS) || status=1; done; \
 	echo "pandas 3:"; .venv-pandas-3/bin/python -m pytest -q $(COMPAT_PANDAS) || status=1; exit $$status
 

@@ -7,7 +7,8 @@ than a row that is put, so the order in which Spark reads them does not matter.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +35,19 @@ PUTS = "insert", "update_postimage"
 """Types of changes."""
 
 PROPERTY = "delta.enableChangeDataFeed"
+
+_EXTENSIONS, _CATALOG = "spark.sql.extensions", "spark.sql.catalog.spark_catalog"
+SETTINGS = {
+    _EXTENSIONS: "io.delta.sql.DeltaSparkSessionExtension",
+    _CATALOG: "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+"""Settings that Delta's connector asks for."""
+
+_LACKING = {
+    "DATA_SOURCE_NOT_FOUND": "is not on the class path",
+    "DELTA_CONFIGURE_SPARK_SESSION_WITH_EXTENSION_AND_CATALOG": "is not set up",
+}
+"""Conditions of Spark's errors, and what the session lacks."""
 
 _IS_DELETE = f"_change_type in ('{DELETES[0]}', '{DELETES[1]}')"
 _ORDER = "_commit_version", f"cast(not {_IS_DELETE} as int)"
@@ -88,25 +102,34 @@ def columns_of(spark: SparkSession, path: str) -> StructType:
 
 def _feed(spark: SparkSession, place: str, options: Mapping[str, Any]) -> DataFrame:
     """Read the table's rows and then its changes as a stream; ``SessionError`` where the session cannot."""
-    try:
+    with _with_connector(spark, place):
         feed = spark.readStream.format("delta").options(**{**options, "readChangeFeed": True}).load(place)
         feed.schema  # noqa: B018  (a client of Spark Connect asks its server now)
-    except AnalysisException as error:
-        if error.getCondition() != "DATA_SOURCE_NOT_FOUND":
-            raise TopologyError(f"path: {place} cannot be read as a Delta table: {first_line(error)}") from error
-        raise _without_connector(spark, "is not on the class path") from error
-    except Py4JJavaError as error:
-        why = first_line(error.java_exception.toString())
-        raise _without_connector(spark, f"is another one than the one on the class path ({why})") from error
     return feed
+
+
+@contextlib.contextmanager
+def _with_connector(spark: SparkSession, place: str) -> Iterator[None]:
+    """Raise ``SessionError`` for what a session without a connector says, or with that of another Spark."""
+    try:
+        yield
+    except AnalysisException as error:
+        why = _LACKING.get(error.getCondition() or "")
+        if why is None:
+            raise TopologyError(f"path: {place} cannot be read as a Delta table: {first_line(error)}") from error
+        raise _without_connector(spark, why) from error
+    except Py4JJavaError as error:  # such as NoSuchMethodError
+        said = error.java_exception.toString().splitlines()[0]
+        raise _without_connector(spark, f"does not work ({said})") from error
 
 
 def _without_connector(spark: SparkSession, why: str) -> SessionError:
     line = ".".join(spark.version.split(".")[:2])
     what = "server" if is_connect(spark) else "session"
     return SessionError(
-        f"from_delta: Delta's connector for Spark {line} {why}: start the {what} with the setting spark.jars.packages = "
-        f"io.delta:delta-spark_{line}_2.13:RELEASE, and a release that has it (docs/versions.md)"
+        f"from_delta: Delta's connector for Spark {line} {why}; start the {what} with the settings "
+        f"spark.jars.packages = io.delta:delta-spark_{line}_2.13:RELEASE, {_EXTENSIONS} = {SETTINGS[_EXTENSIONS]} and "
+        f"{_CATALOG} = {SETTINGS[_CATALOG]}; docs/versions.md has the releases"
     )
 
 
@@ -115,8 +138,10 @@ def _require_changes(spark: SparkSession, place: str) -> None:
     if is_connect(spark):
         return
     jvm: Any = spark._jvm
-    row = jvm.io.delta.tables.DeltaTable.forPath(spark._jsparkSession, place).detail().select("properties").head()
-    if str(row.getJavaMap(0).get(PROPERTY)).lower() != "true":
+    with _with_connector(spark, place):
+        detail = jvm.io.delta.tables.DeltaTable.forPath(spark._jsparkSession, place).detail()
+        (properties,) = DataFrame(detail, spark).select("properties").collect()[0]
+    if properties.get(PROPERTY, "").lower() != "true":
         raise TopologyError(
             f"path: Delta table {place} does not record its changes: set its property {PROPERTY} to true, as in ALTER TABLE "
             f"delta.`{place}` SET TBLPROPERTIES ({PROPERTY} = true)"

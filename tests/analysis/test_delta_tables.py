@@ -96,7 +96,7 @@ def test_a_session_without_the_connector_is_refused_by_name(spark: SparkSession,
     if has_connector():
         pytest.skip("this session has Delta's connector")
     line = ".".join(spark.version.split(".")[:2])
-    says = f"from_delta: Delta's connector for Spark {line} is not on the class path: start the session with the setting "
+    says = f"from_delta: Delta's connector for Spark {line} is not on the class path; start the session with the settings "
     with pytest.raises(SessionError) as found:
         Table.from_delta(spark, tmp_path / "orders", key="order_id")
     assert str(found.value).startswith(f"{says}spark.jars.packages = io.delta:delta-spark_{line}_2.13:RELEASE")
@@ -109,12 +109,11 @@ def test_a_join_of_two_delta_tables_follows_every_kind_of_commit(spark: SparkSes
     DeltaTable(left).alter.set_table_properties(RECORDED)
     write_deltalake(left, orders(("o1", "c1", 1.0), ("o2", "c2", 2.0), ("o3", None, None)), mode="append")
     write_deltalake(right, customers(("c1", "Ada"), ("c2", "Grace")), configuration=RECORDED)
-    about: Any = {"options": {"maxFilesPerTrigger": 1}}
 
-    def job() -> None:
+    def job(**options: Any) -> None:
         tables = (
-            Table.from_delta(spark, left, key="order_id", **about),
-            Table.from_delta(spark, right, key="customer_id", **about),
+            Table.from_delta(spark, left, key="order_id", options=options),
+            Table.from_delta(spark, right, key="customer_id", options=options),
         )
         joiner = ["left.amount", "right.name"]
         joined = fk_join(*tables, "customer_id", how="left", joiner=joiner, name="joined", validate=True)
@@ -126,16 +125,16 @@ def test_a_join_of_two_delta_tables_follows_every_kind_of_commit(spark: SparkSes
     DeltaTable(left).update(predicate="order_id = 'o1'", updates={"order_id": "'o7'", "customer_id": "'c2'"})
     DeltaTable(left).delete("order_id = 'o2'")
     DeltaTable(right).update(predicate="customer_id = 'c2'", updates={"name": "'Grace H.'"})
-    job()
     source = orders(("o3", "c1", 3.0), ("o4", "c2", 4.0), ("o0", "", None))
     merge = DeltaTable(left).merge(source, "t.order_id = s.order_id", source_alias="s", target_alias="t")
     merge.when_matched_delete("s.amount is null").when_matched_update_all().when_not_matched_insert_all().execute()
     DeltaTable(left).optimize.compact()
     job()
+    assert written(tmp_path).keys() == {"o3", "o4", "o7"}
     write_deltalake(left, orders(("o3", "c2", 3.0), ("o5", "c1", 5.0)), mode="overwrite")
     DeltaTable(right).delete("customer_id = 'c1'")
     DeltaTable(left).vacuum(dry_run=False)
-    job()
+    job(maxFilesPerTrigger=1)
     assert written(tmp_path) == {"o3": {"amount": 3.0, "name": "Grace H."}, "o5": {"amount": 5.0, "name": None}}
 
 
@@ -187,6 +186,10 @@ def test_what_cannot_be_read_is_refused_and_what_is_named_is_the_way_out(spark: 
     DeltaTable(path).alter.set_table_properties(RECORDED)
     table = Table.from_delta(spark, path, key="customer_id")
     assert (table.name, table.columns) == ("customers", ["customer_id", "name"])
+    kept = table.materialize("kept")
+    for target in (path, f"file:{path}/"):
+        with pytest.raises(TopologyError, match=r"path: the table is read from Delta table .*: write to another one"):
+            kept.to_delta(target, checkpoint=tmp_path / "ck", **NOW)
     with pytest.raises(TopologyError, match=r"options: startingVersion is from_delta's own, .* leave it out"):
         Table.from_delta(spark, path, key="customer_id", options={"startingVersion": 0})
     for schema, says in (

@@ -1,4 +1,4 @@
-"""Delta's connector for the Spark of a test run, in ``make compat``."""
+"""Delta's connector for the Spark of a test run: ``make compat`` asks for it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import os
 from importlib.metadata import version
 
 RELEASE = "4.4.0"
-LINES = ("4.0", "4.1", "4.2")
-"""Lines of Spark for which the release has a connector."""
-
-_LINE = ".".join(version("pyspark").split(".")[:2])
+"""The release that has a connector for each line of Spark in ``compat.lock``."""
 
 
 def has_connector() -> bool:
-    """Tell whether sessions of tests have it."""
-    return "FKJOIN_COMPAT" in os.environ and _LINE in LINES
+    """Tell whether the session of the tests has it."""
+    return "FKJOIN_DELTA" in os.environ
 
 
-def packages() -> dict[str, str]:
-    """Settings of a session that has it; none where there is none."""
-    return {"spark.jars.packages": f"io.delta:delta-spark_{_LINE}_2.13:{RELEASE}"} if has_connector() else {}
+def delta_settings() -> dict[str, str]:
+    """Settings of a session that has it; none where the tests do without."""
+    if not has_connector():
+        return {}
+    from fkjoin.analysis.delta_feed import SETTINGS
+
+    line = ".".join(version("pyspark").split(".")[:2])
+    return {"spark.jars.packages": f"io.delta:delta-spark_{line}_2.13:{RELEASE}", **SETTINGS}
