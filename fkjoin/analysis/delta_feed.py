@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -113,14 +113,12 @@ def _with_connector(spark: SparkSession, place: str) -> Iterator[None]:
     """Raise ``SessionError`` for what a session without a connector says, or with that of another Spark."""
     try:
         yield
-    except AnalysisException as error:
-        why = _LACKING.get(error.getCondition() or "")
-        if why is None:
+    except (PySparkException, Py4JJavaError) as error:
+        said = str(error.java_exception.toString()) if isinstance(error, Py4JJavaError) else str(error)
+        why = next((why for condition, why in _LACKING.items() if condition in said), None)
+        if why is None and isinstance(error, AnalysisException):
             raise TopologyError(f"path: {place} cannot be read as a Delta table: {first_line(error)}") from error
-        raise _without_connector(spark, why) from error
-    except Py4JJavaError as error:  # such as NoSuchMethodError
-        said = error.java_exception.toString().splitlines()[0]
-        raise _without_connector(spark, f"does not work ({said})") from error
+        raise _without_connector(spark, why or f"does not work ({said.strip().splitlines()[0]})") from error
 
 
 def _without_connector(spark: SparkSession, why: str) -> SessionError:

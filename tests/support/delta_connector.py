@@ -21,4 +21,5 @@ def delta_settings() -> dict[str, str]:
     from fkjoin.analysis.delta_feed import SETTINGS
 
     line = ".".join(version("pyspark").split(".")[:2])
-    return {"spark.jars.packages": f"io.delta:delta-spark_{line}_2.13:{RELEASE}", **SETTINGS}
+    small = {"spark.databricks.delta.snapshotPartitions": "2"}  # Delta reads a table's log in 50 tasks by default
+    return {"spark.jars.packages": f"io.delta:delta-spark_{line}_2.13:{RELEASE}", **SETTINGS, **small}
