@@ -98,7 +98,7 @@ class TableSources(Handle):
         Parameters
         ----------
         spark : pyspark.sql.SparkSession
-            A session with Delta's connector for its Spark; docs/delta.md says how to have one.
+            A session with Delta's connector for its Spark, and the two settings that it asks for.
         path : str or pathlib.Path
             The folder of the Delta table, which records its changes: its property ``delta.enableChangeDataFeed`` is true.
         key : str, Column, or list of them

@@ -126,8 +126,8 @@ def _without_connector(spark: SparkSession, why: str) -> SessionError:
     what = "server" if is_connect(spark) else "session"
     return SessionError(
         f"from_delta: Delta's connector for Spark {line} {why}; start the {what} with the settings "
-        f"spark.jars.packages = io.delta:delta-spark_{line}_2.13:RELEASE, {_EXTENSIONS} = {SETTINGS[_EXTENSIONS]} and "
-        f"{_CATALOG} = {SETTINGS[_CATALOG]}; docs/versions.md has the releases"
+        f"spark.jars.packages = io.delta:delta-spark_{line}_2.13:RELEASE, of a release that is there, {_EXTENSIONS} = "
+        f"{SETTINGS[_EXTENSIONS]} and {_CATALOG} = {SETTINGS[_CATALOG]}"
     )
 
 
