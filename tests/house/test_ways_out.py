@@ -65,7 +65,17 @@ DRIVER = "tests/testing/test_driver.py::test_what_is_wrong_is_refused_by_name_an
 
 SEAM = "tests/jobs/test_installed.py::test_the_way_out_that_is_named_is_one"
 
+DELTA = "tests/analysis/test_delta_tables.py::test_what_cannot_be_read_is_refused_and_what_is_named_is_the_way_out"
+
 WAYS: dict[str, str] = {
+    "from_delta: Delta's connector for Spark {} {};": (
+        "tests/analysis/test_delta_tables.py::test_a_join_of_two_delta_tables_follows_every_kind_of_commit"
+    ),
+    "options: {} is from_delta's own, which reads": DELTA,
+    "path: Delta table {} does not record its chan": DELTA,
+    "schema: Delta table {} has no column {}; name": DELTA,
+    "path: the table is read from Delta table {}, ": DELTA,
+    "schema: column {} is {}, and {} in Delta tabl": DELTA,
     "a Table has no {}; call {}": HABIT,
     "path: {} is relative, and client and server": CONNECT,
     "remote: {} is a server with a master of its": CONNECT,
