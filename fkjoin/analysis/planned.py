@@ -62,8 +62,8 @@ class SourceBound:
     """What workers read without ``frame``."""
     starts_over: bool = False
     """The user said so of the topic, should it be made anew."""
-    files: str | None = None
-    """Path of the files that are read, perhaps a pattern."""
+    files: tuple[str, ...] = ()
+    """Paths of the files that are read, perhaps patterns."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +120,7 @@ class Planned:
     @property
     def files(self) -> tuple[str, ...]:
         """The paths of all files that the table is made of."""
-        return tuple(source.files for source in self.sources if source.files is not None)
+        return tuple(path for source in self.sources for path in source.files)
 
     @property
     def index_dirs(self) -> set[str]:

@@ -67,8 +67,13 @@ def _begun(source: Planned, path: Any, options: Mapping[str, Any] | None) -> Pla
         on_error=source.on_error,
     )
     rows = _as_in(bound.frame, read.bound.frame, _identity(source, node))
-    undecoded = None if bound.undecoded is None else bound.undecoded._replace(snapshot=rows)
-    both = replace(bound, frame=bound.frame.unionAll(rows), dead=(*bound.dead, *read.bound.dead), undecoded=undecoded)
+    both = replace(
+        bound,
+        frame=bound.frame.unionAll(rows),
+        dead=(*bound.dead, *read.bound.dead),
+        undecoded=None if bound.undecoded is None else bound.undecoded._replace(snapshot=rows),
+        files=(*bound.files, place),
+    )
     return replace(source, node=replace(node, snapshot=place), bound=both)
 
 

@@ -140,7 +140,7 @@ def with_lines(
     """The table of the files at a path, whose lines workers parse where that can be; ``columns``: see ``plain_lines``."""
     assert isinstance(table.node, Source)
     lines = plain_lines(files, table.node, columns, table.on_error)
-    return replace(table, bound=replace(table.bound, undecoded=lines, files=path))
+    return replace(table, bound=replace(table.bound, undecoded=lines, files=(path,)))
 
 
 def plain_lines(

@@ -65,7 +65,21 @@ DRIVER = "tests/testing/test_driver.py::test_what_is_wrong_is_refused_by_name_an
 
 SEAM = "tests/jobs/test_installed.py::test_the_way_out_that_is_named_is_one"
 
+SNAPSHOT = "tests/analysis/test_snapshots.py::test_what_is_no_snapshot_of_a_table_is_refused_and_the_way_out_is_one"
+BEGUN = "integration/test_topic_order.py::test_a_topic_goes_on_from_a_snapshot_whoever_reads_it"
+
 WAYS: dict[str, str] = {
+    "path: a query reads a snapshot from files, and": SNAPSHOT,
+    "path: {} is a table of {}, whose folder has": SNAPSHOT,
+    "path: {} has no Parquet files that can be read": SNAPSHOT,
+    "with_snapshot: {} is made by an operator; call": SNAPSHOT,
+    "with_snapshot: {} has the snapshot {}; put all": SNAPSHOT,
+    "with_snapshot: {} has roots=, and another job's": BEGUN,
+    "{}, and the files have none of that name; write": SNAPSHOT,
+    "{}, and it is {} in the files; write them with": SNAPSHOT,
+    "{}: its snapshot's rows come beside newer changes": SNAPSHOT,
+    "positions: {} has a snapshot, and its rows no": BEGUN,
+    "snapshot: {} begins without one; make the": "tests/analysis/test_snapshots.py::test_the_driver_feeds_rows_of_a_snapshot",
     "a Table has no {}; call {}": HABIT,
     "path: {} is relative, and client and server": CONNECT,
     "remote: {} is a server with a master of its": CONNECT,
