@@ -156,7 +156,7 @@ def test_a_topic_goes_on_from_a_snapshot_whoever_reads_it(spark: SparkSession, b
         return Table.from_kafka(spark, topic, broker.bootstrap, key=Debezium("id string"), value=value, **more)
 
     whole = {"a": (2, "long"), "c": (3, "kept"), "d": (4, "never changed")}
-    for number, more in enumerate(({}, {"headers": True, "positions": True}, {"version": "source.lsn"})):
+    for number, more in enumerate(({}, {"headers": True, "positions": True, "version": "source.lsn"})):
         begun = table(name=f"begun-{number}", **more).with_snapshot(place)
         assert final(begun, tmp_path / f"keep-{number}", "n", "bio") == whole
     begun = table(keep=False).with_snapshot(place)
