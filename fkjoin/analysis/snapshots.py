@@ -53,7 +53,7 @@ def _begun(source: Planned, path: Any, options: Mapping[str, Any] | None) -> Pla
     """The source, with the rows of the snapshot."""
     place = _place(path)
     bound, node = _source(source)
-    wanted = StructType([field for field in _columns(source) if not _is_of_records(field)])
+    wanted = StructType([field for field in _columns(source) if node.topic is None or not _is_of_records(field)])
     _require_columns(source, place, wanted)
     files = open_files(source.spark, place, source.key, schema=wanted, format="parquet", options=options)
     read = read_stream(
