@@ -125,14 +125,17 @@ def _require_columns(table: Planned, place: str, wanted: StructType) -> None:
     spark = table.spark
     there = {field.name.lower(): nullable(field.dataType) for field in _there(spark, place)}
     for field in wanted:
-        known = f"snapshot {place}: {table.name} has the column {field.name} {field.dataType.simpleString()}"
+        kind = field.dataType.simpleString()
+        known = f"snapshot {place}: {table.name} has the column {field.name} {kind}"
         found = there.get(field.name.lower())
         if found is None:
-            raise TopologyError(f"{known}, and the files have none of that name; write them with all columns of the table")
+            raise TopologyError(
+                f"{known}, and the files have none of that name; write them with all columns of the table, if need be with "
+                f"cast(null as {kind}) as {field.name}"
+            )
         if found != field.dataType:
             raise ColumnTypeError(
-                f"{known}, and it is {found.simpleString()} in the files; write them with "
-                f"cast({field.name} as {field.dataType.simpleString()})"
+                f"{known}, and it is {found.simpleString()} in the files; write them with cast({field.name} as {kind})"
             )
 
 

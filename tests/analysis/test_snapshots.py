@@ -39,7 +39,8 @@ def orders(spark: SparkSession, folder: Path) -> Table:
 def taken(folder: Path) -> Path:
     """A snapshot of orders, which has columns more than the table."""
     ids, n = ["gone", "kept", "new", None], pa.array([1, 2, 3, 4], pa.int32())
-    return snapshot(folder / "taken", more=[0.5] * 4, n=n, id=ids, customer=pa.array([1, 1, 2, 1], pa.int64()))
+    op, customer = pa.nulls(4, pa.string()), pa.array([1, 1, 2, 1], pa.int64())
+    return snapshot(folder / "taken", more=[0.5] * 4, n=n, id=ids, customer=customer, op=op)
 
 
 def customers(spark: SparkSession, folder: Path) -> Table:
@@ -106,10 +107,10 @@ def test_the_driver_feeds_rows_of_a_snapshot(spark: SparkSession, tmp_path: Path
 
 def test_what_is_no_snapshot_of_a_table_is_refused_and_the_way_out_is_one(spark: SparkSession, tmp_path: Path) -> None:
     table, place = orders(spark, tmp_path), taken(tmp_path)
-    rows = spark.createDataFrame([("a", 1, 2)], "id string, customer long, n int")
+    rows = spark.createDataFrame([("a", 1, 2)], "id string, customer long, n int").selectExpr("*", "cast(null as string) as op")
     rows.write.parquet(str(tmp_path / "written"))
     rows.drop("n").write.parquet(str(tmp_path / "lacking"))
-    rows.selectExpr("id", "customer", "cast(n as bigint) as n").write.parquet(str(tmp_path / "wide"))
+    rows.withColumn("n", rows.n.cast("bigint")).write.parquet(str(tmp_path / "wide"))
     rows.write.parquet(str(tmp_path / "lake"))
     (tmp_path / "lake" / "_delta_log").mkdir()
     begun = table.with_snapshot(place)

@@ -221,7 +221,7 @@ def materialized_source(of: Sources) -> Table:
 def join_of_tables_that_begin_with_snapshots(of: Sources) -> Table:
     place = of.folder / "customers-snapshot"
     place.mkdir(exist_ok=True)
-    texts = {name: ["x"] for name in ("customer_id", "name", "region")}
+    texts = {name: ["x"] for name in ("customer_id", "name", "region", "op")}
     pq.write_table(pa.table(texts), place / "1.parquet")
     begun = of.customers.with_snapshot(place)
     return fk_join(of.orders, begun.filter("name is not null"), "customer_id", name="begun")
