@@ -218,7 +218,7 @@ def materialized_source(of: Sources) -> Table:
 
 
 @topology()
-def join_of_tables_that_begin_with_snapshots(of: Sources) -> Table:
+def join_of_a_table_that_begins_with_a_snapshot(of: Sources) -> Table:
     place = of.folder / "customers-snapshot"
     place.mkdir(exist_ok=True)
     texts = {name: ["x"] for name in ("customer_id", "name", "region", "op")}
