@@ -70,7 +70,7 @@ def test_a_query_begins_with_the_rows_of_snapshots_and_goes_on_with_changes(spar
         return {key: tuple(found) for (key,), found in values(table_of(rows, "id"), ["n", "name"]).items()}
 
     write_lines(tmp_path / "orders", "1", [change("gone", 1, 9, 1, "d"), change("kept", 1, 5, -4), change("more", 2, 6, 3)])
-    first = run(joined().changes, tmp_path / "ck", "fkjoin:joined-rekey").rows
+    first = run(joined().changes, tmp_path / "ck").rows
     assert shown(first) == {"kept": (5, "Ada"), "new": (3, "Bo"), "more": (6, "Bo")}
     assert {row.id: row._left_version for row in first}["new"] == [-(1 << 63)]
     write_lines(tmp_path / "orders", "2", [change("new", 1, 0, 4), change("more", 1, 6, 5)])
@@ -85,7 +85,7 @@ def test_a_query_begins_with_the_rows_of_snapshots_and_goes_on_with_changes(spar
 def test_workers_sum_up_rows_of_a_snapshot_as_changes(spark: SparkSession, tmp_path: Path) -> None:
     write_lines(tmp_path / "orders", "1", [change("gone", 1, 9, 1, "d"), change("kept", 1, 5, -4)])
     summed = orders(spark, tmp_path).with_snapshot(taken(tmp_path)).group_by("customer", name="sums").agg(n=agg.sum("n"))
-    found = run(summed.changes, tmp_path / "ck", "fkjoin:sums")
+    found = run(summed.changes, tmp_path / "ck", "fkjoin:sums-regroup")
     assert {row.customer: row.n for row in found.rows} == {1: 5, 2: 3}
     assert found.count["null-key-dropped"] == 1
 
