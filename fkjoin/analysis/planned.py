@@ -59,7 +59,7 @@ class SourceBound:
     dead: tuple[DataFrame, ...] = ()
     """Frames, with ``RAW`` and ``PROBLEM``, that dead letters come from."""
     undecoded: Undecoded | None = None
-    """What workers read without ``frame``."""
+    """Lines or records that workers read without ``frame``."""
     starts_over: bool = False
     """The user said so of the topic, should it be made anew."""
     files: tuple[str, ...] = ()
@@ -124,7 +124,7 @@ class Planned:
 
     @property
     def index_dirs(self) -> set[str]:
-        """Where the table's operators, and those below, keep their indexes; see ``Settings``."""
+        """The folder in which the table's operators, and those below, keep their indexes; see ``Settings``."""
         own = {self.bound.settings.index_dir} if hasattr(self.bound, "settings") else set()
         return own.union(*(table.index_dirs for table in self.inputs))
 

@@ -89,7 +89,7 @@ def _place(path: Any) -> str:
 
 
 def _source(table: Planned) -> tuple[SourceBound, Source]:
-    """What the table reads, and its node; ``TopologyError`` if it is none that can have a snapshot."""
+    """The source of the table, and its node; ``TopologyError`` if it is none that can have a snapshot."""
     bound, node = table.bound, table.node
     if not isinstance(bound, SourceBound) or not isinstance(node, Source):
         raise TopologyError(
