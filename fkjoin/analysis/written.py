@@ -126,7 +126,7 @@ def read_written(
     order = tuple(f"{_NUMBERS}[{number}]" for number in range(numbers)) or (label,)
     assert isinstance(table.node, Source)
     shown = replace(table.node, version=order, deleted=f"{OPERATION} = 'delete'", origin=f"what fkjoin wrote to {place}")
-    return replace(table, node=shown, bound=replace(table.bound, files=place))
+    return replace(table, node=shown, bound=replace(table.bound, files=(place,)))
 
 
 def schema_of(spark: SparkSession, path: str) -> StructType:

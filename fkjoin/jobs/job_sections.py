@@ -136,7 +136,7 @@ class TableSection(Section):
         Kind(
             "a topic",
             {"topic": ANY},
-            ("value", "version", "deleted", "timestamp", "on_new_topic", "headers", "roots", "positions"),
+            ("value", "version", "deleted", "timestamp", "on_new_topic", "headers", "roots", "positions", "snapshot"),
             {"value": 'a topic needs value: "string", "bytes" or {format = …, schema = …}', "key": "key must be given"},
         ),
         Kind('files of format "fkjoin"', {"path": ANY, "format": "fkjoin"}, ("format",)),
@@ -149,7 +149,7 @@ class TableSection(Section):
         Kind(
             "files",
             {"path": ANY},
-            ("version", "deleted", "timestamp", "log", "columns", "format"),
+            ("version", "deleted", "timestamp", "log", "columns", "format", "snapshot"),
             {"key": "key must be given", "version": "files need version: the column that orders the changes of a key"},
         ),
     )
@@ -186,6 +186,8 @@ class TableSection(Section):
     """The number of root topics in the header `fkjoin-positions` of the records."""
     positions: bool = False
     """Have where each row's record was read, in a column `_position`."""
+    snapshot: str | None = None
+    """A folder of Parquet files whose rows are older than all changes."""
     materialize: bool = False
     """Keep the rows in state under the table's name."""
     options: dict[str, Value] = Field({}, repr=False)

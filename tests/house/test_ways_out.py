@@ -67,6 +67,9 @@ SEAM = "tests/jobs/test_installed.py::test_the_way_out_that_is_named_is_one"
 
 DELTA = "tests/analysis/test_delta_tables.py::test_what_cannot_be_read_is_refused_and_what_is_named_is_the_way_out"
 
+SNAPSHOT = "tests/analysis/test_snapshots.py::test_what_is_no_snapshot_of_a_table_is_refused_and_the_way_out_is_one"
+BEGUN = "integration/test_topic_order.py::test_a_topic_goes_on_from_a_snapshot_whoever_reads_it"
+
 WAYS: dict[str, str] = {
     "from_delta: Delta's connector for Spark {} {};": (
         "tests/analysis/test_delta_tables.py::test_a_join_of_two_delta_tables_follows_every_kind_of_commit"
@@ -76,6 +79,17 @@ WAYS: dict[str, str] = {
     "schema: Delta table {} has no column {}; name": DELTA,
     "path: the table is read from Delta table {}, ": DELTA,
     "schema: column {} is {}, and {} in Delta tabl": DELTA,
+    "path: a query reads a snapshot from files, and": SNAPSHOT,
+    "path: {} is a table of {}, whose folder has": SNAPSHOT,
+    "path: {} has no Parquet files that can be read": SNAPSHOT,
+    "with_snapshot: {} is made by an operator; call": SNAPSHOT,
+    "with_snapshot: {} has the snapshot {}; put all": SNAPSHOT,
+    "with_snapshot: {} has roots=, and another job's": BEGUN,
+    "{}, and the files have none of that name; write": SNAPSHOT,
+    "{}, and it is {} in the files; write them with": SNAPSHOT,
+    "{}: its snapshot's rows come beside newer changes": SNAPSHOT,
+    "positions: {} has a snapshot, and its rows no": BEGUN,
+    "snapshot: {} begins without one; make the": "tests/analysis/test_snapshots.py::test_the_driver_feeds_rows_of_a_snapshot",
     "a Table has no {}; call {}": HABIT,
     "path: {} is relative, and client and server": CONNECT,
     "remote: {} is a server with a master of its": CONNECT,
