@@ -43,7 +43,8 @@ def opened(place: str, options: Mapping[str, str]) -> tuple[fs.FileSystem, str]:
 
     ``options``: arguments of pyarrow's class for it.  ``OSError`` of what the store says, ``TopologyError`` of options.
     """
-    scheme, bucket, path = urlsplit(place)[:3]
+    scheme, _, there = place.partition("://")
+    bucket, slash, path = there.partition("/")
     try:
         files, base = _by_address(scheme, bucket) if not options else (_by_options(scheme, bucket, options), _base(bucket))
     except (TypeError, ValueError, pa.ArrowNotImplementedError) as error:
@@ -52,7 +53,7 @@ def opened(place: str, options: Mapping[str, str]) -> tuple[fs.FileSystem, str]:
             f"options: {scheme}://{bucket} cannot be opened: {why}. They are arguments of pyarrow.fs.{_class_of(scheme)}, as "
             "texts"
         ) from error
-    return files, f"{base}{path}".rstrip("/")
+    return files, f"{base}{slash}{path}".rstrip("/")
 
 
 def _by_address(scheme: str, bucket: str) -> tuple[fs.FileSystem, str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BatchPlace
         yield LocalPlace(tmp_path)
         assert list((tmp_path / "_unfinished").iterdir()) == []
     else:
-        made = StorePlace(request.getfixturevalue("object_store"), request.node.originalname)
+        made = StorePlace(request.getfixturevalue("object_store"), request.node.name)
         yield made
         assert [name for name in made.names() if name.startswith("_unfinished")] == []
 
@@ -78,25 +79,29 @@ def test_an_attempt_that_begins_while_another_is_at_work_takes_nothing_from_it(p
     assert {name.partition("/")[0] for name in place.names()} == {"batch=00000003-1a2b3c4d"}
 
 
+@pytest.mark.parametrize("began_ms", [100, 101], ids=["of one batch", "of two batches of a number"])
 def test_of_two_that_publish_at_the_same_time_one_counts(
-    place: BatchPlace, thousand: DataFrame, monkeypatch: pytest.MonkeyPatch
+    place: BatchPlace, thousand: DataFrame, monkeypatch: pytest.MonkeyPatch, began_ms: int
 ) -> None:
+    """The second one comes when the first has seen that there is nothing."""
     copied = BatchObjects._copy
 
     def slower(path: Any, target: Any, files: Any) -> bool:
         if path.getName() == "ready":
             monkeypatch.undo()
-            attempt(place, thousand)
+            attempt(place, thousand, began_ms=began_ms)
         return moved(path, target, files)
 
     def slower_copy(*given: Any) -> None:
         monkeypatch.undo()
-        attempt(place, thousand)
+        attempt(place, thousand, began_ms=began_ms)
         copied(*given)
 
     monkeypatch.setattr(parquet_folders, "moved", slower)
     monkeypatch.setattr(BatchObjects, "_copy", slower_copy)
-    attempt(place, thousand)
+    refused = pytest.raises(FkJoinError, match="is about to write another batch") if began_ms == 101 else nullcontext()
+    with refused:
+        attempt(place, thousand)
     assert parquet_folders.moved is moved, "the second one was there"
     assert BatchObjects._copy is copied, "the second one was there"
     assert there(place) == 1000

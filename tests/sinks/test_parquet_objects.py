@@ -170,7 +170,8 @@ def test_options_that_a_store_does_not_have_are_refused(place: str, options: dic
 
 
 def test_paths_in_stores_and_secrets() -> None:
-    assert opened("gs://bucket/a/b", {"anonymous": "true"})[1] == "bucket/a/b"
+    assert opened("gs://bucket/a/b #?%20", {"anonymous": "true"})[1] == "bucket/a/b #?%20"
+    assert opened("gs://bucket", {"anonymous": "true"})[1] == "bucket"
     assert opened("abfss://files@account.dfs.core.windows.net/a", {"account_key": "aGVsbG8="})[1] == "files/a"
     assert SECRET not in repr(Parquet("s3://b/x", {"secret_key": SECRET}))
     with pytest.raises(
