@@ -59,12 +59,12 @@ def about(node: Node, timestamps: str | None, set_backs: int = 0, went_back: Wen
 
 
 def set_backs(facts: Mapping[str, Any]) -> int:
-    """How often batches were set aside, of what ``ABOUT`` says."""
+    """The number of times that batches were set aside, of what ``ABOUT`` says."""
     return int(facts.get("set_backs", 0))
 
 
 def went_back(facts: Mapping[str, Any]) -> WentBack:
-    """How batches were set aside, of what ``ABOUT`` says."""
+    """The ways in which batches were set aside, of what ``ABOUT`` says."""
     return dict(facts.get(_WENT_BACK, {}))
 
 

@@ -39,7 +39,7 @@ class BatchFiles(Protocol):
         ...
 
     def facts(self) -> dict[str, Any]:
-        """What is noted of the place; nothing where nobody noted anything."""
+        """The facts that are noted at the place; none at a new one."""
         ...
 
     def note(self, facts: bytes) -> None:
