@@ -229,7 +229,7 @@ class SinkSection(Section):
             ("into", "on_error", "retry_s"),
             {"into": 'postgres, the address of a database, and into, the table in it, go together: into = "shop.orders"'},
         ),
-        Kind("Parquet files", {"path": ANY, "format": "parquet"}, ("format",)),
+        Kind("Parquet files", {"path": ANY, "format": "parquet"}, ("format", "options", "retry_s")),
         Kind("an Iceberg table", {"iceberg": ANY}, ("catalog", "options", "evolve", "retry_s")),
         Kind(
             "a Delta table",
@@ -275,7 +275,7 @@ class SinkSection(Section):
     retry_s: float = Field(RETRY_S, ge=0, allow_inf_nan=False)
     """Seconds for which a write is repeated during an outage."""
     options: dict[str, Value] = Field({}, repr=False)
-    """Options of Spark's sink, or of Delta's storage; properties of Iceberg's catalog and storage."""
+    """Options of Spark's sink, or of the storage of Parquet files or a Delta table; properties of Iceberg's catalog."""
     evolve: bool = False
     """Add columns that the table lacks, when the job starts; in Iceberg also widen types."""
     partition_by: str | list[str] = Field([])

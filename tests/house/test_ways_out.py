@@ -69,6 +69,7 @@ DELTA = "tests/analysis/test_delta_tables.py::test_what_cannot_be_read_is_refuse
 
 SNAPSHOT = "tests/analysis/test_snapshots.py::test_what_is_no_snapshot_of_a_table_is_refused_and_the_way_out_is_one"
 BEGUN = "integration/test_topic_order.py::test_a_topic_goes_on_from_a_snapshot_whoever_reads_it"
+STORED = "tests/sinks/test_parquet_objects.py::test_a_table_in_an_object_store_is_the_batch_join_through_repeats_and_restores"
 
 WAYS: dict[str, str] = {
     "from_delta: Delta's connector for Spark {} {};": (
@@ -323,8 +324,13 @@ WAYS: dict[str, str] = {
     "the change of key {} has no version: a version": (
         "tests/spark/test_packing.py::test_a_change_without_a_version_is_named_and_a_filter_or_a_number_is_the_way_out"
     ),
-    "path: on {}: folders cannot be renamed at": (
+    "path: on {}: exactly-once needs folders that": (
         "tests/sinks/test_several_sinks.py::test_what_cannot_be_is_said_before_anything_runs"
+    ),
+    "path: the address has a secret in it: leave": "tests/sinks/test_parquet_objects.py::test_paths_in_stores_and_secrets",
+    "options: those of an object store, and {} is": STORED,
+    "parquet {}: the file of a batch has {} bytes": (
+        "tests/sinks/test_parquet_objects.py::test_the_largest_file_is_what_s3_copies_and_smaller_batches_go"
     ),
     "path: a table with the columns {} leaves": BUILDING,
     "path: the table is read from {}, and would": FOLDERS,
