@@ -81,9 +81,12 @@ def bound_step(argument: str, given: Expression, rows: DataFrame, kind: DataType
     try:
         with said_once():
             return scalar_of(argument, column_of(argument, given, rows.columns).cast(kind), rows)
-    except AnalysisException:
-        resolve_column(argument, given, rows, rows.columns, "aggregate, key and value")
-        raise
+    except AnalysisException as error:
+        found = rows.select(resolve_column(argument, given, rows, rows.columns, "aggregate, key and value")).schema[0].dataType
+        said = f"{text(given)} is {found.simpleString()}"
+        raise ColumnTypeError(
+            f"{argument}: {said}, the aggregate is {kind.simpleString()}: cast it, or give returns="
+        ) from error
 
 
 def aggregated(

@@ -13,6 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from fkjoin import sinks
+from fkjoin.analysis.delta_feed import columns_of
 from fkjoin.analysis.written import schema_of
 from fkjoin.cogroups import cogroup
 from fkjoin.errors import TopologyError
@@ -157,8 +158,8 @@ class Job:
                     if isinstance(sink, batches.Checks):
                         sink.check(table._lowered)
                     elif (path := self.spec.sinks[name].path) is not None:
-                        of = self.spec.sinks[name].format, _texts(self.spec.sinks[name])
-                        require_written(table._lowered.changes, *of, path=path, checkpoint=checkpoint)
+                        given = self.spec.sinks[name].format, self.spec.sinks[name].options
+                        require_written(table._lowered.changes, *given, path=path, checkpoint=checkpoint)
 
     def _source(self, spark: SparkSession, name: str, spec: TableSection) -> Table:
         where = f"tables.{name}"
@@ -186,6 +187,8 @@ class Job:
                 )
             else:
                 table = self._files(spark, name, spec)
+            if spec.snapshot is not None:
+                table = table.with_snapshot(spec.snapshot)
             return table.materialize(name) if spec.materialize else table
 
     def _files(self, spark: SparkSession, name: str, spec: TableSection) -> Table:
@@ -198,6 +201,10 @@ class Job:
         about: Any = {"name": name, "on_error": spec.on_error, "options": spec.options}
         if spec.format == "fkjoin":
             table = Table.from_fkjoin(spark, spec.path, key=spec.key, schema=kept, **about)
+        elif spec.format == "delta":
+            assert spec.key is not None
+            of_table: Any = {"key": spec.key, "timestamp": spec.timestamp, "schema": spec.columns or kept}
+            table = Table.from_delta(spark, spec.path, **of_table, **about)
         else:
             assert spec.key is not None
             assert spec.version is not None
@@ -301,10 +308,10 @@ class Job:
             if sink is not None:
                 return batches.start(self._spark, table._as_begun, sink, **common, query_name=name, on_restore=self._on_restore)
             assert spec.path is not None
-            (begun, keep_columns), options = table._as_begun(checkpoint), _texts(spec)
+            begun, keep_columns = table._as_begun(checkpoint)
             batches.make_topics(begun, checkpoint)
             keep_columns()
-            return start_by_spark(begun.changes, spec.format, options, path=spec.path, **common, query_name=name)
+            return start_by_spark(begun.changes, spec.format, spec.options, path=spec.path, **common, query_name=name)
 
     def _dead_letters(self, name: str, trigger: Mapping[str, Any], checkpoint: str) -> StreamingQuery:
         common: Any = {"checkpoint": checkpoint, "trigger": trigger}
@@ -326,13 +333,10 @@ def _learned(spark: SparkSession, spec: TableSection) -> tuple[StructType | None
     assert spec.path is not None
     if spec.format == "fkjoin":
         return schema_of(spark, spec.path), None
+    if spec.format == "delta":
+        return columns_of(spark, spec.path) if spec.columns is None else None, None
     files = open_files(spark, spec.path, spec.key, schema=spec.columns, format=spec.format, options=spec.options)
     return files.schema if files.learned else None, files.folders
-
-
-def _texts(spec: SinkSection) -> dict[str, str]:
-    """The options of Spark's sink."""
-    return {name: str(value) for name, value in spec.options.items()}
 
 
 def _format(where: str, given: str | list[str] | FormatSection, name: str) -> Format | str:

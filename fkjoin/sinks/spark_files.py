@@ -23,7 +23,7 @@ _OF_FILES = "json", "orc", "csv", "text", "xml", "avro"
 _NAMES = (*_OF_FILES, "parquet", "delta", "console", "noop")
 
 
-def require_written(frame: DataFrame, format: str, options: Mapping[str, str], *, path: str, checkpoint: str) -> None:
+def require_written(frame: DataFrame, format: str, options: Mapping[str, Any], *, path: str, checkpoint: str) -> None:
     """Raise ``FkJoinError`` if Spark's sink cannot write such a frame there; nothing is made.
 
     Spark's batch writer writes no rows to a temporary folder, and finds what the streaming one would find in a batch.
@@ -35,9 +35,10 @@ def require_written(frame: DataFrame, format: str, options: Mapping[str, str], *
     _require_source(spark, format)
     if format.lower() not in _OF_FILES:
         return
+    writer = spark.createDataFrame([], frame.schema).write.format(format).options(**_texts(options))
     with tempfile.TemporaryDirectory() as trial:
         try:
-            spark.createDataFrame([], frame.schema).write.format(format).options(**options).save(Path(trial, "out").as_uri())
+            writer.save(Path(trial, "out").as_uri())
         except (PySparkException, Py4JError) as error:
             condition = error.getCondition() if isinstance(error, PySparkException) else None
             if condition == "UNSUPPORTED_DATA_TYPE_FOR_DATASOURCE" or format.lower() == "text":
@@ -49,6 +50,10 @@ def require_written(frame: DataFrame, format: str, options: Mapping[str, str], *
                 f"options: {format} cannot be written with {', '.join(options) or 'none'}: {_said(error)}; set them as Spark's "
                 "documentation of the format says"
             ) from error
+
+
+def _texts(options: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(value) for name, value in options.items()}
 
 
 def _said(error: Exception) -> str:
@@ -76,7 +81,7 @@ def _require_source(spark: SparkSession, format: str) -> None:
 def start_by_spark(
     frame: DataFrame,
     format: str,
-    options: Mapping[str, str],
+    options: Mapping[str, Any],
     *,
     path: str,
     checkpoint: str,
@@ -86,6 +91,6 @@ def start_by_spark(
     """Start a query that Spark's own sink of files ends."""
     require_written(frame, format, options, path=path, checkpoint=checkpoint)
     require_begun_with(frame, checkpoint)()
-    writer = frame.writeStream.format(format).options(**options).queryName(query_name)
+    writer = frame.writeStream.format(format).options(**_texts(options)).queryName(query_name)
     with owner(frame.sparkSession, checkpoint):
         return writer.option("checkpointLocation", checkpoint).trigger(**trigger).start(path)
