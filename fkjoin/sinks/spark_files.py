@@ -26,14 +26,15 @@ _NAMES = (*_OF_FILES, "parquet", "delta", "console", "noop")
 def require_written(frame: DataFrame, format: str, options: Mapping[str, Any], *, path: str, checkpoint: str) -> None:
     """Raise ``FkJoinError`` if Spark's sink cannot write such a frame there; nothing is made.
 
-    Spark's batch writer writes no rows to a temporary folder, and finds what the streaming one would find in a batch.
+    Spark's batch writer writes no rows to a temporary folder, and finds what the streaming one would find in a batch.  It does
+    so where the executors are on this machine: others would make that folder on theirs.
     """
     spark = frame.sparkSession
     require_spark_at(spark, checkpoint, path)
     if (place := local_path(*hadoop(spark, path))) is not None:
         require_writable(place)
     _require_source(spark, format)
-    if format.lower() not in _OF_FILES:
+    if format.lower() not in _OF_FILES or not str(spark.sparkContext.master).startswith("local"):
         return
     writer = spark.createDataFrame([], frame.schema).write.format(format).options(**_texts(options))
     with tempfile.TemporaryDirectory() as trial:
