@@ -13,8 +13,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fkjoin import FkJoinError, Table, TopologyError
+from fkjoin.cli import doctor
 from fkjoin.jobs.job_file import _filled, tomllib
-from fkjoin.kafka import Json
+from fkjoin.kafka import Json, admin
 from fkjoin.kafka.admin import consumer_of, create_topics, delete_records, end_offsets, leaders, offset_ranges
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
 from integration.jobs import anew
@@ -246,7 +247,7 @@ def test_internal_topics_are_created_and_topics_made_anew_noticed_with_the_same_
     secured.create("staged", "staged-out", partitions=2)
     secured.send("staged", [Record(b"a", document(n=1, k="x")), Record(b"b", document(n=2, k="x"))])
     place, jks = secured.places["MTLS"], documented("mTLS with Java's stores", secured)
-    options = {name: value.replace("client.jks", "client.p12") for name, value in jks.items()}
+    options = {"kafka." + name[6:].title(): value.replace("client.jks", "client.p12") for name, value in jks.items()}
 
     def counts(deployment: Any = "fused", **more: Any) -> Table:
         of: Any = {"key": "string", "value": Json("n int, k string"), "options": options, **more}
@@ -273,3 +274,55 @@ def test_internal_topics_are_created_and_topics_made_anew_noticed_with_the_same_
     with pytest.raises(FkJoinError, match="topic staged was deleted and created again"):
         parquet()
     assert parquet(on_new_topic="start-over") == {("x", 2, "insert"), ("x", None, "delete"), ("y", 1, "insert")}
+
+
+def test_the_documented_program_has_the_options_of_the_job_file(
+    secured: SecuredBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_secrets(monkeypatch)
+    page = (Path(__file__).parent.parent / "docs" / "security.md").read_text()
+    names: dict[str, Any] = {}
+    exec(page.split("```python\n", 1)[1].split("orders = ", 1)[0].replace("/run/secrets/kafka", str(secured.folder)), names)
+    assert names["options"] == documented("SASL/SCRAM", secured)
+
+
+def test_the_doctor_has_no_login_and_says_which_command_has_one(
+    secured: SecuredBroker, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin, "_TIMEOUT_S", 2)
+    found = doctor._brokers(secured.places["SASL"])
+    assert (found.fine, "fkjoin run JOB.toml --check" in found.advice) == (False, True)
+    assert doctor._brokers(secured.bootstrap).fine
+
+
+def test_a_delegation_token_of_sparks_is_the_login_of_checks_too(
+    secured: SecuredBroker, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark gets such tokens of brokers on a cluster with Kerberos; here the session has one already."""
+    secured.create("token-in", "token-out", partitions=1)
+    secured.send("token-in", [Record(b"a", document(n=1))])
+    jvm: Any = spark._jvm
+    place, options = secured.places["SASL"], documented("SASL/SCRAM", secured)
+    with admin._admin(place, options) as client:
+        token = client.createDelegationToken().delegationToken().get()
+    name, kafka010 = token.tokenInfo().tokenId(), jvm.org.apache.spark.kafka010
+    util, security = kafka010.KafkaTokenUtil, jvm.org.apache.hadoop.security
+    of_cluster = {
+        "auth.bootstrap.servers": place,
+        "target.bootstrap.servers.regex": place,
+        "sasl.token.mechanism": "SCRAM-SHA-512",
+    }
+    conf = jvm.org.apache.spark.SparkEnv.get().conf()
+    for setting, value in of_cluster.items():
+        conf.set(f"spark.kafka.clusters.here.{setting}", value)
+    kept = security.token.Token(bytearray(name.encode()), token.hmac(), util.TOKEN_KIND(), util.getTokenService("here"))
+    security.UserGroupInformation.getCurrentUser().addToken(kept)
+    try:
+        del options["kafka.sasl.jaas.config"]
+        read = Table.from_kafka(spark, "token-in", place, key="string", value=Json("n int"), options=options)
+        how: Any = {"trigger": {"availableNow": True}, "options": options}
+        read.to_kafka("token-out", place, checkpoint=tmp_path / "ck", **how).awaitTermination()
+    finally:
+        for setting in settings:
+            conf.remove(setting)
+    assert secured.table("token-out") == {b"a": document(n=1)}
