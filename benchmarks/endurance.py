@@ -16,6 +16,7 @@ import os
 import random
 import shutil
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Iterable
@@ -33,18 +34,25 @@ from fkjoin.sessions.settings import INDEX_DIR
 
 STEP = 500_000
 RIGHT = 100_000
+_EXECUTORS = {
+    "spark.executor.cores": "1",
+    "spark.executor.memory": "1g",
+    "spark.pyspark.python": sys.executable,
+    "spark.sql.shuffle.partitions": "2",
+}
 
 
 class Run:
     """A running query over growing logs in ``folder``."""
 
-    def __init__(self, folder: Path, heap: str, spread: int = 1) -> None:
+    def __init__(self, folder: Path, heap: str, spread: int = 1, master: str = "local[2]") -> None:
         self.folder, self.spread, self.seq, self.seen = folder, spread, 0, -1
         for side in ("left", "right"):
             (folder / side).mkdir(parents=True)
         spark = fkjoin.session(
             "endurance",
-            master="local[2]",
+            master=master,
+            settings=_EXECUTORS if master.startswith("spark:") else {},
             ui_enabled="false",
             driver_memory=heap,
             local_dir=folder / "tmp",

@@ -4,6 +4,7 @@
 
 FOLDER has the harness of Kafka Streams and its jars (see ``benchmarks.streams``).  In turn, fkjoin and Kafka Streams with its
 default settings, but without a cache, join the topics customers and orders into the topic joined, ``--rows`` rows on each side.
+The engine ``floor`` is the join's plan on Spark, whose operators only hand the records on: what it takes is Spark's own.
 Then changes come at ``--rate`` a second, nine of ten to orders.  Two kinds do not count: those of the first ``--warm`` seconds,
 and those of customers that no order points at, which have no output.  Each value has a number of its own, by which the output
 is told.  Prints a JSON line per run, milliseconds, then minimum, median and maximum per engine.
@@ -27,39 +28,79 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from confluent_kafka import Consumer, Producer
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 import fkjoin
+from benchmarks.small import passing
 from benchmarks.streams import BOOTSTRAP, Harness
 from benchmarks.topics import JOINED
 from fkjoin import Table, fk_join
 from fkjoin.kafka import Json
+from fkjoin.spark.operator import ENVELOPE
 
 _NUMBER = re.compile(rb'"n":(\d+)')
 _TICK_S = 0.005
+BUCKETS = 4
 
 
-def serve(bootstrap: str, folder: Path, jars: str) -> None:
-    """Join the topics until standard input ends."""
+def serve(bootstrap: str, folder: Path, jars: str, engine: str) -> None:
+    """Join the topics until standard input ends, or hand them on."""
     spark = fkjoin.session(
         "latency",
         master="local[2]",
         settings={"spark.jars": jars},
         ui_enabled="false",
         driver_memory="1g",
-        fkjoin_buckets=4,
+        fkjoin_buckets=BUCKETS,
         fkjoin_index_dir=folder / "index",
     )
     spark.sparkContext.setLogLevel("ERROR")
-    orders = Table.from_kafka(spark, "orders", bootstrap, key="string", value=Json("fk string", text="value"))
-    customers = Table.from_kafka(spark, "customers", bootstrap, key="string", value="string")
-    joined = fk_join(orders, customers, "fk", name="bench")
-    query = joined.to_kafka("joined", bootstrap, checkpoint=folder / "checkpoint", value=JOINED)
+    query = (_joined if engine == "fkjoin" else _handed_on)(spark, bootstrap, folder / "checkpoint")
     sys.stdin.read()
     batches = [progress.durationMs for progress in query.recentProgress if progress.numInputRows]
     query.stop()
     middle = {name: statistics.median(one.get(name, 0) for one in batches) for one in batches for name in one}
     print(json.dumps({"batch_ms": middle}), flush=True)
+
+
+def _joined(spark: SparkSession, bootstrap: str, checkpoint: Path) -> StreamingQuery:
+    orders = Table.from_kafka(spark, "orders", bootstrap, key="string", value=Json("fk string", text="value"))
+    customers = Table.from_kafka(spark, "customers", bootstrap, key="string", value="string")
+    joined = fk_join(orders, customers, "fk", name="bench")
+    return joined.to_kafka("joined", bootstrap, checkpoint=checkpoint, value=JOINED)
+
+
+def _handed_on(spark: SparkSession, bootstrap: str, checkpoint: Path) -> StreamingQuery:
+    def read(topic: str) -> DataFrame:
+        options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
+        return spark.readStream.format("kafka").options(**options).load().select("value").mapInArrow(_packed, ENVELOPE)
+
+    answers = passing(passing(passing(read("orders")).unionByName(read("customers"))))
+    records = answers.mapInArrow(_unpacked, "value binary").writeStream.format("kafka")
+    return (
+        records.option("kafka.bootstrap.servers", bootstrap).option("topic", "joined").start(checkpointLocation=str(checkpoint))
+    )
+
+
+def _packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        values = batch.column(0).to_pylist()
+        lines = [b"\n".join(values[bucket::BUCKETS]) for bucket in range(BUCKETS)]
+        numbers = pa.array(range(BUCKETS), pa.int32())
+        counts = pa.array([0] * BUCKETS, pa.int64())
+        yield pa.record_batch(
+            [numbers, pa.array(lines, pa.binary()), pa.nulls(BUCKETS, pa.string()), counts],
+            ["bucket", "payload", "counter", "count"],
+        )
+
+
+def _unpacked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        lines = [line for lines in batch.column("payload").to_pylist() for line in lines.split(b"\n") if line]
+        yield pa.record_batch([pa.array(lines, pa.binary())], ["value"])
 
 
 class Traffic:
@@ -185,11 +226,11 @@ def main() -> None:
     parser.add_argument("--warm", type=float, default=15, help="seconds that do not count (default 15)")
     parser.add_argument("--seconds", type=float, default=30, help="that count (default 30)")
     parser.add_argument("--rounds", type=int, default=3, help="default 3")
-    parser.add_argument("--engines", nargs="+", default=["fkjoin", "kafka streams"], help="default: both")
-    parser.add_argument("--serve", nargs=3, metavar=("BOOTSTRAP", "FOLDER", "JARS"), help=argparse.SUPPRESS)
+    parser.add_argument("--engines", nargs="+", default=["fkjoin", "kafka streams"], help="also: floor")
+    parser.add_argument("--serve", nargs=4, metavar=("BOOTSTRAP", "FOLDER", "JARS", "ENGINE"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.serve:
-        serve(given.serve[0], Path(given.serve[1]), given.serve[2])
+        serve(given.serve[0], Path(given.serve[1]), given.serve[2], given.serve[3])
         return
     if given.peers is None:
         parser.error("--peers: name the harnesses' folder")

@@ -88,6 +88,11 @@ class Sample(NamedTuple):
     ticks: int
 
 
+def processor_s() -> float:
+    """Processor time of this process tree until now, of those that have not ended."""
+    return sum(sample.ticks for sample in _tree(os.getpid()).values()) / _TICKS
+
+
 def processes() -> dict[str, int]:
     """This process tree: how many processes and threads it has, open files, and resident memory of the JVM and the others."""
     tree = _tree(os.getpid())

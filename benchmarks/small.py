@@ -55,11 +55,12 @@ class Bare(Run):
             rows = self.spark.readStream.schema(schema).json(str(self.folder / side))
             return rows.select("key").mapInArrow(_wake, ENVELOPE)
 
-        rekeyed = _operator(packed("left"))
-        return _operator(_operator(rekeyed.unionByName(packed("right")))).mapInArrow(_same, ENVELOPE)
+        rekeyed = passing(packed("left"))
+        return passing(passing(rekeyed.unionByName(packed("right")))).mapInArrow(_same, ENVELOPE)
 
 
-def _operator(rows: DataFrame) -> DataFrame:
+def passing(rows: DataFrame) -> DataFrame:
+    """A stateful operator that hands its rows on."""
     return rows.groupBy("bucket").transformWithStateInPandas(Idle(), ENVELOPE, "append", "None")
 
 

@@ -62,11 +62,11 @@ class Harness:
     def serving(self, engine: str, module: str) -> Iterator[Callable[[], dict[str, Any]]]:
         """Have an engine join the topics as records come; the function ends it, and returns what it says.
 
-        ``module``: what joins them with fkjoin, until its input ends, given ``--serve BOOTSTRAP FOLDER JARS``.
+        ``module``: what joins them on Spark, until its input ends, given ``--serve BOOTSTRAP FOLDER JARS ENGINE``.
         """
         checkpoint = self._work / "checkpoint"
-        command = [sys.executable, "-m", module, "--serve", BOOTSTRAP, str(checkpoint), self._jars()]
-        if engine != "fkjoin":
+        command = [sys.executable, "-m", module, "--serve", BOOTSTRAP, str(checkpoint), self._jars(), engine]
+        if engine == "kafka streams":
             build, libs = self._folder / "build", f"{self._environment['KAFKA_LIBS']}/*"
             build.mkdir(exist_ok=True)
             self._run("javac", "-nowarn", "-cp", libs, "-d", "build", "Bench.java")

@@ -60,7 +60,7 @@ class AggregateBound:
     emission: Emission
     settings: Settings
     closes: Closes | None = None
-    """When windows close; None where groups are no windows."""
+    """The times at which windows close; None where groups are no windows."""
 
 
 def condition_on(given: Expression, spark: SparkSession, key: StructType, columns: pa.Schema) -> Having:
