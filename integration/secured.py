@@ -60,7 +60,6 @@ class SecuredBroker(Broker):
             SSL_KEYSTORE_PASSWORD=STORE_PASSWORD,
             SSL_TRUSTSTORE_LOCATION=f"{INSIDE}/trust.jks",
             SSL_TRUSTSTORE_PASSWORD=STORE_PASSWORD,
-            DELEGATION_TOKEN_SECRET_KEY=STORE_PASSWORD,
         )
         java = f"-Djava.security.auth.login.config={INSIDE}/jaas.conf -D{ALLOWED}={_KEYS}"
         self._container = self._container.with_volume_mapping(str(folder), INSIDE, "ro").with_env("JDK_JAVA_OPTIONS", java)

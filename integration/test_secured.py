@@ -293,36 +293,3 @@ def test_the_doctor_has_no_login_and_says_which_command_has_one(
     found = doctor._brokers(secured.places["SASL"])
     assert (found.fine, "fkjoin run JOB.toml --check" in found.advice) == (False, True)
     assert doctor._brokers(secured.bootstrap).fine
-
-
-def test_a_delegation_token_of_sparks_is_the_login_of_checks_too(
-    secured: SecuredBroker, spark: SparkSession, tmp_path: Path
-) -> None:
-    """Spark gets such tokens of brokers on a cluster with Kerberos; here the session has one already."""
-    secured.create("token-in", "token-out", partitions=1)
-    secured.send("token-in", [Record(b"a", document(n=1))])
-    jvm: Any = spark._jvm
-    place, options = secured.places["SASL"], documented("SASL/SCRAM", secured)
-    with admin._admin(place, options) as client:
-        token = client.createDelegationToken().delegationToken().get()
-    name, kafka010 = token.tokenInfo().tokenId(), jvm.org.apache.spark.kafka010
-    util, security = kafka010.KafkaTokenUtil, jvm.org.apache.hadoop.security
-    of_cluster = {
-        "auth.bootstrap.servers": place,
-        "target.bootstrap.servers.regex": place,
-        "sasl.token.mechanism": "SCRAM-SHA-512",
-    }
-    conf = jvm.org.apache.spark.SparkEnv.get().conf()
-    for setting, value in of_cluster.items():
-        conf.set(f"spark.kafka.clusters.here.{setting}", value)
-    kept = security.token.Token(bytearray(name.encode()), token.hmac(), util.TOKEN_KIND(), util.getTokenService("here"))
-    security.UserGroupInformation.getCurrentUser().addToken(kept)
-    try:
-        del options["kafka.sasl.jaas.config"]
-        read = Table.from_kafka(spark, "token-in", place, key="string", value=Json("n int"), options=options)
-        how: Any = {"trigger": {"availableNow": True}, "options": options}
-        read.to_kafka("token-out", place, checkpoint=tmp_path / "ck", **how).awaitTermination()
-    finally:
-        for setting in settings:
-            conf.remove(setting)
-    assert secured.table("token-out") == {b"a": document(n=1)}

@@ -232,7 +232,7 @@ def _client(
     given = {name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")}
     settings = _mapped({**given, **waits, **(more or {}), "bootstrap.servers": bootstrap_servers})
     try:
-        client = make(_with_token(settings))
+        client = make(settings)
     except Py4JJavaError as error:
         _, text = _reason(error)
         if "bootstrap" in text:
@@ -244,13 +244,6 @@ def _client(
         raise _unreachable(error, bootstrap_servers) from None
     finally:
         client.close(_jvm().java.time.Duration.ZERO)
-
-
-def _with_token(settings: Any) -> Any:
-    """A client's settings with the login that Spark has from a delegation token of these brokers, if it has one."""
-    jvm = _jvm().org.apache.spark
-    given = jvm.api.python.PythonUtils.toScalaMap(settings)
-    return jvm.kafka010.KafkaConfigUpdater("fkjoin", given).setAuthenticationConfigIfNeeded().build()
 
 
 def _unreachable(error: Py4JJavaError, bootstrap_servers: str) -> TopologyError:
