@@ -13,9 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fkjoin import FkJoinError, Table, TopologyError
-from fkjoin.cli import doctor
 from fkjoin.jobs.job_file import _filled, tomllib
-from fkjoin.kafka import Json, admin
+from fkjoin.kafka import Json
 from fkjoin.kafka.admin import consumer_of, create_topics, delete_records, end_offsets, leaders, offset_ranges
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
 from integration.jobs import anew
@@ -247,7 +246,7 @@ def test_internal_topics_are_created_and_topics_made_anew_noticed_with_the_same_
     secured.create("staged", "staged-out", partitions=2)
     secured.send("staged", [Record(b"a", document(n=1, k="x")), Record(b"b", document(n=2, k="x"))])
     place, jks = secured.places["MTLS"], documented("mTLS with Java's stores", secured)
-    options = {"kafka." + name[6:].title(): value.replace("client.jks", "client.p12") for name, value in jks.items()}
+    options = {name: value.replace("client.jks", "client.p12") for name, value in jks.items()}
 
     def counts(deployment: Any = "fused", **more: Any) -> Table:
         of: Any = {"key": "string", "value": Json("n int, k string"), "options": options, **more}
@@ -284,12 +283,3 @@ def test_the_documented_program_has_the_options_of_the_job_file(
     names: dict[str, Any] = {}
     exec(page.split("```python\n", 1)[1].split("orders = ", 1)[0].replace("/run/secrets/kafka", str(secured.folder)), names)
     assert names["options"] == documented("SASL/SCRAM", secured)
-
-
-def test_the_doctor_has_no_login_and_says_which_command_has_one(
-    secured: SecuredBroker, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(admin, "_TIMEOUT_S", 2)
-    found = doctor._brokers(secured.places["SASL"])
-    assert (found.fine, "fkjoin run JOB.toml --check" in found.advice) == (False, True)
-    assert doctor._brokers(secured.bootstrap).fine
