@@ -82,11 +82,13 @@ _DEFAULTS = {
     "spark.sql.execution.arrow.maxBytesPerBatch": "2m",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.pollingDelay": "50ms",
+    "spark.sql.redaction.options.regex": "(?i)url|jaas|credential|private|[.]key$",
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
 }
 """Settings that apply unless a user chose others.  Spark by itself gathers up to 64 MiB before a worker gets any of it, in
 buffers that are copied as they grow (docs/adr/0030-pieces-between-the-jvm-and-workers.md), and looks for new data every 10 ms:
-half a core of a query that waits."""
+half a core of a query that waits.  Plans on its page and in its event log have the options of a sink, of which it hides those
+with a name or value that says url, secret, password or token: not a private key."""
 
 _AT_START = {"spark.python.sql.dataFrameDebugging.enabled": "false"}
 """Settings that only a start can make.  PySpark asks the JVM for the Python line of each column, a third of the time
