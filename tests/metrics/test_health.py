@@ -153,11 +153,22 @@ MINUTES = [batch(MINUTE * minute, 60.0, 6000) for minute in range(12)]
         (waiting(batch(0), batch(50 * MINUTE), until_ms=0), 1_000_000, 150 * MINUTE, "still"),
         (history(*BUSY, batch(125_000, read=0)), 3_000, 127_000, "healthy"),
     ],
-    ids=(
-        "far behind amid a batch|30 s of work|more than 30 s of work|far behind after a wait|waits|waits for files"
-        "|far behind amid a long batch|two long batches left|a batch three times as long|one batch and a hang"
-        "|batches of a moment and a hang|waits and a hang|waits, a batch and a hang|a batch without rows has no rate"
-    ).split("|"),
+    ids=[
+        "far behind amid a batch",
+        "30 s of work",
+        "more than 30 s of work",
+        "far behind after a wait",
+        "waits",
+        "waits for files",
+        "far behind amid a long batch",
+        "two long batches left",
+        "a batch three times as long",
+        "one batch and a hang",
+        "batches of a moment and a hang",
+        "waits and a hang",
+        "waits, a batch and a hang",
+        "a batch without rows has no rate",
+    ],
 )
 def test_a_query_is_judged_by_what_is_left_at_this_moment(past: History, left: int | None, now_ms: int, state: str) -> None:
     """Waits are no part of its usual silence."""
