@@ -14,7 +14,7 @@ BEHIND_S = 30.0
 """Seconds of work left to read from which on a query may be behind."""
 STILL_S = 60.0
 """Seconds without a word from which on a query may stand still."""
-TIMES = 3
+PATIENCE = 3
 """Batches of work that may be left to read, and longest silences that a silence may last."""
 RETRIED_MS, LONG_RETRIED_MS = 20_000, 300_000
 """The time after a retry for which a sink is failing: while batches end elsewhere, and while none does."""
@@ -69,7 +69,7 @@ def of_query(history: History, started_ms: int, ended: str | None, now_ms: int, 
     if last is None:
         return Health("starting", _STARTING, started_ms)
     passed, usual = (now_ms - history.spoke_ms) / 1000, _usual_silence(history)
-    if passed > max(STILL_S, TIMES * usual):
+    if passed > max(STILL_S, PATIENCE * usual):
         words = f"For {span(passed)} {_SILENT} Before, it was silent for {span(usual)} at most."
         return Health("still", words, history.spoke_ms)
     if _is_behind(_work(history), last):
@@ -121,7 +121,7 @@ def _work(history: History) -> float:
 
 def _is_behind(work: float, point: Point) -> bool:
     """Tell whether so much work is too much after batches like this point's: one is at work, and records come meanwhile."""
-    return work > max(BEHIND_S, TIMES * point.slowest)
+    return work > max(BEHIND_S, PATIENCE * point.slowest)
 
 
 def _how_far(history: History) -> str:
