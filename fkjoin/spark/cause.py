@@ -25,8 +25,9 @@ NO_MEMORY = re.compile(
     r"OutOfMemoryError|MemoryError|Java heap space|GC overhead limit|Cannot allocate memory|OOMKilled"
     r"|Python worker exited unexpectedly|exit(?:ed with)? code:? 137"
 )
-"""Words of Java about too little memory.  Those about a worker that was killed have a cause which says less: the end of what it
-has written."""
+"""Words of Java about too little memory."""
+_TELLING = re.compile(rf"{NO_MEMORY.pattern}|\[DATA_SOURCE_NOT_FOUND\]")
+"""Words of causes whose own causes say less: where a worker's output ends, which class is not there."""
 _ABOUT = re.compile(
     r"^(?:\[STREAM_FAILED\] )?Query \[id = [^]]*\] terminated with exception: |^An error occurred while calling \S+\s*:\s*"
 )
@@ -81,8 +82,8 @@ def cause_of(error: BaseException) -> str:
 
 
 def _telling(causes: Sequence[str]) -> str:
-    """Choose the innermost cause, or the one above it that says why: too little memory."""
-    return next((text for text in reversed(causes) if NO_MEMORY.search(text)), causes[-1])
+    """Choose the innermost cause, or one above it that says more."""
+    return next((text for text in reversed(causes) if _TELLING.search(text)), causes[-1])
 
 
 def _raised(section: str) -> str:
