@@ -97,7 +97,7 @@ class History:
         self.quiet_ms = 0
         """The time before that in which it said nothing."""
         self.interval_s = 0.0
-        """The time between batches that the query's trigger asks for; 0 if it asks for none, or nobody can ask."""
+        """The time between batches that the query's trigger asks for; 0 if it asks for none, or is not known."""
         self._looked_ms: int | None = None
         """The last time at which it looked: what a batch reads came later, unless there was a lag."""
         self.lag: int | None = None
