@@ -21,6 +21,7 @@ from fkjoin.checkpoint import claim as of_claims
 from fkjoin.checkpoint.claim_files import CLAIM_FILE
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks import Parquet
+from fkjoin.spark.trigger import interval_of
 from tests.support.orders import History, tables
 from tests.support.sessions import small
 from tests.support.sinks import Memory
@@ -129,7 +130,9 @@ def test_a_second_query_of_a_name_and_a_checkpoint_without_a_name_are_refused(or
         orders.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck")
     assert first.isActive
     assert (tmp_path / "ck" / f"{CLAIM_FILE}.1").read_text(), "its claim stays"
-    orders.to_parquet(tmp_path / "out2", checkpoint=tmp_path / "ck2", query_name="another").stop()
+    another = orders.to_parquet(tmp_path / "out2", checkpoint=tmp_path / "ck2", query_name="another", trigger="90 seconds")
+    assert (interval_of(first), interval_of(another)) == (0.0, 90.0), "the page asks Spark for it"
+    another.stop()
     first.stop()
     orders.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck").stop()
     ended()
