@@ -13,23 +13,22 @@ from fkjoin.analysis.change_columns import ChangeColumns
 from fkjoin.analysis.sources import read_stream, with_lines
 from fkjoin.analysis.topics import read_topic
 from fkjoin.analysis.views import completed
-from fkjoin.analysis.written import read_written, schema_of
 from fkjoin.files.folders import KeptFolders
 from fkjoin.files.source import open_files
 from fkjoin.kafka.connection import OnNewTopic
 from fkjoin.kafka.formats import Format as KafkaFormat
-from fkjoin.lowering.handle import Handle
 from fkjoin.lowering.recipes import Recipe, telling_files
 from fkjoin.sessions.settings import prepare
 from fkjoin.sessions.settings_of_call import settings_of_call
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.schemas import Expression, Expressions, listed
+from fkjoin.table_sources import TableSources
 
 if TYPE_CHECKING:
     from fkjoin.table import Table
 
 
-class Sources(Handle):
+class Sources(TableSources):
     """Each makes a table of what is read; nothing runs."""
 
     @classmethod
@@ -159,60 +158,6 @@ class Sources(Handle):
             table = with_lines(planned, files, str(path), columns)
         recipe = Recipe(cls._of_files, (spark, path), {**about, "kept": kept}, learned, folders, settings=settings)
         return cls._of(table)._with_recipe(recipe)
-
-    @classmethod
-    def from_fkjoin(
-        cls,
-        spark: SparkSession,
-        path: str | Path,
-        *,
-        key: Expressions | None = None,
-        name: str | None = None,
-        on_error: OnError = "dead-letter",
-        schema: StructType | None = None,
-        options: Mapping[str, Any] | None = None,
-    ) -> Table:
-        """Make the table that ``to_parquet`` has written, and goes on writing, to a folder: its rows, deletes and timestamps.
-
-        The newer change of a row is the one of the later batch; a source's changes are ordered by their own versions.  The
-        columns that results add, and the folders' name, are not part of the row.  A folder with batches of several
-        checkpoints is refused, since nothing orders them.
-
-        Parameters
-        ----------
-        spark : pyspark.sql.SparkSession
-            The session that reads the files.
-        path : str or pathlib.Path
-            The folder that ``to_parquet`` writes to.
-        key : str, Column, or list of them, optional
-            The key.  It is needed only where a release that did not note it wrote the files.
-        name, on_error
-            See ``from_files``.
-        schema : pyspark.sql.types.StructType, optional
-            The schema of the files, with all columns.  If left out, it is that of the newest batch, and a checkpoint keeps it.
-        options : mapping of str to value, optional
-            See ``from_files``.
-
-        Returns
-        -------
-        Table
-
-        Raises
-        ------
-        TopologyError
-            If an argument is wrong, the folder is refused, or no batch is there yet.
-
-        Examples
-        --------
-        >>> joined = Table.from_fkjoin(spark, "lake/joined")
-        """
-        found = schema_of(spark, str(path)) if schema is None else schema
-        about: dict[str, Any] = {"key": key, "name": name, "on_error": on_error, "schema": schema, "options": options}
-        learned, folder = found if schema is None else None, str(path).rstrip("/")
-        recipe = Recipe(cls.from_fkjoin, (spark, path), about, learned, folder=folder)
-        return cls._of(
-            read_written(spark, str(path), key, name=name, on_error=on_error, schema=found, options=options)
-        )._with_recipe(recipe)
 
     @classmethod
     def from_kafka(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.delta_connector import delta_settings
 from tests.support.processes import Command
 from tests.support.sampling import EVERY
 from tests.support.sessions import fkjoin_here, only_session, pytest_runtest_makereport, small
@@ -40,7 +41,7 @@ def own_rules(spark: SparkSession, tmp_path: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[object]:
-    yield from only_session("fkjoin tests")
+    yield from only_session("fkjoin tests", settings=delta_settings())
 
 
 @pytest.fixture

@@ -130,7 +130,7 @@ class KafkaSection(Strict):
 
 
 class TableSection(Section):
-    """A table, from a topic or from change-log files."""
+    """A table, from a topic, from change-log files, or from a Delta table."""
 
     kinds = (
         Kind(
@@ -140,6 +140,12 @@ class TableSection(Section):
             {"value": 'a topic needs value: "string", "bytes" or {format = …, schema = …}', "key": "key must be given"},
         ),
         Kind('files of format "fkjoin"', {"path": ANY, "format": "fkjoin"}, ("format",)),
+        Kind(
+            "a Delta table",
+            {"path": ANY, "format": "delta"},
+            ("timestamp", "columns", "format"),
+            {"key": "key must be given: the columns of which no two rows of the Delta table have the same values"},
+        ),
         Kind(
             "files",
             {"path": ANY},
@@ -153,9 +159,9 @@ class TableSection(Section):
     topic: str | None = None
     """The topic that has the changes."""
     path: str | None = None
-    """The folder of files that have the changes."""
+    """The folder of files that have the changes, or of a Delta table."""
     key: str | list[str] | FormatSection | None = None
-    """The format of a topic's keys, or the columns of the key in files."""
+    """The format of a topic's keys, or the columns of the key in files and in a Delta table."""
     value: str | FormatSection | None = None
     """The format of the records' values."""
     version: str | list[str] | None = None
@@ -167,9 +173,9 @@ class TableSection(Section):
     log: str | None = None
     """The name of the log that several tables are cut from, if its versions order changes across them too."""
     columns: str | None = Field(None, alias="schema")
-    """The columns of files; without it fkjoin learns them at the first start."""
-    format: FileFormat | Literal["fkjoin"] | None = None
-    """The format of files; `fkjoin` reads what a Parquet sink of fkjoin wrote."""
+    """The columns of files or of a Delta table; without it fkjoin learns them at the first start."""
+    format: FileFormat | Literal["fkjoin", "delta"] | None = None
+    """The format of files; `fkjoin` reads what a Parquet sink of fkjoin wrote, `delta` a Delta table and its changes."""
     on_error: OnError = "dead-letter"
     """Handling of changes that do not parse or evaluate: `fail` stops the query, `dead-letter` sets them aside."""
     on_new_topic: OnNewTopic | None = None

@@ -66,7 +66,17 @@ DRIVER = "tests/testing/test_driver.py::test_what_is_wrong_is_refused_by_name_an
 
 SEAM = "tests/jobs/test_installed.py::test_the_way_out_that_is_named_is_one"
 
+DELTA = "tests/analysis/test_delta_tables.py::test_what_cannot_be_read_is_refused_and_what_is_named_is_the_way_out"
+
 WAYS: dict[str, str] = {
+    "from_delta: Delta's connector for Spark {} {};": (
+        "tests/analysis/test_delta_tables.py::test_a_join_of_two_delta_tables_follows_every_kind_of_commit"
+    ),
+    "options: {} is from_delta's own, which reads": DELTA,
+    "path: Delta table {} does not record its chan": DELTA,
+    "schema: Delta table {} has no column {}; name": DELTA,
+    "path: the table is read from Delta table {}, ": DELTA,
+    "schema: column {} is {}, and {} in Delta tabl": DELTA,
     "a Table has no {}; call {}": HABIT,
     "path: {} is relative, and client and server": CONNECT,
     "remote: {} is a server with a master of its": CONNECT,
@@ -114,6 +124,7 @@ WAYS: dict[str, str] = {
     "key: the table {} has {}; give it timestamp=": BUILDING,
     "{}: it is for windows; put fkjoin.window(…) ": BUILDING,
     "{}: an expression knows no windows; give a P": BUILDING,
+    "{}: {}, the aggregate is {}: cast it, or": BUILDING,
     "{}: {} is {}, which has no order here; cast": BUILDING,
     "{} of group {}: adder or subtractor returned": (
         "tests/folds/test_user_aggregates.py::test_what_is_not_of_the_aggregates_type_is_named_with_its_group"

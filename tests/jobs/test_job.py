@@ -72,7 +72,7 @@ from tests.support.job_files import GOOD, job
         ),
         (
             ('path = "{folder}/orders"', 'topic = "o"\nvalue = "string"\nschema = "a int"'),
-            "tables.orders: schema: it is a setting of files, and this table is read from a topic",
+            "tables.orders: schema: it is a setting of a Delta table or files, and this table is read from a topic",
         ),
         (
             ('path = "{folder}/out"', 'path = "out"\non_error = "skip"'),
