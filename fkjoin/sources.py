@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from fkjoin.analysis.change_columns import ChangeColumns
+from fkjoin.analysis.snapshots import with_snapshot
 from fkjoin.analysis.sources import read_stream, with_lines
 from fkjoin.analysis.topics import read_topic
 from fkjoin.analysis.views import completed
@@ -17,7 +18,7 @@ from fkjoin.files.folders import KeptFolders
 from fkjoin.files.source import open_files
 from fkjoin.kafka.connection import OnNewTopic
 from fkjoin.kafka.formats import Format as KafkaFormat
-from fkjoin.lowering.recipes import Recipe, telling_files
+from fkjoin.lowering.recipes import Recipe, remembered, telling_files
 from fkjoin.sessions.settings import prepare
 from fkjoin.sessions.settings_of_call import settings_of_call
 from fkjoin.spark.dead_letters import OnError
@@ -241,8 +242,8 @@ class Sources(TableSources):
         """
         about: dict[str, Any] = {"name": name, "on_error": on_error, "on_new_topic": on_new_topic}
         about |= {"headers": headers, "roots": roots, "positions": positions, "options": options}
-        columns = ChangeColumns(version, deleted, timestamp)
-        return cls._of_topic(spark, topic, bootstrap_servers, key=key, value=value, columns=columns, **about)
+        about |= {"columns": ChangeColumns(version, deleted, timestamp)}
+        return cls._of_topic(spark, topic, bootstrap_servers, key=key, value=value, **about)
 
     @classmethod
     def _of_topic(
@@ -261,8 +262,34 @@ class Sources(TableSources):
         with settings_of_call() as settings:
             planned = read_topic(spark, topic, bootstrap_servers, key=key, value=value, columns=columns, **about)
             table = completed(planned)
-        given = {name: given for name, given in about.items() if name != "again"}
-        named = {"key": key, "value": value, "columns": columns, **given}
-        arguments = spark, topic, bootstrap_servers
-        recipe = Recipe(cls._of_topic, arguments, named, connection=planned.connection, settings=settings)
+        named = {"key": key, "value": value, "columns": columns} | {name: about[name] for name in about if name != "again"}
+        where = spark, topic, bootstrap_servers
+        recipe = Recipe(cls._of_topic, where, named, connection=planned.connection, settings=settings)
         return cls._of(table)._with_recipe(recipe)
+
+    def with_snapshot(self, path: str | Path) -> Table:
+        """Begin this table with a snapshot: its rows are older than every change of their keys.
+
+        Parameters
+        ----------
+        path : str or pathlib.Path
+            A folder of Parquet files with the table's columns, in the same types.  The first batch reads all of them.
+
+        Returns
+        -------
+        Table
+
+        Raises
+        ------
+        TopologyError
+            If the table is not one that is read, or the files do not fit.
+
+        Examples
+        --------
+        >>> begun = orders.with_snapshot("lake/orders")
+        """
+        return self._with_snapshot(path, options=None)  # a preview gives others
+
+    @remembered
+    def _with_snapshot(self, path: str | Path, *, options: Mapping[str, Any] | None) -> Table:
+        return self._of(with_snapshot(self._planned, path, options))

@@ -17,6 +17,8 @@ from tests.support.sessions import fkjoin_here, only_session, pytest_runtest_mak
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.support.object_store import ObjectStore
+
 __all__ = ["fkjoin_here", "pytest_runtest_makereport"]
 
 settings.register_profile(
@@ -42,6 +44,13 @@ def own_rules(spark: SparkSession, tmp_path: Path) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[object]:
     yield from only_session("fkjoin tests", settings=delta_settings())
+
+
+@pytest.fixture(scope="session")
+def object_store() -> Iterator[ObjectStore]:
+    from tests.support.object_store import serving
+
+    yield from serving()
 
 
 @pytest.fixture

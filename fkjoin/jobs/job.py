@@ -185,6 +185,8 @@ class Job:
                 )
             else:
                 table = self._files(spark, name, spec)
+            if spec.snapshot is not None:
+                table = table.with_snapshot(spec.snapshot)
             return table.materialize(name) if spec.materialize else table
 
     def _files(self, spark: SparkSession, name: str, spec: TableSection) -> Table:

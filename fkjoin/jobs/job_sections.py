@@ -136,7 +136,7 @@ class TableSection(Section):
         Kind(
             "a topic",
             {"topic": ANY},
-            ("value", "version", "deleted", "timestamp", "on_new_topic", "headers", "roots", "positions"),
+            ("value", "version", "deleted", "timestamp", "on_new_topic", "headers", "roots", "positions", "snapshot"),
             {"value": 'a topic needs value: "string", "bytes" or {format = …, schema = …}', "key": "key must be given"},
         ),
         Kind('files of format "fkjoin"', {"path": ANY, "format": "fkjoin"}, ("format",)),
@@ -149,7 +149,7 @@ class TableSection(Section):
         Kind(
             "files",
             {"path": ANY},
-            ("version", "deleted", "timestamp", "log", "columns", "format"),
+            ("version", "deleted", "timestamp", "log", "columns", "format", "snapshot"),
             {"key": "key must be given", "version": "files need version: the column that orders the changes of a key"},
         ),
     )
@@ -186,6 +186,8 @@ class TableSection(Section):
     """The number of root topics in the header `fkjoin-positions` of the records."""
     positions: bool = False
     """Have where each row's record was read, in a column `_position`."""
+    snapshot: str | None = None
+    """A folder of Parquet files whose rows are older than all changes."""
     materialize: bool = False
     """Keep the rows in state under the table's name."""
     options: dict[str, Value] = Field({}, repr=False)
@@ -227,7 +229,7 @@ class SinkSection(Section):
             ("into", "on_error", "retry_s"),
             {"into": 'postgres, the address of a database, and into, the table in it, go together: into = "shop.orders"'},
         ),
-        Kind("Parquet files", {"path": ANY, "format": "parquet"}, ("format",)),
+        Kind("Parquet files", {"path": ANY, "format": "parquet"}, ("format", "options", "retry_s")),
         Kind("an Iceberg table", {"iceberg": ANY}, ("catalog", "options", "evolve", "retry_s")),
         Kind(
             "a Delta table",
@@ -273,7 +275,7 @@ class SinkSection(Section):
     retry_s: float = Field(RETRY_S, ge=0, allow_inf_nan=False)
     """Seconds for which a write is repeated during an outage."""
     options: dict[str, Value] = Field({}, repr=False)
-    """Options of Spark's sink, or of Delta's storage; properties of Iceberg's catalog and storage."""
+    """Options of Spark's sink, or of the storage of Parquet files or a Delta table; properties of Iceberg's catalog."""
     evolve: bool = False
     """Add columns that the table lacks, when the job starts; in Iceberg also widen types."""
     partition_by: str | list[str] = Field([])
