@@ -17,6 +17,7 @@ from fkjoin.checkpoint.files import hadoop, local_path, require_writable
 from fkjoin.checkpoint.indexes import owner
 from fkjoin.errors import TopologyError, nearest, plain_line
 from fkjoin.sinks.restored import require_spark_at
+from fkjoin.spark.cause import cause_of
 
 _OF_FILES = "json", "orc", "csv", "text", "xml", "avro"
 """Formats whose batch writer takes what the streaming one takes, and writes nothing but files at its path."""
@@ -58,11 +59,8 @@ def _texts(options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _said(error: Exception) -> str:
-    """The first line of what Spark or Java says."""
-    text = plain_line(error)
-    if isinstance(error, Py4JJavaError):
-        text = str(error.java_exception.getMessage() or error.java_exception.getClass().getSimpleName()).partition("\n")[0]
-    return text.rstrip(".")
+    """Return what Spark or Java says, in a line."""
+    return (cause_of(error) if isinstance(error, Py4JJavaError) else plain_line(error)).rstrip(".")
 
 
 def _require_source(spark: SparkSession, format: str) -> None:
