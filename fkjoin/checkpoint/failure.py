@@ -39,9 +39,10 @@ _OF_DELTA = {
 """Ways out of what stops a stream of a Delta table, by conditions; Delta's own words forget the target."""
 _ANEW = "start with a new checkpoint and an empty target"
 _NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded")
-_OF_NO_ROOM = re.compile(r"OSError: \[Errno (?:28|122)\]")
-_OF_NO_MEMORY = re.compile(r"\w*(?:MemoryError|OutOfMemory)\b")
-"""Beginnings of causes, by the class of the exception."""
+_SINK = r"(?:sink .+?: )?"
+_OF_NO_ROOM = re.compile(rf"{_SINK}OSError: \[Errno (?:28|122)\]")
+_OF_NO_MEMORY = re.compile(rf"{_SINK}\w*(?:MemoryError|OutOfMemory)\b")
+"""Beginnings of causes, by the sink and the class of the exception."""
 _NOT_ALLOWED = re.compile(r"\w+AuthorizationException: |Not authorized to access")
 _NO_ANSWER = re.compile(
     r"Timed out waiting for a node assignment|Call\(callName=\w+|Timeout of \d+ ?ms expired|Topic \S+ not present in metadata"

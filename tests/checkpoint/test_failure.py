@@ -194,6 +194,11 @@ def test_the_innermost_cause_is_found(messages: list[str], cause: Cause) -> None
             "give the session more memory",
         ),
         ([f"{DRIVER}{OF_USER}MemoryError: {END}"], "MemoryError", "give the session more memory"),
+        (
+            [f"{DRIVER}{OF_USER}fkjoin.errors.FkJoinError: sink a: b: OSError: [Errno 28] No{END}"],
+            "sink a: b: ",
+            "make room on that",
+        ),
         ([f"{DRIVER}{OF_USER}OSError: [Errno 28] No space left{END}"], "OSError: [Errno 28]", "make room on that disk"),
         (
             [f"{DRIVER}{OF_USER}ValueError: Python worker exited unexpectedly: customer left{END}"],
