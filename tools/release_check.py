@@ -12,6 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.support.archives import extract
 from tests.support.documents import check_tutorial, program
 from tests.support.places import ROOT
 
@@ -42,7 +43,7 @@ def main() -> None:
     shutil.rmtree(WORK, ignore_errors=True)
     (WORK / "source").mkdir(parents=True)
     run("git", "archive", "--output", WORK / "source.tar", "HEAD", folder=ROOT)
-    shutil.unpack_archive(WORK / "source.tar", WORK / "source", filter="tar")
+    extract(WORK / "source.tar", WORK / "source")
     tools = environment("tools", "build", "twine")
     run(tools / "python", "-m", "build", "--outdir", WORK / "dist", WORK / "source")
     built = sorted((WORK / "dist").iterdir())

@@ -36,8 +36,8 @@ _LOGGED = (
     rb"SparkSession: Using an existing Spark session; only runtime SQL configurations will take effect",
     rb"ResolveWriteToStream: spark.sql.adaptive.enabled is not supported in streaming",
     rb"MicroBatchExecution: Disabling AQE since AQE is not supported in stateful workloads",
-    rb"TransformWithStateInPySparkStateServer: \w+ state .* doesn't contain a value",
-    rb"TransformWithStateInPySparkStateServer: No more data to read from the socket",
+    rb"TransformWithStateIn\w+StateServer: \w+ state .* doesn't contain a value",
+    rb"TransformWithStateIn\w+StateServer: No more data to read from the socket",
     rb"DAGScheduler: Failed to cancel job group .* Cannot find active jobs for it",
 )
 """Warnings of each start, of each new bucket, and of each stop."""
