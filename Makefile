@@ -50,7 +50,7 @@ COMPAT := $(addprefix tests/,replay spark stages api/test_joins.py api/test_aggr
 	lowering/test_multi_join.py lowering/test_periodic_emission.py lowering/test_absent_rows.py checkpoint files folds/test_task_retries.py \
 	sinks/test_delta.py sinks/test_parquet_and_delta.py sinks/test_several_sinks.py sinks/test_restored_checkpoint.py sinks/test_types.py) \
 	--deselect tests/spark/test_operator.py::test_a_query_starts_without_what_only_the_work_needs
-COMPAT_BROKERS := $(addprefix integration/,test_join.py test_aggregates.py test_records.py test_postgres.py)
+COMPAT_BROKERS := $(addprefix integration/,test_join.py test_aggregates.py test_records.py test_postgres.py test_connect.py)
 COMPAT_PANDAS := $(addprefix tests/,stages folds codec spark api/test_aggregates.py lowering/test_periodic_emission.py)
 compat: export FKJOIN_COMPAT = 1
 compat: export PYTHONPATH = $(CURDIR)

@@ -51,7 +51,7 @@ def test_a_job_that_is_killed_goes_on_there_and_on_the_newest(
     for _ in range(2):
         history.write(60)
     ran = job(line, tmp_path)
-    assert ran.returncode == 0, ran.stderr[-3000:]
+    assert (ran.returncode, ran.stderr) == (0, "")
     found = json.loads(next(line for line in ran.stdout.splitlines() if line.startswith("{")))
     assert found["crashed"] == -signal.SIGKILL, ran.stderr[-3000:]
     assert found["written"] == ["000.jsonl"]

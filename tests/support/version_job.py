@@ -21,9 +21,10 @@ from pyspark.sql import DataFrame, SparkSession
 from fkjoin import FkJoinError, Table, fk_join, read_state, session
 from fkjoin import aggregates as agg
 from fkjoin.checkpoint.upkeep import rescale
+from fkjoin.sessions.settings import SHORT_LIVED
 from tests.support.orders import CUSTOMER, ORDER
 from tests.support.queries import run
-from tests.support.sessions import short_lived, small
+from tests.support.sessions import small
 
 CRASH = 1
 """The batch."""
@@ -103,9 +104,8 @@ def refused(call: Callable[[], Any]) -> Any:
 
 
 def begun(folder: Path) -> SparkSession:
-    os.environ.update(short_lived())
-    spark = session("versions", "local[2]", ui_enabled="false", driver_host="127.0.0.1")
-    spark.sparkContext.setLogLevel("ERROR")
+    here: Any = {"ui_enabled": "false", "driver_host": "127.0.0.1", "driver_extraJavaOptions": SHORT_LIVED}
+    spark = session("versions", "local[2]", **here)
     small(spark, folder)
     return spark
 
