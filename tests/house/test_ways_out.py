@@ -436,9 +436,9 @@ WAYS: dict[str, str] = {
 """The tests that go the ways out, by the beginnings of messages, with ``{}`` for what is filled in."""
 
 IMPERATIVES = (
-    "add ask begin build call cast change choose compare configure copy create delete drop end free get give go group install keep "
-    "leave let make map move name open order pass pick put read rebuild remove rename repeat replace restart restore run say "
-    "see select set split start stop take try unset update upgrade use wait write"
+    "add ask begin build call cast change choose compare configure copy create delete drop end free get give go group "
+    "install keep leave let make map move name open order pass pick put read rebuild remove rename repeat replace restart "
+    "restore run say see select set split start stop take try unset update upgrade use wait write"
 )
 """The verbs that ways out begin with."""
 
