@@ -169,6 +169,8 @@ def session(
             os.environ.setdefault(name, value)
     texts = _texts(chosen | exact)
     level = words.level(texts)
+    if level is None:
+        words.drop_warnings()
     launch(texts)
     spark = SparkSession.builder.config(map=texts).getOrCreate()
     is_local = (spark.sparkContext.master or "").startswith("local")
@@ -177,9 +179,7 @@ def session(
     prepare(spark)
     if kafka:
         connector.require(spark)
-    if level is None:
-        words.drop_warnings()
-    else:
+    if level is not None:
         words.tell_all(spark, level)
     return spark
 
