@@ -20,6 +20,7 @@ import json
 import math
 import shutil
 import statistics
+import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -32,8 +33,8 @@ from pyspark.sql import SparkSession
 
 from benchmarks import restart
 from benchmarks import workload as workloads
-from benchmarks.compare import Summary, commands, measure
-from benchmarks.fk_join import measure_table, table
+from benchmarks.compare import QUERY, SINK_COLUMNS, flink_command, in_turn, summary_lines
+from benchmarks.fk_join import last_rows, measure_table, table
 from fkjoin import Table, aggregates, fk_join
 from fkjoin.codec import versions
 from fkjoin.codec.messages import GROUPED
@@ -44,9 +45,6 @@ from fkjoin.folds.fold import Fold
 from fkjoin.stages import Counters
 from fkjoin.stages import aggregate as aggregated
 from fkjoin.state import BYTES, BucketStore
-
-_OUTPUT = 'OUTCOLS = "'
-_QUERY = 'Q = "INSERT INTO S '
 
 
 def totals(spark: SparkSession, folder: Path, by: str) -> Table:
@@ -59,73 +57,36 @@ def totals(spark: SparkSession, folder: Path, by: str) -> Table:
 
 def recomputed(workload: Path, by: str) -> dict[str, tuple[int, float]]:
     """What the final tables come to."""
-    tables: dict[str, dict[str, Any]] = {"left": {}, "right": {}}
-    with workload.open() as lines:
-        for change in map(json.loads, lines):
-            tables[change["side"]][change["key"]] = change["value"]
+    lefts, rights = workloads.tables(workload).values()
     groups: dict[str, list[float]] = defaultdict(list)
-    for row in tables["left"].values():
-        if row is not None and (right := tables["right"].get(row["fk"])) is not None:
+    for row in lefts.values():
+        if row is not None and (right := rights.get(row["fk"])) is not None:
             groups[right[by]].append(row["amount"])
     return {group: (len(amounts), math.fsum(amounts)) for group, amounts in groups.items()}
 
 
 def written(spark: SparkSession, folder: Path, by: str) -> dict[str, tuple[int, float]]:
     """What the query's changes lead to."""
-    changes = spark.read.parquet(str(folder / "out"))
-    newest = f"row_number() over (partition by {by} order by _version desc) as place"
-    changes.selectExpr("*", newest).where("place = 1 and _operation <> 'delete'").createOrReplaceTempView("last")
-    return {row[0]: (row[1], row[2]) for row in spark.sql(f"select {by}, orders, amount from last").collect()}
-
-
-def flink_variant(peers: Path, by: str, work: Path) -> Path:
-    """The peer's harness with the aggregate's query."""
-    lines = (peers / "flink_peer.py").read_text().splitlines()
-    query = f"SELECT B.{by}, COUNT(*), SUM(A.amount) FROM A JOIN B ON A.fk = B.k GROUP BY B.{by}"
-    replaced = {
-        _OUTPUT: 'OUTCOLS = "`key` STRING, orders BIGINT, amount DOUBLE"',
-        _QUERY: f'Q = "INSERT INTO S {query}"',
-    }
-    for begin, line in replaced.items():
-        (place,) = [number for number, old in enumerate(lines) if old.startswith(begin)]
-        lines[place] = line
-    variant = work / "flink_peer.py"
-    variant.write_text("\n".join(lines))
-    shutil.copy(peers / "rss.py", work / "rss.py")
-    return variant
+    rows = last_rows(spark.read.parquet(str(folder / "out")), [by], "_version")
+    return {row[0]: (row[1], row[2]) for row in rows.select(by, "orders", "amount").collect()}
 
 
 def compare(given: argparse.Namespace) -> None:
     """Run fkjoin and Flink in turn, and print what came out."""
-    runs: dict[str, list[dict[str, Any]]] = {}
+    query = f"SELECT B.{given.by}, COUNT(*), SUM(A.amount) FROM A JOIN B ON A.fk = B.k GROUP BY B.{given.by}"
+    lines = {
+        SINK_COLUMNS: 'OUTCOLS = "`key` STRING, orders BIGINT, amount DOUBLE"',
+        QUERY: f'Q = "INSERT INTO S {query}"',
+    }
     with tempfile.TemporaryDirectory(prefix="fkjoin-compare-") as folder:
         work = Path(folder)
         workload = work / "workload.jsonl"
         workloads.write(workload, given.right, given.left, given.updates)
-        flink_variant(given.peers, given.by, work)
-        engines = commands(given.peers, workload, work / "result.jsonl", given.batch)
-        ours = [
-            engines["fkjoin"][0],
-            "-m",
-            "benchmarks.aggregate",
-            str(workload),
-            "--by",
-            given.by,
-            "--batch",
-            str(given.batch),
-        ]
-        chosen = {"fkjoin": ours}
-        if "flink" in engines:
-            chosen["flink"] = [engines["flink"][0], str(work / "flink_peer.py"), *engines["flink"][2:], "--conflict", "none"]
-        for number in range(given.rounds):
-            for name, command in chosen.items():
-                found = measure(name, command, work)
-                runs.setdefault(name, []).append(found)
-                print(json.dumps({"round": number + 1, **found}), flush=True)
-    millions = (given.right + given.left + given.updates) / 1e6
-    summary = [Summary.of(name, all_of, millions) for name, all_of in runs.items()]
-    for row in summary:
-        print(row.line(summary[0]))
+        ours = [sys.executable, "-m", "benchmarks.aggregate", str(workload), "--by", given.by, "--batch", str(given.batch)]
+        flink = flink_command(given.peers, workload, work, lines, ["--conflict", "none"])
+        runs = in_turn({"fkjoin": ours, **flink}, work, given.rounds)
+    for line in summary_lines(runs, (given.right + given.left + given.updates) / 1e6):
+        print(line)
 
 
 def single_changes(rows: int, changes: int = 50) -> dict[str, dict[str, float]]:

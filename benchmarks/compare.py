@@ -16,11 +16,12 @@ import argparse
 import html
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -190,18 +191,62 @@ def measure(name: str, command: list[str], work: Path) -> dict[str, Any]:
     return {**(footprint.stop().named() if footprint is not None else {}), **json.loads(lines[-1])}
 
 
+SINK_COLUMNS = 'OUTCOLS = "'
+QUERY = 'Q = "INSERT INTO S '
+"""Beginnings of lines of FOLDER/flink_peer.py that another query replaces."""
+
+
+def flink_command(
+    peers: Path | None, workload: Path, work: Path, lines: dict[str, str], options: list[str]
+) -> dict[str, list[str]]:
+    """What to run for Flink, if it is there: its harness with other lines, by the beginnings of those that they replace."""
+    if peers is None or "flink" not in (found := peer_commands(peers, workload)):
+        return {}
+    harness = (peers / "flink_peer.py").read_text().splitlines()
+    for begin, line in lines.items():
+        (place,) = [number for number, old in enumerate(harness) if old.startswith(begin)]
+        harness[place] = line
+    (work / "flink_peer.py").write_text("\n".join(harness))
+    shutil.copy(peers / "rss.py", work / "rss.py")
+    python, _, *rest = found["flink"]
+    return {"flink": [python, str(work / "flink_peer.py"), *rest, *options]}
+
+
+Runs = dict[str, list[dict[str, Any]]]
+"""The lines of each engine's runs."""
+
+
+def in_turn(
+    engines: dict[str, list[str]], work: Path, rounds: int, check: Callable[[str], None] | None = None, **about: Any
+) -> Runs:
+    """Run the engines in turn, and print a line for each run, with ``about`` in it; ``check`` is called after each."""
+    runs: Runs = {}
+    for number in range(rounds):
+        for name, command in engines.items():
+            found = measure(name, command, work)
+            runs.setdefault(name, []).append(found)
+            print(json.dumps({"round": number + 1, **about, **found}), flush=True)
+            if check is not None:
+                check(name)
+    return runs
+
+
+def summary_lines(runs: Runs, millions: float) -> list[str]:
+    """A line for each engine; the first is compared with all."""
+    rows = [Summary.of(name, all_of, millions) for name, all_of in runs.items()]
+    return [row.line(rows[0]) for row in rows]
+
+
 def of_files(peers: Path | None, work: Path, rounds: int, batch: int, sizes: dict[str, int]) -> list[Summary]:
     """From a file to Parquet, and the peers' own files."""
     workload, result = work / "workload.jsonl", work / "result.jsonl"
     workloads.write(workload, **sizes)
-    runs: dict[str, list[dict[str, Any]]] = {}
-    for number in range(rounds):
-        for name, command in commands(peers, workload, result, batch).items():
-            found = measure(name, command, work)
-            runs.setdefault(name, []).append(found)
-            print(json.dumps({"round": number + 1, **found}), flush=True)
-            if name == "fkjoin" and (wrong := workloads.wrong_keys(workload, result)):
-                raise SystemExit(f"fkjoin's result differs from the batch join in {wrong} keys")
+
+    def check(name: str) -> None:
+        if name == "fkjoin" and (wrong := workloads.wrong_keys(workload, result)):
+            raise SystemExit(f"fkjoin's result differs from the batch join in {wrong} keys")
+
+    runs = in_turn(commands(peers, workload, result, batch), work, rounds, check)
     millions = sum(sizes.values()) / 1e6
     return [Summary.of(name, all_of, millions) for name, all_of in runs.items()]
 

@@ -22,17 +22,19 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 import fkjoin
 from benchmarks.memory import Footprint
 from benchmarks.topics import measure_topics
 from fkjoin import Table, fk_join
+from fkjoin.events import Enriched
 from fkjoin.sessions.settings import SHORT_LIVED
 from fkjoin.stages.counters import metrics_name
 
@@ -85,14 +87,16 @@ def land(folder: Path, first: int, last: int) -> None:
             staged.replace(folder / side / staged.name)
 
 
-def table(spark: SparkSession, folder: Path, side: str) -> Table:
+def table(spark: SparkSession, folder: Path, side: str, value: str | None = None, timestamp: str | None = None) -> Table:
+    """A side's table; ``value``: the type of its values, if it is not that of ``VALUES``."""
     return Table.from_files(
         spark,
         folder / side,
         key="key",
         version="seq",
         deleted="value is null",
-        schema=f"key string, value {VALUES[side]}, seq bigint",
+        timestamp=timestamp,
+        schema=f"key string, value {value or VALUES[side]}, seq bigint",
         format="json",
         options={"maxFilesPerTrigger": 1},
     )
@@ -102,8 +106,12 @@ def joined(spark: SparkSession, folder: Path) -> Table:
     return fk_join(table(spark, folder, "left"), table(spark, folder, "right"), "value.fk", name="bench")
 
 
-def to_parquet(made: Table, folder: Path) -> list[StreamingQuery]:
-    """The table's changes as files under ``folder/out``."""
+Made = TypeVar("Made", bound=Table | Enriched)
+"""What a query makes."""
+
+
+def to_parquet(made: Table | Enriched, folder: Path) -> list[StreamingQuery]:
+    """The changes as files under ``folder/out``."""
     return [made.to_parquet(folder / "out", checkpoint=folder / "checkpoint")]
 
 
@@ -111,8 +119,8 @@ def measure_table(
     workload: Path,
     folder: Path,
     batch: int,
-    build: Callable[[SparkSession], Table],
-    start: Callable[[Table, Path], list[StreamingQuery]] = to_parquet,
+    build: Callable[[SparkSession], Made],
+    start: Callable[[Made, Path], list[StreamingQuery]] = to_parquet,
 ) -> dict[str, Any]:
     """Run the three phases through the queries that ``start`` starts; the measurements, those of batches of the first query."""
     ends = stage(workload, folder, batch)
@@ -141,16 +149,15 @@ def measure_table(
     batches = [progress for progress in queries[0].recentProgress if progress.numInputRows]
     for query in queries:
         query.stop()
-    inputs = sum(progress.numInputRows for progress in batches)
     phases = [round(after - before, 2) for before, after in itertools.pairwise(times)]
-    right = json.loads(Path(f"{workload}.meta.json").read_text())["phase_end"][0]
+    primed, *_, inputs = json.loads(Path(f"{workload}.meta.json").read_text())["phase_end"]
     metrics = [progress.observedMetrics[metrics_name(made.name)].asDict() for progress in batches]
     return {
         "engine": "fkjoin",
         "version": fkjoin.__version__,
         "inputs": inputs,
         "phase_s": phases,
-        "inputs_per_s_2_3": round((inputs - right) / (times[-1] - times[1])),
+        "inputs_per_s_2_3": round((inputs - primed) / (times[-1] - times[1])),
         **memory.stop().named(),
         "batches": len(batches),
         "batch_s": [round(progress.durationMs["triggerExecution"] / 1000, 2) for progress in batches],
@@ -158,14 +165,19 @@ def measure_table(
     }
 
 
+def last_rows(changes: DataFrame, key: Sequence[str], *versions: str) -> DataFrame:
+    """The rows that changes lead to: of each key the one with the greatest versions, unless it is a delete."""
+    newest = Window.partitionBy(*key).orderBy(*map(F.desc, versions))
+    return changes.withColumn("place", F.row_number().over(newest)).where("place = 1 and _operation <> 'delete'")
+
+
 def write_result(spark: SparkSession, folder: Path, out: Path) -> None:
     """The final joined table, one JSON line a row."""
     changes = spark.read.parquet(str(folder / "out")).selectExpr(*COLUMNS)
-    newest = "row_number() over (partition by key order by _left_version desc, _right_version desc nulls last)"
-    changes.selectExpr("*", f"{newest} as place").where("place = 1 and _operation <> 'delete'").createOrReplaceTempView("last")
-    rows = spark.sql("select key, fk, amount, v, name, tier, rv from last")
+    rows = last_rows(changes, ["key"], "_left_version", "_right_version")
     with out.open("w") as sink:
-        sink.writelines(json.dumps(row.asDict()) + "\n" for row in rows.toLocalIterator())
+        chosen = rows.select("key", "fk", "amount", "v", "name", "tier", "rv")
+        sink.writelines(json.dumps(row.asDict()) + "\n" for row in chosen.toLocalIterator())
 
 
 def main() -> None:

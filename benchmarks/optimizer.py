@@ -116,7 +116,7 @@ def one(rule: str, workload: Path, batch: int, *, excluded: bool) -> None:
         return TOPOLOGIES[rule](spark, folder)
 
     try:
-        start = to_parquet
+        start: Callable[[Table, Path], list[StreamingQuery]] = to_parquet
         if rule == SINKS_SHARE_A_QUERY:
             start = apart if excluded else together
         print(json.dumps(measure_table(workload, folder, batch, build, start)), flush=True)

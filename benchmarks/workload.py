@@ -10,9 +10,10 @@ right value.  Values are about 100 bytes of JSON.  OUT.jsonl.meta.json says at w
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,25 +59,39 @@ def changes(right: int, left: int, updates: int, seed: int = 7) -> Iterator[Chan
 
 def write(out: Path, right: int, left: int, updates: int) -> None:
     """Write OUT.jsonl and OUT.jsonl.meta.json."""
-    ends = [right, right + left, right + left + updates]
+    made = changes(right, left, updates)
+    phases = (itertools.islice(made, right), itertools.islice(made, left), made)
+    write_phases(out, phases, right=right, left=left, updates=updates)
+
+
+def write_phases(out: Path, phases: Iterable[Iterable[Change]], **sizes: int) -> None:
+    """Write these phases to OUT.jsonl, and where they end to OUT.jsonl.meta.json."""
+    lines, ends = 0, []
     with out.open("w") as sink:
-        for number, (side, key, value) in enumerate(changes(right, left, updates)):
-            line = {"side": side, "key": key, "value": value, "seq": number}
-            sink.write(json.dumps(line, separators=(",", ":")) + "\n")
-    meta = {"right": right, "left": left, "updates": updates, "lines": ends[-1], "phase_end": ends}
-    Path(f"{out}.meta.json").write_text(json.dumps(meta))
+        for phase in phases:
+            for side, key, value in phase:
+                line = {"side": side, "key": key, "value": value, "seq": lines}
+                sink.write(json.dumps(line, separators=(",", ":")) + "\n")
+                lines += 1
+            ends.append(lines)
+    Path(f"{out}.meta.json").write_text(json.dumps({**sizes, "lines": lines, "phase_end": ends}))
+
+
+def tables(workload: Path) -> dict[str, dict[str, Any]]:
+    """The last value of each key by side; None of a row that is deleted."""
+    found: dict[str, dict[str, Any]] = {"left": {}, "right": {}}
+    with workload.open() as lines:
+        for change in map(json.loads, lines):
+            found[change["side"]][change["key"]] = change["value"]
+    return found
 
 
 def wrong_keys(workload: Path, result: Path) -> int:
     """How many keys of a result ({"key", "fk", "amount", "v", "name", "tier", "rv"} a line) differ from a batch join."""
-    tables: dict[str, dict[str, Any]] = {"left": {}, "right": {}}
-    with workload.open() as lines:
-        for change in map(json.loads, lines):
-            tables[change["side"]][change["key"]] = change["value"]
-    rights = tables["right"]
+    lefts, rights = tables(workload).values()
     wanted = {
         key: (row["fk"], row["amount"], row["v"], right["name"], right["tier"], right["v"])
-        for key, row in tables["left"].items()
+        for key, row in lefts.items()
         if row is not None and (right := rights.get(row["fk"])) is not None
     }
     found: dict[str, tuple[Any, ...]] = {}

@@ -1,4 +1,4 @@
-"""What the rows of a group come to, for ``Table.group_by(…).agg(…)``.
+"""Aggregate functions for ``Table.group_by(…).agg(…)``.
 
 >>> from fkjoin import aggregates as agg
 >>> totals = joined.group_by("region").agg(orders=agg.count(), revenue=agg.sum("amount"))

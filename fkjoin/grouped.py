@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fkjoin.table import Table
 
 Expressed = (str, Column)
-"""What an expression is given as."""
+"""The types in which an expression is given."""
 _TYPES: dict[type, DataType] = {bool: BooleanType(), int: LongType(), float: DoubleType(), str: StringType()}
 
 

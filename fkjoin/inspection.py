@@ -1,4 +1,4 @@
-"""What a table shows of itself; ``Table`` has these methods."""
+"""Views of a table's columns, topology and rows; ``Table`` has these methods."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ HABITS = {
     "write": "table.to_parquet(path, checkpoint=folder)",
     "writeStream": "table.to_parquet(path, checkpoint=folder), or table.changes.writeStream",
 }
-"""What people try on a Table that know DataFrames, and what to call."""
+"""Methods of DataFrames that a Table lacks, and what to call."""
 
 _COLUMNS, _TYPE = 20, 80
 """So many columns, and letters of a type, does a table's ``repr`` show."""

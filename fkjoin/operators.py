@@ -1,4 +1,4 @@
-"""What makes another table of a table; ``Table`` has these methods."""
+"""Operators that make another table of a table; ``Table`` has these methods."""
 
 from __future__ import annotations
 

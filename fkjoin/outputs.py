@@ -1,4 +1,4 @@
-"""Where a table's changes can go; ``Table`` has these methods."""
+"""Targets of a table's changes; ``Table`` has these methods."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Outputs(TableOutputs):
             An expression for the records' headers (``array<struct<key: string, value: binary>>``).
         positions : bool, default False
             Whether to add the header ``fkjoin-positions``, which says where the rows came from; ``from_kafka(…, roots=…)``
-            reads it.  Of sources, joins and merges of topics, and of views of sources and joins.
+            reads it.  Sources, joins and merges of topics have positions, and so have views of sources and joins.
         trigger : str or mapping, optional
             When batches begin.  ``"available-now"`` reads all that is there, and ends; ``"10 seconds"`` begins a batch once in
             that time.  A mapping has arguments of Spark's ``DataStreamWriter.trigger``.  If left out, a batch begins when the

@@ -237,7 +237,7 @@ class Sources(Handle):
         """Make a table from a topic: a record is an upsert of its key, a null value a tombstone.
 
         Of a key's records in one partition the greater offset is newer.  Where partitions were added, a key may be in
-        several: the later record timestamp is newer then, then the greater partition.  docs/order.md has the whole rule.
+        several: the later record timestamp is newer then, then the greater partition.  The page "Order" has the whole rule.
 
         Parameters
         ----------

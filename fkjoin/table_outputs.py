@@ -33,7 +33,7 @@ class TableOutputs(Handle):
         """Start keeping a PostgreSQL table as this table is; each batch takes effect exactly once, in one transaction.
 
         A table that is not there is made, with the key as primary key.  One that is there needs the key's and the row's
-        columns, and a unique constraint of the key.  Its types must hold every value (``docs/sinks.md``); structs, lists and
+        columns, and a unique constraint of the key.  Its types must hold every value (page "Sinks"); structs, lists and
         maps are ``jsonb``.  Beside it stands ``fkjoin_batches``, with the last batch of each query.  A batch's changes pass
         through the driver.
 
@@ -210,7 +210,7 @@ class TableOutputs(Handle):
         query_name: str | None = None,
         on_restore: OnRestore = "fail",
     ) -> Query:
-        """Start keeping a table somewhere else as this table is, by a sink of your own (``docs/sinks.md``).
+        """Start keeping a table somewhere else as this table is, by a sink of your own (page "Sinks").
 
         Of a source, write ``materialize`` first.
 

@@ -197,7 +197,7 @@ def test_when_the_time_is_over_the_query_stops_and_says_how_long_it_tried(dsn: s
     tries = len(log.lines) + 1
     assert str(caught.value) == (
         f"postgres shop.it: no memory (tried {tries} times in {_seconds(str(caught.value))} s, retry_s = 0.5). Start the query "
-        "again when the place is well: it goes on with this batch; or let it try for longer, with a greater retry_s"
+        "again when the outage is over: it goes on with this batch; or let it try for longer, with a greater retry_s"
     )
     assert tries > 1
     run(dsn, "drop trigger failing on shop.it")

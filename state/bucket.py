@@ -103,10 +103,10 @@ class BucketStore:
         self._read: list[tuple[Bytes, pa.Int64Array]] = []
         self._written: list[tuple[Bytes, Bytes]] = []
         self._over = 0, Tail()
-        """How many of these a scan has laid over the index, and they."""
+        """The number of these that a scan has laid over the index, and these themselves."""
         self._tail = Tail()
         self.rebuilt: str | None = None
-        """Why the index was built anew from the log, if it was."""
+        """The reason why the index was built anew from the log, if it was."""
         private_folder(directory)
         self._index = self._open(lock_wait_s)
         if self._meta.live_bytes == UNCOUNTED:

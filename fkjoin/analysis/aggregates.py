@@ -60,7 +60,7 @@ class AggregateBound:
     emission: Emission
     settings: Settings
     closes: Closes | None = None
-    """When windows close; None where groups are no windows."""
+    """The times at which windows close; None where groups are no windows."""
 
 
 def condition_on(given: Expression, spark: SparkSession, key: StructType, columns: pa.Schema) -> Having:
@@ -81,9 +81,10 @@ def bound_step(argument: str, given: Expression, rows: DataFrame, kind: DataType
     try:
         with said_once():
             return scalar_of(argument, column_of(argument, given, rows.columns).cast(kind), rows)
-    except AnalysisException:
-        resolve_column(argument, given, rows, rows.columns, "aggregate, key and value")
-        raise
+    except AnalysisException as error:
+        found = rows.select(resolve_column(argument, given, rows, rows.columns, "aggregate, key and value")).schema[0].dataType
+        kinds = f"{text(given)} is {found.simpleString()}, the aggregate is {kind.simpleString()}"
+        raise ColumnTypeError(f"{argument}: {kinds}; cast one of them, or give returns=") from error
 
 
 def aggregated(

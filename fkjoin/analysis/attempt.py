@@ -50,7 +50,7 @@ class Attempt:
 
     @property
     def problems(self) -> Column:
-        """Why rows of a table's frame cannot be used, for these reasons or earlier ones."""
+        """The reasons why rows of a table's frame cannot be used: these, or earlier ones."""
         return F.col(PROBLEM) if self.problem is None else F.coalesce(F.col(PROBLEM), self.problem)
 
 

@@ -49,7 +49,7 @@ class Bound:
     field: StructField
     """Its name and type."""
     node: Any
-    """The expression in Spark's analyzed plan; None where nobody can ask for it."""
+    """The expression in Spark's analyzed plan; None where the session cannot be asked for it."""
     scope: Scope
 
     @property
@@ -58,12 +58,12 @@ class Bound:
 
     @property
     def text(self) -> str:
-        """How it reads in ``describe()``."""
+        """Its text in ``describe()``."""
         return text(self.given)
 
     @cached_property
     def path(self) -> Path | None:
-        """The column that it is, or the field in one; None if it is more than that, or nobody knows."""
+        """The column that it is, or the field in one; None if it is more than that, or not known."""
         if (plain := plain_path(self.given, self.scope.schema)) is not None:
             return plain
         if self.node is not None:

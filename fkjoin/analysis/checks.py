@@ -27,7 +27,7 @@ def is_function(given: Any) -> TypeGuard[Callable[[Any, Any], Any]]:
 
 
 def described(given: Extractor | Joiner, *arguments: str) -> str:
-    """How an extractor or joiner reads in ``describe()``."""
+    """The text of an extractor or joiner in ``describe()``."""
     if is_function(given):
         return f"{getattr(given, '__name__', type(given).__name__)}({', '.join(arguments)})"
     return ", ".join(text(item) for item in listed(given))

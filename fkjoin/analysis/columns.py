@@ -45,7 +45,7 @@ def resolve_column(argument: str, given: Expression, frame: DataFrame, names: It
 
 
 def column_of(argument: str, given: Expression, names: Iterable[str]) -> Column:
-    """``given`` as a Column that nobody has analyzed yet; SQL that does not parse raises ``AnalysisException``."""
+    """``given`` as a Column that is not analyzed yet; SQL that does not parse raises ``AnalysisException``."""
     if (name := named(given, list(names))) is not None:
         return F.col(quoted(name))
     if not isinstance(given, str | Column):

@@ -1,4 +1,4 @@
-"""Columns that an expression reads, as far as its text says, where nobody can ask Spark's analyzer.
+"""Columns that an expression reads, as far as its text says, where Spark's analyzer cannot be asked.
 
 *Law*: all that it reads is found.  A text names each column that it reads, has a ``*``, or makes a name with ``identifier``.
 """

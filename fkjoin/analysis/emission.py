@@ -1,4 +1,4 @@
-"""When a table's changes are sent: as they come, once an interval, or when a window closes."""
+"""Emission of a table's changes: as they come, once an interval, or when a window closes."""
 
 from __future__ import annotations
 

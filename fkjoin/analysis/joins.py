@@ -184,7 +184,7 @@ def _of_source(node: Node) -> bool:
 
 
 def _fields(joiner: BoundJoiner, left: Planned) -> dict[str, Place] | None:
-    """Where the columns of a joined row are to be had; None if they are more than fields of the inputs' rows."""
+    """The places of the columns of a joined row; None if they are more than fields of the inputs' rows."""
     places: dict[str, Place] = {name: ("key", (name,)) for name in left.key}
     if joiner.both_rows:
         return places | {"left": ("left", ()), "right": ("right", ())}

@@ -114,7 +114,7 @@ class Planned:
 
     @property
     def index_dirs(self) -> set[str]:
-        """Where the table's operators, and those below, keep their indexes; see ``Settings``."""
+        """The folder in which the table's operators, and those below, keep their indexes; see ``Settings``."""
         own = {self.bound.settings.index_dir} if hasattr(self.bound, "settings") else set()
         return own.union(*(table.index_dirs for table in self.inputs))
 

@@ -29,7 +29,7 @@ class Said:
     time: Column
     kind_of_time: str | None
     problem: Column
-    """Why the record cannot be used: an expression throws, or its version is null."""
+    """The reason why the record cannot be used: an expression throws, or its version is null."""
 
 
 def with_change_columns(

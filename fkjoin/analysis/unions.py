@@ -135,7 +135,7 @@ def _check_cogrouped(tables: Sequence[Planned]) -> tuple[Aggregate, ...]:
 
 
 def _obstacle(node: Aggregate) -> str | None:
-    """Why a cogroup cannot sum up in the aggregate's place."""
+    """The reason why a cogroup cannot sum up in the aggregate's place."""
     if node.topic is not None:
         return "is staged, and a cogroup is one query; leave its deployment fused"
     if node.materialized is not None:

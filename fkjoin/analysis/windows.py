@@ -96,7 +96,7 @@ def windowed(kind: StructType) -> StructType:
 
 @dataclass(frozen=True)
 class Closes:
-    """When windows close."""
+    """The times at which windows close."""
 
     window: Window
     grace: str

@@ -59,12 +59,12 @@ def about(node: Node, timestamps: str | None, set_backs: int = 0, went_back: Wen
 
 
 def set_backs(spark: SparkSession, place: str) -> int:
-    """How often batches of the folder were set aside."""
+    """The number of times that batches of the folder were set aside."""
     return int(_said(spark, place).get("set_backs", 0))
 
 
 def went_back(spark: SparkSession, place: str) -> WentBack:
-    """How batches of the folder were set aside."""
+    """The ways in which batches of the folder were set aside."""
     return dict(_said(spark, place).get(_WENT_BACK, {}))
 
 

@@ -1,6 +1,6 @@
 """A claim on a checkpoint folder, so that a job or a query that is started twice by mistake is refused the second time.
 
-A file names the owner, who renews it every few seconds.  No clocks of two machines are compared: a claim of a process that
+A file names the owner, which renews it every few seconds.  No clocks of two machines are compared: a claim of a process that
 cannot be asked lapses when it has not changed for a minute by the clock of the one that waits for it.  An owner that stood
 still, and finds that its claim was taken over, stops its queries.
 
@@ -257,7 +257,7 @@ def _in_use(claim: Claim, files: ClaimFiles) -> FkJoinError:
 
 
 def _give_up(held: _HeldClaim) -> None:
-    """Leave the claim to nobody, unless another process has it, since this one stood still."""
+    """Leave the claim without an owner, unless another process has it, since this one stood still."""
     with contextlib.suppress(Exception):
         newest = held.files.newest()
         if newest is not None and (newest.number, newest.said) == (held.number, _owner()):
@@ -289,6 +289,6 @@ def _alive(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # somebody else's
+    except PermissionError:  # another user's
         pass
     return True

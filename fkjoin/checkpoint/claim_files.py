@@ -104,11 +104,11 @@ class ClaimFiles:
             self.write(number, said)
 
     def write(self, number: int, said: bytes) -> None:
-        """Write an own claim again, which somebody has deleted or emptied."""
+        """Write an own claim again, which another program has deleted or emptied."""
         write_file(*self._at(number), said)
 
     def give_up(self, number: int) -> None:
-        """Leave the claim to nobody; the file stays, so that its number does not come again.
+        """Leave the claim without an owner; the file stays, so that its number does not come again.
 
         No file vanishes from under a program that copies or deletes the folder when the query has ended.
         """

@@ -72,7 +72,7 @@ class Replica:
         self.index.give_up()
 
     def next(self, commit: Commit) -> Next | None:
-        """Read what leads to a later batch, which nobody sees yet; None if change files do not lead there."""
+        """Read what leads to a later batch, which no reader sees yet; None if change files do not lead there."""
         before, after = self._versions(self.held.commit), self._versions(commit)
         if len(before) != len(after):
             return None
@@ -159,7 +159,7 @@ def _scratch(folder: Path) -> Path:
 
 
 def _replay(index: RocksIndex, log: SavedLog, bucket: int, meta: Meta) -> None:
-    """Write all entries of a bucket's log into a copy that nobody reads yet."""
+    """Write all entries of a bucket's log into a copy that is not read yet."""
     gathered, room = list[KeysAndValues](), _AT_ONCE_BYTES
     for number in range(meta.first, meta.next):
         gathered.append(_segment(number, log.segment(bucket, number), meta))

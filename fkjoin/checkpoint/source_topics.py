@@ -28,7 +28,7 @@ def source_topics(query: StreamingQuery) -> tuple[SourceTopic, ...]:
     A topic that the query reads from two clusters is left out: its name alone would not say which one is meant.
     """
     found: dict[str, set[SourceTopic]] = {}
-    with contextlib.suppress(Exception):  # Spark says it to nobody until it has made the sources
+    with contextlib.suppress(Exception):  # Spark does not say it until it has made the sources
         leaves = query._jsq.streamingQuery().logicalPlan().collectLeaves()
         for leaf in (leaves.apply(place) for place in range(leaves.size())):
             if leaf.getClass().getSimpleName() == _SOURCE:

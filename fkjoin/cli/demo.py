@@ -111,7 +111,7 @@ def _land(folder: Path) -> int:
 
 
 def _parts(folder: Path) -> int:
-    """How many parts are there; a part counts once both logs have it."""
+    """The number of parts that are there; a part counts once both logs have it."""
     return min(len(list((folder / name).glob("part-*.json"))) for name in _KEYS)
 
 

@@ -35,7 +35,7 @@ class Engine(str, enum.Enum):
 
 
 class Drawing(str, enum.Enum):
-    """How a topology is shown."""
+    """A form in which a topology is shown."""
 
     text = "text"
     json = "json"

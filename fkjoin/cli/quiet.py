@@ -34,8 +34,8 @@ _SHOWN = 200
 
 
 def log_file(given: Path | None) -> Path | None:
-    """Where Spark's log goes: where the user says, else to ``spark.log`` if somebody sits before a terminal; None: to standard
-    error, as it is, which whoever runs a container collects.
+    """The file of Spark's log: the user's, else ``spark.log`` if standard error is a terminal; None: standard
+    error, unchanged, which a container's host collects.
     """
     return given or (Path("spark.log") if sys.stderr.isatty() else None)
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     help=(
-        "Look at the state in a query's checkpoint, as of any committed batch; verify, rebuild and rescale it; prune indexes; "
-        "drain and purge the topics between a job's stages."
+        "Look at the state in a query's checkpoint, as of any committed batch. Verify, rebuild and rescale it; prune indexes; "
+        "drain and purge a job's internal topics."
     ),
 )
 
@@ -90,7 +90,7 @@ def export(
     out: Annotated[str, typer.Argument(help="A folder that is not there yet.")],
     batch: _Batch = None,
     store: Annotated[list[str] | None, typer.Option(help="A store, by its name in `ls`; all if left out.")] = None,
-    format: Annotated[ExportFormat, typer.Option(help="Of the files.")] = ExportFormat.json,
+    format: Annotated[ExportFormat, typer.Option(help="Format of the files.")] = ExportFormat.json,
 ) -> None:
     """Write every record, readable, into files: one folder a store."""
     from fkjoin.checkpoint.saved import SavedState
@@ -189,7 +189,7 @@ def rescale(
 
 @app.command()
 def drained(job: JobFile, log: SparkLogOption = None) -> None:
-    """Say whether a stopped job's queries have read all that is in the topics between its stages; exit status 1 if not."""
+    """Say whether a stopped job's queries have read all that is in the job's internal topics; exit status 1 if not."""
     from fkjoin.jobs.internal_topics import drained_job
 
     with spark_log(log_file(log)):
@@ -204,7 +204,7 @@ def drained(job: JobFile, log: SparkLogOption = None) -> None:
 
 @app.command()
 def purge(job: JobFile, log: SparkLogOption = None) -> None:
-    """Delete the records of the topics between a job's stages that all kept batches of all its queries have read.
+    """Delete records of a job's internal topics that no query needs any more, nor any batch it can go back to.
 
     The job may run.  A query of another program that reads these topics may lose records that it has yet to read.
     """

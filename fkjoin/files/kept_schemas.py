@@ -34,7 +34,7 @@ class KeptSchemas:
     """Columns that are kept, by the names of tables, and the new ones that were reported."""
 
     schemas: dict[str, StructType]
-    """Empty where somebody gave the schema."""
+    """Empty where the user gave the schema."""
     reported: dict[str, list[str]]
     """Paths of fields; columns of folders end with ``=``."""
     folders: dict[str, StructType] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class KeptSchemas:
         return cls(schemas, {name: one["reported"] for name, one in found.items()}, folders)
 
     def texts(self, spark: SparkSession) -> dict[str, str]:
-        """The schemas as DDL, but for those that somebody gave."""
+        """The schemas as DDL, but for those that the user gave."""
         frames: dict[str, Any] = {name: spark.createDataFrame([], one) for name, one in self.schemas.items() if one}
         return {name: str(frame._jdf.schema().toDDL()) for name, frame in frames.items()}
 
@@ -73,7 +73,7 @@ class KeptSchemas:
     def take(self, name: str, learned: StructType | None, folders: StructType | None = None) -> bool:
         """Keep what a table has learned if nothing is kept of it, else say once what is new; whether there is more to keep.
 
-        ``learned``: None where somebody gave the schema; ``folders``: columns of folders, None where nothing is said of them.
+        ``learned``: None where the user gave the schema; ``folders``: columns of folders, None where nothing is said of them.
         """
         more = self._take_fields(name, learned or StructType(), folders or StructType())
         return more if folders is None else self._take_folders(name, folders) or more

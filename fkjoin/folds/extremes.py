@@ -117,9 +117,9 @@ class Counted(NamedTuple):
     first: Ints
     """The place of the first change of each."""
     before: Ints
-    """How often its value was there."""
+    """The number of times that its value was there."""
     after: Ints
-    """How often it is there."""
+    """The number of times that it is there."""
 
 
 def count_entries(store: Store, names: Bytes, sign: Ints) -> Counted:

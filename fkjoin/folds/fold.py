@@ -83,7 +83,7 @@ class AggregateColumn(Protocol):
 
     @property
     def collected(self) -> Mapping[str, Any] | None:
-        """How a value that is as large as the group is read from the store; None: the group's record keeps the value."""
+        """The way to read a value as large as the group from the store; None: the group's record keeps the value."""
         ...
 
 

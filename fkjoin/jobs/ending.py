@@ -1,4 +1,4 @@
-"""How commands end when they are told to: at once, and with all that they have started."""
+"""The end of commands that are told to end: at once, and with all that they have started."""
 
 from __future__ import annotations
 

@@ -88,13 +88,13 @@ class WindowSection(Strict):
     time: str
     """The column or expression of the row's time."""
     size: str
-    """How long a window is, such as `10 minutes`."""
+    """The length of a window, such as `10 minutes`."""
     slide: str | None = None
     """The time between the starts of windows; without it, the size."""
     grace: str | None = None
-    """How long after its end a window takes in rows; without it, no longer."""
+    """The time after its end in which a window takes in rows; without it, no longer."""
     idle: str | None = None
-    """How long a source without rows holds windows open; without it, for ever."""
+    """The time for which a source without rows holds windows open; without it, for ever."""
 
 
 class AggregateSection(Strict):
@@ -191,7 +191,7 @@ class EnrichmentSection(Strict):
     how: How = "inner"
     """`inner` drops events for which the table has no row, and `left` gives them nulls."""
     on_error: OnError = "dead-letter"
-    """The use of events on which `on` cannot be evaluated: an error, a dead letter, or none."""
+    """Handling of events on which `on` fails: `fail` stops the query, `dead-letter` sets them aside."""
 
 
 _CALL = re.compile(

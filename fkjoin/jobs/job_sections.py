@@ -90,7 +90,7 @@ class FormatSection(Section):
     placeholder: str = PLACEHOLDER
     """The value by which Debezium says that an event lacks a value."""
     unavailable: Literal["problem", "keep"] = "problem"
-    """The use of an event that lacks a value: `problem` makes a dead letter, `keep` keeps the table's value."""
+    """Handling of an event that lacks a value: `problem` makes it a dead letter, `keep` keeps the table's value."""
     source: str | None = None
     """Columns of the event's `source` that `version` and `timestamp` may name."""
 
@@ -171,13 +171,13 @@ class TableSection(Section):
     format: FileFormat | Literal["fkjoin"] | None = None
     """The format of files; `fkjoin` reads what a Parquet sink of fkjoin wrote."""
     on_error: OnError = "dead-letter"
-    """The use of changes that do not parse or evaluate: an error, a dead letter, or none."""
+    """Handling of changes that do not parse or evaluate: `fail` stops the query, `dead-letter` sets them aside."""
     on_new_topic: OnNewTopic | None = None
-    """The action of a start on a topic that was deleted and created again."""
+    """Action of a start on a topic that was deleted and created again."""
     headers: bool = False
     """Have the records' headers in a column `headers`."""
     roots: int | None = Field(None, ge=1)
-    """From how many topics another job writes this one, with `positions`."""
+    """The number of root topics in the header `fkjoin-positions` of the records."""
     positions: bool = False
     """Have where each row's record was read, in a column `_position`."""
     materialize: bool = False
@@ -263,7 +263,7 @@ class SinkSection(Section):
     positions: bool = False
     """Write where in its source each row was read, as headers."""
     on_error: OnError = "fail"
-    """The use of rows that the table cannot have: an error, a dead letter, or none."""
+    """Handling of rows that the table cannot have: `fail` stops the query, `dead-letter` sets them aside."""
     retry_s: float = Field(RETRY_S, ge=0, allow_inf_nan=False)
     """Seconds for which a write is repeated during an outage."""
     options: dict[str, Value] = Field({}, repr=False)
@@ -279,7 +279,7 @@ class SinkSection(Section):
 
     @property
     def place(self) -> str:
-        """Where it writes to, without addresses that may hold secrets."""
+        """The place that it writes to, without addresses that may hold secrets."""
         if self.iceberg is not None:
             return f"iceberg {self.catalog}.{self.iceberg}"
         return str(self.topic or self.path or self.kind or f"postgres {self.into}")
@@ -308,7 +308,7 @@ class JobSection(Strict):
     trigger: TriggerText = "0 seconds"
     """The time between the beginnings of batches, or `available-now` to read what is there and end."""
     log: str | None = None
-    """A file for a JSON line per batch."""
+    """A file that gets a JSON line for each batch, or `-` for standard output."""
     spark: SparkSection = Field(default_factory=SparkSection, repr=False)
     """The session."""
     kafka: KafkaSection | None = None

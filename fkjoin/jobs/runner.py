@@ -172,8 +172,7 @@ def _report(
             notes = [*notes, f"page: {address}"]
             if access.open:
                 screen.say(
-                    "Everybody that reaches this machine can read it: give a token in section [ui] of the job file, or --ui "
-                    "a port without a host"
+                    "Other hosts can read the page: set a token in section [ui] of the job file, or give --ui a port alone"
                 )
         log: TextIO | None = sys.stdout if spec.log == STDOUT else None
         if spec.log is not None and log is None:

@@ -1,4 +1,4 @@
-"""Where ``fkjoin run`` says what it does: a live panel on a terminal, plain lines elsewhere.
+"""The output of ``fkjoin run``: a live panel on a terminal, plain lines elsewhere.
 
 Nothing of Spark is imported here: the screen stands before that, which takes seconds.
 """

@@ -17,7 +17,7 @@ def served(
 ) -> Iterator[str]:
     """The page's address, for as long as it is served, which is until open pages know how the job has ended.
 
-    Raises ``FkJoinError`` when nobody may listen there.
+    Raises ``FkJoinError`` when the port cannot be used.
     """
     server = PageServer(pages(ShownJob(job, steps, letters), metrics), port, access, "--ui")
     try:

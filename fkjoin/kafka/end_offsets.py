@@ -1,7 +1,7 @@
 """End offsets of topics, as their brokers said them last, and the brokers that do not answer.
 
 A thread for each cluster asks, so that no batch and no reader waits for a broker.  It asks for as long as the session runs
-and somebody reads.
+and a query reads.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Cluster:
             return {topic: self._ends[topic] for topic in wanted if topic in self._ends}, silent
 
     def _run(self) -> None:
-        """Ask until nobody reads any more.  Whatever else goes wrong is for Spark's own consumer to say."""
+        """Ask until no query reads any more.  Whatever else goes wrong is for Spark's own consumer to say."""
         with contextlib.suppress(Exception), consumer_of(self._bootstrap_servers, self._options) as consumer:
             while _session_runs() and (topics := self._topics()):
                 self._ask(consumer, topics)
@@ -106,7 +106,7 @@ class Cluster:
             self._thread = None
 
     def _topics(self) -> list[str]:
-        """The topics that somebody has read of late; the others are forgotten."""
+        """The topics that a query has read of late; the others are forgotten."""
         with self._changed:
             until = time.monotonic() - _WANTED_FOR_S
             for topic in [topic for topic, at in self._wanted.items() if at <= until]:

@@ -123,7 +123,7 @@ class _FindProblems:
             yield rows.filter(pc.is_valid(wrong))
 
     def of(self, batch: pa.RecordBatch) -> pa.Array:
-        """Why each record cannot be used; null: it can."""
+        """The reason why each record cannot be used; null: it can."""
         found = wire_change.problems(self.records(batch))
         fine = pc.is_null(found)
         read = wire_change.parts(self.records(batch.filter(fine)))

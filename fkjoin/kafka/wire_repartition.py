@@ -78,7 +78,7 @@ def changes(grouped: pa.Table, *, two_records: bool = False) -> RepartitionRecor
 
 
 def problems(records: RepartitionRecords) -> pa.Array:
-    """Why each record cannot be read; null: it can."""
+    """The reason why each record cannot be read; null: it can."""
     value, (version, row, time, _) = records.value, records.headers
     size = np.where(valid(value), lengths(value), 0)
     flag, new = _parts(value)

@@ -143,7 +143,7 @@ def _contributed(node: Aggregate, bound: AggregateBound, table: Lowered, pack: P
 
 
 def _contribute(table: Lowered, key: Projection, value: Projection, group: pa.Schema, values: pa.Schema) -> Contribute | str:
-    """How to take contributions from a join's answers; or why they cannot be taken from there."""
+    """The way to take contributions from a join's answers; or why they cannot be taken from there."""
     answers = table.answers
     if answers is None:
         return "its rows are more than fields of both rows"

@@ -25,11 +25,11 @@ from fkjoin.stages.close import Closing
 from fkjoin.stages.time_windows import TimeWindows
 
 _TICKS_AN_IDLE = 4
-"""How many intervals of the clock are in the time after which a source is idle."""
+"""The number of intervals of the clock are in the time after which a source is idle."""
 
 
 def closing_of(closes: Closes, table: Planned, group: pa.Schema) -> Closing:
-    """When windows of the table close; ``group``: the group of a contribution."""
+    """The times at which windows of the table close; ``group``: the group of a contribution."""
     windows = TimeWindows(closes.window.size_us, closes.window.slide_us, group)
     return Closing(windows, closes.grace_us, len(sources_of(table)), closes.idle_ms)
 
@@ -69,5 +69,5 @@ def _with_arrivals(envelopes: DataFrame, source: Planned, latest: GreatestTime) 
 
 
 def _places_read(frame: DataFrame) -> int:
-    """How many places Spark reads for the frame."""
+    """The number of places that Spark reads for the frame."""
     return int(analyzed(frame).collectLeaves().toSet().size())

@@ -130,7 +130,7 @@ def _for_workers(left: Lowered, bound: Sequence[Bound] | None, settings: Setting
 
 
 def _carry(left: Lowered, foreign_key: ForeignKey, key: pa.Schema, row: pa.Schema) -> Carry | str:
-    """How to take the rows of the join that ``left`` is from its answers; or why they cannot be taken from there."""
+    """The way to take the rows of the join that ``left`` is from its answers; or why they cannot be taken from there."""
     answers = left.answers
     if answers is None:
         return "its rows are more than fields of both rows"

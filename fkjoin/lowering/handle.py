@@ -36,7 +36,7 @@ class Handle(Remembered):
 
     @property
     def _lowered(self) -> Lowered:
-        """The table as streaming DataFrames, made once, when somebody reads it."""
+        """The table as streaming DataFrames, made once, at its first use."""
         require_running(self._planned.spark)
         return lower(self._planned)
 

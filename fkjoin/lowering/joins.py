@@ -82,7 +82,7 @@ class JoinLowering:
 
     @property
     def alone(self) -> str | None:
-        """Why it cannot be one with other joins, whatever its rows are."""
+        """The reason why it cannot be one with other joins, whatever its rows are."""
         if self.bound.topics is not None:
             return "the join is staged"
         if self.node.spread > 1:
@@ -276,7 +276,7 @@ class JoinLowering:
 
     @cached_property
     def _row_maker(self) -> RowMaker | str:
-        """How workers make rows of answers, or why Spark has to."""
+        """The way in which workers make rows of answers, or why Spark has to."""
         if (why := self.bound.settings.off.get(RESOLVE_MAKES_ROWS)) is not None:
             return why
         if self.bound.joiner.both_rows:

@@ -76,7 +76,7 @@ class Answers:
         return [place if place is not None and place[1] else None for place in places]
 
     def _place(self, path: Path) -> Place | None:
-        """Where a field of a joined row is, or with an empty path one of both rows; None if there is no such field."""
+        """The place of a field of a joined row, or with an empty path one of both rows; None if there is no such field."""
         if path[0] not in self.fields:
             return None
         side, above = self.fields[path[0]]
@@ -93,7 +93,7 @@ class PreResolve:
     frame: Callable[[Answers], DataFrame]
     """Make a frame of the rows, by Spark: see ``before_resolve``."""
     made: RowMaker | str
-    """How workers make rows of answers; or why Spark has to."""
+    """The way in which workers make rows of answers; or why Spark has to."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ Undecoded: TypeAlias = tuple[DataFrame, JsonLines | TopicRecords | Stepped]
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """A table as streaming DataFrames, made once, when somebody reads it."""
+    """A table as streaming DataFrames, made once, at its first use."""
 
     planned: Planned
     node: Node

@@ -1,4 +1,4 @@
-"""How tables were made, so that they can be made again with other arguments of the sources that they are read from."""
+"""The calls that made tables, so that they can be made again with other arguments of their sources."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Recipe:
     named: Mapping[str, Any] = field(repr=False)
     """Options of sources, and the secrets in them, are among both."""
     learned: StructType | None = None
-    """The columns that files had when the table was made of them, where nobody gave any."""
+    """The columns that files had when the table was made of them, where the user gave none."""
     folders: StructType | None = None
     """Those of them that names of folders are, and such ones beside a schema; None where they are given, too."""
     connection: Connection | None = None
@@ -56,7 +56,7 @@ class Recipe:
         object.__setattr__(self, "named", copied(self.named))
 
     def learned_below(self) -> list[tuple[str, Any]]:
-        """The names and paths of the files' tables, among the arguments and below, that nobody has given a schema."""
+        """The names and paths of the files' tables, among the arguments and below, without a schema of the user's."""
         below = _below([*self.arguments, *self.named.values()], set())
         return [(table.name, recipe.arguments[1]) for table, recipe in below if recipe.learned is not None]
 

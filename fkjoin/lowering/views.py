@@ -1,6 +1,6 @@
 """Tables made row by row: ``filter``, ``map_values``, and tables whose rows are kept.
 
-Joins and aggregates read such a table as it comes: a row that is left out is a tombstone to them.  Sinks, and everybody if
+Joins and aggregates read such a table as it comes: a row that is left out is a tombstone to them.  Sinks, and all readers if
 its rows are kept, read it through a stage that knows what was sent: a row's changes that leave it unchanged are dropped
 (KIP-557), and so are tombstones of rows that were never there.
 """

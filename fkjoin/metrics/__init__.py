@@ -50,7 +50,7 @@ class Metrics(Collector):
         self._queries: dict[str, QueryMetrics] = {}
         self._started_ms: dict[str, int] = {}
         self._ended: dict[str, str] = {}
-        """Why queries ended; nothing where they were stopped."""
+        """The reasons why queries ended; nothing where they were stopped."""
         self._works: dict[str, str] = {}
         """The work of each query at this moment, in words."""
         self._end_of_job: dict[str, Any] | None = None

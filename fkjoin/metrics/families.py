@@ -14,6 +14,28 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 
+COUNTED = {
+    counters.LEFT_IN: "Changes of the left table that reached a join.",
+    counters.RIGHT_IN: "Changes of the right table that reached a join.",
+    counters.ROWS_IN: "Changes that reached another stage.",
+    counters.NULL_KEY: "Records without a key.",
+    counters.DEAD_LETTERS: "Records that cannot be used.",
+    counters.UNAVAILABLE_VALUES: "Events that lack a value of a row that the table does not have.",
+    counters.STALE: "Changes dropped since their version is not newer.",
+    counters.RESTARTS: "Rows whose topic is another than before.",
+    counters.ANSWERS: "Answers of subscriptions.",
+    counters.TOMBSTONES: "Tombstones of rows that were not there.",
+    counters.IDEMPOTENT: "Unchanged results that are dropped (KIP-557).",
+    counters.OUT: "Results emitted.",
+    counters.INDEX_REBUILT: "Local indexes rebuilt from their logs.",
+    counters.HIDDEN: "Rows of a flat map that another row with the same key hides.",
+    counters.LATE: "Changes that came to windows that were closed.",
+    counters.EVENTS_IN: "Events that reached an enrichment.",
+    counters.WITHOUT_ROW: "Events for which the table has no row.",
+}
+"""The texts of counters of operators for Prometheus; ``docs/watching.md`` says more."""
+
+
 def families_of(queries: Mapping[str, QueryMetrics]) -> Iterator[Metric]:
     """Yield the metric families of queries, by the queries' names."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -29,7 +51,7 @@ def families_of(queries: Mapping[str, QueryMetrics]) -> Iterator[Metric]:
     fan_out = GaugeMetricFamily("fkjoin_fan_out_max", "The most answers to one right row in a batch so far.", labels=where)
     stream_time = GaugeMetricFamily("fkjoin_stream_time_seconds", "Stream time of windows, since 1970.", labels=where)
     totals = {
-        name: CounterMetricFamily(f"fkjoin_{name.replace('-', '_')}", f"Kafka Streams' and fkjoin's {name}.", labels=where)
+        name: CounterMetricFamily(f"fkjoin_{name.replace('-', '_')}", COUNTED[name], labels=where)
         for name in (*counters.ALL, *itertools.chain.from_iterable(counters.OF_STAGES.values()))
     }
     sizes = {

@@ -35,7 +35,7 @@ class ShownJob:
 
     job: str
     steps: Sequence[Step] = ()
-    """Its topology; none where nobody knows it."""
+    """Its topology; none where it is not known."""
     letters: str | None = None
     """The place to which records go that cannot be used, if there is one."""
 

@@ -127,13 +127,13 @@ class PageServer:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         shown = f"[{host}]" if ":" in host else host
         if not 0 <= port <= _LAST_PORT:
-            raise FkJoinError(f"{argument}: nobody can listen at port {port}; choose one from 1 to {_LAST_PORT}")
+            raise FkJoinError(f"{argument}: port {port} cannot be used; choose one from 1 to {_LAST_PORT}")
         try:
             self._socket = socket.create_server((host, port), family=family, backlog=CONNECTIONS)
         except (OSError, TypeError) as error:
             other = "port" if getattr(error, "errno", None) in _OF_PORT else "host"
             raise FkJoinError(
-                f"{argument}: nobody can listen at {shown}:{port} ({getattr(error, 'strerror', error)}); choose another {other}"
+                f"{argument}: {shown}:{port} cannot be used ({getattr(error, 'strerror', error)}); choose another {other}"
             ) from error
         self.address = f"http://{shown}:{self._socket.getsockname()[1]}/"
         self._names = {_bare(name) for name in ("localhost", "127.0.0.1", "::1", host, *access.names)}

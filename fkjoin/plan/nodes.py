@@ -100,7 +100,7 @@ class Join(_OfTwo):
     rules: tuple[Verdict, ...] = ()
     """Verdicts of the optimizer rules for such a join."""
     materialized: str | None = None
-    """Under which name the results are kept for ``read_state``; None: only their hashes are."""
+    """The name under which the results are kept for ``read_state``; None: only their hashes are."""
     spread: int = 1
     """Number of buckets that the left rows of one foreign key are spread over."""
 
@@ -116,7 +116,7 @@ class KeyJoin(_OfTwo):
     joiner: str | None
     emit: str = "on-change"
     left_to_spark: str | None = None
-    """Why Spark makes the rows, so that a second stage is needed; None where the first one does."""
+    """The reason why Spark makes the rows, so that a second stage is needed; None where the first one does."""
     rules: tuple[Verdict, ...] = ()
     materialized: str | None = None
 

@@ -113,7 +113,7 @@ def _of_join(node: N, table: Node, rule: str, off: Off, obstacle: str | None) ->
 
 
 def _no_rows(table: Node) -> str | None:
-    """Why the rows of the join that a table is, or is made of, are not to be had before resolve."""
+    """The reason why the rows of the join that a table is, or is made of, are not to be had before resolve."""
     join = join_below(table)
     if join is not None and shares_stages(join):
         return f"{join.name} is one with the join before it"

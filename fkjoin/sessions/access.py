@@ -44,7 +44,7 @@ class Access(Protocol):
         ...
 
     def analyzed(self, frame: DataFrame) -> list[Any] | None:
-        """Nodes of Spark's analyzer for the columns that the frame was selected of; None where nobody can ask it.
+        """Nodes of Spark's analyzer for the columns that the frame was selected of; None where it cannot be asked.
 
         Little is known then of an expression that is more than a name: it may read what it names and it may throw, and Spark
         evaluates it.
@@ -71,7 +71,7 @@ class Access(Protocol):
         ...
 
     def not_appended(self, frame: DataFrame) -> str | None:
-        """Say why rows of a streaming frame cannot be appended, in Spark's words; None if they can, or nobody can ask."""
+        """Say why rows of a streaming frame cannot be appended, in Spark's words; None if they can, or it cannot be asked."""
         ...
 
     def plan(self, frame: DataFrame) -> Operator:

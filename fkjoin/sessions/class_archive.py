@@ -24,7 +24,7 @@ _FLAGS = "-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit", "-Xshare"
 
 
 def place(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Where the file is, or would be: in the Python environment, of whose PySpark it is; None where it is not wanted."""
+    """The place of the file, there or not, in the Python environment of its PySpark; None where it is not wanted."""
     given = environment.get(ARCHIVE_PLACE)
     if given is None:
         return Path(sys.prefix) / "share" / "fkjoin" / "classes.jsa"

@@ -108,7 +108,7 @@ class Connect:
         return path, ArrowFiles(self._doing, path.scheme)
 
     def owned(self, name: str, checkpoint: str) -> AbstractContextManager[None]:
-        """Do nothing: nobody can tell the workers."""
+        """Do nothing: the workers cannot be told."""
         return contextlib.nullcontext()
 
 

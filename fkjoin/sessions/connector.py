@@ -76,7 +76,7 @@ def loaded_jar(spark: SparkSession) -> str | None:
 
 
 def require(spark: SparkSession) -> None:
-    """``SessionError`` if the session lacks the connector: its JVM was started by somebody else, or without it."""
+    """``SessionError`` if the session lacks the connector: another program started its JVM, or it was started without it."""
     if loaded_jar(spark) is None:
         raise SessionError(
             "kafka: this process has a JVM without Spark's Kafka connector, and takes packages only when its JVM starts. Start "

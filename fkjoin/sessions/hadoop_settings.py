@@ -14,7 +14,7 @@ from py4j.protocol import Py4JError
 _CLASS = "org.apache.hadoop.conf.Configuration"
 
 _SOURCES = "updatingResource"
-"""Where a ``Configuration`` has these notes, under the settings' names; it knows of none for settings that are not there."""
+"""The field in which a ``Configuration`` has these notes, by the settings' names; settings that are not there have none."""
 
 
 def forget_sources(context: Any) -> None:

@@ -164,7 +164,7 @@ def _started(
 def _signals_held_back() -> Iterator[None]:
     """Deliver SIGINT and SIGTERM after the block.
 
-    Python drops what a handler raises within a fork hook, such as logging's: the process would go on as if nobody had told it
+    Python drops what a handler raises within a fork hook, such as logging's: the process would go on as if it had not been told
     to end.
     """
     if threading.current_thread() is not threading.main_thread():  # handlers run in the main thread only

@@ -18,7 +18,7 @@ FORKS = "FKJOIN_FORKS"
 """The variable with the address of ``fkjoin.sessions.fork_server``."""
 
 PATIENCE_S = 5
-"""How long an answer may take, which comes once modules are imported: Spark itself waits for ten seconds."""
+"""The time that an answer may take, which comes once modules are imported: Spark itself waits for ten seconds."""
 
 LENGTH = struct.Struct("!I")
 FORKED = b"+"

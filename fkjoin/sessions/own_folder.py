@@ -1,8 +1,8 @@
 """A folder under the temporary folder for what this process, its JVM and their processes keep there while they run.
 
-The folder is locked: by this process, and by the JVM that inherits the lock.  A folder that nobody holds is of processes that
-were killed; the process that makes the next one removes it.  Its name says on which machine, since it may be on a file system
-of several, which need not see each other's locks.
+The folder is locked: by this process, and by the JVM that inherits the lock.  A folder that no process holds is of
+processes that were killed; the process that makes the next one removes it.  Its name says on which machine, since it may be on
+a file system of several, which need not see each other's locks.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _machine() -> tuple[str, str]:
 
 
 def _started_at() -> float:
-    """When the kernel has: what is older is no other machine's of the same host name that has started since."""
+    """The time at which the kernel started: what is older is of no other machine of that name that started since."""
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     return 0 if clock is None else time.time() - time.clock_gettime(clock)
 
@@ -122,7 +122,7 @@ def _make() -> _HeldFolder:
             if error.errno not in _NO_LOCKS:
                 raise
             return _HeldFolder(os.getpid(), Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}unlocked-", dir=place)), None)
-        if path.is_dir():  # nobody has swept it before it was locked
+        if path.is_dir():  # no process has swept it before it was locked
             return _HeldFolder(os.getpid(), path, lock)
         os.close(lock)
 

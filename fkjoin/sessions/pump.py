@@ -32,7 +32,7 @@ class Pump(threading.Thread):
 
     def catch_up(self) -> None:
         """Wait until what is written already has been handed on, for two seconds at most: nothing may read it any more."""
-        if self.writing >= 0 and self.is_alive():  # in a fork of this process it is not, and nobody would answer
+        if self.writing >= 0 and self.is_alive():  # in a fork of this process it is not, and no thread would answer
             self._caught_up.clear()
             if select.select([], [self.writing], [], _PATIENCE_S)[1]:  # else the pipe is full
                 os.write(self.writing, _CAUGHT_UP)

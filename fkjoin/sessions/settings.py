@@ -29,6 +29,8 @@ VALIDATE = "spark.fkjoin.validate"
 OPTIMIZE = "spark.fkjoin.optimize"
 EXCLUDED = "spark.fkjoin.optimizer.excludedRules"
 RETENTION = "spark.fkjoin.mark.retention.ms"
+RETENTION_MS = 24 * 60 * 60 * 1000
+"""The default of ``RETENTION``: a day."""
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 CHECKPOINT_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
@@ -248,7 +250,7 @@ def prepare(spark: SparkSession) -> None:
     """Complete the session's settings; ``SessionError`` when it has others that rule fkjoin out."""
     require_running(spark)
     asked = access(spark)
-    # A setting that nobody made reads as None here, not as Spark's default.
+    # A setting that is not made reads as None here, not as Spark's default.
     for name, (value, why) in _REQUIRED.items():
         given = spark.conf.get(name, None)
         if given not in (None, value):
@@ -271,19 +273,19 @@ def require_running(spark: SparkSession) -> None:
 
 @read_once
 def bucket_count(spark: SparkSession) -> int:
-    """How many buckets new state is spread over: ``spark.fkjoin.buckets``, by default the shuffle partitions."""
+    """The number of buckets over which new state is spread: ``spark.fkjoin.buckets``, by default the shuffle partitions."""
     return _positive(spark, BUCKETS, str(spark.conf.get(PARTITIONS)))
 
 
 @read_once
 def retention_ms(spark: SparkSession) -> int:
-    """How long the tombstone marker of a deleted row is kept: ``spark.fkjoin.mark.retention.ms``, by default a day."""
-    return _positive(spark, RETENTION, str(24 * 60 * 60 * 1000))
+    """The time that the tombstone marker of a deleted row is kept: ``spark.fkjoin.mark.retention.ms``, by default a day."""
+    return _positive(spark, RETENTION, str(RETENTION_MS))
 
 
 @read_once
 def index_dir(spark: SparkSession) -> str:
-    """Where executors keep their indexes: ``spark.fkjoin.index.dir``; empty: under the system's temporary folder."""
+    """The folder of executors' indexes: ``spark.fkjoin.index.dir``; empty: under the system's temporary folder."""
     return spark.conf.get(INDEX_DIR, "") or ""
 
 

@@ -63,7 +63,7 @@ _FOUND = re.compile(rb".*\d+ artifacts copied, \d+ already retrieved[^\n]*\n", r
 """The report on packages that were found, and what comes before it."""
 
 _told_all = threading.Event()
-"""Somebody wants to see every line."""
+"""An event that is set where every line is wanted."""
 
 _outputs: list[FilteredOutput] = []
 """Outputs of the JVM, and of starts that came to nothing."""

@@ -64,7 +64,7 @@ class Gathered:
     """The rows that made a batch's outputs."""
 
     first: Ints
-    """Where the outputs of each begin."""
+    """The beginnings of the outputs of each."""
     lists: Bytes
     """The outputs of each, as ``codec.pairs`` writes them."""
     problems: list[str | None]

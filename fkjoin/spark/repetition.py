@@ -60,6 +60,6 @@ def repeated(
         why = f"{place}: {told(error)}"
         tried = f"tried {attempts.statistics['attempt_number']} times in {time.monotonic() - started:.0f} s"
     raise FkJoinError(
-        f"{why} ({tried}, retry_s = {seconds:g}). Start the query again when the place is well: it goes on with this batch; "
+        f"{why} ({tried}, retry_s = {seconds:g}). Start the query again when the outage is over: it goes on with this batch; "
         "or let it try for longer, with a greater retry_s"
     )

@@ -38,7 +38,7 @@ def listed(given: Any) -> list[Any]:
 
 
 def text(given: Expression) -> str:
-    """How an expression reads in ``describe()``."""
+    """The text of an expression in ``describe()``."""
     return given if isinstance(given, str) else str(given).removeprefix("Column<'").removesuffix("'>")
 
 
@@ -82,7 +82,7 @@ def kept_type(said: Mapping[str, Any]) -> StructType:
         if "pyClass" in about and not str(about["pyClass"]).startswith("pyspark."):
             raise FormatError(
                 f"a type in the checkpoint names the Python class {about['pyClass']!r}, which is not Spark's; nothing was "
-                "imported. Somebody has changed it: restore the checkpoint, or begin a new one"
+                "imported. Another program has changed it: restore the checkpoint, or begin a new one"
             )
         inside = [item for value in about.values() for item in (value if isinstance(value, list) else [value])]
         open_ += [item for item in inside if isinstance(item, Mapping)]

@@ -123,7 +123,7 @@ class TopicRecords:
         )
 
     def problems(self, batch: pa.RecordBatch) -> pa.StringArray:
-        """Why each record cannot be used; null where it can."""
+        """The reason why each record cannot be used; null where it can."""
         return self._read(batch)[2]
 
     def _read(self, batch: pa.RecordBatch) -> tuple[Read, Read, pa.StringArray]:

@@ -50,15 +50,15 @@ _SIGN = 1 << 63
 
 @dataclass(frozen=True)
 class Closing:
-    """When windows close."""
+    """The times at which windows close."""
 
     windows: TimeWindows
     grace: int
-    """How long after its end a window stays open, in microseconds of stream time."""
+    """The time after its end for which a window stays open, in microseconds of stream time."""
     sources: int
     """The number of sources that stream time is made of."""
     idle_ms: int | None = None
-    """How long a source may be silent and still hold stream time back; None: for ever."""
+    """The time for which a silent source still holds stream time back; None: for ever."""
 
     def after(self, before: StreamTime, arrivals: Arrivals) -> StreamTime:
         """The stream time after a batch."""

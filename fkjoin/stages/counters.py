@@ -93,10 +93,10 @@ def commonest(reasons: Iterable[str]) -> Counters:
 
 
 def metrics_name(operator: str) -> str:
-    """Under which name an operator's counters stand in a query progress' ``observedMetrics``."""
+    """The name under which an operator's counters stand in a query progress' ``observedMetrics``."""
     return f"fkjoin:{operator}"
 
 
 def state_metrics_name(operator: str) -> str:
-    """Under which name it says how large its state is, how long its stages took (ms of all tasks), and where it is hot."""
+    """The name under which it says how large its state is, how long its stages took (ms of all tasks), and where it is hot."""
     return f"fkjoin-state:{operator}"

@@ -58,7 +58,7 @@ _NUMBERS = counters.LEFT_IN, counters.RIGHT_IN
 
 
 class Sides(NamedTuple):
-    """What both tables have under each key, and what was emitted of it last."""
+    """The rows of both tables under each key, and what was emitted of them last."""
 
     slots: list[Slot]
     emitted: Bytes

@@ -161,6 +161,10 @@ def test_python_functions_get_values_and_rows(spark: SparkSession, tmp_path: Pat
         (lambda t: t.group_by(["customer_id", "customer_id"]).count(), "key: two columns are called 'customer_id'"),
         (lambda t: t.group_by("op").aggregate([], 3, max), r"adder: a callable of \(key, value, aggregate\) is needed, 3"),
         (
+            lambda t: t.group_by("op").aggregate(0, "array(amount)", "aggregate"),
+            r"adder: 'array\(amount\)' is array<\w+>, the aggregate is bigint; cast one of them, or give returns=",
+        ),
+        (
             lambda t: t.group_by("op").aggregate([], max, max),
             "returns: give the aggregate's Spark type",
         ),

@@ -7,9 +7,15 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
-from benchmarks.compare import ALONE, Summary, by_itself, compared, markdown, report
+import pytest
+
+from benchmarks.compare import ALONE, QUERY, Summary, by_itself, compared, flink_command, markdown, report
 from benchmarks.memory import Footprint
+from benchmarks.operators import require_same
+from benchmarks.queries import QUERIES, dated
+from benchmarks.workload import write_phases
 
 
 def test_a_summary_has_medians_and_ratios_and_a_picture() -> None:
@@ -71,6 +77,39 @@ def test_what_is_measured_alone_becomes_rows_of_a_table() -> None:
         "| the same, of those a second with 500,000 subscribers | 1.1 × |",
     ]
     assert by_itself({}) == []
+
+
+def test_flink_runs_its_harness_with_other_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    peers, work = tmp_path / "peers", tmp_path / "work"
+    peers.mkdir()
+    work.mkdir()
+    (peers / "flink_peer.py").write_text('import rss\nQ = "INSERT INTO S SELECT 1"\nrun(Q)')
+    (peers / "rss.py").touch()
+    monkeypatch.setenv("FLINK_PYTHON", str(tmp_path / "none"))
+    about = peers, tmp_path / "w.jsonl", work, {QUERY: "Q = 2"}, ["--sink", "it"]
+    assert flink_command(*about) == {}
+    monkeypatch.setenv("FLINK_PYTHON", sys.executable)
+    ((name, command),) = flink_command(*about).items()
+    assert (name, command[1], command[-2:]) == ("flink", str(work / "flink_peer.py"), ["--sink", "it"])
+    assert (work / "flink_peer.py").read_text().splitlines() == ["import rss", "Q = 2", "run(Q)"]
+    with pytest.raises(ValueError, match="not enough values"):  # a line that the harness lacks
+        flink_command(*about[:3], {"P = ": "P = 3"}, [])
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_a_query_has_a_workload_in_three_phases_and_a_recomputation(name: str, tmp_path: Path) -> None:
+    query, out = QUERIES[name], tmp_path / "w.jsonl"
+    write_phases(out, dated(query.phases(20, 2000, 200)))
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    first, second, last = json.loads(Path(f"{out}.meta.json").read_text())["phase_end"]
+    assert 0 < first < second < last == len(lines)
+    assert [line["seq"] for line in lines] == list(range(last))
+    wanted = query.wanted([lines])
+    assert {(len(key), len(row)) for key, row in wanted.items()} == {(len(query.key), len(query.columns))}
+    require_same(name, wanted, dict(wanted))
+    del lines[first - 1 :]
+    with pytest.raises(SystemExit, match=f"{name}: .* differ from a recomputation"):
+        require_same(name, query.wanted([lines]), wanted)
 
 
 def test_a_store_that_is_opened_again_is_timed() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from importlib.metadata import distribution
@@ -16,10 +18,15 @@ import yaml
 from typer.main import get_command
 
 from fkjoin.cli.main import app
+from fkjoin.codec import messages, records
 from fkjoin.jobs.job_file import json_schema, read_job
 from fkjoin.jobs.job_sections import FormatSection
+from fkjoin.jobs.runner import Stop
+from fkjoin.kafka.wire import WIRE_VERSION
+from fkjoin.state import segments
 from tests.support.documents import FENCE, blocks, check_printed, check_tutorial, program
 from tests.support.places import ROOT
+from tests.support.reference import reference
 from tests.support.rooms import MODULES
 from tests.support.sampling import EVERY
 from tests.support.sessions import short_lived
@@ -64,13 +71,13 @@ def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_the_readme_prints_what_it_says(tmp_path: Path) -> None:
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
     check_printed(*run_document("README.md", tmp_path))
 
 
 def test_the_readme_can_be_read_outside_a_checkout() -> None:
     """A package index shows it: files are named, since links to them lead nowhere there."""
     text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 120
     assert re.findall(r"\]\((?!https://)[^)]*\)", text) == []
     named = re.findall(r"`((?:docs|examples)/[\w/]+\.md|[A-Z]+\.md)`", text)
     assert len(named) > 5
@@ -138,8 +145,16 @@ def test_the_site_builds_strictly(tmp_path: Path) -> None:
         "commands": "--set-back",
         "job-file": "on_new_topic",
         "messages": "FormatError",
+        "checkout": "FkjoinLagGrows",
+        "notebooks": "Exact sums through a crash",
+        "reference-kafka": "Debezium",
+        "changelog": "0.1.0",
+        "reporting": "Report a problem in private",
+        "watching": 'href="../checkout/#docker-prometheus-rules-yml"',
+        "upgrading": 'href="../changelog/"',
+        "security": 'href="../reporting/"',
     }.items():
-        assert has in (tmp_path / page / "index.html").read_text()
+        assert has in (tmp_path / page / "index.html").read_text(), page
 
 
 def test_the_first_pages_job_file_is_one(tmp_path: Path) -> None:
@@ -182,12 +197,55 @@ def test_the_pages_that_are_made_of_the_code_leave_nothing_out() -> None:
     assert commands <= set(site_pages.commands().splitlines())
 
 
+def test_the_page_of_commands_cuts_no_sentence() -> None:
+    listed = re.findall(r"^\* `\w+`: (.+)$", site_pages.commands(), re.MULTILINE)
+    assert len(listed) > 15
+    assert [line for line in listed if not line.endswith(".") or line.endswith("...")] == []
+
+
+def test_the_page_of_messages_has_rows_with_words_and_classes_of_the_reference() -> None:
+    public = {name.rpartition(".")[2] for name in reference() if name.endswith("Error")}
+    assert {name for name in site_pages.MEANINGS if name.endswith("Error")} == public
+    rows = re.findall(r"^\| (.+) \| (\S+|a dead letter) \|$", site_pages.messages(), re.MULTILINE)
+    classes = {name.strip("`") for _, name in rows} - {"class", "---", *site_pages.MEANINGS}
+    assert len(rows) > 300
+    assert {name for name in classes if not hasattr(builtins, name)} == set()
+    assert [text for text, _ in rows if len(re.findall(r"[^\W\d_]{2,}", text)) < 3 and text not in ("message", "---")] == []
+
+
+def test_exit_statuses_are_those_of_the_page() -> None:
+    code = "".join(path.read_text() for path in (ROOT / "fkjoin" / "cli").glob("*.py"))
+    there = {status for statuses in site_pages.ENDS for status in statuses.split(", ")}
+    assert set(re.findall(r"\bExit\((.+?)\)", code)) == {"1"} <= there
+    for number in (signal.SIGINT, signal.SIGTERM):
+        stop = Stop()
+        stop.ask(number, None)  # the job ends by itself, with 0
+        with pytest.raises(SystemExit) as ended:
+            stop.ask(number, None)
+        assert str(ended.value.code) in there
+
+
+def test_the_changelog_has_the_formats_of_the_code() -> None:
+    rows = re.findall(r"^\| ([^|]+) \| (\d+)[^|]* \| ([\d, ]+) \|$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert {what: int(writes) for what, writes, _ in rows} == {
+        "records in the state": records._FORMAT,
+        "messages between stages": messages._FORMAT,
+        "segments of change logs": segments._FORMAT,
+        "meta of change logs": segments.META_FORMAT,
+        "the wire of staged joins": WIRE_VERSION,
+        "the wire of staged aggregates": WIRE_VERSION,
+    }
+    assert all(reads.split(", ")[-1] == writes for _, writes, reads in rows)
+
+
 def prose(path: Path) -> str:
     """A document's text without code, in one line."""
     return " ".join(re.sub(r"`[^`\n]*`", "", FENCE.sub("", path.read_text())).split())
 
 
-@pytest.mark.parametrize("path", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [*sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("*.md"))], ids=lambda path: path.name
+)
 def test_documents_keep_to_the_names_of_the_glossary(path: Path) -> None:
     for words, name in NOT_USED.items():
         found = re.findall(rf"\b{words}\b", prose(path), re.IGNORECASE)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
 import inspect
+import re
 from collections.abc import Iterator
 from types import FunctionType, ModuleType
 from typing import Any
@@ -16,6 +18,7 @@ import fkjoin
 from fkjoin import kafka, sinks, testing
 from fkjoin.events import Enriched
 from fkjoin.grouped import Grouped
+from tests.support.places import ROOT
 from tests.support.reference import reference
 
 MADE_BY_METHODS = (fkjoin.Table, Grouped, Enriched)
@@ -32,6 +35,45 @@ def entries() -> Iterator[tuple[str, Any, list[str] | None]]:
             yield from ((f"{name}.{member}", getattr(found, member), None) for member in members or [])
         else:
             yield name, found, members
+
+
+_NO_BEGINNING = re.compile(
+    r"(?:Of|As|What|Which|Who(?:m|se)?|Whether|The same|How|When|Where|Why"
+    r"|From (?:how|which|where)|(?:Under|In|For) wh(?:at|ich))\b"
+)
+"""Beginnings that are neither a noun nor an imperative verb."""
+
+
+@pytest.mark.parametrize("folder", ["fkjoin", "state", "tools"])
+def test_docstrings_begin_with_a_noun_or_a_verb(folder: str) -> None:
+    """Also those of modules and attributes."""
+    found = []
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Expr(value=ast.Constant(value=str(text))) if _NO_BEGINNING.match(text.strip()):
+                    found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {text.strip().splitlines()[0]}")
+    assert found == []
+
+
+@pytest.mark.parametrize("folder", ["fkjoin", "state", "tools"])
+def test_docstrings_name_the_actor(folder: str) -> None:
+    found = []
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Expr(value=ast.Constant(value=str(text))) if word := _NO_ACTOR.search(text):
+                    found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {word[0]}")
+    assert found == []
+
+
+_NO_ACTOR = re.compile(r"\b(?:who(?:ever|m)?|nobody|somebody|anybody|everybody)\b", re.IGNORECASE)
+
+
+def test_public_docstrings_name_no_files_of_a_checkout() -> None:
+    """Readers of ``help()`` and of the site may have none: pages are named by their titles."""
+    named = {name: re.findall(r"\bdocs/\S+", inspect.getdoc(of) or "") for name, of in PUBLIC.items()}
+    assert {name: found for name, found in named.items() if found} == {}
 
 
 def documented() -> Iterator[tuple[str, Any]]:

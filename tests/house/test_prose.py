@@ -1,4 +1,4 @@
-"""Prose of README and docs: length of sentences and lines, and words that are not used."""
+"""Prose of README, docs and the documents beside them: length of sentences and lines, and words that are not used."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.places import ROOT
+from tools import site_pages
+from tools.messages import raised
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "docs" / "adr" / "index.md"]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), ROOT / "docs" / "adr" / "index.md"]
 LONGEST_SENTENCE, LONGEST_LINE = 25, 100
 
 FORBIDDEN = {
@@ -86,6 +88,18 @@ def faults(text: str) -> Iterator[tuple[int, str]]:
 def test_documents_are_written_by_the_rules(path: Path) -> None:
     found = sorted(faults(path.read_text()))
     assert found == [], "\n".join(f"{path.relative_to(ROOT)}:{number}: {what}" for number, what in found)
+
+
+@pytest.mark.parametrize("name", ["commands.md", "job-file.md", "changelog.md", "reporting.md"])
+def test_pages_that_are_made_of_the_code_are_written_by_the_rules(name: str) -> None:
+    """So ``--help`` and the descriptions of settings are; their lines may be longer."""
+    found = [(number, what) for number, what in faults(site_pages.PAGES[name]()) if "characters, at most" not in what]
+    assert found == []
+
+
+def test_messages_name_the_actor() -> None:
+    said = [(words, message.text) for message in raised() for words in FORBIDDEN]
+    assert [text for words, text in said if re.search(rf"\b(?:{words})\b", text, re.IGNORECASE)] == []
 
 
 @pytest.mark.parametrize(

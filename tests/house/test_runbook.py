@@ -222,6 +222,44 @@ def test_alerts_that_the_runbook_names_are_there() -> None:
     assert named == set(alerts())
 
 
+UNITS = {"m": "minutes", "h": "hours", "d": "days"}
+
+
+def test_the_table_of_alerts_says_what_the_rules_do() -> None:
+    table = (ROOT / "docs" / "runbook.md").read_text().split("## Alerts", 1)[1].split("## Symptoms", 1)[0]
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \| (.+) \| \[.+\]\((#.+)\) \|$", table, re.MULTILINE)
+    assert [name for name, *_ in rows] == list(alerts())
+    for name, when, long, section in rows:
+        rule = alerts()[name]
+        assert rule["annotations"]["runbook"] == f"docs/runbook.md{section}"
+        assert long == (words_of(rule["for"]) if "for" in rule else "–"), name
+        bounds = {"100000": "100,000 records", "60": "60 s", "1e9": "1 GB", "2 * fkjoin_index_bytes": "double", "0": ""}
+        for bound in re.findall(r"> (2 \* \w+|\S+)", rule["expr"]):
+            assert bounds[bound] in when, name
+        for time in re.findall(r"\[(\d+[mhd])", rule["expr"]):
+            assert words_of(time) in when, name
+
+
+def words_of(time: str) -> str:
+    """A time of Prometheus in words."""
+    return "hour" if time == "1h" else f"{time[:-1]} {UNITS[time[-1]]}"
+
+
+def test_the_page_of_settings_has_all_of_them_and_their_defaults() -> None:
+    page = (ROOT / "docs" / "settings.md").read_text()
+    rows = {name: value.split(", ")[0].strip("`") for name, value in re.findall(r"^\| `([\w.]+)` \| ([^|]+) \|", page, re.M)}
+    read = {text for text in said() if re.fullmatch(r"spark\.fkjoin(?:\.\w+)+\.?", text)} - {"spark.fkjoin.topic."}
+    assert {name for name in rows if name.startswith("spark.fkjoin.")} - OF_TOPICS == read == SETTINGS
+    assert int(rows[settings.RETENTION]) == settings.RETENTION_MS
+    made = settings._DEFAULTS | settings._AT_START | settings._LOCAL
+    shown = {name: value for name, value in rows.items() if name in made}
+    assert shown == made
+    assert {*settings._REQUIRED, *OF_TOPICS} - set(rows) == set()
+
+
+OF_TOPICS = {f"spark.fkjoin.topic.{name}" for name in ("partitions", "replication.factor", "CONFIG")}
+
+
 def test_each_situation_says_what_one_sees_what_it_means_what_to_do_and_when_it_is_over() -> None:
     text = (ROOT / "docs" / "runbook.md").read_text().split("## Situations", 1)[1]
     situations = re.split(r"^### (.+)$", text, flags=re.MULTILINE)

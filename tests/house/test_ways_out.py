@@ -370,10 +370,8 @@ WAYS: dict[str, str] = {
         "tests/house/test_trust.py::test_a_type_in_a_checkpoint_cannot_have_a_module_imported"
     ),
     "give either {}": JOB_FILES,
-    "{}: nobody can listen at {}:{} ({}); choose": "tests/jobs/test_ways_out.py::test_a_page_is_served_at_another_port",
-    "{}: nobody can listen at port {}; choose one": (
-        "tests/metrics/test_page_server.py::test_a_port_that_there_is_not_is_refused"
-    ),
+    "{}: {}:{} cannot be used ({}); choose": "tests/jobs/test_ways_out.py::test_a_page_is_served_at_another_port",
+    "{}: port {} cannot be used; choose one": ("tests/metrics/test_page_server.py::test_a_port_that_there_is_not_is_refused"),
     "host: it is empty; leave it out for this machine": (
         "tests/metrics/test_page_server.py::test_no_host_does_not_mean_all_of_them"
     ),

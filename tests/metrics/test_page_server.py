@@ -94,7 +94,7 @@ def test_metrics_of_a_program_are_served_with_the_same_rules() -> None:
     assert (status, headers["x-content-type-options"]) == (200, "nosniff")
     assert "# HELP fkjoin_batches_total" in text
     assert ask(port, "/metrics", Authorization=f"Bearer {TOKEN}", Host="rebound.example.com")[0] == 421
-    with pytest.raises(FkJoinError, match=f"port: nobody can listen at 127.0.0.1:{port} .* choose another port"):
+    with pytest.raises(FkJoinError, match=f"port: 127.0.0.1:{port} cannot be used .* choose another port"):
         watch(spark, port)
 
 
@@ -189,13 +189,13 @@ def test_a_page_is_open_where_others_reach_it_and_no_token_is_asked_for() -> Non
 @pytest.mark.parametrize(
     ("ui", "token", "warns"), [("0.0.0.0", None, True), ("0.0.0.0", TOKEN, False), ("127.0.0.1", None, False)]
 )
-def test_a_job_says_so_when_everybody_can_read_its_page(ui: str, token: str | None, warns: bool) -> None:
+def test_a_job_says_so_when_other_hosts_can_read_its_page(ui: str, token: str | None, warns: bool) -> None:
     spec = JobSection(name="shop", checkpoint="ck", tables={}, sinks={}, ui=PageSection(token=token))
     console = Console(file=io.StringIO(), width=40)
     with _report(cast(Job, SimpleNamespace(spec=spec, steps=list, letters=None)), Plain(console), (ui, 0)):
         pass
     said = [line[20:] for line in cast(io.StringIO, console.file).getvalue().splitlines()[1:]]
-    assert [line.partition(":")[0] for line in said] == ["Everybody that reaches this machine can read it"] * warns
+    assert [line.partition(":")[0] for line in said] == ["Other hosts can read the page"] * warns
     assert all("token in section [ui] of the job file" in line for line in said)
 
 
@@ -214,7 +214,7 @@ def test_a_page_that_cannot_be_made_is_an_answer_and_is_logged(caplog: pytest.Lo
 
 @pytest.mark.parametrize("port", [-1, 65_536, 70_000])
 def test_a_port_that_there_is_not_is_refused(port: int) -> None:
-    with pytest.raises(FkJoinError, match=f"^port: nobody can listen at port {port}; choose one from 1 to 65535$"):
+    with pytest.raises(FkJoinError, match=f"^port: port {port} cannot be used; choose one from 1 to 65535$"):
         PageServer({}, port, ClientAccess(), "port")
     with contextlib.closing(PageServer({}, 0, ClientAccess(), "port")) as server:
         assert 1 <= int(server.address.rsplit(":", 1)[1].rstrip("/")) <= 65_535
@@ -222,7 +222,7 @@ def test_a_port_that_there_is_not_is_refused(port: int) -> None:
 
 @pytest.mark.parametrize("host", ["nowhere.invalid", "192.0.2.1", "a..b", "ü" * 80])
 def test_a_host_that_this_machine_is_not_is_refused(host: str) -> None:
-    with pytest.raises(FkJoinError, match=f"^port: nobody can listen at {host}:0 .*; choose another host$"):
+    with pytest.raises(FkJoinError, match=f"^port: {host}:0 cannot be used .*; choose another host$"):
         PageServer({}, 0, ClientAccess(host), "port")
 
 

@@ -111,7 +111,7 @@ def test_a_storage_that_is_away_is_tried_for_as_long_as_one_says(
         sink("s3://bucket/table", 0.5, **options)
     (line,) = str(caught.value).splitlines()
     assert line.startswith("delta s3://bucket/table: Kernel error -> Generic S3 error: Error performing GET http://127.0.0.1:")
-    assert ", retry_s = 0.5). Start the query again when the place is well: it goes on with this batch; or" in line
+    assert ", retry_s = 0.5). Start the query again when the outage is over: it goes on with this batch; or" in line
     assert caplog.messages[0].startswith("delta s3://bucket/table: Kernel error")
     assert not status or storage.asked > 1
     assert counted()[REPEATED, "delta s3://bucket/table"] - before == len(caplog.messages)

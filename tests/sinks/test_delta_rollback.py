@@ -241,7 +241,7 @@ def test_an_outage_on_the_way_back_is_waited_for(
     assert away == [0]
     away[0], target.sink.retry_s = 1, 0
     target.batch(1, 21)
-    with pytest.raises(FkJoinError, match="503 .*retry_s = 0.*Start the query again when the place is well") as caught:
+    with pytest.raises(FkJoinError, match="503 .*retry_s = 0.*Start the query again when the outage is over") as caught:
         target.back(Log(10))
     assert "CaNaRy17" not in f"{caught.value}{caplog.text}"
     assert "vacuum" not in str(caught.value)

@@ -236,7 +236,7 @@ def test_a_catalog_that_cannot_be_had_says_why_and_shows_no_secret(tmp_path: Pat
     for seconds in (0, 0.5):  # the first time, the package imports its client
         with pytest.raises(FkJoinError) as away:
             Iceberg("shop.it", options={"uri": "http://me:CaNaRy17@127.0.0.1:1", **secret}, retry_s=seconds).last_batch("q")
-    assert "Start the query again when the place is well" in str(away.value)
+    assert "Start the query again when the outage is over" in str(away.value)
     assert caplog.messages
     with pytest.raises(TopologyError, match="catalog: 'default' cannot be opened: 'none' is not a valid CatalogType. Give its"):
         Iceberg("shop.it", options={"type": "none", **secret}).last_batch("q")

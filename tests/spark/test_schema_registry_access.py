@@ -66,7 +66,7 @@ def test_an_outage_is_waited_through_and_a_schema_is_asked_for_once(
 
 
 ANSWERS: list[tuple[Refusal, str]] = [
-    ((503, "down"), r"503.*tried \d+ times in \d+ s, retry_s = 0.2\). Start the query again when the place is well"),
+    ((503, "down"), r"503.*tried \d+ times in \d+ s, retry_s = 0.2\). Start the query again when the outage is over"),
     (
         (401, {"error_code": 401, "message": "Unauthorized"}),
         "refuses: .*Unauthorized .* 401.* basic.auth.user.info",

@@ -22,7 +22,7 @@ STYLE = (
 
 @dataclass(frozen=True)
 class _Box:
-    """Where a step is drawn, and the lines in it."""
+    """The place of a step, and the lines in it."""
 
     x: float
     y: float

@@ -1,4 +1,4 @@
-"""A topology as whoever reads it has it: steps, each with what it reads, its facts and its stages."""
+"""A topology for its readers: steps, each with what it reads, its facts and its stages."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Stage:
     topic: str | None = None
     notes: tuple[str, ...] = ()
     readers: tuple[str, ...] = ()
-    """For what it runs, once for each: tables that read it, or what a query ends in."""
+    """The readers for each of which it runs once: tables, or what a query ends in."""
     counted_as: tuple[str, ...] = ()
     """The names under which metrics have its counters, each once."""
     subtopologies: tuple[int, ...] = ()
@@ -80,7 +80,7 @@ class Step:
 
 @dataclass(frozen=True)
 class SinkStep:
-    """Where the changes of a table go."""
+    """The targets of a table's changes."""
 
     name: str
     of: Node

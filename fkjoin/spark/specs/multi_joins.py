@@ -27,7 +27,7 @@ class ScatterSpec(ByRow, StageSpec):
 
     stage = "scatter"
     rights: int
-    """How many right tables there are."""
+    """The number of right tables."""
     in_order: bool = False
 
     @property

@@ -96,7 +96,7 @@ class StageSpec(ABC):
 
     @property
     def part_bytes(self) -> int | None:
-        """How much it works on at a time, of packed messages, some keys after the other; None: on all that has come."""
+        """The bytes of packed messages that it works on at a time, some keys after the other; None: on all that has come."""
         return None
 
     def run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
