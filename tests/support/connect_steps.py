@@ -171,7 +171,7 @@ def refused(spark: SparkSession, folder: str, address: str) -> dict[str, str]:
     calls: dict[str, Any] = {
         "adder": lambda: groups.aggregate(0.0, "aggregate + amount", "aggregate - amount"),
         "preview": orders.preview,
-        "window": lambda: orders.group_by([fkjoin.window("timestamp_seconds(lsn)", "1 hour")], emit="on-close").count(),
+        "window": lambda: orders.group_by([fkjoin.window("timestamp_seconds(items)", "1 hour")], emit="on-close").count(),
         "driver": lambda: Driver(orders),
         "start-over": lambda: Table.from_kafka(spark, "t", "b:1", on_new_topic="start-over", **of_topics),
         "staged": lambda: fk_join(orders, customers, "customer_id", deployment="staged"),
@@ -206,7 +206,7 @@ def not_refused(spark: SparkSession, folder: str) -> None:
     Table.from_kafka(spark, "t", "b:1", key="string", value="string")
     fk_join(orders, customers, "customer_id")
     orders.group_by("customer_id").count()
-    orders.group_by("timestamp_seconds(lsn - lsn % 3600)").count()
+    orders.group_by("timestamp_seconds(items - items % 3600)").count()
 
 
 def session_here(spark: SparkSession, address: str) -> list[bool]:
