@@ -62,6 +62,7 @@ compat: export FKJOIN_COMPAT = 1
 compat: export PYTHONPATH = $(CURDIR)
 compat: environments .venv-pandas-3/ready engine
 	@status=0; for line in $(SPARKS); do echo "Spark $$line:"; .venv-$$line/bin/python -m pytest -q $(COMPAT) || status=1; \
+	FKJOIN_DELTA=1 .venv-$$line/bin/python -m pytest -q tests/analysis/test_delta_tables.py || status=1; \
 	.venv-$$line/bin/python -m pytest -q $(COMPAT_BROKERS) || status=1; done; \
 	echo "pandas 3:"; .venv-pandas-3/bin/python -m pytest -q $(COMPAT_PANDAS) || status=1; exit $$status
 

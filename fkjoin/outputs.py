@@ -15,7 +15,7 @@ from fkjoin.checkpoint.query import Query
 from fkjoin.kafka import writing
 from fkjoin.kafka.end_offsets import telling_lag
 from fkjoin.kafka.formats import Format as KafkaFormat
-from fkjoin.sinks import Kafka, Parquet, batches
+from fkjoin.sinks import RETRY_S, Kafka, Parquet, batches
 from fkjoin.sinks.restored import OnRestore
 from fkjoin.spark.schemas import Expression
 from fkjoin.spark.trigger import Trigger
@@ -104,6 +104,8 @@ class Outputs(TableOutputs):
         path: str | Path,
         *,
         checkpoint: str | Path,
+        options: Mapping[str, str] | None = None,
+        retry_s: float = RETRY_S,
         trigger: Trigger = None,
         query_name: str | None = None,
         on_restore: OnRestore = "fail",
@@ -116,8 +118,14 @@ class Outputs(TableOutputs):
         Parameters
         ----------
         path : str or pathlib.Path
-            A folder, local or on HDFS, that all workers reach.
-        checkpoint, trigger, query_name
+            A folder, local or on HDFS, that all workers reach, or one of an object store, such as ``s3a://bucket/joined``.
+        checkpoint
+            See ``to_kafka``.
+        options : mapping of str to str, optional
+            Options of an object store: arguments of ``pyarrow.fs.S3FileSystem``, ``GcsFileSystem`` or ``AzureFileSystem``.
+        retry_s : float, default 60.0
+            Seconds for which an object store that is away is tried again before the query stops.
+        trigger, query_name
             See ``to_kafka``.
         on_restore : {"fail", "set-back"}, default "fail"
             What happens when the checkpoint was set back to a backup, and ``path`` has later batches.  ``"fail"`` refuses to
@@ -132,14 +140,14 @@ class Outputs(TableOutputs):
         TopologyError
             If an argument or the table is wrong; the message says what, and why.
         FkJoinError
-            If the checkpoint is in use, or was set back.
+            If the path cannot be written to, or the checkpoint is in use, or was set back.
 
         Examples
         --------
         >>> query = joined.to_parquet("lake/joined", checkpoint="ck/joined", trigger="available-now")
         >>> query.awaitTermination()
         """
-        return self._start(Parquet(path), checkpoint, trigger, query_name, on_restore)
+        return self._start(Parquet(path, options or {}, retry_s), checkpoint, trigger, query_name, on_restore)
 
     def to(
         self,

@@ -10,26 +10,26 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from fkjoin.analysis.change_columns import ChangeColumns
+from fkjoin.analysis.snapshots import with_snapshot
 from fkjoin.analysis.sources import read_stream, with_lines
 from fkjoin.analysis.topics import read_topic
 from fkjoin.analysis.views import completed
-from fkjoin.analysis.written import read_written, schema_of
 from fkjoin.files.folders import KeptFolders
 from fkjoin.files.source import open_files
 from fkjoin.kafka.connection import OnNewTopic
 from fkjoin.kafka.formats import Format as KafkaFormat
-from fkjoin.lowering.handle import Handle
-from fkjoin.lowering.recipes import Recipe, telling_files
+from fkjoin.lowering.recipes import Recipe, remembered, telling_files
 from fkjoin.sessions.settings import prepare
 from fkjoin.sessions.settings_of_call import settings_of_call
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.schemas import Expression, Expressions, listed
+from fkjoin.table_sources import TableSources
 
 if TYPE_CHECKING:
     from fkjoin.table import Table
 
 
-class Sources(Handle):
+class Sources(TableSources):
     """Each makes a table of what is read; nothing runs."""
 
     @classmethod
@@ -161,60 +161,6 @@ class Sources(Handle):
         return cls._of(table)._with_recipe(recipe)
 
     @classmethod
-    def from_fkjoin(
-        cls,
-        spark: SparkSession,
-        path: str | Path,
-        *,
-        key: Expressions | None = None,
-        name: str | None = None,
-        on_error: OnError = "dead-letter",
-        schema: StructType | None = None,
-        options: Mapping[str, Any] | None = None,
-    ) -> Table:
-        """Make the table that ``to_parquet`` has written, and goes on writing, to a folder: its rows, deletes and timestamps.
-
-        The newer change of a row is the one of the later batch; a source's changes are ordered by their own versions.  The
-        columns that results add, and the folders' name, are not part of the row.  A folder with batches of several
-        checkpoints is refused, since nothing orders them.
-
-        Parameters
-        ----------
-        spark : pyspark.sql.SparkSession
-            The session that reads the files.
-        path : str or pathlib.Path
-            The folder that ``to_parquet`` writes to.
-        key : str, Column, or list of them, optional
-            The key.  It is needed only where a release that did not note it wrote the files.
-        name, on_error
-            See ``from_files``.
-        schema : pyspark.sql.types.StructType, optional
-            The schema of the files, with all columns.  If left out, it is that of the newest batch, and a checkpoint keeps it.
-        options : mapping of str to value, optional
-            See ``from_files``.
-
-        Returns
-        -------
-        Table
-
-        Raises
-        ------
-        TopologyError
-            If an argument is wrong, the folder is refused, or no batch is there yet.
-
-        Examples
-        --------
-        >>> joined = Table.from_fkjoin(spark, "lake/joined")
-        """
-        found = schema_of(spark, str(path)) if schema is None else schema
-        about: dict[str, Any] = {"key": key, "name": name, "on_error": on_error, "schema": schema, "options": options}
-        learned, folder = found if schema is None else None, str(path).rstrip("/")
-        recipe = Recipe(cls.from_fkjoin, (spark, path), about, learned, folder=folder)
-        return cls._of(
-            read_written(spark, str(path), key, name=name, on_error=on_error, schema=found, options=options)
-        )._with_recipe(recipe)
-
-    @classmethod
     def from_kafka(
         cls,
         spark: SparkSession,
@@ -296,8 +242,8 @@ class Sources(Handle):
         """
         about: dict[str, Any] = {"name": name, "on_error": on_error, "on_new_topic": on_new_topic}
         about |= {"headers": headers, "roots": roots, "positions": positions, "options": options}
-        columns = ChangeColumns(version, deleted, timestamp)
-        return cls._of_topic(spark, topic, bootstrap_servers, key=key, value=value, columns=columns, **about)
+        about |= {"columns": ChangeColumns(version, deleted, timestamp)}
+        return cls._of_topic(spark, topic, bootstrap_servers, key=key, value=value, **about)
 
     @classmethod
     def _of_topic(
@@ -316,8 +262,34 @@ class Sources(Handle):
         with settings_of_call() as settings:
             planned = read_topic(spark, topic, bootstrap_servers, key=key, value=value, columns=columns, **about)
             table = completed(planned)
-        given = {name: given for name, given in about.items() if name != "again"}
-        named = {"key": key, "value": value, "columns": columns, **given}
-        arguments = spark, topic, bootstrap_servers
-        recipe = Recipe(cls._of_topic, arguments, named, connection=planned.connection, settings=settings)
+        named = {"key": key, "value": value, "columns": columns} | {name: about[name] for name in about if name != "again"}
+        where = spark, topic, bootstrap_servers
+        recipe = Recipe(cls._of_topic, where, named, connection=planned.connection, settings=settings)
         return cls._of(table)._with_recipe(recipe)
+
+    def with_snapshot(self, path: str | Path) -> Table:
+        """Begin this table with a snapshot: its rows are older than every change of their keys.
+
+        Parameters
+        ----------
+        path : str or pathlib.Path
+            A folder of Parquet files with the table's columns, in the same types.  The first batch reads all of them.
+
+        Returns
+        -------
+        Table
+
+        Raises
+        ------
+        TopologyError
+            If the table is not one that is read, or the files do not fit.
+
+        Examples
+        --------
+        >>> begun = orders.with_snapshot("lake/orders")
+        """
+        return self._with_snapshot(path, options=None)  # a preview gives others
+
+    @remembered
+    def _with_snapshot(self, path: str | Path, *, options: Mapping[str, Any] | None) -> Table:
+        return self._of(with_snapshot(self._planned, path, options))

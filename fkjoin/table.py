@@ -14,11 +14,14 @@ class Table(Sources, Inspection, Outputs):
     """The newest row of each key, kept up to date by changes.
 
     A table is immutable.  Nothing runs until ``preview`` or a ``to_…`` method is called, or a query on ``changes`` starts.
-    Make one with ``from_stream``, ``from_files``, ``from_kafka`` or ``from_fkjoin``, or as the result of ``fk_join``.
+    Make one with ``from_stream``, ``from_files``, ``from_kafka``, ``from_delta`` or ``from_fkjoin``, or as the result of
+    ``fk_join``.
     """
 
     def __init__(self) -> None:
-        raise TypeError("make a Table with Table.from_files, from_kafka, from_stream or from_fkjoin, or with fk_join")
+        raise TypeError(
+            "make a Table with Table.from_files, from_kafka, from_delta, from_stream or from_fkjoin, or with fk_join"
+        )
 
     @property
     def stages(self) -> tuple[StageQuery, ...]:

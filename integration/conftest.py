@@ -77,6 +77,13 @@ def spark(connector: str) -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="session")
+def object_store() -> Iterator[object]:
+    from tests.support.object_store import serving
+
+    yield from serving()
+
+
+@pytest.fixture(scope="session")
 def browser() -> str:
     """A browser without a window."""
     return prepared(str(DOCKER / "browser.sh"))

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import TopicPartition
@@ -122,7 +123,7 @@ def refused_here(
 def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
     broker: Broker, connector: str, tmp_path: Path, deployment: str, refused_here: Callable[..., str]
 ) -> None:
-    """Workers and the JVM, at points of the stages' work and of Spark's commits.
+    """Workers and the JVM, at points of the stages' work and of Spark's commits, after tables began with snapshots.
 
     The fused job writes to files, too, in the same query, and a second start is refused.
     """
@@ -131,13 +132,15 @@ def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
     job = tmp_path / "job.toml"
     about = {"name": name, "folder": tmp_path, "jars": connector, "bootstrap": broker.bootstrap, "deployment": deployment}
     several = FILES.format(folder=tmp_path) if deployment == "fused" else ""
-    job.write_text(JOB.format(**about, more=FAULTS.format(folder=tmp_path)) + several)
+    begun = JOB.replace("[tables.right]", 'snapshot = "{folder}/left"\n[tables.right]')
+    begun = begun.replace("[joins.joined]", 'snapshot = "{folder}/right"\n[joins.joined]')
+    job.write_text(begun.format(**about, more=FAULTS.format(folder=tmp_path)) + several)
     rng = random.Random(5)
     events: list[TraceChange] = []
     sends = 0
 
-    def send(size: int) -> None:
-        """Changes on both sides, and one record that cannot be used."""
+    def send(size: int, unsent: int = 0) -> None:
+        """Changes on both sides, the first ones ``unsent``, and one record that cannot be used."""
         nonlocal sends
         sends += 1
         new = []
@@ -146,8 +149,8 @@ def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
             key = f"l{rng.randrange(2000)}" if left else f"r{rng.randrange(300)}"
             foreign_key = f"r{rng.randrange(330)}" if left and not deleted else None
             new.append(TraceChange(0, left, key, foreign_key, None if deleted else f"v{rng.randrange(1 << 30)}", 0))
-        broker.send(f"{name}-left", [left_record(event) for event in new if event.left])
-        broker.send(f"{name}-right", [right_record(event) for event in new if not event.left])
+        broker.send(f"{name}-left", [left_record(event) for event in new[unsent:] if event.left])
+        broker.send(f"{name}-right", [right_record(event) for event in new[unsent:] if not event.left])
         broker.send(f"{name}-left", [Record(b"bad", b"{")])
         events.extend(new)
 
@@ -159,7 +162,8 @@ def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
         before, looked_at = looked_at, (len(events), broker.ends(f"{name}-out"))
         return looked_at != before and joined_rows(broker, f"{name}-out") == batch_join(events, "left")
 
-    send(3000)
+    send(3000, unsent=500)
+    take_snapshots(tmp_path, events[:1000])
     process = running(job)
     process.wait_for("the first table", equal)
     if EVERY:
@@ -169,7 +173,7 @@ def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
         process.wait_for("the second table", equal)
     if several:
         again = tmp_path / "again.toml"
-        again.write_text(JOB.format(**about, more="") + several)
+        again.write_text(begun.format(**about, more="") + several)
         assert f"checkpoint: {tmp_path}/checkpoint is in use by process" in refused_here("run", again)
     strikes = sampled(EVERY_STRIKE, STRIKES)
     for point, when, victim in strikes:
@@ -189,6 +193,16 @@ def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
     assert {"sinks-joined" if several else "sink-out", "dead-letters-joined"} <= {line["query"] for line in lines}
     if several:
         assert newest(tmp_path / "files") == batch_join(events, "left")
+
+
+def take_snapshots(folder: Path, events: list[TraceChange]) -> None:
+    """Write both tables, as they are after the changes, to folders."""
+    for side, columns in (("left", ("key", "foreign_key", "value")), ("right", ("key", "value"))):
+        last = {event.key: event for event in events if event.left == (side == "left")}
+        rows = [[getattr(event, name) for name in columns] for event in last.values() if event.value is not None]
+        (folder / side).mkdir()
+        names = [{"foreign_key": "fk"}.get(name, name) for name in columns]
+        pq.write_table(pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))), folder / side / "1.parquet")
 
 
 def newest(folder: Path) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from integration.faults.sinks import AFTER, AT_COMMIT, BEFORE, KINDS, Writing, c
 from integration.jobs import Process
 from integration.postgres import it_waits, kept_rows, select, stopped
 from tests.support.orders import History, batch_join
+from tests.support.queries import table_of
 from tests.support.sampling import sampled
 from tests.support.sessions import small
 from tests.support.sinks import Backup, there
@@ -61,6 +62,7 @@ SAMPLE = [
     (RESTORE, AFTER, "delta"),
     (RESTORE, AT_COMMIT, "iceberg"),
     (SECOND, BEFORE, "parquet"),
+    (KILLED, AT_COMMIT, "objects"),
     (OUTAGE, AT_COMMIT, "postgres"),
 ]
 """A few; ``make faults`` tries ``EVERY`` one."""
@@ -75,7 +77,9 @@ class Place:
         self.kind, self.spark, self.folder = kind, spark, folder
         self.broker = request.getfixturevalue("broker") if kind == "topic" else None
         self.dsn = request.getfixturevalue("dsn") if kind == "postgres" else ""
-        self.writing = Writing(kind, str(folder), self.broker.bootstrap if self.broker else self.dsn)
+        self.store = request.getfixturevalue("object_store") if kind == "objects" else None
+        address = self.broker.bootstrap if self.broker else str(self.store.port) if self.store else self.dsn
+        self.writing = Writing(kind, str(folder), address)
         if self.broker:
             self.broker.create(self.writing.topic, partitions=2)
         self.history = History(folder)
@@ -92,6 +96,9 @@ class Place:
     def _rows(self) -> dict[str, Any]:
         if self.kind == "postgres":
             return kept_rows(self.dsn) if select(self.dsn, "select to_regclass('shop.it')") != [(None,)] else {}
+        if self.store:
+            rows = table_of(self.store.rows(self.writing.topic), "order_id")
+            return {key: (row["items"], row["region"]) for (key,), row in rows.items()}
         if self.kind == "function":
             return written(self.folder, "o", ("items", "region"))
         if self.kind == "several":
@@ -114,8 +121,8 @@ class Place:
         if self.kind == "postgres":
             with stopped(self.dsn):
                 yield
-        elif self.broker:
-            with self.broker.gone():
+        elif self.broker or self.store:
+            with (self.broker or self.store).gone():
                 yield
         else:
             place, away = self.writing.place, self.folder / "away"

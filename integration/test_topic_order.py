@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from fkjoin import Table, TopologyError, fk_join
 from fkjoin.kafka import Debezium, Json
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
+from fkjoin.sinks import Kafka
 from tests.support.archives import extract
 from tests.support.golden import CHECKPOINTS
 
@@ -128,6 +129,44 @@ def test_a_version_of_the_source_decides_whatever_the_offsets_say(spark: SparkSe
     (dead,) = letters(table.dead_letters, tmp_path / "dead")
     assert (dead.offset, dead.reason) == (5, "no version: source.lsn is null")
     assert final(table.group_by("n").count(), tmp_path / "count", "count") == {3: (1,)}
+
+
+def test_a_topic_goes_on_from_a_snapshot_whoever_reads_it(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    """Its records are older and newer than the snapshot, and events of Debezium lack values that its rows have."""
+    topic, place = "begun", str(tmp_path / "taken")
+    broker.create(topic, partitions=2)
+    key = {name: json.dumps({"id": name}).encode() for name in "abcd"}
+    toast = "__debezium_unavailable_value"
+    broker.send(
+        topic,
+        [
+            Record(key["a"], event("c", {"id": "a", "n": 1, "bio": "old"}, 10), partition=1),
+            Record(key["a"], event("u", {"id": "a", "n": 2, "bio": "long"}, 20), partition=1),
+            Record(key["b"], event("d", None, 30), partition=0),
+            Record(key["b"], None, partition=0),
+            Record(key["c"], event("u", {"id": "c", "n": 3, "bio": toast}, 40), partition=0),
+        ],
+    )
+    taken = [("a", 2, "long"), ("b", 0, "gone"), ("c", 1, "kept"), ("d", 4, "never changed")]
+    spark.createDataFrame(taken, "id string, n int, bio string").write.parquet(place)
+
+    def table(keep: bool = True, **more: Any) -> Table:
+        value = Debezium("id string, n int, bio string", unavailable="keep" if keep else "problem")
+        return Table.from_kafka(spark, topic, broker.bootstrap, key=Debezium("id string"), value=value, **more)
+
+    whole = {"a": (2, "long"), "c": (3, "kept"), "d": (4, "never changed")}
+    for number, more in enumerate(({}, {"headers": True, "positions": True, "version": "source.lsn"})):
+        begun = table(name=f"begun-{number}", **more).with_snapshot(place)
+        assert final(begun, tmp_path / f"keep-{number}", "n", "bio") == whole
+    begun = table(keep=False).with_snapshot(place)
+    counted = begun.group_by("n").count()
+    assert final(counted, tmp_path / "count", "count") == {2: (1,), 1: (1,), 4: (1,)}
+    assert [letter.offset for letter in letters(counted.dead_letters, tmp_path / "dead")] == [2], "c lacks a value"
+    with pytest.raises(TopologyError, match="with_snapshot: begun has roots=.*; give the snapshot to the tables of that job"):
+        table(keep=False, roots=1).with_snapshot(place)
+    with pytest.raises(TopologyError, match="positions: begun has a snapshot, and its rows no position in a topic; leave"):
+        Kafka("out", broker.bootstrap, positions=True).records(begun.materialize("kept")._lowered)
+    assert Kafka("out", broker.bootstrap).records(begun.materialize("kept")._lowered).columns == ["key", "value"]
 
 
 def test_soft_deletes_and_what_is_no_version(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.delta_connector import delta_settings
 from tests.support.processes import Command
 from tests.support.sampling import EVERY
 from tests.support.sessions import fkjoin_here, only_session, pytest_runtest_makereport, small
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tests.support.object_store import ObjectStore
 
 __all__ = ["fkjoin_here", "pytest_runtest_makereport"]
 
@@ -40,7 +43,14 @@ def own_rules(spark: SparkSession, tmp_path: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[object]:
-    yield from only_session("fkjoin tests")
+    yield from only_session("fkjoin tests", settings=delta_settings())
+
+
+@pytest.fixture(scope="session")
+def object_store() -> Iterator[ObjectStore]:
+    from tests.support.object_store import serving
+
+    yield from serving()
 
 
 @pytest.fixture

@@ -83,8 +83,10 @@ def bound_step(argument: str, given: Expression, rows: DataFrame, kind: DataType
             return scalar_of(argument, column_of(argument, given, rows.columns).cast(kind), rows)
     except AnalysisException as error:
         found = rows.select(resolve_column(argument, given, rows, rows.columns, "aggregate, key and value")).schema[0].dataType
-        kinds = f"{text(given)} is {found.simpleString()}, the aggregate is {kind.simpleString()}"
-        raise ColumnTypeError(f"{argument}: {kinds}; cast one of them, or give returns=") from error
+        said = f"{text(given)} is {found.simpleString()}"
+        raise ColumnTypeError(
+            f"{argument}: {said}, the aggregate is {kind.simpleString()}: cast it, or give returns="
+        ) from error
 
 
 def aggregated(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -40,6 +40,16 @@ class Settings:
         return cls(bucket_count(spark), retention_ms(spark), index_dir(spark), switched_off(spark), checked)
 
 
+class Undecoded(NamedTuple):
+    """The lines of files, or a topic's records, and how workers read them."""
+
+    frame: DataFrame
+    reading: Any
+    """``JsonLines``, ``TopicRecords``, or one of these ``Stepped``."""
+    snapshot: DataFrame | None = None
+    """Rows of a snapshot, which Spark reads; see ``spark.frame``."""
+
+
 @dataclass(frozen=True, eq=False)
 class SourceBound:
     """Source of a table, read when the table is made: what there is to read decides what its rows are."""
@@ -48,12 +58,12 @@ class SourceBound:
     """See ``spark.frame``."""
     dead: tuple[DataFrame, ...] = ()
     """Frames, with ``RAW`` and ``PROBLEM``, that dead letters come from."""
-    undecoded: tuple[DataFrame, Any] | None = None
-    """The lines of files, or a topic's records, and how workers read them without ``frame``."""
+    undecoded: Undecoded | None = None
+    """Lines or records that workers read without ``frame``."""
     starts_over: bool = False
     """The user said so of the topic, should it be made anew."""
-    files: str | None = None
-    """Path of the files that are read, perhaps a pattern."""
+    files: tuple[str, ...] = ()
+    """Paths of the files that are read, perhaps patterns."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +120,7 @@ class Planned:
     @property
     def files(self) -> tuple[str, ...]:
         """The paths of all files that the table is made of."""
-        return tuple(source.files for source in self.sources if source.files is not None)
+        return tuple(path for source in self.sources for path in source.files)
 
     @property
     def index_dirs(self) -> set[str]:

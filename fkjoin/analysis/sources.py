@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -15,7 +14,7 @@ from fkjoin.analysis.attempt import as_json, attempt
 from fkjoin.analysis.bound import Scope, bind, bound_columns
 from fkjoin.analysis.change_columns import ChangeColumns
 from fkjoin.analysis.columns import require_names
-from fkjoin.analysis.planned import Planned, SourceBound
+from fkjoin.analysis.planned import Planned, SourceBound, Undecoded
 from fkjoin.codec import versions
 from fkjoin.codec.expressions import Part
 from fkjoin.codec.json_values import UTC
@@ -124,7 +123,7 @@ def planned_source(
     on_error: OnError,
     letters: DataFrame,
     *,
-    undecoded: Any = None,
+    undecoded: Undecoded | None = None,
     connection: Connection | None = None,
     starts_over: bool = False,
 ) -> Planned:
@@ -141,7 +140,7 @@ def with_lines(
     """The table of the files at a path, whose lines workers parse where that can be; ``columns``: see ``plain_lines``."""
     assert isinstance(table.node, Source)
     lines = plain_lines(files, table.node, columns, table.on_error)
-    return replace(table, bound=replace(table.bound, undecoded=lines, files=path))
+    return replace(table, bound=replace(table.bound, undecoded=lines, files=(path,)))
 
 
 def plain_lines(
@@ -149,7 +148,7 @@ def plain_lines(
     node: Source,
     columns: tuple[Expressions, Expressions, Expression | None, Expression | None],
     on_error: OnError,
-) -> tuple[DataFrame, JsonLines] | None:
+) -> Undecoded | None:
     """The files' lines and what is in them, when that can be told without Spark's expressions and JSON reader; else None.
 
     ``columns``: what the user gave for key, version, deleted and timestamp.
@@ -179,7 +178,7 @@ def plain_lines(
     if time is not None and kind_at(arrow, time) == pa.timestamp("us") and how.zone not in UTC:
         return None  # which instant a clock shows depends on the session
     about = source, node.version, files.what, how, fails
-    return files.lines, JsonLines(arrow, node.key, places, gone, time, node.columns, *about)
+    return Undecoded(files.lines, JsonLines(arrow, node.key, places, gone, time, node.columns, *about))
 
 
 def _raw(df: DataFrame, name: str, keys: Sequence[str], row: Sequence[str]) -> Column:

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from fkjoin.analysis.change_columns import ChangeColumns
-from fkjoin.analysis.planned import Planned
+from fkjoin.analysis.planned import Planned, Undecoded
 from fkjoin.analysis.record_columns import with_change_columns
 from fkjoin.analysis.sources import planned_source
 from fkjoin.codec import versions
@@ -155,7 +155,7 @@ def read_topic(
     read_key, read_value = key_reader(key_format), reader(value_format)
     if not headers and roots is None and not columns.given and read_key is not None and read_value is not None:
         reading = TopicRecords(topic, read_key, read_value, identity, on_error == "fail", positions)
-        unread = records.select(*TAKEN), reading
+        unread = Undecoded(records.select(*TAKEN), reading)
         raw = records.select(*RAW_COLUMNS)
         letters = raw.mapInArrow(DeadRecords(reading), StructType([*raw.schema, StructField("problem", StringType())]))
         dead = letters.select(_raw(name or topic).alias(RAW), F.col("problem").alias(PROBLEM))

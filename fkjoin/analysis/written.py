@@ -58,14 +58,14 @@ def about(node: Node, timestamps: str | None, set_backs: int = 0, went_back: Wen
     return json.dumps(said).encode()
 
 
-def set_backs(spark: SparkSession, place: str) -> int:
-    """The number of times that batches of the folder were set aside."""
-    return int(_said(spark, place).get("set_backs", 0))
+def set_backs(facts: Mapping[str, Any]) -> int:
+    """The number of times that batches were set aside, of what ``ABOUT`` says."""
+    return int(facts.get("set_backs", 0))
 
 
-def went_back(spark: SparkSession, place: str) -> WentBack:
-    """The ways in which batches of the folder were set aside."""
-    return dict(_said(spark, place).get(_WENT_BACK, {}))
+def went_back(facts: Mapping[str, Any]) -> WentBack:
+    """The ways in which batches were set aside, of what ``ABOUT`` says."""
+    return dict(facts.get(_WENT_BACK, {}))
 
 
 def require_what_was_read(spark: SparkSession, checkpoint: str, place: str) -> None:
@@ -95,7 +95,7 @@ def read_written(
     """A table of what fkjoin wrote; see ``Table.from_fkjoin``.  ``schema``: as of ``schema_of``."""
     place = path.rstrip("/")
     label, writers, _ = _folders(spark, place)
-    said = _said(spark, place)
+    said = noted(spark, place)
     if _EVENTS in said:
         raise TopologyError(
             f"path: {place} has events, and no changes of a table; read them with spark.readStream or spark.read"
@@ -126,7 +126,7 @@ def read_written(
     order = tuple(f"{_NUMBERS}[{number}]" for number in range(numbers)) or (label,)
     assert isinstance(table.node, Source)
     shown = replace(table.node, version=order, deleted=f"{OPERATION} = 'delete'", origin=f"what fkjoin wrote to {place}")
-    return replace(table, node=shown, bound=replace(table.bound, files=place))
+    return replace(table, node=shown, bound=replace(table.bound, files=(place,)))
 
 
 def schema_of(spark: SparkSession, path: str) -> StructType:
@@ -156,7 +156,7 @@ def _folders(spark: SparkSession, place: str) -> tuple[str, list[str], str]:
     return named[0][0], ends, max(folders, key=lambda name: (int(name.partition("=")[2].partition("-")[0]), name))
 
 
-def _said(spark: SparkSession, place: str) -> dict[str, Any]:
+def noted(spark: SparkSession, place: str) -> dict[str, Any]:
     """Read what ``ABOUT`` says; nothing where an older release has written the files."""
     path, files = hadoop(spark, f"{place}/{ABOUT}")
     return dict(json.loads(read_file(path, files))) if files.exists(path) else {}

@@ -22,6 +22,22 @@ _FILE = re.compile(r"error while reading file (\S+?)\.?(?=\s)")
 _OFFSETS_GONE = re.compile(r"OffsetOutOfRange|data may have been lost|KAFKA_DATA_LOSS")
 _OTHER_TYPE = re.compile(r"column: \[(.+?)\], physicalType: (\w+), logicalType: (.+)")
 _NEW_FOLDER = re.compile(r"assertion failed: Invalid batch: \S+ != \S+")
+_OF_DELTA = {
+    "DELTA_SCHEMA_CHANGED|DELTA_STREAMING_SCHEMA_MISMATCH_ON_RESTART": (
+        "{goes_on}; the checkpoint keeps the columns, so a new one is left out. If it stops here again, a column was renamed, "
+        "dropped or given another type: {anew}"
+    ),
+    "DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE|DELTA_CHANGE_DATA_FEED_INCOMPATIBLE": "{anew}",
+    "DELTA_MISSING_CHANGE_DATA": (
+        "set the table's property delta.enableChangeDataFeed to true; what changed while it was not is not recorded: {anew}"
+    ),
+    "DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE": "this is another Delta table than the checkpoint's: {anew}",
+    "DELTA_LOG_FILE_NOT_FOUND|DELTA_STREAMING_TRAILING_COMMIT_MISSING|DELTA_FILE_NOT_FOUND|/_change_data/": (
+        "if VACUUM, or the retention of the table's log, deleted what was still to be read: {anew}"
+    ),
+}
+"""Ways out of what stops a stream of a Delta table, by conditions; Delta's own words forget the target."""
+_ANEW = "start with a new checkpoint and an empty target"
 _NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded")
 _NO_ANSWER = re.compile(
     r"Timed out waiting for a node assignment|Call\(callName=\w+|Timeout of \d+ ?ms expired|Topic \S+ not present in metadata"
@@ -152,6 +168,9 @@ def _advice(cause: Cause, checkpoint: str, messages: list[str], goes_on: str) ->
             "failOnDataLoss = false. If the topic was deleted and created again: start the job with --start-over TOPIC (in "
             'Python: on_new_topic="start-over"), or with a new checkpoint',
         )
+    for condition, way in _OF_DELTA.items():
+        if re.search(condition, whole):
+            return _Advice(cause.text, way.format(goes_on=goes_on, anew=_ANEW))
     if (of_files := _of_files(cause.text, whole, goes_on)) is not None:
         return of_files
     if _NO_ROOM.search(cause.text):

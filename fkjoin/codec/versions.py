@@ -48,6 +48,9 @@ PLACE = ("timestamp", "partition", "offset")
 """Place of a record in its topic: the milliseconds that its producer or broker gave it, its partition, its offset."""
 
 UNTIMED = -(1 << 63)
+OLDEST = -(1 << 63)
+"""Each number of the versions of a snapshot's rows, but for the partition, which is 0: they are older than every change."""
+
 PLACE_BYTES = 24
 _STEM = slice(1, 5)
 _ID = slice(5, HEAD_BYTES)

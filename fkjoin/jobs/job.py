@@ -13,6 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from fkjoin import sinks
+from fkjoin.analysis.delta_feed import columns_of
 from fkjoin.analysis.written import schema_of
 from fkjoin.cogroups import cogroup
 from fkjoin.errors import TopologyError
@@ -184,6 +185,8 @@ class Job:
                 )
             else:
                 table = self._files(spark, name, spec)
+            if spec.snapshot is not None:
+                table = table.with_snapshot(spec.snapshot)
             return table.materialize(name) if spec.materialize else table
 
     def _files(self, spark: SparkSession, name: str, spec: TableSection) -> Table:
@@ -196,6 +199,10 @@ class Job:
         about: Any = {"name": name, "on_error": spec.on_error, "options": spec.options}
         if spec.format == "fkjoin":
             table = Table.from_fkjoin(spark, spec.path, key=spec.key, schema=kept, **about)
+        elif spec.format == "delta":
+            assert spec.key is not None
+            of_table: Any = {"key": spec.key, "timestamp": spec.timestamp, "schema": spec.columns or kept}
+            table = Table.from_delta(spark, spec.path, **of_table, **about)
         else:
             assert spec.key is not None
             assert spec.version is not None
@@ -324,6 +331,8 @@ def _learned(spark: SparkSession, spec: TableSection) -> tuple[StructType | None
     assert spec.path is not None
     if spec.format == "fkjoin":
         return schema_of(spark, spec.path), None
+    if spec.format == "delta":
+        return columns_of(spark, spec.path) if spec.columns is None else None, None
     files = open_files(spark, spec.path, spec.key, schema=spec.columns, format=spec.format, options=spec.options)
     return files.schema if files.learned else None, files.folders
 

@@ -80,8 +80,9 @@ def _require_own_folders(spec: JobSection) -> None:
     taken |= {_folder(one.path): f"events.{name}" for name, one in spec.events.items() if one.path}
     if spec.dead_letters is not None and spec.dead_letters.path is not None:
         taken[_folder(spec.dead_letters.path)] = "dead_letters"
-    for where, path in [(f"sinks.{name}", one.path) for name, one in spec.sinks.items() if one.path and one.format != "delta"]:
-        if (other := taken.setdefault(_folder(path), where)) != where:
+    for where, path, form in [(f"sinks.{name}", one.path, one.format) for name, one in spec.sinks.items() if one.path]:
+        of_folder = taken.get if form == "delta" else taken.setdefault  # sinks may share a Delta table
+        if (other := of_folder(_folder(path), where)) != where:
             raise JobError(f"{where}.path: this is the folder of {other}, too; give each a folder of its own")
 
 

@@ -130,20 +130,26 @@ class KafkaSection(Strict):
 
 
 class TableSection(Section):
-    """A table, from a topic or from change-log files."""
+    """A table, from a topic, from change-log files, or from a Delta table."""
 
     kinds = (
         Kind(
             "a topic",
             {"topic": ANY},
-            ("value", "version", "deleted", "timestamp", "on_new_topic", "headers", "roots", "positions"),
+            ("value", "version", "deleted", "timestamp", "on_new_topic", "headers", "roots", "positions", "snapshot"),
             {"value": 'a topic needs value: "string", "bytes" or {format = …, schema = …}', "key": "key must be given"},
         ),
         Kind('files of format "fkjoin"', {"path": ANY, "format": "fkjoin"}, ("format",)),
         Kind(
+            "a Delta table",
+            {"path": ANY, "format": "delta"},
+            ("timestamp", "columns", "format"),
+            {"key": "key must be given: the columns of which no two rows of the Delta table have the same values"},
+        ),
+        Kind(
             "files",
             {"path": ANY},
-            ("version", "deleted", "timestamp", "log", "columns", "format"),
+            ("version", "deleted", "timestamp", "log", "columns", "format", "snapshot"),
             {"key": "key must be given", "version": "files need version: the column that orders the changes of a key"},
         ),
     )
@@ -153,9 +159,9 @@ class TableSection(Section):
     topic: str | None = None
     """The topic that has the changes."""
     path: str | None = None
-    """The folder of files that have the changes."""
+    """The folder of files that have the changes, or of a Delta table."""
     key: str | list[str] | FormatSection | None = None
-    """The format of a topic's keys, or the columns of the key in files."""
+    """The format of a topic's keys, or the columns of the key in files and in a Delta table."""
     value: str | FormatSection | None = None
     """The format of the records' values."""
     version: str | list[str] | None = None
@@ -167,9 +173,9 @@ class TableSection(Section):
     log: str | None = None
     """The name of the log that several tables are cut from, if its versions order changes across them too."""
     columns: str | None = Field(None, alias="schema")
-    """The columns of files; without it fkjoin learns them at the first start."""
-    format: FileFormat | Literal["fkjoin"] | None = None
-    """The format of files; `fkjoin` reads what a Parquet sink of fkjoin wrote."""
+    """The columns of files or of a Delta table; without it fkjoin learns them at the first start."""
+    format: FileFormat | Literal["fkjoin", "delta"] | None = None
+    """The format of files; `fkjoin` reads what a Parquet sink of fkjoin wrote, `delta` a Delta table and its changes."""
     on_error: OnError = "dead-letter"
     """Handling of changes that do not parse or evaluate: `fail` stops the query, `dead-letter` sets them aside."""
     on_new_topic: OnNewTopic | None = None
@@ -180,6 +186,8 @@ class TableSection(Section):
     """The number of root topics in the header `fkjoin-positions` of the records."""
     positions: bool = False
     """Have where each row's record was read, in a column `_position`."""
+    snapshot: str | None = None
+    """A folder of Parquet files whose rows are older than all changes."""
     materialize: bool = False
     """Keep the rows in state under the table's name."""
     options: dict[str, Value] = Field({}, repr=False)
@@ -221,7 +229,7 @@ class SinkSection(Section):
             ("into", "on_error", "retry_s"),
             {"into": 'postgres, the address of a database, and into, the table in it, go together: into = "shop.orders"'},
         ),
-        Kind("Parquet files", {"path": ANY, "format": "parquet"}, ("format",)),
+        Kind("Parquet files", {"path": ANY, "format": "parquet"}, ("format", "options", "retry_s")),
         Kind("an Iceberg table", {"iceberg": ANY}, ("catalog", "options", "evolve", "retry_s")),
         Kind(
             "a Delta table",
@@ -267,7 +275,7 @@ class SinkSection(Section):
     retry_s: float = Field(RETRY_S, ge=0, allow_inf_nan=False)
     """Seconds for which a write is repeated during an outage."""
     options: dict[str, Value] = Field({}, repr=False)
-    """Options of Spark's sink, or of Delta's storage; properties of Iceberg's catalog and storage."""
+    """Options of Spark's sink, or of the storage of Parquet files or a Delta table; properties of Iceberg's catalog."""
     evolve: bool = False
     """Add columns that the table lacks, when the job starts; in Iceberg also widen types."""
     partition_by: str | list[str] = Field([])

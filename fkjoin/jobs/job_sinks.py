@@ -45,7 +45,7 @@ def sink_of(spec: SinkSection) -> Sink | None:
         return kinds.Iceberg(spec.iceberg, spec.catalog, options, spec.evolve, spec.retry_s)
     assert spec.path is not None
     if spec.format == "parquet":
-        return kinds.Parquet(spec.path)
+        return kinds.Parquet(spec.path, options, spec.retry_s)
     if spec.format != "delta":
         return None
     return kinds.Delta(spec.path, options, spec.retry_s, spec.evolve, spec.partition_by, spec.optimize_every, spec.vacuum_every)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from fkjoin.analysis.attempt import Attempt, letters
-from fkjoin.analysis.planned import Planned, with_visible
+from fkjoin.analysis.planned import Planned, Undecoded, with_visible
 from fkjoin.codec.rows import Path
 from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.internal import StageQuery
@@ -22,11 +22,9 @@ from fkjoin.plan.events import Enrich, Events
 from fkjoin.plan.nodes import Node, Source
 from fkjoin.spark.dead_letters import OnError, union
 from fkjoin.spark.frame import VERSION
-from fkjoin.spark.json_lines import JsonLines, plain_path
+from fkjoin.spark.json_lines import plain_path
 from fkjoin.spark.names import require_results
 from fkjoin.spark.operator import StageName
-from fkjoin.spark.stepped import Stepped
-from fkjoin.spark.topic_records import TopicRecords
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.answer_rows import RowMaker
 from fkjoin.stages.contribute import Fields, Place
@@ -104,10 +102,6 @@ class Narrow:
     """Function that makes fewer if only what is at paths of the rows is wanted."""
     frame: Callable[[Sequence[Path], str], DataFrame]
     """A frame of such rows, for a reader of that name."""
-
-
-Undecoded: TypeAlias = tuple[DataFrame, JsonLines | TopicRecords | Stepped]
-"""The lines of files, or a topic's records, and what is in them."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pyspark.sql import DataFrame
 
+from fkjoin.analysis.planned import Undecoded
 from fkjoin.analysis.projection import Projection
 from fkjoin.analysis.views import ViewStep
 from fkjoin.codec.vectors import Columns
-from fkjoin.lowering.lowered import Lowered, Undecoded
+from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.stage import packing_columns
 from fkjoin.plan.nodes import Aggregate, Node, View, fired
 from fkjoin.plan.optimizer import Off, workers_evaluate_steps
 from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import Pack, PackRows
-from fkjoin.spark.stepped import Stepped
+from fkjoin.spark.stepped import RowsAsTheyAre, Stepped
 
 
 def with_step(view: View, off: Off, table: Lowered, step: ViewStep) -> tuple[View, Undecoded | None]:
@@ -25,7 +28,7 @@ def with_step(view: View, off: Off, table: Lowered, step: ViewStep) -> tuple[Vie
     view = workers_evaluate_steps(view, off, None if steps is not None else f"{step} is left to Spark")
     if steps is None or not fired(view, WORKERS_EVALUATE_STEPS):
         return view, None
-    return view, (table.undecoded[0], _stepped(table.undecoded).then(steps))
+    return view, table.undecoded._replace(reading=_stepped(table.undecoded).then(steps))
 
 
 def packed_rows(table: Lowered, pack: PackRows) -> DataFrame:
@@ -40,19 +43,30 @@ def packed_view(frame: DataFrame, undecoded: Undecoded | None, pack: PackRows, *
     """
     if undecoded is None:
         return frame.select(*packing_columns()).mapInArrow(pack, ENVELOPE)
-    return undecoded[0].mapInArrow(_stepped(undecoded).packing(pack, failing=failing), ENVELOPE)
+    return read_by_workers(undecoded, pack, failing=failing)
 
 
 def packed_by_workers(table: Lowered, pack: Pack, foreign_key: Columns | None = None) -> DataFrame:
     """The rows of a table that is ``undecoded``, packed."""
     assert table.undecoded is not None
-    packing = _stepped(table.undecoded).packing(pack, foreign_key, failing=_failing(table))
-    return table.undecoded[0].mapInArrow(packing, ENVELOPE)
+    return read_by_workers(table.undecoded, pack, foreign_key, failing=_failing(table))
 
 
-def read_by_workers(undecoded: Undecoded, pack: Pack) -> DataFrame:
-    """Pack the rows that workers read."""
-    return undecoded[0].mapInArrow(_stepped(undecoded).packing(pack), ENVELOPE)
+def read_by_workers(
+    undecoded: Undecoded,
+    pack: Pack,
+    foreign_key: Columns | None = None,
+    contributing: tuple[Columns, Columns] | None = None,
+    *,
+    failing: str | None = None,
+) -> DataFrame:
+    """Pack the rows that workers read, and those of a snapshot; see ``Stepped.packing``."""
+    stepped = _stepped(undecoded)
+    packed = undecoded.frame.mapInArrow(stepped.packing(pack, foreign_key, contributing, failing=failing), ENVELOPE)
+    if undecoded.snapshot is None:
+        return packed
+    rows = replace(stepped, reading=RowsAsTheyAre()).packing(pack, foreign_key, contributing, failing=failing)
+    return packed.unionAll(undecoded.snapshot.select(*packing_columns()).mapInArrow(rows, ENVELOPE))
 
 
 def packed_contributions(
@@ -65,8 +79,7 @@ def packed_contributions(
     aggregate = workers_evaluate_steps(aggregate, off, None if columns else "what a row contributes is left to Spark")
     if columns is None or not fired(aggregate, WORKERS_EVALUATE_STEPS):
         return aggregate, None
-    packing = _stepped(table.undecoded).packing(pack, contributing=columns, failing=_failing(table))
-    return aggregate, table.undecoded[0].mapInArrow(packing, ENVELOPE)
+    return aggregate, read_by_workers(table.undecoded, pack, contributing=columns, failing=_failing(table))
 
 
 def contributing(table: Lowered, key: Projection, value: Projection) -> tuple[Columns, Columns] | None:
@@ -89,5 +102,5 @@ def _failing(table: Lowered) -> str | None:
 
 
 def _stepped(undecoded: Undecoded) -> Stepped:
-    reading = undecoded[1]
+    reading = undecoded.reading
     return reading if isinstance(reading, Stepped) else Stepped(reading)

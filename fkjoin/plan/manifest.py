@@ -25,6 +25,8 @@ def manifest(node: Node) -> dict[str, dict[str, object]]:
         if isinstance(step, Source):
             facts: dict[str, object] = {"key": list(step.key), "version": list(step.version), "columns": list(step.columns)}
             found[f"table {step.name}"] = facts
+            if step.snapshot is not None:  # with a source of its own
+                facts["snapshot"] = True
         elif isinstance(step, Join):
             found[f"join {step.name}"] = {
                 "left": step.left.name,

@@ -39,6 +39,8 @@ class Source:
     """Number of parts of a row's version: one for each root that the row came from."""
     start_over: StartOver | None = None
     """Identity of a topic that was made anew, and is read in the place of the one before."""
+    snapshot: str | None = None
+    """Folder of rows that are older than all changes."""
 
     rules = ()
 

@@ -71,6 +71,13 @@ class Delta(TableSink):
             if given is not None and (not isinstance(given, int) or given < 1):
                 raise TopologyError(f"{name}: {given!r} is no number of batches; leave it out, or give one from 1 on")
 
+    def _require_last_changes(self, table: Lowered) -> None:
+        super()._require_last_changes(table)
+        if _absolute(self.path) in map(_absolute, table.planned.files):
+            raise TopologyError(
+                f"path: the table is read from Delta table {self.path}, and would read what it writes: write to another one"
+            )
+
     def examine(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
         require_kinds("to_delta", spark_schema(schema))
         once = replace(self)
@@ -204,6 +211,10 @@ def _batch_id(table: DeltaTable, query: str) -> BatchId | None:
         return None
     number, began_ms = (-1, None) if mark is None else (mark.number, mark.began_ms)
     return BatchId(query, number, began_ms, set_back)
+
+
+def _absolute(path: str | Path) -> str:
+    return str(path).rstrip("/") if "://" in str(path) else str(Path(str(path).removeprefix("file:")).absolute())
 
 
 def _quoted(name: str) -> str:

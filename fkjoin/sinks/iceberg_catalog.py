@@ -23,8 +23,8 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.table import Table
 
-from fkjoin.errors import FkJoinError, TopologyError, first_line
-from fkjoin.sinks.retry import repeated
+from fkjoin.errors import TopologyError, first_line
+from fkjoin.sinks.retry import repeated, unreachable
 
 _MENDED = (
     AuthorizationExpiredError,
@@ -94,7 +94,7 @@ def at_catalog(place: str, properties: Mapping[str, str], work: Callable[[], _T]
         if not _of_a_catalog(error):
             raise
         why = told(error, properties)
-    raise FkJoinError(f"{place} cannot be reached: {why}. Mend that and start the query again: it goes on with this batch")
+    raise unreachable(place, why)
 
 
 def mends(error: BaseException) -> bool:

@@ -95,6 +95,11 @@ class Kafka:
         self.begin(table)  # which makes nothing
 
     def _by_spark(self, table: Lowered) -> DataFrame:
+        if isinstance(table.node, Source) and table.node.snapshot is not None:
+            raise TopologyError(
+                f"{table.name}: its snapshot's rows come beside newer changes, and a topic's reader takes the last record; "
+                f'write .materialize("{table.name}") first (in a job file, materialize = true)'
+            )
         of, placed = self._results(table), self._placed(table)
         if of == table.results or table.encoded is None:
             return self._records(of, table.changes_with(*placed))
@@ -146,6 +151,8 @@ def _roots(table: Lowered) -> RootsOf | OriginsOf:
         )
     if homeless := [source.name for source in read if source.topic is None]:
         raise TopologyError(f"positions: {homeless[0]} is not read from a topic, so its rows have no position in one")
+    if begun := [source.name for source in read if source.snapshot is not None]:
+        raise TopologyError(f"positions: {begun[0]} has a snapshot, and its rows no position in a topic; leave positions out")
     if isinstance(node, Merge) and periodic(node):
         raise TopologyError(
             f"positions: {node.name} has emit={node.emit!r}, and rows wait for the end of an interval without their positions; "

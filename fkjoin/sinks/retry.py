@@ -1,13 +1,19 @@
-"""Work of a sink that is repeated through outages, and counted."""
+"""Work of a sink that is repeated through outages, and counted; and what is said of what no repetition mends."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TypeVar
 
-from fkjoin.errors import first_line
+from fkjoin.errors import FkJoinError, first_line
 from fkjoin.sinks.counts import REPEATED, count
 from fkjoin.spark import repetition
+
+_COLOR = re.compile(r"\x1b\[\d*m")
+_QUERY = re.compile(r"\?\S+")
+"""Query of an address: with some storages a signature is in it."""
+_SHOWN = 500
 
 _T = TypeVar("_T")
 
@@ -23,3 +29,14 @@ def repeated(
     return repetition.repeated(
         place, work, mends, seconds, told=told, heard=lambda reason: count(place, REPEATED, reasons=[reason])
     )
+
+
+def in_a_line(error: BaseException) -> str:
+    """Return the text of a storage's error in a line."""
+    text = " ".join(_QUERY.sub("", _COLOR.sub("", str(error))).replace("↳", ":").split()).replace(" : ", ": ")
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def unreachable(place: str, why: str) -> FkJoinError:
+    """The error of a place that refuses, or is not there."""
+    return FkJoinError(f"{place} cannot be reached: {why}. Mend that and start the query again: it goes on with this batch")

@@ -6,17 +6,22 @@ and throws away what it wrote.
 
 Readers of the files see a column more, ``batch``; where the table has a column of that name, folders are called
 ``fkjoin_batch=…``.  ``PATH/_fkjoin.json`` says what the files are, for ``Table.from_fkjoin``.
+
+Object stores rename no folders: there a batch is one file, which a copy of its draft publishes.
 """
 
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
+from fkjoin.spark.object_store import opened
 from fkjoin.spark.packing import Batches
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.spark.worker import releasing
@@ -24,6 +29,7 @@ from fkjoin.spark.worker import releasing
 UNFINISHED, SET_ASIDE = "_unfinished", "_set-aside"
 """Folders that readers pass over: of attempts at batches, and of batches that a checkpoint no longer has."""
 _WRITTEN = pa.schema([("file", pa.string())])
+_ANSWER = pa.schema([*_WRITTEN, ("error", pa.string())])
 
 
 _ROWS = 128 << 10
@@ -73,11 +79,13 @@ class WriteFile:
     """None: the batches are what is to be written."""
     about: bytes
     """The rows' types, for Spark's reader: Parquet has none of its own for intervals."""
+    options: Mapping[str, str] | None = field(default=None, repr=False)
+    """Options of the object store that the folder is in; None elsewhere."""
 
     def __call__(self, batches: Batches) -> Batches:
         writer: pq.ParquetWriter | None = None
         name = f"part-{uuid.uuid4().hex}.parquet"
-        files, folder = FileSystem.from_uri(self.folder)
+        files, folder = FileSystem.from_uri(self.folder) if self.options is None else opened(self.folder, self.options)
         given = releasing(batches)
         for batch in given if self.changes is None else self.changes(given):
             if writer is None:
@@ -88,3 +96,18 @@ class WriteFile:
         if writer is not None:
             writer.close()
             yield pa.record_batch([[name]], schema=_WRITTEN)
+
+
+@dataclass(frozen=True)
+class PutFile:
+    """Batches → what ``WriteFile`` yields in an object store, or the store's error, which the driver may know how to mend."""
+
+    write: WriteFile
+
+    def __call__(self, batches: Batches) -> Batches:
+        try:
+            for written in self.write(batches):
+                yield written.append_column("error", pa.nulls(written.num_rows, pa.string()))
+        except OSError as error:
+            deque(batches, maxlen=0)  # Spark uses the process again if it has read all
+            yield pa.record_batch([[None], [str(error)]], schema=_ANSWER)

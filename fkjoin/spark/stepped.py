@@ -16,10 +16,19 @@ from fkjoin.stages.answer_rows import thrown_text, without
 
 
 @dataclass(frozen=True)
+class RowsAsTheyAre:
+    """Reader of rows that Spark has read."""
+
+    def packing(self, pack: Pack) -> Pack:
+        """Make the function that turns them into envelopes."""
+        return pack
+
+
+@dataclass(frozen=True)
 class Stepped:
     """Lines or records, with the steps that follow on their rows."""
 
-    reading: JsonLines | TopicRecords
+    reading: JsonLines | TopicRecords | RowsAsTheyAre
     steps: Steps = ()
 
     def then(self, steps: Steps) -> Stepped:

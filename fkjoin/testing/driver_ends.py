@@ -14,6 +14,7 @@ from fkjoin.analysis.planned import Planned
 from fkjoin.checkpoint.entries import StoredRows
 from fkjoin.checkpoint.python_values import rows_of
 from fkjoin.checkpoint.user_keys import encoded, fitting, key_parts
+from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES
 from fkjoin.errors import FkJoinError, TopologyError, nearest
 from fkjoin.spark.schemas import arrow_schema
@@ -102,6 +103,34 @@ class DriverInput:
             fitting("row", field, [value], nulls=True)
             values[field.name] = value
         self._feed(keys, values, version, timestamp)
+
+    def snapshot(self, key: Any, row: Mapping[str, Any]) -> None:
+        """Feed a row of the snapshot that the table begins with.
+
+        Parameters
+        ----------
+        key, row
+            See ``change``.
+
+        Returns
+        -------
+        None
+
+        Raises
+        ------
+        FkJoinError
+            See ``change``.
+        TopologyError
+            If the table begins without a snapshot.
+
+        Examples
+        --------
+        >>> Driver(orders.with_snapshot("lake/orders")).input("orders").snapshot("o1", {"customer_id": "c1"})
+        """
+        planned = self._require_table()
+        if self._input.node.snapshot is None:
+            raise TopologyError(f"snapshot: {planned.name} begins without one; make the table with with_snapshot(…)")
+        self.change(key, row, version=versions.OLDEST)
 
     def event(self, event: Mapping[str, Any]) -> None:
         """Feed an event.

@@ -24,11 +24,15 @@ from fkjoin import session
 from fkjoin.checkpoint import claim
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS, SHORT_LIVED
 from fkjoin.sinks import Delta, Iceberg, Kafka, Parquet, Postgres, parquet_folders
+from fkjoin.sinks.parquet_objects import BatchObjects
 from integration.faults.victims import DRIVER_FILE, crash_if_told
+from tests.support.object_store import BUCKET, options_of
 from tests.support.sinks import joined, lake
 
-KINDS = ("parquet", "delta", "iceberg", "postgres", "topic", "function", "several")
-"""The sixth is a user's own, for ``foreachBatch``; the last is Parquet and then Delta in one query."""
+KINDS = ("parquet", "objects", "delta", "iceberg", "postgres", "topic", "function", "several")
+"""The second is Parquet in an object store; ``function`` is a user's own, for ``foreachBatch``; the last is Parquet and then
+Delta in one query.
+"""
 
 BEFORE, AT_COMMIT, AFTER = "before", "at the commit of", "after"
 """The moments of a batch's write.  At its commit all is ready, and nobody can see it.  Of several sinks, after the first has it
@@ -41,7 +45,7 @@ TOPIC_OPTIONS = {"kafka.max.block.ms": "2000", "kafka.delivery.timeout.ms": "200
 
 @dataclass(frozen=True)
 class Writing:
-    """What is written, and where; ``address``: of the database or the brokers."""
+    """What is written, and where; ``address``: of the database or the brokers, or the object store's port."""
 
     kind: str
     folder: str
@@ -65,6 +69,7 @@ class Writing:
             return writer.option("checkpointLocation", checkpoint).trigger(**more["trigger"]).start()
         made: dict[str, Callable[[], Any]] = {
             "parquet": lambda: Parquet(folder / "parquet"),
+            "objects": lambda: Parquet(f"s3a://{BUCKET}/{self.topic}", options_of(int(self.address))),
             "delta": lambda: Delta(folder / "delta"),
             "iceberg": lambda: Iceberg("shop.it", options=lake(folder)),
             "postgres": lambda: Postgres("shop.it", self.address),
@@ -114,6 +119,7 @@ def moments(told: Callable[[str], None]) -> list[tuple[Any, str, Any]]:
     return [
         *((kind, "begin", begins(kind.begin)) for kind in (Parquet, Kafka, Delta, Iceberg, Postgres)),
         (parquet_folders, "moved", commits(parquet_folders.moved, lambda path, *_: path.getName() == "ready")),
+        (BatchObjects, "_copy", commits(BatchObjects._copy)),
         (TableMerger, "execute", commits(TableMerger.execute)),
         (SqlCatalog, "commit_table", commits(SqlCatalog.commit_table)),
         (Connection, "commit", commits(Connection.commit)),

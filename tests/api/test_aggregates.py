@@ -162,7 +162,7 @@ def test_python_functions_get_values_and_rows(spark: SparkSession, tmp_path: Pat
         (lambda t: t.group_by("op").aggregate([], 3, max), r"adder: a callable of \(key, value, aggregate\) is needed, 3"),
         (
             lambda t: t.group_by("op").aggregate(0, "array(amount)", "aggregate"),
-            r"adder: 'array\(amount\)' is array<\w+>, the aggregate is bigint; cast one of them, or give returns=",
+            r"adder: array\(amount\) is array<\w+>, the aggregate is bigint: cast it, or give returns=",
         ),
         (
             lambda t: t.group_by("op").aggregate([], max, max),

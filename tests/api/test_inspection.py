@@ -259,7 +259,7 @@ def test_a_stream_of_ones_own_and_learned_columns_are_previewed(spark: SparkSess
 
 
 def test_a_table_is_not_made_by_its_class(orders: Table) -> None:
-    with pytest.raises(TypeError, match=r"^make a Table with Table\.from_files, from_kafka, from_stream or from_fkjoin"):
+    with pytest.raises(TypeError, match=r"^make a Table with Table\.from_files, from_kafka, from_delta, from_stream or"):
         type(orders)()
 
 

@@ -106,7 +106,7 @@ def test_a_class_that_users_keep_has_a_repr_that_says_what_it_is() -> None:
     bases = {"Format", "Sink", "TableSink", "SinkContract"}
     """Classes to be implemented or inherited from."""
     assert {name for name, of in CLASSES.items() if of.__repr__ is object.__repr__} - bases == set()
-    assert repr(sinks.Parquet("lake/joined")) == "Parquet(path='lake/joined')"
+    assert repr(sinks.Parquet("lake/joined")) == "Parquet(path='lake/joined', retry_s=60.0)"
     watched = fkjoin.metrics.Metrics()
     assert repr(watched) == "Metrics[queries: none]"
     watched._start("sink-out")

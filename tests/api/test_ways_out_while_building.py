@@ -183,6 +183,10 @@ WAYS: dict[str, Way] = {
         lambda t: windows_of(t, "1 minute").to_parquet(t.folder / "o", checkpoint=t.folder / "ck", **SLOWLY),
         lambda t: (windows_of(t, "1 minute")._when("15 seconds"), windows_of(t, "10 minutes")._when(**SLOWLY)),
     ),
+    "adder: array(amount) is array<": (
+        lambda t: t.orders.group_by("customer").aggregate(0, "array(amount)", "aggregate"),
+        lambda t: t.orders.group_by("customer").aggregate([], "array(amount)", "aggregate", returns="array<double>"),
+    ),
     "adder: an expression knows no windows": (
         lambda t: closing(t).aggregate(0.0, "aggregate + amount", "aggregate - amount"),
         lambda t: closing(t).agg(total=agg.sum("amount")),

@@ -157,6 +157,21 @@ def test_the_innermost_cause_is_found(messages: list[str], cause: Cause) -> None
             "folders that are called as columns are, such as region=eu, came after the query was started",
             "start the query again: it goes on with this batch, and reads these columns if schema= names them",
         ),
+        (
+            ["[DELTA_SCHEMA_CHANGED_WITH_VERSION] Detected schema change in version 2: … SQLSTATE: KD007"],
+            "Detected schema change in version 2",
+            "start the query again: it goes on with this batch; the checkpoint keeps the columns, so a new one is left out",
+        ),
+        (
+            ["[DELTA_MISSING_CHANGE_DATA] Error getting change data for range [3 , 4]"],
+            "Error getting change data",
+            "set the table's property delta.enableChangeDataFeed to true; .*: start with a new checkpoint and an empty target",
+        ),
+        (
+            ["[DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE] If you never deleted it, … delete its checkpoint"],
+            "If you never deleted it",
+            "if VACUUM, or the retention of the table's log, deleted what was still to be read: start with a new checkpoint",
+        ),
         (["it broke"], "it broke", "mend that, and start the query again.*; Spark's log, and this error's details"),
     ],
 )

@@ -81,6 +81,7 @@ USES = {
     "connect": [["-c", NO_SERVER]],
     "delta": [["-c", "from fkjoin.sinks import Delta; Delta('a')"]],
     "iceberg": [["-c", "from fkjoin.sinks import Iceberg; Iceberg('a.b')"]],
+    "objects": [["-c", "from fkjoin.sinks import Parquet; Parquet('s3a://a/b')"]],
     "kafka": [["-c", "from fkjoin.kafka import Json; from fkjoin.sinks import Kafka; Kafka('a', 'b:1'), Json('a int')"]],
     "postgres": [["-c", "from fkjoin.sinks import Postgres; Postgres('a', 'postgresql://b/c')"]],
     "registry": [["-c", "from fkjoin.kafka import Registry; Registry('avro', 'a int', 'http://b')"]],

@@ -67,7 +67,32 @@ DRIVER = "tests/testing/test_driver.py::test_what_is_wrong_is_refused_by_name_an
 
 SEAM = "tests/jobs/test_installed.py::test_the_way_out_that_is_named_is_one"
 
+DELTA = "tests/analysis/test_delta_tables.py::test_what_cannot_be_read_is_refused_and_what_is_named_is_the_way_out"
+
+SNAPSHOT = "tests/analysis/test_snapshots.py::test_what_is_no_snapshot_of_a_table_is_refused_and_the_way_out_is_one"
+BEGUN = "integration/test_topic_order.py::test_a_topic_goes_on_from_a_snapshot_whoever_reads_it"
+STORED = "tests/sinks/test_parquet_objects.py::test_a_table_in_an_object_store_is_the_batch_join_through_repeats_and_restores"
+
 WAYS: dict[str, str] = {
+    "from_delta: Delta's connector for Spark {} {};": (
+        "tests/analysis/test_delta_tables.py::test_a_join_of_two_delta_tables_follows_every_kind_of_commit"
+    ),
+    "options: {} is from_delta's own, which reads": DELTA,
+    "path: Delta table {} does not record its chan": DELTA,
+    "schema: Delta table {} has no column {}; name": DELTA,
+    "path: the table is read from Delta table {}, ": DELTA,
+    "schema: column {} is {}, and {} in Delta tabl": DELTA,
+    "path: a query reads a snapshot from files, and": SNAPSHOT,
+    "path: {} is a table of {}, whose folder has": SNAPSHOT,
+    "path: {} has no Parquet files that can be read": SNAPSHOT,
+    "with_snapshot: {} is made by an operator; call": SNAPSHOT,
+    "with_snapshot: {} has the snapshot {}; put all": SNAPSHOT,
+    "with_snapshot: {} has roots=, and another job's": BEGUN,
+    "{}, and the files have none of that name; write": SNAPSHOT,
+    "{}, and it is {} in the files; write them with": SNAPSHOT,
+    "{}: its snapshot's rows come beside newer changes": SNAPSHOT,
+    "positions: {} has a snapshot, and its rows no": BEGUN,
+    "snapshot: {} begins without one; make the": "tests/analysis/test_snapshots.py::test_the_driver_feeds_rows_of_a_snapshot",
     "a Table has no {}; call {}": HABIT,
     'deployment="staged" needs a classic Spark': CONNECT,
     'on_new_topic="start-over" needs a classic': CONNECT,
@@ -129,6 +154,7 @@ WAYS: dict[str, str] = {
     "key: the table {} has {}; give it timestamp=": BUILDING,
     "{}: it is for windows; put fkjoin.window(…) ": BUILDING,
     "{}: an expression knows no windows; give a P": BUILDING,
+    "{}: {}, the aggregate is {}: cast it, or": BUILDING,
     "{}: {} is {}, which has no order here; cast": BUILDING,
     "{} of group {}: adder or subtractor returned": (
         "tests/folds/test_user_aggregates.py::test_what_is_not_of_the_aggregates_type_is_named_with_its_group"
@@ -315,8 +341,13 @@ WAYS: dict[str, str] = {
     "the change of key {} has no version: a version": (
         "tests/spark/test_packing.py::test_a_change_without_a_version_is_named_and_a_filter_or_a_number_is_the_way_out"
     ),
-    "path: on {}: folders cannot be renamed at": (
+    "path: on {}: exactly-once needs folders that": (
         "tests/sinks/test_several_sinks.py::test_what_cannot_be_is_said_before_anything_runs"
+    ),
+    "path: the address has a secret in it: leave": "tests/sinks/test_parquet_objects.py::test_paths_in_stores_and_secrets",
+    "options: those of an object store, and {} is": STORED,
+    "parquet {}: the file of a batch has {} bytes": (
+        "tests/sinks/test_parquet_objects.py::test_the_largest_file_is_what_s3_copies_and_smaller_batches_go"
     ),
     "path: a table with the columns {} leaves": BUILDING,
     "path: the table is read from {}, and would": FOLDERS,

@@ -72,15 +72,15 @@ from tests.support.job_files import GOOD, job
         ),
         (
             ('path = "{folder}/orders"', 'topic = "o"\nvalue = "string"\nschema = "a int"'),
-            "tables.orders: schema: it is a setting of files, and this table is read from a topic",
+            "tables.orders: schema: it is a setting of a Delta table or files, and this table is read from a topic",
         ),
         (
             ('path = "{folder}/out"', 'path = "out"\non_error = "skip"'),
             "sinks.out: on_error: it is a setting of a table of PostgreSQL, and this sink writes to Parquet files",
         ),
         (
-            ('path = "{folder}/out"', 'path = "out"\nretry_s = 5'),
-            "sinks.out: retry_s: .*PostgreSQL, an Iceberg table or a Delta table",
+            ('path = "{folder}/out"', 'path = "out"\nformat = "text"\nretry_s = 5'),
+            "sinks.out: retry_s: .*PostgreSQL, Parquet files, an Iceberg table or a Delta table",
         ),
         (
             ('path = "{folder}/out"', 'path = "out"\nevolve = true'),
@@ -128,7 +128,7 @@ OF_FILES, OF_OUT = 'path = "{folder}/orders"', 'path = "{folder}/out"'
         (OF_OUT, 'headers = "h"', "headers: it is a setting of a topic, and this sink writes to Parquet files"),
         (OF_OUT, 'key = "string"', "key: it is a setting of a topic, and this sink writes to Parquet files"),
         (OF_OUT, 'into = "t"', "into: it is a setting of a table of PostgreSQL, and this sink writes to Parquet files"),
-        (OF_OUT, "options = {a = 1}", "options: .*, a Delta table or .*, and this sink writes to Parquet files"),
+        (OF_OUT, 'format = "text"\nretry_s = 5', "retry_s: .*, and this sink writes to files of Spark's own sink"),
         (OF_OUT, 'format = "delta"\npositions = true', "positions: .*, and this sink writes to a Delta table"),
         (OF_OUT, 'format = "text"\npositions = true', "positions: .*, and this sink writes to files of Spark's own sink"),
     ],

@@ -65,6 +65,14 @@ JOB_FILES: dict[str, tuple[tuple[str, str], tuple[str, str]]] = {
         ('key = "id"\nversion = "lsn"\ndeleted = "op = \'d\'"\n', 'format = "fkjoin"\nversion = "lsn"\n'),
         ('key = "id"\nversion = "lsn"\ndeleted = "op = \'d\'"\n', 'format = "fkjoin"\n'),
     ),
+    "tables.orders: version: it is a setting of a topic or files, and this table is read from a Delta table": (
+        ('version = "lsn"\ndeleted = "op = \'d\'"\n', 'format = "delta"\nversion = "lsn"\n'),
+        ('version = "lsn"\ndeleted = "op = \'d\'"\n', 'format = "delta"\n'),
+    ),
+    "tables.orders: key must be given: the columns of which": (
+        ('key = "id"\nversion = "lsn"\ndeleted = "op = \'d\'"\n', 'format = "delta"\n'),
+        ('version = "lsn"\ndeleted = "op = \'d\'"\n', 'format = "delta"\n'),
+    ),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -239,6 +240,13 @@ def test_a_checkpoint_is_bound_to_periodic_emission_and_older_ones_need_not_say(
         Join("joined", ORDERS, CUSTOMERS, "inner", "customer", None, emit=emit) for emit in ("on-change", "periodic")
     )
     assert manifest(held)["join joined"] == {**manifest(plain)["join joined"], "periodic": True}
+
+
+def test_a_checkpoint_is_bound_to_a_snapshot_and_not_to_its_place() -> None:
+    begun, moved = (replace(ORDERS, snapshot=place) for place in ("lake/orders", "lake/moved"))
+    assert manifest(begun) == manifest(moved)
+    assert manifest(begun)["table orders"] == {**manifest(ORDERS)["table orders"], "snapshot": True}
+    assert "  snapshot   lake/orders" in draw(begun, []).split("\n")
 
 
 def test_the_picture_has_every_step_and_what_flows() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from fkjoin.sinks import Delta, parquet
+from fkjoin.sinks import Delta, parquet, parquet_folders, parquet_objects
 from fkjoin.testing import SinkContract
-from tests.support.parquet_table import ParquetTable, table_in
+from tests.support.batch_places import BatchPlace, LocalPlace, StorePlace
+from tests.support.object_store import ObjectStore
+from tests.support.parquet_table import ParquetTable, rows_of
 from tests.support.sampling import EVERY
 
 
@@ -34,20 +37,21 @@ class OfParquet(SinkContract):
     """Changes of a table: the promises that a batch is there once, whole or not at all."""
 
     every = 1 if EVERY else 25
-    code = (parquet,)
+    code = (parquet, parquet_folders, parquet_objects)
 
-    def __init__(self, spark: SparkSession, folder: Path) -> None:
-        self.spark, self.at = spark, folder
+    def __init__(self, spark: SparkSession, at: Callable[[str], BatchPlace]) -> None:
+        self.spark, self.at = spark, at
 
     def make_sink(self, into: str) -> ParquetTable:
-        return ParquetTable(self.spark, self.at / into)
+        return ParquetTable(self.spark, self.at(into).sink())
 
     def read_rows(self, into: str) -> list[dict[str, Any]]:
-        return table_in(self.at / into, "id")
+        return rows_of(self.at(into).rows(), "id")
 
 
 @pytest.mark.spark
 @pytest.mark.faults
+@pytest.mark.parametrize("kind", ["a folder", "an object store"])
 @pytest.mark.parametrize(
     "name",
     [
@@ -57,5 +61,10 @@ class OfParquet(SinkContract):
         "test_a_batch_that_is_cut_off_is_there_or_not",
     ],
 )
-def test_parquet_files_have_a_batch_once_and_whole(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    getattr(OfParquet(spark, tmp_path), name)()
+def test_parquet_files_have_a_batch_once_and_whole(
+    spark: SparkSession, tmp_path: Path, object_store: ObjectStore, name: str, kind: str
+) -> None:
+    def at(into: str) -> BatchPlace:
+        return LocalPlace(tmp_path / into) if kind == "a folder" else StorePlace(object_store, f"{name}/{into}")
+
+    getattr(OfParquet(spark, at), name)()

@@ -1,10 +1,13 @@
-"""Several attempts at one batch of Parquet files, as of two drivers after a crash: one counts, whole, whoever comes first."""
+"""Several attempts at one batch of Parquet files, as of two drivers after a crash: one counts, whole, whoever comes first.
+
+In a folder, and in an object store.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,38 +21,23 @@ from fkjoin.checkpoint.batch_log import Mark
 from fkjoin.checkpoint.files import hadoop, moved
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks import parquet_folders
-from fkjoin.sinks.parquet_folders import clear_drafts, publish
+from fkjoin.sinks.parquet_objects import BatchObjects
+from tests.support.batch_places import BatchPlace, HeardBatch, LocalPlace, StorePlace
 
 pytestmark = pytest.mark.spark
 
 QUERY = "1a2b3c4d-and so on"
 
 
-@dataclass
-class Batch:
-    """A batch that calls a function before and after it is worked out."""
-
-    frame: DataFrame
-    before: Callable[[], Any] = lambda: None
-    after: Callable[[], Any] = lambda: None
-
-    @property
-    def sparkSession(self) -> SparkSession:  # noqa: N802  as Spark has it
-        return self.frame.sparkSession
-
-    def mapInArrow(self, function: Any, schema: str) -> Batch:  # noqa: N802
-        return Batch(self.frame.mapInArrow(function, schema), self.before, self.after)
-
-    def collect(self) -> list[Any]:
-        self.before()
-        rows = self.frame.collect()
-        self.after()
-        return rows
-
-
-def attempt(place: Path, batch: Any, number: int = 3, began_ms: int = 100) -> None:
-    frame = batch.frame if isinstance(batch, Batch) else batch
-    publish(batch, None, str(place), label="batch", writer=QUERY[:8], mark=Mark(number, began_ms), schema=frame.schema)
+@pytest.fixture(params=["a folder", "an object store"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BatchPlace]:
+    if request.param == "a folder":
+        yield LocalPlace(tmp_path)
+        assert list((tmp_path / "_unfinished").iterdir()) == []
+    else:
+        made = StorePlace(request.getfixturevalue("object_store"), request.node.name)
+        yield made
+        assert [name for name in made.names() if name.startswith("_unfinished")] == []
 
 
 @pytest.fixture
@@ -57,111 +45,130 @@ def thousand(spark: SparkSession) -> DataFrame:
     return spark.range(1000)
 
 
-@pytest.fixture(autouse=True)
-def nothing_is_left(tmp_path: Path) -> Iterator[None]:
-    yield
-    assert list((tmp_path / "_unfinished").iterdir()) == []
+def attempt(place: BatchPlace, batch: Any, number: int = 3, began_ms: int = 100) -> None:
+    frame = batch.frame if isinstance(batch, HeardBatch) else batch
+    at = place.batches(frame.sparkSession)
+    at.publish(batch, None, label="batch", writer=QUERY[:8], mark=Mark(number, began_ms), schema=frame.schema)
 
 
-def there(spark: SparkSession, place: Path) -> int:
-    return spark.read.parquet(str(place)).count()
+def there(place: BatchPlace) -> int:
+    """How many rows are there; none is there twice."""
+    found = [row["id"] for row in place.rows()]
+    assert len(found) == len(set(found))
+    return len(found)
 
 
-def test_an_attempt_that_begins_while_another_is_at_work_takes_nothing_from_it(
-    spark: SparkSession, tmp_path: Path, thousand: DataFrame
-) -> None:
+def test_an_attempt_that_begins_while_another_is_at_work_takes_nothing_from_it(place: BatchPlace, thousand: DataFrame) -> None:
     begun, first_done = threading.Event(), threading.Event()
 
     def before() -> None:
         begun.set()
         assert first_done.wait(60)
 
-    second = threading.Thread(target=attempt, args=(tmp_path, Batch(thousand, before=before)))
+    second = threading.Thread(target=attempt, args=(place, HeardBatch(thousand, before=before)))
 
     def after() -> None:
         second.start()
         assert begun.wait(60)
 
-    attempt(tmp_path, Batch(thousand, after=after))
-    assert there(spark, tmp_path) == 1000
+    attempt(place, HeardBatch(thousand, after=after))
+    assert there(place) == 1000
     first_done.set()
     second.join(60)
-    assert there(spark, tmp_path) == 1000
-    assert [path.name for path in tmp_path.glob("batch=*")] == ["batch=00000003-1a2b3c4d"]
+    assert there(place) == 1000
+    assert {name.partition("/")[0] for name in place.names()} == {"batch=00000003-1a2b3c4d"}
 
 
+@pytest.mark.parametrize("began_ms", [100, 101], ids=["of one batch", "of two batches of a number"])
 def test_of_two_that_publish_at_the_same_time_one_counts(
-    spark: SparkSession, tmp_path: Path, thousand: DataFrame, monkeypatch: pytest.MonkeyPatch
+    place: BatchPlace, thousand: DataFrame, monkeypatch: pytest.MonkeyPatch, began_ms: int
 ) -> None:
+    """The second one comes when the first has seen that there is nothing."""
+    copied = BatchObjects._copy
+
     def slower(path: Any, target: Any, files: Any) -> bool:
         if path.getName() == "ready":
-            monkeypatch.setattr(parquet_folders, "moved", moved)
-            attempt(tmp_path, thousand)
+            monkeypatch.undo()
+            attempt(place, thousand, began_ms=began_ms)
         return moved(path, target, files)
 
+    def slower_copy(*given: Any) -> None:
+        monkeypatch.undo()
+        attempt(place, thousand, began_ms=began_ms)
+        copied(*given)
+
     monkeypatch.setattr(parquet_folders, "moved", slower)
-    attempt(tmp_path, thousand)
+    monkeypatch.setattr(BatchObjects, "_copy", slower_copy)
+    refused = pytest.raises(FkJoinError, match="is about to write another batch") if began_ms == 101 else nullcontext()
+    with refused:
+        attempt(place, thousand)
     assert parquet_folders.moved is moved, "the second one was there"
-    assert there(spark, tmp_path) == 1000
+    assert BatchObjects._copy is copied, "the second one was there"
+    assert there(place) == 1000
 
 
-def test_an_attempt_that_was_taken_for_dead_publishes_nothing(spark: SparkSession, tmp_path: Path, thousand: DataFrame) -> None:
-    """Its folder goes while it stands still: its files are not there, some of them, or all."""
+def test_an_attempt_that_was_taken_for_dead_publishes_nothing(
+    spark: SparkSession, place: BatchPlace, thousand: DataFrame
+) -> None:
+    """Its draft goes while it stands still: its files are not there, some of them, or all."""
 
     def clear() -> None:
-        clear_drafts(spark, str(tmp_path), QUERY)
+        place.batches(spark).clear_drafts(QUERY)
 
-    with pytest.raises((FkJoinError, PythonException), match=r"cannot be renamed|No such file"):
-        attempt(tmp_path, Batch(thousand, after=clear))
-    with pytest.raises(PythonException, match="No such file"):
-        attempt(tmp_path, Batch(thousand, before=clear))
-    assert list(tmp_path.glob("batch=*")) == []
-    attempt(tmp_path, thousand)
-    assert there(spark, tmp_path) == 1000
+    gone = r"cannot be renamed|No such file|another run of the query has deleted the draft of batch 3: does one still write"
+    with pytest.raises((FkJoinError, PythonException), match=gone):
+        attempt(place, HeardBatch(thousand, after=clear))
+    if isinstance(place, LocalPlace):
+        with pytest.raises(PythonException, match="No such file"):
+            attempt(place, HeardBatch(thousand, before=clear))
+    assert place.names() == []
+    attempt(place, thousand)
+    assert there(place) == 1000
 
 
 def test_a_driver_that_stood_still_while_the_sink_was_set_back_publishes_nothing(
-    spark: SparkSession, tmp_path: Path, thousand: DataFrame
+    place: BatchPlace, thousand: DataFrame
 ) -> None:
     """Its next batches would lie beside those of the query that goes on, under names of their own."""
 
     def set_back() -> None:
-        (tmp_path / ABOUT).write_text('{"set_backs": 1}')
+        place.put(ABOUT, b'{"set_backs": 1}')
 
     with pytest.raises(FkJoinError, match="was set back since this query began, and another query goes on with it"):
-        attempt(tmp_path, Batch(thousand, after=set_back))
+        attempt(place, HeardBatch(thousand, after=set_back))
     with pytest.raises(FkJoinError, match="was set back since this query began"):
-        attempt(tmp_path, thousand, number=4)
-    assert list(tmp_path.glob("batch=*")) == []
+        attempt(place, thousand, number=4)
+    assert place.names() == []
 
 
-def test_files_of_tasks_that_come_second_are_not_published(spark: SparkSession, tmp_path: Path, thousand: DataFrame) -> None:
+def test_files_of_tasks_that_come_second_are_not_published(spark: SparkSession, place: BatchPlace, thousand: DataFrame) -> None:
     def late() -> None:
-        (draft,) = (tmp_path / "_unfinished").iterdir()
-        (draft / "part-late.parquet").write_bytes(next(draft.glob("part-*")).read_bytes())
+        (draft,) = {name.rpartition("/")[0] for name in place.names()}
+        place.put(f"{draft}/part-0a.parquet", b"torn")
 
-    attempt(tmp_path, Batch(thousand, after=late))
-    assert there(spark, tmp_path) == 1000
+    attempt(place, HeardBatch(thousand, after=late))
+    assert there(place) == 1000
 
 
-def test_another_batch_of_a_number_that_is_there_is_refused(spark: SparkSession, tmp_path: Path, thousand: DataFrame) -> None:
-    attempt(tmp_path, thousand)
+def test_another_batch_of_a_number_that_is_there_is_refused(place: BatchPlace, thousand: DataFrame) -> None:
+    attempt(place, thousand)
     for frame in (thousand, thousand.limit(0)):
         with pytest.raises(
             FkJoinError, match="has batch 3 of the query already, which is about to write another batch of that"
         ):
-            attempt(tmp_path, frame, began_ms=101)
-    attempt(tmp_path, thousand)
-    assert there(spark, tmp_path) == 1000
+            attempt(place, frame, began_ms=101)
+    attempt(place, thousand)
+    assert there(place) == 1000
 
 
-def test_drafts_of_other_queries_stay(spark: SparkSession, tmp_path: Path) -> None:
-    drafts = tmp_path / "_unfinished"
-    for name in ("batch=00000001-1a2b3c4d-0f", "batch=00000001-1a2b3c4d", "gone-1", "batch=00000001-5e6f7a8b-0f"):
-        (drafts / name / "ready").mkdir(parents=True)
-    clear_drafts(spark, str(tmp_path), QUERY)
-    assert [path.name for path in drafts.iterdir()] == ["batch=00000001-5e6f7a8b-0f"]
-    clear_drafts(spark, str(tmp_path), "5e6f7a8b")
+def test_drafts_of_other_queries_stay(spark: SparkSession, place: BatchPlace) -> None:
+    for name in ("batch=00000001-1a2b3c4d-0f", "batch=00000001-1a2b3c4d", "batch=00000001-5e6f7a8b-0f"):
+        place.put(f"_unfinished/{name}/part-0.parquet", b"torn")
+    if isinstance(place, LocalPlace):
+        place.put("_unfinished/gone-1/part-0.parquet", b"torn")
+    place.batches(spark).clear_drafts(QUERY)
+    assert place.names() == ["_unfinished/batch=00000001-5e6f7a8b-0f/part-0.parquet"]
+    place.batches(spark).clear_drafts("5e6f7a8b")
 
 
 @pytest.mark.parametrize("here", [True, False], ids=["as a local folder", "by Hadoop, as on HDFS"])
@@ -170,7 +177,6 @@ def test_a_folder_is_moved_to_no_name_that_is_taken(
 ) -> None:
     if not here:
         monkeypatch.setattr(of_spark, "local_path", lambda path, files: None)
-    (tmp_path / "_unfinished").mkdir()
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text(name)

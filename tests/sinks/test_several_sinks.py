@@ -130,7 +130,7 @@ def test_what_cannot_be_is_said_before_anything_runs(spark: SparkSession, tmp_pa
         ((), r"sinks: name one at least"),
         ((out, Parquet(tmp_path / "out")), r"sinks: parquet .*out is there twice"),
         ((out, str(tmp_path)), r"sinks: a str is none; give sinks of fkjoin\.sinks"),
-        ((out, Parquet("s3a://bucket/out")), r"path: on s3a: folders cannot be renamed"),
+        ((out, Parquet("ftp://host/out")), r"path: on ftp: exactly-once needs folders that are renamed at once"),
     ):
         with pytest.raises(TopologyError, match=says):
             table.to(*sinks, checkpoint=checkpoint, trigger=NOW)  # type: ignore[arg-type]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -17,8 +16,8 @@ from fkjoin.spark.schemas import spark_schema
 
 
 class ParquetTable(TableSink):
-    def __init__(self, spark: SparkSession, path: Path) -> None:
-        self.spark, self.sink = spark, Parquet(path)
+    def __init__(self, spark: SparkSession, sink: Parquet) -> None:
+        self.spark, self.sink = spark, sink
         self.write: Write | None = None
 
     @property
@@ -58,12 +57,11 @@ class ParquetTable(TableSink):
         return list(zip(self.schema.names, self.schema.types, strict=True))
 
 
-def table_in(folder: Path, key: str) -> list[dict[str, Any]]:
-    """The rows that the changes in the folder lead to."""
+def rows_of(changes: Iterable[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+    """The rows that changes lead to."""
     rows: dict[Any, dict[str, Any]] = {}
-    for batch in sorted(folder.glob("batch=*")):
-        for row in [row for file in batch.glob("*.parquet") for row in pq.ParquetFile(file).read().to_pylist()]:
-            rows.pop(row[key], None)
-            if row.pop("_operation") != "delete":
-                rows[row[key]] = row
+    for row in changes:
+        rows.pop(row[key], None)
+        if row.pop("_operation") != "delete":
+            rows[row[key]] = row
     return list(rows.values())

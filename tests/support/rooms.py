@@ -41,7 +41,7 @@ FACE = [
         "inspection",
         "join",
     ),
-    *("operators", "outputs", "row_operators", "sources", "table", "table_outputs"),
+    *("operators", "outputs", "row_operators", "sources", "table", "table_outputs", "table_sources"),
 ]
 
 PURE = ("codec", "folds", "stages", "plan")

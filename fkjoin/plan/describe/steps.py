@@ -144,6 +144,7 @@ def _operator(node: Node) -> Step:
             "deleted": node.deleted or "never",
             "timestamp": node.timestamp or "none",
             "columns": ", ".join(node.columns),
+            **({} if node.snapshot is None else {"snapshot": node.snapshot}),
         }
         return Step("source", node.name, "", (), tuple(facts.items()), ())
     if isinstance(node, Events):

@@ -218,6 +218,16 @@ def materialized_source(of: Sources) -> Table:
 
 
 @topology()
+def join_of_a_table_that_begins_with_a_snapshot(of: Sources) -> Table:
+    place = of.folder / "customers-snapshot"
+    place.mkdir(exist_ok=True)
+    texts = {name: ["x"] for name in ("customer_id", "name", "region", "op")}
+    pq.write_table(pa.table(texts), place / "1.parquet")
+    begun = of.customers.with_snapshot(place)
+    return fk_join(of.orders, begun.filter("name is not null"), "customer_id", name="begun")
+
+
+@topology()
 def views_around_a_materialized_one(of: Sources) -> Table:
     large = of.orders.filter("amount > 1", name="large").materialize("large-orders")
     return large.map_values(["shop", "amount"], name="brief").filter("shop is not null", name="sold")

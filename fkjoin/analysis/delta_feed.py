@@ -1,0 +1,162 @@
+"""A Delta table as a table's node and frame: its rows as they are, then the changes that its commits record.
+
+Delta's connector for Spark reads both as one stream, the change data feed.  An update is two rows, the row before and the row
+after.  The row before counts as a delete, since the key may be another one in the row after.  In a commit a delete is older
+than a row that is put, so the order in which Spark reads them does not matter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from fkjoin.analysis.planned import Planned
+from fkjoin.analysis.sources import read_stream
+from fkjoin.errors import SessionError, TopologyError, first_line
+from fkjoin.plan.nodes import Source
+from fkjoin.sessions.access import is_connect
+from fkjoin.sessions.settings import prepare
+from fkjoin.spark.dead_letters import OnError
+from fkjoin.spark.names import named, quoted
+from fkjoin.spark.schemas import Expression, Expressions, nullable, struct_type
+
+FEED = "_change_type", "_commit_version", "_commit_timestamp"
+"""Columns of the feed beside the table's own."""
+
+DELETES = "delete", "update_preimage"
+PUTS = "insert", "update_postimage"
+"""Types of changes."""
+
+PROPERTY = "delta.enableChangeDataFeed"
+
+_EXTENSIONS, _CATALOG = "spark.sql.extensions", "spark.sql.catalog.spark_catalog"
+SETTINGS = {
+    _EXTENSIONS: "io.delta.sql.DeltaSparkSessionExtension",
+    _CATALOG: "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+"""Settings that Delta's connector asks for."""
+
+_LACKING = {
+    "DATA_SOURCE_NOT_FOUND": "is not on the class path",
+    "DELTA_CONFIGURE_SPARK_SESSION_WITH_EXTENSION_AND_CATALOG": "is not set up",
+}
+"""Conditions of Spark's errors, and what the session lacks."""
+
+_IS_DELETE = f"_change_type in ('{DELETES[0]}', '{DELETES[1]}')"
+_ORDER = "_commit_version", f"cast(not {_IS_DELETE} as int)"
+_OWN = {"readchangefeed", "readchangedata", "startingversion", "startingtimestamp"}
+"""Options, in lower case, by which a stream is another one than the rows and then their changes."""
+
+
+def read_delta(
+    spark: SparkSession,
+    path: str,
+    key: Expressions,
+    *,
+    timestamp: Expression | None,
+    name: str | None,
+    on_error: OnError,
+    schema: StructType | str | None,
+    options: Mapping[str, Any] | None,
+) -> tuple[Planned, StructType]:
+    """Make the table of a Delta table, see ``Table.from_delta``; return also the columns that it has."""
+    prepare(spark)
+    for option in options or {}:
+        if option.lower() in _OWN:
+            raise TopologyError(
+                f"options: {option} is from_delta's own, which reads all rows and then their changes: leave it out; or read "
+                "the stream yourself, and give it to Table.from_stream"
+            )
+    place = path.rstrip("/")
+    feed = _feed(spark, place, options or {})
+    _require_changes(spark, place)
+    there = StructType([field for field in feed.schema if field.name not in FEED])
+    columns = there if schema is None else _chosen(place, there, struct_type(schema, "from_delta"))
+    about: Any = {"timestamp": timestamp, "name": name or place.rpartition("/")[2], "on_error": on_error}
+    table = of_feed(feed.select(*map(quoted, (*columns.names, *FEED))), place, key, **about)
+    return table, columns
+
+
+def of_feed(
+    feed: DataFrame, place: str, key: Expressions, *, timestamp: Expression | None, name: str, on_error: OnError
+) -> Planned:
+    """Make the table of a change data feed, which is a stream of rows with ``FEED``; ``place``: of the Delta table."""
+    about: Any = {"deleted": _IS_DELETE, "timestamp": FEED[2] if timestamp is None else timestamp}
+    table = read_stream(feed, key, _ORDER, **about, name=name, log=None, on_error=on_error, beside=FEED)
+    assert isinstance(table.node, Source)
+    shown = replace(table.node, version=(FEED[1], FEED[0]), origin=f"Delta table {place}")
+    return replace(table, node=shown, bound=replace(table.bound, files=place))
+
+
+def columns_of(spark: SparkSession, path: str) -> StructType:
+    """The columns that the Delta table has."""
+    return StructType([field for field in _feed(spark, path.rstrip("/"), {}).schema if field.name not in FEED])
+
+
+def _feed(spark: SparkSession, place: str, options: Mapping[str, Any]) -> DataFrame:
+    """Read the table's rows and then its changes as a stream; ``SessionError`` where the session cannot."""
+    with _with_connector(spark, place):
+        feed = spark.readStream.format("delta").options(**{**options, "readChangeFeed": True}).load(place)
+        feed.schema  # noqa: B018  (a client of Spark Connect asks its server now)
+    return feed
+
+
+@contextlib.contextmanager
+def _with_connector(spark: SparkSession, place: str) -> Iterator[None]:
+    """Raise ``SessionError`` for what a session without a connector says, or with that of another Spark."""
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        said = str(error.java_exception.toString()) if isinstance(error, Py4JJavaError) else str(error)
+        why = next((why for condition, why in _LACKING.items() if condition in said), None)
+        if why is None and isinstance(error, AnalysisException):
+            raise TopologyError(f"path: {place} cannot be read as a Delta table: {first_line(error)}") from error
+        raise _without_connector(spark, why or f"does not work ({said.strip().splitlines()[0]})") from error
+
+
+def _without_connector(spark: SparkSession, why: str) -> SessionError:
+    line = ".".join(spark.version.split(".")[:2])
+    what = "server" if is_connect(spark) else "session"
+    return SessionError(
+        f"from_delta: Delta's connector for Spark {line} {why}; start the {what} with the settings "
+        f"spark.jars.packages = io.delta:delta-spark_{line}_2.13:RELEASE, of a release that is there, {_EXTENSIONS} = "
+        f"{SETTINGS[_EXTENSIONS]} and {_CATALOG} = {SETTINGS[_CATALOG]}"
+    )
+
+
+def _require_changes(spark: SparkSession, place: str) -> None:
+    """``TopologyError`` if the table does not record its changes; a client of Spark Connect cannot ask."""
+    if is_connect(spark):
+        return
+    jvm: Any = spark._jvm
+    with _with_connector(spark, place):
+        detail = jvm.io.delta.tables.DeltaTable.forPath(spark._jsparkSession, place).detail()
+        (properties,) = DataFrame(detail, spark).select("properties").collect()[0]
+    if properties.get(PROPERTY, "").lower() != "true":
+        raise TopologyError(
+            f"path: Delta table {place} does not record its changes: set its property {PROPERTY} to true, as in ALTER TABLE "
+            f"delta.`{place}` SET TBLPROPERTIES ({PROPERTY} = true)"
+        )
+
+
+def _chosen(place: str, there: StructType, wanted: StructType) -> StructType:
+    """Choose the wanted columns of those that the table has; ``TopologyError`` for one of another type, or none."""
+    kinds = {field.name: field.dataType for field in there}
+    for field in wanted:
+        if named(field.name, there.names) is None:
+            raise TopologyError(
+                f"schema: Delta table {place} has no column {field.name!r}; name some of {', '.join(there.names)}"
+            )
+        if nullable(kinds[field.name]) != nullable(field.dataType):
+            raise TopologyError(
+                f"schema: column {field.name} is {field.dataType.simpleString()}, and {kinds[field.name].simpleString()} in "
+                f"Delta table {place}; give it that type"
+            )
+    return wanted

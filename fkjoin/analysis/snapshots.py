@@ -1,0 +1,184 @@
+"""A snapshot of a table in front of its changes: a folder of rows that are older than every change of their keys.
+
+*Law*: if the changes begin at the snapshot's moment, or before it, and none of them is missing, the table ends as the last
+change of each key says, and as the snapshot says where a key has none.  The order in which rows and changes come does not
+matter, as long as tombstone markers last.  Changes from before the snapshot do no harm: the last one of a key leaves the row
+that the snapshot has, or deletes a row that the snapshot does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
+
+from fkjoin.analysis.planned import Planned, SourceBound
+from fkjoin.analysis.sources import read_stream
+from fkjoin.analysis.views import CompleteBound, completed
+from fkjoin.checkpoint.files import hadoop
+from fkjoin.codec import versions
+from fkjoin.errors import ColumnTypeError, TopologyError
+from fkjoin.files.source import open_files
+from fkjoin.plan.nodes import Source
+from fkjoin.spark.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
+from fkjoin.spark.names import POSITION, quoted
+from fkjoin.spark.schemas import nullable
+from fkjoin.stages.complete import UNAVAILABLE
+
+_PARTITION = versions.PLACE[1]
+_OF_RECORDS = {
+    UNAVAILABLE: None,
+    POSITION: None,
+    "headers": "array<struct<key:string,value:binary>>",
+}
+"""Columns of a topic's rows that records have besides their values, and their types where values may have such a column."""
+
+_TABLES = {"_delta_log": "Delta", "metadata": "Iceberg"}
+"""Folders by which tables of other formats are known, and the names of these."""
+
+
+def with_snapshot(table: Planned, path: Any, options: Mapping[str, Any] | None) -> Planned:
+    """See ``Table.with_snapshot``; ``options``: of Spark's file source.  Raises ``TopologyError``."""
+    if isinstance(table.bound, CompleteBound):
+        return replace(completed(_begun(table.inputs[0], path, options)), bound=table.bound)
+    return _begun(table, path, options)
+
+
+def _begun(source: Planned, path: Any, options: Mapping[str, Any] | None) -> Planned:
+    """The source, with the rows of the snapshot."""
+    place = _place(path)
+    bound, node = _source(source)
+    wanted = StructType([field for field in _columns(source) if node.topic is None or not _is_of_records(field)])
+    _require_columns(source, place, wanted)
+    files = open_files(source.spark, place, source.key, schema=wanted, format="parquet", options=options)
+    read = read_stream(
+        files.frame,
+        list(source.key),
+        F.lit(versions.OLDEST),
+        deleted=None,
+        timestamp=None,
+        name=source.name,
+        log=None,
+        on_error=source.on_error,
+    )
+    rows = _as_in(bound.frame, read.bound.frame, _identity(source, node))
+    both = replace(
+        bound,
+        frame=bound.frame.unionAll(rows),
+        dead=(*bound.dead, *read.bound.dead),
+        undecoded=None if bound.undecoded is None else bound.undecoded._replace(snapshot=rows),
+        files=(*bound.files, place),
+    )
+    return replace(source, node=replace(node, snapshot=place), bound=both)
+
+
+def _place(path: Any) -> str:
+    if isinstance(path, DataFrame):
+        raise TopologyError(
+            'path: a query reads a snapshot from files, and this is a DataFrame; write it with df.write.parquet("…"), and give '
+            "that folder"
+        )
+    if not isinstance(path, str | Path):
+        raise TopologyError(f"path: the folder of the snapshot's Parquet files is needed, this is a {type(path).__name__}")
+    return str(path).rstrip("/")
+
+
+def _source(table: Planned) -> tuple[SourceBound, Source]:
+    """The source of the table, and its node; ``TopologyError`` if it is none that can have a snapshot."""
+    bound, node = table.bound, table.node
+    if not isinstance(bound, SourceBound) or not isinstance(node, Source):
+        raise TopologyError(
+            f"with_snapshot: {table.name} is made by an operator; call it on a table that is read, such as Table.from_kafka "
+            "makes, and apply operators after that"
+        )
+    if node.snapshot is not None:
+        raise TopologyError(f"with_snapshot: {table.name} has the snapshot {node.snapshot}; put all its files into one folder")
+    if not isinstance(bound.frame.schema[VERSION].dataType, StructType):
+        raise TopologyError(
+            f"with_snapshot: {table.name} has roots=, and another job's rows carry their own order; give the snapshot to the "
+            "tables of that job"
+        )
+    return bound, node
+
+
+def _columns(table: Planned) -> list[StructField]:
+    """The columns of rows, and those of the key that rows lack."""
+    row = table.row_type
+    return [*_nullable(row), *(one for one in _nullable(table.key_type) if one.name not in row.names)]
+
+
+def _nullable(kind: StructType) -> list[StructField]:
+    return [StructField(field.name, nullable(field.dataType)) for field in kind]
+
+
+def _is_of_records(field: StructField) -> bool:
+    return field.name in _OF_RECORDS and _OF_RECORDS[field.name] in (None, field.dataType.simpleString())
+
+
+def _require_columns(table: Planned, place: str, wanted: StructType) -> None:
+    """``TopologyError`` if the files lack a column of the table, have it in another type, or are no plain Parquet files."""
+    spark = table.spark
+    there = {field.name.lower(): nullable(field.dataType) for field in _there(spark, place)}
+    for field in wanted:
+        kind = field.dataType.simpleString()
+        known = f"snapshot {place}: {table.name} has the column {field.name} {kind}"
+        found = there.get(field.name.lower())
+        if found is None:
+            raise TopologyError(
+                f"{known}, and the files have none of that name; write them with all columns of the table, if need be with "
+                f"cast(null as {kind}) as {field.name}"
+            )
+        if found != field.dataType:
+            raise ColumnTypeError(
+                f"{known}, and it is {found.simpleString()} in the files; write them with cast({field.name} as {kind})"
+            )
+
+
+def _there(spark: SparkSession, place: str) -> StructType:
+    """The columns of the files."""
+    for folder, kind in _TABLES.items():
+        at, files = hadoop(spark, f"{place}/{folder}")
+        if files.exists(at):
+            raise TopologyError(
+                f"path: {place} is a table of {kind}, whose folder has files of older versions, too; read it with "
+                'spark.read.format("…"), write its rows with df.write.parquet("…"), and give that folder'
+            )
+    try:
+        return spark.read.parquet(place).schema
+    except Exception as error:  # Spark raises several kinds
+        raise TopologyError(
+            f"path: {place} has no Parquet files that can be read; write the snapshot first, with df.write.parquet(…) "
+            f"({str(error).splitlines()[0]})"
+        ) from error
+
+
+def _identity(table: Planned, node: Source) -> bytes:
+    """The identity that the source's versions have."""
+    if node.topic is None:
+        return versions.identity(node.log or node.name)
+    if node.start_over is not None:
+        return node.start_over.identity
+    return versions.topic_identity(node.topic, None if table.connection is None else table.connection.topic_id)
+
+
+def _as_in(frame: DataFrame, rows: DataFrame, identity: bytes) -> DataFrame:
+    """The rows of the snapshot with the columns of a source's frame, and versions that are older than all of the source's."""
+
+    def column(name: str, kind: Any) -> Column:
+        if name == VERSION:
+            numbers = [F.lit(0 if one == _PARTITION else versions.OLDEST).cast("bigint").alias(one) for one in kind.names]
+            return F.struct(*numbers)
+        if name in (KEY, ROW):
+            there = rows.schema[ROW].dataType.names  # type: ignore[attr-defined]  # a struct
+            read = {one: F.col(quoted(ROW, one)) for one in there}
+            fields = [read.get(one.name, F.lit(None)).cast(nullable(one.dataType)).alias(one.name) for one in kind]
+            return F.when(F.col(PROBLEM).isNull(), F.struct(*fields))
+        own = {DELETED: F.lit(False), SOURCE: F.lit(bytearray(identity)), TS: F.lit(None), PROBLEM: F.col(PROBLEM)}
+        return own.get(name, F.lit(None)).cast(kind)
+
+    return rows.select(*(column(field.name, field.dataType).alias(field.name) for field in frame.schema))

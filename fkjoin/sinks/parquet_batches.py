@@ -1,0 +1,162 @@
+"""Batches of Parquet files at a place: what a place of any kind does, and what the folders of batches are called."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from fkjoin.analysis.written import LABELS, set_backs
+from fkjoin.checkpoint.batch_log import Mark
+from fkjoin.checkpoint.files import begun, hadoop, query_id
+from fkjoin.errors import FkJoinError, TopologyError
+from fkjoin.spark import object_store
+from fkjoin.spark.parquet import ChangesOf
+
+FOLDER = re.compile(r"\w+=([0-9]+)-([0-9a-f]{8})(\.[0-9]+)?")
+"""Name of a batch's folder: its number, the beginning of the query's id, and how often batches were set aside."""
+
+_RENAMING = ("file", "hdfs")
+"""Schemes of file systems that rename a folder at once or not at all."""
+
+
+class BatchFiles(Protocol):
+    """The batches of Parquet files at a place; a batch is in a folder of its own there."""
+
+    @property
+    def place(self) -> str:
+        """The place in full."""
+        ...
+
+    def check(self) -> None:
+        """Raise ``FkJoinError`` if the place cannot be written to; nothing is made."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """The facts that are noted at the place; none at a new one."""
+        ...
+
+    def note(self, facts: bytes) -> None:
+        """Note facts in place of those that are there, in one step."""
+        ...
+
+    def folders(self) -> list[str]:
+        """The names of the folders of batches that are whole, whatever wrote them."""
+        ...
+
+    def mark(self, folder: str) -> Mark | None:
+        """The batch that a folder has; None if there is no such folder."""
+        ...
+
+    def publish(
+        self, batch: DataFrame, changes: ChangesOf | None, *, label: str, writer: str, mark: Mark, schema: StructType
+    ) -> None:
+        """Write the batch, or the ``changes`` that are packed in it, into a folder of its own, unless that is there already.
+
+        ``label``, ``writer``: what folders are called; ``schema``: of what is written.  ``FkJoinError`` when the folder that
+        is there is of another batch, and when batches were set aside since the query began: a driver that stood still
+        meanwhile would publish what comes after them, beside the query that goes on.
+        """
+        ...
+
+    def clear_drafts(self, query: str) -> None:
+        """Delete what attempts of the query have left unfinished.  One that is alive after all publishes nothing."""
+        ...
+
+    def set_aside(self, folders: Sequence[str]) -> None:
+        """Move folders of batches to where no reader looks, the newest first, so that an end in between leaves no gap."""
+        ...
+
+
+def place_of(spark: SparkSession, path: str) -> str:
+    """The path in full; ``TopologyError`` unless it is in an object store, or on a file system that renames folders at once."""
+    _require_scheme(path)
+    if object_store.is_store(path):
+        return path.rstrip("/")
+    home, files = hadoop(spark, path)
+    place = str(files.makeQualified(home))
+    _require_scheme(place)
+    return place
+
+
+def _require_scheme(place: str) -> None:
+    scheme = urlsplit(place).scheme or _RENAMING[0]
+    if scheme not in _RENAMING and not object_store.is_store(place):
+        raise TopologyError(
+            f"path: on {scheme}: exactly-once needs folders that are renamed at once, or objects that are copied at once: "
+            f"{', '.join((*_RENAMING, *object_store.SCHEMES))}; else write "
+            'changes.writeStream.format("parquet"), whose files have a log of their own'
+        )
+
+
+def require_not_read(spark: SparkSession, place: str, read: Iterable[str]) -> None:
+    """``TopologyError`` if a query that writes to ``place`` reads files there, among them its own: ``read`` has their paths."""
+    at = PurePosixPath(object_store.by_one_name(place))
+    for path in read:
+        home, files = hadoop(spark, path)
+        pattern = str(PurePosixPath(object_store.by_one_name(str(files.makeQualified(home)))))
+        if any(fnmatchcase(str(one), pattern) for one in (at, *at.parents)):
+            raise TopologyError(
+                f"path: the table is read from {path}, and would read what it writes to {place}: write to a folder that is "
+                "none of those and in none of those that it reads"
+            )
+
+
+def name_of(label: str, mark: Mark, writer: str) -> str:
+    """Name the folder of a batch."""
+    return f"{label}={mark.number:08}-{writer}"
+
+
+def number_of(folder: str) -> int:
+    """The number of the batch that a folder is of."""
+    return int(folder.partition("=")[2].partition("-")[0])
+
+
+def writer_of(query: str, set_backs: int) -> str:
+    """Return the ending of a query's folders of batches, by which a reader of batches that were set aside notices others."""
+    return f"{query[:8]}.{set_backs}" if set_backs else query[:8]
+
+
+def require_writer(place: str, writer: str, facts: Mapping[str, Any]) -> None:
+    """``FkJoinError`` if batches were set aside since a query began to write folders of that ending."""
+    if writer != writer_of(writer, set_backs(facts)):
+        raise FkJoinError(f"parquet {place} was set back since this query began, and another query goes on with it")
+
+
+def of_query(folders: Collection[str], query: str) -> list[str]:
+    """The folders of the query's batches, the oldest first."""
+    matches = ((FOLDER.fullmatch(name), name) for name in folders)
+    return [name for _, name in sorted((int(match[1]), name) for match, name in matches if match and match[2] == query[:8])]
+
+
+def require_alone(spark: SparkSession, at: BatchFiles, checkpoint: str) -> None:
+    """``TopologyError`` if the place has batches, and none of the checkpoint's query: nothing would say which are newer."""
+    matches = (FOLDER.fullmatch(name) for name in at.folders())
+    writers = sorted({match[2] for match in matches if match is not None})
+    if writers and (not begun(spark, checkpoint) or query_id(spark, checkpoint)[:8] not in writers):
+        raise TopologyError(
+            f"path: {at.place} has batches of another query ({', '.join(writers)}), and none of that of checkpoint "
+            f"{checkpoint}: nothing says which of them are newer. Give each checkpoint of to_parquet a path of its own"
+        )
+
+
+def label_for(at: BatchFiles, columns: Collection[str]) -> str:
+    """Choose a name for the folders of batches that is none of the ``columns``; ``TopologyError`` if there is none."""
+    taken = {name.lower() for name in columns}
+    free = [label for label in LABELS if label not in taken]
+    if not free:
+        raise TopologyError(f"path: a table with the columns {' and '.join(LABELS)} leaves no name for folders; rename one")
+    other = next((name for name in at.folders() if name.split("=")[0] != free[0]), None)
+    if other is not None:
+        hidden = f", which hides the column {other.split('=')[0]!r}" if other.split("=")[0] in taken else ""
+        raise TopologyError(
+            f"path: {at.place} has the folder {other} already{hidden}, and those of this table are called {free[0]}=…: write "
+            "to another path, with a new checkpoint"
+        )
+    return free[0]

@@ -1,0 +1,217 @@
+"""Parquet files in an object store, one a batch: drafted, published by a copy, listed and set aside.
+
+A store puts, copies and deletes one object at once, and renames none.  So a batch is one object.  One task writes its draft,
+and the driver copies that to its name.  A draft that another run of the query has deleted cannot be copied, as a folder that
+is gone cannot be renamed.  The object's name has the time when the batch began: two attempts at a batch at the same time write
+one object, with the same rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import PurePosixPath
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from pyarrow.fs import FileSelector, FileSystem, FileType
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from fkjoin.analysis.written import ABOUT, LABELS, set_backs
+from fkjoin.checkpoint.batch_log import Mark, has_batch
+from fkjoin.errors import FkJoinError
+from fkjoin.sinks.parquet_batches import FOLDER, name_of, number_of, require_writer
+from fkjoin.sinks.retry import in_a_line, repeated, unreachable
+from fkjoin.spark.object_store import S3, opened
+from fkjoin.spark.parquet import SET_ASIDE, UNFINISHED, ChangesOf, PutFile, WriteFile
+
+LARGEST_COPY = 5 << 30
+"""Bytes of the largest object that S3 copies at once."""
+
+_REFUSED = re.compile(
+    r"ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|NO_SUCH_BUCKET|INVALID_CLIENT_TOKEN|UNRECOGNIZED_CLIENT"
+    r"|PERMISSION_DENIED|UNAUTHENTICATED|AuthenticationFailed|AuthorizationFailure|HTTP status 4(?!08|09|12|25|29)\d\d"
+)
+"""Answers of a store that no repetition mends: access refused, or no such bucket.  408, 409, 412, 425 and 429 pass."""
+_FILE = re.compile(r"part-([0-9a-f]{16})[0-9a-f]{8}\.parquet")
+"""Name of a batch's file: when it began, and how often batches were set aside before."""
+_UNKNOWN = 0
+"""Time of a batch of which the checkpoint does not know when it began."""
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class BatchObjects:
+    """Batches in an object store; see ``BatchFiles``."""
+
+    place: str
+    options: Mapping[str, str] = field(repr=False)
+    retry_s: float
+
+    def check(self) -> None:
+        self._through_outages(self._require_bucket)
+
+    def facts(self) -> dict[str, Any]:
+        return self._through_outages(self._facts)
+
+    def note(self, facts: bytes) -> None:
+        self._through_outages(lambda: self._put(ABOUT, facts))
+
+    def folders(self) -> list[str]:
+        return self._through_outages(lambda: sorted(self._batches()))
+
+    def mark(self, folder: str) -> Mark | None:
+        return self._through_outages(lambda: self._mark(folder))
+
+    def publish(
+        self, batch: DataFrame, changes: ChangesOf | None, *, label: str, writer: str, mark: Mark, schema: StructType
+    ) -> None:
+        """The rows go through one task.  A repetition writes them again, and Spark keeps them for it before that task."""
+        name = name_of(label, mark, writer)
+        draft = f"{UNFINISHED}/{name}-{uuid.uuid4().hex}"
+        put = PutFile(WriteFile(f"{self.place}/{draft}", changes, schema.json().encode(), self.options))
+        rows = batch.repartition(1).mapInArrow(put, "file string, error string")
+        try:
+            self._through_outages(lambda: self._attempt(rows, draft, name, writer, mark))
+        finally:
+            with contextlib.suppress(OSError):  # what is left goes with the query's next start
+                self._delete(draft)
+
+    def clear_drafts(self, query: str) -> None:
+        self._through_outages(lambda: self._clear(query, ""))
+
+    def set_aside(self, folders: Sequence[str]) -> None:
+        for folder in reversed(folders):
+            self._through_outages(partial(self._set_aside, folder))
+
+    @cached_property
+    def _opened(self) -> tuple[FileSystem, str]:
+        return opened(self.place, self.options)
+
+    def _require_bucket(self) -> None:
+        files, base = self._opened
+        bucket = base.partition("/")[0]
+        if files.get_file_info(bucket).type == FileType.NotFound:
+            raise OSError(f"NO_SUCH_BUCKET: there is no {bucket}")
+
+    def _attempt(self, rows: DataFrame, draft: str, name: str, writer: str, mark: Mark) -> None:
+        """Write the batch and publish it.
+
+        It deletes other drafts of the query before it looks for the batch, so that none is published between look and copy.
+        """
+        written = rows.collect()
+        if failed := [row.error for row in written if row.error is not None]:
+            raise OSError(failed[0])
+        facts = self._facts()
+        require_writer(self.place, writer, facts)
+        if written:
+            self._clear(writer, draft)
+        if has_batch(f"parquet {self.place}", self._mark(name), mark) or not written:
+            return
+        try:
+            self._copy(f"{draft}/{written[0].file}", f"{name}/{_file_of(mark, facts)}")
+        except FileNotFoundError:
+            if not has_batch(f"parquet {self.place}", self._mark(name), mark):
+                raise FkJoinError(
+                    f"parquet {self.place}: another run of the query has deleted the draft of batch {mark.number}: does one "
+                    "still write there? Start the query again"
+                ) from None
+
+    def _facts(self) -> dict[str, Any]:
+        files, base = self._opened
+        try:
+            with files.open_input_stream(f"{base}/{ABOUT}") as stream:
+                return dict(json.loads(stream.readall()))
+        except FileNotFoundError:
+            return {}
+
+    def _put(self, name: str, data: bytes) -> None:
+        files, base = self._opened
+        with files.open_output_stream(f"{base}/{name}") as stream:
+            stream.write(data)
+
+    def _files(self, folder: str = "") -> list[PurePosixPath]:
+        """The files in a folder, and in those in it, by their paths from there.
+
+        Folders are only what names of files say: some stores list those of a draft, some do not, and some keep empty ones.
+        """
+        files, base = self._opened
+        place = f"{base}/{folder}".rstrip("/")
+        found = files.get_file_info(FileSelector(place, allow_not_found=True, recursive=True))
+        return [PurePosixPath(info.path).relative_to(place) for info in found if info.type == FileType.File]
+
+    def _batches(self) -> set[str]:
+        folders = {path.parts[0] for path in self._files() if len(path.parts) == 2}
+        return {folder for folder in folders if folder.startswith(tuple(f"{label}=" for label in LABELS))}
+
+    def _mark(self, folder: str) -> Mark | None:
+        found = self._files(folder)
+        if not found:
+            return None
+        began_ms = max((int(match[1], 16) for path in found if (match := _FILE.fullmatch(str(path)))), default=_UNKNOWN)
+        return Mark(number_of(folder), None if began_ms == _UNKNOWN else began_ms)
+
+    def _clear(self, query: str, but: str) -> None:
+        for draft in {path.parts[0] for path in self._files(UNFINISHED)}:
+            match = FOLDER.match(draft)
+            if match is not None and match[2] == query[:8] and f"{UNFINISHED}/{draft}" != but:
+                self._delete(f"{UNFINISHED}/{draft}")
+
+    def _set_aside(self, folder: str) -> None:
+        aside = f"{SET_ASIDE}/{folder}-{uuid.uuid4().hex}"
+        for path in self._files(folder):
+            self._copy(f"{folder}/{path}", f"{aside}/{path}")
+        self._delete(folder)
+
+    def _delete(self, folder: str) -> None:
+        files, base = self._opened
+        with contextlib.suppress(FileNotFoundError):
+            files.delete_dir(f"{base}/{folder}")
+
+    def _copy(self, name: str, target: str) -> None:
+        """Copy an object; ``FileNotFoundError`` if it is not there, also if it goes before the store copies it."""
+        files, base = self._opened
+        info = files.get_file_info(f"{base}/{name}")
+        if info.type == FileType.NotFound:
+            raise FileNotFoundError(f"{name} is not there")
+        if urlsplit(self.place).scheme in S3 and info.size > LARGEST_COPY:
+            raise FkJoinError(
+                f"parquet {self.place}: the file of a batch has {info.size} bytes, and S3 copies {LARGEST_COPY} at once. Begin "
+                "with a new checkpoint, an empty path and smaller batches (maxOffsetsPerTrigger, maxFilesPerTrigger), or write "
+                "to Delta or Iceberg"
+            )
+        try:
+            files.copy_file(f"{base}/{name}", f"{base}/{target}")
+        except OSError as error:
+            if files.get_file_info(f"{base}/{name}").type == FileType.NotFound:
+                raise FileNotFoundError(f"{name} is not there") from error
+            raise
+
+    def _through_outages(self, work: Callable[[], _T]) -> _T:
+        """Return what the work returns, through outages; ``FkJoinError`` of what the store says otherwise."""
+        place = f"parquet {self.place}"
+        try:
+            return repeated(place, work, mends, self.retry_s, in_a_line)
+        except OSError as error:
+            if isinstance(error, ConnectionError):
+                raise
+            why = in_a_line(error)
+        raise unreachable(place, why)
+
+
+def mends(error: BaseException) -> bool:
+    """Tell whether the same work may succeed later, unchanged; a ``ConnectionError`` is one to the JVM."""
+    return isinstance(error, OSError) and not isinstance(error, ConnectionError) and not _REFUSED.search(str(error))
+
+
+def _file_of(mark: Mark, facts: Mapping[str, Any]) -> str:
+    """Name the file of a batch: the same for each attempt, and another one after a set-back."""
+    began_ms = _UNKNOWN if mark.began_ms is None else mark.began_ms
+    return f"part-{began_ms:016x}{set_backs(facts):08x}.parquet"

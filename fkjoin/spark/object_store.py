@@ -1,0 +1,86 @@
+"""Object stores that pyarrow reaches, where a file is put, copied or deleted at once and no folder is renamed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pyarrow import fs
+
+from fkjoin.errors import TopologyError
+
+S3 = ("s3", "s3a", "s3n")
+_GCS, _AZURE = ("gs", "gcs"), ("abfs", "abfss")
+SCHEMES = (*S3, *_GCS, *_AZURE)
+_SPARKS_NAMES = dict.fromkeys(S3, "s3") | {"gcs": "gs"}
+"""Schemes by which Spark reads a store and pyarrow does not."""
+_SECONDS = "_timeout"
+"""End of an option that is a number of seconds."""
+_TRUTHS = {"true": True, "false": False}
+
+
+def is_store(place: str) -> bool:
+    """Tell whether an address is that of an object store."""
+    return urlsplit(place).scheme in SCHEMES
+
+
+def by_one_name(place: str) -> str:
+    """The address with one name for a store that has several."""
+    scheme, colon, rest = place.partition(":")
+    return f"{_SPARKS_NAMES.get(scheme, scheme)}{colon}{rest}"
+
+
+def require_no_login(place: str) -> None:
+    """``TopologyError`` if an address has a password in it, which errors and logs would show."""
+    if urlsplit(place).password is not None:
+        raise TopologyError("path: the address has a secret in it: leave it out, and give it in options or in the environment")
+
+
+def opened(place: str, options: Mapping[str, str]) -> tuple[fs.FileSystem, str]:
+    """Open the store of a place; it, and the path in it.
+
+    ``options``: arguments of pyarrow's class for it.  ``OSError`` of what the store says, ``TopologyError`` of options.
+    """
+    scheme, _, there = place.partition("://")
+    bucket, slash, path = there.partition("/")
+    try:
+        files, base = _by_address(scheme, bucket) if not options else (_by_options(scheme, bucket, options), _base(bucket))
+    except (TypeError, ValueError, pa.ArrowNotImplementedError) as error:
+        why = str(error).removeprefix("__init__() ").rstrip(".")
+        raise TopologyError(
+            f"options: {scheme}://{bucket} cannot be opened: {why}. They are arguments of pyarrow.fs.{_class_of(scheme)}, as "
+            "texts"
+        ) from error
+    return files, f"{base}{slash}{path}".rstrip("/")
+
+
+def _by_address(scheme: str, bucket: str) -> tuple[fs.FileSystem, str]:
+    files, base = fs.FileSystem.from_uri(by_one_name(f"{scheme}://{bucket}"))
+    return files, base.rstrip("/")
+
+
+def _by_options(scheme: str, bucket: str, options: Mapping[str, str]) -> fs.FileSystem:
+    given: dict[str, Any] = {name: _value(name, text) for name, text in options.items()}
+    if scheme in S3 and not {"region", "endpoint_override"} & given.keys():
+        given["region"] = fs.resolve_s3_region(bucket)
+    if scheme in _AZURE:
+        given.setdefault("account_name", bucket.partition("@")[2].partition(".")[0])
+    make: Callable[..., fs.FileSystem] = getattr(fs, _class_of(scheme))
+    return make(**given)
+
+
+def _base(bucket: str) -> str:
+    """The bucket, or Azure's container before its account."""
+    return bucket.partition("@")[0]
+
+
+def _class_of(scheme: str) -> str:
+    return "S3FileSystem" if scheme in S3 else "GcsFileSystem" if scheme in _GCS else "AzureFileSystem"
+
+
+def _value(name: str, text: str) -> Any:
+    if name.endswith(_SECONDS):
+        return float(text)
+    return _TRUTHS.get(text.lower(), text)

@@ -1,0 +1,135 @@
+"""Tables that are kept as such, by fkjoin or in Delta, as sources; ``Table`` has these methods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from fkjoin.analysis.delta_feed import read_delta
+from fkjoin.analysis.written import read_written, schema_of
+from fkjoin.lowering.handle import Handle
+from fkjoin.lowering.recipes import Recipe
+from fkjoin.sessions.settings_of_call import settings_of_call
+from fkjoin.spark.dead_letters import OnError
+from fkjoin.spark.schemas import Expression, Expressions
+
+if TYPE_CHECKING:
+    from fkjoin.table import Table
+
+
+class TableSources(Handle):
+    """Each makes a table of one that is there; nothing runs."""
+
+    @classmethod
+    def from_fkjoin(
+        cls,
+        spark: SparkSession,
+        path: str | Path,
+        *,
+        key: Expressions | None = None,
+        name: str | None = None,
+        on_error: OnError = "dead-letter",
+        schema: StructType | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Table:
+        """Make the table that ``to_parquet`` has written, and goes on writing, to a folder: its rows, deletes and timestamps.
+
+        The newer change of a row is the one of the later batch; a source's changes are ordered by their own versions.  The
+        columns that results add, and the folders' name, are not part of the row.  A folder with batches of several
+        checkpoints is refused, since nothing orders them.
+
+        Parameters
+        ----------
+        spark : pyspark.sql.SparkSession
+            The session that reads the files.
+        path : str or pathlib.Path
+            The folder that ``to_parquet`` writes to.
+        key : str, Column, or list of them, optional
+            The key.  It is needed only where a release that did not note it wrote the files.
+        name, on_error
+            See ``from_files``.
+        schema : pyspark.sql.types.StructType, optional
+            The schema of the files, with all columns.  If left out, it is that of the newest batch, and a checkpoint keeps it.
+        options : mapping of str to value, optional
+            See ``from_files``.
+
+        Returns
+        -------
+        Table
+
+        Raises
+        ------
+        TopologyError
+            If an argument is wrong, the folder is refused, or no batch is there yet.
+
+        Examples
+        --------
+        >>> joined = Table.from_fkjoin(spark, "lake/joined")
+        """
+        found = schema_of(spark, str(path)) if schema is None else schema
+        about: dict[str, Any] = {"key": key, "name": name, "on_error": on_error, "schema": schema, "options": options}
+        learned, folder = found if schema is None else None, str(path).rstrip("/")
+        recipe = Recipe(cls.from_fkjoin, (spark, path), about, learned, folder=folder)
+        return cls._of(
+            read_written(spark, str(path), key, name=name, on_error=on_error, schema=found, options=options)
+        )._with_recipe(recipe)
+
+    @classmethod
+    def from_delta(
+        cls,
+        spark: SparkSession,
+        path: str | Path,
+        *,
+        key: Expressions,
+        timestamp: Expression | None = None,
+        name: str | None = None,
+        on_error: OnError = "dead-letter",
+        schema: StructType | str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Table:
+        """Make a table from a Delta table: its rows at the first start, then its change data feed.
+
+        The later commit is newer; in a commit a row that is put is newer than a delete.
+
+        Parameters
+        ----------
+        spark : pyspark.sql.SparkSession
+            A session with Delta's connector for its Spark, and the two settings that it asks for.
+        path : str or pathlib.Path
+            The folder of the Delta table, which records its changes: its property ``delta.enableChangeDataFeed`` is true.
+        key : str, Column, or list of them
+            The columns of which no two rows of the Delta table have the same values.
+        timestamp : str or Column, optional
+            A timestamp or bigint column that results carry on in place of the commit's time.
+        name, on_error
+            See ``from_stream``; without a name it is that of the folder.
+        schema : pyspark.sql.types.StructType or str, optional
+            The columns to read.  If left out, they are those that the Delta table has, and a checkpoint keeps them.
+        options : mapping of str to value, optional
+            Options of Delta's source, such as ``maxFilesPerTrigger``.
+
+        Returns
+        -------
+        Table
+
+        Raises
+        ------
+        SessionError
+            If the session has no connector that works.
+        TopologyError
+            If an argument is wrong, or the Delta table is not there or does not record its changes.
+
+        Examples
+        --------
+        >>> orders = Table.from_delta(spark, "lake/orders", key="order_id")
+        """
+        about: dict[str, Any] = {"key": key, "timestamp": timestamp, "name": name, "on_error": on_error}
+        with settings_of_call() as settings:
+            table, columns = read_delta(spark, str(path), schema=schema, options=options, **about)
+        learned = columns if schema is None else None
+        named = {**about, "schema": schema, "options": options}
+        return cls._of(table)._with_recipe(Recipe(cls.from_delta, (spark, path), named, learned, settings=settings))

@@ -1,0 +1,229 @@
+"""Delta tables that are read: what Delta's connector gives is the table, through every kind of commit; and what is refused.
+
+A Spark without a connector runs what needs none.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
+
+from fkjoin import QueryError, SessionError, Table, TopologyError, fk_join
+from fkjoin.analysis.delta_feed import FEED, PROPERTY, of_feed
+from fkjoin.errors import FkJoinError
+from fkjoin.jobs.job import Job
+from fkjoin.jobs.job_file import read_job
+from tests.support.delta_connector import has_connector
+from tests.support.queries import run, table_of, write_lines
+from tests.support.sessions import small
+
+pytestmark = pytest.mark.spark
+
+RECORDED = {PROPERTY: "true"}
+NOW: Any = {"trigger": "available-now"}
+Rows = dict[str, dict[str, Any]]
+
+
+@pytest.fixture(autouse=True)
+def settings(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+
+
+@pytest.fixture
+def connector(spark: SparkSession) -> None:
+    if not has_connector():
+        pytest.skip("this session has no connector of Delta's")
+
+
+def orders(*rows: tuple[str, str | None, float | None]) -> pa.Table:
+    return pa.Table.from_pylist(
+        [{"order_id": key, "customer_id": customer, "amount": amount} for key, customer, amount in rows],
+        schema=pa.schema([("order_id", pa.string()), ("customer_id", pa.string()), ("amount", pa.float64())]),
+    )
+
+
+def customers(*rows: tuple[str, str]) -> pa.Table:
+    return pa.table({"customer_id": [key for key, _ in rows], "name": [name for _, name in rows]})
+
+
+def joined_of(folder: Path) -> Rows:
+    """The join of both tables as they are."""
+    names = {row["customer_id"]: row["name"] for row in DeltaTable(folder / "customers").to_pyarrow_table().to_pylist()}
+    found = DeltaTable(folder / "orders").to_pyarrow_table().to_pylist()
+    return {row["order_id"]: {"amount": row["amount"], "name": names.get(row["customer_id"])} for row in found}
+
+
+def written(folder: Path) -> Rows:
+    rows = DeltaTable(folder / "joined").to_pyarrow_table().to_pylist()
+    return {row["order_id"]: {name: row[name] for name in ("amount", "name")} for row in rows}
+
+
+def test_each_type_of_change_is_what_it_does_to_the_table(spark: SparkSession, tmp_path: Path) -> None:
+    """A feed in files has what Delta's stream has, on every Spark."""
+    feed = [
+        ("insert", 1, "a", 1),
+        ("insert", 1, "b", 1),
+        ("insert", 1, "c", 1),
+        ("update_postimage", 2, "a", 2),
+        ("update_preimage", 2, "a", 1),  # Delta orders nothing in a commit
+        ("update_postimage", 2, "d", 1),
+        ("update_preimage", 2, "b", 1),
+        ("insert", 3, "c", 3),
+        ("delete", 3, "c", 1),
+        ("delete", 4, "d", 1),
+    ]
+    at = "2026-01-02T03:04:05Z"
+    lines = [dict(zip((*FEED, "id", "n"), (kind, commit, at, key, n), strict=True)) for kind, commit, key, n in feed]
+    write_lines(tmp_path / "feed", "0", lines[:4])
+    write_lines(tmp_path / "feed", "1", lines[4:])
+    schema = "_change_type string, _commit_version bigint, _commit_timestamp timestamp, id string, n bigint"
+    stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(str(tmp_path / "feed"))
+    table = Table._of(of_feed(stream, "lake/t", "id", timestamp=None, name="t", on_error="fail"))
+    assert table.columns == ["id", "n"]
+    assert "Delta table lake/t" in table.describe()
+    assert "_commit_version, _change_type" in table.describe()
+    found = table_of(run(table.materialize("kept").changes, tmp_path / "ck").rows, "id")
+    assert {key: row.n for (key,), row in found.items()} == {"a": 2, "c": 3}
+    assert {row["_timestamp"].isoformat() for row in found.values()} == {"2026-01-02T03:04:05"}
+
+
+def test_a_session_without_the_connector_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
+    if has_connector():
+        pytest.skip("this session has Delta's connector")
+    line = ".".join(spark.version.split(".")[:2])
+    says = f"from_delta: Delta's connector for Spark {line} is not on the class path; start the session with the settings "
+    with pytest.raises(SessionError) as found:
+        Table.from_delta(spark, tmp_path / "orders", key="order_id")
+    assert str(found.value).startswith(f"{says}spark.jars.packages = io.delta:delta-spark_{line}_2.13:RELEASE")
+
+
+@pytest.mark.usefixtures("connector")
+def test_a_join_of_two_delta_tables_follows_every_kind_of_commit(spark: SparkSession, tmp_path: Path) -> None:
+    left, right = tmp_path / "orders", tmp_path / "customers"
+    write_deltalake(left, orders(("o0", "c9", 9.0)))  # commits from before the changes were recorded
+    DeltaTable(left).alter.set_table_properties(RECORDED)
+    write_deltalake(left, orders(("o1", "c1", 1.0), ("o2", "c2", 2.0), ("o3", None, None)), mode="append")
+    write_deltalake(right, customers(("c1", "Ada"), ("c2", "Grace")), configuration=RECORDED)
+
+    def job(**options: Any) -> None:
+        tables = (
+            Table.from_delta(spark, left, key="order_id", options=options),
+            Table.from_delta(spark, right, key="customer_id", options=options),
+        )
+        joiner = ["left.amount", "right.name"]
+        joined = fk_join(*tables, "customer_id", how="left", joiner=joiner, name="joined", validate=True)
+        joined.to_delta(tmp_path / "joined", checkpoint=tmp_path / "ck", **NOW).awaitTermination()
+        assert written(tmp_path) == joined_of(tmp_path)
+
+    job()
+    assert len(written(tmp_path)) == 4
+    DeltaTable(left).update(predicate="order_id = 'o1'", updates={"order_id": "'o7'", "customer_id": "'c2'"})
+    DeltaTable(left).delete("order_id = 'o2'")
+    DeltaTable(right).update(predicate="customer_id = 'c2'", updates={"name": "'Grace H.'"})
+    source = orders(("o3", "c1", 3.0), ("o4", "c2", 4.0), ("o0", "", None))
+    merge = DeltaTable(left).merge(source, "t.order_id = s.order_id", source_alias="s", target_alias="t")
+    merge.when_matched_delete("s.amount is null").when_matched_update_all().when_not_matched_insert_all().execute()
+    DeltaTable(left).optimize.compact()
+    job()
+    assert written(tmp_path).keys() == {"o3", "o4", "o7"}
+    write_deltalake(left, orders(("o3", "c2", 3.0), ("o5", "c1", 5.0)), mode="overwrite")
+    DeltaTable(right).delete("customer_id = 'c1'")
+    DeltaTable(left).vacuum(dry_run=False)
+    job(maxFilesPerTrigger=1)
+    assert written(tmp_path) == {"o3": {"amount": 3.0, "name": "Grace H."}, "o5": {"amount": 5.0, "name": None}}
+
+
+@pytest.mark.usefixtures("connector")
+def test_a_new_column_is_left_out_and_a_table_made_anew_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    path, target = tmp_path / "customers", tmp_path / "kept"
+    write_deltalake(path, customers(("c1", "Ada")), configuration=RECORDED)
+
+    def job() -> None:
+        kept = Table.from_delta(spark, path, key="customer_id").materialize("kept")
+        kept.to_delta(target, checkpoint=tmp_path / "ck", **NOW).awaitTermination()
+
+    def names() -> dict[str, str]:
+        rows = DeltaTable(target).to_pyarrow_table().to_pylist()
+        assert set(rows[0]) == {"customer_id", "name"}
+        return {row["customer_id"]: row["name"] for row in rows}
+
+    kept = Table.from_delta(spark, path, key="customer_id").materialize("kept")
+    query = kept.to_delta(target, checkpoint=tmp_path / "ck")
+    query.processAllAvailable()
+    more = customers(("c2", "Grace")).append_column("town", pa.array(["York"]))
+    write_deltalake(path, more, mode="append", schema_mode="merge")
+    with pytest.raises(QueryError, match=r"(?s)Detected schema change.*the checkpoint keeps the columns, so a new one is left"):
+        query.awaitTermination()
+    job()
+    assert names() == {"c1": "Ada", "c2": "Grace"}
+    named = Table.from_delta(spark, path, key="customer_id", schema="customer_id string, town string")
+    assert named.columns == ["customer_id", "town"]
+    DeltaTable(path).alter.set_table_properties({PROPERTY: "false"})
+    write_deltalake(path, customers(("c3", "Mary")), mode="append", schema_mode="merge")
+    DeltaTable(path).alter.set_table_properties(RECORDED)
+    with pytest.raises(QueryError, match=r"what changed while it was not is not recorded: start with a new checkpoint"):
+        job()
+    for file in sorted(path.rglob("*"), reverse=True):
+        file.rmdir() if file.is_dir() else file.unlink()
+    write_deltalake(path, customers(("c4", "Emmy")), configuration=RECORDED)
+    with pytest.raises(QueryError, match=r"(?s)unexpected Delta table.*another Delta table than the checkpoint's: start with"):
+        job()
+
+
+@pytest.mark.usefixtures("connector")
+def test_what_cannot_be_read_is_refused_and_what_is_named_is_the_way_out(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "customers"
+    with pytest.raises(TopologyError, match=r"path: .*customers cannot be read as a Delta table: "):
+        Table.from_delta(spark, path, key="customer_id")
+    write_deltalake(path, customers(("c1", "Ada")))
+    with pytest.raises(TopologyError, match=r"path: .* does not record its changes: set its property delta.enableChange"):
+        Table.from_delta(spark, path, key="customer_id")
+    DeltaTable(path).alter.set_table_properties(RECORDED)
+    table = Table.from_delta(spark, path, key="customer_id")
+    assert (table.name, table.columns) == ("customers", ["customer_id", "name"])
+    kept = table.materialize("kept")
+    for target in (path, f"file:{path}/"):
+        with pytest.raises(TopologyError, match=r"path: the table is read from Delta table .*: write to another one"):
+            kept.to_delta(target, checkpoint=tmp_path / "ck", **NOW)
+    with pytest.raises(TopologyError, match=r"options: startingVersion is from_delta's own, .* leave it out"):
+        Table.from_delta(spark, path, key="customer_id", options={"startingVersion": 0})
+    for schema, says in (
+        ("customer_id string, town string", r"has no column 'town'; name some of customer_id, name"),
+        ("customer_id string, name bigint", r"column name is bigint, and string in Delta table .*; give it that type"),
+    ):
+        with pytest.raises(TopologyError, match=f"schema: .*{says}"):
+            Table.from_delta(spark, path, key="customer_id", schema=schema)
+    assert Table.from_delta(spark, path, key="customer_id", schema="customer_id string, name string").columns == table.columns
+
+
+JOB = """
+name = "names"
+checkpoint = "{folder}/job"
+[tables.customers]
+path = "{folder}/customers"
+format = "delta"
+key = "customer_id"
+materialize = true
+[sinks.out]
+table = "customers"
+path = "{folder}/out"
+format = "delta"
+"""
+
+
+@pytest.mark.usefixtures("connector")
+def test_a_job_file_reads_a_delta_table(spark: SparkSession, tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "customers", customers(("c1", "Ada")), configuration=RECORDED)
+    file = tmp_path / "job.toml"
+    file.write_text(JOB.format(folder=tmp_path))
+    job = Job(read_job(file), spark)
+    assert job.tables["customers"].columns == ["customer_id", "name"]
+    assert f"Delta table {tmp_path}/customers" in job.describe()
+    file.write_text(JOB.format(folder=tmp_path).replace("/out", "/customers"))
+    with pytest.raises(FkJoinError, match=r"sinks.out.path: this is the folder of tables.customers, too"):
+        Job(read_job(file), spark)

@@ -1,0 +1,146 @@
+"""Tables that begin with a snapshot, in queries: read by workers and by Spark, restarted, looked at, and refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from fkjoin import Table, TopologyError, fk_join
+from fkjoin import aggregates as agg
+from fkjoin.sinks import Kafka
+from fkjoin.testing import REORDER, Driver
+from tests.support.queries import run, table_of, values, write_lines
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("own_rules")]
+
+ORDERS = "id string, customer bigint, n int, lsn bigint, op string"
+
+
+def snapshot(folder: Path, **columns: Any) -> Path:
+    """A folder of Parquet files, a row each."""
+    folder.mkdir(parents=True)
+    rows = pa.table(columns)
+    for row in range(len(rows)):
+        pq.write_table(rows.slice(row, 1), folder / f"{row}.parquet")
+    return folder
+
+
+def orders(spark: SparkSession, folder: Path) -> Table:
+    (folder / "orders").mkdir(exist_ok=True)
+    about: Any = {"key": "id", "version": "lsn", "deleted": "op = 'd'", "name": "orders"}
+    return Table.from_files(spark, folder / "orders", schema=ORDERS, format="json", **about)
+
+
+def taken(folder: Path) -> Path:
+    """A snapshot of orders, which has columns more than the table."""
+    ids, n = ["gone", "kept", "new", None], pa.array([1, 2, 3, 4], pa.int32())
+    op, customer = pa.nulls(4, pa.string()), pa.array([1, 1, 2, 1], pa.int64())
+    return snapshot(folder / "taken", more=[0.5] * 4, n=n, id=ids, customer=customer, op=op)
+
+
+def customers(spark: SparkSession, folder: Path) -> Table:
+    """A stream that Spark's expressions read."""
+    (folder / "customers").mkdir(exist_ok=True)
+    read = spark.readStream.schema("id bigint, name string, lsn bigint").json(str(folder / "customers"))
+    table = Table.from_stream(read, key="id", version="lsn + 1", name="customers")
+    place = folder / "people"
+    if not place.exists():
+        snapshot(place, id=pa.array([1, 2], pa.int64()), name=["Ada", "Bo"], lsn=pa.nulls(2, pa.int64()))
+    return table.with_snapshot(place)
+
+
+def change(key: str, customer: int, n: int, lsn: int, op: str = "u") -> dict[str, Any]:
+    return {"id": key, "customer": customer, "n": n, "lsn": lsn, "op": op}
+
+
+def test_a_query_begins_with_the_rows_of_snapshots_and_goes_on_with_changes(spark: SparkSession, tmp_path: Path) -> None:
+    place = taken(tmp_path)
+
+    def joined() -> Table:
+        begun = orders(spark, tmp_path).with_snapshot(place).filter("n > 0")
+        named = ["left.n", "left.customer", "right.name"]
+        return fk_join(begun, customers(spark, tmp_path), "customer", joiner=named, name="joined")
+
+    def shown(rows: list[Any]) -> dict[Any, Any]:
+        return {key: tuple(found) for (key,), found in values(table_of(rows, "id"), ["n", "name"]).items()}
+
+    write_lines(tmp_path / "orders", "1", [change("gone", 1, 9, 1, "d"), change("kept", 1, 5, -4), change("more", 2, 6, 3)])
+    first = run(joined().changes, tmp_path / "ck").rows
+    assert shown(first) == {"kept": (5, "Ada"), "new": (3, "Bo"), "more": (6, "Bo")}
+    assert {row.id: row._left_version for row in first}["new"] == [-(1 << 63)]
+    write_lines(tmp_path / "orders", "2", [change("new", 1, 0, 4), change("more", 1, 6, 5)])
+    write_lines(tmp_path / "customers", "1", [{"id": 1, "name": "Ada L.", "lsn": 1}])
+    second = run(joined().changes, tmp_path / "ck").rows
+    assert shown([*first, *second]) == {"kept": (5, "Ada L."), "more": (6, "Ada L.")}
+    described = orders(spark, tmp_path).with_snapshot(place).describe()
+    assert f"snapshot   {place}" in described
+    assert sorted(row.name for row in joined().preview().collect()) == ["Ada L.", "Ada L."]
+
+
+def test_workers_sum_up_rows_of_a_snapshot_as_changes(spark: SparkSession, tmp_path: Path) -> None:
+    write_lines(tmp_path / "orders", "1", [change("gone", 1, 9, 1, "d"), change("kept", 1, 5, -4)])
+    summed = orders(spark, tmp_path).with_snapshot(taken(tmp_path)).group_by("customer", name="sums").agg(n=agg.sum("n"))
+    found = run(summed.changes, tmp_path / "ck", "fkjoin:sums-regroup")
+    assert {row.customer: row.n for row in found.rows} == {1: 5, 2: 3}
+    assert found.count["null-key-dropped"] == 1
+
+
+def test_the_driver_feeds_rows_of_a_snapshot(spark: SparkSession, tmp_path: Path) -> None:
+    driver = Driver(orders(spark, tmp_path).with_snapshot(taken(tmp_path)).materialize("kept"))
+    fed = driver.input("orders")
+    fed.delete("a")
+    fed.change("b", {"n": 1}, version=-5)
+    driver.run()
+    fed.snapshot("a", {"n": 2})
+    fed.snapshot("b", {"n": 3})
+    fed.snapshot("c", {"n": 4})
+    driver.run(REORDER)
+    assert {key: row["n"] for key, row in driver.table.items()} == {"b": 1, "c": 4}
+    with pytest.raises(TopologyError, match="snapshot: orders begins without one; make the table with with_snapshot"):
+        Driver(orders(spark, tmp_path).materialize("kept")).input("orders").snapshot("a", {})
+
+
+def test_what_is_no_snapshot_of_a_table_is_refused_and_the_way_out_is_one(spark: SparkSession, tmp_path: Path) -> None:
+    table, place = orders(spark, tmp_path), taken(tmp_path)
+    rows = spark.createDataFrame([("a", 1, 2)], "id string, customer long, n int").selectExpr("*", "cast(null as string) as op")
+    rows.write.parquet(str(tmp_path / "written"))
+    rows.drop("n").write.parquet(str(tmp_path / "lacking"))
+    rows.withColumn("n", rows.n.cast("bigint")).write.parquet(str(tmp_path / "wide"))
+    rows.write.parquet(str(tmp_path / "lake"))
+    (tmp_path / "lake" / "_delta_log").mkdir()
+    begun = table.with_snapshot(place)
+    refused: dict[str, Any] = {
+        r"path: a query reads a snapshot from files, and this is a DataFrame; write it with df\.write\.parquet": lambda: (
+            table.with_snapshot(rows)  # type: ignore[arg-type]
+        ),
+        "path: the folder of the snapshot's Parquet files is needed, this is a int": lambda: table.with_snapshot(3),  # type: ignore[arg-type]
+        "with_snapshot: kept is made by an operator; call it on a table that is read": lambda: table.filter(
+            "n > 1", name="kept"
+        ).with_snapshot(place),
+        "with_snapshot: orders has the snapshot .*; put all its files into one folder": lambda: begun.with_snapshot(place),
+        "snapshot .*lacking: orders has the column n int, and the files have none of that name; write them": lambda: (
+            table.with_snapshot(tmp_path / "lacking")
+        ),
+        r"snapshot .*wide: orders has the column n int, and it is bigint in the files; write them with cast": lambda: (
+            table.with_snapshot(tmp_path / "wide")
+        ),
+        "path: .*lake is a table of Delta, whose folder has files of older versions, too; read it with": lambda: (
+            table.with_snapshot(tmp_path / "lake")
+        ),
+        "path: .*absent has no Parquet files that can be read; write the snapshot first": lambda: table.with_snapshot(
+            tmp_path / "absent"
+        ),
+        r"orders: its snapshot's rows come beside newer changes.*; write \.materialize\(\"orders\"\) first": lambda: Kafka(
+            "orders", "127.0.0.1:1"
+        ).records(begun._lowered),
+    }
+    for message, call in refused.items():
+        with pytest.raises(TopologyError, match=message):
+            call()
+    Kafka("orders", "127.0.0.1:1").records(begun.materialize("orders")._lowered)
+    assert table.with_snapshot(tmp_path / "written").filter("n > 1", name="kept").columns == table.columns
