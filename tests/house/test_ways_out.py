@@ -210,7 +210,6 @@ WAYS: dict[str, str] = {
     "agg: name each column, such as agg": BUILDING,
     "returns: give the aggregate's Spark type": BUILDING,
     "{}: a column is called {}, as the aggregate": ADDERS,
-    "{}: {}; cast one of them, or give returns=": ADDERS,
     "key: files have columns; name those that": "tests/jobs/test_ways_out.py::test_files_have_a_key_of_columns_that_are_named",
     "{}.{}: a table has this name already; choose": JOB_FILES,
     "give filter, columns, or both (the filter": JOB_FILES,
