@@ -271,17 +271,17 @@ class _TerminalLine:
         self._terminal, self._shown = terminal, ""
 
     def show(self, text: str) -> None:
-        with contextlib.suppress(OSError):  # closed, or of no size
-            text = text[: os.get_terminal_size(self._terminal.fileno()).columns - 1]
+        with contextlib.suppress(OSError, ValueError):  # closed
+            text = text[: (os.get_terminal_size(self._terminal.fileno()).columns or sys.maxsize) - 1]
         if text != self._shown:
-            self._write(text.ljust(len(self._shown)))
+            self._write(f"\r{text.ljust(len(self._shown))}")
             self._shown = text
 
     def end(self, *, done: bool) -> None:
         """Go to the next line; of a query that goes on, nothing is left: a program may wait for it again at once."""
-        self._write(f"{self._shown}\n" if done else " " * len(self._shown) + "\r")
+        self._write("\n" if done else f"\r{' ' * len(self._shown)}\r")
 
     def _write(self, text: str) -> None:
         with contextlib.suppress(OSError, ValueError):  # closed: the query does not wait for it
-            self._terminal.write(f"\r{text}")
+            self._terminal.write(text)
             self._terminal.flush()

@@ -240,11 +240,11 @@ class Terminal:
 
 def test_a_terminal_that_waits_for_a_query_shows_its_progress_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     works, ended = f"joined: works on batch 2; {BATCH}", f"joined: has ended; {BATCH}"
-    for width in (200, 40):
+    for width, shown in ((200, 199), (40, 39), (0, 200)):
         terminal = Terminal(monkeypatch, width)
         assert Query(JavaQuery("Processing new data", progress(1))).awaitTermination() is None
-        before, after = works[: width - 1], ended[: width - 1]
-        assert terminal.said() == f"\r{before}\r{after.ljust(len(before))}\r{after}\r\n", "once a batch, and at the end"
+        before, after = works[:shown], ended[:shown]
+        assert terminal.said() == f"\r{before}\r{after.ljust(len(before))}\r\n", "once a batch, and at the end"
 
 
 def test_a_terminal_keeps_no_line_of_a_query_that_goes_on_and_none_of_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
