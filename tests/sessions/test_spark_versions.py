@@ -22,8 +22,8 @@ from tests.support.version_job import read_back, sum_up, summed
 RELEASES = re.findall(r"^pyspark==((\d+\.\d+)\.\d+)$", (ROOT / "compat.lock").read_text(), re.MULTILINE)
 
 
-OF_A_CLOCK = "PythonMicroBatchStream@"
-"""In a warning about the clock of ``emit="periodic …"``: with the trigger of the job, older releases run one batch of it."""
+OF_A_CLOCK = "PythonMicroBatchStream"
+"""In what older releases say of the clock of ``emit="periodic …"``, a source in Python, with the trigger of the job."""
 
 
 def job(line: str, folder: Path) -> subprocess.CompletedProcess[str]:

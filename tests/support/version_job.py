@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from fkjoin import FkJoinError, Table, fk_join, read_state, session
 from fkjoin import aggregates as agg
@@ -44,7 +45,7 @@ def sum_up(spark: SparkSession, folder: Path, crash: bool = False) -> None:
     (folder / "out").mkdir(exist_ok=True)
 
     def write(frame: DataFrame, batch: int) -> None:
-        lines = frame.toJSON().collect()
+        lines = [line for (line,) in frame.select(F.to_json(F.struct("*"))).collect()]
         if crash and batch == CRASH:
             os.kill(os.getpid(), signal.SIGKILL)
         (folder / "out" / f"{batch:03d}.jsonl").write_text("\n".join(lines))
