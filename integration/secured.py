@@ -78,6 +78,7 @@ class Login:
         key = RSAKey.generate_key(2048, {"kid": "one", "use": "sig", "alg": "RS256"})
         keys.write_text(json.dumps({"keys": [key.as_dict(private=False)]}))
         right = base64.b64encode(f"fkjoin:{PASSWORD}".encode()).decode()
+        given: list[str] = []
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
@@ -86,6 +87,7 @@ class Login:
                 now = int(time.time())
                 claims = {"sub": "fkjoin", "aud": "kafka", "scope": "kafka", "iat": now, "exp": now + 600}
                 token = jwt.encode({"alg": "RS256", "kid": "one"}, claims, key)
+                given.append(token)
                 body = json.dumps({"access_token": token, "token_type": "Bearer", "expires_in": 600} if fine else {}).encode()
                 self.send_response(200 if fine else 401)
                 self.send_header("Content-Type", "application/json")
@@ -96,6 +98,8 @@ class Login:
             def log_message(self, *_: object) -> None:
                 pass
 
+        self.given = given
+        """The tokens."""
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.address = f"http://localhost:{self._server.server_address[1]}/token"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
@@ -125,7 +129,10 @@ def make_stores(folder: Path) -> None:
         keytool(
             "-importcert", "-noprompt", "-keystore", "trust.jks", "-storetype", "JKS", "-alias", name, "-file", f"{name}.crt"
         )
+    both = ["-srckeystore", "client.p12", "-srcstorepass", STORE_PASSWORD, "-destkeystore", "client.jks"]
+    keytool("-importkeystore", "-noprompt", *both, "-deststoretype", "JKS")
     opened = ["openssl", "pkcs12", "-in", "client.p12", "-passin", f"pass:{STORE_PASSWORD}", "-nodes"]
     key = subprocess.run([*opened, "-nocerts"], cwd=folder, check=True, capture_output=True, text=True).stdout
+    (folder / "client.key").write_text(key[key.index("-----BEGIN") :])
     (folder / "client.pem").write_text(key[key.index("-----BEGIN") :] + (folder / "client.crt").read_text())
     (folder / "ca.pem").write_text((folder / "broker.crt").read_text())

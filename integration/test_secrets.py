@@ -107,6 +107,7 @@ def options_with(jaas: str) -> dict[str, Any]:
         "kafka.sasl.jaas.config": jaas,
         "kafka.ssl.truststore.location": "/nowhere",
         "kafka.ssl.truststore.password": CANARY,
+        "kafka.ssl.keystore.key": CANARY,
         "kafka.default.api.timeout.ms": "400",
         "kafka.request.timeout.ms": "300",
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fkjoin import FkJoinError, Table, TopologyError
-from fkjoin.jobs.job_file import tomllib
+from fkjoin.jobs.job_file import _filled, tomllib
 from fkjoin.kafka import Json
+from fkjoin.kafka.admin import consumer_of, create_topics, delete_records, end_offsets, leaders, offset_ranges
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
 from integration.jobs import anew
 
@@ -45,33 +46,69 @@ WAYS = {
     "OAuth": "OAUTH",
     "mTLS with Java's stores": "MTLS",
     "mTLS with PEM files": "MTLS",
+    "mTLS with PEM texts": "MTLS",
 }
 """The ways in that docs/security.md has, and the listeners for them."""
 
 
-def documented(way: str, broker: SecuredBroker, password: str = PASSWORD) -> dict[str, str]:
-    """The options that docs/security.md has for it, with this broker's names and secrets."""
+def section(way: str, broker: SecuredBroker) -> str:
+    """The part of a job file that docs/security.md has for it, for this broker; secrets are in the environment."""
     page = (Path(__file__).parent.parent / "docs" / "security.md").read_text()
-    title = way.replace("PLAIN", "SCRAM")
-    options: dict[str, str] = tomllib.loads(page.split(f"### {title}\n", 1)[1].split("```toml\n", 1)[1].split("```", 1)[0])[
-        "kafka"
-    ]["options"]
+    found = page.split(f"### {way.replace('PLAIN', 'SCRAM')}\n", 1)[1].split("```toml\n", 1)[1].split("```", 1)[0]
     here = {
-        "${KAFKA_PASSWORD}": quoted(password),
-        "${STORE_PASSWORD}": STORE_PASSWORD,
+        "broker:9093": broker.places[WAYS[way]],
         "/run/secrets/kafka": str(broker.folder),
         "https://login.example.com/token": broker.login.address,
     }
     if way == "SASL/PLAIN":
         here |= {"SCRAM-SHA-512": "PLAIN", "scram.ScramLoginModule": "plain.PlainLoginModule"}
     for before, after in here.items():
-        options = {name: value.replace(before, after) for name, value in options.items()}
+        found = found.replace(before, after)
+    return found
+
+
+def documented(way: str, broker: SecuredBroker, password: str = PASSWORD) -> dict[str, str]:
+    """The options that docs/security.md has for it, with this broker's names and secrets."""
+    with pytest.MonkeyPatch.context() as patch:
+        give_secrets(patch, password)
+        options: dict[str, str] = _filled(tomllib.loads(section(way, broker)), "")["kafka"]["options"]
     return options
 
 
+def give_secrets(patch: pytest.MonkeyPatch, password: str = PASSWORD) -> None:
+    patch.setenv("KAFKA_PASSWORD", quoted(password))
+    patch.setenv("STORE_PASSWORD", STORE_PASSWORD)
+
+
+def secrets(broker: SecuredBroker) -> list[str]:
+    """Pieces of secrets that have no character which a text would write otherwise."""
+    key = (broker.folder / "client.key").read_text().splitlines()[1]
+    return [*re.findall(r"[\w;=,]{6,}", PASSWORD), STORE_PASSWORD, key, *(token[-40:] for token in broker.login.given)]
+
+
+def plans(spark: SparkSession) -> str:
+    """The plans that Spark's page and event log show."""
+    found = spark._jsparkSession.sharedState().statusStore().executionsList()  # type: ignore[attr-defined]
+    return "".join(found.apply(place).physicalPlanDescription() for place in range(found.size()))
+
+
+def require_unseen(secret: list[str], folder: Path, *shown: str) -> None:
+    """None of them is in what was shown, nor in a file of the folder."""
+    files = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    assert any("offsets" in file.parts for file in files), "a checkpoint is among the files"
+    assert [file for file, content in files.items() for one in secret if one.encode() in content] == []
+    assert [one for one in secret if one in "".join(shown)] == []
+
+
 @pytest.mark.parametrize("way", WAYS)
-def test_each_documented_way_in_reads_writes_and_checks_topics(
-    way: str, secured: SecuredBroker, spark: SparkSession, tmp_path: Path
+def test_each_documented_way_in_reads_writes_and_asks_about_topics(
+    way: str,
+    secured: SecuredBroker,
+    spark: SparkSession,
+    tmp_path: Path,
+    fkjoin_here: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     name = re.sub(r"\W+", "-", way)
     secured.create(f"{name}-in", f"{name}-out", partitions=2)
@@ -95,6 +132,75 @@ def test_each_documented_way_in_reads_writes_and_checks_topics(
         b"a": {"n": 1},
         b"b": {"n": 2},
     }
+    give_secrets(monkeypatch)
+    job = tmp_path / "job.toml"
+    job.write_text(CHECKED.format(name=name, folder=tmp_path, kafka=section(way, secured)))
+    checked = fkjoin_here("run", job, "--check")
+    create_topics(place, options, {f"{name}-internal": 2}, replication=-1, config={"retention.ms": "-1"})
+    assert offset_ranges(f"{name}-internal", place, options) == {0: range(0), 1: range(0)}
+    ends = secured.ends(f"{name}-in")
+    with consumer_of(place, options) as consumer:
+        assert leaders(consumer, f"{name}-in", 8) == dict.fromkeys(ends, place)
+        assert end_offsets(consumer, [(f"{name}-in", part) for part in ends], 8) == {
+            (f"{name}-in", part): end for part, end in ends.items()
+        }
+    delete_records(f"{name}-in", place, options, ends)
+    assert offset_ranges(f"{name}-in", place, options) == {part: range(end, end) for part, end in ends.items()}
+    require_unseen(secrets(secured), tmp_path, checked, read.describe(), plans(spark), *capfd.readouterr())
+
+
+CHECKED = """
+name = "{name}"
+checkpoint = "{folder}/job"
+trigger = "available-now"
+[spark]
+"spark.sql.shuffle.partitions" = 2
+{kafka}
+[tables.read]
+topic = "{name}-in"
+key = "string"
+value = {{format = "json", schema = "n int, k string"}}
+[sinks.out]
+table = "read"
+topic = "{name}-out"
+"""
+
+RUN = (
+    CHECKED.replace('table = "read"', 'table = "counts"')
+    + """
+[aggregates.counts]
+of = "read"
+group_by = "k"
+columns = {{n = "count()"}}
+deployment = "staged"
+[sinks.more]
+table = "counts"
+topic = "{name}-more"
+[dead_letters]
+topic = "{name}-dead"
+"""
+)
+
+
+def test_a_job_gives_its_options_to_every_query_and_shows_no_secret(
+    secured: SecuredBroker,
+    spark: SparkSession,
+    tmp_path: Path,
+    fkjoin_here: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Stages, two sinks in one query, dead letters, and the commands for internal topics."""
+    secured.create("job-in", "job-out", "job-more", "job-dead", partitions=1)
+    secured.send("job-in", [Record(b"a", document(n=1, k="x")), Record(b"b", document(n=2, k="x")), Record(b"c", b"{")])
+    give_secrets(monkeypatch)
+    job = tmp_path / "job.toml"
+    job.write_text(RUN.format(name="job", folder=tmp_path, kafka=section("mTLS with PEM texts", secured)))
+    shown = [fkjoin_here(*command, job) for command in (("run",), ("state", "purge"))]
+    for topic in ("job-out", "job-more"):
+        assert {key: json.loads(value) for key, value in secured.table(topic).items()} == {b"x": {"n": 2}}
+    assert len(secured.read("job-dead")) == 1
+    require_unseen(secrets(secured), tmp_path, *shown, plans(spark), *capfd.readouterr())
 
 
 @pytest.mark.parametrize(
@@ -139,7 +245,8 @@ def test_internal_topics_are_created_and_topics_made_anew_noticed_with_the_same_
 ) -> None:
     secured.create("staged", "staged-out", partitions=2)
     secured.send("staged", [Record(b"a", document(n=1, k="x")), Record(b"b", document(n=2, k="x"))])
-    place, options = secured.places["MTLS"], documented("mTLS with Java's stores", secured)
+    place, jks = secured.places["MTLS"], documented("mTLS with Java's stores", secured)
+    options = {name: value.replace("client.jks", "client.p12") for name, value in jks.items()}
 
     def counts(deployment: Any = "fused", **more: Any) -> Table:
         of: Any = {"key": "string", "value": Json("n int, k string"), "options": options, **more}
@@ -149,7 +256,7 @@ def test_internal_topics_are_created_and_topics_made_anew_noticed_with_the_same_
     once: Any = {"trigger": {"availableNow": True}, "options": options}
     staged = counts("staged")
     for stage in staged.stages:
-        stage.start(tmp_path / "regroup", **once).awaitTermination()
+        stage.start(tmp_path / "regroup", trigger={"availableNow": True}).awaitTermination()
     staged.to_kafka("staged-out", place, checkpoint=tmp_path / "aggregate", **once).awaitTermination()
     assert len(secured.admin.list_topics(timeout=10).topics["safe-n-repartition"].partitions) == 2
     assert json.loads(secured.table("staged-out")[b"x"]) == {"count": 2}
@@ -166,3 +273,13 @@ def test_internal_topics_are_created_and_topics_made_anew_noticed_with_the_same_
     with pytest.raises(FkJoinError, match="topic staged was deleted and created again"):
         parquet()
     assert parquet(on_new_topic="start-over") == {("x", 2, "insert"), ("x", None, "delete"), ("y", 1, "insert")}
+
+
+def test_the_documented_program_has_the_options_of_the_job_file(
+    secured: SecuredBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_secrets(monkeypatch)
+    page = (Path(__file__).parent.parent / "docs" / "security.md").read_text()
+    names: dict[str, Any] = {}
+    exec(page.split("```python\n", 1)[1].split("orders = ", 1)[0].replace("/run/secrets/kafka", str(secured.folder)), names)
+    assert names["options"] == documented("SASL/SCRAM", secured)

@@ -25,13 +25,15 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from pyspark.errors import IllegalArgumentException
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.checkpoint.claim_files import Claim, ClaimFiles
 from fkjoin.checkpoint.query import Query
 from fkjoin.errors import FkJoinError, TopologyError
+from fkjoin.spark.cause import cause_of
 
 RENEWED_EVERY_S = 10.0
 LAPSES_AFTER_S = 60.0
@@ -135,9 +137,16 @@ def start_claimed(spark: SparkSession, checkpoint: str, start: Callable[[], Stre
         held = stack.enter_context(claimed(spark, checkpoint))
         try:
             query = start()
-        except IllegalArgumentException as error:
+        except (PySparkException, Py4JJavaError) as error:
             if (same := _SAME_NAME.search(str(error))) is None:
-                raise
+                raise FkJoinError(
+                    f"checkpoint: {checkpoint}: the query does not start: {cause_of(error)}. Start it when that is mended"
+                ) from error
+            if held.queries:
+                raise FkJoinError(
+                    f"checkpoint: {checkpoint} is in use by query {same[1]} of this session: stop that one first, or give "
+                    "another checkpoint= and query_name="
+                ) from error
             raise FkJoinError(
                 f"query_name: a query called {same[1]} runs in this session already: stop that one first, or give another "
                 "query_name="

@@ -8,9 +8,9 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from fkjoin.checkpoint.cause import innermost
 from fkjoin.checkpoint.files import hadoop
 from fkjoin.errors import FkJoinError
+from fkjoin.spark.cause import innermost
 
 RESTORE = "restore it from a backup (to the same path), or start from a new checkpoint and replay the sources"
 

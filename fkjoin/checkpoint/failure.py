@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.checkpoint.batch_log import BatchLog
-from fkjoin.checkpoint.cause import Cause, innermost
 from fkjoin.checkpoint.damage import RESTORE, explain
 from fkjoin.checkpoint.source_topics import SourceTopic, source_topics
 from fkjoin.errors import MISPLACED, FkJoinError, set_aside
+from fkjoin.spark.cause import NO_MEMORY, Cause, innermost, texts_of
 
 _SET_ASIDE = re.compile(re.escape(set_aside("\0")).replace("\0", r"(\w+)"))
 _FILE = re.compile(r"error while reading file (\S+?)\.?(?=\s)")
@@ -39,16 +39,16 @@ _OF_DELTA = {
 """Ways out of what stops a stream of a Delta table, by conditions; Delta's own words forget the target."""
 _ANEW = "start with a new checkpoint and an empty target"
 _NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded")
+_OF_NO_ROOM = re.compile(r"OSError: \[Errno (?:28|122)\]")
+_OF_NO_MEMORY = re.compile(r"\w*(?:MemoryError|OutOfMemory)\b")
+"""Beginnings of causes, by the class of the exception."""
+_NOT_ALLOWED = re.compile(r"\w+AuthorizationException: |Not authorized to access")
 _NO_ANSWER = re.compile(
     r"Timed out waiting for a node assignment|Call\(callName=\w+|Timeout of \d+ ?ms expired|Topic \S+ not present in metadata"
     r"|kafka\.common\.errors\.(?:Timeout|Disconnect|Network)Exception|Expiring \d+ record\(s\) for"
 )
 """Words about brokers that do not answer."""
 _OF_TOPIC = re.compile(r"Topic (\S+) not present in metadata|record\(s\) for (\S+)-\d+|[Pp]artitions? ([\w.-]+)-\d+")
-_NO_MEMORY = re.compile(
-    r"OutOfMemoryError|MemoryError|Java heap space|GC overhead limit|Cannot allocate memory|exited unexpectedly|OOMKilled"
-    r"|exit(?:ed with)? code:? 137"
-)
 
 
 class QueryError(FkJoinError, StreamingQueryException):
@@ -106,11 +106,9 @@ def failure(query: StreamingQuery, name: str | None = None) -> QueryError | None
         why: str | None = getattr(query, "_why_stopped", None)
         return None if why is None else QueryError("\n".join(_stopped(called, str(getattr(query, "_checkpoint", "?")), why)))
     checkpoint = str(query._jsq.streamingQuery().resolvedCheckpointRoot()).removeprefix("file:")
-    error, messages = found.get(), list[str]()
+    error = found.get()
     whole = str(error.toString()).partition(": ")[2]
-    while error is not None:
-        messages.append(str(error.getMessage() or ""))
-        error = error.getCause()
+    messages = [str(error.getMessage() or ""), *texts_of(error.getCause())]
     details = [whole, *(f"Caused by: {text}" for text in messages[1:] if text not in whole)]
     said = told(called, checkpoint, _batch(checkpoint), messages, source_topics(query))
     return QueryError("\n".join(said), "\n\n".join(details))
@@ -173,9 +171,10 @@ def _advice(cause: Cause, checkpoint: str, messages: list[str], goes_on: str) ->
             return _Advice(cause.text, way.format(goes_on=goes_on, anew=_ANEW))
     if (of_files := _of_files(cause.text, whole, goes_on)) is not None:
         return of_files
-    if _NO_ROOM.search(cause.text):
+    of_spark = cause.of_java or not cause.frames  # else the words may be the user's
+    if _OF_NO_ROOM.match(cause.text) or (of_spark and _NO_ROOM.search(cause.text)):
         return _Advice(cause.text, f"make room on that disk, and {goes_on}")
-    if _NO_MEMORY.search(cause.text):
+    if _OF_NO_MEMORY.match(cause.text) or (of_spark and NO_MEMORY.search(cause.text)):
         return _Advice(
             cause.text,
             "give the session more memory (spark.driver.memory, spark.executor.memory, for Python "
@@ -185,7 +184,25 @@ def _advice(cause: Cause, checkpoint: str, messages: list[str], goes_on: str) ->
         return _Advice(cause.text, f"mend what the first line names, and {goes_on}")
     if cause.frames:
         return _Advice(cause.text, f"mend that line, and {goes_on}")
-    return _Advice(cause.text, f"mend that, and {goes_on}; Spark's log, and this error's details, have the whole of it")
+    return _of_kind(cause.text, whole, goes_on)
+
+
+def _of_kind(cause: str, whole: str, goes_on: str) -> _Advice:
+    """Say what to do about a cause that lies in neither the user's code nor fkjoin's."""
+    details = "Spark's log, and this error's details, have the whole of it"
+    if _NOT_ALLOWED.search(whole):
+        return _Advice(
+            cause,
+            "have Kafka's administrator allow it to the user of the query (kafka-acls): READ and DESCRIBE of a topic that is "
+            f"read, WRITE and DESCRIBE of one that is written; then {goes_on}",
+        )
+    if files := _FILE.findall(f"{whole} "):
+        return _Advice(
+            cause,
+            f"put a whole file in place of {files[-1]}, under its name, and {goes_on}; or, to go on without it, move it away "
+            f"and set spark.sql.files.ignoreMissingFiles = true; {details}",
+        )
+    return _Advice(cause, f"mend the cause in the first line, and {goes_on}; {details}")
 
 
 def _of_brokers(cause: Cause, messages: list[str], topics: Sequence[SourceTopic], goes_on: str) -> _Advice | None:

@@ -12,18 +12,39 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from fkjoin.errors import FkJoinError
 from fkjoin.sessions.access import access
 from fkjoin.sessions.arrow_files import ArrowFiles, replace_local
 from fkjoin.sessions.settings import require_running
+from fkjoin.spark.cause import cause_of
 
 
 def hadoop(spark: SparkSession, where: str) -> tuple[Any, Any]:
-    """A path, and the file system that it is on."""
+    """A path, and the file system that it is on; ``FkJoinError`` where the session has none for it."""
     require_running(spark)
-    return access(spark).file(where)
+    try:
+        return access(spark).file(where)
+    except (Py4JJavaError, PySparkException) as error:
+        raise FkJoinError(
+            f"{where} cannot be opened: {cause_of(error)}; give a place that this session can reach, or "
+            f"{_what_is_lacking(spark, where)}"
+        ) from error
+
+
+_LIBRARIES = {"s3a": "hadoop-aws", "abfs": "hadoop-azure", "abfss": "hadoop-azure"}
+"""Hadoop's libraries for file systems that Spark comes without."""
+
+
+def _what_is_lacking(spark: SparkSession, where: str) -> str:
+    """Say what would let a session reach a place."""
+    if (library := _LIBRARIES.get(where.partition(":")[0])) is None:
+        return "a session the jars and the settings of its file system (spark.jars.packages, spark.hadoop.…)"
+    jvm: Any = getattr(spark, "_jvm", None)  # a client of Spark Connect has none
+    version = "VERSION" if jvm is None else jvm.org.apache.hadoop.util.VersionInfo.getVersion()
+    return f'a session the setting spark.jars.packages = "org.apache.hadoop:{library}:{version}"'
 
 
 def read_file(path: Any, files: Any) -> bytes:

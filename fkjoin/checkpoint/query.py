@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
-from fkjoin.checkpoint.cause import innermost
 from fkjoin.checkpoint.failure import failure
 from fkjoin.checkpoint.progress import (
     QueryPhase,
@@ -28,6 +27,7 @@ from fkjoin.checkpoint.progress import (
     records_of,
     seconds_of,
 )
+from fkjoin.spark.cause import innermost
 from fkjoin.stages import counters
 from fkjoin.stages.counters import metrics_name
 

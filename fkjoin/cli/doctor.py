@@ -142,5 +142,8 @@ def _brokers(bootstrap_servers: str) -> Finding:
     try:
         topics = topic_names(bootstrap_servers, {})
     except FkJoinError as error:
-        return Finding("brokers", False, str(error), "check the address, and the brokers' advertised listeners")
+        advice = (
+            "check the address, and the brokers' advertised listeners; brokers that want a login: fkjoin run JOB.toml --check"
+        )
+        return Finding("brokers", False, str(error), advice)
     return Finding("brokers", True, f"{bootstrap_servers}, {len(topics)} topics")

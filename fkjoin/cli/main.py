@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from fkjoin import __version__
-from fkjoin.cli.quiet import SparkLogOption, log_file, quiet_spark, spark_log
+from fkjoin.cli.quiet import SparkLogOption, log_file, of_spark, quiet_spark, said, spark_log, the_rest
 from fkjoin.cli.state import app as state_app
 from fkjoin.errors import FkJoinError
 from fkjoin.jobs.ending import end_when_told
@@ -93,8 +93,7 @@ def run(
         try:
             run_job(job, screen, check=check, ui=address, start_over=start_over or (), set_back=set_back, spark_log=file)
         except QueryError as error:
-            rest = "Spark's log above" if file is None else f"Spark's log, {file},"
-            raise QueryError(f"{error}\n{rest} has the rest", error.details) from None
+            raise QueryError(f"{error}\n{the_rest(file)}", error.details) from None
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -196,11 +195,13 @@ def about(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 
 def main() -> None:
-    """Entry point: fkjoin's own errors are a line on standard error, or a few of a query that failed, and exit status 1."""
+    """Entry point: errors of fkjoin and Spark are a line on standard error, or a few of a query that failed; exit status 1."""
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
     end_when_told()
     try:
         app()
-    except FkJoinError as error:
-        print(f"fkjoin: {error}", file=sys.stderr)
+    except Exception as error:
+        if not isinstance(error, FkJoinError) and not of_spark(error):
+            raise
+        print(f"fkjoin: {error if isinstance(error, FkJoinError) else said(error)}", file=sys.stderr)
         sys.exit(1)

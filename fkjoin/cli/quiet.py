@@ -42,9 +42,34 @@ def log_file(given: Path | None) -> Path | None:
 
 @contextlib.contextmanager
 def spark_log(log: Path | None) -> Iterator[None]:
-    """Send what the JVM and its workers write on standard error to ``log``, or leave it there if that is None."""
+    """Send what the JVM and its workers write on standard error to ``log``, or leave it there if that is None.
+
+    An error of Spark's becomes one of fkjoin's, which says where the rest is; one of a query does already.
+    """
     with contextlib.nullcontext() if log is None else quiet_spark(log):
-        yield
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error, FkJoinError) or not of_spark(error):
+                raise
+            raise FkJoinError(f"{said(error)}\n{the_rest(log)}") from error
+
+
+def the_rest(log: Path | None) -> str:
+    """Say where the rest is."""
+    return f"Spark's log{' above' if log is None else f', {log},'} has the rest"
+
+
+def of_spark(error: BaseException) -> bool:
+    """Tell whether Py4J or PySpark has raised an error; nothing is imported for that, which takes a second or two."""
+    return type(error).__module__.partition(".")[0] in ("py4j", "pyspark")
+
+
+def said(error: BaseException) -> str:
+    """Say in one line what an error of Py4J's or PySpark's comes from."""
+    from fkjoin.spark.cause import cause_of
+
+    return cause_of(error)
 
 
 @contextlib.contextmanager

@@ -33,6 +33,7 @@ from fkjoin.files.parquet_kinds import require_kinds
 from fkjoin.files.wider_types import narrowed, wider_fields
 from fkjoin.sessions.access import access
 from fkjoin.sessions.settings import prepare, time_zone
+from fkjoin.spark.cause import cause_of
 from fkjoin.spark.frame import PROBLEM, RAW
 from fkjoin.spark.json_lines import ReadLines, not_an_object
 from fkjoin.spark.kinds import TIMES_OF_DAY, parts
@@ -148,8 +149,9 @@ def _lines(place: _Place) -> DataFrame:
     try:
         lines = place.stream("text")
         lines.columns  # noqa: B018  (a client of Spark Connect asks its server now)
-    except AnalysisException as error:
-        if error.getCondition() != "PATH_NOT_FOUND":
+    except Exception as error:
+        hadoop(place.spark, place.pattern)  # which says why where the session cannot reach it
+        if not isinstance(error, AnalysisException) or error.getCondition() != "PATH_NOT_FOUND":
             raise
         raise TopologyError(f"path: {place.pattern} is not there; make the folder first, it may be empty") from error
     return lines
@@ -165,7 +167,7 @@ def _learned(place: _Place, format: str, pattern: str, numbers: Sequence[Any]) -
     except Exception as error:
         raise TopologyError(
             f"path: {pattern} cannot be read to learn its columns; is it there, and not empty? "
-            f"Else give schema=. ({str(error).splitlines()[0]})"
+            f"Else give schema=. ({cause_of(error)})"
         ) from error
     corrupt = _corrupt_name(place)
     return StructType([field for field in found if field.name != corrupt])
@@ -316,20 +318,12 @@ def _place(spark: SparkSession, pattern: str, given: Mapping[str, Any]) -> _Plac
     """Return the path that Spark takes for the files: one that is there is no glob."""
     known = {name.lower() for name in given}
     options = {**({} if "maxfileage" in known else {"maxFileAge": _ANY_AGE}), **given}
-    if not _is_there(spark, pattern):
+    path, files = hadoop(spark, pattern) if _GLOB.search(pattern) else (None, None)
+    if files is None or not files.exists(path):
         return _Place(spark, pattern, options)
-    path, files = hadoop(spark, pattern)
     if files.getFileStatus(path).isDirectory() and "basepath" not in known:
         options["basePath"] = pattern  # without it, Spark looks for no columns in folders of a glob
     return _Place(spark, _GLOB.sub(r"\\\1", pattern), options)
-
-
-def _is_there(spark: SparkSession, pattern: str) -> bool:
-    """Tell whether a path that looks like a glob is there."""
-    if not _GLOB.search(pattern):
-        return False
-    path, files = hadoop(spark, pattern)
-    return bool(files.exists(path))
 
 
 def _format_of(pattern: str) -> str:

@@ -22,8 +22,9 @@ _STYLES = {
     QueryPhase.DONE: "green",
     QueryPhase.FAILED: "bold red",
 }
-_AT_WORK = (Mode.RUNS, Mode.STOPS)
-_MODES = {Mode.RUNS: "bold green", Mode.DONE: "bold green", Mode.STOPS: "bold yellow", Mode.FAILED: "bold red"}
+_AT_WORK = (Mode.RUNS, Mode.STOPS, Mode.FAILS)
+_MODES = dict.fromkeys((Mode.RUNS, Mode.DONE), "bold green") | dict.fromkeys((Mode.FAILS, Mode.FAILED), "bold red")
+_MODES[Mode.STOPS] = "bold yellow"
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def _headline(view: JobView) -> Text:
     mode, more = view.mode.value, ""
     if view.mode is Mode.RUNS:
         mode, more = f"{mode} for {span(view.now - view.began)}", f", since {moment(view.began, view.now)}"
-    elif view.mode is not Mode.STOPS:
+    elif view.mode not in _AT_WORK:
         mode = ended(view)
     return Text.assemble((view.name, "bold"), "  ", (mode, _MODES.get(view.mode, "bold")), more)
 
@@ -88,6 +89,7 @@ def _numbers(query: QueryView, now: float) -> dict[str, Text]:
 
 
 def _errors(view: JobView) -> Text:
-    if view.troubles:
-        return Text.assemble(("since the start: ", "dim"), ("; ".join(view.troubles), "yellow"))
+    failed = [f"{query.name} failed" for query in view.queries if query.doing is QueryPhase.FAILED]
+    if failed or view.troubles:
+        return Text.assemble(("since the start: ", "dim"), ("; ".join([*failed, *view.troubles]), "yellow"))
     return Text("no errors, no dead letters", "dim")

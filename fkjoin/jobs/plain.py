@@ -9,6 +9,11 @@ from fkjoin.jobs.view import AT_WORK, JobView, Mode, QueryView, doing, ended
 
 EVERY_S, IDLE_EVERY_S = 60.0, 600.0
 """The time between two lines about a query that works, and about one that waits."""
+_SAID = {
+    Mode.STOPS: "stops when the batches at work are done; a second signal ends it at once",
+    Mode.FAILS: "fails when the batches at work are done; two signals end it at once",
+}
+"""Lines about a job that ends, where it works on."""
 
 
 @dataclass
@@ -38,8 +43,8 @@ class Lines:
         if self._silent and not view.silent:
             lines.append("all brokers answer again")
         self._silent = view.silent
-        if view.mode is Mode.STOPS and self._mode is not Mode.STOPS:
-            lines.append("stops when the batches at work are done; a second signal ends it at once")
+        if view.mode in _SAID and self._mode is not view.mode:
+            lines.append(_SAID[view.mode])
         self._mode = view.mode
         return lines
 

@@ -106,7 +106,9 @@ class Report:
     def turn(self, mode: Mode, why: str = "") -> None:
         """Note that the job stops, or has ended, and how; ``why``: the reason of a failure."""
         self._mode = mode
-        if mode is Mode.STOPS:
+        if mode is Mode.FAILS:
+            self._screen.say(why)
+        if mode in (Mode.STOPS, Mode.FAILS):
             self._screen.refresh()
             return
         self._ended = time.time()

@@ -218,12 +218,14 @@ def _run(planned: list[PlannedQuery], stop: Stop, report: Report, *, one_by_one:
                     _watch(running, stop, report)
             _watch(running, stop, report)
         except Exception as error:
-            _finish(running, report)
+            if any(_works(query) for query in running.values()):
+                report.turn(Mode.FAILS, _reason(error))
+            _finish(running, stop, report)
             report.turn(Mode.FAILED, _reason(error))
             raise
         if stop.asked:
             report.turn(Mode.STOPS)
-        _finish(running, report)
+        _finish(running, stop, report)
         report.turn(Mode.STOPPED if stop.asked else Mode.DONE)
     except SystemExit:  # told twice
         report.turn(Mode.CUT)
@@ -253,11 +255,18 @@ def _reason(error: Exception | None) -> str:
     return str(error or "").partition("\n")[0]
 
 
-def _finish(running: dict[PlannedQuery, StreamingQuery], report: Report) -> None:
+def _works(query: StreamingQuery) -> bool:
+    """Tell whether a query works on a batch."""
+    return query.isActive and bool(query.status["isTriggerActive"])
+
+
+def _finish(running: dict[PlannedQuery, StreamingQuery], stop: Stop, report: Report) -> None:
     """Let the batches that are being worked on come to their ends, then stop."""
     for step, query in running.items():
         last = query.lastProgress
-        while query.isActive and query.status["isTriggerActive"] and query.lastProgress == last:
+        while _works(query) and query.lastProgress == last:
+            if stop.asked:
+                report.turn(Mode.STOPS)
             report.look(step.name, query)
             time.sleep(0.05)
         if query.isActive:

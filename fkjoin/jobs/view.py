@@ -17,6 +17,7 @@ class Mode(enum.Enum):
 
     RUNS = "runs"
     STOPS = "stops when the batches at work are done; Ctrl-C again ends it at once"
+    FAILS = "fails when the batches at work are done; Ctrl-C twice ends it at once"
     STOPPED = "stopped"
     CUT = "ended at once,"
     DONE = "has read all that was there"

@@ -22,7 +22,7 @@ from fkjoin.kafka.admin import create_topics, offset_ranges
 from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.end_offsets import telling_lag
 from fkjoin.kafka.new_topics import checked_topics, require_known_topics
-from fkjoin.kafka.options import with_fetching
+from fkjoin.kafka.options import client_options, with_fetching
 from fkjoin.kafka.writing import start
 from fkjoin.sessions.settings_of_call import read_once
 from fkjoin.spark.trigger import Trigger, arguments_of
@@ -106,15 +106,19 @@ class StageQuery:
     def start(
         self, checkpoint: str | Path, *, trigger: Trigger = None, options: Mapping[str, Any] | None = None
     ) -> StreamingQuery:
-        """Start the query with a checkpoint folder of its own.  ``trigger``, ``options``: as for ``Table.to_kafka``."""
-        when = arguments_of(trigger)
+        """Start the query with a checkpoint folder of its own.
+
+        ``trigger``, ``options``: as for ``Table.to_kafka``.  Settings ``kafka.…`` of the table's source hold for the sink, too,
+        unless ``options`` has others: the internal topics are at the same brokers.
+        """
+        when, chosen = arguments_of(trigger), {**client_options(self.topics.connection.options), **(options or {})}
 
         def begin() -> StreamingQuery:
             self.topics.create()
             self._require_first_records(str(checkpoint))
             checked_topics(self.frame.sparkSession, str(checkpoint), self._own_reads)
             servers = self.topics.connection.bootstrap_servers
-            return start(self.frame, None, servers, checkpoint=str(checkpoint), options=options, trigger=when, name=self.name)
+            return start(self.frame, None, servers, checkpoint=str(checkpoint), options=chosen, trigger=when, name=self.name)
 
         return telling_lag(start_claimed(self.frame.sparkSession, str(checkpoint), begin))
 

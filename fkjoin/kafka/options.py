@@ -90,7 +90,11 @@ def client_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checked(given: Mapping[str, Any]) -> dict[str, str]:
-    options = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
+    """The options as texts.  Names of Java's client are in lower case, as Spark writes them for its own."""
+    options = {
+        name.lower() if name.startswith("kafka.") else name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in given.items()
+    }
     for name in options:
         if name.lower() in _OURS:
             raise TopologyError(f"options: {name} is set by fkjoin; give it as the argument of that meaning")

@@ -22,6 +22,7 @@ from fkjoin.metrics.families import families_of
 from fkjoin.metrics.listener import Listener
 from fkjoin.metrics.query_metrics import OperatorMetrics, QueryMetrics
 from fkjoin.metrics.server import ClientAccess, PageServer
+from fkjoin.spark.trigger import interval_of
 from fkjoin.stages.counters import metrics_name, state_metrics_name
 
 if TYPE_CHECKING:
@@ -55,19 +56,19 @@ class Metrics(Collector):
         """The work of each query at this moment, in words."""
         self._end_of_job: dict[str, Any] | None = None
         self._topics: dict[str, tuple[SourceTopic, ...]] = {}
-        """The topics that queries read, whose brokers are asked where they end."""
+        self._intervals_s: dict[str, float] = {}
         self._runs: dict[str, str] = {}
-        """The runs of queries whose topics these are."""
+        """The topics that queries read, the intervals of their triggers, and the runs of the queries that have these."""
 
     def __repr__(self) -> str:
         return f"Metrics[queries: {', '.join({**self._started_ms, **self._queries}) or 'none'}]"
 
     def _learn_topics(self, name: str, run: str, running: Callable[[], StreamingQuery | None]) -> None:
-        """Find out once in a run which topics a query reads; its sources must be there."""
+        """Find out once in a run which topics a query reads, and how far its batches are apart; its sources must be there."""
         if self._runs.get(name) != run and (query := running()) is not None:
-            topics = source_topics(query)
+            topics, interval_s = source_topics(query), interval_of(query)
             with self._lock:
-                self._runs[name], self._topics[name] = run, topics
+                self._runs[name], self._topics[name], self._intervals_s[name] = run, topics, interval_s
 
     def _silences(self) -> dict[str, list[Silence]]:
         """Return the topics of running queries whose brokers do not answer."""
@@ -87,7 +88,7 @@ class Metrics(Collector):
         for name, query in self._queries.items():
             if name not in self._ended:
                 query.last = {**query.last, **query.lag(self._topics.get(name, ()))}
-                query.history.lag = records_of(query.last["lag"])
+                query.history.lag, query.history.interval_s = records_of(query.last["lag"]), self._intervals_s.get(name, 0.0)
 
     def _start(self, name: str) -> None:
         """Take down that a query has started, or will soon."""

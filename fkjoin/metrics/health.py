@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from fkjoin.checkpoint.progress import span
 from fkjoin.kafka.end_offsets import Silence
@@ -12,9 +11,11 @@ from fkjoin.metrics.history import WAIT_MS, History, Point
 from fkjoin.sinks.counts import REPEATED, Occurrence
 
 BEHIND_S = 30.0
-"""Seconds of work left to read from which on a query is behind."""
+"""Seconds of work left to read from which on a query may be behind."""
 STILL_S = 60.0
-"""Seconds without a batch from which on a query may stand still."""
+"""Seconds without a word from which on a query may stand still."""
+PATIENCE = 3
+"""Batches of work that may be left to read, and longest silences that a silence may last."""
 RETRIED_MS, LONG_RETRIED_MS = 20_000, 300_000
 """The time after a retry for which a sink is failing: while batches end elsewhere, and while none does."""
 
@@ -23,6 +24,7 @@ ORDER = ("failing", "still", "behind", "starting", "healthy", "idle", "ended")
 
 _STARTING = "It has started, and no batch has ended yet. The first takes longest, as Spark and its workers start."
 _SILENT = "no batch has ended, and it has not said that it waits: a batch takes long, or its sources do not answer."
+_IDLE = "It has read all that there is, and waits for more."
 _SEVERAL = {
     "starting": ("has started, and no batch of it has ended yet", "have started, and no batch has ended yet"),
     "healthy": ("keeps up", "keep up"),
@@ -46,6 +48,16 @@ def of_query(history: History, started_ms: int, ended: str | None, now_ms: int, 
     """Tell how a query is.
 
     ``ended``: why it ended, empty if it was stopped, None while it runs.  ``silent``: topics whose brokers do not answer.
+
+    After its first batch, the first of these that holds of a query that runs:
+
+    - *still*: it has been silent for over a minute, and for three times its usual silence;
+    - *behind*: what is left to read at this moment is more than 30 seconds of work, and than three batches;
+    - *idle*: it has said that it waits, and nothing is left to read;
+    - *healthy*.
+
+    A query is silent while no batch of it ends, and it does not say that it waits.  Its usual silence is the longest of those
+    before the last ten batches and its last wait, and of its trigger's interval.
     """
     last = history.points[-1] if history.points else None
     if ended is not None:
@@ -56,19 +68,14 @@ def of_query(history: History, started_ms: int, ended: str | None, now_ms: int, 
         return Health("failing", f"{words[0].upper()}{words[1:]}.", round(1000 * min(silence.since for silence in silent)))
     if last is None:
         return Health("starting", _STARTING, started_ms)
-    pace = _pace(history)
-    if history.waits:
-        passed = (now_ms - history.waited_ms) / 1000
-        if passed > max(STILL_S, 3 * max(last.slowest if pace is None else pace, history.quiet_ms / 1000)):
-            return Health("still", f"For {span(passed)} {_SILENT}", history.waited_ms)
-        if not (history.lag and _behind(last)):
-            return Health("idle", "It has read all that there is, and waits for more.", last.ended_ms)
-    passed = (now_ms - last.ended_ms) / 1000
-    if pace is not None and passed > max(STILL_S, 3 * pace) and not history.waits:
-        words = f"No batch has ended for {span(passed)}. Before, one ended every {span(pace)} at least."
-        return Health("still", words, last.ended_ms)
-    if _behind(last):
+    passed, usual = (now_ms - history.spoke_ms) / 1000, _usual_silence(history)
+    if passed > max(STILL_S, PATIENCE * usual):
+        words = f"For {span(passed)} {_SILENT} Before, it was silent for {span(usual)} at most."
+        return Health("still", words, history.spoke_ms)
+    if _is_behind(_work(history), last):
         return Health("behind", _how_far(history), _since(history))
+    if history.waits and not history.lag:
+        return Health("idle", _IDLE, last.ended_ms)
     words = f"It keeps up: {_rate(last.rate)} rows read a second, and results at most {span(last.delay)} after their records."
     return Health("healthy", words, _since(history))
 
@@ -96,22 +103,33 @@ def of_job(queries: Mapping[str, Health], events: Iterable[Occurrence], ended_ms
     return Health(worst.state, words.replace("All 2", "Both"), max(health.since_ms for health in same))
 
 
-def _behind(point: Point) -> bool:
-    return point.catch_up > BEHIND_S
+def _usual_silence(history: History) -> float:
+    """Return the longest silence in seconds that is nothing out of the way for a query of this trigger."""
+    recent = max(point.silent for point in list(history.points)[-10:])
+    return max(history.interval_s, recent, history.quiet_ms / 1000 if history.waits else 0.0)
 
 
-def _pace(history: History) -> float | None:
-    """Return the longest time between recent batches in seconds, as triggers may be far apart; None before the second."""
-    ends = [point.ended_ms for point in list(history.points)[-10:]]
-    return max(((later - end) / 1000 for end, later in pairwise(ends)), default=None)
+def _reading(history: History) -> Point:
+    """Return the last point that read rows: batches without rows have no rate."""
+    return next((point for point in reversed(history.points) if point.read), history.points[-1])
+
+
+def _work(history: History) -> float:
+    """Return the seconds of work that the lag of this moment is."""
+    return _reading(history).seconds_for(history.lag)
+
+
+def _is_behind(work: float, point: Point) -> bool:
+    """Tell whether so much work is too much after batches like this point's: one is at work, and records come meanwhile."""
+    return work > max(BEHIND_S, PATIENCE * point.slowest)
 
 
 def _how_far(history: History) -> str:
-    last, points = history.points[-1], list(history.points)[-6:]
-    words = f"{last.lag:,} records are left to read"
-    if last.catch_up < float("inf"):
-        words += f", {span(last.catch_up)} of work at {_rate(last.rate)} rows a second"
-    grows = len(points) > 2 and (points[-1].lag or 0) > (points[0].lag or 0)
+    points, work = list(history.points)[-6:], _work(history)
+    words = f"{history.lag:,} records are left to read"
+    if work < float("inf"):
+        words += f", {span(work)} of work at {_rate(_reading(history).rate)} rows a second"
+    grows = len(points) > 2 and (history.lag or 0) > (points[0].lag or 0)
     return f"{words}. It falls further behind." if grows else f"{words}."
 
 
@@ -121,10 +139,9 @@ def _rate(rate: float) -> str:
 
 def _since(history: History) -> int:
     """Return since when the query is in its state, which is behind or not, without a wait."""
-    points = list(history.points)
-    since = points[-1]
-    for before in reversed(points[:-1]):
-        if _behind(before) != _behind(since) or since.begun_ms - before.ended_ms > WAIT_MS:
+    is_behind, since = _is_behind(_work(history), history.points[-1]), history.spoke_ms
+    for point in reversed(history.points):
+        if since - point.ended_ms > WAIT_MS or _is_behind(point.catch_up, point) != is_behind:
             break
-        since = before
-    return since.begun_ms
+        since = point.begun_ms
+    return since

@@ -39,6 +39,8 @@ class Point:
     """Seconds from a record's arrival to its result, at most, if records go on to come as they do."""
     bounded: int | None = None
     """Records of the lag that were there when the batch began; None where that is all of it."""
+    silent: float = 0.0
+    """Seconds up to the batch's end in which the query neither ended a batch nor said that it waits."""
 
     @property
     def rate(self) -> float:
@@ -48,14 +50,15 @@ class Point:
     @property
     def catch_up(self) -> float:
         """Return the seconds that the lag takes at this rate; infinity if nothing is read."""
-        return self._work(self.lag)
+        return self.seconds_for(self.lag)
 
     @property
     def overdue(self) -> float:
         """Return the seconds that the part of the lag takes which was there when the batch began."""
-        return self._work(self.lag if self.bounded is None else self.bounded)
+        return self.seconds_for(self.lag if self.bounded is None else self.bounded)
 
-    def _work(self, records: int | None) -> float:
+    def seconds_for(self, records: int | None) -> float:
+        """Return the seconds that so many records take at this rate; infinity if nothing is read."""
         if not records:
             return 0.0
         return records / self.rate if self.rate else float("inf")
@@ -72,6 +75,7 @@ class Point:
             batches=self.batches + later.batches,
             passed=self.passed + later.passed,
             delay=max(self.delay, later.delay),
+            silent=max(self.silent, later.silent),
         )
 
 
@@ -92,6 +96,8 @@ class History:
         """The last time at which the query found nothing to read."""
         self.quiet_ms = 0
         """The time before that in which it said nothing."""
+        self.interval_s = 0.0
+        """The time between batches that the query's trigger asks for; 0 if it asks for none, or is not known."""
         self._looked_ms: int | None = None
         """The last time at which it looked: what a batch reads came later, unless there was a lag."""
         self.lag: int | None = None
@@ -103,7 +109,8 @@ class History:
             self.points.pop()
         last = self.points[-1] if self.points else None
         begun = point.begun_ms if last is None or self._waited(last, point) else min(last.ended_ms, point.begun_ms)
-        point = replace(point, passed=(point.ended_ms - begun) / 1000)
+        spoke = min(self.spoke_ms or point.begun_ms, point.begun_ms)
+        point = replace(point, passed=(point.ended_ms - begun) / 1000, silent=(point.ended_ms - spoke) / 1000)
         looked = point.begun_ms if self._looked_ms is None else min(self._looked_ms, point.begun_ms)
         point = replace(point, delay=(point.ended_ms - looked) / 1000 + _finite(point.overdue))
         if last is not None and last.ended_ms // STEP_MS == point.ended_ms // STEP_MS:
@@ -116,7 +123,7 @@ class History:
 
     def wait(self, now_ms: int, lag: int | None) -> None:
         """Take down that there was nothing to read."""
-        before = max(self.waited_ms, self.points[-1].ended_ms if self.points else 0)
+        before = self.spoke_ms
         if before < now_ms:  # the same event comes several times
             self.quiet_ms = now_ms - before if before else 0
         self.waited_ms = self._looked_ms = now_ms
@@ -126,6 +133,11 @@ class History:
     def waits(self) -> bool:
         """Tell whether the query found nothing to read since its last batch."""
         return bool(self.points) and self.waited_ms > self.points[-1].ended_ms
+
+    @property
+    def spoke_ms(self) -> int:
+        """Return the last time at which a batch ended, or the query said that it waits; 0 if there is none."""
+        return max(self.waited_ms, self.points[-1].ended_ms if self.points else 0)
 
     def columns(self, now_ms: int) -> dict[str, Any]:
         """Return the points as columns, with zeros where the query waited: ``time`` in seconds since 1970, rates a second."""

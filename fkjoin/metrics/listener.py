@@ -15,8 +15,8 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from fkjoin.checkpoint.cause import innermost
 from fkjoin.checkpoint.progress import event_of
+from fkjoin.spark.cause import innermost
 
 if TYPE_CHECKING:
     from fkjoin.metrics import Metrics

@@ -89,7 +89,7 @@ def _drawn(steps: Sequence[Step]) -> list[Step]:
 
 def _flowing(snapshot: Mapping[str, Any], health: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return the snapshot with rates of 0 where a query reads nothing, as its figure says."""
-    still = {name for name, one in health.items() if one["state"] in ("idle", "ended")}
+    still = {name for name, one in health.items() if not one.get("read")}
     return {
         name: {**query, "rates": {operator: dict.fromkeys(row, 0.0) for operator, row in query["rates"].items()}}
         if name in still

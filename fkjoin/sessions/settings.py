@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -22,6 +23,7 @@ from fkjoin.sessions.abilities import CONNECT, local_file_manager
 from fkjoin.sessions.access import access
 from fkjoin.sessions.launch import jvm_folder, launch
 from fkjoin.sessions.settings_of_call import read_once
+from fkjoin.spark.cause import cause_of
 
 BUCKETS = "spark.fkjoin.buckets"
 INDEX_DIR = "spark.fkjoin.index.dir"
@@ -82,11 +84,13 @@ _DEFAULTS = {
     "spark.sql.execution.arrow.maxBytesPerBatch": "2m",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.pollingDelay": "50ms",
+    "spark.sql.redaction.options.regex": "(?i)url|jaas|credential|private|[.]key$",
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
 }
 """Settings that apply unless a user chose others.  Spark by itself gathers up to 64 MiB before a worker gets any of it, in
 buffers that are copied as they grow (docs/adr/0030-pieces-between-the-jvm-and-workers.md), and looks for new data every 10 ms:
-half a core of a query that waits."""
+half a core of a query that waits.  Plans on its page and in its event log have the options of a sink, of which it hides those
+with a name or value that says url, secret, password or token: not a private key."""
 
 _AT_START = {"spark.python.sql.dataFrameDebugging.enabled": "false"}
 """Settings that only a start can make.  PySpark asks the JVM for the Python line of each column, a third of the time
@@ -174,15 +178,24 @@ def session(
     if level is None:
         words.drop_warnings()
     launch(texts)
-    spark = SparkSession.builder.config(map=texts).getOrCreate()
-    is_local = (spark.sparkContext.master or "").startswith("local")
-    if is_local and spark.conf.get(_FILE_MANAGER, None) is None and (manager := local_file_manager(spark)):
-        spark.conf.set(_FILE_MANAGER, manager)
-    prepare(spark)
+    spark = _classic(texts)
     if kafka:
         connector.require(spark)
     if level is not None:
         words.tell_all(spark, level)
+    return spark
+
+
+def _classic(texts: Mapping[str, str]) -> SparkSession:
+    """A session of this process with these settings; ``SessionError`` if Spark refuses one."""
+    try:
+        spark = SparkSession.builder.config(map=dict(texts)).getOrCreate()
+        is_local = (spark.sparkContext.master or "").startswith("local")
+        if is_local and spark.conf.get(_FILE_MANAGER, None) is None and (manager := local_file_manager(spark)):
+            spark.conf.set(_FILE_MANAGER, manager)
+        prepare(spark)
+    except (PySparkException, Py4JJavaError) as error:
+        raise SessionError(f"settings: Spark refuses one: {cause_of(error)}; change it, or leave it out") from error
     return spark
 
 

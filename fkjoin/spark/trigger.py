@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias
+
+from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.errors import TopologyError
 
@@ -52,3 +55,10 @@ def interval_ms(when: Mapping[str, Any]) -> float | None:
         return None
     parts = (part.split() for part in re.findall(_PART, given.lower()))
     return sum(float(number) * _UNITS_US[unit.removesuffix("s")] for number, unit in parts) / 1000
+
+
+def interval_of(query: StreamingQuery) -> float:
+    """The seconds from batch to batch that a query's trigger asks for; 0 if it asks for none, or of one of Spark Connect."""
+    with contextlib.suppress(Exception):
+        return float(query._jsq.streamingQuery().trigger().intervalMs()) / 1000
+    return 0.0

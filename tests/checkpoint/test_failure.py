@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from fkjoin import QueryError, errors
-from fkjoin.checkpoint.cause import Cause, innermost
 from fkjoin.checkpoint.failure import told
 from fkjoin.checkpoint.source_topics import SourceTopic
 from fkjoin.errors import set_aside, thrown_at, users_frames
+from fkjoin.spark.cause import Cause, innermost
 from fkjoin.state import segments
 
 DRIVER = """Query [id = 1-2, runId = 3-4] terminated with exception: An error occurred in the user provided function. Reason: \
@@ -35,6 +35,37 @@ KeyError: 'amount'
 """
 OF_USERS_SINK = """  File "/home/ada/sink.py", line 8, in write
     frame.collect()
+"""
+KILLED = """py4j.protocol.Py4JJavaError: An error occurred while calling o1160.collectToPython.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 2.0 failed 1 times, most recent failure: \
+Lost task 0.0 (TID 2): org.apache.spark.SparkException: Python worker exited unexpectedly (crashed).
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handleError(PythonRunner.scala:777)
+Caused by: java.io.EOFException
+\tat java.base/java.io.DataInputStream.readInt(DataInputStream.java:398)
+
+Driver stacktrace:
+\tat org.apache.spark.scheduler.DAGScheduler.abort(DAGScheduler.scala:3122)
+Caused by: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed).
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handleError(PythonRunner.scala:777)
+Caused by: java.io.EOFException
+\t... 18 more
+"""
+OF_USER = """  File "/home/ada/sink.py", line 9, in write
+    raise ValueError(words)
+"""
+OF_GROUP = """  + Exception Group Traceback (most recent call last):
+  |   File "/home/ada/sink.py", line 9, in write
+  |     raise ExceptionGroup("", errors)
+  | ExceptionGroup:  (2 sub-exceptions)
+  +-+---------------- 1 ----------------
+    | ValueError: first
+    +---------------- 2 ----------------
+"""
+LAST_OF_GROUP = """    | Traceback (most recent call last):
+    |   File "/home/ada/rows.py", line 4, in put
+    |     raise ValueError("second")
+    | ValueError: second
+    +------------------------------------
 """
 OF_LIBRARIES = """pyspark.errors.exceptions.captured.PythonException: An exception was thrown from the Python worker:
 Traceback (most recent call last):
@@ -81,14 +112,41 @@ END = " SQLSTATE: 39000 SQLSTATE: XXKST\n=== Streaming Query ===\nIdentifier: q\
                 "Caused by: java.io.IOException: first\n\tat a.B.c(D.java:1)\n"
                 f"Caused by: java.io.EOFException: the end\n\tat a.B.c(D.java:1)\n\t... 3 more\n{END}"
             ],
-            Cause("EOFException: the end"),
+            Cause("EOFException: the end", of_java=True),
         ),
+        ([f"{DRIVER}{KILLED}{END}"], Cause("Python worker exited unexpectedly (crashed).", of_java=True)),
+        (
+            [
+                "Job aborted",
+                "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed).",
+                "java.io.EOFException",
+            ],
+            Cause("Python worker exited unexpectedly (crashed).", of_java=True),
+        ),
+        (
+            ["Job aborted", "java.lang.ClassNotFoundException: org.apache.hadoop.fs.s3a.S3A"],
+            Cause("ClassNotFoundException: org.apache.hadoop.fs.s3a.S3A", of_java=True),
+        ),
+        (["Job aborted", "java.lang.NullPointerException"], Cause("NullPointerException", of_java=True)),
+        (
+            [f"{OF_GROUP}{LAST_OF_GROUP}{END}"],
+            Cause("ValueError: second", None, ('rows.py, line 4, in put: raise ValueError("second")',)),
+        ),
+        (
+            [f"{OF_GROUP}    | ValueError: third\n    +------------------------------------\n{END}"],
+            Cause(
+                "ExceptionGroup: (2 sub-exceptions) ValueError: first ValueError: third",
+                None,
+                ('sink.py, line 9, in write: raise ExceptionGroup("", errors)',),
+            ),
+        ),
+        ([DRIVER], Cause("an exception without a name")),
         (
             [
                 f"{DRIVER}pyspark.errors.exceptions.captured.SparkRuntimeException: "
                 f"[USER_RAISED_EXCEPTION] joiner of it: no SQLSTATE: P0001\n{END}"
             ],
-            Cause("joiner of it: no"),
+            Cause("joiner of it: no", of_java=True),
         ),
         (
             [
@@ -97,9 +155,12 @@ END = " SQLSTATE: 39000 SQLSTATE: XXKST\n=== Streaming Query ===\nIdentifier: q\
                 "[NO.SUCH_FILE] a is gone. SQLSTATE: 42K03",
                 "",
             ],
-            Cause("a is gone."),
+            Cause("a is gone.", of_java=True),
         ),
-        (["[STREAM_FAILED] Query [id = 1-2, runId = 3-4] terminated with exception: it broke"], Cause("it broke")),
+        (
+            ["[STREAM_FAILED] Query [id = 1-2, runId = 3-4] terminated with exception: it broke"],
+            Cause("it broke", of_java=True),
+        ),
         (["", ""], Cause("nothing is said of it")),
     ],
 )
@@ -125,6 +186,30 @@ def test_the_innermost_cause_is_found(messages: list[str], cause: Cause) -> None
             ["x", "Python worker exited unexpectedly (crashed)"],
             "Python worker exited unexpectedly",
             "give the session more memory",
+        ),
+        ([f"{DRIVER}{KILLED}{END}"], "Python worker exited unexpectedly", "give the session more memory"),
+        (
+            [f"{DRIVER}{OF_USERS_SINK}{KILLED}{END}"],
+            "Python worker exited unexpectedly",
+            "give the session more memory",
+        ),
+        ([f"{DRIVER}{OF_USER}MemoryError: {END}"], "MemoryError", "give the session more memory"),
+        ([f"{DRIVER}{OF_USER}OSError: [Errno 28] No space left{END}"], "OSError: [Errno 28]", "make room on that disk"),
+        (
+            [f"{DRIVER}{OF_USER}ValueError: Python worker exited unexpectedly: customer left{END}"],
+            "ValueError: Python worker exited unexpectedly: customer left",
+            "mend that line",
+        ),
+        ([f"{DRIVER}{OF_USER}ValueError: No space left on device{END}"], "ValueError: No space left", "mend that line"),
+        (
+            ["x", "org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized to access topics: [orders]"],
+            "TopicAuthorizationException: Not authorized to access topics: [orders]",
+            r"have Kafka's administrator allow it .*: READ and DESCRIBE of a topic that is read, WRITE",
+        ),
+        (
+            ["Encountered error while reading file file:///in/z.parquet. x", "java.lang.RuntimeException: not a Parquet file"],
+            "RuntimeException: not a Parquet file",
+            "put a whole file in place of file:///in/z.parquet, under its name, and start .*; or, to go on without it, move it",
         ),
         (
             ["Some data may have been lost because"],
@@ -172,7 +257,11 @@ def test_the_innermost_cause_is_found(messages: list[str], cause: Cause) -> None
             "If you never deleted it",
             "if VACUUM, or the retention of the table's log, deleted what was still to be read: start with a new checkpoint",
         ),
-        (["it broke"], "it broke", "mend that, and start the query again.*; Spark's log, and this error's details"),
+        (
+            ["it broke"],
+            "it broke",
+            "mend the cause in the first line, and start the query again.*; Spark's log, and this error's details",
+        ),
     ],
 )
 def test_three_lines_say_which_query_where_and_what_to_do(messages: list[str], what: str, way: str) -> None:

@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.errors import IllegalArgumentException
 
-from fkjoin.cli import quiet
-from fkjoin.cli.quiet import log_file, quiet_spark
+from fkjoin.cli import main, quiet
+from fkjoin.cli.quiet import log_file, quiet_spark, spark_log
 from fkjoin.errors import FkJoinError
 from tests.support.places import ROOT
 
@@ -88,3 +89,25 @@ def test_a_full_disk_holds_nobody_up(capfd: pytest.CaptureFixture[str]) -> None:
     with quiet_spark(Path("/dev/full")):
         os.write(2, b"lost\n" * 100_000)
     assert capfd.readouterr().err == ""
+
+
+def test_an_error_of_sparks_is_a_line_that_names_the_log_and_a_fault_is_shown_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, refused = tmp_path / "spark.log", IllegalArgumentException("[INVALID_CONF_VALUE] 'many' is no number\nSQLSTATE: 22022")
+    for file, rest in ((log, f"Spark's log, {log}, has the rest"), (None, "Spark's log above has the rest")):
+        with pytest.raises(FkJoinError, match=rf"^'many' is no number\n{rest}$"), spark_log(file):
+            raise refused
+    for error in (FkJoinError("of fkjoin"), KeyError("a fault")):
+        with pytest.raises(type(error)) as found, spark_log(None):
+            raise error
+        assert found.value is error
+
+    def fails() -> None:
+        raise refused
+
+    monkeypatch.setattr(main, "app", fails)
+    monkeypatch.setattr(main, "end_when_told", lambda: None)
+    with pytest.raises(SystemExit, match="1"):
+        main.main()
+    assert capsys.readouterr().err == "fkjoin: 'many' is no number\n"

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,10 +18,11 @@ from deltalake import DeltaTable
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from fkjoin import FkJoinError, QueryError, Table, fk_join
+from fkjoin import FkJoinError, Query, QueryError, SessionError, Table, fk_join
 from fkjoin.checkpoint import claim, claim_files
 from fkjoin.jobs.job_file import read_job
 from fkjoin.sessions.connector import package
+from fkjoin.sessions.settings import PARTITIONS, _classic
 from tests.support.commands import fkjoin
 from tests.support.job_files import GOOD, job
 from tests.support.queries import write_lines
@@ -85,6 +87,10 @@ def misnamed(left: Any, right: Any) -> Any:
 
 def added(key: Any, row: Any, total: Any) -> Any:
     return total / (row.amount - 5)
+
+
+def killed(key: Any, row: Any) -> Any:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def only(row: Any) -> Any:
@@ -294,6 +300,15 @@ MISTAKES: dict[str, tuple[Callable[[Shop], object], str]] = {
         'raise OSError(28, "No space left on device")\n'
         f"what to do: make room on that disk, and {AGAIN}",
     ),
+    "a worker that is killed": (
+        lambda shop: shop.run(shop.joined(killed)),
+        "query joined failed: Python worker exited unexpectedly (crashed). Consider setting "
+        "'spark.sql.execution.pyspark.udf.faulthandler.enabled' or'spark.python.worker.faulthandler.enabled' configuration to "
+        "'true' for the better Python traceback.\n"
+        "where: batch 0 of checkpoint FOLDER/ck\n"
+        "what to do: give the session more memory (spark.driver.memory, spark.executor.memory, for Python "
+        f"spark.executor.memoryOverhead), and {AGAIN}; limits such as maxOffsetsPerTrigger hold from the batch after it",
+    ),
     "state that is damaged": (
         damaged,
         "query joined failed: checkpoint FOLDER/ck is damaged, its state cannot be read (…)\n"
@@ -330,6 +345,56 @@ def test_what_is_gone_can_be_made_again_or_another_place_be_given(shop: Shop) ->
     with pytest.raises(FkJoinError, match="make a new one"):
         stopped(shop)
     shop.run(shop.orders(), to="third", checkpoint="third-ck")
+
+
+@pytest.mark.spark
+def test_what_spark_refuses_has_a_way_out_that_is_one(shop: Shop) -> None:
+    """Places of file systems that the session does not have, a sink and a setting that there are not, a file that is none."""
+    version = shop.spark._jvm.org.apache.hadoop.util.VersionInfo.getVersion()  # type: ignore[union-attr]
+    lacks = "cannot be opened: {}; give a place that this session can reach, or a session the {}"
+    aws = lacks.format(
+        "ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3AFileSystem not found",
+        f'setting spark.jars.packages = "org.apache.hadoop:hadoop-aws:{version}"',
+    )
+    foo = lacks.format('UnsupportedFileSystemException: No FileSystem for scheme "foo"', "jars and the settings of its file")
+    for place, says in (("s3a://bucket/x", aws), ("foo://bucket/x", foo)):
+        for schema in (None, "id string, lsn bigint"):
+            with pytest.raises(FkJoinError, match=re.escape(says if schema else says.split("; ")[0].split(": ", 1)[1])):
+                Table.from_files(shop.spark, place, key="id", version="lsn", format="json", schema=schema)
+        with pytest.raises(FkJoinError, match=re.escape(says)):
+            shop.orders().to_parquet(shop.folder / "out", checkpoint=place)
+
+    def start(format: str) -> Query:
+        write = shop.orders().changes.writeStream.format(format).option("checkpointLocation", str(shop.folder / "own"))
+        begin = write.trigger(availableNow=True).start
+        return claim.start_claimed(shop.spark, str(shop.folder / "own"), lambda: begin(str(shop.folder / "own-out")))
+
+    with pytest.raises(FkJoinError, match=r"own: the query does not start: Failed to find the data source: jsn\. .* mended$"):
+        start("jsn")
+    start("json").awaitTermination()
+
+    with pytest.raises(SessionError, match=r"^settings: Spark refuses one: The value 'many' in the config .*; change it, or"):
+        _classic({PARTITIONS: "many"})
+    assert _classic({PARTITIONS: shop.spark.conf.get(PARTITIONS) or ""}) is shop.spark
+
+    pq = shop.folder / "pq"
+    shop.spark.range(3).selectExpr("id", "id as lsn").coalesce(1).write.parquet(str(pq))
+    table = Table.from_files(shop.spark, pq, key="id", version="lsn", format="parquet")
+    bad = pq / "z.parquet"
+    for number in range(2):
+        bad.write_bytes(b"PAR1 is not all of it")
+        with pytest.raises(QueryError, match=rf"what to do: put a whole file in place of file://{bad}, under its name, and "):
+            shop.run(table, f"pq-{number}", f"pq-ck-{number}")
+        if number:
+            bad.unlink()
+            shop.spark.conf.set("spark.sql.files.ignoreMissingFiles", "true")
+        else:
+            shutil.copy(next(pq.glob("part-*.parquet")), bad)
+        try:
+            shop.run(table, f"pq-{number}", f"pq-ck-{number}")
+        finally:
+            shop.spark.conf.unset("spark.sql.files.ignoreMissingFiles")
+        assert shop.spark.read.parquet(str(shop.folder / f"pq-{number}")).count() == (3 if number else 6)
 
 
 OF_JOB_FILES: dict[str, tuple[tuple[str, str], str]] = {
@@ -443,6 +508,9 @@ def test_a_job_that_fails_says_so_in_four_lines_and_names_the_log(shop: Shop, fk
     assert where == f"where: batch 0 of checkpoint {shop.folder}/checkpoint/sink-out"
     assert what.startswith('what to do: set such rows aside, with on_error="dead-letter"')
     assert rest == f"Spark's log, {shop.folder}/spark.log, has the rest"
+    with pytest.raises(FkJoinError) as refused:
+        fkjoin_here("run", job(shop.folder, PLAIN.replace('"{folder}/checkpoint"', '"s3a://bucket/ck"')))
+    assert str(refused.value).startswith("s3a://bucket/ck/fkjoin-job.json cannot be opened: ClassNotFoundException: Class org.")
 
 
 def test_without_java_a_job_says_so_in_a_line(tmp_path: Path) -> None:

@@ -247,7 +247,8 @@ def words_of(time: str) -> str:
 
 def test_the_page_of_settings_has_all_of_them_and_their_defaults() -> None:
     page = (ROOT / "docs" / "settings.md").read_text()
-    rows = {name: value.split(", ")[0].strip("`") for name, value in re.findall(r"^\| `([\w.]+)` \| ([^|]+) \|", page, re.M)}
+    found = re.findall(r"^\| `([\w.]+)` \| ((?:\\\||[^|])+) \|", page, re.M)
+    rows = {name: value.split(", ")[0].strip("`").replace("\\|", "|") for name, value in found}
     read = {text for text in said() if re.fullmatch(r"spark\.fkjoin(?:\.\w+)+\.?", text)} - {"spark.fkjoin.topic."}
     assert {name for name in rows if name.startswith("spark.fkjoin.")} - OF_TOPICS == read == SETTINGS
     assert int(rows[settings.RETENTION]) == settings.RETENTION_MS

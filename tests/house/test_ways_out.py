@@ -56,6 +56,7 @@ BACK = (
     "test_a_table_that_the_state_does_not_have_is_refused_and_the_way_on_is_a_new_checkpoint"
 )
 CONNECTOR = "tests/sessions/test_connector.py::test_a_session_with_kafka_has_the_connector_that_fits"
+REFUSED = "tests/house/test_mistakes.py::test_what_spark_refuses_has_a_way_out_that_is_one"
 GONE = "tests/house/test_mistakes.py::test_what_is_gone_can_be_made_again_or_another_place_be_given"
 VERSIONS = "tests/sessions/test_spark_versions.py::test_a_job_that_is_killed_goes_on_there_and_on_the_newest"
 SIDES = "tests/sessions/test_abilities.py::test_both_sides_of_spark_connect_are_asked_and_each_is_refused_with_its_own_release"
@@ -177,6 +178,9 @@ WAYS: dict[str, str] = {
     "name: two sources of this {} are called {}": BUILDING,
     "{}: {} is merged with itself, or another": BUILDING,
     "{} cannot be written to: {}; make that folder": GONE,
+    "{} cannot be opened: {}; give a place that this": REFUSED,
+    "checkpoint: {}: the query does not start: {}. Start": REFUSED,
+    "settings: Spark refuses one: {}; change it, or": REFUSED,
     "the Spark session was stopped: make a new one": GONE,
     "{}: {} is {} columns where one is needed": BUILDING,
     "{}: name at least one column of {}; it has": BUILDING,
@@ -204,6 +208,7 @@ WAYS: dict[str, str] = {
     "spread: partitions of topics say where rows": BUILDING,
     "checkpoint: {} is no folder of a query's own;": SECOND,
     "query_name: a query called {} runs in this": SECOND,
+    "checkpoint: {} is in use by query {} of this": SECOND,
     "log: {} is no file that can be written to;": FINE_STARTS,
     "{}.path: this is the folder of {}, too; give": FINE_STARTS,
     "spread: a row has one partner by primary key;": BUILDING,

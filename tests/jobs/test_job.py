@@ -241,11 +241,11 @@ def test_formats_of_a_job_file(tmp_path: Path) -> None:
 
 
 def test_options_are_checked_and_secrets_are_not_shown() -> None:
-    given = {"kafka.sasl.jaas.config": "password=p", "kafka.ssl.keystore.password": "q", "maxOffsetsPerTrigger": 5}
+    given = {"kafka.sasl.jaas.config": "password=p", "kafka.SSL.Keystore.Key": "q", "maxOffsetsPerTrigger": 5}
     assert masked(source_options(given)) == {
         "startingOffsets": "earliest",
         "kafka.sasl.jaas.config": "***",
-        "kafka.ssl.keystore.password": "***",
+        "kafka.ssl.keystore.key": "***",
         "maxOffsetsPerTrigger": "5",
     }
     for wrong, says in (

@@ -136,6 +136,7 @@ def test_at_the_end_there_is_how_much_was_done_and_what_went_wrong() -> None:
     ("mode", "says"),
     [
         (Mode.STOPS, "shop  stops when the batches at work are done; Ctrl-C again ends it at once"),
+        (Mode.FAILS, "shop  fails when the batches at work are done; Ctrl-C twice ends it at once"),
         (Mode.DONE, "shop  has read all that was there in 1 h 56 min"),
         (Mode.FAILED, "shop  failed after 1 h 56 min"),
         (Mode.CUT, "shop  ended at once, after 1 h 56 min; the next start repeats the batches at work"),

@@ -11,8 +11,11 @@ import pytest
 from rich.console import Console
 
 from fkjoin.checkpoint.progress import QueryPhase
+from fkjoin.jobs.job import PlannedQuery
 from fkjoin.jobs.job_sections import JobSection
+from fkjoin.jobs.panel import Panel
 from fkjoin.jobs.report import Report, troubles_of
+from fkjoin.jobs.runner import Stop, _run
 from fkjoin.jobs.screen import Plain
 from fkjoin.jobs.view import Mode, QueryView, doing
 from fkjoin.metrics import Metrics
@@ -206,3 +209,33 @@ def test_what_sinks_count_is_said_amid_a_batch(followed: Followed, monkeypatch: 
     counts = {("dead_letters", "postgres t"): 1, ("retries", "delta /out"): 2}
     monkeypatch.setattr("fkjoin.jobs.report.counted", lambda: counts)
     assert followed.report.view().troubles == ("1 row that postgres t cannot have", "work on delta /out repeated 2 times")
+
+
+def test_while_another_batch_runs_on_a_failure_is_said_and_two_signals_end_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    said, stop, panels = io.StringIO(), Stop(), list[str]()
+    screen = Plain(Console(file=said, width=200))
+    report = Report(SPEC, ["sink-a", "sink-b"], (), metrics=Metrics(), log=None, screen=screen)
+    screen.watch(report.view)
+    failed, works = Query(), Query()
+    failed.isActive, failed._why_stopped, failed._checkpoint = False, "it broke", "ck/a"  # type: ignore[attr-defined]
+    works.status = WORKING
+
+    def signal_comes(_: float) -> None:
+        panel = Console(file=io.StringIO(), width=100)
+        panel.print(Panel(report.view()))
+        panels.append(panel.file.getvalue())  # type: ignore[attr-defined]
+        stop.ask(2, None)
+
+    monkeypatch.setattr("fkjoin.jobs.runner.time.sleep", signal_comes)
+    planned = [PlannedQuery(name, "", lambda query=query: query) for name, query in (("sink-b", works), ("sink-a", failed))]
+    with pytest.raises(SystemExit):
+        _run(planned, stop, report, one_by_one=False)
+    assert [line[20:] for line in said.getvalue().splitlines()][-3:] == [
+        "query sink-a failed: it broke",
+        "fails when the batches at work are done; two signals end it at once",
+        "stops when the batches at work are done; a second signal ends it at once",
+    ]
+    assert report.view().mode is Mode.CUT
+    assert "fails when the batches at work are done; Ctrl-C twice ends it at once" in panels[0]
+    assert "stops when the batches at work are done; Ctrl-C again ends it at once" in panels[1]
+    assert all("since the start: sink-a failed" in panel and "no errors" not in panel for panel in panels)

@@ -72,7 +72,8 @@ def test_a_query_that_no_longer_says_that_it_waits_stands_still() -> None:
     found = of_query(made, 0, None, 190_000 + 2 * MINUTE)
     assert (found.state, found.since_ms) == ("still", 190_000)
     assert found.words == (
-        "For 2 min no batch has ended, and it has not said that it waits: a batch takes long, or its sources do not answer."
+        "For 2 min no batch has ended, and it has not said that it waits: a batch takes long, or its sources do not answer. "
+        "Before, it was silent for 10 s at most."
     )
     assert of_query(made, 0, None, 86_400_000).state == "still"
     made.wait(86_400_000, 0)
@@ -81,6 +82,8 @@ def test_a_query_that_no_longer_says_that_it_waits_stands_still() -> None:
     hourly.wait(60 * MINUTE, 0)
     assert of_query(hourly, 0, None, 119 * MINUTE).state == "idle", "its turns are an hour apart"
     assert of_query(hourly, 0, None, 300 * MINUTE).state == "still"
+    made.wait(86_410_000, 7)
+    assert of_query(made, 0, None, 86_411_000).state == "healthy", "records are there, and it has not read all"
 
 
 def test_a_query_is_behind_from_half_a_minute_of_work_on() -> None:
@@ -104,11 +107,73 @@ def test_a_query_stands_still_when_a_batch_takes_much_longer_than_others() -> No
     """Not while it says that it waits, and not within its usual pace."""
     found = of_query(history(*BUSY), 0, None, 120_000 + 5 * MINUTE)
     assert (found.state, found.since_ms) == ("still", 120_000)
-    assert found.words == "No batch has ended for 5 min. Before, one ended every 5 s at least."
+    assert found.words == (
+        "For 5 min no batch has ended, and it has not said that it waits: a batch takes long, or its sources do not answer. "
+        "Before, it was silent for 1 s at most."
+    )
     assert of_query(history(*BUSY), 0, None, 120_000 + 50_000).state == "healthy"
     hourly = history(*(batch(number * 60 * MINUTE) for number in range(2)))
     assert of_query(hourly, 0, None, 60 * MINUTE + 59 * MINUTE).state == "healthy"
-    assert of_query(history(batch(0)), 0, None, 59 * MINUTE).state == "healthy", "how far triggers are apart is not known yet"
+    first = history(batch(0))
+    assert of_query(first, 0, None, 59 * MINUTE).state == "still"
+    first.interval_s = 3600.0
+    assert of_query(first, 0, None, 59 * MINUTE).state == "healthy", "its trigger lets it"
+    assert of_query(first, 0, None, 181 * MINUTE).state == "still"
+
+
+def waiting(*points: Point, until_ms: int) -> History:
+    """A query that says every ten seconds, from one batch to the next and then up to a time, that it waits."""
+    made = History()
+    for place, point in enumerate(points):
+        made.add(point)
+        end_ms = points[place + 1].begun_ms if place + 1 < len(points) else until_ms
+        for at_ms in range(point.ended_ms + 10_000, end_ms, 10_000):
+            made.wait(at_ms, 0)
+    return made
+
+
+MINUTES = [batch(MINUTE * minute, 60.0, 6000) for minute in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("past", "left", "now_ms", "state"),
+    [
+        (history(*BUSY), 1_000_000, 170_000, "behind"),
+        (history(*BUSY), 3_000, 170_000, "healthy"),
+        (history(*BUSY), 3_001, 170_000, "behind"),
+        (waiting(*BUSY, until_ms=140_000), 1_000_000, 185_000, "behind"),
+        (waiting(*BUSY, until_ms=140_000), 0, 185_000, "idle"),
+        (waiting(*BUSY, until_ms=140_000), None, 185_000, "idle"),
+        (history(*MINUTES), 1_000_000, 12 * MINUTE + 170_000, "behind"),
+        (history(*MINUTES), 12_000, 12 * MINUTE + 59_000, "healthy"),
+        (history(*MINUTES), None, 12 * MINUTE + 181_000, "still"),
+        (history(batch(0)), 0, 600 * MINUTE, "still"),
+        (history(*(batch(700 * number, 0.5) for number in range(4))), 0, 600 * MINUTE, "still"),
+        (waiting(batch(0), batch(50 * MINUTE), until_ms=50 * MINUTE + 12_000), 1_000_000, 150 * MINUTE, "still"),
+        (waiting(batch(0), batch(50 * MINUTE), until_ms=0), 1_000_000, 150 * MINUTE, "still"),
+        (history(*BUSY, batch(125_000, read=0)), 3_000, 127_000, "healthy"),
+    ],
+    ids=[
+        "far behind amid a batch",
+        "30 s of work",
+        "more than 30 s of work",
+        "far behind after a wait",
+        "waits",
+        "waits for files",
+        "far behind amid a long batch",
+        "two long batches left",
+        "a batch three times as long",
+        "one batch and a hang",
+        "batches of a moment and a hang",
+        "waits and a hang",
+        "waits, a batch and a hang",
+        "a batch without rows has no rate",
+    ],
+)
+def test_a_query_is_judged_by_what_is_left_at_this_moment(past: History, left: int | None, now_ms: int, state: str) -> None:
+    """Waits are no part of its usual silence."""
+    past.lag = left
+    assert of_query(past, 0, None, now_ms).state == state
 
 
 @pytest.mark.parametrize(

@@ -312,3 +312,14 @@ def test_the_topics_of_a_query_are_found_out_once_in_a_run(monkeypatch: pytest.M
     assert learn("first", ("orders",)) == learn("first", ("customers",)) == ("orders",)
     assert learn("second", ("customers",)) == ("customers",)
     assert asked == ["first", "first", "second"]
+
+
+def test_the_interval_of_a_querys_trigger_is_how_long_it_may_be_silent() -> None:
+    """A query of Spark Connect, and one without an interval, do not say it."""
+    metrics = Metrics()
+    metrics.take(progress(0), "sink-out")
+    hourly = SimpleNamespace(trigger=lambda: SimpleNamespace(intervalMs=lambda: 3_600_000))
+    query: Any = SimpleNamespace(_jsq=SimpleNamespace(streamingQuery=lambda: hourly))
+    for run, of, seconds in (("first", query, 3600.0), ("second", SimpleNamespace(), 0.0)):
+        metrics._learn_topics("sink-out", run, lambda of=of: of)  # type: ignore[misc]
+        assert metrics._look(lambda queries, *_: queries["sink-out"].history.interval_s) == seconds

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from py4j.protocol import Py4JJavaError
 
 from fkjoin.errors import users_frames
 
 _HEAD = "Traceback (most recent call last):"
+_OF_GROUP = re.compile(r"^ *(?:\+-[-+ 0-9.]*\n|[|+] )", re.MULTILINE)
+"""Margins and rulers of the traceback of an exception group."""
 _PLAN = "=== Streaming Query ==="
 _OURS = "fkjoin.errors.", "fkjoin.state.errors.", "state.errors."
 _OF_SPARK = re.compile(
@@ -16,7 +20,14 @@ _OF_SPARK = re.compile(
 )
 _CONDITION = re.compile(r"^\[[A-Z0-9_.]+\] ")
 _CAUSED = re.compile(r"^Caused by: (.*(?:\n(?!\s+at |\s*\.\.\. |Caused by: ).*)*)", re.MULTILINE)
-_OF_JAVA = re.compile(r"^(?:[a-z]\w*\.)+(\w+(?:Exception|Error))(?:: |$)")
+_OF_JAVA = re.compile(r"^(?:[a-z]\w*\.)+([\w$]+(?:Exception|Error))(?:: |$)")
+NO_MEMORY = re.compile(
+    r"OutOfMemoryError|MemoryError|Java heap space|GC overhead limit|Cannot allocate memory|OOMKilled"
+    r"|Python worker exited unexpectedly|exit(?:ed with)? code:? 137"
+)
+"""Words of Java about too little memory."""
+_TELLING = re.compile(rf"{NO_MEMORY.pattern}|\[DATA_SOURCE_NOT_FOUND\]")
+"""Words of causes whose own causes say less: where a worker's output ends, which class is not there."""
 _ABOUT = re.compile(
     r"^(?:\[STREAM_FAILED\] )?Query \[id = [^]]*\] terminated with exception: |^An error occurred while calling \S+\s*:\s*"
 )
@@ -33,24 +44,46 @@ class Cause(NamedTuple):
     """The class, if it is an error of fkjoin's own."""
     frames: tuple[str, ...] = ()
     """The places in the user's own code, the innermost last."""
+    of_java: bool = False
+    """Java has raised it, so that its words are Spark's."""
 
 
 def innermost(messages: Sequence[str]) -> Cause:
-    """Find the first cause in the messages of a Java exception and of its causes, the innermost last."""
+    """Find the first cause in the messages of a Java exception and of its causes, the innermost last; see ``texts_of``."""
     texts = [text.split(_PLAN, 1)[0].strip() for text in messages if text and text.strip()]
     told = next((text for text in reversed(texts) if _HEAD in text), None)
     if told is None:
-        return Cause(_line(_java(texts[-1]))) if texts else Cause("nothing is said of it")
+        return Cause(_line(_java(_telling(texts))), of_java=True) if texts else Cause("nothing is said of it")
+    if f"Group {_HEAD}" in told:
+        told = _OF_GROUP.sub("", told)
     sections = told.split(_HEAD)[1:]
     kind, _, text = _raised(sections[-1]).partition(": ")
     frames = next((found for section in reversed(sections) if (found := tuple(users_frames(section)))), ())
     if kind.startswith(_OURS):
         return Cause(_line(text), kind.rpartition(".")[2], frames)
     if _OF_SPARK.fullmatch(kind.strip()):
-        deeper = _CAUSED.findall(text)
-        return Cause(_line(_java(deeper[-1] if deeper else text)), None, frames)
-    name = kind.strip().rpartition(".")[2]
+        return Cause(_line(_java(_telling([text, *_CAUSED.findall(text)]))), None, frames, of_java=True)
+    name = kind.strip().rpartition(".")[2] or "an exception without a name"
     return Cause(_line(f"{name}: {text}" if text.strip() else name), None, frames)
+
+
+def texts_of(error: Any) -> list[str]:
+    """Return what a Java exception and its causes say, with their classes, the innermost last."""
+    texts = []
+    while error is not None:
+        texts.append(str(error.toString()))
+        error = error.getCause()
+    return texts
+
+
+def cause_of(error: BaseException) -> str:
+    """Return the innermost cause of an error of Py4J's or PySpark's, in one line."""
+    return innermost(texts_of(error.java_exception) if isinstance(error, Py4JJavaError) else [str(error)]).text
+
+
+def _telling(causes: Sequence[str]) -> str:
+    """Choose the innermost cause, or one above it that says more."""
+    return next((text for text in reversed(causes) if _TELLING.search(text)), causes[-1])
 
 
 def _raised(section: str) -> str:
