@@ -13,9 +13,13 @@ from integration.postgres import select
 from tests.support.connect import Client, Server, client
 from tests.support.orders import History, batch_join
 from tests.support.sampling import sampled
+from tests.support.sessions import SPARK_4_0
+from tests.support.sinks import iceberg
 from tests.support.traces import TRACES, assert_agrees, expected
 
 pytest.importorskip("grpc")
+if SPARK_4_0:
+    pytest.skip("Spark Connect needs Spark 4.1 or newer", allow_module_level=True)
 
 
 @pytest.fixture(scope="module")
@@ -50,15 +54,17 @@ def test_traces(shop: Client, tmp_path: Path) -> None:
         assert_agrees(lines, expected(path))
 
 
-def test_delta_and_parquet_are_the_batch_join_also_after_a_restart(shop: Client, tmp_path: Path) -> None:
+def test_tables_and_files_are_the_batch_join_also_after_a_restart(shop: Client, tmp_path: Path) -> None:
     log = history(tmp_path)
     given = {"table": "joined", "folder": str(tmp_path), "checkpoint": f"{tmp_path}/ck"}
     shop("watched")
     for changes in (60, 0):
-        shown = shop("write", **given, parquet=f"{tmp_path}/parquet", delta=f"{tmp_path}/delta")
+        places = {"parquet": f"{tmp_path}/parquet", "delta": f"{tmp_path}/delta", "iceberg": str(tmp_path)}
+        shown = shop("write", **given, **places)
         assert " has ended; batch " in shown
         assert "\noperator  left-in " in shown
         assert shop("delta", path=f"{tmp_path}/delta", key="order_id") == batch_join(log)
+        assert {row.pop("order_id"): row for row in iceberg(tmp_path, "shop.joined")} == batch_join(log)
         log.write(changes)
     assert len(list((tmp_path / "parquet").glob("batch=*"))) == 2
 
@@ -113,6 +119,8 @@ def test_what_cannot_be_had_is_refused_by_name(shop: Client, server: Server, tmp
     assert {name: text.split(" needs a classic Spark session, ")[0] for name, text in said.items()} == {
         "adder": "adder as an expression",
         "preview": "preview",
+        "window": 'emit="on-close"',
+        "driver": "fkjoin.testing.Driver",
         "start-over": 'on_new_topic="start-over"',
         "staged": 'deployment="staged"',
         "staged aggregate": 'deployment="staged"',

@@ -19,16 +19,45 @@ class Message(NamedTuple):
     place: str
 
 
+_REFUSALS = {
+    "require_classic": (" needs a classic Spark session, ", (1, 2)),
+    "Ability": (" or newer, and this is ", (0, 1, None, 3)),
+}
+"""By the name of what is called: the message that its arguments become a part of, and which argument is in which place."""
+
+
 @cache
 def raised() -> tuple[Message, ...]:
-    """All of them, by file."""
-    found = []
+    """All of them, by file; after those, what the arguments of ``_REFUSALS`` make of some of them."""
+    found, refused = [], []
     for file in sorted([*ROOT.glob("fkjoin/**/*.py"), *ROOT.glob("state/**/*.py")]):
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Call) and (error := ast.unparse(node.func)).endswith("Error"):
-                text = "".join(part for argument in node.args for part in _parts(argument))
-                found.append(Message(text, error, f"{file.relative_to(ROOT)}:{node.lineno}"))
-    return tuple(found)
+        module = ast.parse(file.read_text())
+        for node in ast.walk(module):
+            if not isinstance(node, ast.Call):
+                continue
+            called, place = ast.unparse(node.func), f"{file.relative_to(ROOT)}:{node.lineno}"
+            if called.endswith("Error"):
+                found.append(Message("".join(part for argument in node.args for part in _parts(argument)), called, place))
+            elif called in _REFUSALS:
+                refused.append((called, [_text(argument, module) for argument in node.args], place))
+    return *found, *(_refusal(found, *one) for one in refused)
+
+
+def _refusal(found: list[Message], called: str, arguments: list[str], place: str) -> Message:
+    part, places = _REFUSALS[called]
+    (message,) = (one for one in found if part in one.text)
+    filled = ["{}" if at is None else arguments[at] for at in places]
+    assert message.text.count("{}") == len(filled), message
+    return Message(message.text.format(*filled), message.error, place)
+
+
+def _text(node: ast.AST, module: ast.Module) -> str:
+    """The text of an argument, which may be the name of a text of its module."""
+    for one in module.body:
+        match node, one:
+            case ast.Name(id=name), ast.Assign(targets=[ast.Name(id=assigned)], value=value) if name == assigned:
+                return _text(value, module)
+    return "".join(_parts(node))
 
 
 def _parts(node: ast.AST) -> Iterator[str]:

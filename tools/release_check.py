@@ -12,20 +12,29 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.support.archives import extract
 from tests.support.documents import check_tutorial, program
 from tests.support.places import ROOT
 
 WORK = ROOT / "build" / "release"
 
 
-def run(*command: str | Path, folder: Path = WORK) -> str:
-    """Print a command, run it and return what it prints, in an environment in which nothing says where this checkout is."""
+def run(*command: str | Path, folder: Path = WORK, without: str | None = None) -> str:
+    """Print a command, run it and return what it prints, in an environment in which nothing says where this checkout is.
+
+    ``without``: what must not be on its standard error.
+    """
     print("$", *command, flush=True)
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
     environment["PATH"] = f"{Path(command[0]).parent}{os.pathsep}{environment['PATH']}"
-    done = subprocess.run(list(map(str, command)), cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    error = None if without is None else subprocess.PIPE
+    done = subprocess.run(
+        list(map(str, command)), cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=error, text=True, check=False
+    )
     if done.returncode:
-        raise SystemExit(f"{done.stdout}\n{command[0]} left with status {done.returncode}")
+        raise SystemExit(f"{done.stdout}\n{done.stderr or ''}\n{command[0]} left with status {done.returncode}")
+    if without is not None and without in done.stderr:
+        raise SystemExit(f"{done.stderr}\n{command[0]} says {without!r}")
     return done.stdout
 
 
@@ -42,7 +51,7 @@ def main() -> None:
     shutil.rmtree(WORK, ignore_errors=True)
     (WORK / "source").mkdir(parents=True)
     run("git", "archive", "--output", WORK / "source.tar", "HEAD", folder=ROOT)
-    shutil.unpack_archive(WORK / "source.tar", WORK / "source", filter="tar")
+    extract(WORK / "source.tar", WORK / "source")
     tools = environment("tools", "build", "twine")
     run(tools / "python", "-m", "build", "--outdir", WORK / "dist", WORK / "source")
     built = sorted((WORK / "dist").iterdir())
@@ -53,7 +62,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="fkjoin-release-") as name:
         script, wanted = program("docs/tutorial.md")
         (Path(name) / "tutorial.py").write_text(script)
-        check_tutorial(Path(name), run(programs / "python", "tutorial.py", folder=Path(name)), wanted)
+        printed = run(programs / "python", "tutorial.py", folder=Path(name), without="Warning")
+        check_tutorial(Path(name), printed, wanted)
     print(f"fine: {', '.join(path.name for path in built)} in {WORK / 'dist'}")
 
 

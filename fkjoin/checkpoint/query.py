@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
@@ -69,7 +71,7 @@ class QueryDisplay(_Base):
             print(table_of(batch))
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
-        """Wait until the query ends; a line in a notebook says what it does meanwhile.
+        """Wait until the query ends; a line in a notebook, or on a terminal, says what it does meanwhile.
 
         Parameters
         ----------
@@ -86,8 +88,8 @@ class QueryDisplay(_Base):
         QueryError
             If the query failed.
         """
-        with _notebook_line(self.__repr__) as update:
-            if update is not None:
+        with _live_line(self) as update:
+            if update is not None and (timeout is None or timeout > 0):
                 return self._told(lambda: self._followed(timeout, update))
             return self._told(lambda: super(QueryDisplay, self).awaitTermination(timeout))
 
@@ -191,8 +193,8 @@ class QueryDisplay(_Base):
 class Query(QueryDisplay, StreamingQuery):
     """A running query, as ``to_…`` calls give it: Spark's, whose failure is a ``QueryError``.
 
-    It is shown as a line that says what it does, and what its last batch was.  In a notebook, ``awaitTermination`` keeps such a
-    line up to date.
+    It is shown as a line that says what it does, and what its last batch was.  In a notebook, and on a terminal,
+    ``awaitTermination`` keeps such a line up to date.
 
     Examples
     --------
@@ -225,21 +227,61 @@ def _aligned(lines: Sequence[Sequence[str]]) -> str:
 
 
 @contextlib.contextmanager
-def _notebook_line(text: Callable[[], str]) -> Iterator[Callable[[], None] | None]:
-    """Show a line in the notebook that this process runs; gives what updates it, or None without a notebook."""
+def _live_line(query: QueryDisplay) -> Iterator[Callable[[], None] | None]:
+    """Show the query's line in a notebook or on a terminal; gives what updates it, or None where there is neither."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    if getattr(shell, "kernel", None) is None:
+    line: _NotebookLine | _TerminalLine
+    if getattr(shell, "kernel", None) is not None:
+        line = _NotebookLine()
+    elif threading.current_thread() is threading.main_thread() and getattr(sys.stderr, "isatty", bool)():
+        line = _TerminalLine(sys.stderr)
+    else:
         yield None
         return
-    from IPython.display import display
-
-    handle = display({"text/plain": text()}, raw=True, display_id=True)
-
-    def update() -> None:
-        handle.update({"text/plain": text()}, raw=True)
-
+    line.show(repr(query))
     try:
-        yield update
+        yield lambda: line.show(repr(query))
     finally:
         with contextlib.suppress(Exception):  # of a JVM that is gone
-            update()
+            line.show(repr(query))
+            line.end(done=not query.isActive)
+
+
+class _NotebookLine:
+    """A line in the notebook that this process runs."""
+
+    _handle: Any = None
+
+    def show(self, text: str) -> None:
+        from IPython.display import display
+
+        if self._handle is None:
+            self._handle = display({"text/plain": text}, raw=True, display_id=True)
+        else:
+            self._handle.update({"text/plain": text}, raw=True)
+
+    def end(self, *, done: bool) -> None:
+        """Leave the line as it is."""
+
+
+class _TerminalLine:
+    """The last line of a terminal, which each text is written over; a longer text is cut off."""
+
+    def __init__(self, terminal: TextIO) -> None:
+        self._terminal, self._shown = terminal, ""
+
+    def show(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # closed
+            text = text[: (os.get_terminal_size(self._terminal.fileno()).columns or sys.maxsize) - 1]
+        if text != self._shown:
+            self._write(f"\r{text.ljust(len(self._shown))}")
+            self._shown = text
+
+    def end(self, *, done: bool) -> None:
+        """Go to the next line; of a query that goes on, nothing is left: a program may wait for it again at once."""
+        self._write("\n" if done else f"\r{' ' * len(self._shown)}\r")
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # closed: the query does not wait for it
+            self._terminal.write(text)
+            self._terminal.flush()

@@ -10,8 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pyspark
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from fkjoin.errors import SessionError
 from fkjoin.sessions.access import is_connect
@@ -42,17 +45,35 @@ class Ability:
     """Asks a session."""
     way: str
     """Way out."""
+    release: Callable[[SparkSession], str] = lambda spark: spark.version
+    """The release that was asked."""
 
     def require(self, spark: SparkSession) -> None:
         """Raise ``SessionError`` if the session lacks it."""
         if not self.found(spark):
-            raise SessionError(f"{self.what} needs Spark {self.since} or newer, and this is {spark.version}; {self.way}")
+            raise SessionError(f"{self.what} needs Spark {self.since} or newer, and this is {self.release(spark)}; {self.way}")
 
 
 def _has_operators(spark: SparkSession) -> bool:
     from pyspark.sql.connect.group import GroupedData
 
     return hasattr(GroupedData, "transformWithStateInPandas")
+
+
+def _takes_operators(spark: SparkSession) -> bool:
+    operator = spark.range(1).groupBy("id").transformWithStateInPandas(_Idle(), "id long", "append", "none")
+    try:
+        return operator.columns == ["id"]
+    except PySparkException:
+        return False
+
+
+class _Idle(StatefulProcessor):
+    """A stateful operator that only analysis sees."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None: ...
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any: ...  # noqa: N802, N803
+    def close(self) -> None: ...
 
 
 def _reads_state(spark: SparkSession) -> bool:
@@ -68,7 +89,11 @@ RESCALE = Ability(
     'run it, and the query after it, in a Python environment with "pyspark>=4.2"',
 )
 
-CONNECT = Ability("Spark Connect", "4.1", _has_operators, "use that in the client and at the server")
+CONNECT = (
+    Ability("a client of Spark Connect", "4.1", _has_operators, 'pip install "pyspark>=4.1"', lambda _: pyspark.__version__),
+    Ability("a server of Spark Connect", "4.1", _takes_operators, "start it with that"),
+)
+"""Abilities of both sides of a session of Spark Connect, which may be of different releases."""
 
 READ_STATE = Ability("reading state", "4.1", _reads_state, "begin the query with that to have state that can be read")
 """Ability of ``read_state`` and ``fkjoin state``: Spark's source of state must know checkpoints of format 2."""

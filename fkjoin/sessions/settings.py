@@ -175,6 +175,8 @@ def session(
             os.environ.setdefault(name, value)
     texts = _texts(chosen | exact)
     level = words.level(texts)
+    if level is None:
+        words.drop_warnings()
     launch(texts)
     spark = _classic(texts)
     if kafka:
@@ -206,11 +208,13 @@ def _at_server(remote: str | None, master: str | None, settings: Mapping[str, An
     """A session of Spark Connect with these settings."""
     if master is not None:
         raise SessionError(f"remote: {remote} is a server with a master of its own: leave out master, which is {master!r}")
+    words.drop_warnings()
     with needs_extra("Spark Connect", "connect"):
         for package in _CONNECT:  # PySpark itself ends the process without a word where one is missing
             importlib.import_module(package)
     spark = _client(remote)
-    CONNECT.require(spark)
+    for one in CONNECT:
+        one.require(spark)
     place = remote or "its server"
     for name, value in _texts(settings).items():
         try:

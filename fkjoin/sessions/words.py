@@ -12,6 +12,7 @@ import os
 import re
 import select
 import threading
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -36,11 +37,14 @@ _LOGGED = (
     rb"SparkSession: Using an existing Spark session; only runtime SQL configurations will take effect",
     rb"ResolveWriteToStream: spark.sql.adaptive.enabled is not supported in streaming",
     rb"MicroBatchExecution: Disabling AQE since AQE is not supported in stateful workloads",
-    rb"TransformWithStateInPySparkStateServer: \w+ state .* doesn't contain a value",
-    rb"TransformWithStateInPySparkStateServer: No more data to read from the socket",
+    rb"TransformWithStateIn\w+StateServer: \w+ state .* doesn't contain a value",
+    rb"TransformWithStateIn\w+StateServer: No more data to read from the socket",
     rb"DAGScheduler: Failed to cancel job group .* Cannot find active jobs for it",
 )
 """Warnings of each start, of each new bucket, and of each stop."""
+
+_PANDAS = "PySpark does not yet fully support pandas"
+"""The beginning of PySpark's warning about pandas 3, which each process gives; ``fkjoin doctor`` repeats it."""
 
 _SAID = (
     rb"WARNING: Using incubator modules: jdk.incubator.vector",
@@ -48,6 +52,8 @@ _SAID = (
     rb'Setting default log level to "',
     rb"To adjust logging level use sc.setLogLevel",
     _WORKER,
+    rb".*:\d+: FutureWarning: " + _PANDAS.encode(),
+    rb"  require_minimum_pandas_version\(\)$",
     rb"\d\d/\d\d/\d\d \d\d:\d\d:\d\d WARN (?:" + b"|".join(_LOGGED) + b")",
 )
 
@@ -71,6 +77,11 @@ def level(settings: Mapping[str, Any]) -> str | None:
     if given not in _LEVELS:
         raise SessionError(f"log_level, {LOG_LEVEL}, is {given!r}; {nearest(given, _LEVELS)}")
     return given
+
+
+def drop_warnings() -> None:
+    """Leave out PySpark's warning about pandas 3 in this process, unless its filters have another action for it."""
+    warnings.filterwarnings("ignore", _PANDAS, FutureWarning, append=True)
 
 
 def tell_all(spark: SparkSession, log_level: str) -> None:

@@ -140,7 +140,7 @@ def parts_of(frame: DataFrame, given: Mapping[str, DataFrame] | None = None) -> 
     ``given``: frames by name; where the plan reads one of them it ends in a leaf.
     """
     spark = frame.sparkSession
-    require_classic(spark, "fkjoin.testing.Driver", "make the table in a session that fkjoin.session() gives")
+    require_classic(spark, "fkjoin.testing.Driver", "make the table in a process with a classic session")
     ends = {name: analyzed(one) for name, one in (given or {}).items()}
     return _Reading(spark, ends).part(analyzed(frame))
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
+from fkjoin.spark.kinds import TIMES_OF_DAY
 from fkjoin.testing.target import SCHEMA, Target, query_of, refused, same
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class SinkContract(ABC):
     ...         return read(self.path, into)
     """
 
-    types: ClassVar[list[pa.DataType]] = list(_VALUES)
+    types: ClassVar[list[pa.DataType]] = [kind for kind in _VALUES if TIMES_OF_DAY or not pa.types.is_time(kind)]
     every: ClassVar[int] = 1
     code: ClassVar[tuple[ModuleType, ...]] = ()
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import pty
+import struct
 import sys
+import termios
+import threading
 import time
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
@@ -209,6 +215,48 @@ def test_a_time_that_is_given_holds_in_a_notebook_too(monkeypatch: pytest.Monkey
     assert java.waits == 2, "it waited once, a second"
     java.waits = 1
     assert Query(java).awaitTermination(20) is True
+
+
+class Terminal:
+    """A terminal that is standard error."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+        self._outer, inner = pty.openpty()
+        fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
+        self._inner = os.fdopen(inner, "w")
+        monkeypatch.setattr(sys, "stderr", self._inner)
+
+    def said(self) -> str:
+        """All that it was told; it is closed then."""
+        self._inner.write("end")
+        self._inner.flush()
+        said = b""
+        while not said.endswith(b"end"):
+            said += os.read(self._outer, 65_536)
+        self._inner.close()
+        os.close(self._outer)
+        return said.decode().removesuffix("end")
+
+
+def test_a_terminal_that_waits_for_a_query_shows_its_progress_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    works, ended = f"joined: works on batch 2; {BATCH}", f"joined: has ended; {BATCH}"
+    for width, shown in ((200, 199), (40, 39), (0, 200)):
+        terminal = Terminal(monkeypatch, width)
+        assert Query(JavaQuery("Processing new data", progress(1))).awaitTermination() is None
+        before, after = works[:shown], ended[:shown]
+        assert terminal.said() == f"\r{before}\r{after.ljust(len(before))}\r\n", "once a batch, and at the end"
+
+
+def test_a_terminal_keeps_no_line_of_a_query_that_goes_on_and_none_of_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, query = Terminal(monkeypatch, 200), Query(JavaQuery("Processing new data", progress(1)))
+    now = iter(range(100))
+    monkeypatch.setattr("fkjoin.checkpoint.query.time.monotonic", lambda: float(next(now)))
+    assert query.awaitTermination(2) is False
+    thread = threading.Thread(target=query.awaitTermination)
+    thread.start()
+    thread.join()
+    works = f"joined: works on batch 2; {BATCH}"
+    assert terminal.said() == f"\r{works}\r{' ' * len(works)}\r"
 
 
 @pytest.mark.parametrize("shell", ["none", "a terminal's"])

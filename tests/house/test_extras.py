@@ -76,6 +76,7 @@ USES = {
         ["-m", "fkjoin", "schema"],
         ["-c", "from fkjoin.metrics import Metrics; Metrics().prometheus()"],
         ["-c", PAGE],
+        ["-c", "from fkjoin.jobs.job_tables import job_tables"],
     ],
     "connect": [["-c", NO_SERVER]],
     "delta": [["-c", "from fkjoin.sinks import Delta; Delta('a')"]],

@@ -59,6 +59,8 @@ BACK = (
 CONNECTOR = "tests/sessions/test_connector.py::test_a_session_with_kafka_has_the_connector_that_fits"
 REFUSED = "tests/house/test_mistakes.py::test_what_spark_refuses_has_a_way_out_that_is_one"
 GONE = "tests/house/test_mistakes.py::test_what_is_gone_can_be_made_again_or_another_place_be_given"
+VERSIONS = "tests/sessions/test_spark_versions.py::test_a_job_that_is_killed_goes_on_there_and_on_the_newest"
+SIDES = "tests/sessions/test_abilities.py::test_both_sides_of_spark_connect_are_asked_and_each_is_refused_with_its_own_release"
 CONNECT = "integration/test_connect.py::test_what_cannot_be_had_is_refused_by_name"
 
 HABIT = "tests/api/test_inspection.py::test_each_habit_of_dataframes_is_refused_and_what_is_named_is_one"
@@ -94,6 +96,20 @@ WAYS: dict[str, str] = {
     "positions: {} has a snapshot, and its rows no": BEGUN,
     "snapshot: {} begins without one; make the": "tests/analysis/test_snapshots.py::test_the_driver_feeds_rows_of_a_snapshot",
     "a Table has no {}; call {}": HABIT,
+    'deployment="staged" needs a classic Spark': CONNECT,
+    'on_new_topic="start-over" needs a classic': CONNECT,
+    'emit="{}" needs a classic Spark session, and': CONNECT,
+    "{} as an expression needs a classic Spark": CONNECT,
+    "fkjoin.testing.Driver needs a classic Spark": DRIVER,
+    "preview needs a classic Spark session, and this": (
+        "integration/test_connect.py::test_tables_and_files_are_the_batch_join_also_after_a_restart"
+    ),
+    "verify needs a classic Spark session, and this": PARTITIONS,
+    "rebuild needs a classic Spark session, and this": PARTITIONS,
+    "rescale needs a classic Spark session, and this": PARTITIONS,
+    "fkjoin state rescale needs Spark 4.2 or newer,": VERSIONS,
+    "reading state needs Spark 4.1 or newer, and": VERSIONS,
+    "a server of Spark Connect needs Spark 4.1 or": SIDES,
     "path: {} is relative, and client and server": CONNECT,
     "remote: {} is a server with a master of its": CONNECT,
     "remote: {} is no address of a server; write": CONNECT,
@@ -461,9 +477,9 @@ WAYS: dict[str, str] = {
 """The tests that go the ways out, by the beginnings of messages, with ``{}`` for what is filled in."""
 
 IMPERATIVES = (
-    "add ask build call cast change choose compare configure copy create delete drop end free get give go group install keep "
-    "leave let make map move name open order pass pick put read rebuild remove rename repeat replace restart restore run say "
-    "see select set split start stop take try unset update upgrade use wait write"
+    "add ask begin build call cast change choose compare configure copy create delete drop end free get give go group "
+    "install keep leave let make map move name open order pass pick put read rebuild remove rename repeat replace restart "
+    "restore run say see select set split start stop take try unset update upgrade use wait write"
 )
 """The verbs that ways out begin with."""
 

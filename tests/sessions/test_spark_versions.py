@@ -22,6 +22,10 @@ from tests.support.version_job import read_back, sum_up, summed
 RELEASES = re.findall(r"^pyspark==((\d+\.\d+)\.\d+)$", (ROOT / "compat.lock").read_text(), re.MULTILINE)
 
 
+OF_A_CLOCK = "PythonMicroBatchStream"
+"""In what older releases say of the clock of ``emit="periodic …"``, a source in Python, with the trigger of the job."""
+
+
 def job(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """The job that is killed and goes on, on the newest release of the line."""
     environment = ROOT / f".venv-{line}"
@@ -51,7 +55,8 @@ def test_a_job_that_is_killed_goes_on_there_and_on_the_newest(
     for _ in range(2):
         history.write(60)
     ran = job(line, tmp_path)
-    assert ran.returncode == 0, ran.stderr[-3000:]
+    said = [text for text in ran.stderr.splitlines() if OF_A_CLOCK not in text]
+    assert (ran.returncode, said) == (0, [])
     found = json.loads(next(line for line in ran.stdout.splitlines() if line.startswith("{")))
     assert found["crashed"] == -signal.SIGKILL, ran.stderr[-3000:]
     assert found["written"] == ["000.jsonl"]

@@ -6,10 +6,13 @@ import os
 import subprocess
 import sys
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
+from pyspark.sql.pandas.utils import require_minimum_pandas_version
 
 from fkjoin.errors import SessionError
 from fkjoin.sessions import words
@@ -68,6 +71,11 @@ def test_a_joins_script_says_nothing_of_its_own_and_a_failure_says_all(tmp_path:
 LINES = b"""\
 WARNING: Using incubator modules: jdk.incubator.vector
 26/11/26 18:14:06 WARN MicroBatchExecution: Disabling AQE since AQE is not supported in stateful workloads.
+26/11/26 18:14:06 WARN TransformWithStateInPySparkStateServer: Value state meta doesn't contain a value.
+26/11/26 18:14:06 WARN TransformWithStateInPandasStateServer: Value state meta doesn't contain a value.
+26/11/26 18:14:06 WARN TransformWithStateInPandasStateServer: No more data to read from the socket
+/opt/pyspark/testing/utils.py:127: FutureWarning: PySpark does not yet fully support pandas >= 3.0.0. It is recommended
+  require_minimum_pandas_version()
 Starting Streaming TransformWithStateInPandas Python worker.
 
 26/11/26 18:14:06 WARN MicroBatchExecution: Batch 3 takes long
@@ -89,6 +97,20 @@ def test_lines_of_no_use_are_left_out_and_nothing_else_is(capfd: pytest.CaptureF
     kept = LINES.decode().split("\n\n", 1)[1]
     assert written({}, LINES, capfd=capfd) == kept
     assert written({}, LINES[:70], LINES[70:], capfd=capfd) == kept, "lines that come in parts"
+
+
+def test_a_session_does_not_repeat_what_pyspark_says_of_pandas() -> None:
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(record=True) as said:
+        warnings.resetwarnings()
+        patch.setattr(pandas, "__version__", "3.0.0")
+        require_minimum_pandas_version()
+        assert len(said) == 1
+        words.drop_warnings()
+        require_minimum_pandas_version()
+        assert len(said) == 1
+        warnings.filterwarnings("always", category=FutureWarning)
+        require_minimum_pandas_version()
+        assert len(said) == 2, "whoever asks for it gets it"
 
 
 @pytest.mark.parametrize("settings", [{"spark.log.level": "WARN"}, {"spark.ui.showConsoleProgress": "true"}])

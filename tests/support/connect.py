@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -26,7 +28,7 @@ from fkjoin.sessions.settings import SHORT_LIVED
 from tests.support.places import ROOT
 
 _SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
-_SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
+_COMMAND = re.compile(r"^    (spark-submit (?:.*\\\n)*.*)$", re.MULTILINE)
 _FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _STARTED = "Spark Connect server started"
 
@@ -38,7 +40,7 @@ def _free_port() -> int:
 
 
 class Server:
-    """A server on a port of this machine; killed, it can be started again on the same port."""
+    """A server on a port of this machine, started as ``docs/connect.md`` says; killed, it can be started again there."""
 
     def __init__(self, folder: Path, jars: str) -> None:
         self._folder, self._port, self._jars = folder, _free_port(), jars
@@ -49,8 +51,9 @@ class Server:
         return f"sc://127.0.0.1:{self._port}"
 
     def start(self) -> None:
+        (text,) = _COMMAND.findall((ROOT / "docs" / "connect.md").read_text())
+        _, *command, last = shlex.split(text.replace("\\\n", "").replace("local[*]", "local[2]"))
         settings = {
-            "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.connect.grpc.binding.port": self._port,
             "spark.jars": self._jars,
             "spark.ui.enabled": "false",
@@ -59,13 +62,12 @@ class Server:
             "spark.sql.streaming.checkpointFileManagerClass": _FILE_MANAGER,
             "spark.sql.warehouse.dir": self._folder / "warehouse",
         }
-        command = [str(_SUBMIT), "--master", "local[2]", "--class", _SERVER]
         command += [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
         environment = os.environ | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": str(STARTER), "FKJOIN_PYTHON": sys.executable}
         if (forks := forks_address(environment)) is not None:
             environment[FORKS] = forks
         self._process = subprocess.Popen(
-            [*command, "spark-internal"],
+            [_SUBMIT, *command, last],
             cwd=self._folder,
             env=environment,
             stdout=subprocess.DEVNULL,

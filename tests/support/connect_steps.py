@@ -30,8 +30,10 @@ from fkjoin.replay import on_spark
 from fkjoin.replay.in_memory import final_line, result_lines
 from fkjoin.replay.traces import Trace, TraceChange, read_trace
 from fkjoin.sessions.connect import Connect
-from fkjoin.sinks import Delta, Kafka, Parquet, Postgres, Sink
+from fkjoin.sinks import Delta, Iceberg, Kafka, Parquet, Postgres, Sink
+from fkjoin.testing import Driver
 from tests.support.orders import tables
+from tests.support.sinks import lake
 
 
 def _joined(spark: SparkSession, folder: str) -> Table:
@@ -50,8 +52,16 @@ _TABLES = {"joined": _joined, "by_region": _by_region}
 
 
 def write(spark: SparkSession, table: str, folder: str, checkpoint: str, **places: str) -> str:
-    """Write what there is of the table to some places: ``parquet``, ``delta``; what the query then shows is returned."""
-    sinks: dict[str, Any] = {"parquet": Parquet, "delta": Delta}
+    """Write what there is of the table to some places: ``parquet``, ``delta``, a folder with a catalog for ``iceberg``.
+
+    What the query then shows is returned.
+    """
+    iceberg = functools.partial(Iceberg, f"shop.{table}")
+    sinks: dict[str, Any] = {
+        "parquet": Parquet,
+        "delta": Delta,
+        "iceberg": lambda where: iceberg(options=lake(Path(where))),
+    }
     made: list[Sink] = [sinks[name](where) for name, where in places.items()]
     query = _TABLES[table](spark, folder).to(*made, checkpoint=checkpoint, trigger="available-now")
     query.awaitTermination()
@@ -161,6 +171,8 @@ def refused(spark: SparkSession, folder: str, address: str) -> dict[str, str]:
     calls: dict[str, Any] = {
         "adder": lambda: groups.aggregate(0.0, "aggregate + amount", "aggregate - amount"),
         "preview": orders.preview,
+        "window": lambda: orders.group_by([fkjoin.window("timestamp_seconds(items)", "1 hour")], emit="on-close").count(),
+        "driver": lambda: Driver(orders),
         "start-over": lambda: Table.from_kafka(spark, "t", "b:1", on_new_topic="start-over", **of_topics),
         "staged": lambda: fk_join(orders, customers, "customer_id", deployment="staged"),
         "staged aggregate": lambda: orders.group_by("customer_id", deployment="staged").count(),
@@ -194,6 +206,7 @@ def not_refused(spark: SparkSession, folder: str) -> None:
     Table.from_kafka(spark, "t", "b:1", key="string", value="string")
     fk_join(orders, customers, "customer_id")
     orders.group_by("customer_id").count()
+    orders.group_by("timestamp_seconds(items - items % 3600)").count()
 
 
 def session_here(spark: SparkSession, address: str) -> list[bool]:

@@ -18,6 +18,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from fkjoin import Table, fk_join, session
+from tests.support.archives import extract
 from tests.support.places import ROOT
 
 CHECKPOINTS = ROOT / "tests" / "golden" / "checkpoints"
@@ -92,8 +93,7 @@ def main(name: str) -> None:
 
 def unpack(path: Path, place: Path) -> Path:
     """The checkpoint, as if it had been made in ``place``: Spark keeps absolute paths in it."""
-    with tarfile.open(path) as archive:
-        archive.extractall(place, filter="data")
+    extract(path, place)
     write_half(place, 1)
     checkpoint = place / "checkpoint"
     found = re.search(r"file:(/[^\"]*)/checkpoint/", (checkpoint / "state/0/_metadata/v2/0").read_text())

@@ -25,6 +25,7 @@ from fkjoin import Table, cogroup, fk_join, session, window
 from fkjoin import aggregates as agg
 from fkjoin.events import Enriched
 from fkjoin.spark.operator import StageName
+from tests.support.archives import extract
 from tests.support.golden import CHECKPOINTS
 
 SETTINGS = {"sql_shuffle_partitions": 1, "fkjoin_buckets": 2}
@@ -300,8 +301,7 @@ def main(name: str, *queries: str) -> None:
 
 def unpacked(path: Path, place: Path) -> Path:
     """The folder of the queries' checkpoints, as if they had been made in ``place``: Spark keeps absolute paths in them."""
-    with tarfile.open(path) as archive:
-        archive.extractall(place, filter="data")
+    extract(path, place)
     for checkpoint in (place / "checkpoint").iterdir():
         found = re.search(r"file:(/[^\"]*)/checkpoint/", (checkpoint / "state/0/_metadata/v2/0").read_text())
         assert found is not None

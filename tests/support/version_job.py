@@ -17,13 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from fkjoin import FkJoinError, Table, fk_join, read_state, session
 from fkjoin import aggregates as agg
 from fkjoin.checkpoint.upkeep import rescale
+from fkjoin.sessions.settings import SHORT_LIVED
 from tests.support.orders import CUSTOMER, ORDER
 from tests.support.queries import run
-from tests.support.sessions import short_lived, small
+from tests.support.sessions import small
 
 CRASH = 1
 """The batch."""
@@ -43,7 +45,7 @@ def sum_up(spark: SparkSession, folder: Path, crash: bool = False) -> None:
     (folder / "out").mkdir(exist_ok=True)
 
     def write(frame: DataFrame, batch: int) -> None:
-        lines = frame.toJSON().collect()
+        lines = [line for (line,) in frame.select(F.to_json(F.struct("*"))).collect()]
         if crash and batch == CRASH:
             os.kill(os.getpid(), signal.SIGKILL)
         (folder / "out" / f"{batch:03d}.jsonl").write_text("\n".join(lines))
@@ -103,9 +105,8 @@ def refused(call: Callable[[], Any]) -> Any:
 
 
 def begun(folder: Path) -> SparkSession:
-    os.environ.update(short_lived())
-    spark = session("versions", "local[2]", ui_enabled="false", driver_host="127.0.0.1")
-    spark.sparkContext.setLogLevel("ERROR")
+    here: Any = {"ui_enabled": "false", "driver_host": "127.0.0.1", "driver_extraJavaOptions": SHORT_LIVED}
+    spark = session("versions", "local[2]", **here)
     small(spark, folder)
     return spark
 
