@@ -233,7 +233,8 @@ def test_offsets_that_are_gone_stop_the_job_with_what_to_do(
     job.write_text(text.replace('topic = "gone-dead"', f'path = "{tmp_path}/dead"'))
     broker.send("gone-left", [Record(b"k", b'{"fk": "a"}'), Record(b"k", b"?"), Record(b"k", b'{"fk": "a"}')])
     fkjoin_here("run", job)
-    letters = [json.loads(line) for path in (tmp_path / "dead").glob("*.json") for line in path.read_text().splitlines()]
+    files = (tmp_path / "dead").glob("*/*.json")
+    letters = [json.loads(line) for path in files for line in path.read_text().splitlines()]
     assert [(letter["topic"], letter["offset"], letter["value"]) for letter in letters] == [("gone-left", 1, "Pw==")]
     broker.send("gone-left", [Record(b"k", b'{"fk": "b"}')] * 3)
     broker.admin.delete_records([TopicPartition("gone-left", 0, 5)])[TopicPartition("gone-left", 0)].result(30)

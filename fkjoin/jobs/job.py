@@ -322,8 +322,8 @@ class Job:
         letters = begun.dead_letters
         assert letters is not None
         keep_columns()
-        if spec.path is not None:
-            return start_by_spark(letters, "json", {}, path=spec.path, **common, query_name=query)
+        if (folder := spec.folder(name)) is not None:
+            return start_by_spark(letters, "json", {}, path=folder, **common, query_name=query)
         servers, options = self._kafka
         return start(as_records(letters), spec.topic, servers, options=client_options(options), **common, name=query)
 

@@ -78,8 +78,9 @@ def _require_own_folders(spec: JobSection) -> None:
     """Refuse a folder of files that is also another sink's, or a table's: its readers could not tell whose rows they are."""
     taken = {_folder(one.path): f"tables.{name}" for name, one in spec.tables.items() if one.path and one.format != "fkjoin"}
     taken |= {_folder(one.path): f"events.{name}" for name, one in spec.events.items() if one.path}
-    if spec.dead_letters is not None and spec.dead_letters.path is not None:
-        taken[_folder(spec.dead_letters.path)] = "dead_letters"
+    if (letters := spec.dead_letters) is not None and letters.path is not None:
+        folders = letters.path, *(letters.folder(sink.table) for sink in spec.sinks.values())
+        taken |= {_folder(one): "dead_letters" for one in folders if one is not None}
     for where, path, form in [(f"sinks.{name}", one.path, one.format) for name, one in spec.sinks.items() if one.path]:
         of_folder = taken.get if form == "delta" else taken.setdefault  # sinks may share a Delta table
         if (other := of_folder(_folder(path), where)) != where:

@@ -303,7 +303,11 @@ class DeadLettersSection(Section):
     topic: str | None = None
     """A topic, which must be there."""
     path: str | None = None
-    """A folder of JSON files."""
+    """A folder, with a folder of JSON files for each table that a sink writes."""
+
+    def folder(self, table: str) -> str | None:
+        """The folder that the query of a table's dead letters alone writes; None: they go to a topic."""
+        return None if self.path is None else f"{self.path.rstrip('/')}/{table}"
 
 
 class JobSection(Strict):

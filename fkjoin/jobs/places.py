@@ -21,8 +21,8 @@ STDOUT = "-"
 def require_places(spark: SparkSession, spec: JobSection) -> None:
     """``FkJoinError`` if one of them cannot be written to."""
     _require_log(spec)
-    letters = spec.dead_letters
-    for folder in (spec.checkpoint, None if letters is None else letters.path):
+    letters, tables = spec.dead_letters, dict.fromkeys(sink.table for sink in spec.sinks.values())
+    for folder in (spec.checkpoint, *(() if letters is None else map(letters.folder, tables))):
         if folder is not None and (place := local_path(*hadoop(spark, folder))) is not None:
             require_writable(place)
 
@@ -32,8 +32,8 @@ def require_letters(spark: SparkSession, spec: JobSection, frames: Mapping[str, 
     for name, frame in frames.items():
         checkpoint = f"{spec.checkpoint.rstrip('/')}/dead-letters-{name}"
         require_begun_with(frame, checkpoint)
-        if spec.dead_letters is not None and spec.dead_letters.path is not None:
-            require_spark_at(spark, checkpoint, spec.dead_letters.path)
+        if spec.dead_letters is not None and (folder := spec.dead_letters.folder(name)) is not None:
+            require_spark_at(spark, checkpoint, folder)
 
 
 def _require_log(spec: JobSection) -> None:

@@ -434,6 +434,10 @@ OF_JOB_FILES: dict[str, tuple[tuple[str, str], str]] = {
         ("[kafka]", '[dead_letters]\npath = "{folder}/out"\n[kafka]'),
         "sinks.out.path: this is the folder of dead_letters, too; give each a folder of its own",
     ),
+    "a sink in a folder of dead letters": (
+        ("[kafka]", '[dead_letters]\npath = "{folder}"\n[sinks.two]\ntable = "joined"\npath = "{folder}/joined"\n[kafka]'),
+        "sinks.two.path: this is the folder of dead_letters, too; give each a folder of its own",
+    ),
     "tables made of themselves": (
         ('left = "orders"', 'left = "joined"'),
         "these read each other in a circle: joins.joined",
@@ -497,7 +501,7 @@ PLACES: dict[str, tuple[tuple[str, str], str]] = {
     "a checkpoint in a file": (("{folder}/checkpoint", "{folder}/job.toml"), A_FILE),
     "a log below a file": (("{folder}/job.log", "{folder}/job.toml/log"), A_FILE),
     "a log that is a folder": (("{folder}/job.log", "{folder}"), "log: FOLDER is no file that can be written to; name another"),
-    "dead letters in a file": (("[kafka]", LETTERS), A_FILE),
+    "dead letters in a file": (("[kafka]", LETTERS), A_FILE.replace(" cannot", "/joined cannot", 1)),
     "a folder among those of the system": (
         ('"{folder}/out"', '"/proc/nothing/out"'),
         "/proc/nothing/out cannot be written to: ",

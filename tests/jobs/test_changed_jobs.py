@@ -104,6 +104,7 @@ def test_each_change_goes_on_or_is_refused_by_name(tmp_path: Path, fkjoin_here: 
         return sorted(row["id"] for path in found for row in pq.read_table(path).to_pylist())
 
     assert written("out") == written("later") == [1, 2], "the sink that came later has all rows"
-    letters = [json.loads(line) for path in (tmp_path / "dead").glob("*.json") for line in path.read_text().splitlines()]
+    files = (tmp_path / "dead" / "joined").glob("*.json")
+    letters = [json.loads(line) for path in files for line in path.read_text().splitlines()]
     assert len(letters) == 1, "also those from before there was such a section"
     fkjoin_here("run", job(tmp_path, ("[tables.customers]", 'on_error = "skip"\n[tables.customers]')))

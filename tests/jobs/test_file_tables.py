@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from tests.support.files import write
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("own_rules")]
 
 
-def job(spark: SparkSession, folder: Path, on_restore: OnRestore = "fail", **orders: Any) -> Job:
+def job(spark: SparkSession, folder: Path, on_restore: OnRestore = "fail", sinks: Sequence[str] = (), **orders: Any) -> Job:
     spec = {
         "name": "orders",
         "checkpoint": f"{folder}/checkpoint",
@@ -33,16 +35,22 @@ def job(spark: SparkSession, folder: Path, on_restore: OnRestore = "fail", **ord
             "customers": {"path": f"{folder}/customers", "key": "customer", "version": "lsn"},
         },
         "joins": {"joined": {"left": "orders", "right": "customers", "extractor": "customer"}},
-        "sinks": {"out": {"table": "joined", "path": f"{folder}/out"}},
+        "sinks": {"out": {"table": "joined", "path": f"{folder}/out"}}
+        | {f"of-{table}": {"table": table, "path": f"{folder}/of-{table}"} for table in sinks},
         "dead_letters": {"path": f"{folder}/dead"},
     }
     return Job(JobSection.model_validate(spec), spark, on_restore)
 
 
-def run(made: Job) -> None:
+def run(made: Job, *, at_once: bool = False) -> None:
     made.keep_schemas()
+    running = []
     for planned in made.queries():
-        planned.start().awaitTermination()
+        running.append(planned.start())
+        if not at_once:
+            running[-1].awaitTermination()
+    for query in running:
+        query.awaitTermination()
 
 
 def letters(folder: Path) -> list[dict[str, Any]]:
@@ -55,7 +63,7 @@ def test_a_job_keeps_columns_and_has_lines_that_do_not_fit_in_its_dead_letters(
     write(tmp_path / "customers", "1.json", '{"customer":"c1","name":"Ada","lsn":1}')
     write(tmp_path / "orders", "1.json", '{"id":"o1","customer":"c1","amount":5,"lsn":1}', '{"id":"o2","cust')
     run(job(spark, tmp_path))
-    assert {letter["file"].rpartition("/")[2] for letter in letters(tmp_path / "dead")} == {"1.json"}
+    assert {letter["file"].rpartition("/")[2] for letter in letters(tmp_path / "dead" / "joined")} == {"1.json"}
     kept = json.loads((tmp_path / "checkpoint" / SCHEMAS).read_text())
     names = [field["name"] for field in kept["orders"]["schema"]["fields"]]
     assert names == ["amount", "customer", "id", "lsn"], "a line that does not fit makes no column"
@@ -68,16 +76,16 @@ def test_a_job_keeps_columns_and_has_lines_that_do_not_fit_in_its_dead_letters(
     run(made)
     rows = {row.id: row.left.amount for row in spark.read.parquet(str(tmp_path / "out")).collect()}
     assert rows == {"o1": 5, "o5": 6}
-    found = {(letter["table"], letter["file"].rpartition("/")[2]) for letter in letters(tmp_path / "dead")}
+    found = {(letter["table"], letter["file"].rpartition("/")[2]) for letter in letters(tmp_path / "dead" / "joined")}
     assert found == {("orders", "1.json"), ("orders", "2.json"), ("orders", "3.json")}
     for name in ("1.json", "2.json", "3.json", "4.json"):
         (tmp_path / "orders" / name).unlink()
     write(tmp_path / "orders", "5.json", "")
-    before = set((tmp_path / "dead").glob("part-*.json"))
+    before = set((tmp_path / "dead" / "joined").glob("part-*.json"))
     run(job(spark, tmp_path))  # nothing is there to learn from
-    (of_batch,) = set((tmp_path / "dead").glob("part-*.json")) - before
+    (of_batch,) = set((tmp_path / "dead" / "joined").glob("part-*.json")) - before
     assert of_batch.read_text() == "", "Spark's sink writes a file of a batch that has no letter"
-    assert spark.read.json(str(tmp_path / "dead")).count() == len(letters(tmp_path / "dead")) == 3
+    assert spark.read.json(str(tmp_path / "dead" / "joined")).count() == len(letters(tmp_path / "dead" / "joined")) == 3
 
 
 @pytest.mark.parametrize("more", [{}, {"schema": "id string, customer string, lsn bigint"}])
@@ -97,7 +105,7 @@ def test_a_job_keeps_columns_of_folders(
         assert [record.args[:2] for record in caplog.records if record.name == "fkjoin"] == said
     rows = {row.id: row.left.n for row in spark.read.parquet(str(tmp_path / "out")).collect()}
     assert rows == {"o1": 1, "o3": 2}
-    assert [letter["reason"] for letter in letters(tmp_path / "dead")] == ["the folder n=x is no int"]
+    assert [letter["reason"] for letter in letters(tmp_path / "dead" / "joined")] == ["the folder n=x is no int"]
 
 
 def test_dead_letters_that_have_later_batches_than_a_restored_checkpoint_are_refused(
@@ -111,12 +119,24 @@ def test_dead_letters_that_have_later_batches_than_a_restored_checkpoint_are_ref
             shutil.copytree(tmp_path / "checkpoint", tmp_path / "backup")
     shutil.rmtree(tmp_path / "checkpoint")
     shutil.copytree(tmp_path / "backup", tmp_path / "checkpoint")
-    with pytest.raises(FkJoinError, match=r"checkpoint/dead-letters-joined is at batch 0, and .*dead has batch 1 already"):
+    with pytest.raises(FkJoinError, match=r"/dead-letters-joined is at batch 0, and .*dead/joined has batch 1 already"):
         run(job(spark, tmp_path, on_restore="set-back"))
     for gone in ("checkpoint", "dead", "out"):
         shutil.rmtree(tmp_path / gone)
     run(job(spark, tmp_path))
-    assert len(letters(tmp_path / "dead")) == 2
+    assert len(letters(tmp_path / "dead" / "joined")) == 2
+
+
+def test_each_table_of_a_sink_has_its_dead_letters_in_a_folder_of_its_own(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "customers", "1.json", '{"customer":"c1","name":"Ada","lsn":1}')
+    for number in (1, 2):
+        write(tmp_path / "orders", f"{number}.json", f'{{"id":"o{number}","customer":"c1","lsn":1}}', f"no JSON {number}")
+        made = job(spark, tmp_path, sinks=["orders"])
+        made.check()
+        run(made, at_once=True)
+        for table in ("joined", "orders"):
+            lines = sorted(base64.b64decode(letter["value"]).decode() for letter in letters(tmp_path / "dead" / table))
+            assert lines == [f"no JSON {one}" for one in range(1, number + 1)], f"start {number} of the letters of {table}"
 
 
 def test_a_job_can_stop_at_such_a_line(spark: SparkSession, tmp_path: Path) -> None:
