@@ -42,6 +42,7 @@ from fkjoin.sinks import batches
 from fkjoin.sinks.restored import OnRestore
 from fkjoin.sinks.spark_files import require_written, start_by_spark
 from fkjoin.spark.dead_letters import as_records
+from fkjoin.spark.query_start import starting
 from fkjoin.spark.schemas import listed
 from fkjoin.spark.trigger import arguments_of
 from fkjoin.table import Table
@@ -59,6 +60,7 @@ class PlannedQuery:
 class Job:
     """A job's tables, built; nothing runs yet."""
 
+    @starting()
     def __init__(self, spec: JobSection, spark: SparkSession, on_restore: OnRestore = "fail") -> None:
         self.spec, self._spark, self._on_restore = spec, spark, on_restore
         order = in_order(spec)
@@ -140,6 +142,7 @@ class Job:
         names = dict.fromkeys(sink.table for sink in self.spec.sinks.values()) if self.spec.dead_letters is not None else ()
         return {name: letters for name in names if (letters := self.tables[name].dead_letters) is not None}
 
+    @starting()
     def check(self) -> None:
         """Raise what would stop the start of a query, as far as that can be told; nothing is made or changed."""
         require_letters(self._spark, self.spec, self._letters)

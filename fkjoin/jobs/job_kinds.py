@@ -12,6 +12,7 @@ from pydantic_core import CoreSchema
 
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.metrics.server import ClientAccess
+from fkjoin.spark.query_start import UnreachableError
 
 Value = str | int | float | bool
 Values = Value | list[Value]
@@ -28,6 +29,8 @@ def located(where: str) -> Iterator[None]:
         yield
     except (TopologyError, JobError) as error:
         raise JobError(f"{where}.{error}") from error
+    except UnreachableError as error:
+        raise JobError(f"{where}: {error}") from error
 
 
 ANY = object()

@@ -297,8 +297,7 @@ class DeadLettersSection(Section):
     """A target for records that cannot be used."""
 
     kinds = (Kind("a topic", {"topic": ANY}), Kind("files", {"path": ANY}))
-    this_is = "they go to"
-    places = ("topic", "path")
+    this_is, places = "they go to", ("topic", "path")
 
     topic: str | None = None
     """A topic, which must be there."""
@@ -306,7 +305,7 @@ class DeadLettersSection(Section):
     """A folder, with a folder of JSON files for each table that a sink writes."""
 
     def folder(self, table: str) -> str | None:
-        """The folder that the query of a table's dead letters alone writes; None: they go to a topic."""
+        """The folder that the query of a table's dead letters alone writes; None for a topic."""
         return None if self.path is None else f"{self.path.rstrip('/')}/{table}"
 
 

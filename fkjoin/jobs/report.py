@@ -20,7 +20,7 @@ from fkjoin.jobs.screen import Screen
 from fkjoin.jobs.view import AT_WORK, BatchView, Flow, JobView, Mode, QueryView, batches_of, doing, ended, rate_of
 from fkjoin.metrics import Metrics, progress_since
 from fkjoin.metrics.flows import table_of
-from fkjoin.sinks.counts import LEFT_OUT, counted
+from fkjoin.sinks.counts import LEFT_OUT, counted, last_events
 from fkjoin.stages import counters
 
 _TROUBLES = {
@@ -33,6 +33,9 @@ _TROUBLES = {
 
 _ANSWER_S = 30.0
 """The time within which the sources of a query should answer."""
+
+_REASON = 200
+"""So many characters of a reason are shown."""
 
 _TASKS_EVERY_S = 1.0
 """The time between two counts of the tasks of a batch."""
@@ -91,6 +94,7 @@ class Report:
         self._events: dict[str, tuple[str, bool]] = {}
         self._troubles: tuple[str, ...] = ()
         self._mode, self._notes = Mode.RUNS, tuple(notes)
+        self._stops: Callable[[], bool] = lambda: False
         self._ended: float | None = None
 
     def view(self) -> JobView:
@@ -102,7 +106,12 @@ class Report:
         troubles = (*self._troubles, *_of_sinks())
         silences = (silence for of_query in self._metrics._silences().values() for silence in of_query)
         silent = tuple(dict.fromkeys(silence.words(now) for silence in silences)) if self._ended is None else ()
-        return JobView(self._name, self._flow, self._began, now, queries, self._mode, troubles, self._notes, silent)
+        mode = Mode.STOPS if self._mode is Mode.RUNS and self._stops() else self._mode
+        return JobView(self._name, self._flow, self._began, now, queries, mode, troubles, self._notes, silent)
+
+    def stops_when(self, asked: Callable[[], bool]) -> None:
+        """Show that the job stops as soon as it is ``asked`` to, also while the start of a query waits."""
+        self._stops = asked
 
     def turn(self, mode: Mode, why: str = "") -> None:
         """Note that the job stops, or has ended, and how; ``why``: the reason of a failure."""
@@ -123,6 +132,10 @@ class Report:
         """Note that a query is about to be started."""
         self._alive[name] = time.time()
         self._queries[name] = replace(self._queries[name], doing=QueryPhase.STARTS, since=self._alive[name])
+        self._screen.refresh()
+
+    def refresh(self) -> None:
+        """Show what is new."""
         self._screen.refresh()
 
     def look(self, name: str, query: StreamingQuery) -> None:
@@ -225,13 +238,20 @@ def _with_sources(query: StreamingQuery) -> StreamingQuery | None:
 
 
 def _of_sinks() -> list[str]:
-    """Say what sinks count."""
+    """Say what sinks count, and why work was repeated the last time."""
+    reasons = {event.place: event.words for event in last_events() if event.what != LEFT_OUT}
     return [
         f"{several(number, 'row', 'rows')} that {place} cannot have"
         if what == LEFT_OUT
-        else f"work on {place} repeated {several(number, 'time', 'times')}"
+        else f"work on {place} repeated {several(number, 'time', 'times')}" + _last(reasons.get(place))
         for (what, place), number in sorted(counted().items())
     ]
+
+
+def _last(reason: str | None) -> str:
+    if reason is None:
+        return ""
+    return f", the last time because of: {reason if len(reason) <= _REASON else f'{reason[:_REASON]}…'}"
 
 
 def _tasks(query: StreamingQuery) -> dict[int, tuple[int, int]]:

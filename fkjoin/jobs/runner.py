@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import signal
 import sys
@@ -35,6 +36,7 @@ from fkjoin.metrics.server import ClientAccess
 from fkjoin.plan.manifest import manifest
 from fkjoin.plan.rules import JOINS_SHARE_STAGES, MOVING, WORKERS_EVALUATE_STEPS
 from fkjoin.sessions.settings import EXCLUDED, OPTIMIZE, bucket_count, is_client, session, switched_off
+from fkjoin.spark.query_start import starting
 from fkjoin.spark.trigger import AVAILABLE_NOW
 
 MANIFEST = "fkjoin-job.json"
@@ -74,11 +76,11 @@ def run_job(
             screen.say(f"{spec.checkpoint} was begun without {', '.join(later)}: so it goes on")
         job = Job(spec, spark, "set-back" if set_back else "fail")
         planned = job.queries()
-        screen.begin(f"looking at checkpoint {spec.checkpoint}: {'a new one' if before is None else 'the job goes on from it'}")
         made_with = _manifest(job, spark)
         if before is not None:
             _compare(spec, before, made_with)
             made_with["rules"] = before.get("rules", list(_UNSAID))
+        screen.begin(f"looking at checkpoint {spec.checkpoint}: {'a new one' if before is None else 'the job goes on from it'}")
         require_places(spark, spec)
         if check:
             screen.begin(f"checking {', '.join(query.name for query in planned)}")
@@ -215,13 +217,15 @@ def _signals() -> Iterator[Stop]:
 
 def _run(planned: list[PlannedQuery], stop: Stop, report: Report, *, one_by_one: bool) -> None:
     running: dict[PlannedQuery, StreamingQuery] = {}
+    report.stops_when(lambda: stop.asked)
     try:
         try:
             for step in planned:
                 if stop.asked:
                     break
                 report.starts(step.name)
-                running[step] = step.start()
+                with contextlib.suppress(_StopAskedError), starting(functools.partial(_look, stop, report)):
+                    running[step] = step.start()
                 if one_by_one:
                     _watch(running, stop, report)
             _watch(running, stop, report)
@@ -238,6 +242,17 @@ def _run(planned: list[PlannedQuery], stop: Stop, report: Report, *, one_by_one:
     except SystemExit:  # told twice
         report.turn(Mode.CUT)
         raise
+
+
+class _StopAskedError(BaseException):
+    """The end of a start that waits, because the job is to stop; nothing on the way takes it for a failure."""
+
+
+def _look(stop: Stop, report: Report) -> None:
+    """Show what is new while the start of a query waits; end it when the job is to stop."""
+    report.refresh()
+    if stop.asked:
+        raise _StopAskedError
 
 
 def _watch(running: dict[PlannedQuery, StreamingQuery], stop: Stop, report: Report) -> None:

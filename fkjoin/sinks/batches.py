@@ -36,6 +36,7 @@ from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.results import Results
 from fkjoin.sinks.restored import OnRestore, ahead, last_set_backs, set_back, written_to
 from fkjoin.spark.frame import RAW
+from fkjoin.spark.query_start import starting
 
 PLACES = "fkjoin-sinks.json"
 """Lies in the checkpoint of a query with several sinks: which these are."""
@@ -142,6 +143,7 @@ def start(
     """Start a query that writes the table's changes to one place."""
     require_one(spark, checkpoint)
 
+    @starting()
     def begin() -> StreamingQuery:
         begun_as, behind, note = compared(spark, table, {"": sink}, checkpoint, on_restore)
         write = functools.partial(_named, sink.place, sink.begin(begun_as))
@@ -196,6 +198,7 @@ def start_several(
     _require_sinks(sinks)
     _require_known_places(spark, checkpoint, sinks)
 
+    @starting()
     def begin() -> StreamingQuery:
         remembered = {f" {sink.place}": sink for sink in sinks}
         begun_as, behind, note = compared(spark, table, remembered, checkpoint, on_restore)

@@ -23,7 +23,7 @@ from fkjoin.errors import FkJoinError, first_line, set_aside
 from fkjoin.sinks import RETRY_S, postgres_types
 from fkjoin.sinks.counts import LEFT_OUT, count
 from fkjoin.sinks.postgres_refusals import ROW_PLACE, Refused, unread, unwritten
-from fkjoin.sinks.postgres_server import connect, mends, settings_of
+from fkjoin.sinks.postgres_server import NO_PASSWORD, connect, mends, settings_of
 from fkjoin.sinks.postgres_values import spelled
 from fkjoin.sinks.retry import repeated
 from fkjoin.sinks.table_sink import BatchId, TableSink
@@ -32,6 +32,7 @@ from fkjoin.spark.json_texts import written
 from fkjoin.spark.kinds import NESTED
 from fkjoin.spark.names import quoted
 from fkjoin.spark.outages import require_retry_s
+from fkjoin.spark.query_start import unreached
 from fkjoin.spark.schemas import spark_schema
 
 BATCHES = "fkjoin_batches"
@@ -273,9 +274,8 @@ class Postgres(TableSink):
             return repeated(self.place, work, mends, self.retry_s)
         except psycopg.Error as error:
             why = first_line(error)
-        raise FkJoinError(
-            f"table {self.into} cannot be written to: {why}. Mend that and start the query again: it goes on with this batch"
-        )
+        mend = "Set PGPASSWORD, or write a password into the address," if NO_PASSWORD in why else "Mend that"
+        raise unreached(f"table {self.into} cannot be written to: {why}", mend)
 
     def _copy(self, connection: Connection[Any], rows: pa.Table, *, deleted: bool) -> None:
         names = [*rows.column_names, _GONE]

@@ -25,9 +25,10 @@ _MENDED_CLASSES = ("08", "40", "53", "57", "58")
 _MENDED = ("25006", "25P03", "55006", "55P03")
 """A server that only reads, as after a failover; a transaction that was idle for too long; something in use; a lock."""
 _DROPPED = "57P04"
+NO_PASSWORD = "no password supplied"
 _REFUSALS = (
     "authentication failed",
-    "no password supplied",
+    NO_PASSWORD,
     "pg_hba.conf",
     "does not exist",
     "permission denied",

@@ -9,6 +9,7 @@ from typing import TypeVar
 from fkjoin.errors import FkJoinError, first_line
 from fkjoin.sinks.counts import REPEATED, count
 from fkjoin.spark import repetition
+from fkjoin.spark.query_start import unreached
 
 _COLOR = re.compile(r"\x1b\[\d*m")
 _QUERY = re.compile(r"\?\S+")
@@ -39,4 +40,4 @@ def in_a_line(error: BaseException) -> str:
 
 def unreachable(place: str, why: str) -> FkJoinError:
     """The error of a place that refuses, or is not there."""
-    return FkJoinError(f"{place} cannot be reached: {why}. Mend that and start the query again: it goes on with this batch")
+    return unreached(f"{place} cannot be reached: {why}")

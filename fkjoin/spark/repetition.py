@@ -10,8 +10,11 @@ from typing import TypeVar
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_exponential, wait_random
 
 from fkjoin.errors import FkJoinError, first_line
+from fkjoin.spark.query_start import UnreachableError, is_amid, look
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 5.0
+_LOOK_S = 0.2
+"""The time between two looks of a start that waits."""
 
 _T = TypeVar("_T")
 
@@ -50,6 +53,7 @@ def repeated(
         wait=wait_exponential(_FIRST_WAIT_S, _LONGEST_WAIT_S) + wait_random(0, _FIRST_WAIT_S),  # apart from others that wait
         retry=retry_if_exception(mends),
         before_sleep=say,
+        sleep=_wait,
         reraise=True,
     )
     try:
@@ -58,8 +62,20 @@ def repeated(
         if not mends(error):
             raise
         why = f"{place}: {told(error)}"
-        tried = f"tried {attempts.statistics['attempt_number']} times in {time.monotonic() - started:.0f} s"
+        tries = attempts.statistics["attempt_number"]
+        tried = "tried once" if tries == 1 else f"tried {tries} times in {time.monotonic() - started:.0f} s"
+    if is_amid():
+        longer = "; or let it try for longer, with a greater retry_s" if seconds else ""
+        raise UnreachableError(f"{why} ({tried}). Check its host and port, and start again when it answers{longer}")
     raise FkJoinError(
         f"{why} ({tried}, retry_s = {seconds:g}). Start the query again when the outage is over: it goes on with this batch; "
         "or let it try for longer, with a greater retry_s"
     )
+
+
+def _wait(seconds: float) -> None:
+    """Sleep; a start looks around meanwhile."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        look()
+        time.sleep(min(left, _LOOK_S))

@@ -423,8 +423,11 @@ WAYS: dict[str, str] = {
     ),
     "{} cannot be set back: {}. Start with a new": VACUUMED,
     "{}: {}. Rows change and go: set its property": APPEND_ONLY,
-    "{} cannot be reached: {}. Mend that and start": STORAGE,
-    "table {} cannot be written to: {}. Mend that": OUTAGE,
+    "{}. {} and start the query again: it goes on": OUTAGE,
+    "{}. {} and start again": STORAGE,
+    "{} ({}). Check its host and port, and start": (
+        "integration/test_postgres_outages.py::test_a_table_is_prepared_through_an_outage_too"
+    ),
     "a row cannot be in table {}: {}; with on_error": (
         "integration/test_postgres_refusals.py::test_each_way_out_that_the_error_names"
     ),

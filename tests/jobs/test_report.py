@@ -21,6 +21,7 @@ from fkjoin.jobs.runner import Stop, _run, _tables
 from fkjoin.jobs.screen import Plain
 from fkjoin.jobs.view import Mode, QueryView, doing
 from fkjoin.metrics import Metrics
+from fkjoin.sinks.retry import repeated
 from tests.support.progress import idle, progress
 
 WAITING = {"message": "Waiting for data to arrive", "isDataAvailable": False, "isTriggerActive": False}
@@ -228,6 +229,40 @@ def test_brokers_are_asked_for_topics_alone() -> None:
     assert _tables(JobSection.model_validate(with_brokers)) == "tables orders, customers"
     letters = with_brokers | {"dead_letters": {"topic": "dead"}}
     assert _tables(JobSection.model_validate(letters)) == "tables orders, customers, and asking the brokers at localhost:1"
+
+
+def test_a_start_that_waits_says_why_and_ends_when_the_job_is_to_stop() -> None:
+    said, stop, panels = io.StringIO(), Stop(), list[str]()
+    screen = Plain(Console(file=said, width=200))
+    report = Report(SPEC, ["sink-a", "sink-b"], (), metrics=Metrics(), log=None, screen=screen)
+    screen.watch(report.view)
+    tries = 0
+
+    def refused() -> Any:
+        nonlocal tries
+        tries += 1
+        if tries == 3:
+            stop.ask(2, None)
+            panel = Console(file=io.StringIO(), width=100)
+            panel.print(Panel(report.view()))
+            panels.append(panel.file.getvalue())  # type: ignore[attr-defined]
+        raise ConnectionError("Connection refused, port 15999")
+
+    def started() -> Any:
+        return repeated("postgres of-a-start", refused, lambda _: True, 60)
+
+    _run([PlannedQuery(name, "", started) for name in ("sink-a", "sink-b")], stop, report, one_by_one=False)
+    assert tries == 3
+    reason = "the last time because of: Connection refused, port 15999"
+    lines = [line[20:] for line in said.getvalue().splitlines()]
+    assert any(f"work on postgres of-a-start repeated 1 time, {reason}" in line for line in lines)
+    assert "stops when the batches at work are done; a second signal ends it at once" in lines
+    (panel,) = panels
+    assert "stops when the batches at work are done; Ctrl-C again ends it at once" in panel
+    assert f"repeated 2 times, {reason}" in " ".join(panel.split())
+    view = report.view()
+    assert (view.mode, view.queries[0].doing) == (Mode.STOPPED, QueryPhase.STOPPED)
+    assert view.queries[1].doing is QueryPhase.PLANNED
 
 
 def test_while_another_batch_runs_on_a_failure_is_said_and_two_signals_end_the_job(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,16 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 
+import psycopg
 import pyarrow as pa
 import pytest
 
 from fkjoin.errors import FkJoinError
+from fkjoin.jobs.job_kinds import JobError, located
 from fkjoin.sinks import Postgres
+from fkjoin.spark.query_start import starting
 from tests.support.addresses import CANARY, MALFORMED
 
 WELL_FORMED = [
@@ -42,6 +46,29 @@ def test_a_server_that_is_not_there_is_named_without_the_password(dsn: str, capl
     assert "127.0.0.1" in text
     assert CANARY not in text + repr(sink) + sink.place + caplog.text
     assert "tried again" in caplog.text
+
+
+def test_what_is_to_do_depends_on_whether_a_batch_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema, wrong = pa.schema([("id", pa.int64())]), "no password supplied"
+    sink = Postgres("shop.it", "host=127.0.0.1 port=1", retry_s=0)
+    for seconds in (0, 0.2):
+        says = r"^sinks\.joined: postgres shop\.it: .*Connection refused \(tried "
+        with pytest.raises(JobError, match=says) as away, starting(), located("sinks.joined"):
+            replace(sink, retry_s=seconds).prepare(schema, ("id",))
+        assert "). Check its host and port, and start again when it answers" in str(away.value)
+        assert ("tried once)" in str(away.value)) == (seconds == 0)
+        assert str(away.value).endswith("with a greater retry_s") == (seconds > 0)
+    text = told(lambda: sink.prepare(schema, ("id",)))
+    assert "(tried once, retry_s = 0). Start the query again when the outage is over: it goes on with this batch; or" in text
+
+    def refused(**_: object) -> None:
+        raise psycopg.OperationalError(f"connection failed: fe_sendauth: {wrong}")
+
+    monkeypatch.setattr(psycopg, "connect", refused)
+    mend = f"{wrong}. Set PGPASSWORD, or write a password into the address, and start "
+    assert f"{mend}the query again: it goes on with this batch" in told(lambda: sink.prepare(schema, ("id",)))
+    with starting():
+        assert f"{mend}again" in told(lambda: sink.prepare(schema, ("id",)))
 
 
 @pytest.mark.parametrize("dsn", MALFORMED)

@@ -18,6 +18,7 @@ from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.sinks.counts import REPEATED, counted, last_events
 from fkjoin.sinks.delta import Delta
 from fkjoin.sinks.table_sink import BatchId
+from fkjoin.spark.query_start import starting
 from fkjoin.spark.schemas import arrow_schema
 from tests.support.writers import write_at_once
 
@@ -127,6 +128,8 @@ def test_a_storage_that_refuses_stops_the_query_at_once(
 ) -> None:
     storage.status = status
     with pytest.raises(FkJoinError, match="^delta s3://bucket/table cannot be reached: Kernel error.*Mend that and start"):
+        sink("s3://bucket/table", **storage.options)
+    with pytest.raises(FkJoinError, match="cannot be reached: Kernel error.*[^.]. Mend that and start again$"), starting():
         sink("s3://bucket/table", **storage.options)
     assert caplog.messages == []
 
