@@ -14,6 +14,8 @@ from pyspark.sql import functions as F
 
 from fkjoin import Table, TopologyError, fk_join
 from fkjoin import aggregates as agg
+from fkjoin.jobs.job import Job
+from fkjoin.jobs.job_file import read_job
 from fkjoin.sinks import Kafka
 from fkjoin.testing import REORDER, Driver
 from tests.support.queries import run, table_of, values, write_lines
@@ -202,6 +204,42 @@ def test_what_a_query_has_read_of_a_snapshot_it_never_reads_again(spark: SparkSe
     assert {row.id for row in run(table(schema, moved).changes, tmp_path / "second").rows} >= {"a", "b", "c", "d", "e"}
     with pytest.raises(TopologyError, match="path: .*out has what to_parquet wrote, .*; read it with Table.from_fkjoin"):
         table(schema, tmp_path / "out")
+
+
+def test_a_job_that_has_read_its_snapshot_goes_on_with_a_further_column(spark: SparkSession, tmp_path: Path) -> None:
+    place = snapshot(tmp_path / "taken", id=["a", "b"], n=pa.array([1, 2], pa.int32()))
+    (tmp_path / "log").mkdir()
+
+    def job(columns: str, checkpoint: str) -> Job:
+        text = f"""
+            name = "counted"
+            checkpoint = "{tmp_path}/{checkpoint}"
+            trigger = "available-now"
+            [tables.orders]
+            path = "{tmp_path}/log"
+            format = "json"
+            schema = "{columns}"
+            key = "id"
+            version = "lsn"
+            snapshot = "{place}"
+            [aggregates.counts]
+            of = "orders"
+            group_by = "n"
+            columns.count = "count()"
+            [sinks.out]
+            table = "counts"
+            path = "{tmp_path}/{checkpoint}-out"
+        """
+        (tmp_path / "job.toml").write_text(text)
+        return Job(read_job(tmp_path / "job.toml"), spark)
+
+    columns = "id string, n int, lsn bigint"
+    for query in job(columns, "ck").queries():
+        query.start().awaitTermination()
+    assert counts(tmp_path / "ck-out") == {1: 1, 2: 1}
+    job(f"{columns}, more string", "ck").check()
+    with pytest.raises(TopologyError, match="orders has the column more string, and the files have none of that name"):
+        job(f"{columns}, more string", "new").check()
 
 
 def test_deletes_and_columns_of_folders_are_as_the_table_has_them(spark: SparkSession, tmp_path: Path) -> None:
