@@ -64,6 +64,8 @@ class SourceBound:
     """The user said so of the topic, should it be made anew."""
     files: tuple[str, ...] = ()
     """Paths of the files that are read, perhaps patterns."""
+    delta: bool = False
+    """The source is a Delta table: its rows are read first, all as of one commit, perhaps in several batches."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -59,7 +59,7 @@ def code(text: str) -> Iterator[str]:
 
 
 def metric_names() -> set[str]:
-    return {f"{one.name}_total" if one.type == "counter" else one.name for one in families_of({})}
+    return {f"{one.name}_total" if one.type == "counter" else one.name for one in families_of({}, {})}
 
 
 def lines_of_commands(text: str) -> Iterator[list[str]]:
