@@ -71,6 +71,8 @@ SEAM = "tests/jobs/test_installed.py::test_the_way_out_that_is_named_is_one"
 
 DELTA = "tests/analysis/test_delta_tables.py::test_what_cannot_be_read_is_refused_and_what_is_named_is_the_way_out"
 
+FEED = "tests/analysis/test_delta_tables.py::test_what_a_feed_cannot_have_is_refused_and_the_ways_out_have_all_rows"
+
 SNAPSHOT = "tests/analysis/test_snapshots.py::test_what_is_no_snapshot_of_a_table_is_refused_and_the_way_out_is_one"
 BEGUN = "integration/test_topic_order.py::test_a_topic_goes_on_from_a_snapshot_whoever_reads_it"
 STORED = "tests/sinks/test_parquet_objects.py::test_a_table_in_an_object_store_is_the_batch_join_through_repeats_and_restores"
@@ -89,6 +91,8 @@ WAYS: dict[str, str] = {
     "path: {} has no Parquet files that can be read": SNAPSHOT,
     "with_snapshot: {} is made by an operator; call": SNAPSHOT,
     "with_snapshot: {} has the snapshot {}; put all": SNAPSHOT,
+    "with_snapshot: {} begins with the rows of its": FEED,
+    "key: the first rows of Delta table {} come in": FEED,
     "with_snapshot: {} has roots=, and another job's": BEGUN,
     "{}, and the files have none of that name; write": SNAPSHOT,
     "{}, and it is {} in the files; write them with": SNAPSHOT,
