@@ -94,12 +94,13 @@ def test_each_type_of_change_is_what_it_does_to_the_table(spark: SparkSession, t
 
 
 def test_what_a_feed_cannot_have_is_refused_and_the_ways_out_have_all_rows(spark: SparkSession, tmp_path: Path) -> None:
-    """The first four rows are those that the Delta table has, one in each batch, and out of order; a commit adds the last."""
-    hours, place = (1, 1, 3, 2, 9), f"{tmp_path}/lake/t"
-    for number, hour in enumerate(hours):
-        commit, at = (7, "2026-02-01T00:00:00Z") if number < 4 else (8, "2026-02-02T00:00:00Z")
-        row = {"id": f"k{number}", "at": f"2026-01-01T0{hour}:10:00Z"}
-        write_lines(tmp_path / "feed", str(number), [{**row, **dict(zip(FEED, ("insert", commit, at), strict=True))}])
+    """The rows that the Delta table has come in two batches, and out of order; then a commit adds the last one."""
+    batches, place = ((1, 3), (1, 2), (9,)), f"{tmp_path}/lake/t"
+    for number, hours in enumerate(batches):
+        commit, at = (7, "2026-02-01T00:00:00Z") if number < 2 else (8, "2026-02-02T00:00:00Z")
+        about = dict(zip(FEED, ("insert", commit, at), strict=True))
+        rows = [{"id": f"{number}-{hour}", "at": f"2026-01-01T0{hour}:10:00Z", **about} for hour in hours]
+        write_lines(tmp_path / "feed", str(number), rows)
         os.utime(tmp_path / "feed" / f"{number}.json", (1e9 + number, 1e9 + number))
     schema = "_change_type string, _commit_version bigint, _commit_timestamp timestamp, id string, at timestamp"
     stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(str(tmp_path / "feed"))
