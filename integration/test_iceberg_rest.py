@@ -52,7 +52,7 @@ def test_a_batch_waits_for_a_catalog_that_is_away_and_counts_once(rest: RestCata
     sink.prepare(rows.schema, ("id",))
     rest.stop()
     with pytest.raises(
-        FkJoinError, match="iceberg default.away.it: .*Connection refused.* Start the query again when the place"
+        FkJoinError, match="iceberg default.away.it: .*Connection refused.* Start the query again when the outage"
     ):
         Iceberg("away.it", options=rest.options, retry_s=0).apply(BatchId("q", 0, 100), rows, none)
     back = threading.Timer(1, rest.start)
