@@ -69,6 +69,8 @@ class SourceBound:
     """The user's expression that deletes; None without."""
     misfit: TopologyError | None = None
     """Cause why the snapshot's files cannot be read; a checkpoint whose query has read them does not need them."""
+    delta: bool = False
+    """The source is a Delta table: its rows are read first, all as of one commit, perhaps in several batches."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -119,6 +119,8 @@ def _source(table: Planned) -> tuple[SourceBound, Source]:
             f"with_snapshot: {table.name} is made by an operator; call it on a table that is read, such as Table.from_kafka "
             "makes, and apply operators after that"
         )
+    if bound.delta:
+        raise TopologyError(f"with_snapshot: {table.name} begins with the rows of its Delta table: leave with_snapshot out")
     if node.snapshot is not None:
         raise TopologyError(f"with_snapshot: {table.name} has the snapshot {node.snapshot}; put all its files into one folder")
     if not isinstance(bound.frame.schema[VERSION].dataType, StructType):

@@ -71,6 +71,8 @@ SEAM = "tests/jobs/test_installed.py::test_the_way_out_that_is_named_is_one"
 
 DELTA = "tests/analysis/test_delta_tables.py::test_what_cannot_be_read_is_refused_and_what_is_named_is_the_way_out"
 
+FEED = "tests/analysis/test_delta_tables.py::test_what_a_feed_cannot_have_is_refused_and_the_ways_out_have_all_rows"
+
 SNAPSHOT = "tests/analysis/test_snapshots.py::test_what_is_no_snapshot_of_a_table_is_refused_and_the_way_out_is_one"
 READ_ONCE = "tests/analysis/test_snapshots.py::test_what_a_query_has_read_of_a_snapshot_it_never_reads_again"
 BEGUN = "integration/test_topic_order.py::test_a_topic_goes_on_from_a_snapshot_whoever_reads_it"
@@ -91,6 +93,8 @@ WAYS: dict[str, str] = {
     "path: {} has what to_parquet wrote, deletes and": READ_ONCE,
     "with_snapshot: {} is made by an operator; call": SNAPSHOT,
     "with_snapshot: {} has the snapshot {}; put all": SNAPSHOT,
+    "with_snapshot: {} begins with the rows of its": FEED,
+    "key: the first rows of Delta table {} come in": FEED,
     "with_snapshot: {} has roots=, and another job's": BEGUN,
     "{}, and the files have none of that name; write": SNAPSHOT,
     "{}, and it is {} in the files; write them with": SNAPSHOT,
