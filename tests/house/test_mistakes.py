@@ -462,7 +462,8 @@ OUT = 'table = "joined"\npath = "{folder}/out"'
 CHECKED: dict[str, tuple[str, str]] = {
     "a database that is not there": (
         'table = "joined"\npostgres = "host=127.0.0.1 port=1"\ninto = "it"',
-        'postgres it: connection failed: connection to server at "127.0.0.1", port 1 failed: Connection refused',
+        'sinks.out: postgres it: connection failed: connection to server at "127.0.0.1", port 1 failed: Connection refused '
+        "(tried once). Check its host and port, and start again when it answers",
     ),
     "a source kept in Delta": (
         'table = "orders"\npath = "{folder}/out"\nformat = "delta"',
