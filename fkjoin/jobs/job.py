@@ -319,9 +319,8 @@ class Job:
 
     def _dead_letters(self, name: str, trigger: Mapping[str, Any], checkpoint: str) -> StreamingQuery:
         common: Any = {"checkpoint": checkpoint, "trigger": trigger}
-        spec = self.spec.dead_letters
+        spec, query = self.spec.dead_letters, f"dead-letters-{name}"
         assert spec is not None
-        query = f"dead-letters-{name}"
         begun, keep_columns = self.tables[name]._as_begun(checkpoint)
         letters = begun.dead_letters
         assert letters is not None
