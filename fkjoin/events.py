@@ -64,6 +64,7 @@ class Enriched(Outputs):
         --------
         >>> query = enriched.events.where("amount > 10").writeStream.format("console").start()
         """
+        self._planned.require_fitting()
         return self._lowered.changes
 
     @property
@@ -85,7 +86,7 @@ class Enriched(Outputs):
         -------
         tuple of StageQuery
         """
-        return self._lowered.stages
+        return self._stages()
 
     def describe(self, format: Form = "text") -> str:
         """Draw the topology that makes the events.

@@ -274,7 +274,8 @@ class Sources(TableSources):
         Parameters
         ----------
         path : str or pathlib.Path
-            A folder of Parquet files with the table's columns, in the same types.  The first batch reads all of them.
+            A folder of Parquet files with the table's columns, in the same types.  The first batch reads all of them, and
+            nothing reads them again.
 
         Returns
         -------
@@ -283,14 +284,15 @@ class Sources(TableSources):
         Raises
         ------
         TopologyError
-            If the table is not one that is read, or the files do not fit.
+            If the table is not one that is read, or there are no such files.  The start of a query that is to read them
+            raises it if their columns do not fit.
 
         Examples
         --------
         >>> begun = orders.with_snapshot("lake/orders")
         """
-        return self._with_snapshot(path, options=None)  # a preview gives others
+        return self._with_snapshot(path, options=None, was_read=False)  # a preview, and a checkpoint, give others
 
     @remembered
-    def _with_snapshot(self, path: str | Path, *, options: Mapping[str, Any] | None) -> Table:
-        return self._of(with_snapshot(self._planned, path, options))
+    def _with_snapshot(self, path: str | Path, *, options: Mapping[str, Any] | None, was_read: bool) -> Table:
+        return self._of(with_snapshot(self._planned, path, options, was_read=was_read))

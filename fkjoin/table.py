@@ -37,7 +37,7 @@ class Table(Sources, Inspection, Outputs):
         >>> [stage.name for stage in fk_join(orders, customers, "customer_id").stages]
         []
         """
-        return self._lowered.stages
+        return self._stages()
 
     @property
     def changes(self) -> DataFrame:
@@ -57,6 +57,7 @@ class Table(Sources, Inspection, Outputs):
         --------
         >>> query = orders.changes.writeStream.format("console").start()
         """
+        self._planned.require_fitting()
         return self._lowered.changes
 
     @property

@@ -104,7 +104,7 @@ class TableSources(Handle):
         key : str, Column, or list of them
             The columns of which no two rows of the Delta table have the same values.
         timestamp : str or Column, optional
-            A timestamp or bigint column that results carry on in place of the commit's time.
+            A timestamp or bigint column that results carry on in place of the commit's time.  Windows that close need it.
         name, on_error
             See ``from_stream``; without a name it is that of the folder.
         schema : pyspark.sql.types.StructType or str, optional

@@ -150,8 +150,8 @@ def test_a_topic_goes_on_from_a_snapshot_whoever_reads_it(spark: SparkSession, b
     taken = [("a", 2, "long"), ("b", 0, "gone"), ("c", 1, "kept"), ("d", 4, "never changed")]
     spark.createDataFrame(taken, "id string, n int, bio string").write.parquet(place)
 
-    def table(keep: bool = True, **more: Any) -> Table:
-        value = Debezium("id string, n int, bio string", unavailable="keep" if keep else "problem")
+    def table(keep: bool = True, columns: str = "id string, n int, bio string", **more: Any) -> Table:
+        value = Debezium(columns, unavailable="keep" if keep else "problem")
         return Table.from_kafka(spark, topic, broker.bootstrap, key=Debezium("id string"), value=value, **more)
 
     whole = {"a": (2, "long"), "c": (3, "kept"), "d": (4, "never changed")}
@@ -162,6 +162,18 @@ def test_a_topic_goes_on_from_a_snapshot_whoever_reads_it(spark: SparkSession, b
     counted = begun.group_by("n").count()
     assert final(counted, tmp_path / "count", "count") == {2: (1,), 1: (1,), 4: (1,)}
     assert [letter.offset for letter in letters(counted.dead_letters, tmp_path / "dead")] == [2], "c lacks a value"
+    stages = [
+        table(keep=False, columns=columns)
+        .with_snapshot(place)
+        .group_by("n", name="staged", deployment="staged")
+        .count()
+        .stages[0]
+        for columns in ("id string, n int, bio string", "id string, n int, bio string, more string")
+    ]
+    with pytest.raises(TopologyError, match="begun has the column more string, and the files have none of that name"):
+        stages[1].start(tmp_path / "stage", trigger={"availableNow": True})
+    for stage in stages:
+        stage.start(tmp_path / "stage", trigger={"availableNow": True}).awaitTermination()
     with pytest.raises(TopologyError, match="with_snapshot: begun has roots=.*; give the snapshot to the tables of that job"):
         table(keep=False, roots=1).with_snapshot(place)
     with pytest.raises(TopologyError, match="positions: begun has a snapshot, and its rows no position in a topic; leave"):
@@ -182,6 +194,11 @@ def test_soft_deletes_and_what_is_no_version(spark: SparkSession, broker: Broker
     soft = table(version="seq", deleted="__deleted = 'true'").materialize("soft")
     assert final(soft, tmp_path / "soft", "n") == {"b": (3,)}
     assert final(table(deleted="__deleted = 'true'").materialize("offsets"), tmp_path / "offsets", "n") == {}
+    spark.createDataFrame(
+        [("c", 9, 0, "true"), ("d", 8, 0, "false")], "key string, n int, seq bigint, __deleted string"
+    ).write.parquet(str(tmp_path / "taken"))
+    begun = table(version="seq", deleted="__deleted = 'true'", name="begun").with_snapshot(tmp_path / "taken")
+    assert final(begun.materialize("kept"), tmp_path / "begun", "n") == {"b": (3,), "d": (8,)}
     for columns, message in (
         ({"version": "n / 2"}, "version: n / 2 is double, whole numbers are needed"),
         ({"version": "sek"}, "version: soft has no column 'sek'; did you mean 'seq'?"),

@@ -17,7 +17,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from fkjoin.analysis.planned import Planned
+from fkjoin.analysis.planned import Planned, SourceBound
 from fkjoin.analysis.sources import read_stream
 from fkjoin.errors import SessionError, TopologyError, first_line
 from fkjoin.plan.nodes import Source
@@ -90,9 +90,19 @@ def of_feed(
     """Make the table of a change data feed, which is a stream of rows with ``FEED``; ``place``: of the Delta table."""
     about: Any = {"deleted": _IS_DELETE, "timestamp": FEED[2] if timestamp is None else timestamp}
     table = read_stream(feed, key, _ORDER, **about, name=name, log=None, on_error=on_error, beside=FEED)
-    assert isinstance(table.node, Source)
-    shown = replace(table.node, version=(FEED[1], FEED[0]), origin=f"Delta table {place}")
-    return replace(table, node=shown, bound=replace(table.bound, files=place))
+    node, bound = table.node, table.bound
+    assert isinstance(node, Source)
+    assert isinstance(bound, SourceBound)
+    shown = replace(node, version=(FEED[1], FEED[0]), origin=f"Delta table {place}")
+    return replace(table, node=shown, bound=replace(bound, files=(place,), delta=True))
+
+
+def reads_commit_time(source: Planned) -> bool:
+    """Tell whether the source is a Delta table whose timestamps are made of the times of commits."""
+    node, bound = source.node, source.bound
+    if not isinstance(node, Source) or not isinstance(bound, SourceBound) or not bound.delta:
+        return False
+    return node.timestamp is not None and FEED[2] in node.timestamp.lower()
 
 
 def columns_of(spark: SparkSession, path: str) -> StructType:

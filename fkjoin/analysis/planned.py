@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, BooleanType, LongType, StringType, StructType
 
 from fkjoin.analysis.bound import Scope
+from fkjoin.errors import TopologyError
 from fkjoin.kafka.connection import Connection
 from fkjoin.plan.nodes import Node
 from fkjoin.sessions.settings import bucket_count, index_dir, require_running, retention_ms, switched_off, validated
@@ -64,6 +65,12 @@ class SourceBound:
     """The user said so of the topic, should it be made anew."""
     files: tuple[str, ...] = ()
     """Paths of the files that are read, perhaps patterns."""
+    deleted: Any = None
+    """The user's expression that deletes; None without."""
+    misfit: TopologyError | None = None
+    """Cause why the snapshot's files cannot be read; a checkpoint whose query has read them does not need them."""
+    delta: bool = False
+    """The source is a Delta table: its rows are read first, all as of one commit, perhaps in several batches."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +123,12 @@ class Planned:
         """List what is read by the table and by all that it is made of."""
         own = [self.bound] if isinstance(self.bound, SourceBound) else []
         return [*own, *(source for table in self.inputs for source in table.sources)]
+
+    def require_fitting(self) -> None:
+        """Raise ``TopologyError`` if a snapshot below is to be read, and its files do not fit."""
+        for source in self.sources:
+            if source.misfit is not None:
+                raise source.misfit
 
     @property
     def files(self) -> tuple[str, ...]:

@@ -17,9 +17,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
+from fkjoin.analysis.change_columns import ChangeColumns
 from fkjoin.analysis.planned import Planned, SourceBound
 from fkjoin.analysis.sources import read_stream
 from fkjoin.analysis.views import CompleteBound, completed
+from fkjoin.analysis.written import ABOUT
 from fkjoin.checkpoint.files import hadoop
 from fkjoin.codec import versions
 from fkjoin.errors import ColumnTypeError, TopologyError
@@ -38,41 +40,62 @@ _OF_RECORDS = {
 }
 """Columns of a topic's rows that records have besides their values, and their types where values may have such a column."""
 
+_NOTHING = {"pathGlobFilter": "_"}
+"""Option by which Spark's source finds no file: it passes over names that begin with this."""
+
+_READ_ONCE = (
+    "the first batch of a query reads a snapshot as a whole. Start the query again: it leaves the file out if its first batch "
+    "is done. To have the file read, begin a new checkpoint"
+)
+
 _TABLES = {"_delta_log": "Delta", "metadata": "Iceberg"}
 """Folders by which tables of other formats are known, and the names of these."""
 
 
-def with_snapshot(table: Planned, path: Any, options: Mapping[str, Any] | None) -> Planned:
-    """See ``Table.with_snapshot``; ``options``: of Spark's file source.  Raises ``TopologyError``."""
+def with_snapshot(table: Planned, path: Any, options: Mapping[str, Any] | None, *, was_read: bool) -> Planned:
+    """See ``Table.with_snapshot``; ``options``: of Spark's file source.  Raises ``TopologyError``.
+
+    ``was_read``: the query of a checkpoint has read the snapshot, so its source finds nothing.  Else columns that do not fit
+    are the table's ``misfit``: only the checkpoint tells whether files are to be read at all.
+    """
     if isinstance(table.bound, CompleteBound):
-        return replace(completed(_begun(table.inputs[0], path, options)), bound=table.bound)
-    return _begun(table, path, options)
+        return replace(completed(_begun(table.inputs[0], path, options, was_read=was_read)), bound=table.bound)
+    return _begun(table, path, options, was_read=was_read)
 
 
-def _begun(source: Planned, path: Any, options: Mapping[str, Any] | None) -> Planned:
+def _begun(source: Planned, path: Any, options: Mapping[str, Any] | None, *, was_read: bool) -> Planned:
     """The source, with the rows of the snapshot."""
     place = _place(path)
     bound, node = _source(source)
     wanted = StructType([field for field in _columns(source) if node.topic is None or not _is_of_records(field)])
-    _require_columns(source, place, wanted)
-    files = open_files(source.spark, place, source.key, schema=wanted, format="parquet", options=options)
+    gone, misfit, newest = None, None, None
+    if not was_read:
+        there = _there(source.spark, place)
+        misfit = _misfit(source, place, wanted, there)
+        gone, more = (None, []) if bound.deleted is None else _gone(source, bound.deleted, wanted, there)
+        wanted = StructType([*wanted, *more])
+        newest = _newest(source.spark, place)
+    chosen = options if not was_read and misfit is None else {**(options or {}), **_NOTHING}
+    files = open_files(source.spark, place, source.key, schema=wanted, format="parquet", options=chosen)
     read = read_stream(
-        files.frame,
+        files.frame if newest is None else _only_until(newest, files.frame, place),
         list(source.key),
         F.lit(versions.OLDEST),
-        deleted=None,
+        deleted=gone,
         timestamp=None,
         name=source.name,
         log=None,
         on_error=source.on_error,
     )
-    rows = _as_in(bound.frame, read.bound.frame, _identity(source, node))
+    kept = read.bound.frame if gone is None else read.bound.frame.where(~F.col(DELETED))
+    rows = _as_in(bound.frame, kept, _identity(source, node))
     both = replace(
         bound,
         frame=bound.frame.unionAll(rows),
         dead=(*bound.dead, *read.bound.dead),
         undecoded=None if bound.undecoded is None else bound.undecoded._replace(snapshot=rows),
         files=(*bound.files, place),
+        misfit=misfit,
     )
     return replace(source, node=replace(node, snapshot=place), bound=both)
 
@@ -96,6 +119,8 @@ def _source(table: Planned) -> tuple[SourceBound, Source]:
             f"with_snapshot: {table.name} is made by an operator; call it on a table that is read, such as Table.from_kafka "
             "makes, and apply operators after that"
         )
+    if bound.delta:
+        raise TopologyError(f"with_snapshot: {table.name} begins with the rows of its Delta table: leave with_snapshot out")
     if node.snapshot is not None:
         raise TopologyError(f"with_snapshot: {table.name} has the snapshot {node.snapshot}; put all its files into one folder")
     if not isinstance(bound.frame.schema[VERSION].dataType, StructType):
@@ -120,27 +145,77 @@ def _is_of_records(field: StructField) -> bool:
     return field.name in _OF_RECORDS and _OF_RECORDS[field.name] in (None, field.dataType.simpleString())
 
 
-def _require_columns(table: Planned, place: str, wanted: StructType) -> None:
-    """``TopologyError`` if the files lack a column of the table, have it in another type, or are no plain Parquet files."""
-    spark = table.spark
-    there = {field.name.lower(): nullable(field.dataType) for field in _there(spark, place)}
+def _misfit(table: Planned, place: str, wanted: StructType, there: StructType) -> TopologyError | None:
+    """Say which column of the table the files lack or have in another type; None if they fit."""
+    kinds = {field.name.lower(): nullable(field.dataType) for field in there}
     for field in wanted:
         kind = field.dataType.simpleString()
         known = f"snapshot {place}: {table.name} has the column {field.name} {kind}"
-        found = there.get(field.name.lower())
+        found = kinds.get(field.name.lower())
         if found is None:
-            raise TopologyError(
+            return TopologyError(
                 f"{known}, and the files have none of that name; write them with all columns of the table, if need be with "
                 f"cast(null as {kind}) as {field.name}"
             )
-        if found != field.dataType:
-            raise ColumnTypeError(
+        if found != field.dataType and field.name.lower() in _in_files(table.spark, place):
+            return ColumnTypeError(
                 f"{known}, and it is {found.simpleString()} in the files; write them with cast({field.name} as {kind})"
             )
+    return None
+
+
+def _in_files(spark: SparkSession, place: str) -> set[str]:
+    """The columns of the files, in lower case, without those that names of folders are: these are read as texts, and cast."""
+    return {name.lower() for name in spark.read.option("recursiveFileLookup", True).parquet(place).columns}
+
+
+def _gone(table: Planned, deleted: Any, wanted: StructType, there: StructType) -> tuple[Column | None, list[StructField]]:
+    """The condition by which the table deletes, and the columns besides that it reads; None where the files lack one of them.
+
+    ``ColumnTypeError`` if it is no condition over the columns of the files.
+    """
+    others = [field for field in _nullable(there) if field.name.lower() not in {name.lower() for name in wanted.names}]
+
+    def over(more: list[StructField]) -> Column | None:
+        rows = table.spark.createDataFrame([], StructType([*wanted, *more]))
+        try:
+            return ChangeColumns(deleted=deleted).gone(rows, rows.columns, f"the snapshot of {table.name}")
+        except ColumnTypeError:
+            raise
+        except TopologyError:  # it reads another column
+            return None
+
+    if (found := over([])) is not None:
+        return found, []
+    if (found := over(others)) is None:
+        return None, []
+    return found, [field for field in others if over([one for one in others if one != field]) is None]
+
+
+def _newest(spark: SparkSession, place: str) -> int:
+    """The time of the newest file, in microseconds."""
+    files = spark.read.format("binaryFile").option("recursiveFileLookup", True).load(place)
+    return int(files.select(F.unix_micros(F.max("modificationTime"))).collect()[0][0] or 0)
+
+
+def _only_until(newest: int, frame: DataFrame, place: str) -> DataFrame:
+    """The rows of files; it stops the query at a file that came after the newest one."""
+    if "_metadata" in frame.columns:  # the table's own
+        return frame
+    path, time = F.col("_metadata.file_path"), F.unix_micros("_metadata.file_modification_time")
+    told = F.concat(F.lit(f"the snapshot {place} has a new file, "), path, F.lit(f", and {_READ_ONCE}"))
+    stop = F.when(time > newest, F.raise_error(told).cast("string"))
+    return frame.withColumn(PROBLEM, F.coalesce(stop, F.col(PROBLEM)))
 
 
 def _there(spark: SparkSession, place: str) -> StructType:
-    """The columns of the files."""
+    """The columns of the files; ``TopologyError`` if they are no plain Parquet files."""
+    at, files = hadoop(spark, f"{place}/{ABOUT}")
+    if files.exists(at):
+        raise TopologyError(
+            f"path: {place} has what to_parquet wrote, deletes and earlier rows among it; read it with Table.from_fkjoin, or "
+            'write the rows of its state with fkjoin.read_state(…).write.parquet("…"), and give that folder'
+        )
     for folder, kind in _TABLES.items():
         at, files = hadoop(spark, f"{place}/{folder}")
         if files.exists(at):

@@ -114,7 +114,7 @@ def read_stream(
         raw.alias(RAW),
     )
     letters = rows.select(F.coalesce(before, _or_null(tried.reason), missing).alias(PROBLEM), raw.alias(RAW))
-    return planned_source(node, frame, kind_of_time, on_error, letters)
+    return planned_source(node, frame, kind_of_time, on_error, letters, deleted=deleted)
 
 
 def planned_source(
@@ -127,11 +127,12 @@ def planned_source(
     undecoded: Undecoded | None = None,
     connection: Connection | None = None,
     starts_over: bool = False,
+    deleted: Expression | None = None,
 ) -> Planned:
     """The table that a source is; ``letters``: the frame that its dead letters come from."""
     key, row = (struct_column(frame.schema, column) for column in (KEY, ROW))
     dead = (letters,) if on_error == "dead-letter" else ()
-    bound = SourceBound(frame, dead, undecoded, starts_over)
+    bound = SourceBound(frame, dead, undecoded, starts_over, deleted=deleted)
     return Planned(node, key, row, frame.sparkSession, bound, timestamps=timestamps, on_error=on_error, connection=connection)
 
 

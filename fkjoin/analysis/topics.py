@@ -164,7 +164,8 @@ def read_topic(
     tombstones = columns.version is None or not hasattr(value_format, "about")
     connection = Connection(topic, bootstrap_servers, chosen, partitions, topic_id, new_topic, tombstones)
     asked = on_new_topic == "start-over"
-    return planned_source(node, frame, kind_of_time, on_error, dead, undecoded=unread, connection=connection, starts_over=asked)
+    more_of_it: Any = {"connection": connection, "starts_over": asked, "deleted": columns.deleted}
+    return planned_source(node, frame, kind_of_time, on_error, dead, undecoded=unread, **more_of_it)
 
 
 def _raw(table: str) -> Column:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pyspark.sql.types import StructField, StructType, TimestampType
 
+from fkjoin.analysis.delta_feed import reads_commit_time
 from fkjoin.analysis.emission import interval_us
 from fkjoin.analysis.planned import Planned, SourceBound
 from fkjoin.errors import ColumnTypeError, TopologyError
@@ -147,9 +148,21 @@ class Closes:
             if (isinstance(node, Join) and node.topics is not None) or (isinstance(node, Aggregate) and node.topic is not None):
                 raise TopologyError(f"key: {node.name} is staged, and windows close in one query; leave its deployment fused")
         for source in sources_of(table):
-            if source.timestamps != "timestamp":
-                has = f"timestamps of type {source.timestamps}" if source.timestamps else "no timestamps"
-                raise TopologyError(f"key: the table {source.name} has {has}; give it timestamp=, a column of type timestamp")
+            _check_times(source)
+
+
+def _check_times(source: Planned) -> None:
+    """Raise ``TopologyError`` if the source's timestamps cannot close windows."""
+    if source.timestamps != "timestamp":
+        has = f"timestamps of type {source.timestamps}" if source.timestamps else "no timestamps"
+        raise TopologyError(f"key: the table {source.name} has {has}; give it timestamp=, a column of type timestamp")
+    if reads_commit_time(source):
+        raise TopologyError(
+            f"key: the first rows of Delta table {source.name} come in several batches, and all have the time of its newest "
+            "commit, so the first batch would close the windows of the others; leave out the window, and group by a time that "
+            "is cut off. Or give the table timestamp=, an expression of the rows' own times, and group_by a grace= as long as "
+            "these times are out of order in the files of the table"
+        )
 
 
 def sources_of(table: Planned) -> tuple[Planned, ...]:

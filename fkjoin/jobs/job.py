@@ -147,6 +147,7 @@ class Job:
             stage.check(f"{self._checkpoint}/{stage.name}")
         for query in self._sink_queries(run=True):
             checkpoint, table = f"{self._checkpoint}/{query.name}", self.tables[self.spec.sinks[query.sinks[0]].table]
+            table._with_read_snapshots(checkpoint)
             require_known_topics(self._spark, checkpoint, table._topics, stateful=not isinstance(table._planned.node, Source))
             batches.require_whole_topics(table._lowered, checkpoint)
             of_query = {name: self._sinks[name] for name in query.sinks}

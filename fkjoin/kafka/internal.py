@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -102,6 +102,8 @@ class StageQuery:
     """The topics of tables that it reads."""
     internal: str | None = None
     """The internal topic that it reads."""
+    as_begun: Callable[[str], DataFrame] | None = field(default=None, repr=False, compare=False)
+    """Make the frame as the query of a checkpoint reads it; None where each reads the same."""
 
     def start(
         self, checkpoint: str | Path, *, trigger: Trigger = None, options: Mapping[str, Any] | None = None
@@ -118,12 +120,15 @@ class StageQuery:
             self._require_first_records(str(checkpoint))
             checked_topics(self.frame.sparkSession, str(checkpoint), self._own_reads)
             servers = self.topics.connection.bootstrap_servers
-            return start(self.frame, None, servers, checkpoint=str(checkpoint), options=chosen, trigger=when, name=self.name)
+            frame = self.frame if self.as_begun is None else self.as_begun(str(checkpoint))
+            return start(frame, None, servers, checkpoint=str(checkpoint), options=chosen, trigger=when, name=self.name)
 
         return telling_lag(start_claimed(self.frame.sparkSession, str(checkpoint), begin))
 
     def check(self, checkpoint: str) -> None:
         """Raise what would stop its start, as far as the checkpoint and the topics tell it; nothing is made or changed."""
+        if self.as_begun is not None:
+            self.as_begun(checkpoint)
         self._require_first_records(checkpoint)
         require_known_topics(self.frame.sparkSession, checkpoint, self._own_reads, stateful=True)
         require_begun_with(self.frame, checkpoint)

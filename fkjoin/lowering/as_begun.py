@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from pyspark.sql import SparkSession
 
 from fkjoin.analysis.written import require_what_was_read
+from fkjoin.checkpoint.batch_log import BatchLog
 from fkjoin.files.kept_schemas import KeptSchemas
 from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.new_topics import checked_topics
@@ -19,7 +20,7 @@ _T = TypeVar("_T", bound=Remembered)
 def as_begun(
     spark: SparkSession, table: _T, checkpoint: str, *, stateful: bool, events: Sequence[Connection] = ()
 ) -> tuple[_T, Callable[[], None]]:
-    """The table with the columns of files that the checkpoint knows, and with topics that have started over.
+    """The table as the checkpoint knows it: columns of files, topics that have started over, snapshots that were read.
 
     Returns also what keeps the columns for the next start, to be called when the query is about to start.  ``stateful``: the
     query keeps state.  ``events``: the topics of events that it reads.
@@ -31,8 +32,22 @@ def as_begun(
         if recipe.folder is not None:
             require_what_was_read(spark, checkpoint.rstrip("/"), recipe.folder)
     columns, keep = _kept_columns(spark, table, checkpoint)
-    others = {**columns, **_topics(spark, table, checkpoint, events, stateful=stateful)}
+    topics = _topics(spark, table, checkpoint, events, stateful=stateful)
+    others = {**columns, **topics, **_snapshots(spark, table, checkpoint)}
     return made_again(table, others) if others else table, keep
+
+
+def with_read_snapshots(spark: SparkSession, table: _T, checkpoint: str) -> _T:
+    """The table without the rows of snapshots that the query of the checkpoint has read."""
+    others = _snapshots(spark, table, checkpoint)
+    return made_again(table, others) if others else table
+
+
+def _snapshots(spark: SparkSession, table: Remembered, checkpoint: str) -> dict[int, dict[str, Any]]:
+    """Arguments for ``made_again``: of snapshots that the query has read, which its first batch does as a whole."""
+    found = [one for one, recipe in recipes_below(table) if "was_read" in recipe.named]
+    was_read = bool(found) and BatchLog(spark, checkpoint.rstrip("/")).done >= 0
+    return {id(one): {"was_read": True} for one in found} if was_read else {}
 
 
 def _kept_columns(

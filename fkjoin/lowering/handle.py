@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -12,7 +14,8 @@ from fkjoin.analysis.planned import Planned
 from fkjoin.analysis.windows import require_idle_in_time
 from fkjoin.errors import TopologyError
 from fkjoin.kafka.connection import Connection
-from fkjoin.lowering.as_begun import as_begun
+from fkjoin.kafka.internal import StageQuery
+from fkjoin.lowering.as_begun import as_begun, with_read_snapshots
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.planner import lower
 from fkjoin.lowering.recipes import Remembered, recipes_below
@@ -45,7 +48,23 @@ class Handle(Remembered):
         stateful = not isinstance(self._planned.node, Source)
         events = topics_of_events(self._planned)
         begun, keep = as_begun(self._planned.spark, self, checkpoint, stateful=stateful, events=events)
+        begun._planned.require_fitting()
         return begun._lowered, keep
+
+    def _with_read_snapshots(self, checkpoint: str) -> Handle:
+        """The table as the query of the checkpoint reads snapshots; ``TopologyError`` if one is to be read and does not fit."""
+        begun = with_read_snapshots(self._planned.spark, self, checkpoint)
+        begun._planned.require_fitting()
+        return begun
+
+    def _stages(self) -> tuple[StageQuery, ...]:
+        """The queries besides, each with the frame that its own checkpoint asks for."""
+
+        def frame(name: str, checkpoint: str) -> DataFrame:
+            stages = self._with_read_snapshots(checkpoint)._lowered.stages
+            return next(stage.frame for stage in stages if stage.name == name)
+
+        return tuple(replace(stage, as_begun=partial(frame, stage.name)) for stage in self._lowered.stages)
 
     def _unkept(self, checkpoint: str) -> tuple[Lowered, Callable[[], None]]:
         """The table for a check without a start: as ``_as_begun`` returns it, whatever the checkpoint has."""

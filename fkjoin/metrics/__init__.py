@@ -259,7 +259,7 @@ class Metrics(Collector):
         """
         with self._lock:
             self._count_left()
-            found = list(families_of(self._queries))
+            found = list(families_of(self._queries, self._started_ms))
         yield from found
 
     def prometheus(self) -> bytes:

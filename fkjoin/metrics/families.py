@@ -36,10 +36,11 @@ COUNTED = {
 """The texts of counters of operators for Prometheus; ``docs/watching.md`` says more."""
 
 
-def families_of(queries: Mapping[str, QueryMetrics]) -> Iterator[Metric]:
-    """Yield the metric families of queries, by the queries' names."""
+def families_of(queries: Mapping[str, QueryMetrics], started_ms: Mapping[str, int]) -> Iterator[Metric]:
+    """Yield the metric families of queries, and when these last started, by the queries' names."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+    starts = GaugeMetricFamily("fkjoin_query_start_time_seconds", "When the query started, since 1970.", labels=["query"])
     batches = CounterMetricFamily("fkjoin_batches", "Micro-batches that were done.", labels=["query"])
     inputs = CounterMetricFamily("fkjoin_input_rows", "Rows that were read.", labels=["query"])
     phases = GaugeMetricFamily("fkjoin_batch_seconds", "The last batch, by Spark's phases.", labels=["query", "phase"])
@@ -58,6 +59,8 @@ def families_of(queries: Mapping[str, QueryMetrics]) -> Iterator[Metric]:
         name: GaugeMetricFamily(f"fkjoin_{name.replace('-', '_')}", f"{name.replace('-', ' ').capitalize()}.", labels=where)
         for name in STATE_SIZES
     }
+    for name, ms in started_ms.items():
+        starts.add_metric([name], ms / 1000)
     for name, query in queries.items():
         batches.add_metric([name], query.batches)
         inputs.add_metric([name], query.inputs)
@@ -88,6 +91,7 @@ def families_of(queries: Mapping[str, QueryMetrics]) -> Iterator[Metric]:
     for (what, place), number in counted().items():
         sinks[what].add_metric([place], number)
     yield from (
+        starts,
         batches,
         inputs,
         phases,

@@ -28,7 +28,7 @@ from fkjoin.sinks.parquet_batches import (
 from fkjoin.sinks.parquet_folders import BatchFolders
 from fkjoin.sinks.restored import SetBack, require_not_set_back
 from fkjoin.spark.kinds import require_kinds
-from fkjoin.spark.object_store import is_store, require_no_login
+from fkjoin.spark.object_store import is_store, require_no_empty_name, require_no_login
 from fkjoin.spark.outages import RETRY_S, require_retry_s
 from fkjoin.spark.parquet import SET_ASIDE, ChangesOf
 
@@ -55,6 +55,7 @@ class Parquet:
         require_retry_s(self.retry_s)
         if is_store(str(self.path)):
             require_no_login(str(self.path))
+            require_no_empty_name(str(self.path))
             self._objects(str(self.path))
 
     @property

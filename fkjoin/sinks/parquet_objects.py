@@ -185,7 +185,7 @@ class BatchObjects:
             raise FkJoinError(
                 f"parquet {self.place}: the file of a batch has {info.size} bytes, and S3 copies {LARGEST_COPY} at once. Begin "
                 "with a new checkpoint, an empty path and smaller batches (maxOffsetsPerTrigger, maxFilesPerTrigger), or write "
-                "to Delta or Iceberg"
+                "to Delta or Iceberg, as you have to if it is a first batch with a snapshot, which no option cuts"
             )
         try:
             files.copy_file(f"{base}/{name}", f"{base}/{target}")

@@ -51,6 +51,7 @@ def first_rows(table: Handle, schema: StructType, n: int) -> DataFrame:
     spark = table._planned.spark
     require_classic(spark, "preview", "write the table to a place with to_parquet, and read that")
     bounded = made_again(table, {id(made): other for made, recipe in recipes_below(table) if (other := _other(recipe))})
+    bounded._planned.require_fitting()
     rows = _Rows(bounded._lowered, schema, n)
     with _checkpoint(spark) as checkpoint:
         _run(rows, checkpoint)

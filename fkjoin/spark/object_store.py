@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -36,6 +37,14 @@ def require_no_login(place: str) -> None:
     """``TopologyError`` if an address has a password in it, which errors and logs would show."""
     if urlsplit(place).password is not None:
         raise TopologyError("path: the address has a secret in it: leave it out, and give it in options or in the environment")
+
+
+def require_no_empty_name(place: str) -> None:
+    """``TopologyError`` if an address has ``//`` in its path, which pyarrow does not take."""
+    scheme, _, path = place.partition("://")
+    if "//" in path.rstrip("/"):
+        one = re.sub("/+", "/", path)
+        raise TopologyError(f"path: {place} has a folder without a name in it: write {scheme}://{one}")
 
 
 def opened(place: str, options: Mapping[str, str]) -> tuple[fs.FileSystem, str]:

@@ -5,6 +5,7 @@ A Spark without a connector runs what needs none.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from fkjoin import QueryError, SessionError, Table, TopologyError, fk_join
+from fkjoin import QueryError, SessionError, Table, TopologyError, fk_join, window
 from fkjoin.analysis.delta_feed import FEED, PROPERTY, of_feed
 from fkjoin.errors import FkJoinError
 from fkjoin.jobs.job import Job
@@ -90,6 +91,42 @@ def test_each_type_of_change_is_what_it_does_to_the_table(spark: SparkSession, t
     found = table_of(run(table.materialize("kept").changes, tmp_path / "ck").rows, "id")
     assert {key: row.n for (key,), row in found.items()} == {"a": 2, "c": 3}
     assert {row["_timestamp"].isoformat() for row in found.values()} == {"2026-01-02T03:04:05"}
+
+
+def test_what_a_feed_cannot_have_is_refused_and_the_ways_out_have_all_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """The rows that the Delta table has come in two batches, and out of order; then a commit adds the last one."""
+    batches, place = ((1, 3), (1, 2), (9,)), f"{tmp_path}/lake/t"
+    for number, hours in enumerate(batches):
+        commit, at = (7, "2026-02-01T00:00:00Z") if number < 2 else (8, "2026-02-02T00:00:00Z")
+        about = dict(zip(FEED, ("insert", commit, at), strict=True))
+        rows = [{"id": f"{number}-{hour}", "at": f"2026-01-01T0{hour}:10:00Z", **about} for hour in hours]
+        write_lines(tmp_path / "feed", str(number), rows)
+        os.utime(tmp_path / "feed" / f"{number}.json", (1e9 + number, 1e9 + number))
+    schema = "_change_type string, _commit_version bigint, _commit_timestamp timestamp, id string, at timestamp"
+    stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(str(tmp_path / "feed"))
+
+    def table(timestamp: str | None = None) -> Table:
+        return Table._of(of_feed(stream, place, "id", timestamp=timestamp, name="t", on_error="fail"))
+
+    def closing(timestamp: str | None, grace: str) -> Table:
+        return table(timestamp).group_by(window("at", "1 hour"), name="w", emit="on-close", grace=grace).count()
+
+    assert table()._planned.files == (place,)
+    with pytest.raises(TopologyError, match=r"path: the table is read from Delta table .*: write to another one"):
+        table().materialize("kept").to_delta(place, checkpoint=tmp_path / "ck", **NOW)
+    with pytest.raises(TopologyError, match=r"with_snapshot: t begins with the rows of its Delta table: leave"):
+        table().with_snapshot(tmp_path / "feed")
+    for timestamp in (None, FEED[2], "coalesce(at, _commit_timestamp)"):
+        with pytest.raises(TopologyError, match=r"key: the first rows of Delta table t come in several batches, and all have"):
+            closing(timestamp, "2 hours")
+
+    def counted(grouped: Table, name: str) -> dict[int, int]:
+        grouped.to_parquet(tmp_path / name, checkpoint=tmp_path / f"{name}-ck", **NOW).awaitTermination()
+        rows = spark.read.parquet(str(tmp_path / name)).orderBy("batch").collect()
+        return {(row["hour"] if "hour" in row else row["window_start"].hour): row["count"] for row in rows}
+
+    assert counted(closing("cast(at as timestamp)", "2 hours"), "windows") == {1: 2, 2: 1, 3: 1}, "the last is open"
+    assert counted(table().group_by("hour(at) as hour", name="hours").count(), "hours") == {1: 2, 2: 1, 3: 1, 9: 1}
 
 
 def test_a_session_without_the_connector_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:

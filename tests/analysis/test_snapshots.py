@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from fkjoin import Table, TopologyError, fk_join
 from fkjoin import aggregates as agg
+from fkjoin.jobs.job import Job
+from fkjoin.jobs.job_file import read_job
 from fkjoin.sinks import Kafka
 from fkjoin.testing import REORDER, Driver
 from tests.support.queries import run, table_of, values, write_lines
@@ -124,10 +128,13 @@ def test_what_is_no_snapshot_of_a_table_is_refused_and_the_way_out_is_one(spark:
         ).with_snapshot(place),
         "with_snapshot: orders has the snapshot .*; put all its files into one folder": lambda: begun.with_snapshot(place),
         "snapshot .*lacking: orders has the column n int, and the files have none of that name; write them": lambda: (
-            table.with_snapshot(tmp_path / "lacking")
+            table.with_snapshot(tmp_path / "lacking").changes
+        ),
+        "snapshot .*lacking: orders has the column n int, .* cast.null as int. as n": lambda: (
+            table.with_snapshot(tmp_path / "lacking").filter("n > 1", name="kept").preview()
         ),
         r"snapshot .*wide: orders has the column n int, and it is bigint in the files; write them with cast": lambda: (
-            table.with_snapshot(tmp_path / "wide")
+            table.with_snapshot(tmp_path / "wide").changes
         ),
         "path: .*lake is a table of Delta, whose folder has files of older versions, too; read it with": lambda: (
             table.with_snapshot(tmp_path / "lake")
@@ -143,4 +150,119 @@ def test_what_is_no_snapshot_of_a_table_is_refused_and_the_way_out_is_one(spark:
         with pytest.raises(TopologyError, match=message):
             call()
     Kafka("orders", "127.0.0.1:1").records(begun.materialize("orders")._lowered)
-    assert table.with_snapshot(tmp_path / "written").filter("n > 1", name="kept").columns == table.columns
+    assert table.with_snapshot(tmp_path / "written").filter("n > 1", name="kept").changes.isStreaming
+
+
+def counts(folder: Path) -> dict[Any, int]:
+    """The last count of each number, of what a query has written."""
+    last = dict[Any, tuple[int, str, int]]()
+    for row in pq.read_table(folder).to_pylist():
+        batch = int(str(row["batch"]).partition("-")[0])
+        last[row["n"]] = max(last.get(row["n"], (-1, "", 0)), (batch, row["_operation"], row["count"]))
+    return {n: count for n, (_, operation, count) in last.items() if operation != "delete"}
+
+
+def test_what_a_query_has_read_of_a_snapshot_it_never_reads_again(spark: SparkSession, tmp_path: Path) -> None:
+    """The table gets a column, the folder new files and then another name; a file that comes while it runs stops the query."""
+    (tmp_path / "log").mkdir()
+    spark.conf.set("spark.fkjoin.mark.retention.ms", "1")
+
+    def table(schema: str, place: Path) -> Table:
+        about: Any = {"key": "id", "version": "lsn", "deleted": "gone", "name": "orders"}
+        read = Table.from_files(spark, tmp_path / "log", schema=schema, format="json", **about)
+        return read.with_snapshot(place)
+
+    def count(schema: str, place: Path) -> dict[Any, int]:
+        counted = table(schema, place).group_by("n", name="counts").count()
+        ended = counted.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck", trigger={"availableNow": True})
+        ended.awaitTermination()
+        return counts(tmp_path / "out")
+
+    try:
+        schema = "id string, n int, lsn bigint, gone boolean"
+        place = snapshot(tmp_path / "taken", id=["a", "b", "c"], n=pa.array([1, 1, 1], pa.int32()))
+        assert count(schema, place) == {1: 3}
+        write_lines(tmp_path / "log", "1", [{"id": "a", "lsn": 1, "gone": True}])
+        assert count(schema, place) == {1: 2}
+        for number in (2, 3):  # the marker ends
+            time.sleep(0.01)
+            write_lines(tmp_path / "log", str(number), [{"id": "z", "n": 9, "lsn": number}])
+            count(schema, place)
+        pq.write_table(pa.table({"id": ["a", "d"], "n": pa.array([1, 1], pa.int32())}), place / "later.parquet")
+        write_lines(tmp_path / "log", "4", [{"id": "z", "n": 8, "lsn": 4}])
+        assert count(f"{schema}, more string", place) == {1: 2, 8: 1}
+        moved = place.rename(tmp_path / "moved")
+        write_lines(tmp_path / "log", "5", [{"id": "z", "n": 7, "lsn": 5}])
+        assert count(schema, moved) == {1: 2, 7: 1}
+    finally:
+        spark.conf.unset("spark.fkjoin.mark.retention.ms")
+    made = table(schema, moved)
+    time.sleep(0.01)
+    pq.write_table(pa.table({"id": ["e"], "n": pa.array([1], pa.int32())}), moved / "new.parquet")
+    with pytest.raises(Exception, match=r"moved has a new file, .*new\.parquet, and the first batch of a query reads"):
+        run(made.changes, tmp_path / "second")
+    assert {row.id for row in run(table(schema, moved).changes, tmp_path / "second").rows} >= {"a", "b", "c", "d", "e"}
+    with pytest.raises(TopologyError, match="path: .*out has what to_parquet wrote, .*; read it with Table.from_fkjoin"):
+        table(schema, tmp_path / "out")
+
+
+def test_a_job_that_has_read_its_snapshot_goes_on_with_a_further_column(spark: SparkSession, tmp_path: Path) -> None:
+    place = snapshot(tmp_path / "taken", id=["a", "b"], n=pa.array([1, 2], pa.int32()))
+    (tmp_path / "log").mkdir()
+
+    def job(columns: str, checkpoint: str) -> Job:
+        text = f"""
+            name = "counted"
+            checkpoint = "{tmp_path}/{checkpoint}"
+            trigger = "available-now"
+            [tables.orders]
+            path = "{tmp_path}/log"
+            format = "json"
+            schema = "{columns}"
+            key = "id"
+            version = "lsn"
+            snapshot = "{place}"
+            [aggregates.counts]
+            of = "orders"
+            group_by = "n"
+            columns.count = "count()"
+            [sinks.out]
+            table = "counts"
+            path = "{tmp_path}/{checkpoint}-out"
+        """
+        (tmp_path / "job.toml").write_text(text)
+        return Job(read_job(tmp_path / "job.toml"), spark)
+
+    columns = "id string, n int, lsn bigint"
+    for query in job(columns, "ck").queries():
+        query.start().awaitTermination()
+    assert counts(tmp_path / "ck-out") == {1: 1, 2: 1}
+    job(f"{columns}, more string", "ck").check()
+    with pytest.raises(TopologyError, match="orders has the column more string, and the files have none of that name"):
+        job(f"{columns}, more string", "new").check()
+
+
+def test_deletes_and_columns_of_folders_are_as_the_table_has_them(spark: SparkSession, tmp_path: Path) -> None:
+    """A snapshot's row by which ``deleted=`` deletes is none; a folder called 007 is that text, and a number for a number."""
+    (tmp_path / "log").mkdir()
+    place = tmp_path / "taken"
+    for key, n, gone in [("007", 1, None), ("7", 2, False), ("8", 3, True), ("9", -4, False)]:
+        rows = pa.table({"gone": pa.array([gone], pa.bool_()), "lost": [gone]})
+        folder = place / f"id={key}" / f"n={n}"
+        folder.mkdir(parents=True)
+        pq.write_table(rows, folder / "1.parquet")
+
+    def begun(deleted: Any, **more: Any) -> Table:
+        about: Any = {"key": "id", "version": "lsn", "name": "orders", "schema": "id string, n int, lsn bigint, gone boolean"}
+        read = Table.from_files(spark, tmp_path / "log", format="json", deleted=deleted, **about, **more)
+        return read.with_snapshot(place)
+
+    found = {
+        title: {row.id: row.n for row in run(begun(deleted).changes, tmp_path / title).rows}
+        for title, deleted in {"name": "gone", "text": "gone or n < 0", "column": F.col("n") < 0}.items()
+    }
+    assert found == {
+        "name": {"007": 1, "7": 2, "9": -4},
+        "text": {"007": 1, "7": 2},
+        "column": {"007": 1, "7": 2, "8": 3},
+    }

@@ -71,7 +71,10 @@ SEAM = "tests/jobs/test_installed.py::test_the_way_out_that_is_named_is_one"
 
 DELTA = "tests/analysis/test_delta_tables.py::test_what_cannot_be_read_is_refused_and_what_is_named_is_the_way_out"
 
+FEED = "tests/analysis/test_delta_tables.py::test_what_a_feed_cannot_have_is_refused_and_the_ways_out_have_all_rows"
+
 SNAPSHOT = "tests/analysis/test_snapshots.py::test_what_is_no_snapshot_of_a_table_is_refused_and_the_way_out_is_one"
+READ_ONCE = "tests/analysis/test_snapshots.py::test_what_a_query_has_read_of_a_snapshot_it_never_reads_again"
 BEGUN = "integration/test_topic_order.py::test_a_topic_goes_on_from_a_snapshot_whoever_reads_it"
 STORED = "tests/sinks/test_parquet_objects.py::test_a_table_in_an_object_store_is_the_batch_join_through_repeats_and_restores"
 
@@ -87,8 +90,11 @@ WAYS: dict[str, str] = {
     "path: a query reads a snapshot from files, and": SNAPSHOT,
     "path: {} is a table of {}, whose folder has": SNAPSHOT,
     "path: {} has no Parquet files that can be read": SNAPSHOT,
+    "path: {} has what to_parquet wrote, deletes and": READ_ONCE,
     "with_snapshot: {} is made by an operator; call": SNAPSHOT,
     "with_snapshot: {} has the snapshot {}; put all": SNAPSHOT,
+    "with_snapshot: {} begins with the rows of its": FEED,
+    "key: the first rows of Delta table {} come in": FEED,
     "with_snapshot: {} has roots=, and another job's": BEGUN,
     "{}, and the files have none of that name; write": SNAPSHOT,
     "{}, and it is {} in the files; write them with": SNAPSHOT,
@@ -355,6 +361,7 @@ WAYS: dict[str, str] = {
     "path: on {}: exactly-once needs folders that": (
         "tests/sinks/test_several_sinks.py::test_what_cannot_be_is_said_before_anything_runs"
     ),
+    "path: {} has a folder without a name in it: wr": "tests/sinks/test_parquet_objects.py::test_paths_in_stores_and_secrets",
     "path: the address has a secret in it: leave": "tests/sinks/test_parquet_objects.py::test_paths_in_stores_and_secrets",
     "options: those of an object store, and {} is": STORED,
     "parquet {}: the file of a batch has {} bytes": (

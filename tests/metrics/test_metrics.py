@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import urllib.request
 from datetime import datetime, timezone
 from types import SimpleNamespace
@@ -174,7 +175,10 @@ def test_the_last_ten_hot_keys_are_known() -> None:
 
 
 def test_prometheus_reads_it() -> None:
-    metrics = Metrics()
+    metrics, before = Metrics(), time.time()
+    metrics._start("a")
+    metrics._start("b")  # a query without a batch
+    metrics._end("b", "it failed")
     metrics.take(progress(0), "a")
     metrics.take(progress(1), "a")
     found = {
@@ -182,6 +186,8 @@ def test_prometheus_reads_it() -> None:
         for family in text_string_to_metric_families(metrics.prometheus().decode())
         for sample in family.samples
     }
+    for query in ("a", "b"):
+        assert before - 1 < found["fkjoin_query_start_time_seconds", query] < time.time() + 1
     assert found["fkjoin_batches_total", "a"] == 2
     assert found["fkjoin_input_rows_total", "a"] == 200
     assert found["fkjoin_stale_dropped_total", "a", "joined"] == 2
@@ -295,8 +301,9 @@ def test_each_alert_has_labels_that_its_metrics_have_and_says_what_to_do() -> No
     labels = {f"{one.name}{end}": set(one._labelnames) for one in metrics.collect() for end in ("", "_total")}
     (group,) = yaml.safe_load((ROOT / "docker/prometheus/rules.yml").read_text())["groups"]
     for rule in group["rules"]:
-        used = set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"])))
-        assert used <= set.intersection(*(labels[name] for name in re.findall(r"fkjoin_\w+", rule["expr"]))), rule["alert"]
+        used = set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"]))) - {"job"}  # Prometheus adds it
+        named = re.findall(r"fkjoin_\w+", rule["expr"])
+        assert used <= set.intersection(*(labels[name] for name in named)) if named else not used, rule["alert"]
         assert set(rule["annotations"]) == {"summary", "action", "runbook"}
 
 

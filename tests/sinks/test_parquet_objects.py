@@ -179,6 +179,9 @@ def test_paths_in_stores_and_secrets() -> None:
     ) as caught:
         Parquet(f"s3://me:{SECRET}@b/x")
     assert SECRET not in str(caught.value)
+    with pytest.raises(TopologyError, match="path: s3a://b/p//q has a folder without a name in it: write s3a://b/p/q"):
+        Parquet("s3a://b/p//q")
+    assert Parquet("s3a://b/p/q/").place.endswith("q/")
     section = SinkSection(table="t", path="s3://b/x", options={"secret_key": SECRET}, retry_s=5)
     assert sink_of(section) == Parquet("s3://b/x", {"secret_key": SECRET}, 5)
     assert SECRET not in repr(section)
