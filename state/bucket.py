@@ -95,7 +95,8 @@ class BucketStore:
         if other and (difference := differs(self._meta.identity, identity)) is not None:
             raise StoreMismatchError(
                 f"the checkpoint was made by another job: {difference}; "
-                "start this version of the job with a new checkpoint, or go back to what the checkpoint was made with"
+                "start this version of the job with a new checkpoint and an empty target, or go back to what the checkpoint "
+                "was made with"
             )
         self._meta = replace(self._meta, identity=identity)
         self._directory = directory

@@ -63,7 +63,7 @@ def bound_joiner(name: str, joiner: Joiner | None, rows: DataFrame, on_error: On
     if is_function(joiner):
         return _by_function(name, joiner, rows, on_error)
     sides = pa.schema([field for field in arrow_schema("joiner", rows.schema) if field.name in ("left", "right")])
-    bound = bind("joiner", listed(joiner), Scope(rows.select("left", "right"), (), "(left, right)", sides))
+    bound = bind("joiner", listed(joiner), Scope(rows.select("left", "right"), (), "the joined row", sides))
     kinds = schema_of(bound)
     usable = F.coalesce(F.col("matched"), F.lit(False))
     tried = attempt("joiner", name, bound, on_error, usable=usable, key=F.col("named"))

@@ -127,7 +127,7 @@ class Entries:
     def _readable(self, page: Page, store: Reads, kind: str, bucket: int) -> pa.RecordBatch:
         of, schemas, rows = self.of, self.of.schemas, len(page.keys)
         held, bare = records.decode(page.values), untagged(page.keys)
-        gone = held.flags & GONE > 0
+        gone, timeless = held.flags & GONE > 0, np.full(rows, kind == "left")
         nothing, marks = pa.nulls(rows, pa.string()), held.version
         key, foreign_key, row = nothing, nothing, nothing
         if of.multi_join is not None:
@@ -169,9 +169,10 @@ class Entries:
         else:
             key = keys_as_json(schemas["key"], bare)
             kept = (held.flags & HAS_RESULT > 0) & (pc.binary_length(held.body).fill_null(0).to_numpy() > DIGEST_BYTES)
+            timeless = ~kept  # a hash is kept without a timestamp
             row = _rows(schemas["result"], of.result(_none_if(held.body, ~kept), bare, store), kept)
         version = [json.dumps([part for _, part in versions.decode(item)]) for item in marks.to_pylist()]
-        ts = pa.array(held.ts, mask=(held.ts == NO_TIMESTAMP) | gone | (kind == "left"))
+        ts = pa.array(held.ts, mask=(held.ts == NO_TIMESTAMP) | gone | timeless)
         columns = [pa.repeat(of.name, rows), pa.array(np.full(rows, bucket, np.int32)), pa.repeat(kind, rows)]
         columns += [key, foreign_key, pa.array(version, pa.string()), ts, pa.array(gone), row]
         return pa.record_batch(columns, names=[column.split()[0] for column in ENTRIES.split(", ")])

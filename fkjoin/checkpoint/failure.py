@@ -163,9 +163,9 @@ def _advice(cause: Cause, checkpoint: str, messages: list[str], goes_on: str) ->
     if cause.ours is None and not cause.frames and _OFFSETS_GONE.search(whole):
         return _Advice(
             "the topic no longer has offsets that were still to be read",
-            "if retention deleted them: start with a new checkpoint; or, to go on without what is missing, set the option "
+            f"if retention deleted them: {_ANEW}; or, to go on without what is missing, set the option "
             "failOnDataLoss = false. If the topic was deleted and created again: start the job with --start-over TOPIC (in "
-            'Python: on_new_topic="start-over"), or with a new checkpoint',
+            'Python: on_new_topic="start-over"), or with a new checkpoint and an empty target',
         )
     for condition, way in _OF_DELTA.items():
         if re.search(condition, whole):

@@ -15,19 +15,15 @@ from fkjoin.errors import FkJoinError
 from fkjoin.stages.scatter import tagged
 
 
-def look_up(state: SavedState, join: str, key: str) -> list[dict[str, Any]]:
-    """Look up what the stores of ``join`` (may be left out when there is one) know of a left row, a dict per record.
+def look_up(state: SavedState, operator: str, key: str) -> list[dict[str, Any]]:
+    """Look up what the stores of ``operator`` (empty: of the only one) know of a left row, a dict per record.
 
     For an aggregate: what a row with that key contributes, and the row of a group with that key.  For a flat map: what a row
     with that key makes, and the row that is shown under that key.
 
     ``key``: as typed, see ``parse_key``.  Raises ``FkJoinError``.
     """
-    joins = list(dict.fromkeys(str(store.identity[0]["join"]) for store in state.stores))
-    if join not in joins and (join or len(joins) > 1):
-        which = f"{join!r} is none of its operators" if join else "it has several operators"
-        raise FkJoinError(f"join: {which}; add --join with one of {', '.join(joins)}")
-    stores = {store.stage: store for store in state.stores if store.identity[0]["join"] == (join or joins[0])}
+    stores = _stores_of(state, operator)
     found = []
     if "regroup" in stores:
         found += _under(stores["regroup"], "row_key", key, (tags.ROW,), refuse=not {"aggregate", "close"} & set(stores))
@@ -57,6 +53,25 @@ def look_up(state: SavedState, join: str, key: str) -> list[dict[str, Any]]:
     if "pace" in stores:
         found += _under(stores["pace"], "key", key, (tags.WAITING, tags.EMITTED), refuse=False)
     return found
+
+
+def remarks(state: SavedState, operator: str, found: list[dict[str, Any]]) -> list[str]:
+    """Say what a reader may miss in the records ``found`` of a join, and where it is kept."""
+    stages = set(_stores_of(state, operator))
+    if found and "subscription" in stages and not {"resolve", "gather"} & stages:
+        return ["The join keeps no results, since another operator of the query reads them: ask that operator."]
+    if any(entry["kind"] == "result" and entry["row"] is None and not entry["gone"] for entry in found):
+        return ["A result has its row here if the join is materialized. Else the store keeps a hash of it."]
+    return []
+
+
+def _stores_of(state: SavedState, operator: str) -> dict[str, SavedStore]:
+    """The stores of an operator, by stage; ``FkJoinError`` where the checkpoint has none of that name."""
+    operators = list(dict.fromkeys(store.operator_name for store in state.stores))
+    if operator not in operators and (operator or len(operators) > 1):
+        has = f"no operator {operator!r}" if operator else "several operators"
+        raise FkJoinError(f"checkpoint {state.checkpoint} has {has}; add --operator with one of {', '.join(operators)}")
+    return {store.stage: store for store in state.stores if store.operator_name == (operator or operators[0])}
 
 
 def parse_key(schema: pa.Schema, text: str) -> Bytes:

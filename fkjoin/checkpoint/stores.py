@@ -29,8 +29,11 @@ class Identified(ABC):
 
     @property
     def name(self) -> str:
-        facts, _ = self.identity
-        return f"{facts['join']}-{facts['stage']}"
+        return f"{self.operator_name}-{self.stage}"
+
+    @property
+    def operator_name(self) -> str:
+        return str(self.identity[0]["join"])
 
     @property
     def stage(self) -> str:

@@ -64,7 +64,12 @@ def demo(
 def run(
     job: Annotated[Path, typer.Argument(help="A job file (TOML): tables, joins, sinks.", exists=True, dir_okay=False)],
     check: Annotated[
-        bool, typer.Option("--check", help="Only validate: settings, topics, schemas, and that the checkpoint fits.")
+        bool,
+        typer.Option(
+            "--check",
+            help="Only validate: settings, topics, schemas, databases and topics of sinks, and that the checkpoint fits. "
+            "The verdict is the last line.",
+        ),
     ] = False,
     log: SparkLogOption = None,
     ui: Annotated[
@@ -75,10 +80,19 @@ def run(
     ] = "",
     start_over: Annotated[
         list[str] | None,
-        typer.Option(metavar="TOPIC", help="Read a topic that was deleted and created again from its beginning."),
+        typer.Option(
+            metavar="TOPIC",
+            help="Read a topic that was deleted and created again from its beginning. "
+            "An error names this option when a topic needs it.",
+        ),
     ] = None,
     set_back: Annotated[
-        bool, typer.Option("--set-back", help="Set sinks back to the batch of a checkpoint that was restored from a backup.")
+        bool,
+        typer.Option(
+            "--set-back",
+            help="Set sinks back to the batch of a checkpoint that was restored from a backup. "
+            "An error names this option when sinks are ahead of the checkpoint.",
+        ),
     ] = False,
 ) -> None:
     """Run a job until it is stopped; SIGTERM and Ctrl-C let the batch at work come to its end."""

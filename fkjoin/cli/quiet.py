@@ -22,7 +22,7 @@ SparkLogOption = Annotated[
     Path | None,
     typer.Option(
         "--spark-log",
-        help="The file at whose end Spark's own log goes on; older ones are LOG.1 to LOG.4.",
+        help="The file to which Spark's own log is appended; older ones are LOG.1 to LOG.4.",
         show_default="spark.log at a terminal, else standard error",
     ),
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -44,21 +45,45 @@ class ExportFormat(str, enum.Enum):
 
 @app.command("ls")
 def list_stores(checkpoint: Checkpoint, batch: _Batch = None) -> None:
-    """List the stores: over how many buckets and partitions they are spread, and how large they are."""
+    """List the stores: over how many buckets and partitions they are spread, and how large they are.
+
+    A line is the store of a stage; those next to the sources come first:
+
+    - `operator`: the operator's name, as `fkjoin state get --operator` takes it
+
+    - `folder`: where the store's files are in the checkpoint
+
+    - `buckets`: how many have data, of all
+
+    - `partitions`: the tasks among which Spark divides the buckets
+
+    - `segments`: pieces of the change log, one for each bucket and batch
+
+    - `live`, `log`: sizes of records and change log, before compression
+
+    - `materialized`: the name by which `read_state` reads the store's rows, or no
+    """
     from fkjoin.checkpoint.saved import SavedState
 
     with _session() as spark:
         state = SavedState(spark, checkpoint, batch)
         shown = state.last if batch is None else batch
         grid = Grid(title=f"State after batch {shown} (batches {state.first} to {state.last} can be read)", box=None)
-        for column in ("store", "operator", "buckets", "partitions", "segments", "live", "log", "materialized"):
+        for column in ("store", "operator", "folder", "buckets", "partitions", "segments", "live", "log", "materialized"):
             grid.add_column(column, no_wrap=True, justify="right" if column in ("segments", "live", "log") else "left")
         for store in state.stores:
             logs = store.logs()
             sizes = [decimal(max(0, sum(getattr(log, name) for log in logs))) for name in ("live_bytes", "log_bytes")]
             segments = sum(log.next - log.first for log in logs)
-            about = [str(n) for n in (store.operator, f"{len(logs)} of {store.buckets}", store.partitions, segments)]
-            grid.add_row(store.name, *about, *sizes, store.identity[0].get("materialized") or "no")
+            about = [str(n) for n in (f"{len(logs)} of {store.buckets}", store.partitions, segments)]
+            grid.add_row(
+                store.name,
+                store.operator_name,
+                f"state/{store.operator}",
+                *about,
+                *sizes,
+                store.identity[0].get("materialized") or "no",
+            )
     Console(width=max(Console().width, 140)).print(grid)
 
 
@@ -67,21 +92,29 @@ def get(
     key: Annotated[str, typer.Argument(help="A key: its text, or JSON; a list for several columns.")],
     checkpoint: Checkpoint,
     batch: _Batch = None,
-    join: Annotated[str, typer.Option(help="The join or aggregate, if the checkpoint has several.")] = "",
+    operator: Annotated[str, typer.Option(help="The name of the join, aggregate, …, if the checkpoint has several.")] = "",
 ) -> None:
     """Print what the stores know of one left row: its foreign key, its subscription, the right row, its result.
 
     Of an aggregate, what a row with that key contributes, and the row of a group with that key.
+
+    A result has its row if the join is materialized.
+    Else the store has a hash of it, and `row` and `timestamp` are null.
+    A join that an aggregate reads may have no result: ask the aggregate.
     """
-    from fkjoin.checkpoint.look_up import look_up
+    from fkjoin.checkpoint.look_up import look_up, remarks
     from fkjoin.checkpoint.saved import SavedState
 
     with _session() as spark:
-        found = look_up(SavedState(spark, checkpoint, batch), join, key)
+        state = SavedState(spark, checkpoint, batch)
+        found = look_up(state, operator, key)
+        said = remarks(state, operator, found)
     for entry in found:
         print(json.dumps(entry, ensure_ascii=False))
     if not found:
         print(f"nothing is known of {key}")
+    for remark in said:
+        print(remark, file=sys.stderr)
 
 
 @app.command()

@@ -264,5 +264,5 @@ def _too_large(name: str, keys: Bytes, beyond: np.ndarray, kind: str) -> FkJoinE
     key = keys[int(beyond.argmax())].as_py()
     return FkJoinError(
         f"{name} of group {key!r} does not fit into {kind}: cast what is summed up, for instance to decimal(38, 0), and start "
-        "with a new checkpoint"
+        "with a new checkpoint and an empty target"
     )

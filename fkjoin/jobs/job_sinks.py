@@ -77,7 +77,7 @@ def _of_table(
     if off is not None and known is not None and run:
         raise JobError(
             f"sinks: those of {table} are one query in {checkpoint}/{shared}, and {off}: leave the rule {SINKS_SHARE_A_QUERY} "
-            "on, or give the job a new checkpoint"
+            "on, or give the job a new checkpoint and empty targets"
         )
     why: dict[str, str | None] = {}
     places: set[str] = set()

@@ -332,7 +332,7 @@ def _compare(spec: JobSection, before: dict[str, Any], made_with: dict[str, Any]
         if was != now:
             raise JobError(
                 f"checkpoint: {spec.checkpoint} was made with {name} = {json.dumps(was)}, the job now has {json.dumps(now)}: "
-                "give the job a new checkpoint, or go back to what it was"
+                "give the job a new checkpoint and empty targets, or go back to what it was"
             )
 
 

@@ -133,7 +133,7 @@ def _starts_over(spark: SparkSession, checkpoint: str, connection: Connection) -
     if not ends:
         raise FkJoinError(
             f"topic {connection.topic} was created again and has no records yet: to start over with it now would delete all "
-            "rows. Start when it has records, or with a new checkpoint"
+            "rows. Start when it has records, or with a new checkpoint and an empty target"
         )
     for path, lines in _logs(spark, checkpoint):
         changed = [*lines[:_HEADER], *(_with_offsets(line, connection.topic, begins) for line in lines[_HEADER:])]

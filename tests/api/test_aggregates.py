@@ -13,9 +13,10 @@ from pyspark.sql import functions as F
 
 from fkjoin import Table, TopologyError, fk_join, read_state
 from fkjoin import aggregates as agg
-from fkjoin.checkpoint.look_up import look_up
+from fkjoin.checkpoint.look_up import look_up, remarks
 from fkjoin.checkpoint.saved import SavedState
 from fkjoin.checkpoint.upkeep import verify
+from fkjoin.errors import FkJoinError
 from fkjoin.sessions.settings import OPTIMIZE
 from fkjoin.stages.counters import metrics_name
 from tests.support.orders import History, tables
@@ -60,6 +61,15 @@ def test_a_join_is_summed_up_by_group_through_restarts_and_can_be_read(
     order = next(iter(history.orders))
     kinds = [entry["kind"] for entry in look_up(SavedState(spark, tmp_path / "checkpoint"), "regions", order)]
     assert kinds == ["contribution"]
+    state = SavedState(spark, tmp_path / "checkpoint")
+    (join,) = {store.operator_name for store in state.stores} - {"regions"}
+    of_join = look_up(state, join, order)
+    assert ("result" in {entry["kind"] for entry in of_join}) == (not merged)
+    (says,) = remarks(state, join, of_join)
+    assert says.startswith("The join keeps no results" if merged else "A result has its row here")
+    assert remarks(state, "regions", known) == []
+    with pytest.raises(FkJoinError, match=f"has several operators; add --operator with one of {join}, regions"):
+        look_up(state, "", order)
     kept = read_state(spark, str(tmp_path / "checkpoint"), "regions").collect()
     assert {(row.region,): (row.orders, row.revenue, row.most) for row in kept} == now
     assert kept[0]._version == table_of(rows, "region")[(kept[0].region,)]._version

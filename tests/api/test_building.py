@@ -146,7 +146,7 @@ def test_files_that_are_not_there_are_named(spark: SparkSession, tmp_path: Path)
         ({"extractor": "customer_id", "how": "outer"}, 'how: "outer" is of joins by primary key'),
         (
             {"extractor": "customer_id", "joiner": "left.amont"},
-            r"joiner: \(left, right\) has no column 'left.amont'; did you mean 'left.amount'",
+            r"joiner: the joined row has no column 'left.amont'; did you mean 'left.amount'",
         ),
         (
             {"extractor": "customer_id", "joiner": ["left.order_id"]},

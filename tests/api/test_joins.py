@@ -15,7 +15,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
 from fkjoin import Table, fk_join
-from fkjoin.checkpoint.look_up import look_up
+from fkjoin.checkpoint.look_up import look_up, remarks
 from fkjoin.checkpoint.saved import SavedState
 from fkjoin.checkpoint.upkeep import verify
 from fkjoin.replay.on_spark import replay_on_spark
@@ -258,6 +258,10 @@ def test_left_rows_of_one_foreign_key_may_be_spread_over_buckets(spark: SparkSes
     assert verify(spark, checkpoint) == []
     found = look_up(SavedState(spark, checkpoint), "joined", "20")
     assert {"subscription": 1, "right": 1}.items() <= Counter(one["kind"] for one in found).items()
+    (result,) = (one for one in found if one["kind"] == "result")
+    assert (result["row"], result["timestamp"], result["gone"]) == (None, None, False)
+    says = ["A result has its row here if the join is materialized. Else the store keeps a hash of it."]
+    assert remarks(SavedState(spark, checkpoint), "joined", found) == says
     stored = SavedState(spark, checkpoint).store("joined-subscription").entries().where("kind = 'subscription'")
     assert stored.where("""foreign_key = '"hot"'""").select("bucket").distinct().count() == 3
     write_lines(customers, "3", [{"customer": "hot", "name": "hot", "v": 3}])

@@ -224,7 +224,7 @@ def test_the_innermost_cause_is_found(messages: list[str], cause: Cause) -> None
         (
             ["There are [2] sources in the checkpoint offsets and now there are [3] sources"],
             "checkpoint /ck was made by a query that reads another number",
-            "start this version of the job with a new checkpoint",
+            "start this version of the job with a new checkpoint and an empty target",
         ),
         (
             [f"{DRIVER}fkjoin.state.errors.StoreMismatchError: the checkpoint was made by another job: x\n{END}"],

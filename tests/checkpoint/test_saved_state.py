@@ -199,7 +199,14 @@ def test_the_command_line_shows_what_is_known_of_a_key_and_exports_everything(
     checkpoint = str(place / "checkpoint")
     status, lines = state_command("ls", checkpoint)
     assert status == 0
-    assert [line.split()[0] for line in lines[2:]] == ["golden-rekey", "golden-subscription", "golden-resolve"]
+    assert [line.split()[:2] for line in lines[2:]] == [
+        [f"golden-{stage}", "golden"] for stage in ("rekey", "subscription", "resolve")
+    ]
+    assert all((place / "checkpoint" / line.split()[2]).is_dir() for line in lines[2:])
+    store, *columns = lines[1].split()
+    assert (store, len(columns)) == ("store", 8)
+    legend = " ".join(state_command("ls", "--help")[1])
+    assert [name for name in columns if f"`{name}`" not in legend] == []
     wanted = golden.batch_join(2)
     key = next(key for key, row in wanted.items() if row[2] is not None)
     status, lines = state_command("get", str(key), checkpoint)
@@ -210,9 +217,9 @@ def test_the_command_line_shows_what_is_known_of_a_key_and_exports_everything(
     assert found["subscription"]["row"]["amount"] == found["result"]["row"]["left"]["amount"] == amount
     assert found["right"]["row"]["name"] == name
     assert state_command("get", "777", checkpoint)[1] == ["nothing is known of 777"]
-    with pytest.raises(FkJoinError, match="join: 'silver' is none of its operators; add --join with one of golden"):
-        state_command("get", "777", checkpoint, "--join", "silver")
-    assert state_command("get", str(key), checkpoint, "--join", "golden") == (status, lines)
+    with pytest.raises(FkJoinError, match="has no operator 'silver'; add --operator with one of golden"):
+        state_command("get", "777", checkpoint, "--operator", "silver")
+    assert state_command("get", str(key), checkpoint, "--operator", "golden") == (status, lines)
     with pytest.raises(FkJoinError, match="key 'abc' is not id"):
         state_command("get", "abc", checkpoint)
     out = str(place / "out")

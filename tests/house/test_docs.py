@@ -178,7 +178,7 @@ def test_the_first_jobs_file_is_one_and_its_page_agrees_with_itself(tmp_path: Pa
         value = job.tables[topic].value
         assert isinstance(value, FormatSection)
         assert [name.split()[0] for name in str(value.columns).split(", ")] == list(json.loads(record))
-    places = re.findall(r"^fkjoin state get \w+ (\S+) --join (\w+)$", shell, re.MULTILINE)
+    places = re.findall(r"^fkjoin state get \w+ (\S+) --operator (\w+)$", shell, re.MULTILINE)
     assert places == [(f"{job.checkpoint}/sink-regions", name) for name in ("joined", "regions")]
     assert {"joined", "regions"} == {*job.joins, *job.aggregates}
     (broker,) = (block.text for block in blocks(ROOT / "docs" / "howto.md") if block.text.startswith("docker run --detach"))

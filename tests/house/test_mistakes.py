@@ -151,7 +151,7 @@ def stopped(shop: Shop) -> None:
 
 AGAIN = "start the query again: it goes on with this batch"
 ASIDE = f'what to do: set such %s aside, with on_error="dead-letter" for the table; or mend what is wrong; then {AGAIN}'
-NEW = "start this version of the job with a new checkpoint, or go back to what the checkpoint was made with"
+NEW = "start this version of the job with a new checkpoint and an empty target, or go back to what the checkpoint was made with"
 ELSEWHERE = "make that folder, or give another place"
 OF_BOTH = "It has: left.amount, left.customer, left.id, right.customer, right.name."
 
@@ -188,11 +188,11 @@ MISTAKES: dict[str, tuple[Callable[[Shop], object], str]] = {
     ),
     "a joiner of an unknown column": (
         lambda shop: shop.joined(joiner=["amount"]),
-        f"joiner: (left, right) has no column 'amount'; did you mean 'left.amount'? {OF_BOTH}",
+        f"joiner: the joined row has no column 'amount'; did you mean 'left.amount'? {OF_BOTH}",
     ),
     "a joiner of an unknown field": (
         lambda shop: shop.joined(joiner=["left.amont"]),
-        f"joiner: (left, right) has no column 'left.amont'; did you mean 'left.amount'? {OF_BOTH}",
+        f"joiner: the joined row has no column 'left.amont'; did you mean 'left.amount'? {OF_BOTH}",
     ),
     "a joiner that names a column twice": (
         lambda shop: shop.joined(joiner=["left.customer", "right.customer"]),
@@ -327,7 +327,8 @@ MISTAKES: dict[str, tuple[Callable[[Shop], object], str]] = {
         damaged,
         "query joined failed: checkpoint FOLDER/ck is damaged, its state cannot be read (…)\n"
         "where: batch 1 of checkpoint FOLDER/ck\n"
-        "what to do: restore it from a backup (to the same path), or start from a new checkpoint and replay the sources",
+        "what to do: restore it from a backup (to the same path), or start with a new checkpoint and an empty target, and "
+        "replay the sources",
     ),
 }
 

@@ -374,7 +374,7 @@ WAYS: dict[str, str] = {
     "{} is {}, fkjoin needs {}: {}. Remove or": (
         "tests/api/test_building.py::test_a_session_with_the_wrong_state_store_is_refused"
     ),
-    "join: {}; add --join with one of {}": EXPORTED,
+    "checkpoint {} has {}; add --operator with one": EXPORTED,
     "checkpoint {} was last written by a release": (
         "tests/checkpoint/test_saved_state.py::test_a_checkpoint_without_types_is_refused_until_a_job_has_written_them"
     ),
