@@ -16,7 +16,6 @@ from fkjoin.analysis.topics import read_topic
 from fkjoin.analysis.views import completed
 from fkjoin.files.folders import KeptFolders
 from fkjoin.files.source import open_files
-from fkjoin.files.type_changes import types_changed
 from fkjoin.kafka.connection import OnNewTopic
 from fkjoin.kafka.formats import Format as KafkaFormat
 from fkjoin.lowering.recipes import Recipe, remembered, telling_files
@@ -152,7 +151,7 @@ class Sources(TableSources):
         numbers = [*listed(about["version"]), about["timestamp"]]
         files = open_files(spark, str(path), **of_files, numbers=numbers, kept=kept)
         name = about["name"] or files.name
-        with telling_files(lambda: [(name, path)] if files.learned and types_changed(spark, path, files.schema, about) else []):
+        with telling_files(lambda: [(name, path)] if files.learned else []):
             planned = read_stream(files.frame, name=name, **of_change)
         columns = about["key"], about["version"], about["deleted"], about["timestamp"]
         learned, folders = files.schema if files.learned else None, files.folders if kept is None else None

@@ -12,7 +12,6 @@ from typing import Any, ParamSpec, TypeVar
 from pyspark.sql.types import StructType
 
 from fkjoin.errors import ColumnTypeError, TopologyError
-from fkjoin.files.type_changes import types_changed
 from fkjoin.kafka.connection import Connection
 from fkjoin.sessions.settings_of_call import KeptSettings, settings_of_call
 from fkjoin.spark.copies import copied
@@ -57,19 +56,14 @@ class Recipe:
         object.__setattr__(self, "named", copied(self.named))
 
     def learned_below(self) -> list[tuple[str, Any]]:
-        """The names and paths of the files' tables, among the arguments and below, whose learned types have changed."""
+        """The names and paths of the files' tables, among the arguments and below, without a schema of the user's."""
         below = _below([*self.arguments, *self.named.values()], set())
-        return [
-            (table.name, recipe.arguments[1])
-            for table, recipe in below
-            if recipe.learned is not None
-            and types_changed(recipe.arguments[0], recipe.arguments[1], recipe.learned, recipe.named)
-        ]
+        return [(table.name, recipe.arguments[1]) for table, recipe in below if recipe.learned is not None]
 
 
 @contextlib.contextmanager
 def telling_files(learned: Callable[[], Iterable[tuple[str, Any]]]) -> Iterator[None]:
-    """Add the files to a ``ColumnTypeError`` if a type was learned from them and has changed: a query may have begun before.
+    """Add the files to a ``ColumnTypeError`` if a type may be learned from them: others may have been there at the first start.
 
     ``learned``: names and paths of such tables.
     """

@@ -163,7 +163,9 @@ MISTAKES: dict[str, tuple[Callable[[Shop], object], str]] = {
     "an extractor of another type": (
         lambda shop: shop.joined("amount"),
         "extractor: amount of left table orders is bigint, but key column customer of right table customers is string; cast "
-        'one of them, for instance extractor="cast(amount as string)"',
+        'one of them, for instance extractor="cast(amount as string)". The columns of orders from FOLDER/orders and customers '
+        "from FOLDER/customers were learned: if a query has read these files before, give schema= as "
+        '"fkjoin state columns CHECKPOINT" prints it',
     ),
     "an extractor with one argument": (
         lambda shop: shop.joined(only),
@@ -171,11 +173,14 @@ MISTAKES: dict[str, tuple[Callable[[Shop], object], str]] = {
     ),
     "a condition that is none": (
         lambda shop: shop.orders().filter("amount"),
-        "condition: amount is bigint, a boolean is needed: write a comparison",
+        "condition: amount is bigint, a boolean is needed: write a comparison. The columns of orders from FOLDER/orders were "
+        'learned: if a query has read these files before, give schema= as "fkjoin state columns CHECKPOINT" prints it',
     ),
     "a version that is none": (
         lambda shop: shop.orders(version="customer"),
-        "version: customer is string, whole numbers are needed; cast it, for a timestamp with unix_micros(…)",
+        "version: customer is string, whole numbers are needed; cast it, for a timestamp with unix_micros(…). The columns of "
+        "orders from FOLDER/orders were learned: if a query has read these files before, give schema= as "
+        '"fkjoin state columns CHECKPOINT" prints it',
     ),
     "a condition of an unknown column": (
         lambda shop: shop.orders().filter("amont > 1"),
