@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import glob
 import gzip
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO, cast
 
 _MOST_FILES, _MOST_BYTES = 1_000, 1 << 30
 """The most that is searched, the newest files first: a query that has failed must end soon."""
@@ -30,16 +30,21 @@ def line_place(line: bytes, pattern: str) -> str | None:
     pattern
         The folder, file or glob, see ``local_pattern``.
     """
-    left = _MOST_BYTES
+    text, left = line.decode("latin-1"), _MOST_BYTES
     for file in _newest(pattern)[:_MOST_FILES]:
-        with contextlib.suppress(OSError, EOFError):  # it is gone, or not readable here
-            data = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-            if (number := _number(line, data)) is not None:
-                return f"{file}, line {number}"
-            left -= len(data)
-        if left <= 0:
-            break
+        with contextlib.suppress(OSError, EOFError), _opened(file) as lines:  # it is gone, or not readable here
+            for number, one in enumerate(lines, 1):
+                if one.removesuffix("\n") == text:
+                    return f"{file}, line {number}"
+                left -= len(one)
+                if left <= 0:
+                    return None
     return None
+
+
+def _opened(file: Path) -> TextIO:
+    """The lines of a file, whatever ends them, with a character for each byte."""
+    return cast(TextIO, gzip.open(file, "rt", encoding="latin-1")) if file.suffix == ".gz" else file.open(encoding="latin-1")
 
 
 def _newest(pattern: str) -> list[Path]:
@@ -52,17 +57,3 @@ def _newest(pattern: str) -> list[Path]:
             if file.is_file():
                 times[file] = file.stat().st_mtime
     return sorted(times, key=lambda file: (-times[file], file))
-
-
-def _number(line: bytes, data: bytes) -> int | None:
-    return next((data.count(b"\n", 0, at) + 1 for at in _places(line, data)), None)
-
-
-def _places(line: bytes, data: bytes) -> Iterator[int]:
-    """Find where the line begins and ends as a line."""
-    at = data.find(line)
-    while at >= 0:
-        before, after = data[at - 1 : at], data[at + len(line) : at + len(line) + 1]
-        if before in (b"", b"\n", b"\r") and after in (b"", b"\n", b"\r"):
-            yield at
-        at = data.find(line, at + 1)

@@ -32,6 +32,12 @@ def test_a_line_is_found_as_a_whole_in_the_newest_file(tmp_path: Path, monkeypat
     assert line_place(b"none", folder) == f"{packed}, line 2"
     assert line_place(b'"o1"', folder) is None
     assert line_place(b"x", str(tmp_path / "gone")) is None
+    newest = written(tmp_path / "in" / "6.json", b"y\rz\r", 6)
+    assert line_place(b"z", folder) == f"{newest}, line 2"
+    with monkeypatch.context() as limited:
+        limited.setattr(line_places, "_MOST_BYTES", 4)
+        assert line_place(b"z", folder) == f"{newest}, line 2"
+        assert line_place(b"x", folder) is None
     monkeypatch.setattr(line_places, "_MOST_FILES", 1)
     assert line_place(b"x", folder) is None
 
