@@ -13,7 +13,7 @@ from typing import TypeVar
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from fkjoin.errors import FkJoinError
-from fkjoin.sinks.retry import in_a_line, repeated, unreachable
+from fkjoin.sinks.retry import in_a_line, through_outages
 
 _OF_A_STORAGE = re.compile(r"Generic \w+ error|HTTP error|non-2xx status|lacked")
 _REFUSED = re.compile(
@@ -30,24 +30,30 @@ _T = TypeVar("_T")
 def at_storage(place: str, work: Callable[[], _T], seconds: float) -> _T:
     """Return what the work returns, through outages and conflicts; ``FkJoinError`` of what the storage says otherwise."""
     try:
-        return repeated(place, work, mends, seconds, in_a_line)
+        return through_outages(place, work, mends, seconds, told=in_a_line, is_of_place=_is_unreachable)
     except (OSError, DeltaError) as error:
-        if not (_of_a_storage(error) or _APPEND_ONLY in str(error)):
+        if not _is_append_only(error):
             raise
-        why, is_append_only = in_a_line(error), _APPEND_ONLY in str(error)
-    if is_append_only:
-        raise FkJoinError(
-            f"{place}: {why}. Rows change and go: set its property delta.appendOnly to false, and start the query again: it "
-            "goes on with this batch"
-        )
-    raise unreachable(place, why)
+        why = in_a_line(error)
+    raise FkJoinError(
+        f"{place}: {why}. Rows change and go: set its property delta.appendOnly to false, and start the query again: it "
+        "goes on with this batch"
+    )
 
 
 def mends(error: BaseException) -> bool:
     """Tell whether the same work may succeed later, unchanged."""
     if isinstance(error, CommitFailedError):
-        return _APPEND_ONLY not in str(error)
+        return not _is_append_only(error)
     return _of_a_storage(error) and not _REFUSED.search(str(error))
+
+
+def _is_unreachable(error: BaseException) -> bool:
+    return _of_a_storage(error) and not _is_append_only(error)
+
+
+def _is_append_only(error: BaseException) -> bool:
+    return _APPEND_ONLY in str(error)
 
 
 def _of_a_storage(error: BaseException) -> bool:

@@ -24,7 +24,7 @@ from pyiceberg.exceptions import (
 from pyiceberg.table import Table
 
 from fkjoin.errors import TopologyError, first_line
-from fkjoin.sinks.retry import repeated, unreachable
+from fkjoin.sinks.retry import through_outages
 
 _MENDED = (
     AuthorizationExpiredError,
@@ -88,13 +88,7 @@ def table_in(catalog: Catalog, name: str) -> Table | None:
 
 def at_catalog(place: str, properties: Mapping[str, str], work: Callable[[], _T], seconds: float) -> _T:
     """Return what the work returns, through outages and conflicts; ``FkJoinError`` of what is refused."""
-    try:
-        return repeated(place, work, mends, seconds, lambda error: told(error, properties))
-    except Exception as error:
-        if not _of_a_catalog(error):
-            raise
-        why = told(error, properties)
-    raise unreachable(place, why)
+    return through_outages(place, work, mends, seconds, told=lambda error: told(error, properties), is_of_place=_of_a_catalog)
 
 
 def mends(error: BaseException) -> bool:

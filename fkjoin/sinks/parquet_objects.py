@@ -27,7 +27,7 @@ from fkjoin.analysis.written import ABOUT, LABELS, set_backs
 from fkjoin.checkpoint.batch_log import Mark, has_batch
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks.parquet_batches import FOLDER, name_of, number_of, require_writer
-from fkjoin.sinks.retry import in_a_line, repeated, unreachable
+from fkjoin.sinks.retry import in_a_line, through_outages
 from fkjoin.spark.object_store import S3, opened
 from fkjoin.spark.parquet import SET_ASIDE, UNFINISHED, ChangesOf, PutFile, WriteFile
 
@@ -196,19 +196,17 @@ class BatchObjects:
 
     def _through_outages(self, work: Callable[[], _T]) -> _T:
         """Return what the work returns, through outages; ``FkJoinError`` of what the store says otherwise."""
-        place = f"parquet {self.place}"
-        try:
-            return repeated(place, work, mends, self.retry_s, in_a_line)
-        except OSError as error:
-            if isinstance(error, ConnectionError):
-                raise
-            why = in_a_line(error)
-        raise unreachable(place, why)
+        return through_outages(f"parquet {self.place}", work, mends, self.retry_s, told=in_a_line, is_of_place=_of_a_store)
 
 
 def mends(error: BaseException) -> bool:
-    """Tell whether the same work may succeed later, unchanged; a ``ConnectionError`` is one to the JVM."""
-    return isinstance(error, OSError) and not isinstance(error, ConnectionError) and not _REFUSED.search(str(error))
+    """Tell whether the same work may succeed later, unchanged."""
+    return _of_a_store(error) and not _REFUSED.search(str(error))
+
+
+def _of_a_store(error: BaseException) -> bool:
+    """Tell whether a store says it; a ``ConnectionError`` is one to the JVM."""
+    return isinstance(error, OSError) and not isinstance(error, ConnectionError)
 
 
 def _file_of(mark: Mark, facts: Mapping[str, Any]) -> str:

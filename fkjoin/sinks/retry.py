@@ -32,6 +32,25 @@ def repeated(
     )
 
 
+def through_outages(
+    place: str,
+    work: Callable[[], _T],
+    mends: Callable[[BaseException], bool],
+    seconds: float,
+    *,
+    told: Callable[[BaseException], str],
+    is_of_place: Callable[[BaseException], bool],
+) -> _T:
+    """Return what ``work`` returns, see ``repeated``; what the place says otherwise is its ``unreachable``."""
+    try:
+        return repeated(place, work, mends, seconds, told)
+    except Exception as error:
+        if not is_of_place(error):
+            raise
+        why = told(error)
+    raise unreachable(place, why)  # not from the error, whose text may have secrets
+
+
 def in_a_line(error: BaseException) -> str:
     """Return the text of a storage's error in a line."""
     text = " ".join(_QUERY.sub("", _COLOR.sub("", str(error))).replace("↳", ":").split()).replace(" : ", ": ")
