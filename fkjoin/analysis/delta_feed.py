@@ -31,8 +31,7 @@ FEED = "_change_type", "_commit_version", "_commit_timestamp"
 """Columns of the feed beside the table's own."""
 
 DELETES = "delete", "update_preimage"
-PUTS = "insert", "update_postimage"
-"""Types of changes."""
+"""Types of changes that delete; the others, ``insert`` and ``update_postimage``, put a row."""
 
 PROPERTY = "delta.enableChangeDataFeed"
 

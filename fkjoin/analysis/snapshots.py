@@ -24,7 +24,7 @@ from fkjoin.analysis.views import CompleteBound, completed
 from fkjoin.analysis.written import ABOUT
 from fkjoin.checkpoint.files import hadoop
 from fkjoin.codec import versions
-from fkjoin.errors import ColumnTypeError, TopologyError
+from fkjoin.errors import ColumnTypeError, TopologyError, first_line
 from fkjoin.files.source import open_files
 from fkjoin.plan.nodes import Source
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
@@ -228,7 +228,7 @@ def _there(spark: SparkSession, place: str) -> StructType:
     except Exception as error:  # Spark raises several kinds
         raise TopologyError(
             f"path: {place} has no Parquet files that can be read; write the snapshot first, with df.write.parquet(…) "
-            f"({str(error).splitlines()[0]})"
+            f"({first_line(error)})"
         ) from error
 
 

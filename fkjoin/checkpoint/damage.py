@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from fkjoin.checkpoint.files import hadoop
-from fkjoin.errors import FkJoinError
+from fkjoin.errors import FkJoinError, first_line
 from fkjoin.spark.cause import innermost
 
 RESTORE = (
@@ -74,7 +74,7 @@ def damaged(checkpoint: str, error: Exception) -> FkJoinError:
             f"checkpoint {checkpoint}: Spark's source of state does not find folders with {odd[0]!r} in their path; "
             "read a copy, or a link to it, under another name (queries can go on where they are)"
         )
-    first = str(error).splitlines()[0]
+    first = first_line(error)
     return FkJoinError(f"checkpoint {checkpoint} is damaged, its state cannot be read: {RESTORE} ({first})")
 
 

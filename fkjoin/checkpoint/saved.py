@@ -28,7 +28,7 @@ from fkjoin.checkpoint.entries import ENTRIES, Entries, StoredRows
 from fkjoin.checkpoint.files import hadoop
 from fkjoin.checkpoint.stores import Identified, kept_as
 from fkjoin.codec.arrays import Bytes
-from fkjoin.errors import FkJoinError, nearest
+from fkjoin.errors import FkJoinError, first_line, nearest
 from fkjoin.sessions.abilities import READ_STATE
 from fkjoin.sessions.own_folder import held_folder
 from fkjoin.spark.buckets import bucket_ids, buckets_of, places_of
@@ -182,7 +182,7 @@ class SavedState:
             if files.exists(place):  # else Spark would warn of it in its log
                 rows = self.spark.read.format("state-metadata").load(self.checkpoint).collect()
         except Exception as error:
-            reason = str(error).splitlines()[0]
+            reason = first_line(error)
         ours = [row for row in rows if row.operatorName.startswith("transformWithState") and row.stateStoreName == "default"]
         if not ours:
             here = Path(self.checkpoint)

@@ -12,7 +12,7 @@ from fkjoin.checkpoint.damage import check_logs, damaged
 from fkjoin.checkpoint.examine import PROBLEMS, Examine
 from fkjoin.checkpoint.files import query_id
 from fkjoin.checkpoint.saved import SavedState, SavedStore
-from fkjoin.errors import FkJoinError
+from fkjoin.errors import FkJoinError, first_line
 from fkjoin.sessions.abilities import RESCALE
 from fkjoin.sessions.access import require_classic
 from fkjoin.spark.buckets import spark_hash
@@ -89,7 +89,7 @@ def rescale(spark: SparkSession, checkpoint: str | Path, partitions: int) -> Non
     try:
         spark._streamingCheckpointManager.repartition(str(checkpoint), partitions)
     except Exception as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise FkJoinError(
             f"checkpoint {checkpoint} is not rescaled: {reason} (is its query stopped, and its last batch finished?)"
         ) from error

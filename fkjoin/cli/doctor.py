@@ -12,7 +12,7 @@ import pyspark
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.utils import require_minimum_pandas_version
 
-from fkjoin.errors import FkJoinError
+from fkjoin.errors import FkJoinError, first_line
 from fkjoin.kafka.admin import topic_names
 from fkjoin.sessions import connector
 from fkjoin.sessions.class_archive import unused
@@ -76,9 +76,7 @@ def _session(master: str, bootstrap_servers: str, settings: Mapping[str, str]) -
     try:
         spark = session("fkjoin doctor", master, {"spark.ui.enabled": "false", **settings}, kafka=fetched)
     except Exception as error:
-        yield Finding(
-            "Spark session", False, str(error).splitlines()[0], "see the message above; is the master's address right?"
-        )
+        yield Finding("Spark session", False, first_line(error), "see the message above; is the master's address right?")
         return
     yield Finding("Spark session", True, f"{spark.version} on {master}")
     if master.startswith("local"):

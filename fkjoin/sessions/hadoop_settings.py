@@ -11,6 +11,8 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 
+from fkjoin.errors import first_line
+
 _CLASS = "org.apache.hadoop.conf.Configuration"
 
 _SOURCES = "updatingResource"
@@ -27,4 +29,4 @@ def forget_sources(context: Any) -> None:
         kept.setAccessible(True)
         kept.get(context._jsc.hadoopConfiguration()).keySet().clear()  # Py4J's own clear of a map takes names out one by one
     except Py4JError as error:
-        logging.getLogger(__name__).info("Hadoop's settings keep their sources: %s", str(error).splitlines()[0])
+        logging.getLogger(__name__).info("Hadoop's settings keep their sources: %s", first_line(error))

@@ -14,6 +14,8 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 
+from fkjoin.errors import first_line
+
 _SOURCE = Path(__file__).with_name("LocalFiles.java")
 
 _CLASS = "fkjoin.LocalFiles"
@@ -29,7 +31,7 @@ def use_local_files(context: Any) -> None:
     try:
         _replace(context)
     except Py4JError as error:
-        logging.getLogger(__name__).info("Hadoop's own file system of the local disk remains: %s", str(error).splitlines()[0])
+        logging.getLogger(__name__).info("Hadoop's own file system of the local disk remains: %s", first_line(error))
 
 
 def _replace(context: Any) -> None:

@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
-from fkjoin.errors import SessionError, nearest, needs_extra
+from fkjoin.errors import SessionError, first_line, nearest, needs_extra
 from fkjoin.plan.rules import RULES
 from fkjoin.sessions import class_archive, connector, words
 from fkjoin.sessions.abilities import CONNECT, local_file_manager
@@ -222,7 +222,7 @@ def _at_server(remote: str | None, master: str | None, settings: Mapping[str, An
         except PySparkException as error:
             raise SessionError(
                 f"{name} cannot be set in a session at {place}: start the server with it, and leave it out here "
-                f"({str(error).splitlines()[0]})"
+                f"({first_line(error)})"
             ) from error
     prepare(spark)
     return spark

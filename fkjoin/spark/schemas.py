@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 )
 
 from fkjoin.codec.rows import unsupported
-from fkjoin.errors import FormatError, TopologyError
+from fkjoin.errors import FormatError, TopologyError, first_line
 from fkjoin.spark.kinds import parts
 from fkjoin.spark.names import quoted_if_needed, twice
 
@@ -162,7 +162,7 @@ def struct_type(given: str | StructType, where: str) -> StructType:
     try:
         kind = DataType.fromDDL(given)
     except Exception as error:
-        raise TopologyError(f"{where}: schema {given!r} does not parse: {str(error).splitlines()[0]}") from error
+        raise TopologyError(f"{where}: schema {given!r} does not parse: {first_line(error)}") from error
     if not isinstance(kind, StructType):
         raise TopologyError(f"{where}: schema {given!r} is not a list of columns, such as 'id bigint, name string'")
     return kind
