@@ -1,4 +1,4 @@
-"""How the join scales on Spark's standalone cluster, whose workers have one core each, and what a query takes that waits.
+"""The join on Spark's standalone cluster, whose workers have one core each, and the processor time of a query that waits.
 
     python -m benchmarks.scale workers [--left 500000] [--rounds 3]     updates/s of one worker and of two
     python -m benchmarks.scale hot [--left 1000000] [--rounds 3]        one right row with so many subscribers, two workers
@@ -16,50 +16,29 @@ import json
 import os
 import random
 import shutil
-import signal
-import socket
 import statistics
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pyspark
-
 from benchmarks.endurance import RIGHT, Run
 from benchmarks.memory import processor_s
+from integration.faults.cluster import SPARK_HOME, Standalone
 
-_HOST = "127.0.0.1"
 _UPDATES = 200_000
 
 
 @contextmanager
 def cluster(home: Path, workers: int) -> Iterator[str]:
     """The address of a standalone cluster in a folder of its own."""
-    with socket.socket() as probe:
-        probe.bind((_HOST, 0))
-        port = probe.getsockname()[1]
-    master = f"spark://{_HOST}:{port}"
-    started = [_daemon(home, "master.Master", "--port", str(port))]
-    for number in range(workers):
-        about = ("-c", "1", "-m", "2g", "-d", str(home / f"worker-{number}"))
-        started.append(_daemon(home, "worker.Worker", *about, master))
+    environment = {"SPARK_HOME": str(SPARK_HOME), "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": "127.0.0.1"}
+    started = Standalone(home, os.environ | environment, workers)
     try:
-        yield master
+        yield started.master
     finally:
-        for process in started:  # their executors go with them
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-def _daemon(home: Path, kind: str, *arguments: str) -> subprocess.Popen[bytes]:
-    spark = Path(pyspark.__file__).parent
-    environment = os.environ | {"SPARK_HOME": str(spark), "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": _HOST}
-    command = [str(spark / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", "--host", _HOST, "--webui-port", "0"]
-    with (home / f"{kind}.log").open("ab") as log:
-        return subprocess.Popen([*command, *arguments], env=environment, stdout=log, stderr=log, start_new_session=True)
+        started.stop()
 
 
 def rate(folder: Path, workers: int, left: int, seed: int) -> float:

@@ -83,7 +83,7 @@ class Processor(StageProcessor):
 
     def init(self, handle: Any) -> None:
         super().init(handle)
-        self._meta.update = around("log write", self._meta.update)
+        self._meta.update = around("log write", self._meta.update)  # type: ignore[method-assign]
         if not hasattr(RocksIndex, "faulty"):  # once per worker process
             RocksIndex.faulty = True  # type: ignore[attr-defined]
             RocksIndex.take_in = around("index write", RocksIndex.take_in)  # type: ignore[method-assign]
