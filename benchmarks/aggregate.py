@@ -56,7 +56,7 @@ def totals(spark: SparkSession, folder: Path, by: str) -> Table:
 
 
 def recomputed(workload: Path, by: str) -> dict[str, tuple[int, float]]:
-    """What the final tables come to."""
+    """The aggregates of the final tables."""
     lefts, rights = workloads.tables(workload).values()
     groups: dict[str, list[float]] = defaultdict(list)
     for row in lefts.values():
@@ -66,7 +66,7 @@ def recomputed(workload: Path, by: str) -> dict[str, tuple[int, float]]:
 
 
 def written(spark: SparkSession, folder: Path, by: str) -> dict[str, tuple[int, float]]:
-    """What the query's changes lead to."""
+    """The rows that the query's changes lead to."""
     rows = last_rows(spark.read.parquet(str(folder / "out")), [by], "_version")
     return {row[0]: (row[1], row[2]) for row in rows.select(by, "orders", "amount").collect()}
 

@@ -38,7 +38,7 @@ ALONE = {
     "growth": ["benchmarks.endurance", "growth"],
     "hot": ["benchmarks.endurance", "hot"],
 }
-"""What is measured without others; of each the lines it prints are put together, the later ones over the earlier."""
+"""Benchmarks without other engines; the lines that one prints are put together, the later ones over the earlier."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def compared(what: str, summary: list[Summary]) -> list[Row]:
 
 
 def by_itself(found: dict[str, dict[str, Any]]) -> list[Row]:
-    """What the benchmarks of ``ALONE`` have found."""
+    """The findings of the benchmarks of ``ALONE``."""
     rows: list[Row] = []
     if small := found.get("small"):
         rows.append(
@@ -154,7 +154,7 @@ def _bars(rows: list[tuple[str, list[float]]]) -> str:
 
 
 def peer_commands(peers: Path, workload: Path) -> dict[str, list[str]]:
-    """What to run for each peer that is installed."""
+    """The commands of the peers that are installed."""
     options = {"pathway": ["--input", "python", "--out", "/dev/null"], "flink": ["--backend", "rocksdb"]}
     found: dict[str, list[str]] = {}
     for name, arguments in options.items():
@@ -166,7 +166,7 @@ def peer_commands(peers: Path, workload: Path) -> dict[str, list[str]]:
 
 
 def commands(peers: Path | None, workload: Path, result: Path, batch: int) -> dict[str, list[str]]:
-    """What to run for each engine."""
+    """The command of each engine."""
     here = [sys.executable, "-m", "benchmarks.fk_join", str(workload), "--out", str(result), "--batch", str(batch)]
     return {"fkjoin": here, **(peer_commands(peers, workload) if peers is not None else {})}
 
@@ -199,7 +199,7 @@ QUERY = 'Q = "INSERT INTO S '
 def flink_command(
     peers: Path | None, workload: Path, work: Path, lines: dict[str, str], options: list[str]
 ) -> dict[str, list[str]]:
-    """What to run for Flink, if it is there: its harness with other lines, by the beginnings of those that they replace."""
+    """The command of Flink, if it is there: its harness with other lines, by the beginnings of those that they replace."""
     if peers is None or "flink" not in (found := peer_commands(peers, workload)):
         return {}
     harness = (peers / "flink_peer.py").read_text().splitlines()
@@ -269,7 +269,7 @@ def of_topics(peers: Path, work: Path, rounds: int, sizes: dict[str, int]) -> li
 
 
 def measured_alone(name: str, work: Path) -> dict[str, Any]:
-    """What one of ``ALONE`` says."""
+    """The lines that one of ``ALONE`` prints."""
     with (work / "errors").open("w+") as errors:
         run = subprocess.run(
             [sys.executable, "-m", *ALONE[name]], stdout=subprocess.PIPE, stderr=errors, text=True, check=False

@@ -1,4 +1,4 @@
-"""What happens when a join grows, when one right row has all the subscribers, and when it runs for long.
+"""A join that grows, one whose right row has all the subscribers, and one that runs for long.
 
     python -m benchmarks.endurance growth [--left 5000000]      inputs/s and state as the left table grows; bytes of a row
     python -m benchmarks.endurance hot [--left 1000000]         one right row with so many subscribers, updated repeatedly
@@ -65,7 +65,7 @@ class Run:
         self.resume()
 
     def changes(self) -> DataFrame:
-        """What the query does."""
+        """The changes that the query writes."""
         left, right = (table(self.spark, self.folder, side) for side in ("left", "right"))
         return fk_join(left, right, "value.fk", name="bench", spread=self.spread).changes
 
@@ -103,13 +103,13 @@ class Run:
         return sum(map(len, lines.values())), seconds
 
     def disk_mib(self) -> dict[str, float]:
-        """Of the indexes, the change logs in Spark's state, and what else is in the checkpoint."""
+        """Sizes of the indexes, of the change logs in Spark's state, and of the rest of the checkpoint."""
         index, state = self.state_bytes()
         sizes = {"index_mib": index, "state_mib": state, "spark_logs_mib": _size(self.folder / "checkpoint") - state}
         return {name: round(size / 2**20, 1) for name, size in sizes.items()}
 
     def state_bytes(self) -> tuple[int, int]:
-        """Of the indexes, with what waits beside them, and of the change logs."""
+        """Bytes of the indexes, with what waits beside them, and of the change logs."""
         return _size(self.folder / "index"), _size(self.folder / "checkpoint" / "state")
 
     def close(self) -> None:

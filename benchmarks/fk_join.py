@@ -48,7 +48,7 @@ COLUMNS = (
     *("right.value.name", "right.value.tier", "right.value.v as rv", "right.value.pad as rpad"),
     *("_operation", "_left_version", "_right_version"),
 )
-"""What is compared: the columns that the peers write, and what says which change of a key is its last."""
+"""The columns that are compared: those that the peers write, and those that say which change of a key is its last."""
 
 
 def stage(workload: Path, folder: Path, batch: int) -> list[int]:
@@ -107,7 +107,7 @@ def joined(spark: SparkSession, folder: Path) -> Table:
 
 
 Made = TypeVar("Made", bound=Table | Enriched)
-"""What a query makes."""
+"""A table, or events with rows of a table, that a query makes."""
 
 
 def to_parquet(made: Table | Enriched, folder: Path) -> list[StreamingQuery]:

@@ -1,4 +1,4 @@
-"""What a process and all that it started take: memory and processor time.
+"""Memory and processor time of a process and all that it started.
 
 Memory is the sum of what each process holds (PSS): pages that several share, as forked workers do, count once.  The sum of
 resident pages (RSS) counts them for each.
@@ -18,20 +18,20 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Peak(NamedTuple):
-    """Of all processes together, in MiB; the processor time in seconds, of those that were seen."""
+    """The peak of all processes together, in MiB, and their processor time in seconds, of those that were seen."""
 
     pss_mib: int
     rss_mib: int
     cpu_s: float
 
     def named(self) -> dict[str, float]:
-        """As a benchmark's line has them."""
+        """The figures as a benchmark's line has them."""
         return {"peak_mib": self.pss_mib, "peak_rss_mib": self.rss_mib, "cpu_s": round(self.cpu_s, 1)}
 
 
 _INTERVAL_S = 0.4
 _REST = 50
-"""Looking at which pages are shared takes long and stops who allocates: there is no other look for this many times as long."""
+"""Looks at shared pages take long, and stop processes that allocate: after each, this many times as long is without one."""
 
 
 class Footprint(threading.Thread):
@@ -54,7 +54,7 @@ class Footprint(threading.Thread):
             self._sample()
 
     def stop(self) -> Peak:
-        """What was found until now; the last look, which stops nobody's work any more, is taken without a rest."""
+        """The peak until now; the last look, which stops no work any more, is taken without a rest."""
         self._over.set()
         self.join()
         self._rests_until = 0.0
@@ -62,7 +62,7 @@ class Footprint(threading.Thread):
         return self.peak()
 
     def peak(self) -> Peak:
-        """What has been found so far."""
+        """The peak so far."""
         return Peak(self._pss_kib >> 10, self._rss_kib >> 10, sum(self._ticks.values()) / _TICKS)
 
     def _sample(self) -> None:

@@ -1,4 +1,4 @@
-"""What each rule of the optimizer is worth: the same topology with it and without it, in turn.
+"""The worth of each rule of the optimizer: one topology with it and without it, in turn.
 
     python -m benchmarks.optimizer [--rule RULE] [--rounds 3] [--right 100000 --left 500000 --updates 200000]
 
@@ -48,7 +48,7 @@ def view(spark: SparkSession, folder: Path) -> Table:
 
 
 def twice(spark: SparkSession, folder: Path) -> Table:
-    """Orders with their customers, and those with their customers once more, as if they were who pays."""
+    """Orders with their customers, and those with their customers once more, as if these paid."""
     customers = table(spark, folder, "right")
     first = fk_join(table(spark, folder, "left"), customers, "value.fk", name="bench")
     columns = ["left.left.value.amount", "left.right.value.name", "right.value.tier"]
@@ -56,7 +56,7 @@ def twice(spark: SparkSession, folder: Path) -> Table:
 
 
 def thrice(spark: SparkSession, folder: Path) -> Table:
-    """The same, and once more."""
+    """Three joins: of orders with customers, with those again, and once more."""
     columns = ["left.amount", "left.name", "left.tier", "right.value.v"]
     customers = table(spark, folder, "right")
     of_two = ["left.left.value.amount", "left.left.value.fk", "left.right.value.name", "right.value.tier"]
@@ -73,7 +73,7 @@ def picked(spark: SparkSession, folder: Path) -> Table:
 
 
 def stepped(spark: SparkSession, folder: Path) -> Table:
-    """The same, of orders that are filtered and have columns of their own."""
+    """The join of orders that are filtered and have columns of their own."""
     orders = table(spark, folder, "left").filter("value.amount >= 0")
     chosen = orders.map_values(["value.fk as fk", "value.amount * 2 as amount", "value.v as v", "value.pad as pad"])
     return fk_join(chosen, table(spark, folder, "right"), "fk", name="bench")
@@ -100,7 +100,7 @@ def together(made: Table, folder: Path) -> list[StreamingQuery]:
 
 
 def apart(made: Table, folder: Path) -> list[StreamingQuery]:
-    """The same without it."""
+    """The topology without the rule."""
     return [
         made.to_parquet(folder / name, checkpoint=folder / f"checkpoint-{name}", query_name=name) for name in ("out", "copy")
     ]

@@ -170,7 +170,7 @@ def enriched(batches: Batches) -> Rows:
 
 
 def groups(fold: Callable[[list[dict[str, Any]]], Any]) -> Callable[[Batches], Rows]:
-    """What a group's rows come to, by the foreign key."""
+    """The aggregates of each group, by the foreign key."""
 
     def found(batches: Batches) -> Rows:
         groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -211,7 +211,7 @@ class Flink:
     left: str = _ROWS
     right: str | None = None
     wanted: Callable[[Batches], Rows] | None = None
-    """What the result is; None: as of fkjoin."""
+    """Flink's result, recomputed; None: it is that of fkjoin."""
 
     def lines(self) -> dict[str, str]:
         """Lines of the harness, by the beginnings of those that they replace."""
@@ -238,7 +238,7 @@ def _files(side: str, format: str) -> str:
 
 @dataclass(frozen=True)
 class Query:
-    """The same query in fkjoin and in Flink, its workload, and what it comes to."""
+    """A query in fkjoin and in Flink, its workload, and its result."""
 
     phases: Callable[[int, int, int], Phases]
     """The changes, of the numbers of right rows, left rows and updates."""

@@ -1,4 +1,4 @@
-"""How long small batches take: 1,000 changes (800 left, 200 right) beside 100,000 rows, and the same plan with nothing to do.
+"""The time of small batches: 1,000 changes (800 left, 200 right) beside 100,000 rows, and the same plan with nothing to do.
 
     python -m benchmarks.small [--batches 60] [--warm 300] [--rounds 3]
 

@@ -23,7 +23,7 @@ _FETCH_JARS = Path(__file__).parent.parent / "docker" / "jars.py"
 
 
 def jars_of(peers: Path) -> Path:
-    """Where the jars of Kafka Streams and its broker are, if they are: KAFKA_LIBS, or ``libs`` in the harness."""
+    """The folder of the jars of Kafka Streams and its broker, if it is there: KAFKA_LIBS, or ``libs`` in the harness."""
     return Path(os.environ.get("KAFKA_LIBS") or peers / "kafka_streams" / "libs").absolute()
 
 
@@ -40,7 +40,7 @@ class Harness:
         self._environment = os.environ | {name: str(value) for name, value in ours.items()}
         shutil.copytree(peers / "kafka_streams", self._folder, ignore=shutil.ignore_patterns("libs", "build", "data", "state"))
         self.engines = {"fkjoin": self.fkjoin, "kafka streams": self.streams}
-        """What a run of each measures."""
+        """The figures of a run of each."""
 
     def stop(self) -> None:
         """Stop the broker."""
@@ -139,7 +139,7 @@ class Harness:
             raise SystemExit(f"workload.py ended with status {made.returncode}")
 
     def _verified(self) -> dict[str, Any]:
-        """Whether the output topic, compacted, is the batch join; it must be."""
+        """Compare the output topic, compacted, with the batch join, which it must be."""
         return dict(json.loads(self._run(sys.executable, "verify.py", *self._sizes).splitlines()[0]))
 
     def _run(self, *command: str, stdin: Any = subprocess.DEVNULL) -> str:

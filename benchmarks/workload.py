@@ -87,7 +87,7 @@ def tables(workload: Path) -> dict[str, dict[str, Any]]:
 
 
 def wrong_keys(workload: Path, result: Path) -> int:
-    """How many keys of a result ({"key", "fk", "amount", "v", "name", "tier", "rv"} a line) differ from a batch join."""
+    """The number of keys of a result ({"key", "fk", "amount", "v", "name", "tier", "rv"} a line) differ from a batch join."""
     lefts, rights = tables(workload).values()
     wanted = {
         key: (row["fk"], row["amount"], row["v"], right["name"], right["tier"], right["v"])

@@ -45,7 +45,7 @@ TOPIC_OPTIONS = {"kafka.max.block.ms": "2000", "kafka.delivery.timeout.ms": "200
 
 @dataclass(frozen=True)
 class Writing:
-    """What is written, and where; ``address``: of the database or the brokers, or the object store's port."""
+    """A sink and its target; ``address``: of the database or the brokers, or the object store's port."""
 
     kind: str
     folder: str

@@ -44,7 +44,7 @@ _NO_BEGINNING = re.compile(
 """Beginnings that are neither a noun nor an imperative verb."""
 
 
-@pytest.mark.parametrize("folder", ["fkjoin", "state", "tools"])
+@pytest.mark.parametrize("folder", ["fkjoin", "state", "tools", "benchmarks"])
 def test_docstrings_begin_with_a_noun_or_a_verb(folder: str) -> None:
     """Also those of modules and attributes."""
     found = []
@@ -56,7 +56,7 @@ def test_docstrings_begin_with_a_noun_or_a_verb(folder: str) -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("folder", ["fkjoin", "state", "tools"])
+@pytest.mark.parametrize("folder", ["fkjoin", "state", "tools", "benchmarks"])
 def test_docstrings_name_the_actor(folder: str) -> None:
     found = []
     for path in sorted((ROOT / folder).rglob("*.py")):

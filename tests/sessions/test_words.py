@@ -110,7 +110,7 @@ def test_a_session_does_not_repeat_what_pyspark_says_of_pandas() -> None:
         assert len(said) == 1
         warnings.filterwarnings("always", category=FutureWarning)
         require_minimum_pandas_version()
-        assert len(said) == 2, "whoever asks for it gets it"
+        assert len(said) == 2, "a program that asks for the warning gets it"
 
 
 @pytest.mark.parametrize("settings", [{"spark.log.level": "WARN"}, {"spark.ui.showConsoleProgress": "true"}])

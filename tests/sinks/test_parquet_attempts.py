@@ -1,4 +1,4 @@
-"""Several attempts at one batch of Parquet files, as of two drivers after a crash: one counts, whole, whoever comes first.
+"""Several attempts at one batch of Parquet files, as of two drivers after a crash: one counts, whole, whichever comes first.
 
 In a folder, and in an object store.
 """
