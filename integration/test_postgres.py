@@ -58,7 +58,7 @@ def test_a_check_says_what_the_start_would_and_makes_nothing(dsn: str) -> None:
     sink.examine(schema, ("id",))
     with pytest.raises(FkJoinError, match=r"table shop\.it cannot be kept as fkjoin's table is"):
         sink.examine(NUMBERS.append(pa.field("other", pa.string())), ("id",))
-    with pytest.raises(FkJoinError, match="tried 1 times in 0 s, retry_s = 0"):
+    with pytest.raises(FkJoinError, match="tried once, retry_s = 0"):
         Postgres("shop.it", "host=127.0.0.1 port=1").examine(schema, ("id",))
 
 
