@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from fkjoin import Table, TopologyError, fk_join
 from fkjoin.kafka import Json, admin
+from fkjoin.kafka.reading import records_of
 from fkjoin.replay.traces import TraceChange
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
 from integration.jobs import tables
@@ -219,3 +220,20 @@ def test_what_a_job_upstream_publishes_twice_counts_once_and_another_root_starts
     last = json.loads(dict(broker.read("seen")[-1].headers())["fkjoin-positions"])
     passed = root(1, "mirror", 0) | {"timestamp": broker.read("mirror")[1].timestamp()[1]}
     assert last == [[moved_root, passed], [timed, passed]]
+
+
+def test_a_topic_is_read_by_as_many_tasks_as_a_stage_has_partitions(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    """Options that set the number of tasks keep their effect."""
+    broker.create("many-partitions", partitions=6)
+    broker.send("many-partitions", [Record(None, b"x", partition=number) for number in range(6)])
+    spark.conf.set(PARTITIONS, "2")
+    for given, tasks in (({}, 2), ({"minPartitions": "6"}, 6), ({"maxRecordsPerPartition": "1"}, 6)):
+        found: list[tuple[int, int]] = []
+        records = records_of(spark, "many-partitions", broker.bootstrap, {"startingOffsets": "earliest", **given})
+        writer = records.writeStream.foreachBatch(lambda rows, _: found.append((rows.rdd.getNumPartitions(), rows.count())))  # noqa: B023
+        query = writer.option("checkpointLocation", str(tmp_path / str(len(given)) / str(tasks) / "-".join(given))).start()
+        query.processAllAvailable()
+        query.stop()
+        assert found == [(tasks, 6)]

@@ -18,9 +18,10 @@ from fkjoin.errors import TopologyError, set_aside
 from fkjoin.kafka.admin import require_topic
 from fkjoin.kafka.connection import RAW_COLUMNS, Connection, OnNewTopic
 from fkjoin.kafka.formats import Format, as_format, decode_key, key_reader, reader
-from fkjoin.kafka.options import masked, source_options, with_fetching
+from fkjoin.kafka.options import masked, source_options
 from fkjoin.kafka.positions import column_of, given_chains
 from fkjoin.kafka.positions import version as version_of
+from fkjoin.kafka.reading import records_of
 from fkjoin.plan.nodes import ROOT, Source
 from fkjoin.sessions.access import require_classic
 from fkjoin.spark.dead_letters import OnError, require_on_error
@@ -66,14 +67,7 @@ def read_topic(
         require_classic(spark, 'on_new_topic="start-over"', "leave it out, and give a topic that is made anew a new checkpoint")
     chosen = source_options(options)
     partitions, topic_id = require_topic(topic, bootstrap_servers, chosen)
-    records = (
-        spark.readStream.format("kafka")
-        .options(**with_fetching(chosen))
-        .option("kafka.bootstrap.servers", bootstrap_servers)
-        .option("subscribe", topic)
-        .option("includeHeaders", "true")
-        .load()
-    )
+    records = records_of(spark, topic, bootstrap_servers, chosen)
     key_format, value_format = as_format("key", key, "key"), as_format("value", value, "value")
     decoded_key, decoded = decode_key(key_format, F.col("key")), value_format.decode(F.col("value"))
     key_names = fields_of(records, decoded_key.row)

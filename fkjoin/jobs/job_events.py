@@ -16,7 +16,8 @@ from fkjoin.files.options import require_options
 from fkjoin.jobs.job_kinds import JobError
 from fkjoin.jobs.job_sections import EventsSection, JobSection
 from fkjoin.kafka.admin import require_topic
-from fkjoin.kafka.options import source_options, with_fetching
+from fkjoin.kafka.options import source_options
+from fkjoin.kafka.reading import records_of
 from fkjoin.spark.schemas import arrow_schema, struct_type
 from fkjoin.table import Table
 
@@ -66,5 +67,4 @@ def _topic(spark: SparkSession, spec: JobSection, of: EventsSection) -> DataFram
     assert of.topic is not None
     servers, options = spec.kafka.bootstrap_servers, source_options({**spec.kafka.options, **of.options})
     require_topic(of.topic, servers, options)
-    reader = spark.readStream.format("kafka").options(**with_fetching(options)).option("kafka.bootstrap.servers", servers)
-    return reader.option("subscribe", of.topic).option("includeHeaders", "true").load()
+    return records_of(spark, of.topic, servers, options)

@@ -22,7 +22,8 @@ from fkjoin.kafka.admin import create_topics, offset_ranges
 from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.end_offsets import telling_lag
 from fkjoin.kafka.new_topics import checked_topics, require_known_topics
-from fkjoin.kafka.options import client_options, with_fetching
+from fkjoin.kafka.options import client_options
+from fkjoin.kafka.reading import records_of
 from fkjoin.kafka.writing import start
 from fkjoin.sessions.settings_of_call import read_once
 from fkjoin.spark.trigger import Trigger, arguments_of
@@ -161,15 +162,7 @@ def require_first_records(spark: SparkSession, checkpoint: str, connection: Conn
 def read_internal(spark: SparkSession, connection: Connection, topic: str) -> DataFrame:
     """The records of an internal topic, from its beginning, as Spark's source gives them, with headers."""
     options = {n: v for n, v in connection.options.items() if n.startswith("kafka.") or n == "maxOffsetsPerTrigger"}
-    return (
-        spark.readStream.format("kafka")
-        .options(**with_fetching(options))
-        .option("kafka.bootstrap.servers", connection.bootstrap_servers)
-        .option("subscribe", topic)
-        .option("startingOffsets", "earliest")
-        .option("includeHeaders", "true")
-        .load()
-    )
+    return records_of(spark, topic, connection.bootstrap_servers, {"startingOffsets": "earliest", **options})
 
 
 def record_batch(
