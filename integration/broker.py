@@ -1,4 +1,4 @@
-"""A real broker in a container, and what the tests do with topics."""
+"""A real broker in a container, and calls on its topics."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def free_port() -> int:
 class Broker:
     """One Kafka broker at ``localhost``, on ports that stay the same when it is restarted.
 
-    ``listeners``: more of them, their names and protocols; ``places`` has where each is reached.  ``more``: the broker's
+    ``listeners``: names and protocols of further listeners; ``places``: the address of each.  ``more``: the broker's
     settings as variables without ``KAFKA_``.
     """
 
@@ -85,7 +85,7 @@ class Broker:
 
     @contextlib.contextmanager
     def gone(self) -> Iterator[None]:
-        """It answers nobody, and nobody is told."""
+        """Pause the broker: it answers no client, and no client is told."""
         container = self._container.get_wrapped_container()
         container.pause()
         try:
@@ -142,7 +142,7 @@ class Broker:
         assert not errors, errors[:3]
 
     def ends(self, topic: str) -> dict[int, int]:
-        """Where each partition of the topic ends: asking that is cheap, reading it all again and again is not."""
+        """The end offset of each partition of the topic; to ask for it is cheap, to read all records again is not."""
         asked = self.admin.list_offsets({TopicPartition(topic, one): OffsetSpec.latest() for one in self._partitions(topic)})
         return {place.partition: done.result(10).offset for place, done in asked.items()}
 
@@ -175,7 +175,7 @@ class Broker:
         return found
 
     def table(self, topic: str) -> dict[bytes, bytes]:
-        """What is left of the topic when it is compacted."""
+        """The records that are left of the topic when it is compacted."""
         final: dict[bytes, bytes] = {}
         for message in self.read(topic):
             key, value = message.key(), message.value()

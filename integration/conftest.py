@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def prepared(*command: str) -> str:
-    """The last line that the command prints; the test is skipped, or fails under CI, when it fails."""
+    """Return the last line that the command prints; if it fails, skip the test, or fail it under CI."""
     environment = os.environ | {"PYTHON": sys.executable}
     run = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if run.returncode == 0:
@@ -91,11 +91,11 @@ def browser() -> str:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
-    """A server of one's own; its address."""
+    """The address of a server of the tests' own."""
     programs = prepared(str(DOCKER / "postgres.sh"))
     folder = Path(tempfile.mkdtemp(prefix="fkjoin-postgres-"))
     is_root = os.geteuid() == 0
-    if is_root:  # as whom PostgreSQL does not run
+    if is_root:  # PostgreSQL does not run as root
         shutil.chown(folder, "postgres")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -115,7 +115,7 @@ def postgres() -> Iterator[str]:
 
 @pytest.fixture
 def dsn(postgres: str) -> str:
-    """An empty schema ``shop`` in it."""
+    """The server's address, with an empty schema ``shop`` in it."""
     with psycopg.connect(postgres) as connection:
         connection.execute("drop schema if exists shop cascade")
         connection.execute("create schema shop")

@@ -1,4 +1,4 @@
-"""Starting a join's queries in either deployment, and waiting until everything that was sent is through."""
+"""Joins' queries in either deployment, and waiting until they have worked on all that was sent."""
 
 from __future__ import annotations
 
@@ -163,11 +163,11 @@ class Process:
         draft.rename(self._fault)
 
     def struck(self) -> bool:
-        """Whether somebody was killed."""
+        """Tell whether the fault has happened."""
         return not self._fault.exists()
 
     def wait_for_its_end(self) -> None:
-        """The job's own, after its JVM was killed."""
+        """Wait until the job ends by itself, after its JVM was killed."""
         assert self._process.wait(60) != 0
         self.kill()
 
@@ -191,5 +191,5 @@ class Process:
         return Path(f"/proc/{self._process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
 
     def go_on(self) -> None:
-        """Let it, after it stood still."""
+        """Let the driver go on after it stood still."""
         os.killpg(self._process.pid, signal.SIGCONT)

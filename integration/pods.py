@@ -1,4 +1,4 @@
-"""A SparkApplication without a cluster: an API that takes pods, and containers in their place, as the manifest says."""
+"""A SparkApplication without a cluster: an API that takes pods, and containers that run in place of them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Json = dict[str, Any]
 
 
 def documents() -> dict[str, Json]:
-    """The manifest's, by kind."""
+    """The documents of the manifest, by kind."""
     return {one["kind"]: one for one in yaml.safe_load_all(MANIFEST.read_text())}
 
 
 @contextmanager
 def api() -> Iterator[tuple[str, Queue[Json]]]:
-    """Its address, and the pods that it is asked to make; it says of each that it runs."""
+    """The API's address, and the pods that it is asked to make; it says that each of them runs."""
     asked: Queue[Json] = Queue()
     pods: dict[str, Json] = {"driver": {"metadata": {"name": "driver", "uid": "0"}}}
 

@@ -1,4 +1,4 @@
-"""A batch for PostgreSQL, and what a table there has."""
+"""Batches for PostgreSQL, rows of a table there, and its server."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def gone(*keys: str) -> pa.Table:
 
 
 def it_waits(dsn: str) -> bool:
-    """Whether a session waits for a lock of another."""
+    """Tell whether a session waits for a lock of another."""
     return bool(select(dsn, "select 1 from pg_stat_activity where cardinality(pg_blocking_pids(pid)) > 0"))
 
 
 def server(dsn: str, *command: str) -> None:
-    """``pg_ctl``, for the server at ``dsn`` or at a folder."""
+    """Run ``pg_ctl`` for the server at ``dsn`` or at a folder."""
     programs = prepared(str(DOCKER / "postgres.sh"))
     who = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
     subprocess.run([*who, f"{programs}/pg_ctl", "-w", *command], check=True, stdout=subprocess.DEVNULL, cwd="/")
@@ -54,7 +54,7 @@ def server(dsn: str, *command: str) -> None:
 
 @contextlib.contextmanager
 def stopped(dsn: str) -> Iterator[None]:
-    """The server is not there."""
+    """Stop the server, and start it again at the end."""
     ((folder,),) = select(dsn, "show data_directory")
     port = psycopg.conninfo.conninfo_to_dict(dsn)["port"]
     server(folder, "-D", folder, "-m", "immediate", "stop")

@@ -1,4 +1,4 @@
-"""A broker that asks who one is: SASL (PLAIN, SCRAM and OAUTHBEARER) and certificates (mTLS)."""
+"""A broker that asks for credentials: SASL (PLAIN, SCRAM and OAUTHBEARER) or certificates (mTLS)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from joserfc.jwk import RSAKey
 from .broker import Broker
 
 PASSWORD = 'pa"ss\\word;=,'
-"""With all that JAAS writes otherwise."""
+"""A password with all characters that JAAS writes otherwise."""
 STORE_PASSWORD = "storepass"
 INSIDE = "/secured"
 ALLOWED = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
@@ -37,7 +37,7 @@ _KEYS = f"file://{INSIDE}/keys.json"
 
 
 class SecuredBroker(Broker):
-    """At ``places``: ``SASL`` (PLAIN, SCRAM) and ``OAUTH`` over TLS, ``MTLS``, where both sides have certificates.
+    """A broker with ``places``: ``SASL`` (PLAIN, SCRAM) and ``OAUTH`` over TLS, and ``MTLS`` with certificates on both sides.
 
     ``PLAINTEXT`` is for the tests themselves.  ``login`` answers as a login service does.
     """
@@ -110,12 +110,12 @@ class Login:
 
 
 def quoted(text: str) -> str:
-    """As it stands between quotation marks in JAAS."""
+    """Escape a text for quotation marks in JAAS."""
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
 def make_stores(folder: Path) -> None:
-    """A certificate each for broker and client, as Java's stores and as PEM; ``trust`` has both."""
+    """Make a certificate for broker and one for client, as Java's stores and as PEM; ``trust`` has both."""
 
     def keytool(*words: str) -> str:
         command = ["keytool", *words, "-storepass", STORE_PASSWORD]

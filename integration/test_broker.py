@@ -1,4 +1,4 @@
-"""What happens to brokers and topics: aborted transactions, restarts, new partitions, jobs that publish twice."""
+"""Events at brokers and topics: aborted transactions, restarts, new partitions, jobs that publish twice."""
 
 from __future__ import annotations
 
@@ -92,14 +92,14 @@ def test_a_broker_restarted_and_a_topic_with_more_partitions(spark: SparkSession
 
 
 def published(table: Table, topic: str, broker: Broker, folder: Path) -> dict[str, int]:
-    """Write all that there is of the table to the topic, with positions; returns the counters."""
+    """Write all that there is of the table to the topic, with positions, and return the counters."""
     query = table.to_kafka(topic, broker.bootstrap, checkpoint=folder, positions=True, trigger={"availableNow": True})
     query.awaitTermination()
     return Running([query]).counters()
 
 
 def test_rows_know_where_their_records_were_read(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    """By workers and by Spark, for filters, extractors and joiners; with the chains of a topic that has them."""
+    """Workers and Spark tell it to filters, extractors and joiners, with the chains of a topic that has them."""
     broker.create("placed", "placed-clean", "placed-clients", "placed-out", partitions=1)
     broker.send("placed", [Record(key.encode(), document(fk="c")) for key in "abc"])
     broker.send("placed-clients", [Record(b"c", b"name")])
@@ -127,7 +127,7 @@ def test_rows_know_where_their_records_were_read(spark: SparkSession, broker: Br
 
 
 def test_a_merge_says_where_its_rows_came_from(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    """Records made by workers and by Spark; a reader takes the positions of both tables for the version of a row."""
+    """Workers and Spark make the records, and a reader takes the positions of both tables for a row's version."""
     broker.create("merge-eu", "merge-us", *(f"merge-{name}" for name in ("workers", "spark", "out")), partitions=1)
     about: Any = {"key": "string", "value": Json("n int")}
     eu, us = (Table.from_kafka(spark, f"merge-{name}", broker.bootstrap, **about) for name in ("eu", "us"))

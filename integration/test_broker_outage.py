@@ -15,13 +15,13 @@ from tests.support.sessions import small
 from .broker import Broker, Record
 
 GONE_S = 75
-"""The producer's own limit is 60 s, and it takes Spark some seconds until a task asks it for the topic."""
+"""Seconds of the outage: the producer's own limit is 60 s, and a task asks it for the topic some seconds late."""
 
 
 @pytest.mark.faults
 @pytest.mark.skipif(not EVERY, reason="it waits for more than a minute: make faults")
 def test_batches_wait_for_a_broker_that_is_gone_for_a_minute(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    """One that is to be written to a topic, and one that is to be read from one."""
+    """One batch is to be written to a topic, and another one to be read from a topic."""
     small(spark, tmp_path)
     broker.create("outage-out", "outage-in", partitions=1)
     broker.send("outage-in", [Record(b"a", b"1")])

@@ -132,7 +132,7 @@ def test_what_cannot_be_had_is_refused_by_name(shop: Client, server: Server, tmp
 
 
 def test_the_session_that_is_there_is_completed(shop: Client, server: Server) -> None:
-    """A notebook or a task of a managed service has one, whose address may be of another kind."""
+    """A notebook or a task of a managed service has a session, whose address may be of another kind."""
     assert shop("session_here", address=server.address) == [True, True, True]
 
 
@@ -149,7 +149,7 @@ def test_topics_and_postgres(shop: Client, tmp_path: Path, broker: Broker, dsn: 
 
 
 def test_a_client_and_then_the_server_are_killed_and_nothing_is_lost(server: Server, tmp_path: Path) -> None:
-    """The first client is on another machine, and has its files done by workers."""
+    """The first client is on another machine, and workers handle its files."""
     log = history(tmp_path)
     given = {"folder": str(tmp_path), "checkpoint": f"{tmp_path}/ck", "path": f"{tmp_path}/delta"}
     for end in ("client", "server", "none"):

@@ -19,7 +19,7 @@ from .broker import Broker
 
 
 def test_staged_operators_are_driven_over_topics_in_memory(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    """Whatever happens to a batch, the table is a plain recomputation, and its dead letters are those of the batches."""
+    """The table is a plain recomputation whatever happens to a batch, and its dead letters are those of the batches."""
     small(spark, tmp_path)
     broker.create("driven-orders", "driven-customers", partitions=2)
     before = set(broker.admin.list_topics(timeout=30).topics)

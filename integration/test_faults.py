@@ -49,7 +49,7 @@ OF_WINDOWS = [
 EVENTS = [("sink write", "after", "driver"), ("enrich", "before", "worker"), ("enrich", "after", "executor")]
 """Points of a batch with events, one for each process that may die with them; ``EVERY`` one is tried with tables.
 
-The driver's is not the last: its batch is right when it dies, and only what comes next sees how it is repeated."""
+The driver's point is not the last: its batch is right when it dies, and only later batches show how it is repeated."""
 
 
 class Logs:
@@ -67,7 +67,7 @@ class Logs:
             (folder / name).mkdir()
 
     def grow(self, changes: int = 60) -> None:
-        """One more file in each; what was deleted before may come back."""
+        """Write one more file in each log; deleted rows may come back."""
         lines: dict[str, list[str]] = {"orders": [], "customers": []}
         for _ in range(changes):
             self.seq += 1
@@ -108,12 +108,12 @@ class Logs:
         return found
 
     def with_payers(self) -> dict[str, tuple[int, str | None, str | None]]:
-        """Of each order: amount, and the names of its customer and of who pays."""
+        """Each order's amount, and the names of its customer and its payer."""
         live = {key: row for key, row in self.orders.items() if row is not None}
         return {key: (row["amount"], *(self.customers.get(row[name]) for name in ("c", "payer"))) for key, row in live.items()}
 
     def summed(self) -> dict[str, tuple[int, ...]]:
-        """Of each customer that is there and has orders: how many, their sum and the largest."""
+        """The number, sum and maximum of orders, for each customer that is there and has some."""
         groups: dict[str, list[int]] = defaultdict(list)
         for row in self.orders.values():
             if row is not None and self.customers.get(row["c"]) is not None:
@@ -130,7 +130,7 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(processes: Cluster) -> Iterator[Cluster]:
-    """All tests have one: a test's job is its own."""
+    """The one cluster of all tests; each test has a job of its own."""
     yield processes
     processes.end()
 
@@ -141,7 +141,7 @@ whole = pytest.mark.skipif(not sampling.EVERY, reason="each process of a cluster
 def killed_in_turn(
     cluster: Cluster, job: str, logs: Logs, faults: Sequence[tuple[str, str, str]], right: Callable[[], bool]
 ) -> None:
-    """One batch per fault; whoever dies is started again, by Spark or by us, and the table must come out ``right``.
+    """Work on one batch per fault: Spark or the test starts a dead process again, and the table must come out ``right``.
 
     A zombie is an executor that stands still until Spark has given its tasks to the other one, and then goes on.
     """
@@ -167,7 +167,7 @@ def killed_in_turn(
 
 @pytest.mark.faults
 def test_processes_killed_at_points_of_a_batch_on_a_cluster(cluster: Cluster, tmp_path: Path) -> None:
-    """A join, and windows beside it, each of which has one result."""
+    """The job is a join with windows beside it, each of which has one result."""
     logs = Logs(tmp_path)
     faults = sampled([*EVERY, *OF_WINDOWS], FAULTS)
     killed_in_turn(cluster, "joined", logs, faults, lambda: written(tmp_path) == {**logs.joined(), **logs.windows()})
@@ -189,7 +189,7 @@ def test_each_event_is_sent_once_whoever_is_killed(cluster: Cluster, tmp_path: P
     logs = Logs(tmp_path)
 
     def sent_once() -> bool:
-        """Fails on an event that is sent again, and on one that sees a half-done count."""
+        """Tell whether all events are sent; fail on one that is sent again, and on one that sees a half-done count."""
         lines = [line for path in (tmp_path / "out").glob("*.jsonl") for line in path.read_text().splitlines()]
         found = [json.loads(line) for line in lines]
         assert len({row["seq"] for row in found}) == len(found)

@@ -70,7 +70,7 @@ class Image(NamedTuple):
 
 @pytest.fixture(scope="module")
 def image(docker: None, tmp_path_factory: pytest.TempPathFactory) -> Image:
-    """The whole one takes minutes to build: `make faults` does.  Else its first stage, with the packages of the tests."""
+    """Build the whole image in `make faults`, which takes minutes; else its first stage, with the packages of the tests."""
     if EVERY:
         return Image(prepared(str(DOCKER / "job" / "build.sh")), [])
     base = prepared(str(DOCKER / "base.sh"))
@@ -190,7 +190,7 @@ def test_driver_and_executor_run_as_the_operator_starts_them(image: Image, name:
 
 
 def test_the_manifest_is_one_that_the_operator_takes(tmp_path: Path) -> None:
-    """By the operator's own models: a field that they do not know, or of another type, would be missing or refused."""
+    """The operator's own models read it: a field that they do not know, or of another type, would be missing or refused."""
     found = documents()
     application = found["SparkApplication"]
     model = SparkV1beta2SparkApplication.from_dict(application)

@@ -58,7 +58,7 @@ def test_a_job_is_drained_when_all_its_queries_have_read_its_internal_topics(
         job.write_text(JOB.format(folder=tmp_path, bootstrap=broker.bootstrap, deployment=deployment))
 
     def send_and_regroup(*keys: str) -> None:
-        """Only the first stage runs."""
+        """Send orders, and run the first stage alone."""
         broker.send("drain-orders", [Record(key.encode(), json.dumps({"customer": "c"}).encode()) for key in keys])
         regroup = Job(read_job(job), spark).queries()[0].start()
         regroup.awaitTermination()

@@ -153,7 +153,7 @@ def test_a_workload_equals_the_batch_join(
 
 
 def races(keys: int) -> tuple[list[TraceChange], list[TraceChange]]:
-    """What is there at first, and what then happens at once: five histories, ``keys`` keys each."""
+    """Changes that come first, and changes that then come at once, of five histories with ``keys`` keys each."""
     before: list[TraceChange] = []
     after: list[TraceChange] = []
 
@@ -191,7 +191,7 @@ def races(keys: int) -> tuple[list[TraceChange], list[TraceChange]]:
 
 
 class Proxy:
-    """Passes an internal topic's records on, delayed, some twice, and in another order."""
+    """A proxy that passes an internal topic's records on, delayed, some twice, and in another order."""
 
     def __init__(self, broker: Broker, source: str, target: str, seed: int) -> None:
         self._broker, self._source, self._target = broker, source, target
@@ -200,7 +200,7 @@ class Proxy:
         self._waiting: list[Record] = []
 
     def deliver(self, share: float) -> None:
-        """Take what is new, and pass on that share of what waits."""
+        """Take new records, and pass on that share of those that wait."""
         for message in self._broker.read(self._source):
             place = (message.partition(), message.offset())
             if place not in self._taken:
@@ -283,7 +283,7 @@ def test_internal_topics_keep_their_records_and_a_new_query_needs_the_first_ones
 def test_races_converge_when_internal_records_are_delayed_doubled_and_reordered(
     spark: SparkSession, broker: Broker, tmp_path: Path, how: Any
 ) -> None:
-    """Each stage is that of an application of its own, and proxies stand between their internal topics."""
+    """Each stage belongs to an application of its own, and proxies stand between their internal topics."""
     name = f"races-{how}"
     broker.create(f"{name}-left", f"{name}-right", f"{name}-out", partitions=4)
     left, right = tables(spark, broker, name)
@@ -336,7 +336,7 @@ def test_races_converge_when_internal_records_are_delayed_doubled_and_reordered(
 
 
 def test_joins_of_one_left_table_from_topic_to_topic(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    """As one, with records read by the workers; where the rows came from is said as joins in a row say it."""
+    """They run as one join, workers read the records, and positions are told as joins in a row tell them."""
     broker.create("sold", "buyers", "items", "out", "again", partitions=2)
     source = {"bootstrap_servers": broker.bootstrap, "key": "string"}
     sold = Table.from_kafka(spark, "sold", value=Json("buyer string, item string, n int"), **source)

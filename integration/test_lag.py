@@ -55,7 +55,7 @@ def asks() -> bool:
 def test_records_that_came_since_the_last_batch_are_left_to_read(
     spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a table that is neither joined nor capped, of which Spark's own figure is 0 after each batch."""
+    """The table is neither joined nor capped, so Spark's own figure is 0 after each batch."""
     small(spark, tmp_path)
     monkeypatch.setattr(end_offsets, "EVERY_S", 0.5)
     monkeypatch.setattr(end_offsets, "ANSWER_S", 1)
@@ -94,7 +94,7 @@ def test_records_that_came_since_the_last_batch_are_left_to_read(
 def test_brokers_that_do_not_answer_are_named_by_the_terminal_the_page_the_query_and_its_failure(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
-    """Of a query that looks for records all the time; the options bound the time until it fails."""
+    """The query looks for records all the time, and the options bound the time until it fails."""
     small(spark, tmp_path)
     broker.create("silent", partitions=2)
     broker.send("silent", [Record(b"a", b"1")])

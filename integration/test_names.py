@@ -36,7 +36,7 @@ def test_columns_of_any_name_are_made_written_changed_and_deleted(dsn: str) -> N
 
 
 def test_topics_with_fields_of_any_name_go_in_and_out(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    """Read by the workers, and, with the headers, by Spark."""
+    """Workers read the records, and Spark does so with the headers."""
     small(spark, tmp_path)
     broker.create("names-in", "names-out", "names-out-spark", partitions=1)
     key, row = {KEY: "a"}, {name: f"{name}!" for name in NASTY}

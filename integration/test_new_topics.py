@@ -44,7 +44,7 @@ class Shop:
         return Table.from_kafka(self.spark, topic, self.broker.bootstrap, key="string", value=Json(value), **options)
 
     def run(self, kind: str, **options: Any) -> dict[str, Any]:
-        """Read all there is; the table that the changes so far make."""
+        """Read all there is, and return the table that the changes so far make."""
         orders = self.table(self.orders, "customer string, n int", options={"maxOffsetsPerTrigger": 16}, **options)
         customers = self.table(self.customers, "name string", **options)
         if kind == "join":
@@ -120,7 +120,7 @@ def test_a_start_over_that_is_interrupted_begins_again(shop: Shop, broker: Broke
 def test_a_start_that_is_killed_while_it_starts_over_begins_again(
     shop: Shop, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever file is to be written next, the one before it is whole; the second start is killed later than the first."""
+    """Each kill comes before a file is written, when the files before it are whole; the second one comes later."""
     send(broker, shop.orders, **{f"o{number}": {"customer": "c", "n": number} for number in range(8)})
     assert shop.run("count") == {"c": 8}
     anew(broker, shop.orders, partitions=2)
@@ -200,7 +200,7 @@ def test_a_table_that_is_written_as_it_is_read_cannot_start_over(spark: SparkSes
 
 
 def test_a_delete_event_and_its_tombstone_end_a_topic(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    """With a version, the tombstone is not read."""
+    """The tombstone is not read if the table has a version."""
     broker.create("events", partitions=1)
 
     def event(key: str, op: str, lsn: int) -> Record:
@@ -357,7 +357,7 @@ def test_a_check_compares_the_queries_of_a_staged_join_with_their_checkpoints(
 
 
 def exchanged(one: Path, other: Path) -> None:
-    """As a backup that was restored to the wrong places leaves them."""
+    """Exchange two folders, as a backup does that is restored to the wrong places."""
     aside = one.with_name("aside")
     one.rename(aside)
     other.rename(one)

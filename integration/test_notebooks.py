@@ -1,4 +1,4 @@
-"""The notebook that reads topics, on a real broker; one of files, in each run: tests/api/test_notebooks.py."""
+"""The notebook that reads topics, on a real broker; tests/api/test_notebooks.py has one of files."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ TEXT = "document.body.innerText"
 
 @pytest.fixture
 def address(tmp_path: Path) -> Iterator[str]:
-    """Of the page of a job that is running, with a batch that has a hot key."""
+    """The address of the page of a running job, with a batch that has a hot key."""
     orders = [{"id": number, "customer": "Ada & <b>", "amount": 1, "lsn": number, "op": "u"} for number in range(SUBSCRIBERS)]
     write_lines(tmp_path / "orders", "1", orders)
     write_lines(tmp_path / "customers", "1", [{"customer": "Ada & <b>", "name": "Ada", "lsn": 1}])
@@ -156,7 +156,7 @@ def busy(**state: Any) -> Metrics:
 
 @contextlib.contextmanager
 def shown(browser: str, metrics: Metrics, steps: list[Step] = SHOP, **look: Any) -> Iterator[Tab]:
-    """The page in a browser; at the end it has complained of nothing, and asked its own server only."""
+    """Show the page in a browser, and assert in the end that it complained of nothing and asked its own server only."""
     tab = Tab(browser)
     with contextlib.closing(tab), served("shop", steps, metrics, port=0, access=ClientAccess()) as address:
         tab.open(address, **look)
@@ -279,11 +279,11 @@ DRAWN = """(() => {
   for (let at = 0; at < dots.length; at += 4) if (dots[at] === 37 && dots[at + 1] === 99 && dots[at + 2] === 235) return true;
   return false;
 })()"""
-"""Tells whether the first series of the first chart is in its picture."""
+"""JavaScript that tells whether the first series of the first chart is in its picture."""
 
 
 def test_names_are_those_of_tables_and_the_batch_at_work_is_seen(browser: str) -> None:
-    """Operators of one table are one, and results are counted where they leave it; a single point is drawn."""
+    """Operators of one table are shown as one, results count where they leave it, and a single point is drawn."""
     metrics = Metrics()
     metrics._start("sink-out")
     about = json.loads(progress(0, **{"hot-key": '"C-1"', "fan-out-max": 2_000}).json)
@@ -360,7 +360,7 @@ def test_a_page_with_a_token_asks_for_it(browser: str) -> None:
 
 
 def test_nothing_but_the_page_itself_runs_in_it(browser: str) -> None:
-    """Its picture is styled; what a name brought in from outside would not run (its Content-Security-Policy)."""
+    """The picture is styled, and the page's Content-Security-Policy lets nothing run that a name brings in."""
     step = Step("source", "orders", "", (), (), ())
     tab = Tab(browser)
     with contextlib.closing(tab), served("shop", [step], Metrics(), port=0, access=ClientAccess()) as address:

@@ -199,7 +199,7 @@ def test_a_join_is_kept_as_a_table_through_restarts(spark: SparkSession, dsn: st
 
 
 def test_two_tables_of_one_database_in_one_query(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
-    """Each knows by itself which batches it has."""
+    """Each table knows which batches it has."""
     small(spark, tmp_path)
     history = History(tmp_path)
     for _ in range(2):

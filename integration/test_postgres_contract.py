@@ -16,7 +16,7 @@ from tests.support.sampling import EVERY
 
 
 def is_plain(kind: pa.DataType) -> bool:
-    """Whether a batch has its values themselves; others are texts that Spark makes (test_postgres_types.py)."""
+    """Tell whether a batch has values of the type as they are; of others Spark makes texts (test_postgres_types.py)."""
     return not (pa.types.is_nested(kind) or pa.types.is_binary(kind))
 
 

@@ -1,4 +1,4 @@
-"""What becomes of a batch while a real PostgreSQL goes away, restarts or gives way to others: it is written, once."""
+"""Batches that are written once while a real PostgreSQL goes away, restarts or ends a session for others."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def run(dsn: str, *statements: str) -> None:
 
 
 def until_it_waits(dsn: str) -> None:
-    """Until a session waits for a lock of another."""
+    """Wait until a session waits for a lock of another."""
     deadline = time.monotonic() + 30
     while not it_waits(dsn):
         assert time.monotonic() < deadline
@@ -86,7 +86,7 @@ create function shop.fail() returns trigger language plpgsql as
 $$ begin if nextval('shop.tries') = 1 then {}; end if; return new; end $$;
 create trigger failing before insert on shop.it for each row execute function shop.fail()
 """
-"""What a sequence counts stays when a transaction is rolled back."""
+"""A trigger that fails once: its sequence keeps its count when a transaction is rolled back."""
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_what_passes_is_repeated(dsn: str, log: Log, failure: str, says: str) ->
 
 
 def test_a_connection_that_is_lost_after_the_commit_counts_once(dsn: str, log: Log) -> None:
-    """The answer to it is lost, so the batch is tried again and found to be in."""
+    """The answer to the commit is lost, so the batch is tried again and found to be in."""
     made = sink(dsn)
     run(dsn, FAILS_ONCE.format("perform 1"))
     commit = psycopg.Connection.commit
@@ -239,7 +239,7 @@ def test_what_no_repetition_mends_stops_the_query_at_once(
 
 
 def test_a_table_is_prepared_through_an_outage_too(dsn: str, log: Log) -> None:
-    """Of a job's queries one may begin while the others run."""
+    """One of a job's queries may begin while the others run."""
     run(dsn, "drop role if exists few", "create role few login connection limit 1", "grant all on schema shop to few")
     few = make_conninfo(dsn, user="few")
     try:

@@ -91,7 +91,7 @@ def domains(dsn: str) -> str:
 def test_a_row_that_the_table_cannot_have_is_set_aside(
     domains: str, monkeypatch: pytest.MonkeyPatch, kind: str, good: pa.Array, bad: pa.Array, reason: str
 ) -> None:
-    """With its key, column, reason and all that it is; the others of the batch are written, and so is what comes later."""
+    """The letter has its key, column, reason and content; the batch's other rows are written, and so are later ones."""
     if kind.startswith("shop.short"):  # prepare refuses such a table, since most texts do not go there
         monkeypatch.setattr("fkjoin.sinks.postgres_types.fits", lambda *given, **more: True)
     made = sink(domains, f"id text primary key, x {kind}, n bigint", IDS.append(pa.field("x", good.type)).append(NUMBERS[1]))
@@ -225,7 +225,7 @@ def test_what_breaks_a_constraint_with_other_rows_stops_the_query_whatever_on_er
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(values=st.lists(st.sampled_from(["good", "b\0d", "bad", None]), max_size=40))
 def test_all_rows_are_in_the_table_or_among_the_dead_letters(domains: str, values: Sequence[str | None]) -> None:
-    """Whichever are refused, and for whatever reasons at the same time."""
+    """Any rows are refused, for several reasons at the same time."""
     with psycopg.connect(domains) as connection:
         connection.execute("drop table if exists shop.it, shop.fkjoin_batches, shop.fkjoin_dead_letters")
     made = sink(domains, "id text primary key, name text not null check (name <> 'bad')")
@@ -251,7 +251,7 @@ def test_a_database_in_another_encoding_has_what_that_has(dsn: str) -> None:
 
 
 def test_each_way_out_that_the_error_names(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
-    """The first goes on from the same checkpoint; the error is one line of what the query says."""
+    """The first way goes on from the same checkpoint, and the error is one line of what the query says."""
     small(spark, tmp_path)
     (tmp_path / "rows").mkdir()
     write_lines(tmp_path / "rows", "0", [{"id": key, "name": name, "lsn": 1} for key, name in (("a", "one"), ("b", "t\0wo"))])
@@ -287,7 +287,7 @@ def test_a_word_for_on_error_that_there_is_not_is_refused(dsn: str) -> None:
 
 
 def test_a_table_that_is_set_back_has_the_rows_of_the_state_that_it_can_have_and_each_letter_once(domains: str) -> None:
-    """Whatever is refused, a key whose row cannot be there has none: not that of an earlier batch, nor that of a later one."""
+    """A key whose row cannot be there has none, neither that of an earlier batch nor that of a later one."""
     fields = IDS.append(pa.field("x", pa.string()))
     made = sink(domains, "id text primary key, x uuid", fields)
     good = "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"

@@ -1,4 +1,4 @@
-"""A checkpoint that is set back to a backup, and the PostgreSQL table that is set back with it, from the state, or refused."""
+"""A checkpoint set back to a backup: its PostgreSQL table is set back from the state with it, or the start is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written to PostgreSQL is read back as it was; a target that cannot hold it is refused before the first batch."""
+"""Values in PostgreSQL: they are read back as they were, or the target is refused before the first batch."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ VALUES: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize(("ours", "theirs"), WIDER)
 def test_a_wider_type_takes_every_value(kinds: str, ours: str, theirs: str) -> None:
-    """Cast to the type that the sink would have made, what is there is the value that was given."""
+    """The table's value, cast to the type that the sink would have made, is the value that was given."""
     sink = made(kinds, f"id bigint primary key, x {theirs}", f"id bigint, x {ours}")
     schema = struct_type(f"x {ours}", "schema")
     kind = arrow_schema("schema", schema).field("x").type

@@ -1,4 +1,4 @@
-"""A look at tables of topics: a bounded number of records is read, and no topic is made for a staged table."""
+"""Previews of tables of topics: they read a bounded number of records, and make no topic for a staged table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes through the broker: tombstones, headers, Debezium events, records that cannot be used."""
+"""Records through the broker: tombstones, headers, Debezium events, records that cannot be used."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_headers_are_carried_and_keys_of_several_columns_written(spark: SparkSes
 
 
 def test_debezium_events(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    """Wrapped and plain, ``before`` absent or wrong, a tombstone after the delete, an operation that is not known."""
+    """Events are wrapped or plain, with ``before`` absent or wrong, a tombstone after a delete, or an unknown operation."""
     broker.create("dbz-orders", "dbz-customers", "dbz-out", partitions=1)
 
     def key(number: int) -> bytes:

@@ -102,7 +102,7 @@ def running(job: Path) -> Process:
 def refused_here(
     fkjoin_here: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., str]:
-    """The command line in this process and its session, of a command that ends with status 1: it gives standard error."""
+    """Run a command in this process and its session, require status 1, and return its standard error."""
 
     def call(*arguments: object) -> str:
         monkeypatch.setattr(sys, "argv", ["fkjoin", *map(str, arguments), "--spark-log", str(tmp_path / "refused.log")])
@@ -123,7 +123,7 @@ def refused_here(
 def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
     broker: Broker, connector: str, tmp_path: Path, deployment: str, refused_here: Callable[..., str]
 ) -> None:
-    """Workers and the JVM, at points of the stages' work and of Spark's commits, after tables began with snapshots.
+    """Workers and the JVM are killed at points of the stages' work and of Spark's commits; tables begin with snapshots.
 
     The fused job writes to files, too, in the same query, and a second start is refused.
     """
@@ -140,7 +140,7 @@ def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
     sends = 0
 
     def send(size: int, unsent: int = 0) -> None:
-        """Changes on both sides, the first ones ``unsent``, and one record that cannot be used."""
+        """Send changes on both sides but for the first ``unsent`` ones, and one record that cannot be used."""
         nonlocal sends
         sends += 1
         new = []
@@ -157,7 +157,7 @@ def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
     looked_at: Any = None
 
     def equal() -> bool:
-        """Whether the table is right; one that has not changed since it was not is not read again."""
+        """Tell whether the table is right; it is read again only if it has changed since the last look."""
         nonlocal looked_at
         before, looked_at = looked_at, (len(events), broker.ends(f"{name}-out"))
         return looked_at != before and joined_rows(broker, f"{name}-out") == batch_join(events, "left")
@@ -216,7 +216,7 @@ def newest(folder: Path) -> dict[str, Any]:
 
 
 def dead_place(message: Any) -> tuple[bytes, bytes]:
-    """Where a dead letter's record was; delivered again after a crash, it is the same place."""
+    """The place of a dead letter's record, which is the same if a crash delivers the letter again."""
     headers = dict(message.headers())
     assert headers["fkjoin.reason"].startswith(b"value: not a JSON object")
     return headers["fkjoin.partition"], headers["fkjoin.offset"]
@@ -225,7 +225,7 @@ def dead_place(message: Any) -> tuple[bytes, bytes]:
 def test_offsets_that_are_gone_stop_the_job_with_what_to_do(
     broker: Broker, connector: str, tmp_path: Path, fkjoin_here: Callable[..., str]
 ) -> None:
-    """The same job keeps its dead letters in a directory."""
+    """The job keeps its dead letters in a directory."""
     broker.create("gone-left", "gone-right", "gone-out", partitions=1)
     job = tmp_path / "job.toml"
     about = {"name": "gone", "folder": tmp_path, "jars": connector, "bootstrap": broker.bootstrap, "deployment": "fused"}
@@ -330,7 +330,7 @@ topic = "closing-dead"
 def test_windows_of_two_topics_close_by_the_timestamps_of_their_records(
     broker: Broker, spark: SparkSession, tmp_path: Path, fkjoin_here: Callable[..., str]
 ) -> None:
-    """By a job file; what comes to a closed window is a dead letter, and a preview shows the windows that are closed."""
+    """The job file makes dead letters of rows for closed windows, and a preview shows the closed windows."""
     broker.create("closing-orders", "closing-customers", "closing-out", "closing-dead", partitions=2)
     job = tmp_path / "job.toml"
     job.write_text(WINDOWS.format(folder=tmp_path, bootstrap=broker.bootstrap))
@@ -367,7 +367,7 @@ def test_windows_of_two_topics_close_by_the_timestamps_of_their_records(
 def test_the_doctor_looks_at_connector_workers_and_brokers(
     broker: Broker, connector: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the tests' session; in one of its own: tests/sessions/test_class_archive.py."""
+    """The doctor runs in the tests' session; tests/sessions/test_class_archive.py has it in one of its own."""
     monkeypatch.setattr(SparkSession, "stop", lambda session: None)
     run = CliRunner().invoke(app, ["doctor", "--jars", connector, "--bootstrap-servers", broker.bootstrap])
     assert run.exit_code == 0, run.output

@@ -65,7 +65,7 @@ def job(folder: Path, dsn: str, more: str = "") -> Path:
 
 
 def test_a_job_shows_its_passwords_nowhere(dsn: str, tmp_path: Path, fkjoin_here: Callable[..., str]) -> None:
-    """While it runs, and when it stops at a row; the server lets everybody in, whatever the password."""
+    """The job runs, and later stops at a row; the server lets each client in, whatever the password."""
     path = job(tmp_path, make_conninfo(dsn, password=CANARY))
     assert CANARY not in repr(read_job(path))
     shown = [fkjoin_here("run", path)]
@@ -100,7 +100,7 @@ LOGIN = f'org.apache.kafka.common.security.plain.PlainLoginModule required usern
 
 
 def options_with(jaas: str) -> dict[str, Any]:
-    """Options of a topic at brokers that nobody reaches."""
+    """Options of a topic at brokers that do not exist."""
     return {
         "kafka.security.protocol": "SASL_PLAINTEXT",
         "kafka.sasl.mechanism": "PLAIN",
@@ -128,7 +128,7 @@ def test_a_topic_that_cannot_be_asked_for_is_refused_without_the_login(
 def test_options_of_topics_and_storages_are_shown_without_their_secrets(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jaas: str
 ) -> None:
-    """Also by a query whose brokers go away after it was built."""
+    """A query does so as well whose brokers go away after it was built."""
     for module in (topics, writing, new_topics):
         monkeypatch.setattr(module, "require_topic", lambda *_: admin.Topic(1, None))
     small(spark, tmp_path)

@@ -1,4 +1,4 @@
-"""Brokers that ask who one is: what reaches them for Spark's source and sink reaches them for the checks of topics."""
+"""Brokers that ask for credentials: options that reach them for Spark's source and sink do so for checks of topics."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ WAYS = {
 
 
 def section(way: str, broker: SecuredBroker) -> str:
-    """The part of a job file that docs/security.md has for it, for this broker; secrets are in the environment."""
+    """The part of a job file that docs/security.md has for the way, for this broker; secrets are in the environment."""
     page = (Path(__file__).parent.parent / "docs" / "security.md").read_text()
     found = page.split(f"### {way.replace('PLAIN', 'SCRAM')}\n", 1)[1].split("```toml\n", 1)[1].split("```", 1)[0]
     here = {
@@ -68,7 +68,7 @@ def section(way: str, broker: SecuredBroker) -> str:
 
 
 def documented(way: str, broker: SecuredBroker, password: str = PASSWORD) -> dict[str, str]:
-    """The options that docs/security.md has for it, with this broker's names and secrets."""
+    """The options that docs/security.md has for the way, with this broker's names and secrets."""
     with pytest.MonkeyPatch.context() as patch:
         give_secrets(patch, password)
         options: dict[str, str] = _filled(tomllib.loads(section(way, broker)), "")["kafka"]["options"]
@@ -81,7 +81,7 @@ def give_secrets(patch: pytest.MonkeyPatch, password: str = PASSWORD) -> None:
 
 
 def secrets(broker: SecuredBroker) -> list[str]:
-    """Pieces of secrets that have no character which a text would write otherwise."""
+    """Pieces of secrets whose characters each text writes as they are."""
     key = (broker.folder / "client.key").read_text().splitlines()[1]
     return [*re.findall(r"[\w;=,]{6,}", PASSWORD), STORE_PASSWORD, key, *(token[-40:] for token in broker.login.given)]
 
@@ -93,7 +93,7 @@ def plans(spark: SparkSession) -> str:
 
 
 def require_unseen(secret: list[str], folder: Path, *shown: str) -> None:
-    """None of them is in what was shown, nor in a file of the folder."""
+    """Assert that none of the secrets is in what was shown, nor in a file of the folder."""
     files = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
     assert any("offsets" in file.parts for file in files), "a checkpoint is among the files"
     assert [file for file, content in files.items() for one in secret if one.encode() in content] == []
@@ -190,7 +190,7 @@ def test_a_job_gives_its_options_to_every_query_and_shows_no_secret(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """Stages, two sinks in one query, dead letters, and the commands for internal topics."""
+    """The job has stages, two sinks in one query and dead letters; the commands for internal topics run on it, too."""
     secured.create("job-in", "job-out", "job-more", "job-dead", partitions=1)
     secured.send("job-in", [Record(b"a", document(n=1, k="x")), Record(b"b", document(n=2, k="x")), Record(b"c", b"{")])
     give_secrets(monkeypatch)

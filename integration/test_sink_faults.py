@@ -1,4 +1,4 @@
-"""Each kind of sink, through restores, second drivers and outages at each moment of a batch's write, is the batch join."""
+"""Sinks of each kind: they have the batch join after restores, second drivers and outages at each moment of a write."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ NO_POINT: dict[tuple[str, ...], str] = {
     (AT_COMMIT, "topic"): "each record can be seen as soon as it is there",
     (AT_COMMIT, "function"): "nobody knows where a user's function has it",
 }
-"""Why a kind of sink has no point for a fault, or at a moment."""
+"""Reasons for which a kind of sink has no point for a fault, or at a moment."""
 
 EVERY = [
     (fault, moment, kind)
@@ -89,7 +89,7 @@ class Place:
         self.writing.start(self.spark, **NOW, **more).awaitTermination()
 
     def is_right(self) -> bool:
-        """Whether it is the batch join; fails when a change is there twice."""
+        """Tell whether the sink has the batch join; fail if a change is there twice."""
         wanted = {key: tuple(row.values()) for key, row in batch_join(self.history).items()}
         return self._rows() == wanted
 
@@ -117,7 +117,7 @@ class Place:
 
     @contextlib.contextmanager
     def gone(self) -> Iterator[None]:
-        """Its server answers nobody; a folder's disk is not there."""
+        """Take away the sink's server, or the disk of its folder."""
         if self.kind == "postgres":
             with stopped(self.dsn):
                 yield
@@ -135,7 +135,7 @@ class Place:
 
 @pytest.fixture
 def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], Any]], None]:
-    """Have a function called at the next moment of that name of a batch's write in this process."""
+    """Set a function that is called at the next moment of a name, in a batch's write in this process."""
     waiting: dict[str, Callable[[], Any]] = {}
     for place in moments(lambda moment: waiting.pop(moment, lambda: None)()):
         monkeypatch.setattr(*place)
@@ -160,7 +160,7 @@ def restored(place: Place, moment: str, at: Callable[[str, Callable[[], Any]], N
 
 
 class Back(logging.Handler):
-    """Ends an outage once the log ``fkjoin`` says that something is tried again."""
+    """A handler that ends an outage once the log ``fkjoin`` says that something is tried again."""
 
     def __init__(self, outage: contextlib.ExitStack) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ class Back(logging.Handler):
 
 
 def gone(place: Place, moment: str, at: Callable[[str, Callable[[], Any]], None]) -> None:
-    """It waits for the sink to be back, or stops and goes on with the batch when it is started again."""
+    """Take the sink away: the query waits for it, or stops and goes on with the batch when it is started again."""
     place.run()
     place.history.write(60)
     begun: list[str] = []
@@ -201,7 +201,7 @@ def gone(place: Place, moment: str, at: Callable[[str, Callable[[], Any]], None]
 
 
 def followed(place: Place, moment: str, jars: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first driver stands still, its claim lapses, and it goes on when the second has done its batch, and others."""
+    """Stop the first driver until its claim lapses, and let it go on when the second has done its batch, and others."""
     checkpoint = place.folder / "ck"
     first = Process(place.folder, command(place.writing, jars))
     try:
@@ -254,7 +254,7 @@ def killed(place: Place, moment: str, jars: str) -> None:
 
 
 def restored_under(place: Place, moment: str, jars: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first driver stands still, the second has the backup, and the first goes on with a number that the sink lacks."""
+    """Stop the first driver, run the second on the backup, and let the first go on with a number that the sink lacks."""
     checkpoint = place.folder / "ck"
     first = Process(place.folder, command(place.writing, jars))
     try:

@@ -1,4 +1,4 @@
-"""What decides which change of a topic is newer, on a broker: grown topics, versions of the user's, older checkpoints."""
+"""The order of a topic's changes, on a broker: grown topics, versions of the user's, older checkpoints."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def settings(spark: SparkSession, tmp_path: Path) -> None:
 
 @pytest.fixture
 def grown(broker: Broker) -> Iterator[str]:
-    """A topic of 60 keys, half of which moved to a new partition with what was written after it was added."""
+    """A topic of 60 keys, some of which moved to another partition with the records written after one was added."""
     topic = "grown"
     broker.create(topic, partitions=3)
     keys = [f"k{number}" for number in range(60)]

@@ -53,7 +53,7 @@ class Standalone:
             process.wait()
 
     def executors(self) -> list[int]:
-        """The processes of their JVMs."""
+        """The processes of the executors' JVMs."""
         parents = {process.pid for process in self._processes}
         found = []
         for process in Path("/proc").glob("[0-9]*"):
@@ -137,7 +137,7 @@ class Cluster(Standalone):
         super().stop()
 
     def wake_zombies(self) -> None:
-        """Let those go on that stood still."""
+        """Let processes that stand still go on."""
         zombies = self.fault.with_name(ZOMBIES_FILE)
         if zombies.exists():
             for process in map(int, zombies.read_text().split()):
@@ -159,7 +159,7 @@ class Cluster(Standalone):
             time.sleep(0.1)
 
     def kill_remains(self) -> None:
-        """The JVM of a driver whose Python is gone."""
+        """Kill the JVM of a driver whose Python is gone."""
         if self.driver is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.driver.pid, signal.SIGKILL)

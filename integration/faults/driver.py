@@ -1,9 +1,12 @@
 """A job that may crash anywhere: ``python -m integration.faults.driver CONFIG.json``.
 
-CONFIG has ``master``, ``folder``, ``conf`` and ``job``.  Joins the growing logs under FOLDER, and writes each batch's results
-to FOLDER/out/BATCH.jsonl, whole or not at all.  ``job``: ``joined``, in one query with windows of the orders; ``summed``, the
-orders of each customer that is there, counted and summed up; ``star``, orders with the customers that two foreign keys name;
-or ``enriched``, each line of the log of orders with the number of rows that its customer has, one or none.
+CONFIG has ``master``, ``folder``, ``conf`` and ``job``.  The driver reads the growing logs under FOLDER, and
+writes each batch's results to FOLDER/out/BATCH.jsonl, whole or not at all.  ``job`` is one of these:
+
+- ``joined``: orders with their customers, in one query with windows of the orders;
+- ``summed``: the orders of each customer that is there, counted and summed up;
+- ``star``: orders with the customers that two foreign keys name;
+- ``enriched``: each line of the log of orders with the number of rows that its customer has, one or none.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ CUSTOMERS = "c string, name string, op string, seq bigint"
 
 
 OF_WINDOWS = ["_operation", "concat(unix_seconds(window_start), ' ', c)", "total", "string(n)"]
-"""Windows' rows under the columns of the join: when they begin and whose they are, sum, and count."""
+"""Windows' rows under the columns of the join: their begin and customer, sum, and count."""
 
 
 def windows(spark: SparkSession, folder: Path, about: dict[str, Any]) -> Table:

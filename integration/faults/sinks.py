@@ -30,17 +30,17 @@ from tests.support.object_store import BUCKET, options_of
 from tests.support.sinks import joined, lake
 
 KINDS = ("parquet", "objects", "delta", "iceberg", "postgres", "topic", "function", "several")
-"""The second is Parquet in an object store; ``function`` is a user's own, for ``foreachBatch``; the last is Parquet and then
-Delta in one query.
+"""Kinds of sinks: ``objects`` is Parquet in an object store, ``function`` a user's own for ``foreachBatch``, and ``several``
+Parquet and then Delta in one query.
 """
 
 BEFORE, AT_COMMIT, AFTER = "before", "at the commit of", "after"
-"""The moments of a batch's write.  At its commit all is ready, and nobody can see it.  Of several sinks, after the first has it
-is before the second begins.
+"""The moments of a batch's write.  At its commit all is ready, and no reader can see it.  With several sinks, the moment after
+the first one's write is the moment before the second one's.
 """
 
 TOPIC_OPTIONS = {"kafka.max.block.ms": "2000", "kafka.delivery.timeout.ms": "2000", "kafka.request.timeout.ms": "1000"}
-"""A producer that waits two minutes for brokers is too patient for a test."""
+"""Options of a producer that waits some seconds for brokers, not two minutes."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Writing:
 
     @property
     def place(self) -> Path:
-        """The folder that the sink writes to, if it does; of several sinks, the last one."""
+        """The folder of a sink that writes to one; for several sinks, that of the last one."""
         return Path(self.folder) / {"function": "out", "several": "delta"}.get(self.kind, self.kind)
 
     @property
@@ -89,7 +89,7 @@ def write(frame: DataFrame, number: int, place: Path) -> None:
 
 
 def moments(told: Callable[[str], None]) -> list[tuple[Any, str, Any]]:
-    """Of what to set which attribute to what, so that ``told`` hears of the moments of each batch's write."""
+    """Return objects, their attributes and new values, by which ``told`` hears of the moments of each batch's write."""
     writes = False
 
     def around(function: Callable[..., None]) -> Callable[..., None]:
@@ -149,7 +149,7 @@ def main(about: Path) -> None:
 
 
 def command(writing: Writing, jars: str) -> list[str]:
-    """The program, for the writing."""
+    """The command that runs this program for the writing."""
     about = Path(writing.folder) / "about.json"
     about.write_text(json.dumps({"writing": asdict(writing), "jars": jars}))
     return [sys.executable, "-m", "integration.faults.sinks", str(about)]

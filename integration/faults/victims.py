@@ -22,7 +22,7 @@ ZOMBIES_FILE = "zombies.pid"
 
 
 def crash_if_told(point: str, when: str) -> None:
-    """The file named by FKJOIN_FAULT says ``point|when|victim``; whoever renames it is the one to crash."""
+    """Crash if the file named by FKJOIN_FAULT says ``point|when|victim`` for here, and this process is first to rename it."""
     fault = Path(os.environ["FKJOIN_FAULT"])
     try:
         wanted = fault.read_text().strip().split("|")
@@ -33,7 +33,7 @@ def crash_if_told(point: str, when: str) -> None:
         return
     if wanted[2] == "driver":
         os.killpg(int(fault.with_name(DRIVER_FILE).read_text()), signal.SIGKILL)
-    elif wanted[2] == "driver that stands still":  # until somebody lets its processes go on
+    elif wanted[2] == "driver that stands still":  # until the test lets its processes go on
         os.killpg(os.getpgid(0), signal.SIGSTOP)
         return
     elif wanted[2] == "zombie":
@@ -48,13 +48,13 @@ def crash_if_told(point: str, when: str) -> None:
 
 
 def told(point: str) -> bool:
-    """Whether something is to happen at the point, and has not yet."""
+    """Tell whether a fault at the point is still to happen."""
     fault = Path(os.environ["FKJOIN_FAULT"])
     return fault.exists() and fault.read_text().startswith(f"{point}|")
 
 
 def _executor() -> int:
-    """The JVM: the parent of the daemon that this worker was forked from."""
+    """The process of the JVM, which is the parent of the daemon that this worker was forked from."""
     return int(Path(f"/proc/{os.getppid()}/stat").read_text().rsplit(")", 1)[1].split()[1])
 
 
@@ -69,7 +69,7 @@ def around(point: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _written_if_told(waiting: Callable[..., Waiting | None]) -> Callable[..., Waiting | None]:
-    """The index is written to once in a while, or when it is told to crash then."""
+    """Write the index once in a while, or when a crash is to happen then."""
 
     def wrapped(*places: Any) -> Waiting | None:
         found = waiting(*places)

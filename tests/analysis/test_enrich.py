@@ -12,7 +12,7 @@ from fkjoin.plan.nodes import Aggregate, Join, Source
 
 
 def test_a_table_that_is_deployed_in_stages_is_refused() -> None:
-    """Of a table below, too; fused it is taken."""
+    """A staged join is refused below other operators, too; a fused one is taken."""
     orders, customers = (
         Source(name, ("id",), ("lsn",), None, None, (), "files", topic="t") for name in ("orders", "customers")
     )

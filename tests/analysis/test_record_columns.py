@@ -38,7 +38,7 @@ SOURCES: dict[str, list[dict[str, Any]]] = {
 
 
 def said(spark: SparkSession, columns: ChangeColumns, form: Any, *values: bytes | None) -> list[Row]:
-    """What the expressions say of records with these values, in their order."""
+    """Results of the expressions for records with these values, in their order."""
     rows = [(b"k", value, at) for at, value in enumerate(values)]
     records = spark.createDataFrame(rows, "key binary, value binary, offset bigint")
     decoded = form.decode(F.col("value"))

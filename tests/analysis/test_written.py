@@ -1,4 +1,4 @@
-"""What fkjoin wrote is a table again: the order of changes, deletes, timestamps, and names that get in each other's way."""
+"""Tables read back from what fkjoin wrote: the order of changes, deletes, timestamps, and names that clash."""
 
 from __future__ import annotations
 

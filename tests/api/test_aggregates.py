@@ -37,7 +37,7 @@ def settings(spark: SparkSession, tmp_path: Path) -> None:
 def test_a_join_is_summed_up_by_group_through_restarts_and_can_be_read(
     spark: SparkSession, tmp_path: Path, merged: bool
 ) -> None:
-    """The same with regroup in place of resolve, and after it."""
+    """Results are the same with regroup in place of resolve and after it."""
     spark.conf.set(OPTIMIZE, str(merged).lower())
     history, rows = History(tmp_path), list[Row]()
     for _ in range(3):

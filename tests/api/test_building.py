@@ -1,4 +1,4 @@
-"""What is said of mistakes while building, and what a topology reads like; no query runs here."""
+"""Messages about mistakes while building, and the text of a topology; no query runs here."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_each_table_has_its_columns_after_every_batch(steps: list[Any], cut: int
 
 
 def test_a_fold_without_rows_begins_anew() -> None:
-    """What a table's rows had come to does not come back with its next row, also if a subtractor takes nothing back."""
+    """A table without rows folds its next row from the start, even if its subtractor takes nothing back."""
     key = pa.schema([("g", pa.string())])
     kept = Called("kept", pa.int64(), key, VALUE, True, Starting(0), lambda _, n, kept: kept + n, lambda _, n, kept: kept)
     fold = CoFold((FOLDS[0], Fold(VALUE, (kept,), nullable=True, ordered=True)))

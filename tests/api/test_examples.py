@@ -53,7 +53,7 @@ class Ran(NamedTuple):
 
 
 def python(checkout: Path, *arguments: str) -> str:
-    """What the program prints."""
+    """Run a program, and return what it prints."""
     command = [sys.executable, *arguments]
     done = subprocess.run(command, cwd=checkout, env=short_lived(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]

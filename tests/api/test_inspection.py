@@ -1,4 +1,4 @@
-"""What a table shows of itself: columns, types, a line, some rows; and what is said to people who know DataFrames."""
+"""Inspection of a table: columns, types, a line, some rows; and advice for users of DataFrames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What completion and ``help`` show: what the reference has, and nothing else."""
+"""Names that completion and ``help`` show: those of the reference, and no others."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Tables:
         return Table.from_files(self.spark, self.folder / name, **about)
 
     def topic(self, table: Table, **more: Any) -> DataFrame:
-        """The records of a topic that nobody asks for."""
+        """The records of a topic, which no query reads."""
         return Kafka("orders", "127.0.0.1:1", **more).records(table._lowered)
 
     def files(self, *names: str, text: str = '{"id": "a", "lsn": 1}\n', **more: Any) -> Table:
@@ -54,7 +54,7 @@ class Tables:
 
 
 Way = tuple[Callable[[Tables], Any], Callable[[Tables], Any]]
-"""What is refused, and what the message says to do."""
+"""A call that is refused, and the call that its message advises."""
 
 HEADER = "id,lsn,more\na,1,x\n"
 TWICE = "id,more,lsn,more\na,x,1,y\n"

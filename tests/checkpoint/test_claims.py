@@ -37,7 +37,7 @@ def orders(spark: SparkSession, tmp_path: Path) -> Table:
 
 
 def waiting() -> list[threading.Thread]:
-    """What waits for queries to end, to give up their claims."""
+    """Threads that wait for queries to end, to give up their claims."""
     return [thread for thread in threading.enumerate() if thread.name == "fkjoin-claim-of-query"]
 
 
@@ -144,7 +144,7 @@ def test_a_second_query_of_a_name_and_a_checkpoint_without_a_name_are_refused(or
 def test_a_query_whose_claim_another_process_took_over_stops_and_says_so(
     orders: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a driver finds it that stood still, or that could not reach the storage for a minute."""
+    """A driver finds this after it stood still, or after it could not reach the storage for a minute."""
     monkeypatch.setattr(of_claims, "RENEWED_EVERY_S", 0.1)
     query = orders.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck", query_name="slow")
     (tmp_path / "ck" / f"{CLAIM_FILE}.2").write_text('{"host": "elsewhere", "process": 7}')

@@ -1,4 +1,4 @@
-"""Claims on a checkpoint, with a clock of the test: who is refused, who takes over, and who notices that it has lost."""
+"""Claims on a checkpoint, by the test's clock: which query is refused, which takes over, and which notices that it lost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NEITHER: Callable[[], None] = lambda: None  # noqa: E731
 
 
 class Clock:
-    """Time that passes when somebody sleeps; others do something each second."""
+    """Time that passes while the code sleeps; each second it calls what others do meanwhile."""
 
     def __init__(self) -> None:
         self.now, self.each_second = 1000.0, NEITHER
@@ -149,7 +149,7 @@ def test_a_claim_that_is_given_up_meanwhile_is_taken_at_once(tmp_path: Path, clo
 
 @pytest.mark.parametrize("text", ['{"host": "elsew', "5", '{"process": 5}'])
 def test_a_claim_whose_owner_was_killed_while_it_was_written_lapses_too(tmp_path: Path, clock: Clock, text: str) -> None:
-    """Nobody knows whose it is."""
+    """The file does not say whose claim it is."""
     (tmp_path / f"{CLAIM_FILE}.3").write_text(text)
     begun = clock.now
     with claimed(SPARK, str(tmp_path)):
@@ -235,7 +235,7 @@ def test_an_owner_that_stood_still_stops_its_queries_when_another_has_its_claim(
 
 
 def test_a_query_that_does_not_end_does_not_keep_the_others_running(tmp_path: Path) -> None:
-    """As one whose batch waits for a place that does not answer."""
+    """The batch of such a query waits for a place that does not answer."""
     hangs, ended = threading.Event(), threading.Event()
     queries: Any = [SimpleNamespace(stop=hangs.wait), SimpleNamespace(stop=ended.set)]
     with claimed(SPARK, str(tmp_path)) as held:

@@ -1,4 +1,4 @@
-"""What a query shows of itself, in a program and in a notebook; PySpark's own calls, on a JVM's query that is none."""
+"""A query's display in programs and notebooks, and PySpark's own calls, with a stand-in for the JVM's query."""
 
 from __future__ import annotations
 

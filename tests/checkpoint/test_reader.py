@@ -75,7 +75,7 @@ BATCHES = st.lists(
 @settings(max_examples=200 if EVERY else 15)
 @given(batches=BATCHES, codec=st.sampled_from(["lz4", "zstd"]))
 def test_a_reader_has_what_read_state_has_after_any_history(batches: list[Any], codec: str) -> None:
-    """Whatever was snapshotted, cleaned up, or passed by while nobody looked."""
+    """Histories have snapshots, clean-ups, and batches at which the reader does not look."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         query = SavedQuery(Path(folder), codec=codec)
         reader: StateReader | None = None
@@ -106,7 +106,7 @@ def test_a_reader_has_what_read_state_has_after_any_history(batches: list[Any], 
 def test_checkpoints_of_older_releases_and_each_kind_of_store_are_read(
     tmp_path: Path, archive: str, name: str, materialized: str
 ) -> None:
-    """What Spark wrote itself."""
+    """Spark itself wrote these checkpoints."""
     checkpoint = golden_operators.unpacked(CHECKPOINTS / f"{archive}.tar.xz", tmp_path) / name
     wanted = golden_operators.QUERIES[name][1](golden_operators.final(2))
     if materialized == "both":  # customers without orders come later, by the merge

@@ -142,7 +142,7 @@ def content(row: Row) -> tuple[Any, ...]:
 
 @contextmanager
 def warned(spark: SparkSession) -> Iterator[Callable[[], str]]:
-    """What Spark's log has of warnings and errors."""
+    """Collect the warnings and errors of Spark's log."""
     log4j = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
     writer, root = spark._jvm.java.io.StringWriter(), log4j.core.LoggerContext.getContext(False).getRootLogger()  # type: ignore[union-attr]
     appender = log4j.core.appender.WriterAppender.createAppender(None, None, writer, "warned", False, True)

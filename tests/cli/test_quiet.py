@@ -1,4 +1,4 @@
-"""Where what the JVM writes on standard error goes."""
+"""Places to which the JVM's standard error goes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ with quiet.spark_log(quiet.log_file(Path(sys.argv[2]) if sys.argv[2:] else None)
 
 
 def say(program: str, *log: str, terminal: bool = False, cwd: Path | None = None) -> str:
-    """What is on standard error of a command, in which a process writes there."""
+    """Run a command in which a process writes on standard error, and return what arrives there."""
     outer, inner = pty.openpty() if terminal else os.pipe()
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     run = subprocess.Popen([sys.executable, "-c", SAY, program, *log], stderr=inner, cwd=cwd, env=environment)

@@ -32,7 +32,7 @@ MOMENTS = ("a shell of Spark's", "the JVM", "a session", "a batch", "the stop")
 
 
 def reached(moment: str, one: Command, folder: Path) -> Callable[[], object]:
-    """Whether the moment is there."""
+    """Return a check that tells whether the moment has come."""
     commands = one.processes
     if moment == "a shell of Spark's":
         return lambda: any("spark-submit" in line or "spark-class" in line for line in commands().values())

@@ -33,7 +33,7 @@ texts = clocks | plain | st.sampled_from([*CLOCKS.split("|"), *SPANS.split("|"),
 
 
 def alone(text: str | None, kind: pa.DataType, unit: Unit | None, zone: str) -> Any:
-    """As a number; ``misfit`` if it is none of the type."""
+    """Read one text as a number; ``misfit`` if it is none of the type."""
     if text is None:
         return None
     try:

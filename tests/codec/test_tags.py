@@ -1,4 +1,4 @@
-"""What keys of stores begin with: named in one module, and for ever the same bytes."""
+"""First bytes of stores' keys: one module names them, and they stay the same for ever."""
 
 from __future__ import annotations
 

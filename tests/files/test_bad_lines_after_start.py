@@ -93,7 +93,7 @@ MISFITS = {
 
 
 def test_a_schema_is_the_way_out_for_a_job_whose_columns_were_learned_otherwise(spark: SparkSession, tmp_path: Path) -> None:
-    """Where most lines have no number there, and where the type of what deletes or of a foreign key is another."""
+    """Most versions or times are no numbers there, or a delete column or foreign key has another type."""
     job, how = Job(spark, tmp_path, "json"), {"timestamp": "at", "deleted": "gone"}
     assert job.run(**how) == ["o1"]
     first, misfit = (tmp_path / "orders" / f"{name}.json" for name in "12")

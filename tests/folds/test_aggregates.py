@@ -36,7 +36,7 @@ def test_after_every_batch_the_aggregates_are_those_of_a_plain_recomputation(cha
 @given(changes=CHANGES, cut=st.integers(1, 30))
 @settings(max_examples=25, deadline=None)
 def test_how_changes_are_cut_into_batches_makes_no_difference_in_the_end(changes: list[Change], cut: int) -> None:
-    """Nor in the state: what is kept is the same bytes but for the counters of versions."""
+    """State is the same as well: the same bytes, but for the counters of versions."""
     whole, parts = Grouping(VALUE, *COLUMNS), Grouping(VALUE, *COLUMNS)
     whole.batch(changes)
     for start in range(0, len(changes), cut):
@@ -199,7 +199,7 @@ GROUPS_GOLDEN = {
 
 
 def test_what_is_stored_is_what_this_release_has_always_stored() -> None:
-    """Other bytes are another format: checkpoints of before would not open."""
+    """Other bytes would be another format, and older checkpoints would not open."""
     value = pa.schema([("n", pa.int64()), ("x", pa.float64()), ("d", pa.decimal128(10, 2)), ("t", pa.string())])
     sums = WholeSum("n", 0, "sum"), DoubleSum("x", 1, "avg"), DecimalSum("d", 2, "sum", 10, 2)
     grouping = Grouping(value, Count("rows"), *sums, Extreme("t", 3, "max", pa.string()))

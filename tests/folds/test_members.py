@@ -47,7 +47,7 @@ def test_after_every_batch_members_are_those_of_a_plain_recomputation(changes: l
 @given(changes=CHANGES, seed=st.integers(0, 1 << 30))
 @settings(max_examples=20, deadline=None)
 def test_whatever_the_order_behind_a_topic_the_end_is_the_same(changes: list[Change], seed: int) -> None:
-    """Messages between the stages come in any order, some of them twice, a few at a time; and so does the state."""
+    """Messages between the stages come in any order, some of them twice, a few at a time; the state ends the same, too."""
     rng, ends = random.Random(seed), []
     for shuffled in (False, True):
         grouping = Grouping(VALUE, *COLLECTED)
@@ -267,7 +267,7 @@ GOLDEN = {
 
 
 def test_what_is_stored_is_what_this_release_has_always_stored() -> None:
-    """Other bytes are another format: checkpoints of before would not open."""
+    """Other bytes would be another format, and older checkpoints would not open."""
     columns = (
         bulk_column("ns", "count_distinct", N, VALUE, "n"),
         collected_column("list", "collect_list", T, order=[KEY], schema=VALUE, text="t", **ALONE),

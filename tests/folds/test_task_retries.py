@@ -26,7 +26,7 @@ from tests.support.oracle import rows
 def test_a_repeated_attempt_sends_what_the_failed_one_would_have_sent(
     changes: list[Change], cut: int, stops: Any, every: bool
 ) -> None:
-    """After every crash point sums are exact, and what was not delivered is (KAFKA-12508 for aggregates)."""
+    """Sums are exact after every crash, and a repeated attempt delivers what a failed one did not (KAFKA-12508)."""
     fold = Fold(VALUE, COLUMNS)
     engine = LocalAggregate(Path(tempfile.mkdtemp(prefix="fkjoin-test-")), fold, every=every)
     reader = Grouping(VALUE, *COLUMNS)

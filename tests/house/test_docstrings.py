@@ -37,16 +37,19 @@ def entries() -> Iterator[tuple[str, Any, list[str] | None]]:
             yield name, found, members
 
 
+FOLDERS = ("fkjoin", "state", "tools", "benchmarks", "tests", "integration", "examples")
+"""Folders whose docstrings these tests read."""
+
 _NO_BEGINNING = re.compile(
-    r"(?:Of|As|What|Which|Who(?:m|se)?|Whether|The same|How|When|Where|Why"
+    r"(?:Of|As|What|Which|Who(?:m|se)?|Whether|The same|How|When|Where|Why|If|That|Wh(?:at|ich|o|om)ever"
     r"|From (?:how|which|where)|(?:Under|In|For) wh(?:at|ich))\b"
 )
 """Beginnings that are neither a noun nor an imperative verb."""
 
 
-@pytest.mark.parametrize("folder", ["fkjoin", "state", "tools", "benchmarks"])
+@pytest.mark.parametrize("folder", FOLDERS)
 def test_docstrings_begin_with_a_noun_or_a_verb(folder: str) -> None:
-    """Also those of modules and attributes."""
+    """Docstrings of modules and attributes do so as well."""
     found = []
     for path in sorted((ROOT / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -56,7 +59,7 @@ def test_docstrings_begin_with_a_noun_or_a_verb(folder: str) -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("folder", ["fkjoin", "state", "tools", "benchmarks"])
+@pytest.mark.parametrize("folder", FOLDERS)
 def test_docstrings_name_the_actor(folder: str) -> None:
     found = []
     for path in sorted((ROOT / folder).rglob("*.py")):

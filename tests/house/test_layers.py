@@ -13,7 +13,7 @@ from tests.support.rooms import FACE, MODULES, PURE, ROOMS, room
 
 
 def imported(path: Path) -> set[str]:
-    """What a file imports, wherever in it."""
+    """Modules and names that a file imports, wherever in it."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -116,7 +116,7 @@ def from_tests(path: Path) -> set[str]:
 
 
 def test_no_test_module_is_imported() -> None:
-    """What several need is in tests/support, or in a module of integration that has no tests."""
+    """Code that several test modules need is in tests/support, or in a module of integration that has no tests."""
     assert {path.relative_to(ROOT).as_posix(): found for path in TESTS if (found := from_tests(path))} == {}
 
 

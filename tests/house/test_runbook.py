@@ -169,7 +169,7 @@ def sections(page: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 class TestNames:
-    """What the pages name."""
+    """Names on the pages: metrics, commands, settings and messages."""
 
     def test_metrics_are_there(self, page: Path) -> None:
         known = metric_names() | {BATCHES, LETTERS}

@@ -1,4 +1,4 @@
-"""What is read from a checkpoint or asked of a session that lacks something: it runs nothing, and errors say what to do."""
+"""Checkpoints whose content runs nothing, and sessions that lack something, of which errors say what to do."""
 
 from __future__ import annotations
 

@@ -501,7 +501,7 @@ _WAY_OUT = re.compile(
 
 
 def messages() -> dict[str, str]:
-    """What errors say that name a way out, with ``{}`` for what is filled in, and where they are raised."""
+    """Messages that name a way out, with ``{}`` for what is filled in, and the places that raise them."""
     return {message.text: message.place for message in raised() if _WAY_OUT.search(message.text)}
 
 

@@ -1,4 +1,4 @@
-"""What an installation puts on the path is ``fkjoin`` alone, and modules of others called ``state`` change nothing."""
+"""The wheel: it puts ``fkjoin`` alone on the path, and other packages' modules called ``state`` change nothing."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ print(json.dumps({"fkjoin": fkjoin.__file__, "state": state.WHOSE, "found": foun
 
 
 def run(*command: str | Path, folder: Path, **variables: str) -> str:
-    """What a command prints, in an environment in which nothing says where fkjoin is."""
+    """Run a command in an environment that does not say where fkjoin is, and return what it prints."""
     left_out = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     environment = {name: value for name, value in os.environ.items() if name not in left_out} | variables
     done = subprocess.run(

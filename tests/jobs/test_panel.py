@@ -1,4 +1,4 @@
-"""What ``fkjoin run`` shows of a job: views in, the lines of a terminal or of a log out."""
+"""The panel of ``fkjoin run``: views of a job in, the lines of a terminal or of a log out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a job's queries are followed: what each does, and since when; with queries that are not Spark's."""
+"""Reports on a job's queries: what each does, and since when; with queries that are not Spark's."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 
 
 def terminal(error: BaseException | None) -> str:
-    """What stands on a terminal after two stages of a start, of which the second may end with an error."""
+    """The text on a terminal after two stages of a start, of which the second may end with an error."""
     out = io.StringIO()
     with (
         contextlib.suppress(FkJoinError, KeyboardInterrupt, SystemExit),

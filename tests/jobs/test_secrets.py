@@ -49,7 +49,7 @@ def test_a_secret_in_the_wrong_place_is_not_printed(tmp_path: Path, wrong: str) 
 
 
 def test_properties_and_options_are_read_as_they_were_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In files that nobody else may read; of a file that the user has, Spark reads ours as well."""
+    """The files are readable by their owner alone; ours begins with the settings of a file that the user has."""
     theirs = tmp_path / "theirs"
     theirs.write_text("spark.theirs=1")
     for given, rest in (

@@ -21,7 +21,7 @@ HOWTO = (ROOT / "docs" / "howto.md").read_text()
 
 
 def block(after: str) -> ast.Module:
-    """The code that comes next after the words."""
+    """The first block of code after the words."""
     return ast.parse(HOWTO.split(after, 1)[1].split("```python\n", 1)[1].split("```", 1)[0])
 
 
@@ -46,7 +46,7 @@ def decoded(spark: SparkSession, form: Format, *messages: Any) -> DataFrame:
 
 
 def rows_of(spark: SparkSession, recipe: str, *messages: Any) -> list[Any]:
-    """What a recipe makes of each message; None where there is no row, a text where there is a problem."""
+    """The row that a recipe makes of each message; None where there is none, a text where there is a problem."""
     code = block(f"**{recipe}**")
     (where,), (columns,) = calls(code, "filter"), calls(code, "map_values")
     condition, wanted = ast.literal_eval(where.args[0]), ast.literal_eval(columns.args[0])

@@ -152,7 +152,7 @@ def debezium(registry: SmallRegistry, *columns: tuple[str, DataType], **more: An
 
 
 def read(form: Debezium, *values: bytes | None, key: bool = False) -> list[Any]:
-    """A row, or a problem's text, for each; of a delete, "gone"."""
+    """Read values: for each a row, the text of a problem, or "gone" for a delete."""
     how = key_reader(form) if key else reader(form)
     assert how is not None
     found = how(pa.array(values, pa.binary()))
@@ -162,7 +162,7 @@ def read(form: Debezium, *values: bytes | None, key: bool = False) -> list[Any]:
 
 
 def test_each_type_is_what_the_schema_says(registry: SmallRegistry) -> None:
-    """All in one row; nulls stay nulls; as a key, too."""
+    """All types are in one row, also as a key; nulls stay nulls."""
     fields = [
         ID,
         *({"name": name, "type": ["null", kind], "default": None} for name, (_, kind, _, _) in zip(NAMES, CASES, strict=True)),

@@ -41,7 +41,7 @@ def plain(after: Any, op: str = "c", before: Any = None) -> bytes:
 
 
 def read(form: Format, *values: bytes | None) -> list[Any]:
-    """A row, or a problem's text, for each."""
+    """Read values: for each a row, or the text of a problem."""
     how = reader(form)
     assert how is not None
     found = how(pa.array(values, pa.binary()))
@@ -121,7 +121,7 @@ def test_the_schema_part_says_what_a_value_is(
 
 
 def test_spark_and_workers_read_the_same(spark: SparkSession) -> None:
-    """All of the types in one row, with and without a ``schema`` part, in one batch."""
+    """One batch has all types in one row, with and without a ``schema`` part."""
     form = Debezium(", ".join(f"c{place} {kind}" for place, (kind, *_) in enumerate(CASES)))
     fields = [of | {"field": f"c{place}"} for place, (_, of, *_) in enumerate(CASES)]
     after = {f"c{place}": value for place, (_, _, value, _) in enumerate(CASES)}
@@ -187,7 +187,7 @@ def test_the_schema_part_wins_and_hex_needs_a_unit(spark: SparkSession) -> None:
 
 
 def test_events_before_and_after_a_change_of_the_table_in_one_batch(spark: SparkSession) -> None:
-    """The column's type was changed in the database: each event by its own ``schema`` part."""
+    """The database changes a column's type, and each event is read by its own ``schema`` part."""
     millis, micros = ([field("it", "int64", TIME + name)] for name in ("Timestamp", "MicroTimestamp"))
     first, second = wrapped(millis, {"it": 1690366967048}), wrapped(micros, {"it": 1690366967048000})
     behind = json.loads(second)
@@ -248,7 +248,7 @@ ELSEWHERE: dict[str, tuple[pa.DataType, Any]] = {
     "point": (pa.struct([("x", pa.float64()), ("y", pa.float64())]), {"x": -99999999.0, "y": -99999999.0}),
     "java's point": (pa.struct([("x", pa.float64()), ("y", pa.float64())]), {"x": -9.9999999e7, "y": -9.9999999e7}),
 }
-"""Values by which Debezium's connector for PostgreSQL says of other types that an event has none."""
+"""Values of other types by which Debezium's connector for PostgreSQL says that an event lacks one."""
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)

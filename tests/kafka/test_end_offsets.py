@@ -15,7 +15,7 @@ OFFSETS = st.dictionaries(TOPICS, st.dictionaries(st.integers(0, 3), st.integers
 def test_the_later_of_both_ends_counts_and_a_topic_without_an_answer_keeps_sparks(
     read: dict[str, dict[int, int]], by_spark: dict[str, dict[int, int]], said: dict[str, dict[int, int]]
 ) -> None:
-    """``by_spark``: the ends when the batch began; a partition that is new is read from its beginning."""
+    """The ends in ``by_spark`` are of the batch's begin; a partition that is new is read from its beginning."""
 
     def left(topic: str, ends: dict[int, int]) -> dict[str, int]:
         return {str(part): end - read[topic].get(part, 0) for part, end in ends.items() if end >= read[topic].get(part, 0)}

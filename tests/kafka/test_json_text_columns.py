@@ -1,4 +1,4 @@
-"""Text columns over any JSON: as it was written, whatever the other columns are, by workers and by Spark's expressions."""
+"""Text columns over any JSON: they keep it as it was written, by workers and by Spark's expressions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ values = st.recursive(
 
 
 def text_of(value: Any) -> str | None:
-    """Of a text, itself; of anything else its JSON, numbers as they were written."""
+    """A text itself, or the JSON of any other value, with numbers as they were written."""
     if value is None or isinstance(value, str):
         return value
     return written(value)

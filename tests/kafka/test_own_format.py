@@ -17,7 +17,7 @@ pytestmark = pytest.mark.spark
 
 
 def pair() -> Any:
-    """The format of the page, with two names."""
+    """The format of docs/kafka.md, for two names."""
     (block,) = (block for block in blocks(ROOT / "docs/kafka.md") if "class Pair" in block.text)
     found: dict[str, Any] = {"__name__": __name__}
     exec(block.text, found)

@@ -45,7 +45,7 @@ def registry() -> Iterator[SmallRegistry]:
 
 @pytest.mark.spark
 def test_spark_writes_and_reads_rows_without_the_schema_id(spark: SparkSession, registry: SmallRegistry) -> None:
-    """The same row under two schema ids is one row; what does not parse says why; null is a tombstone; workers say the same."""
+    """A row under two schema ids is one row, a bad record says why, null is a tombstone; workers agree with Spark."""
     rows = spark.createDataFrame([(1, "Ada")], "id int, name string").select(F.struct("id", "name").alias("row"))
     schemas = ("avro", AVRO), ("avro", NEWER), ("json", JSON), ("json", {**JSON, "title": "newer"})
     writing = [Registry(kind, write_schema=json.dumps(one), subject="s", url=registry.url) for kind, one in schemas]

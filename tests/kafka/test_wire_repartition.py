@@ -1,4 +1,4 @@
-"""KIP-904's records of a repartition topic: golden bytes, what is no such record, and both forms on a way that loses order."""
+"""KIP-904's records of a repartition topic: golden bytes, refusals, and both forms on a way that loses order."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ COLUMNS = (Count("rows"), WholeSum("total", 0, "sum"), Extreme("least", 0, "min"
 
 
 class Staged(Grouping):
-    """regroup and aggregate, with records between them."""
+    """Stages ``regroup`` and ``aggregate``, with records between them."""
 
     def written(self, changes: list[Change], *, two_records: bool = False) -> RepartitionRecords:
         grouped = regroup(self.messages(changes), self.rows, self.count, **TIMES)
@@ -185,7 +185,7 @@ def test_records_that_come_twice_late_and_in_any_order_end_in_the_same_aggregate
 @given(seed=st.integers(0, 10_000), two_records=st.booleans())
 @settings(max_examples=40)
 def test_records_in_order_show_nothing_in_between_wherever_a_batch_ends(seed: int, two_records: bool) -> None:
-    """Also of the two records of the old form, the first of which may be a batch's last; and stretches come again."""
+    """A batch may end between the two records of the old form, and stretches of records come again."""
     rng = random.Random(seed)
     staged, changes = Staged(N, *COLUMNS), history(rng, 20)
     parts = [staged.written([change], two_records=two_records) for change in changes]

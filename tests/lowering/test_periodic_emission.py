@@ -40,7 +40,7 @@ def joined(orders: Table, customers: Table, emit: str) -> Table:
 
 
 def summed(orders: Table, customers: Table, emit: str) -> Table:
-    """Of a table that is held back itself."""
+    """Sums of a table that is held back as well."""
     held = orders.filter("amount > 0", name="usable", emit=emit).materialize("kept")
     return held.group_by("customer_id", name="sums", emit=emit).agg(total=agg.sum("amount"))
 

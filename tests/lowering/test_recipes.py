@@ -163,7 +163,7 @@ def added(key: Any, value: Any, aggregate: Any) -> Any:
 
 
 def said_of(table: Table) -> tuple[Any, ...]:
-    """What a table is, with its settings; of an aggregate by functions, also what a group begins with."""
+    """A table's node, types and settings; for an aggregate by functions, also the value that a group begins with."""
     planned = table._planned
     columns = planned.bound.fold.columns if isinstance(planned.bound, AggregateBound) else ()
     starts = [str(column.initializer()) for column in columns if isinstance(column, Called)]

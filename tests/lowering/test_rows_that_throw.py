@@ -44,7 +44,7 @@ def settings(spark: SparkSession, tmp_path: Path) -> None:
 
 
 class Way(NamedTuple):
-    """How expressions are given; ``more`` is a column and one."""
+    """A way to write expressions; ``more`` makes a column plus one."""
 
     more: Callable[[str], str | Column]
     extractor: Any = None
@@ -56,7 +56,7 @@ class Way(NamedTuple):
 
 
 def only_spark(column: str) -> str:
-    """What workers cannot evaluate."""
+    """A column plus one, as workers cannot evaluate it."""
     return f"cast(cast({column} as string) as bigint) + 1"
 
 
@@ -210,7 +210,7 @@ def ended(rows: list[Row], table: str) -> dict[str, dict[str, Any]]:
 def test_what_throws_is_left_out_and_the_last_good_row_stays(
     spark: SparkSession, tmp_path: Path, way: Way, optimized: bool, stream: bool, on_error: OnError
 ) -> None:
-    """Of a batch's changes of a row a join passes on the last: where rules do not fuse them, each row changes once a batch."""
+    """A join passes on a row's last change of a batch, so each row changes once a batch unless rules fuse the steps."""
     history = History(tmp_path, seed=7, often=way is WORKERS and optimized)
     spark.conf.set(OPTIMIZE, str(optimized).lower())
     found = made(*tables(spark, tmp_path, on_error, stream=stream), way)
@@ -389,7 +389,7 @@ def test_results_stay_while_the_joiner_throws_on_the_right_row(spark: SparkSessi
 
 
 def test_a_part_that_stands_twice_is_not_evaluated_before_all_else(spark: SparkSession, tmp_path: Path) -> None:
-    """Of a stream whose rows are never deleted: Spark could tell that a condition over that always holds."""
+    """The stream's rows are never deleted, so Spark could tell that a condition on deletes always holds."""
     write_lines(tmp_path / "orders", "0", [{"id": "o1", "a": 1, "lsn": 1}, {"id": "o2", "a": MOST, "lsn": 2}])
     frame = spark.readStream.schema("id string, a bigint, lsn bigint").json(str(tmp_path / "orders"))
     twice = [f"{only_spark('a')} as b", f"({only_spark('a')}) * 2 as c"]

@@ -1,4 +1,4 @@
-"""What queries say of themselves: from progress events as Spark gives them, to JSON lines and Prometheus."""
+"""Metrics of queries: from progress events, as Spark gives them, to JSON lines and Prometheus."""
 
 from __future__ import annotations
 

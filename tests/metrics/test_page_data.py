@@ -1,4 +1,4 @@
-"""What the live page gets to show, without a browser: ``status.json`` and ``history.json``."""
+"""Data of the live page, without a browser: ``status.json`` and ``history.json``."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_figures_of_this_moment_fall_while_no_batch_ends(monkeypatch: pytest.Mon
 
 
 def test_nothing_flows_on_the_map_while_a_query_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As its figure says: nothing is read."""
+    """The query's own figure says the same: it reads nothing."""
     metrics, shop = taken(9), ShownJob("shop", [ORDERS, CUSTOMERS, JOINED, SINK])
 
     def flows() -> list[str]:
@@ -192,7 +192,7 @@ def test_an_operator_that_runs_for_several_readers_or_in_several_queries_counts_
 
 
 def test_reasons_of_dead_letters_are_there_once_each_with_their_last_time() -> None:
-    """Of each batch an operator says the commonest; sinks say their own."""
+    """An operator names each batch's commonest reason; sinks name their own."""
     metrics = Metrics()
     for batch, reason in enumerate(["no JSON", "too deep", "no JSON", None]):
         about = json.loads(progress(batch, **{"dead-letter": reason}).json)

@@ -1,4 +1,4 @@
-"""Who may read the page of a job and its metrics, and what clients cannot do to the job; with real sockets."""
+"""Access to the page of a job and its metrics, and protection of the job from clients; with real sockets."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_the_loopback_address_is_listened_on_unless_another_is_chosen() -> None:
 
 
 def reached(address: str) -> list[str]:
-    """At which of this machine's addresses somebody listens."""
+    """Those of this machine's addresses at which the server listens."""
     port = int(address.rsplit(":", 1)[1].rstrip("/"))
     found = []
     for host in ("127.0.0.1", "127.0.0.3"):
@@ -121,7 +121,7 @@ def test_a_name_that_somebody_else_points_here_is_refused(host: str) -> None:
 
 
 def test_the_address_that_a_connection_came_to_is_a_host_of_the_page() -> None:
-    """Prometheus asks for a container's address, which nobody knows before."""
+    """Prometheus asks for a container's address, which is not known before."""
     with page(host="0.0.0.0") as port:
         connection = http.client.HTTPConnection("127.0.0.3", port, timeout=20)
         connection.request("GET", "/metrics")

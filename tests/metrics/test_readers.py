@@ -27,7 +27,7 @@ RUNS = ("joined-answers-for-counted", "joined-answers-for-summed")
 
 @pytest.fixture
 def totals(spark: SparkSession, tmp_path: Path) -> Iterator[Table]:
-    """Of 5 orders, one of which is no JSON, and 2 customers; both aggregates read the whole answers of the join."""
+    """Totals of 5 orders, one of which is no JSON, and 2 customers; both aggregates read the whole answers of the join."""
     spark.conf.set(EXCLUDED, ANSWERS_KEEP_WHAT_IS_READ)
     orders = [{"id": str(number), "customer": f"c{number % 2}", "amount": 1.0, "lsn": number} for number in range(4)]
     write_lines(tmp_path / "orders", "1", orders)

@@ -1,4 +1,4 @@
-"""What a joiner does not read does not travel and is not kept: which fields those are, and that results are the same."""
+"""Column pruning: fields that a joiner does not read neither travel nor are kept, and results are the same."""
 
 from __future__ import annotations
 

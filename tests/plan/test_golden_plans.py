@@ -1,8 +1,8 @@
-"""What must not move: for topologies of every shape, with the optimizer's rules and without, sources, state, names, counters.
+"""Golden plans of topologies of every shape, with the optimizer's rules and without: sources, state, names, counters.
 
-A checkpoint is bound to all of it.  ``python -m tests.support.plans.write`` writes the golden texts anew: a line that changes
-is a checkpoint that does not open, a name in somebody's dashboard, or a rule that fires no longer.  With all rules, each is
-tried; with fewer, a sample, of which ``make faults`` has the rest.
+A checkpoint is bound to all of it.  ``python -m tests.support.plans.write`` writes the golden texts anew.  A line that changes
+is a checkpoint that does not open, a name in a user's dashboard, or a rule that fires no longer.  All topologies are tried
+with all rules, and a sample with fewer; ``make faults`` tries the rest.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def joins_of_joins(orders: Table, customers: Table, regions: Table) -> Table:
 
 
 def joins_of_views(orders: Table, customers: Table, regions: Table) -> Table:
-    """As rows that Spark has evaluated: a filter, columns, a function for the foreign key, sums of expressions."""
+    """Joins of rows that Spark has evaluated: a filter, columns, a function for the foreign key, sums of expressions."""
     joined = fk_join(orders, customers, "customer_id", "left", name="joined")
     seen = joined.filter("left.items > 1 or right.region = 'north'").map_values(["left.items", "right.region"], name="seen")
     both = fk_join(seen, regions, lambda key, row: row["region"], joiner=["left.items * 2 as twice", "right.n"], name="both")

@@ -69,14 +69,14 @@ def view_of_a_joiner(orders: Table, customers: Table, how: How) -> Table:
 
 
 def sums(orders: Table, customers: Table, how: How) -> Table:
-    """Of a view, by expressions."""
+    """Sums of a view, by expressions."""
     some = view(orders, customers, how).filter("named <> 'o1'")
     by = some.group_by(["right.region is null as nowhere", "l.items as n"], name="it")
     return by.agg(rows=agg.count(), sum=agg.sum("amount * 10"), last=agg.max("named"))
 
 
 def join(orders: Table, customers: Table, how: How) -> Table:
-    """Of a view with one of its right rows again, by an expression."""
+    """A join of a view with its right table again, by an expression."""
     some = fk_join(orders, customers, "customer_id", how, name="joined").filter("left.items > 0 or left.amount > 0.1")
     again = some.map_values(["left.customer_id as buyer", "right.region as region", "left.items as items"])
     return fk_join(
@@ -110,7 +110,7 @@ def test_rows_are_those_that_spark_makes_and_the_state_is_the_same(
 
 
 def planned(table: Table) -> int:
-    """How often the query's results pass through Python outside of operators."""
+    """The number of times that the query's results pass through Python outside of operators."""
     assert table._lowered.encoded is not None
     plan = table._lowered.encoded[0]._jdf.queryExecution().analyzed().toString()
     return int(plan.count("MapInArrow"))

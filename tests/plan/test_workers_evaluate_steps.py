@@ -53,7 +53,7 @@ def sums(orders: Table, customers: Table) -> Table:
 
 
 def counts(orders: Table, customers: Table) -> Table:
-    """Of the source itself; nothing but the group is read."""
+    """Counts of the source itself, of which only the group is read."""
     return orders.group_by("customer_id", name="it").agg(rows=agg.count())
 
 
@@ -87,7 +87,7 @@ def test_rows_are_those_that_spark_makes_and_the_state_is_the_same(
 
 
 def parsed_by_workers(table: Table) -> int:
-    """How many sources of the query workers read."""
+    """The number of the query's sources that workers read."""
     assert table._lowered.encoded is not None
     return int(table._lowered.encoded[0]._jdf.queryExecution().analyzed().toString().count("PackLines"))
 
@@ -108,7 +108,7 @@ def test_a_batch_of_the_history_is_what_it_should_be(spark: SparkSession, tmp_pa
 
 
 def test_deletes_and_foreign_keys_may_be_expressions(spark: SparkSession, tmp_path: Path) -> None:
-    """Which Spark evaluates where the lines are Spark's to read: with an option that only its reader knows."""
+    """Spark evaluates them where it reads the lines itself: with an option that only its reader knows."""
     history, found = History(tmp_path), list[Any]()
     history.write(100)
     for options, off in (({}, ""), ({}, WORKERS_EVALUATE_STEPS), ({"mode": "PERMISSIVE"}, "")):

@@ -24,7 +24,7 @@ print(open(f"/proc/{spark._jvm.java.lang.ProcessHandle.current().pid()}/maps").r
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where classes are kept: nothing is said about them otherwise."""
+    """The file in which classes are kept; no other variable says anything about them."""
     for name in ("SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS"):
         monkeypatch.delenv(name, raising=False)
     found = tmp_path / 'a folder, "quoted"' / "classes.jsa"

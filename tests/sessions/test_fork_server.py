@@ -28,14 +28,14 @@ from tests.support.processes import ends, load
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere libraries do not outlive a fork")
 INTERRUPTED = signal.getsignal(signal.SIGINT) != signal.SIG_IGN
-"""Whether processes are, on Ctrl-C: not those of tests in the background."""
+"""True if Ctrl-C interrupts processes; it does not if the tests run in the background."""
 
 PIPES: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 
 
 @pytest.fixture
 def hangup(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What this process and those that it starts do when their terminal closes."""
+    """Set what this process and those that it starts do when their terminal closes."""
     before = signal.signal(signal.SIGHUP, request.param)
     yield
     signal.signal(signal.SIGHUP, before)

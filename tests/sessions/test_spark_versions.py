@@ -23,7 +23,7 @@ RELEASES = re.findall(r"^pyspark==((\d+\.\d+)\.\d+)$", (ROOT / "compat.lock").re
 
 
 OF_A_CLOCK = "PythonMicroBatchStream"
-"""In what older releases say of the clock of ``emit="periodic …"``, a source in Python, with the trigger of the job."""
+"""A word in what older releases say of the clock of ``emit="periodic …"``, a source in Python, with the job's trigger."""
 
 
 def job(line: str, folder: Path) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""The sinks that are tables, through the tests that users have for theirs; PostgreSQL's is in integration."""
+"""Sinks that are tables, through the tests that users have for their own; PostgreSQL's is in integration."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TestDelta(SinkContract):
 
 
 class OfParquet(SinkContract):
-    """Changes of a table: the promises that a batch is there once, whole or not at all."""
+    """Changes of a table in Parquet: a batch is there once, whole or not at all."""
 
     every = 1 if EVERY else 25
     code = (parquet, parquet_folders, parquet_objects)

@@ -1,4 +1,4 @@
-"""Addresses of databases: those that cannot be read are refused, and nobody sees the passwords in them.
+"""Addresses of databases: those that cannot be read are refused, and the passwords in them are not shown.
 
 ``integration/test_secrets.py`` has what needs a server, a broker or a session.
 """
@@ -31,7 +31,7 @@ WELL_FORMED = [
 
 
 def told(work: Callable[[], object]) -> str:
-    """What an error says, and its traceback with all that it was caused by."""
+    """The text of an error, and its traceback with all causes."""
     with pytest.raises(FkJoinError) as caught:
         work()
     return f"{caught.value} {caught.value!r} " + "".join(traceback.format_exception(caught.value))

@@ -133,7 +133,7 @@ def test_rows_move_between_partitions_and_files_are_compacted_and_deleted(tmp_pa
     DeltaTable(tmp_path).alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 0 seconds"})
 
     def write(number: int, **regions: str | None) -> list[str]:
-        """Apply a batch; the operations on the table since then."""
+        """Apply a batch, and return the operations on the table that it made."""
         before = DeltaTable(tmp_path).version()
         rows = pa.table({"id": list(regions), "region": pa.array(regions.values(), pa.string())})
         delta.apply(BatchId("q", number), rows, keys("gone"))

@@ -60,7 +60,7 @@ def test_an_append_only_table_stops_the_query_at_once_and_goes_on_when_it_no_lon
 
 
 class Storage(http.server.ThreadingHTTPServer):
-    """An object store that has nothing to say but a status."""
+    """An object store that answers with a status alone."""
 
     status = 503
     asked = 0

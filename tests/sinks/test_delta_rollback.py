@@ -25,7 +25,7 @@ NONE = pa.table({"id": pa.array([], pa.int64())})
 
 
 class Log:
-    """What a checkpoint knows: when each batch began, from the number 0; None where Spark has deleted that."""
+    """A checkpoint's log: when each batch began, from the number 0; None where Spark has deleted that."""
 
     def __init__(self, *began_ms: int | None) -> None:
         self.began_ms, self.last = began_ms, len(began_ms) - 1
@@ -65,7 +65,7 @@ class Target:
         return self.sink.way_back(cast(Any, None), "q", log, SetBack(self.set_backs, known))
 
     def back(self, log: Any, *, times: int = 1, known: int | None = None) -> None:
-        """Set it back for a checkpoint that knows of a set-back, or of none."""
+        """Set the table back for a checkpoint that knows of a set-back, or of none."""
         for _ in range(times):
             self.way_back(log, known)()
 
@@ -139,7 +139,7 @@ def test_upkeep_is_no_hindrance_and_what_others_wrote_is_not_undone(target: Targ
 
 def test_a_batch_that_is_no_longer_there_is_named(target: Target) -> None:
     with pytest.raises(FkJoinError, match="no version of its history is that of a batch that the checkpoint has"):
-        target.back(Log(10))  # as of a release before, which did not say whose a commit is
+        target.back(Log(10))  # as of an older release, which did not say whose a commit is
     for number in range(2):
         target.batch(number, 10 + number)
     DeltaTable(target.path).optimize.compact()
@@ -177,7 +177,7 @@ def test_a_run_that_was_set_back_is_not_restored_where_the_checkpoint_no_longer_
 
 
 def test_the_checkpoint_that_was_replaced_has_its_own_rows_though_it_no_longer_has_the_times(target: Target) -> None:
-    """The batch of its last number that is in the table is of the other copy."""
+    """The table's batch of that checkpoint's last number is of the other copy."""
     first = [target.batch(number, 10 + number) for number in range(4)]
     target.back(Log(10, 11))
     second = [target.batch(number, 20 + number) for number in range(2, 4)]

@@ -113,7 +113,7 @@ def test_a_batch_is_one_snapshot_and_leaves_files_without_its_keys(shop: Shop) -
 def test_an_attempt_that_stands_still_adds_nothing_to_what_another_one_commits(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Between its look at the table and its commit another attempt commits the batch, and another writer a row of its key."""
+    """Before it commits, another attempt commits the batch, and another writer a row of the same key."""
     slow, fast, opened = shop.sink(), shop.sink(), Iceberg._opened
     between = [lambda: fast.apply(BatchId("q", 0, 100), *batch(a=1))]
 
@@ -215,7 +215,7 @@ def test_a_table_that_cannot_be_made_is_refused(shop: Shop) -> None:
 
 @pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")])
 def test_a_time_that_iceberg_cannot_have_stops_the_batch(shop: Shop, kind: pa.DataType) -> None:
-    """The package reads the ends of a file's column as Python's times."""
+    """PyIceberg reads the least and the greatest value of a file's column as Python's times."""
     schema, day = pa.schema([("id", pa.string()), ("at", kind)]), 1 if pa.types.is_date(kind) else 86_400_000_000
     number = pa.int32() if day == 1 else pa.int64()
     sink = shop.sink(schema)

@@ -1,4 +1,4 @@
-"""Sinks of users' own in queries: what they are given, beside others, through restarts and restores."""
+"""Users' own sinks in queries: they get their batches beside other sinks, through restarts and restores."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOW = {"availableNow": True}
 
 
 class Kept(TableSink):
-    """Keeps what it is given."""
+    """A sink that keeps what it is given."""
 
     place = "kept"
 
@@ -45,7 +45,7 @@ class Kept(TableSink):
 
 @pytest.fixture
 def berlin(spark: SparkSession) -> Iterator[None]:
-    """A time zone other than that of Arrow's schemas."""
+    """Set a time zone other than that of Arrow's schemas."""
     zone = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
     yield

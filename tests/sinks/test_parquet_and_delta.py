@@ -37,7 +37,7 @@ IN_DELTA = Rows(days=DAYS, takes=without_intervals)
 
 
 def overlooked(kind: pa.DataType) -> bool:
-    """A time without zone in a map: the package does not make such a table."""
+    """Tell whether a map has a time without zone, since the package makes no such table."""
     return "map<" in str(kind) and "timestamp[us]" in str(kind)
 
 
@@ -199,7 +199,7 @@ def test_both_types_are_named(tmp_path: Path) -> None:
 
 
 def required(path: Path) -> pa.Schema:
-    """Makes a table whose ``x`` takes no nulls; the schema of rows for it."""
+    """Make a table whose ``x`` takes no nulls, and return the schema of rows for it."""
     DeltaTable.create(path, pa.schema([("id", pa.int64()), pa.field("x", pa.int64(), nullable=False)]))
     return pa.schema([("id", pa.int64()), ("x", pa.int64())])
 

@@ -52,7 +52,7 @@ def attempt(place: BatchPlace, batch: Any, number: int = 3, began_ms: int = 100)
 
 
 def there(place: BatchPlace) -> int:
-    """How many rows are there; none is there twice."""
+    """The number of rows that are there; none is there twice."""
     found = [row["id"] for row in place.rows()]
     assert len(found) == len(set(found))
     return len(found)
@@ -110,7 +110,7 @@ def test_of_two_that_publish_at_the_same_time_one_counts(
 def test_an_attempt_that_was_taken_for_dead_publishes_nothing(
     spark: SparkSession, place: BatchPlace, thousand: DataFrame
 ) -> None:
-    """Its draft goes while it stands still: its files are not there, some of them, or all."""
+    """Its draft is deleted while it stands still, with none of its files written, some of them, or all."""
 
     def clear() -> None:
         place.batches(spark).clear_drafts(QUERY)

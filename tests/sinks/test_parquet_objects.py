@@ -34,7 +34,7 @@ def attempt(place: StorePlace, batch: Any, number: int = 3) -> None:
 
 
 class Back(logging.Handler):
-    """Ends an outage once the log ``fkjoin`` says that something is tried again."""
+    """A handler that ends an outage once the log ``fkjoin`` says that something is tried again."""
 
     def __init__(self, store: ObjectStore) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Back(logging.Handler):
 def test_a_batch_waits_for_a_store_that_is_away(
     spark: SparkSession, object_store: ObjectStore, moment: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Before a task writes, and before the driver publishes what it has written."""
+    """The outage begins before a task writes, or before the driver publishes what the tasks have written."""
     place = StorePlace(object_store, f"away {moment}")
     counts = counted().get((REPEATED, f"parquet {place.address}"), 0)
     outages = [Back(object_store)]

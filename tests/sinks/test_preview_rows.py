@@ -1,4 +1,4 @@
-"""Which rows a preview shows, whatever a table's changes are and however they are cut into batches; and how little it reads."""
+"""Rows of a preview, whatever a table's changes are and however they are cut into batches; and how little it reads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHANGES = pa.schema([("id", pa.string()), ("at", pa.int64()), ("n", pa.int64()),
 
 
 def batch_of(changes: dict[tuple[str, int], int | None]) -> Any:
-    """As a query gives it: one change of a row."""
+    """A batch as a query gives it: at most one change of each row."""
     rows = [
         {"id": key[0], "at": key[1], "n": n, "_operation": "delete" if n is None else "update"} for key, n in changes.items()
     ]

@@ -1,4 +1,4 @@
-"""A checkpoint that a backup replaced, and that is put back: sinks that were set back meanwhile lack rows of its batches."""
+"""A replaced checkpoint that is put back: sinks that were set back for the backup lack rows of its batches."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run(spark: SparkSession, folder: Path, *kinds: str, **more: Any) -> None:
 
 
 def replaced(spark: SparkSession, folder: Path, history: History, *kinds: str) -> Backup:
-    """Replace a checkpoint by a backup of its first batch, and set the sinks back, without a batch since; the replaced one."""
+    """Replace a checkpoint by a backup of its first batch, set the sinks back without a batch since, and return the old one."""
     history.write(60)
     run(spark, folder, *kinds)
     backup = Backup(folder / "ck")
@@ -117,7 +117,7 @@ def test_the_same_backup_may_be_restored_again(spark: SparkSession, tmp_path: Pa
 
 
 def test_sinks_and_checkpoints_of_an_older_release_go_on(spark: SparkSession, tmp_path: Path) -> None:
-    """They have no set-back's identity, or one of the two has none, since the older release has written it."""
+    """Both lack the identity of a set-back, or the one of them that the older release has written."""
     history = History(tmp_path)
     replaced(spark, tmp_path, history, "parquet")
     about = tmp_path / "parquet" / "_fkjoin.json"

@@ -1,4 +1,4 @@
-"""A checkpoint that is set back to a backup: each sink that remembers batches is set back with it, or the start is refused."""
+"""A checkpoint set back to a backup: each sink that remembers batches is set back with it, or the start is refused."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def settings(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def run(spark: SparkSession, folder: Path, *kinds: str, **more: Any) -> None:
-    """Work off what is there, into ``folder/parquet``, ``folder/delta`` or both."""
+    """Run the join on all input into ``folder/parquet``, ``folder/delta`` or both."""
     table, about = joined(spark, folder), {"checkpoint": folder / "ck", "trigger": NOW, **more}
     made = {"parquet": Parquet, "delta": Delta}
     if len(kinds) > 1:
@@ -53,7 +53,7 @@ def run(spark: SparkSession, folder: Path, *kinds: str, **more: Any) -> None:
 def test_after_a_restore_a_sink_is_refused_or_set_back_and_then_is_the_batch_join(
     spark: SparkSession, tmp_path: Path, kinds: list[str]
 ) -> None:
-    """Of each alone, in a sample, too: integration/test_sink_faults.py."""
+    """A sample tries both sinks together; for each alone see integration/test_sink_faults.py."""
     history = History(tmp_path)
     for _ in range(2):
         history.write(60)
@@ -110,9 +110,9 @@ def test_a_sink_that_is_ended_amid_being_set_back_is_set_back_by_the_next_start(
 
 
 def test_the_checkpoint_that_a_backup_replaced_cannot_be_put_back_under_parquet(spark: SparkSession, tmp_path: Path) -> None:
-    """The same numbers, other batches: Delta has both, files have been moved aside.  The way on is tried.
+    """Two batches have one number: Delta has both, and files of one have been moved aside.  The way on is tried.
 
-    The folder is as an older release leaves it, which did not note set-backs.
+    The folder is as an older release leaves it, since that did not note set-backs.
     """
     history = History(tmp_path)
     history.write(60)
@@ -154,7 +154,7 @@ def test_what_is_wrong_with_the_argument_is_said(spark: SparkSession, tmp_path: 
 
 
 def test_a_row_that_came_and_went_since_the_backup_is_not_sent_again(spark: SparkSession, tmp_path: Path) -> None:
-    """What is sent to a topic stays there: this is why a topic may have rows that the table does not have, after a restore."""
+    """Rows that were sent stay sent, so after a restore a topic may have rows that the table does not have."""
     table = joined(spark, tmp_path)
     write_lines(tmp_path / "customers", "0", [{"customer_id": "c", "region": "north", "lsn": 1, "op": "u"}])
     sent = Memory()

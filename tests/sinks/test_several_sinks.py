@@ -73,7 +73,7 @@ def test_a_batch_that_fails_in_one_sink_counts_once_in_each(spark: SparkSession,
 
 
 def test_another_job_does_not_go_on_where_a_sink_has_the_first_batch(spark: SparkSession, tmp_path: Path) -> None:
-    """That sink would leave the batch out, and keep rows that the other sink never gets."""
+    """The sink that has it would leave the batch out, and keep rows that the other sink never gets."""
     small(spark, tmp_path)
     history, broken = History(tmp_path), Memory()
     history.write(30)
@@ -158,7 +158,7 @@ def test_a_source_goes_to_several_places(spark: SparkSession, tmp_path: Path) ->
 
 
 def begun(checkpoint: Path, *places: str) -> None:
-    """As a query leaves its checkpoint; with places, one with several sinks."""
+    """Make a checkpoint as a query leaves it; with ``places``, a query with several sinks."""
     checkpoint.mkdir(parents=True)
     (checkpoint / "metadata").write_text('{"id": "1"}')
     if places:

@@ -1,4 +1,4 @@
-"""What sinks write is read back as it was, or refused before anything runs."""
+"""Values in sinks: they are read back as they were, or refused before anything runs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def by_workers(table: pa.Table) -> pa.Array:
 
 
 def _beyond(kind: pa.DataType) -> bool:
-    """Whether a Spark cannot take all values of the type through its expressions (docs/versions.md)."""
+    """Tell whether this Spark cannot take all values of the type through its expressions (docs/versions.md)."""
     return (SPARK_4_0 and pa.types.is_duration(kind)) or (SPARK_4_1 and pa.types.is_time(kind))
 
 

@@ -107,7 +107,7 @@ def same(left: Any, right: Any) -> bool:
 
 
 def test_an_expression_returns_what_spark_returns(spark: SparkSession) -> None:
-    """On combinations of values, nulls and not-a-numbers, none of which make Spark raise."""
+    """Rows combine values, nulls and not-a-numbers, none of which make Spark raise."""
     rows = [dict(zip(VALUES, row, strict=True)) for row in itertools.product(*VALUES.values())][::37]
     frame = spark.createDataFrame([tuple(row.values()) for row in rows], COLUMNS).coalesce(1)
     columns = [F.expr(text).alias(f"c{place}") for place, text in enumerate(EXPRESSIONS)]

@@ -44,7 +44,7 @@ def messages(draw: Any, of: str) -> bytes | None:
 
 
 def shown(found: Any, place: int) -> Any:
-    """Times as numbers: some are in years that Python does not know."""
+    """A row with its times as numbers, since some are in years that Python does not know."""
     columns = {name: at(found.rows, (name,)) for name in found.rows.type.names}
     row = [str((column.cast(pa.int64()) if name == "at" else column)[place]) for name, column in columns.items()]
     return row, bool(found.rows.is_valid()[place].as_py()), bool(found.deleted[place]), found.problem[place].as_py()

@@ -20,7 +20,7 @@ PATIENCE_S = 30
 
 
 class Asked:
-    """States that take the order of their questions down, and answer no write before they may."""
+    """States that record the order of their calls, and answer no write before they may."""
 
     def __init__(self, fails: str = "") -> None:
         self.order: list[str] = []
@@ -63,7 +63,7 @@ def test_who_writes_goes_on_and_who_leaves_has_written() -> None:
         log.put_segment(1, b"one")
         log.remove_segment(0)
         log.set_meta(b"meta")
-        assert log.meta() == b"meta"  # nobody need be asked
+        assert log.meta() == b"meta"  # no state need be asked
         assert asked.order == ["get"]
         asked.may.set()
     assert asked.order == ["get", "updateValue", "updateValue", "removeKey", "update"]

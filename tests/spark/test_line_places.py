@@ -1,4 +1,4 @@
-"""Files of lines: found once a line stops a query, and only then."""
+"""Places of lines in files: they are found once a line stops a query, and only then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers hold of large batches, and what they give back."""
+"""Memory that workers hold for large batches, and memory that they give back."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def of_a_task(given: pa.Table) -> list[pd.DataFrame]:
 
 @pytest.fixture
 def pool() -> Iterator[pa.MemoryPool]:
-    """What Arrow allocates in a test."""
+    """The pool that counts what Arrow allocates in a test."""
     before, counting = pa.default_memory_pool(), pa.proxy_memory_pool(pa.system_memory_pool())
     pa.set_memory_pool(counting)
     yield counting
@@ -68,7 +68,7 @@ def pool() -> Iterator[pa.MemoryPool]:
 def test_a_stage_never_holds_more_than_a_batch_twice(
     tmp_path: Path, pool: pa.MemoryPool, spec: StageSpec, given: Callable[[], pa.Table]
 ) -> None:
-    """As it came and in one piece, and after that in one piece and what is made of it."""
+    """A stage holds a batch as it came and in one piece, and later in one piece with what is made of it."""
     made = given()
     size = made.nbytes
     frames = of_a_task(made)
@@ -83,7 +83,7 @@ def test_a_stage_never_holds_more_than_a_batch_twice(
 
 @pytest.fixture
 def released(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """How often free memory was given back."""
+    """Calls that give free memory back."""
     calls: list[str] = []
     monkeypatch.setattr(pa, "default_memory_pool", lambda: SimpleNamespace(release_unused=lambda: calls.append("released")))
     return calls

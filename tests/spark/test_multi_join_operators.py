@@ -1,4 +1,4 @@
-"""A multi-way join through its operators and stores: attempts that fail, parts, hot keys; and what its rows are made of."""
+"""A multi-way join through its operators and stores: failed attempts, parts, hot keys, and the making of its rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.oracle import rows
 
 
 class LocalMultiJoin(Engine):
-    """The operators that a query has, their stores and their files, over Spark's part played by dictionaries."""
+    """The operators of a query with their stores and files; dictionaries play Spark's part."""
 
     def __init__(self, folder: Path, of: MultiJoin, buckets: int = 2) -> None:
         key = StructType([StructField("id", StringType())])
@@ -47,7 +47,7 @@ class LocalMultiJoin(Engine):
         )
 
     def batch(self, changes: list[Change], *, fail_after: StageName | None = None) -> pa.Table:
-        """With ``fail_after``, an attempt that is not committed comes first; it would have sent the same."""
+        """Work on a batch; with ``fail_after``, after an attempt that is not committed and would have sent the same."""
         sides = {"scatter": self.packed(messages(changes, LEFT)), "subscription": self.packed(right_messages(changes))}
         failed = self.attempted(sides, stop_after=fail_after)  # type: ignore[arg-type]
         made = self.attempted(sides)  # type: ignore[arg-type]

@@ -48,7 +48,7 @@ def test_each_stage_says_which_skips_are_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("validate", [False, True])
 def test_the_next_operator_wakes_up_and_all_its_buckets_if_they_are_to_be_checked(tmp_path: Path, validate: bool) -> None:
-    """A rekey that reads answers has no packed rows to wake it, and each of its buckets has to say what it knows of."""
+    """A rekey that reads answers gets no packed rows to wake it, yet each of its buckets has to say what it knows."""
     spec = SubscriptionSpec(StateSpec("join", 4, 1000, str(tmp_path), "{}", validate), in_order=True)
     processor = StageProcessor(spec)
     processor.init(Handle())  # type: ignore[arg-type]

@@ -171,7 +171,7 @@ def reader(registry: SmallRegistry, kind: pa.StructType, **more: Any) -> ReadReg
 
 @given(st.data(), st.lists(records(), min_size=1, max_size=2))
 def test_columns_are_what_fastavro_reads_record_by_record(registry: SmallRegistry, data: Any, made: list[Any]) -> None:
-    """Of one or two schemas in a batch, with nulls among them, the columns of the first."""
+    """A batch has records of one or two schemas, and nulls; the columns are those of the first schema."""
     kind = made[0][1]
     records, wanted = [], []
     for schema, own, values in made[: 1 if len(made) == 1 or made[1][1] != kind else 2]:
@@ -242,7 +242,7 @@ KINDS: list[tuple[Any, Any, pa.DataType, Any]] = [
 def test_a_text_is_json_and_an_instant_an_instant_or_there_is_a_problem(
     registry: SmallRegistry, avro: Any, value: Any, kind: pa.DataType, wanted: Any
 ) -> None:
-    """A problem is told by its words, and is that of its record alone."""
+    """A problem is known by its words, and is that of its record alone."""
     schema = {"type": "record", "name": "row", "fields": [{"name": "it", "type": ["null", avro]}]}
     number = registry.add(schema)
     some = [framed(number, schema, {"it": one}) for one in (None, value, None)]
@@ -258,7 +258,7 @@ def test_a_text_is_json_and_an_instant_an_instant_or_there_is_a_problem(
 
 
 def test_a_type_that_is_wanted_in_two_ways_and_one_that_has_itself(registry: SmallRegistry) -> None:
-    """By its name: with its columns, as a text, and not at all; a recursive one is read as fastavro reads it."""
+    """One type is wanted with columns, as a text, and not at all; a recursive type is read as fastavro reads it."""
     inner = {"type": "record", "name": "a.I", "fields": [{"name": "at", "type": MICROS}]}
     fields = [("unwanted", inner), ("row", "a.I"), ("text", "a.I"), ("list", {"type": "array", "items": "a.I"})]
     schema = {"type": "record", "name": "a.R", "fields": [{"name": name, "type": of} for name, of in fields]}

@@ -1,4 +1,4 @@
-"""A registry that does not answer, refuses, asks who one is, and has schemas that refer to others."""
+"""A registry that does not answer, refuses, asks for credentials, and has schemas that refer to others."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def read(url: str, *records: bytes, kind: Any = "avro", **more: Any) -> list[Any
 
 
 def first(count: int, refusal: Refusal) -> Callable[[dict[str, str]], Refusal | None]:
-    """Refuse the first requests."""
+    """Refuse the first ``count`` requests."""
     left = [refusal] * count
     return lambda _: left.pop() if left else None
 
@@ -81,7 +81,7 @@ ANSWERS: list[tuple[Refusal, str]] = [
 def test_an_outage_and_a_refusal_stop_the_batch_and_make_no_dead_letters(
     registry: SmallRegistry, answer: Refusal, words: str
 ) -> None:
-    """The address is told without its password; a refusal at once."""
+    """The error has the address without its password, and a refusal is told at once."""
     registry.refuses = lambda _: answer
     for kind in ("avro", "json"):
         with pytest.raises(FkJoinError, match=f"^schema registry {registry.url}[:/ ].*{words}") as caught:
@@ -144,7 +144,7 @@ def test_a_registry_that_asks_for_a_certificate_gets_one(tmp_path: Path) -> None
 
 
 def test_schemas_refer_to_others_which_refer_to_others(registry: SmallRegistry) -> None:
-    """Also where the whole is a union of them; one that is not there is the record's problem."""
+    """The whole may be a union of them; a schema that is not there is the record's problem."""
     money = {"type": "record", "name": "shop.Money", "fields": [{"name": "cents", "type": "long"}]}
     line = {"type": "record", "name": "shop.Line", "fields": [{"name": "price", "type": "shop.Money"}]}
     order = {"type": "record", "name": "shop.Order", "fields": [{"name": "line", "type": "shop.Line"}, *ORDER["fields"]]}

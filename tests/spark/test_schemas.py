@@ -12,7 +12,7 @@ from fkjoin.spark.schemas import arrow_schema, spark_schema
 
 
 def test_times_keep_their_kind() -> None:
-    """Those of a zone are in UTC, those of none have none, also within others."""
+    """Times with a zone are in UTC, and times without a zone have none, also inside other types."""
     inside = StructType().add("at", TimestampType()).add("local", TimestampNTZType())
     kinds = StructType([*inside]).add("inside", inside).add("many", ArrayType(TimestampNTZType()))
     arrow = arrow_schema("it", kinds)

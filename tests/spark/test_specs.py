@@ -1,4 +1,4 @@
-"""The kinds of stages: each has a spec of its own, which is small, and says what it takes."""
+"""Specs of the kinds of stages: each kind has its own, which is small, and says what it takes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ WHOLE = (
     (PaceSpec(STATE), 359),
     (EnrichSpec(STATE, how="left", in_order=True), 363),
 )
-"""Of each kind, a spec with all that it can have, and the bytes of a spec for all kinds that says the same."""
+"""A spec of each kind with all that it can have, and the bytes of a spec for all kinds that says the same."""
 
 
 def test_every_kind_of_stage_has_a_spec() -> None:
@@ -73,7 +73,7 @@ def test_every_kind_of_stage_has_a_spec() -> None:
 
 @pytest.mark.parametrize(("spec", "bytes_of_all_kinds"), WHOLE)
 def test_a_spec_travels_small(spec: StageSpec, bytes_of_all_kinds: int) -> None:
-    """It goes to each task of each batch."""
+    """The spec goes to each task of each batch."""
     pickled = cloudpickle.dumps(spec)  # type: ignore[no-untyped-call]
     assert pickle.loads(pickled) == spec
     assert len(pickled) < 1.1 * bytes_of_all_kinds

@@ -44,7 +44,7 @@ def copied(rights: pa.Table, spread: int) -> dict[int, pa.Table]:
 def test_wherever_left_rows_are_spread_the_result_is_the_batch_join(
     changes: list[Change], how: str, spread: int, size: int, rng: random.Random
 ) -> None:
-    """Of any order, with changes that come twice, in any cuts."""
+    """Changes have any order and any cut into batches, and some come twice."""
     come = changes + rng.sample(changes, len(changes) // 2)
     rng.shuffle(come)
     stores, last, count, joined = defaultdict(MemoryStore), [MemoryStore(), MemoryStore()], Counters(), Joined()

@@ -140,7 +140,7 @@ def test_records_become_changes_with_their_place_as_version() -> None:
 
 
 def test_rows_say_where_their_records_were_read_if_they_are_to() -> None:
-    """A row that is none stays none."""
+    """Null rows stay null."""
     events = records((b"a", b'{"op": "c", "after": {"n": 4}}'), (b"b", None), (b"c", b'{"op": "d"}'), (b"d", b"?"))
     plain = TopicRecords("orders", ReadBytes("key", text=True), ReadEvents(EventRows(ROW), "this"), bytes(8), fail=False)
     placed = replace(plain, positions=True)
@@ -165,7 +165,7 @@ def test_which_formats_can_be_read(spark: SparkSession) -> None:
 
 @pytest.mark.spark
 def test_columns_that_may_not_be_null_can_be(spark: SparkSession) -> None:
-    """As with Spark's own ``from_json``: what a record lacks is null, whatever the schema promises."""
+    """Fields that a record lacks are null, whatever the schema promises, as with Spark's own ``from_json``."""
     told = Json("a int not null, b array<string> not null").decode(F.col("value"))
     frame = spark.createDataFrame([(b'{"a": 1}',), (b'{"b": [null]}',)], "value binary").select(told.row, told.problem)
     assert all(field.nullable for field in frame.schema[0].dataType)
@@ -184,7 +184,7 @@ def some_json(rng: random.Random, depth: int = 0) -> Any:
 
 
 def some_event(rng: random.Random) -> Any:
-    """What mostly fits."""
+    """An event or a row that mostly fits."""
     row = {"fk": rng.choice(["a", None]), "n": rng.choice([1, None, "no"]), "inner": rng.choice([None, {"t": "u"}, {"t": 1}])}
     event = {"op": rng.choice(["c", "u", "r", "d", "x", None]), "after": rng.choice([row, None])}
     return rng.choice([row, event, {"payload": event}, {"payload": row}])

@@ -1,4 +1,4 @@
-"""A topic's records made by the workers: what Spark's expressions make."""
+"""A topic's records made by the workers: they are those that Spark's expressions make."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def some_row(rng: random.Random) -> dict[str, Any]:
 
 
 def read(text: str | bytes | bytearray) -> Any:
-    """JSON, numbers by their worth."""
+    """Read JSON with numbers as decimals, so that equal numbers are equal."""
     return json.loads(text, parse_int=Decimal, parse_float=Decimal)
 
 
@@ -94,7 +94,7 @@ def test_json_is_what_spark_writes(spark: SparkSession) -> None:
 
 
 def _floats_as_floats(value: Any) -> Any:
-    """Numbers that are floating in the schema: Java may write more digits than are needed to tell them."""
+    """Make floats of numbers that are so in the schema, since Java may write more digits than are needed to tell them."""
     if isinstance(value, dict):
         return {
             name: float(item) if name in ("real", "d") and isinstance(item, Decimal) else _floats_as_floats(item)
@@ -183,7 +183,7 @@ ORDER, CUSTOMER = "n bigint, customer string, whole string", "name string, tags 
 
 
 def by_hand(spark: SparkSession, folder: Path, key: str) -> Lowered:
-    """A left join whose results are those of ``results``, and no stream."""
+    """A left join that has ``results`` for its results, without a stream."""
     made = []
     for name, own, row in ("orders", key, ORDER), ("customers", "cid string", CUSTOMER):
         (folder / name).mkdir()

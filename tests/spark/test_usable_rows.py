@@ -1,4 +1,4 @@
-"""What workers make of rows by expressions, where some of the rows cannot be used; no Spark."""
+"""Rows that workers make by expressions, where some of the rows cannot be used; no Spark."""
 
 from __future__ import annotations
 
@@ -159,12 +159,12 @@ def test_a_join_that_is_to_fail_names_operator_and_key() -> None:
 
 
 def never_null(child: Part) -> Part:
-    """One more than the child, which throws on null."""
+    """One more than the child, or an overflow on null."""
     return more(Part("Coalesce", pa.int64(), (child, Part("Literal", pa.int64(), given=MOST))))
 
 
 def test_a_row_that_is_gone_is_no_row_on_which_an_expression_throws() -> None:
-    """All its columns are null: deleted rows, and those that a filter leaves out."""
+    """All columns are null in deleted rows, and in those that a filter leaves out."""
     columns = Columns((("m", never_null(named("m"))),), "map_values of it")
     packing = Stepped(Reading(), (STEPS[0], columns)).packing(  # type: ignore[arg-type]
         lambda batches: batches, Columns((("k0", never_null(named("m"))),), "extractor of it"), failing="it"

@@ -46,11 +46,11 @@ FOLD = Fold(
     ),
 )
 Window = tuple[int, str]
-"""Its end and its region."""
+"""The end and the region of a window."""
 
 
 class Change(NamedTuple):
-    """A change of a row; ``n`` None: it is gone."""
+    """A change of a row; with ``n`` None the row is gone."""
 
     key: str
     version: int
@@ -149,7 +149,7 @@ def ends_of(time: int, size: int, slide: int) -> set[int]:
 
 
 class Model:
-    """The same, from nothing, batch by batch: which windows there are, which are closed, and what is in them."""
+    """A plain recomputation, batch by batch: which windows there are, which are closed, and what is in them."""
 
     def __init__(self, of: Windows) -> None:
         self.of, self.time, self.late = of, -math.inf, 0
@@ -264,7 +264,7 @@ def test_a_window_has_one_result_of_all_that_came_before_it_closed(
 )
 @settings(max_examples=50)
 def test_what_is_not_late_has_one_result_in_any_order(changes: list[Change], order: Any) -> None:
-    """A grace time as long as the disorder: each order and each cut gives the sums of the rows at the end."""
+    """The grace time is as long as the disorder, so each order and each cut gives the sums of the final rows."""
     changes = [one._replace(source=0) for one in changes]
     shuffled = changes * 2
     order.shuffle(shuffled)

@@ -77,7 +77,7 @@ def joined(join: MemoryJoin, part: list[tuple[int, Any]]) -> tuple[pa.Table, pa.
 )
 @settings(max_examples=examples(80))
 def test_answers_make_the_same_aggregates_as_results(events: list[Any], cut: int, how: Any, by_region: bool) -> None:
-    """Grouped by a field of the right row, or by the left key alone, which is there without a right row, too."""
+    """Groups are by a field of the right row, or by the left key alone, which is there without a right row, too."""
     first: Any = ("right", ("region",)) if by_region else ("key", ("id",))
     take = Contribute(
         Fields(KEY, LEFT, RIGHT, how), (first, ("key", ("id",))), (("left", ("n",)), ("left", ("deep", "m"))), *(GROUP, VALUE)
@@ -113,7 +113,7 @@ ROW = pa.schema([("region", pa.string()), ("m", pa.int64()), ("id", pa.string())
 
 
 def field(name: str, kind: pa.DataType, *path: str) -> Part:
-    """A column, or what is in it."""
+    """A column, or a field inside it."""
     found = Part("AttributeReference", kind, given=name)
     for part in path:
         found = Part("GetStructField", found.of.field(part).type, (found,), part)
@@ -137,7 +137,7 @@ POSITIVE = Where(
 @given(events=st.lists(EVENT, max_size=25), cut=st.integers(1, 6), how=st.sampled_from(["inner", "left"]), some=st.booleans())
 @settings(max_examples=examples(80))
 def test_rows_made_of_answers_are_those_made_of_results(events: list[Any], cut: int, how: Any, some: bool) -> None:
-    """Where ``some`` are left out, too; and a change that leaves a row as it was is none."""
+    """With ``some``, a filter leaves rows out; a change that leaves a row as it was is not sent."""
     steps = (POSITIVE, PICKED) if some else (PICKED,)
     make = Joined(AnswerRows(Fields(KEY, LEFT, RIGHT, how), RowMaker(None, steps)), ROW)
     join, own = MemoryJoin(how), MemoryStore()

@@ -16,7 +16,7 @@ from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, entries
 from fkjoin.stages.retention import GONE
 
 HAD, HAS, UNCHANGED = (np.array(column) for column in zip(*itertools.product([False, True], repeat=3), strict=True))
-"""All there can be: whether there was a result, whether there is one, and whether it is the same."""
+"""All cases: whether there was a result, whether there is one, and whether it is the same."""
 
 OPERATIONS = {(False, True): Operation.INSERT, (True, True): Operation.UPDATE, (True, False): Operation.DELETE}
 

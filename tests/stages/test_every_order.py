@@ -1,6 +1,6 @@
-"""All small histories, in every order in which what comes of them can be delivered: they end as the final tables say.
+"""All small histories, in every order in which their messages can be delivered: they end as the final tables say.
 
-``make proof`` goes further.  What is walked, and why that is all, is said in ``tests/support/exploring.py``.
+``make proof`` goes further.  ``tests/support/exploring.py`` says what is walked, and why that is all.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def test_a_pair_that_takes_late_rows_is_found(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("how", sampled(HOWS, HOWS[1:]))
 @pytest.mark.parametrize(("lefts", "rights", "at_once"), sampled([(3, 2, 1), (3, 1, 2)], [(2, 2, 2)]))
 def test_in_one_query_a_join_is_the_batch_join_after_every_batch(lefts: int, rights: int, at_once: int, how: str) -> None:
-    """Whatever order the sources have, however it is cut into batches, and whatever comes again."""
+    """Sources have any order, batches are cut anywhere, and any records come again."""
     assert join(how, at_once=at_once, in_order=True).lockstep(join_cases(lefts, rights, how)) > ENDS
 
 
@@ -89,7 +89,7 @@ def test_in_one_query_an_aggregate_is_a_recomputation_after_every_batch(first: i
 
 
 def taking_all(name: str, monkeypatch: pytest.MonkeyPatch, **only: bool) -> None:
-    """Have a stage take what is stale as new, of messages that it looks at with these arguments."""
+    """Make a stage take stale messages as new, where it compares them with the arguments ``only``."""
     module: Any = import_module(f"fkjoin.stages.{name}")
     newest_only = module.newest_only
 
@@ -194,7 +194,7 @@ def test_what_a_broken_rule_does_in_one_query_is_found_and_told(monkeypatch: pyt
 def test_one_stage_after_the_other_comes_to_the_ends_of_all_interleavings(
     made: Any, cases: Any, break_it: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The wrong ones of a broken rule, too."""
+    """Both ways come to the same wrong ends of a broken rule, too."""
     break_it(monkeypatch)
     monkeypatch.setattr(History, "wrong", lambda *_: "")
     system: System = made()

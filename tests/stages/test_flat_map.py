@@ -34,14 +34,14 @@ OUTPUTS = st.dictionaries(st.sampled_from(["a", "b", "c", ""]), st.sampled_from(
 
 @st.composite
 def histories(draw: Any) -> list[Change]:
-    """Changes of a few rows; one of a version is always the same."""
+    """Changes of a few rows; all changes of one version of a row are the same."""
     made = draw(st.dictionaries(st.tuples(st.sampled_from("pqr"), st.integers(0, 6)), st.none() | OUTPUTS, max_size=14))
     known = [Change(key, version, outputs) for (key, version), outputs in made.items()]
     return draw(st.lists(st.sampled_from(known), max_size=30)) if known else []
 
 
 class FlatMap:
-    """Both stages over memory, and the table as a reader of its changes has it."""
+    """Both stages over memory, and the table that a reader of its changes has."""
 
     def __init__(self, *, every: bool = False) -> None:
         self.stores, self.count, self.every = (MemoryStore(), MemoryStore()), Counters(), every
@@ -123,7 +123,7 @@ def test_of_a_batchs_changes_of_a_row_the_newest_counts() -> None:
 
 @pytest.mark.parametrize("first", ["p", "q"])
 def test_of_a_key_that_two_rows_make_the_first_rows_is_shown_and_then_the_others(first: str) -> None:
-    """Whichever came first."""
+    """The order in which the two rows come does not matter."""
     mapping = FlatMap()
     rows = {"p": Change("p", 1, {"k": b"of p"}), "q": Change("q", 9, {"k": b"of q"})}
     mapping.batch([rows.pop(first)])
@@ -219,7 +219,7 @@ def test_a_repeated_attempt_sends_what_the_failed_one_would_have_sent(
 
 
 def row_batches(rows: Sequence[tuple[str, Sequence[tuple[str | None, str | None]]]], cut: int) -> Iterator[pa.RecordBatch]:
-    """Rows as Spark gives them to Python: an output a line, cut anywhere; a row without outputs has a line, too."""
+    """Rows as Spark gives them to Python: one line for each output or for a row without any, cut anywhere."""
     lines = [line for key, made in rows for line in ([(key, at, one) for at, one in enumerate(made)] or [(key, None, None)])]
     keys, places, made = ([line[at] for line in lines] for at in range(3))
     columns: dict[str, pa.Array] = {
@@ -243,7 +243,7 @@ KEY, TEXT = pa.schema([("id", pa.string())]), pa.schema([("k", pa.string())])
 
 @pytest.mark.parametrize("cut", [1, 2, 3, 4, 100])
 def test_outputs_are_put_together_wherever_spark_cuts_them(cut: int) -> None:
-    """With a key twice, with one that throws, with a null in it, or with no outputs at all."""
+    """Outputs of a row have a key twice, a null key or an error, or there are none."""
     given_rows = [
         ("1", [("a", None), ("b", None), ("c", None)]),
         ("2", []),

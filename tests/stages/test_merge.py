@@ -35,7 +35,7 @@ EVENT = st.tuples(st.integers(0, 2), st.sampled_from("abc"), st.integers(0, 12))
 
 
 class Merging:
-    """The stage over memory, and the table as a reader of its changes has it."""
+    """The stage over memory, and the table that a reader of its changes has."""
 
     def __init__(self, **how: Any) -> None:
         self.memory, self.count, self.how = MemoryStore(), Counters(), {"retention_ms": 1000, "now_ms": 0, **how}
@@ -89,7 +89,7 @@ def as_read(text: str) -> bytes:
 )
 @settings(max_examples=examples(150))
 def test_a_reader_of_the_positions_of_a_merge_ends_with_its_rows(events: list[Event], cut: int, read: int, rng: Any) -> None:
-    """However its batches are cut, also if records are published again; and what is shown is told."""
+    """Batches are cut anywhere, and records are published again; positions tell which table's row is shown."""
     events = [(number, *rest, None if row is None else b"%d %s" % (number, row)) for number, *rest, row in events]
     texts = OriginsOf((1, 1, 1), RootsOf.topics(3, [f"topic-{number}" for number in range(3)]).known)
     store, published = GuardedStore(MemoryStore(), "merge"), []
@@ -157,7 +157,7 @@ def regional(spark: SparkSession, folder: Path, name: str, row: str = "customer 
 
 @pytest.mark.spark
 def test_two_files_of_orders_are_one_table(spark: SparkSession, tmp_path: Path) -> None:
-    """Merged, joined, kept, and gone on with; the columns of the second are in another order."""
+    """The query merges, joins, keeps and goes on; the second file's columns are in another order."""
     small(spark, tmp_path)
     eu, us = regional(spark, tmp_path, "eu"), regional(spark, tmp_path, "us", "items bigint, customer string")
     (tmp_path / "customers").mkdir()

@@ -1,4 +1,4 @@
-"""A left table with several right tables at once: what joins in a row would come to, whatever comes first, twice or delayed."""
+"""A left table with several right tables at once: it equals joins in a row, whatever comes first, twice or delayed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Running:
         self.joined = Joined(self.of)
 
     def batch(self, changes: list[Change], *, untimed: bool = False, **times: int) -> pa.Table:
-        """``untimed``: left rows have no timestamps."""
+        """Work on a batch; with ``untimed``, left rows have no timestamps."""
         lefts = messages(changes, LEFT)
         if untimed:
             lefts = lefts.set_column(
@@ -122,7 +122,10 @@ def test_a_mark_outlives_its_row_for_the_retention_time() -> None:
 
 
 def test_timestamps_are_of_what_changed() -> None:
-    """Those of joins in a row: of all rows if the left one changed, else of the first right row that did, and later tables'."""
+    """Timestamps are those of joins in a row.
+
+    All rows count if the left one changed, else the first right row that did and those of later tables.
+    """
     running = Running("left", "left")
     assert running.batch([Change(LEFT, "k", 5, "x", ("a", "a")), Change(0, "a", 9, "r")]).column("ts").to_pylist() == [9]
     assert running.batch([Change(1, "a", 7, "s")]).column("ts").to_pylist() == [7]
@@ -178,7 +181,7 @@ HOWS = [("inner", "inner"), ("left", "inner"), ("left", "left")]
 @pytest.mark.faults
 @pytest.mark.parametrize("how", sampled(HOWS, HOWS[1:2]))
 def test_histories_of_random_delivery_end_as_the_batch_join(how: tuple[str, str]) -> None:
-    """Whatever lies between the stages: messages overtake each other, and come again; and no row is ever a mixture."""
+    """Messages between the stages overtake each other and come again, and no row is ever a mixture of two versions."""
     rng, noise = random.Random(f"{how} star"), np.random.default_rng(7)
     histories = 4_000 if EVERY else 1_000
     changes = [change for number in range(histories) for change in history(number, rng)]

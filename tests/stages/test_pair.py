@@ -25,7 +25,7 @@ TIMES: Any = {"now_ms": 0, "retention_ms": 1000}
 
 
 class Pairing:
-    """The stage over memory, and the join as a reader of its changes has it."""
+    """The stage over memory, and the join that a reader of its changes has."""
 
     def __init__(self, how: str, **more: Any) -> None:
         self.memory, self.count, self.how, self.more = MemoryStore(), Counters(), how, {**TIMES, "parts": (1, 1), **more}
@@ -155,7 +155,7 @@ def test_a_side_that_is_gone_is_remembered_as_long_as_the_other_is_there() -> No
 
 
 def test_an_answer_on_which_the_joiner_throws_leaves_the_last_result() -> None:
-    """Until the next change of either row."""
+    """The last result stays until the next change of either row."""
     pairing = Pairing("left", materialized=True)
     pairing.batch([Event(0, "k", 1, L)])
     usable: Any = lambda answers: pc.fill_null(pc.not_equal(answers.column("left"), M), fill_value=True)  # noqa: E731

@@ -41,7 +41,7 @@ events = st.lists(st.tuples(st.sampled_from("abc"), st.none() | rows, st.sets(st
 
 
 def history(drawn: list[tuple[str, Row | None, set[int]]]) -> list[Event]:
-    """What an event lacks is what the key's row was before; of a key without a row, it lacks nothing."""
+    """Fill what each event lacks from its key's row before it; an event of a key without a row lacks nothing."""
     now: dict[str, Row | None] = {}
     found: list[Event] = []
     for key, row, lacking in drawn:
@@ -84,7 +84,7 @@ def test_the_table_is_as_if_every_event_had_its_whole_row(drawn: Any, cuts: list
 
 
 def test_what_lacks_a_value_of_no_row_does_not_count() -> None:
-    """Neither the first event of a key nor the first after its delete; a later whole row does."""
+    """Neither the first event of a key counts nor the first after its delete; a later whole row does."""
     store, count = MemoryStore(), Counters()
     lacking, full = ("a", ("x", 1, None), [0]), ("a", ("y", 2, None), [])
     gone: Event = ("a", None, [])

@@ -21,11 +21,11 @@ from fkjoin.state import MemoryStore
 from tests.support.stores import contents
 
 Rows = dict[bytes, bytes | None]
-"""Of keys, what they become: a row, or none."""
+"""The row that each key gets, or None."""
 
 
 class Paced:
-    """The stage over memory, and the table as a reader of what is sent has it."""
+    """The stage over memory, and the table that a reader of its results has."""
 
     def __init__(self) -> None:
         self.store, self.count, self.batches = MemoryStore(), Counters(), 0
@@ -142,7 +142,7 @@ def test_what_emit_may_not_be(text: str, message: str) -> None:
 
 @given(st.lists(st.integers(-30_000, 30_000), max_size=30), st.integers(1, 5_000))
 def test_a_clock_that_is_set_holds_nothing_back_for_long(jumps: list[int], interval: int) -> None:
-    """The clock goes on by a tenth of an interval at a time; now and then somebody sets it."""
+    """The clock goes on by a tenth of an interval at a time; now and then it is set."""
     reader, wall, real, tick, ended = ClockReader(interval), 1_000_000, 0, 0, 0
     for jump in [*jumps, 0]:
         wall += jump

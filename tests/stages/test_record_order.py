@@ -120,7 +120,7 @@ def ranked(sent: list[Sent]) -> list[Change]:
 
 
 def batches(sent: list[Sent], rng: random.Random) -> list[list[Sent]]:
-    """The records in batches: of each partition in the order of offsets, of all partitions as it comes, some again."""
+    """Cut records into batches: each partition's in the order of offsets, partitions in any order, some records again."""
     waiting: dict[int, list[Sent]] = defaultdict(list)
     for one in sent:
         waiting[one.place.partition].append(one)

@@ -48,14 +48,14 @@ def joined_of(read: pa.Table) -> pa.Table:
 
 
 class Join:
-    """A join whose first stages do with ends what buckets do."""
+    """A join whose first stages handle the end of a topic as buckets do."""
 
     def __init__(self, topic: StartOver = TOPIC) -> None:
         self.topic = topic
         self.stores, self.count, self.joined = [MemoryStore() for _ in range(3)], Counters(), Joined()
 
     def batch(self, left: pa.Table | None = None, right: pa.Table | None = None, ended: tuple[str, ...] = ()) -> None:
-        """``ended``: the stage whose topic has been read to its end with this batch."""
+        """Work on a batch; ``ended``: the stages whose topic has been read to its end with it."""
         nothing = CHANGE.empty_table()
         lefts, rights = [nothing if left is None else left], [nothing if right is None else right]
         answers = []

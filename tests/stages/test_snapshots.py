@@ -99,7 +99,7 @@ def handovers(draw: st.DrawFn, left: bool = False) -> Handover:
 
 
 def batches(read: Handover, seed: int) -> list[list[Sent]]:
-    """Rows and records in batches: a partition's records in their order, rows wherever, some of each again."""
+    """Cut rows and records into batches: a partition's records in their order, rows anywhere, some of each again."""
     rng = random.Random(seed)
     waiting: dict[Any, list[Sent]] = defaultdict(list)
     for one in read.records:
@@ -203,7 +203,7 @@ class Capture:
         self._since: set[int] = set()
 
     def change(self, key: int, value: int | None, captured: bool) -> None:
-        """``captured``: the connector is there already."""
+        """Change a row; ``captured``: the connector is there already."""
         op = "d" if value is None else "u" if key in self.table else "c"
         if value is None:
             self.table.pop(key, None)

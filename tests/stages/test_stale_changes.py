@@ -1,4 +1,4 @@
-"""What the stages make of changes that come after a mark has ended, with clocks that go back, jump and differ.
+"""Changes that come to the stages after a mark has ended, with clocks that go back, jump and differ.
 
 *Law*: what is shown is the join of the rows that the first stages hold, after every batch.  A stale change that comes after the
 retention time may bring its row back; then every stage has it back.
@@ -52,7 +52,7 @@ KEYS, NAMES = (b"j", b"k"), (b"a", b"b")
 
 
 def event(left: bool, key: bytes, version: int) -> Change:
-    """The change with that version: what it says follows from it, so that stores tell what they hold."""
+    """The change with that version, from which all else follows, so that versions in stores tell the rows."""
     value = None if version % 3 == 0 else b"%c%d" % (key[0], version % 7)
     named = (NAMES[0], NAMES[1], None)[version // 3 % 3] if left else None
     return Change(left, key, value, version, named if value is not None else None)
@@ -66,7 +66,7 @@ EVENTS = st.lists(
     max_size=4,
 )
 CLOCKS = st.lists(st.integers(0, 6 * RETENTION), min_size=6, max_size=6)
-"""What each stage's clock says in a batch: nothing about the batch before, or about another stage."""
+"""The time of each stage's clock in a batch; it says nothing about the batch before, or about another stage."""
 HISTORIES = st.lists(st.tuples(EVENTS, CLOCKS), max_size=12)
 
 
@@ -102,7 +102,7 @@ class Join:
         return results
 
     def wanted(self) -> Joined:
-        """The join of the rows that the stages hold which read the tables."""
+        """The join of the rows held by the stages that read the tables."""
         rights = {key: event(False, key, version[0]).value for key, version in live(self.stores[1], b"r").items()}
         found: Joined = {}
         for key, (version,) in live(self.stores[0], b"d").items():
@@ -153,7 +153,7 @@ def test_a_change_later_than_its_mark_brings_the_row_back_in_all_stages_together
 
 
 def test_a_right_row_that_left_rows_name_does_not_come_back() -> None:
-    """Their answers know its last version for good; the mark is kept until nobody names the row."""
+    """Answers to the left rows know its last version for good; its mark is kept until no left row names it."""
     join = Join("left")
     join.batch(*sides([event(True, b"k", 10), event(False, b"a", 10)]), (0, 0, 0))
     assert join.joined == {b"k": (b"k3", b"a3")}
@@ -309,7 +309,7 @@ def _coded(value: bytes | None) -> bytes | None:
 def test_a_merge_is_of_the_rows_that_it_holds_and_of_those_a_join_shows(
     history: list[tuple[list[Change], list[int]]], others: list[list[Change]]
 ) -> None:
-    """Of a join's row that comes back, a mark in the merge knows nothing."""
+    """A mark in the merge knows nothing of a join's row that comes back."""
     join, store, shown = Join("left"), MemoryStore(), dict[bytes, bytes]()
     for (events, clocks), more in zip(history, others, strict=False):
         results, own = join.batch(*sides(events), clocks[:3]), messages(more, left=True)
@@ -339,7 +339,7 @@ class Flight(NamedTuple):
 
 
 APART = RETENTION // 16
-"""By so much clocks are wrong, and messages between the stages are delayed, at the most."""
+"""The most by which clocks are wrong, and by which messages between the stages are delayed."""
 
 
 class Staged:
@@ -358,7 +358,7 @@ class Staged:
         self._flights.setdefault(to, []).append(Flight(pa.concat_tables([sent, again]), self.now + APART))
 
     def arrive(self, to: str, schema: pa.Schema) -> pa.Table:
-        """What arrives now: what has to, and some of the rest, in any order."""
+        """Messages that arrive now: all that have to, and some of the rest, in any order."""
         found, left = [schema.empty_table()], []
         for flight in self._flights.pop(to, []):
             now = self.noise.random(len(flight.messages)) < (1 if self.now >= flight.until else 0.4)

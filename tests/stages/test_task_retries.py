@@ -109,7 +109,7 @@ def test_a_producers_retries_and_partitions_interleaved_at_will_end_in_the_same_
 
 @pytest.fixture
 def engine(tmp_path: Path) -> LocalEngine:
-    """With two orders of one customer."""
+    """An engine with two orders of one customer."""
     made = LocalEngine(tmp_path, "left")
     made.batch([Change(True, b"1", b"x", 1, b"a"), Change(True, b"2", b"y", 2, b"a"), Change(False, b"a", b"A", 3)])
     return made

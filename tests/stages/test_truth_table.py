@@ -151,7 +151,7 @@ def test_tombstones_without_a_result_are_suppressed_and_counted() -> None:
 
 
 def test_the_largest_fan_out_is_known_and_a_hot_key_by_name() -> None:
-    """Also if a right row's subscribers come in several pages."""
+    """The count is right even if a right row's subscribers come in several pages."""
     join = MemoryJoin("inner", stores=(MemoryStore(), MemoryStore(page_entries=400), MemoryStore()))
     lefts = [Change(True, f"k{number}".encode(), b"v", number, A if number % 6 else B) for number in range(1200)]
     join.process(messages(lefts, left=True))

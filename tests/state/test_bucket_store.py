@@ -61,7 +61,7 @@ class Stores(RuleBasedStateMachine):
         batches=st.sampled_from([0, 1, 3, 8]), size=st.sampled_from([0, 120, 1 << 20]), page=st.sampled_from([1, 3, 1 << 16])
     )
     def limits(self, batches: int, size: int, page: int) -> None:
-        """Of the tail, and of pages: at every step batches go into the index, or some do, or hardly any."""
+        """Limits of the tail and of pages: at each step all batches go into the index, or some, or hardly any."""
         self.patched.setattr(pending, "TAIL_BATCHES", batches)
         self.patched.setattr(pending, "TAIL_BYTES", size)
         self.patched.setattr(RocksIndex, "page_entries", page)

@@ -114,7 +114,7 @@ def test_a_flipped_bit_in_the_index_is_repaired(copy: Bucket, pattern: str) -> N
 
 
 def test_a_bit_that_flips_on_the_disk_is_repaired(copy: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody has written to the file, so that its stamp is the old one: RocksDB's checksums notice it."""
+    """No process has written to the file, so its stamp is the old one: RocksDB's checksums notice the bit."""
     monkeypatch.setattr(Seal, "require_as_sealed", lambda seal: None)
     rng = random.Random(7)
     rebuilt = 0
@@ -238,7 +238,7 @@ def test_a_damaged_pending_file_is_not_applied(
     before, entries = dict(bucket.log.committed), dict(bucket.entries)
 
     def files() -> list[Path]:
-        """What lies beside an index after one more batch."""
+        """Files that lie beside an index after one more batch."""
         shutil.rmtree(bucket.folder)
         bucket.log.committed, bucket.entries = dict(before), dict(entries)
         bucket.log.roll_back()

@@ -77,7 +77,7 @@ def test_files_are_the_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("key", [b"k" * 16, b"\0" * 16])
 def test_an_index_that_somebody_has_sealed_without_the_logs_key_is_not_read(tmp_path: Path, key: bytes) -> None:
-    """Whatever is in it: the seal is as it would be but for the key."""
+    """The seal is right in all but the key, so the content does not matter."""
     log = Log()
     with BucketStore(log, tmp_path) as store:
         write(store, {b"k": b"ours"})

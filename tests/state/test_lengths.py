@@ -1,4 +1,4 @@
-"""What a batch overwrites is counted from what it has read, wherever that stands among what it writes."""
+"""Lengths of values that a batch overwrites: those that it has read are not looked up again, wherever they stand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small batches and the index: when they go into it, and who reads it meanwhile."""
+"""Small batches and the index: when they go into it, and readers of it meanwhile."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.stores import KEY, Log, array, batch, contents, index_of, key
 
 
 class Openings:
-    """How often an index is opened for writing."""
+    """A count of the times that an index is opened for writing."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0

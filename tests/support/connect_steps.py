@@ -89,7 +89,7 @@ def topics(spark: SparkSession, brokers: str, checkpoint: str, dsn: str) -> None
 
 
 def follow(spark: SparkSession, folder: str, checkpoint: str, path: str) -> None:
-    """Keep a Delta table up to date until somebody ends the client; it returns when all there was is read."""
+    """Keep a Delta table up to date until the client ends; return when all that was there is read."""
     query = _joined(spark, folder).to_delta(path, checkpoint=checkpoint)
     query.processAllAvailable()
 

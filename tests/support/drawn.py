@@ -1,4 +1,4 @@
-"""What plans come to, without Spark."""
+"""Drawings of plans, without Spark."""
 
 from __future__ import annotations
 

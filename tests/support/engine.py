@@ -133,7 +133,7 @@ class Engine:
         return pa.concat_tables(found or [RESULT.empty_table()])
 
     def commit(self) -> None:
-        """What Spark does at the end of a batch: all stages' states become durable together."""
+        """Make the states of all stages durable together, as Spark does at the end of a batch."""
         self._committed.update(self._attempt)
 
     def packed(self, messages: pa.Table) -> Envelopes:

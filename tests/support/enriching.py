@@ -54,7 +54,7 @@ def events_of(batch: Iterable[Message]) -> pa.Table:
 
 
 def in_order(some: Iterable[Sent]) -> list[Sent]:
-    """What was sent, by number and row."""
+    """Sort what was sent by number and row."""
     return sorted(some, key=lambda one: (one[0], one[1] is not None, one[1] or b""))
 
 
@@ -64,7 +64,7 @@ def sent(results: pa.Table) -> list[Sent]:
 
 
 def wanted(batches: Sequence[Sequence[Message]], how: str) -> list[Sent]:
-    """What the last batch sends: its events, with the newest rows of all changes so far."""
+    """Results of the last batch: its events, with the newest rows of all changes so far."""
     newest: dict[str, Change] = {}
     for change in (one for batch in batches for one in batch if isinstance(one, Change)):
         if change.key not in newest or change.version > newest[change.key].version:

@@ -167,7 +167,7 @@ def tags(of: Tables, emit: str) -> Table:
 
 
 def tags_of(tables: dict[str, Rows]) -> Rows:
-    """Of each tag the amount of the first order."""
+    """The amount of each tag's first order."""
     orders = sorted(tables["orders"].items(), reverse=True)
     tagged = ((tag, order) for _, order in orders for tag in (order["customer"], order["product"]) if tag is not None)
     return {tag: {"amount": order["amount"]} for tag, order in tagged}
@@ -207,7 +207,7 @@ def seen(of: Tables, emit: str) -> Seen:
 
 
 def seen_of(tables: dict[str, Rows]) -> Rows:
-    """Of the orders of each part, names and numbers after that part."""
+    """Orders of each part, with the names and numbers as they are after that part."""
     found: Rows = {}
     size = len(log()) // PARTS
     parts = next(parts for parts in range(1, PARTS + 1) if final(parts) == tables)
@@ -233,7 +233,7 @@ def closed(of: Tables, emit: str) -> Table:
 
 
 def closed_of(tables: dict[str, Rows]) -> Rows:
-    """Of each minute, the orders after the part whose last change has reached its end."""
+    """Orders of each minute, as they are after the part whose last change has reached the minute's end."""
     found: Rows = {}
     parts = next(parts for parts in range(1, PARTS + 1) if final(parts) == tables)
     for part in range(1, parts + 1):
@@ -254,7 +254,7 @@ QUERIES: dict[str, tuple[Callable[[Tables, str], Any], Callable[[dict[str, Rows]
     "seen": (seen, seen_of),
     "closed": (closed, closed_of),
 }
-"""How each is built, and what it comes to."""
+"""The builder of each query, and a function that recomputes its rows."""
 
 STAGES: dict[str, set[StageName]] = {
     "operators-1": {
@@ -269,7 +269,7 @@ STAGES: dict[str, set[StageName]] = {
 """The kinds of stages in each archive."""
 
 LONG, SHORT = "periodic 20000 days", "periodic 100 ms"
-"""Of the first, an interval is over in the first batch, and then until 2079 no more: what changes in the second batch waits."""
+"""With ``LONG`` an interval ends in the first batch, and the next one in 2079: changes of the second batch wait."""
 
 
 def applied(rows: list[Row], key: str, table: Rows) -> Rows:

@@ -24,7 +24,7 @@ KINDS: dict[str, pa.DataType] = {
 
 
 def read(kind: pa.DataType, unit: Unit | None, value: Any, zone: str = "UTC") -> tuple[Any, str | None]:
-    """What is read, shown, and the advice; None where it fits."""
+    """Read a value: return it as a Python value, and the advice, which is None where it fits."""
     text = f'{{"it":{value if isinstance(value, str) else json.dumps(value)}}}'
     found = read_objects(pa.array([text]), pa.struct([("it", kind)]), Reading({"it": unit}, zone))
     shown = found.rows.field("it")

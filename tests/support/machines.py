@@ -83,7 +83,7 @@ class Point(NamedTuple):
 
 
 Way = dict[Point, tuple[Point, int] | None]
-"""From where each point was come to first, and with which batch."""
+"""For each point, the point from which it was reached first, and the batch that led there."""
 
 
 class Known:

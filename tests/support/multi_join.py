@@ -28,7 +28,7 @@ def of_rights(*how: str) -> MultiJoin:
 
 
 class Change(NamedTuple):
-    """Of the left table (``number`` LEFT) or a right one; ``text`` None deletes."""
+    """A change of the left table (``number`` LEFT) or of a right one; ``text`` None deletes."""
 
     number: int
     key: str

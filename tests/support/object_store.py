@@ -46,7 +46,7 @@ class ObjectStore:
 
     @contextlib.contextmanager
     def gone(self) -> Iterator[None]:
-        """Nobody answers."""
+        """Stop the server meanwhile, so that no request is answered."""
         self._server.stop()
         yield
         self._server = _server(self.port)

@@ -1,4 +1,4 @@
-"""What the join must come to: a plain batch join of the final tables; and events from which tests make changes."""
+"""The expected result of a join: a plain batch join of the final tables; and events from which tests make changes."""
 
 from __future__ import annotations
 
@@ -96,5 +96,5 @@ def histories(draw: Any, most: int = 24) -> list[Change]:
 
 
 def rows(results: pa.Table) -> list[tuple[Any, ...]]:
-    """What of a result reaches a sink, in an order of its own."""
+    """The columns of results that reach a sink, in a fixed order."""
     return sorted(zip(*(results.column(name).to_pylist() for name in RESULT.names), strict=True), key=repr)

@@ -16,7 +16,7 @@ import pytest
 
 
 def load(address: str) -> None:
-    """Wait until a fork server has imported its modules: who asks would not wait for longer than some seconds."""
+    """Wait until a fork server has imported its modules, since its clients wait for some seconds only."""
     with socket.socket(socket.AF_UNIX) as asking:
         asking.connect(address)
         asking.shutdown(socket.SHUT_WR)
@@ -24,7 +24,7 @@ def load(address: str) -> None:
 
 
 def ends(process: int, within_s: float = 10) -> bool:
-    """Whether it ends, which its parent is told."""
+    """Tell whether a process ends in time, and its parent is told of it."""
     for _ in range(int(100 * within_s)):
         try:
             os.kill(process, 0)

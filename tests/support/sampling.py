@@ -13,10 +13,10 @@ _T = TypeVar("_T")
 
 
 def sampled(every: Sequence[_T], sample: Sequence[_T]) -> Sequence[_T]:
-    """What of a matrix is to be tried."""
+    """The part of a matrix that is to be tried."""
     return every if EVERY else sample
 
 
 def examples(many: int) -> int:
-    """How many examples of a law are to be tried: half as many where a sample is."""
+    """The number of a law's examples to try: half of them where a sample of a matrix would do."""
     return many if EVERY else many // 2

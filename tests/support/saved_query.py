@@ -215,7 +215,7 @@ class SavedQuery:
 
 
 def compressed(data: bytes, codec: str) -> bytes:
-    """What Spark's streams make of bytes."""
+    """Compress bytes as Spark's streams do."""
     if codec == "zstd":
         with pa.CompressedOutputStream(made := pa.BufferOutputStream(), "zstd") as stream:
             stream.write(data)

@@ -26,9 +26,9 @@ class SmallRegistry:
     subjects: dict[tuple[str, int], int] = field(default_factory=dict, repr=False)
     """Ids by subject and version."""
     asked: Counter[str] = field(default_factory=Counter, repr=False)
-    """How often each path was asked for."""
+    """The number of requests for each path."""
     refuses: Callable[[dict[str, str]], Refusal | None] = lambda _: None
-    """What a request gets instead, by its headers."""
+    """The refusal that a request gets instead of an answer, by its headers."""
 
     def add(self, schema: Any, kind: str = "AVRO", references: tuple[tuple[str, str, int], ...] = ()) -> int:
         """Register a schema; ``references``: name, subject and version of each."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 SPARK_4_0, SPARK_4_1 = (version("pyspark").startswith(line) for line in ("4.0.", "4.1."))
-"""Whether this is the release; docs/versions.md says which values it does not have."""
+"""True on a Spark of that line; docs/versions.md says which values it does not have."""
 
 
 @pytest.hookimpl(wrapper=True)

@@ -42,16 +42,16 @@ def without_nul(text: str) -> str:
 
 @dataclass(frozen=True)
 class Rows:
-    """Which rows there are: a place may not take all texts, times, days or types."""
+    """The rows that are drawn: a place may not take all texts, times, days or types."""
 
     texts: Values = TEXTS
     times: tuple[int, int] = (-(2**63), 2**63 - 1)
     days: tuple[int, int] = (-(2**31), 2**31 - 1)
     takes: Callable[[pa.DataType], bool] = lambda kind: True
     text_keys: bool = False
-    """Whether keys of maps are texts only."""
+    """True if keys of maps are texts only."""
     below_zero: bool = True
-    """Whether there is -0.0."""
+    """True if -0.0 is among the values."""
 
     @property
     def plain(self) -> list[Kind]:

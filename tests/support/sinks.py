@@ -28,7 +28,7 @@ class Memory:
     taken: dict[int, list[Any]] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     kept: bool = True
-    """What it was given was worked out once for all sinks."""
+    """True as long as each batch that it was given was worked out once for all sinks."""
 
     def begin(self, table: Table) -> Write:
         def write(batch: Batch, query: str, number: int) -> None:

@@ -63,7 +63,7 @@ def contents(store: Any) -> dict[bytes, bytes]:
 
 
 KEY = bytes(range(16))
-"""Of logs whose indexes a test opens itself."""
+"""The key of logs whose indexes a test opens itself."""
 
 
 def index_folder(bucket: Path) -> Path:
@@ -79,7 +79,7 @@ def index_of(bucket: Path, key: bytes = KEY) -> RocksIndex:
 
 
 def key_of(log: Log) -> bytes:
-    """What the local files of a log are sealed with."""
+    """The key that seals the local files of a log."""
     return Meta.decode(log.committed["meta"]).key
 
 

@@ -20,7 +20,7 @@ TIMES: Any = {"now_ms": 0, "retention_ms": 1}
 
 
 class Place(NamedTuple):
-    """Where a record is."""
+    """The place of a record."""
 
     timestamp: int
     partition: int
@@ -52,7 +52,7 @@ def changes_of(sent: list[Sent], source: bytes = TOPIC) -> pa.Table:
 
 
 GROUP = b"\1\0\0\0g"
-"""How contributions begin: with the length of their group's key, and the key."""
+"""First bytes of contributions: the length of their group's key, and the key."""
 
 
 class Kept:

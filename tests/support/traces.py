@@ -33,7 +33,7 @@ def by_key(lines: list[str]) -> dict[str, list[dict[str, Any]]]:
 
 
 def assert_agrees(got: list[str], want: list[str]) -> None:
-    """The same final table, and outputs that are some of those expected, in their order."""
+    """Assert that the final tables are the same, and outputs are some of those expected, in their order."""
     assert json.loads(got[-1]) == json.loads(want[-1])
     outputs = by_key(want[:-1])
     for key, found in by_key(got[:-1]).items():

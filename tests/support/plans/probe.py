@@ -1,7 +1,7 @@
-"""What a table or a job comes to, as text: what of a plan must not move.  What tests of plans know of internals is here.
+"""Plans of tables and jobs as text, with all that must not move.  It holds what tests of plans know of internals.
 
-What a query reads, keeps and counts is taken from the plan that Spark has analyzed, of the frames that a table has for its
-readers and of those that its sinks start with; no query runs.
+The plan that Spark has analyzed tells what a query reads, keeps and counts; no query runs.  It is the plan of the frames that
+a table has for its readers, and of those that its sinks start with.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from fkjoin.spark.specs import StageSpec, StateSpec
 STATEFUL, METRICS = "TransformWithStateInPySpark", "CollectMetrics"
 
 _OF_ALL = ("buckets", "retention_ms", "index_dir")
-"""What the session's settings say, for all operators of a query."""
+"""Settings of the session, for all operators of a query."""
 _OF_ONE = ("validate",)
-"""What else is said of its state; operator and identity stand in lines of their own."""
+"""Other facts of one operator's state; operator and identity stand in lines of their own."""
 _ENVELOPES = "struct<bucket:int,payload:binary,counter:string,count:bigint>"
 _OPTIONS = ("subscribe", "startingOffsets", "interval_ms")
 """The options of sources that are said; of files all but the path are."""
@@ -45,7 +45,7 @@ _OPTIONS = ("subscribe", "startingOffsets", "interval_ms")
 
 @contextmanager
 def rules(spark: SparkSession, choice: str) -> Iterator[None]:
-    """What is built meanwhile is under a choice of rules: ``all rules``, ``no rules``, or ``without RULE``."""
+    """Set the rules for what is built meanwhile: ``all rules``, ``no rules``, or ``without RULE``."""
     rule = choice.removeprefix("without ")
     assert choice in ("all rules", "no rules") or rule in RULES
     spark.conf.set(OPTIMIZE, str(choice != "no rules").lower())
@@ -100,7 +100,7 @@ class Text:
 
 
 def has_verdicts(built: Table | Enriched | Job) -> bool:
-    """Whether any of the optimizer's rules is for it."""
+    """Tell whether any of the optimizer's rules is for it."""
     return bool(_verdicts(built.tables.values() if isinstance(built, Job) else [built]))
 
 
@@ -183,7 +183,7 @@ def _settings(spec: StageSpec | StateSpec, names: Iterable[str]) -> Iterator[str
 
 
 def _identity(spec: StageSpec) -> tuple[list[str], list[str]]:
-    """What a checkpoint is bound to, and what is kept for whoever reads it, but for what says which stage it is."""
+    """Facts that bind a checkpoint, and facts kept for its readers, without those that say which stage it is."""
     state = spec.state
     facts, about = read_identity(state.identity.encode())
     assert identity_text(facts, about) == state.identity
@@ -215,18 +215,18 @@ class Operator:
 
 @dataclass
 class Plan:
-    """What of an analyzed plan a checkpoint depends on."""
+    """The parts of an analyzed plan on which a checkpoint depends."""
 
     sources: list[str] = field(default_factory=list)
-    """As Spark numbers them."""
+    """The sources, as Spark numbers them."""
     operators: list[Operator] = field(default_factory=list)
-    """As Spark numbers them: from the sink on, each before what it reads."""
+    """The stateful operators, as Spark numbers them: from the sink on, each before what it reads."""
     counters: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
-    """Under which names what is observed stands in the progress, and its columns."""
+    """Names under which the progress has what is observed, and its columns."""
 
 
 def read_plan(frame: DataFrame) -> Plan:
-    """What the plan of a streaming DataFrame says."""
+    """Read the analyzed plan of a streaming DataFrame."""
     plan, leaves = Plan(), list[Any]()
     spark = frame.sparkSession
 
@@ -265,7 +265,7 @@ def _spec(spark: SparkSession, node: Any) -> StageSpec:
 
 
 def _source(leaf: Any) -> str:
-    """What a source is: of files, format and paths; its columns."""
+    """A source as text: its kind, its options, for files the path, and its columns."""
     if leaf.nodeName() == "StreamingRelation":
         of = leaf.dataSource()
         options = dict(one.split("=", 1) for one in of.options().mkString("\n").replace(" -> ", "=").split("\n") if one)

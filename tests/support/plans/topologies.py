@@ -104,7 +104,7 @@ Built = Table | Enriched | Job
 
 @dataclass(frozen=True)
 class Topology:
-    """How it is built, and the rules without which its plan is pinned, too, one by one."""
+    """The builder of a topology, and the rules without which its plan is pinned, too, one by one."""
 
     build: Callable[[Any], Built]
     without: tuple[str, ...]

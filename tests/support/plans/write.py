@@ -38,7 +38,7 @@ class Plans:
         self._read: dict[str, Table] = {}
 
     def text(self, topology: Topology, *, every_choice: bool = True) -> str:
-        """What it comes to with all rules.
+        """The text of a topology's plan with all rules.
 
         ``every_choice``: also without those that it names, and, if any are for it, with none.
         """
