@@ -141,6 +141,8 @@ def test_the_site_builds_strictly(tmp_path: Path) -> None:
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     for page, has in {
+        ".": '<a href="messages/">messages</a>',
+        "limits": "Decisions",
         "reference": "fk_join",
         "commands": "--set-back",
         "job-file": "on_new_topic",
@@ -155,6 +157,9 @@ def test_the_site_builds_strictly(tmp_path: Path) -> None:
         "security": 'href="../reporting/"',
     }.items():
         assert has in (tmp_path / page / "index.html").read_text(), page
+    found = json.loads((tmp_path / "search" / "search_index.json").read_text())["docs"]
+    boosted = {entry["location"].partition("/")[0]: entry.get("boost", 1) for entry in found}
+    assert {name for name, boost in boosted.items() if boost != 1} == {"adr"}, "decisions come after other pages"
 
 
 def test_the_first_pages_job_file_is_one(tmp_path: Path) -> None:
