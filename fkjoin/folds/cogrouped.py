@@ -15,7 +15,7 @@ import pyarrow as pa
 from fkjoin.codec.arrays import BYTES, Bytes, Ints, after, buffers, concat, constant, masked, take, valid, window
 from fkjoin.codec.messages import GROUPED, column, table
 from fkjoin.codec.rows import RowCodec
-from fkjoin.folds.fold import Fold, Folded, collected_columns
+from fkjoin.folds.fold import Fold, Folded, collected_columns, require_places
 from fkjoin.state import Store
 
 
@@ -32,6 +32,9 @@ class CoFold:
     """A ``Fold`` of several tables' contributions."""
 
     folds: tuple[Fold, ...]
+
+    def __post_init__(self) -> None:
+        require_places([column for fold in self.folds for column in fold.columns])
 
     @property
     def ordered(self) -> bool:

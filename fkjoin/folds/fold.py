@@ -19,8 +19,11 @@ from fkjoin.codec import combined_key, tags
 from fkjoin.codec.arrays import Bools, Bytes, Ints, bools, changes_from_previous, masked, prefixed, stack, take, valid
 from fkjoin.codec.expressions import Part, where
 from fkjoin.codec.rows import KeyCodec, RowCodec
-from fkjoin.errors import FkJoinError
+from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.state import Reads, Store, prefix_range
+
+_MOST_WITH_ENTRIES = 256
+"""Columns that may have entries: the name of an entry has one byte for its column's place."""
 
 
 @dataclass
@@ -131,6 +134,9 @@ class Fold:
     having: Having | None = None
     """The condition on groups that have a result."""
 
+    def __post_init__(self) -> None:
+        require_places(self.columns)
+
     @property
     def collected(self) -> dict[str, dict[str, Any]]:
         """The columns that groups' records do not keep, each with its place and how it is read (``collected_columns``)."""
@@ -190,6 +196,16 @@ class Fold:
             steps.entries,
             masked(encode(light, groups), has) if collected else None,
         )
+
+
+def require_places(columns: Sequence[AggregateColumn]) -> None:
+    """Raise ``TopologyError`` for a column with entries that comes too late: the name of an entry has a byte for its place."""
+    for column in columns[_MOST_WITH_ENTRIES:]:
+        if column.has_entries:
+            raise TopologyError(
+                f"agg: {column.result.name} is not among the first {_MOST_WITH_ENTRIES} columns, as a list, an extreme or a "
+                "distinct count has to be: name it before sums, averages and counts, or make two aggregates"
+            )
 
 
 def entries_of(columns: Sequence[AggregateColumn], keys: Bytes, store: Reads) -> list[Bytes]:

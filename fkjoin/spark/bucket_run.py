@@ -85,12 +85,12 @@ class BucketRun:
                 guarded = GuardedStore(store, name, spec.highwater_tags) if state.validate else store
                 if bucket == 0:  # the next operator's buckets wake up: one, and to be checked all
                     yield from ((woken, b"", None, 0) for woken in (bucket_ids(state.buckets) if state.validate else (0,)))
-                for tables in self._parts(payloads):
+                over = reached(ended, guarded) if ended else []
+                # Before the batch, and in one call with it: records of the new topic are newer, and a key has one result.
+                gone = [rows for topic in over for rows in left_behind(guarded, spec.stage, topic)]
+                for tables in self._parts(payloads, gone):
                     messages = Messages(tables, self._now(), arrivals)
                     yield from self._run(messages, guarded, count)
-                for topic in reached(ended, guarded) if ended else ():
-                    for tombstones in left_behind(guarded, spec.stage, topic):
-                        yield from self._run(Messages([tombstones], self._now()), guarded, count)
                 store.commit()
                 self._note_owner()
                 count.update(dict(zip(counters.SIZES, (1, *store.sizes), strict=True)))
@@ -135,22 +135,25 @@ class BucketRun:
             key = as_bytes(pa.array([found]))
             count[counters.HOT_KEY + keys_as_json(schema, key)[0].as_py()] = count.pop(name)
 
-    def _parts(self, payloads: list[bytes]) -> Iterator[list[pa.Table]]:
-        """The messages to work on at a time: all of them, whose payloads are let go, but of a huge fan-out some left keys after
-        the other.
+    def _parts(self, payloads: list[bytes], gone: list[pa.Table]) -> Iterator[list[pa.Table]]:
+        """The messages to work on at a time, behind tombstones of rows that are ``gone``.
+
+        That is all of them, whose payloads are let go, but of a huge fan-out some left keys after the other.
         """
         at_a_time = self._spec.part_bytes
-        parts = 1 if at_a_time is None else 1 + sum(map(len, payloads)) // at_a_time
+        size = sum(map(len, payloads)) + sum(rows.nbytes for rows in gone)
+        parts = 1 if at_a_time is None else 1 + size // at_a_time
         if parts == 1:
             payloads.reverse()
-            unpacked = []
+            unpacked = gone
             while payloads:
                 if payload := payloads.pop():
                     unpacked.append(unpack(payload))
             yield unpacked
             return
         for part in range(parts):
-            yield [_part(unpack(payload), part, parts) for payload in payloads if payload]
+            come = chain(gone, (unpack(payload) for payload in payloads if payload))
+            yield [_part(messages, part, parts) for messages in come]
 
     def _opened(self) -> BucketStore | InMemory:
         """The bucket's store.  A new one gets a folder of its own: an operator may stand twice in a query, under one name."""

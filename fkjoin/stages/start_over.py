@@ -83,10 +83,13 @@ def reached(said: Sequence[str], store: Store) -> list[StartOver]:
 
 
 def left_behind(store: Store, stage: str, topic: StartOver) -> Iterator[pa.Table]:
-    """Tombstones, as the stage takes them, for the rows that it holds of other topics of the same name."""
+    """Tombstones, as the stage takes them, for the rows that it holds of other topics of the same name.
+
+    A stage takes them before the batch that passes the end, in one call with it: a key has one result of both.  Their versions
+    are older than those of all records of the new topic.
+    """
     tag = tags.RIGHT if stage in ("subscription", "children") else tags.ROW
-    pages = list(store.scan([prefix_range(tag)]))  # all, since the store is written before the next is asked for
-    for page in pages:
+    for page in store.scan([prefix_range(tag)]):
         held, keys = records.decode(page.values), untagged(page.keys)
         alive = held.flags & GONE == 0
         if stage in ("merge", "pair"):

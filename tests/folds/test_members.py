@@ -294,3 +294,18 @@ def test_what_cannot_be_is_refused() -> None:
         first_column("it", "max_by", T, by=L, schema=VALUE, text="l", most=None)
     with pytest.raises(TopologyError, match=r"collect_list: l is list.*, which has no order here; cast it"):
         require_orders("collect_list", ["n", "l"], [N, L], VALUE)
+
+
+def test_a_column_with_entries_is_among_the_first_256() -> None:
+    """An entry's name has one byte for its column's place, also beside the columns of other tables."""
+    count = bulk_column("n", "count", N, VALUE, "n")
+    least = bulk_column("least", "min", N, VALUE, "n")
+    with pytest.raises(TopologyError, match="agg: least is not among the first 256 columns, .* name it before sums, averages"):
+        Fold(VALUE, (count,) * 256 + (least,))
+    many, few = Fold(VALUE, (least,) + (count,) * 255), Fold(VALUE, (least,))
+    with pytest.raises(TopologyError, match="least is not among the first 256 columns"):
+        CoFold((many, few))
+    assert len(CoFold((few, many)).schema) == 257, "a table with few columns comes first"
+    grouping = Grouping(VALUE, *(count,) * 255, bulk_column("last", "min", T, VALUE, "t"))
+    grouping.batch([Change("a", 1, "g", (5, "x", None, None, "a"), 7)])
+    assert grouping.table["g"] == (*[1] * 255, "x")

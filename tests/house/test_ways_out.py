@@ -226,6 +226,9 @@ WAYS: dict[str, str] = {
     "{}.path: this is the folder of {}, too; give": FINE_STARTS,
     "spread: a row has one partner by primary key;": BUILDING,
     "agg: name each column, such as agg": BUILDING,
+    "agg: {} is not among the first {} columns, as": (
+        "tests/folds/test_members.py::test_a_column_with_entries_is_among_the_first_256"
+    ),
     "returns: give the aggregate's Spark type": BUILDING,
     "{}: a column is called {}, as the aggregate": ADDERS,
     "key: files have columns; name those that": "tests/jobs/test_ways_out.py::test_files_have_a_key_of_columns_that_are_named",

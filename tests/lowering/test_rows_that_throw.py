@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 from collections import Counter, defaultdict
@@ -396,3 +397,23 @@ def test_a_part_that_stands_twice_is_not_evaluated_before_all_else(spark: SparkS
     made = Table.from_stream(frame, key="id", version="lsn", name="orders").map_values(twice)
     found, _ = run(as_text(made), tmp_path / "checkpoint")
     assert [(row["key"], row["row"]) for row in found] == [("o1", '{"b":2,"c":4}')]
+
+
+def test_a_lambda_that_may_throw_is_analyzed_in_silence(spark: SparkSession, tmp_path: Path) -> None:
+    """PySpark would log an error, with Java's stack, of what is only asked: which part throws."""
+    write_lines(tmp_path / "orders", "0", [])
+    (tmp_path / "customers").mkdir()
+    orders, _ = tables(spark, tmp_path, "skip")
+    said: list[logging.LogRecord] = []
+    heard = logging.Handler()
+    heard.emit = said.append  # type: ignore[method-assign]
+    loggers = [logging.getLogger(f"{kind}QueryContextLogger") for kind in ("SQL", "DataFrame")]
+    for logger in loggers:
+        logger.addHandler(heard)
+    try:
+        made = orders.map_values("transform(array(m), x -> x + 1) as ms", name="made")
+        assert made.dead_letters is not None
+    finally:
+        for logger in loggers:
+            logger.removeHandler(heard)
+    assert said == []
