@@ -135,8 +135,9 @@ def _without_connector(spark: SparkSession, why: str) -> SessionError:
     what = "server" if is_connect(spark) else "session"
     return SessionError(
         f"from_delta: Delta's connector for Spark {line} {why}; start the {what} with the settings "
-        f"spark.jars.packages = io.delta:delta-spark_{line}_2.13:RELEASE, of a release that is there, {_EXTENSIONS} = "
-        f"{SETTINGS[_EXTENSIONS]} and {_CATALOG} = {SETTINGS[_CATALOG]}"
+        f"spark.jars.packages = io.delta:delta-spark_{line}_2.13:RELEASE, {_EXTENSIONS} = "
+        f"{SETTINGS[_EXTENSIONS]} and {_CATALOG} = {SETTINGS[_CATALOG]}. Delta publishes releases for Spark 4.0, 4.1 and "
+        f"4.2; if there is none for Spark {line}, install pyspark==4.2.*"
     )
 
 

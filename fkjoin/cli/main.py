@@ -124,7 +124,9 @@ def describe(
     optimized: Annotated[bool, typer.Option("--optimized/--as-written", help="With or without the optimizer's rules.")] = True,
     log: SparkLogOption = None,
 ) -> None:
-    """Print the topology of a job: its tables, operators, stores, repartitions and topics.  Nothing runs."""
+    """Print the topology of a job: its tables, operators, stores, repartitions and topics.
+
+    It starts Spark, and no query."""
     from fkjoin.jobs.runner import describe_job
 
     with spark_log(log_file(log)):
