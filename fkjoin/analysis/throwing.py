@@ -12,6 +12,7 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from fkjoin.analysis.columns import said_once
 from fkjoin.sessions.access import access
 
 Tried: TypeAlias = Callable[[Column], Column]
@@ -48,7 +49,8 @@ def cause(columns: Sequence[Column], nodes: Sequence[Any], rows: DataFrame) -> C
     said = _first(tried, ((column, _why(tried, node)) for column, node in zip(columns, nodes, strict=True)))
     made = F.transform(F.array(F.lit(0)), lambda _: said).getItem(0)
     try:
-        rows.select(made).schema  # noqa: B018  (analysis happens here)
+        with said_once():
+            rows.select(made).schema  # noqa: B018  (analysis happens here)
     except (AnalysisException, ParseException):
         return F.lit(None).cast("string")
     return made

@@ -403,7 +403,7 @@ def test_a_lambda_that_may_throw_is_analyzed_in_silence(spark: SparkSession, tmp
     """PySpark would log an error, with Java's stack, of what is only asked: which part throws."""
     write_lines(tmp_path / "orders", "0", [])
     (tmp_path / "customers").mkdir()
-    orders, _ = tables(spark, tmp_path, "skip")
+    orders, _ = tables(spark, tmp_path, "dead-letter")
     said: list[logging.LogRecord] = []
     heard = logging.Handler()
     heard.emit = said.append  # type: ignore[method-assign]
