@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
+from fkjoin.codec.json_values import EXACT
 from fkjoin.codec.units import ITEM, Notation, Unit
 
 _Read: TypeAlias = Callable[[list[Any]], list[Any]]
@@ -137,7 +138,7 @@ def _message(message: Any, kind: pa.DataType | None) -> FieldReader:
     if name == "google.type.TimeOfDay" and pa.types.is_time(kind):
         return FieldReader(_each(_time))
     if name == "confluent.type.Decimal" and pa.types.is_decimal(kind):
-        return FieldReader(_each(_scaled))
+        return FieldReader(_each(_decimal))
     return FieldReader(_each(_json))
 
 
@@ -187,8 +188,10 @@ def _time(value: Any) -> datetime.time:
     return datetime.time(value.hours, value.minutes, value.seconds, value.nanos // 1000)
 
 
-def _scaled(value: Any) -> dict[str, Any]:
-    return {"scale": value.scale, "value": value.value}
+def _decimal(value: Any) -> Decimal:
+    if not -400 < value.scale < 400:
+        raise ValueError(f"{value.scale} is no scale of a decimal")
+    return Decimal(int.from_bytes(value.value, "big", signed=True)).scaleb(-value.scale, EXACT)
 
 
 def _json(value: Any) -> Any:
