@@ -34,7 +34,7 @@ class Leaf(NamedTuple):
     kind: pa.DataType
     values: st.SearchStrategy[Any]
     want: Callable[[Any], Any] = lambda value: value
-    """What the column has of a value."""
+    """Function that makes the column's value of one."""
     fill: Callable[[Any, Any], None] | None = None
     """Puts a value into a message; None: the type is none of a message."""
     more: Mapping[str, Any] = MappingProxyType({})

@@ -29,7 +29,7 @@ class SmallRegistry:
     subjects: dict[tuple[str, int], int] = field(default_factory=dict, repr=False)
     """Ids by subject and version."""
     descriptors: dict[int, str] = field(default_factory=dict, repr=False)
-    """What schemas of Protobuf are in the form ``serialized``, by their ids."""
+    """Descriptors of schemas of Protobuf, in base64, by their ids."""
     asked: Counter[str] = field(default_factory=Counter, repr=False)
     """The number of requests for each path."""
     refuses: Callable[[dict[str, str]], Refusal | None] = lambda _: None
