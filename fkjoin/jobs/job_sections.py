@@ -30,6 +30,9 @@ def _needs_columns(of: str) -> dict[str, str]:
     return {"columns": f'format "{of}" needs a schema, such as "id bigint, name string"'}
 
 
+_OF_REGISTRY = "columns", "registry", "registry_settings", "write_schema", "subject", "units", "retry_s"
+"""Settings of formats with a registry."""
+
 TriggerText = Annotated[str, understood("trigger", arguments_of)]
 
 
@@ -46,24 +49,19 @@ class FormatSection(Section):
             ("columns", "units", "placeholder", "unavailable", "source", "registry", "registry_settings", "retry_s"),
             _needs_columns("debezium"),
         ),
-        Kind(
-            "a format with a registry",
-            {"registry": ANY},
-            ("columns", "registry", "registry_settings", "write_schema", "subject", "units", "retry_s"),
-            _needs_columns("json"),
-        ),
+        Kind("a format with a registry", {"registry": ANY}, _OF_REGISTRY, _needs_columns("json")),
         Kind('format "json" without a registry', {"format": "json"}, ("columns", "text", "units"), _needs_columns("json")),
-        Kind(
-            'format "avro"',
-            {"format": "avro"},
-            ("columns", "registry", "registry_settings", "write_schema", "subject", "units", "retry_s"),
-            {"registry": 'format "avro" needs registry, the address of the schema registry'},
+        *(
+            Kind(
+                words, {"format": of}, _OF_REGISTRY, {"registry": f"{words} needs registry, the address of the schema registry"}
+            )
+            for of, words in (("avro", 'format "avro"'), ("protobuf", 'format "protobuf"'))
         ),
     )
     this_is = "this is"
     places = ("format", "kind")
 
-    format: Literal["string", "bytes", "json", "debezium", "avro"] | None = None
+    format: Literal["string", "bytes", "json", "debezium", "avro", "protobuf"] | None = None
     """The form of the bytes."""
     kind: str | None = None
     """The name of a format that another package has, its entry point of `fkjoin.formats`."""

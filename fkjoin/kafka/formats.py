@@ -204,6 +204,11 @@ class Debezium:
         copy_fields(self)
         if self.inner is None:
             return
+        if isinstance(self.inner, Registry) and self.inner.kind == "protobuf":
+            raise TopologyError(
+                "Debezium: inner: events in Protobuf are not read, since nulls of a row are lost in them; let the connector "
+                "write Avro or JSON"
+            )
         if not isinstance(self.inner, Registry) or self.inner.kind != "avro":
             raise TopologyError('Debezium: inner: Registry("avro", url=…) is what it can be; JSON events need none')
         if self.inner.schema is not None or self.inner.units:

@@ -1,4 +1,4 @@
-"""Avro and JSON behind a schema registry's header (a zero byte and the schema's id)."""
+"""Avro, JSON and Protobuf behind a schema registry's header (a zero byte and the schema's id)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from fkjoin.errors import TopologyError, needs_extra
 from fkjoin.kafka.decoding import Decoded, decoded, zone
 from fkjoin.spark.copies import copy_fields
 from fkjoin.spark.outages import RETRY_S, require_retry_s
+from fkjoin.spark.protobuf_schemas import require_types
 from fkjoin.spark.registry_records import Kind, ReadRegistry, RegistryRecords
 from fkjoin.spark.returned import row_function
 from fkjoin.spark.schema_registry import SchemaRegistry, Settings
@@ -28,13 +29,13 @@ _ADDRESSES = re.compile(r"https?://[^,]+(, *https?://[^,]+)*")
 
 @dataclass(frozen=True)
 class Registry:
-    """Avro or JSON by a schema of a registry, whose id is in the record.
+    """Avro, JSON or Protobuf by a schema of a registry, whose id is in the record.  Protobuf is read only.
 
     While the registry does not answer, the batch waits, and then fails and is repeated: no record is set aside.
 
     Parameters
     ----------
-    kind : {"avro", "json"}
+    kind : {"avro", "json", "protobuf"}
         The kind of the registry's schema.
     schema : str or pyspark.sql.types.StructType
         The columns to take, as Spark's types; fields it lacks are left out.  ``Debezium(…, inner=Registry("avro", url=…))``
@@ -56,7 +57,7 @@ class Registry:
     Raises
     ------
     TopologyError
-        If ``kind`` is neither, or ``url`` is no address.
+        If ``kind`` is another, if ``url`` is no address, or if Protobuf is to be written.
     FkJoinError
         If the extra ``registry`` is not installed.
 
@@ -75,13 +76,14 @@ class Registry:
     retry_s: float = RETRY_S
 
     def __post_init__(self) -> None:
-        if self.kind not in ("avro", "json"):
-            reads = "; fkjoin does not read Protobuf" if str(self.kind).lower() == "protobuf" else ""
-            raise TopologyError(f'Registry: kind {self.kind!r} is not one of "avro", "json"{reads}')
+        if self.kind not in ("avro", "json", "protobuf"):
+            raise TopologyError(f'Registry: kind {self.kind!r} is not one of "avro", "json", "protobuf"')
+        if self.write_schema is not None or self.subject is not None:
+            _require_writable(self.kind)
         if not _ADDRESSES.fullmatch(self.url):
             raise TopologyError('Registry: url: an address such as "http://registry:8081" is needed')
         require_retry_s(self.retry_s)
-        _require_extra()
+        _require_extra(self.kind)
         copy_fields(self)
 
     def decode(self, data: Column) -> Decoded:
@@ -97,15 +99,23 @@ class Registry:
         return struct_type(self.schema, "Registry")
 
     def encode(self, row: Column, schema: StructType) -> Column:
+        _require_writable(self.kind)
         if self.write_schema is None or self.subject is None:
             raise TopologyError("Registry: to write, give write_schema= and subject=")
         encoder = _encoder(self.kind, SchemaRegistry(self.url, self.settings), self.write_schema, self.subject)
         return row_function(encoder, BinaryType())(row)
 
 
-def _require_extra() -> None:
+def _require_writable(kind: Kind) -> None:
+    if kind == "protobuf":
+        raise TopologyError('Registry: fkjoin reads Protobuf and does not write it; write with Registry("avro", …) or "json"')
+
+
+def _require_extra(kind: Kind) -> None:
     with needs_extra("Registry", "registry"):
         import tenacity  # noqa: F401
+    if kind == "protobuf":
+        require_types()
 
 
 def records_of(given: Registry, units: Notation) -> RegistryRecords:

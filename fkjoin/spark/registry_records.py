@@ -1,7 +1,8 @@
 """Records behind a schema registry's header (a zero byte and a schema's id) → rows.
 
 *Law*: a record's row and problem are those that it has alone.  Records of one schema are read together: each is decoded by
-fastavro, and then each column is made at once.  The schema's id is no part of a row: two schema versions of one row are equal.
+fastavro or Protobuf, and then each column is made at once.  The schema's id is no part of a row: two schema versions of one row
+are equal.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from fkjoin.codec.units import Notation, merged
 from fkjoin.errors import FkJoinError
 from fkjoin.spark.event_rows import EventRows
 from fkjoin.spark.json_lines import at
+from fkjoin.spark.protobuf_schemas import Index, message_index, messages
 from fkjoin.spark.python_columns import build
 from fkjoin.spark.schema_registry import SchemaProblemError, SchemaRegistry
 from fkjoin.spark.topic_records import Read
 from fkjoin.spark.unavailable import Placeholder, may_lack
 
-Kind = Literal["avro", "json"]
+Kind = Literal["avro", "json", "protobuf"]
 
 _HEADER = 5
 _PLACES = np.array([1 << 24, 1 << 16, 1 << 8, 1])
@@ -90,7 +92,9 @@ class RegistryRecords:
             places = np.flatnonzero(framed & (ids == number))
             texts = data.take(pa.array(places)).to_pylist()
             try:
-                if self.kind == "json":
+                if self.kind == "protobuf":
+                    yield from self._messages(number, places, texts, kind)
+                elif self.kind == "json":
                     self.registry.schema(number, "JSON")  # the client has it then
                     yield _Records.decoded(places, texts, self.registry.from_json)
                 else:
@@ -98,6 +102,30 @@ class RegistryRecords:
                     yield _Records.decoded(places, texts, _avro(found.schema), found.units)
             except SchemaProblemError as error:
                 yield _Records.none(places, str(error))
+
+    def _messages(self, number: int, places: Ints, texts: list[bytes], kind: pa.StructType) -> Iterator[_Records]:
+        """The records of each message of a Protobuf schema, decoded."""
+        groups = dict[Index | str, tuple[list[int], list[bytes]]]()
+        for place, text in zip(places.tolist(), texts, strict=True):
+            index: Index | str
+            try:
+                index, start = message_index(text, _HEADER)
+            except ValueError as error:
+                index, start = str(error), _HEADER
+            some, bodies = groups.setdefault(index, ([], []))
+            some.append(place)
+            bodies.append(text[start:])
+        for index, (some, bodies) in groups.items():
+            at = np.array(some)
+            if isinstance(index, str):
+                yield _Records.none(at, index)
+                continue
+            try:
+                found = messages(self.registry, number, index, kind)
+            except SchemaProblemError as error:
+                yield _Records.none(at, str(error))
+                continue
+            yield _Records.decoded(at, bodies, found.alone, found.fields.units, found.together)
 
 
 class _Records(NamedTuple):
@@ -116,10 +144,17 @@ class _Records(NamedTuple):
         return cls(places, [{} for _ in places], dict.fromkeys(range(len(places)), problem))
 
     @classmethod
-    def decoded(cls, places: Ints, texts: list[bytes], decode: Callable[[bytes], Any], units: Notation = None) -> _Records:
-        """Decode records, each by itself: one that cannot be decoded has a problem."""
+    def decoded(
+        cls,
+        places: Ints,
+        texts: list[bytes],
+        decode: Callable[[bytes], Any],
+        units: Notation = None,
+        together: Callable[[list[bytes]], list[Any]] | None = None,
+    ) -> _Records:
+        """Decode records, each by itself, or ``together`` as each alone: one that cannot be decoded has a problem."""
         try:
-            values, problems = [decode(text) for text in texts], dict[int, str]()
+            values, problems = together(texts) if together else [decode(text) for text in texts], dict[int, str]()
         except FkJoinError:  # of the registry
             raise
         except Exception:

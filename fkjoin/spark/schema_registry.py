@@ -17,6 +17,9 @@ from fkjoin.spark.outages import RETRY_S
 
 Settings = tuple[tuple[str, Any], ...]
 
+SERIALIZED = "serialized"
+"""The form of a Protobuf schema in which a registry gives its descriptor."""
+
 _NOT_THERE = (40401, 40402, 40403)
 """The registry's own codes for a subject, a version and a schema that it does not have."""
 _PASSING = (408, 429, 500, 502, 503, 504)
@@ -52,9 +55,9 @@ class SchemaRegistry:
         """Return a text whose addresses have no user and no password."""
         return _USER.sub("//", text)
 
-    def client(self) -> Any:
-        """Return the process's client."""
-        return _client(self.url, self.settings)
+    def client(self, form: str | None = None) -> Any:
+        """Return the process's client for schemas in a form, since a client keeps one form of each."""
+        return _client(self.url, self.settings, form)
 
     def asked(self, work: Callable[[], _T]) -> _T:
         """Return the answer to a question, which is repeated for ``retry_s`` while the registry does not answer.
@@ -82,6 +85,15 @@ class SchemaRegistry:
         if (of := found.schema_type or "AVRO") != kind:
             raise SchemaProblemError(f"schema {number} is {of}; fkjoin reads {kind} here")
         return found
+
+    def referred(self, reference: Any, form: str | None = None) -> Any:
+        """Return the schema that a reference names."""
+        return self.asked(lambda: self.client(form).get_version(reference.subject, reference.version, True, form)).schema
+
+    def serialized(self, number: int) -> Any:
+        """Return the Protobuf schema of an id, as its file's descriptor in base64."""
+        self.schema(number, "PROTOBUF")  # some registries refuse the form for schemas of another kind
+        return self.asked(lambda: self.client(SERIALIZED).get_schema(number, fmt=SERIALIZED))
 
     def avro(self, number: int, kind: pa.StructType) -> Rewritten:
         """Return the Avro schema of an id as fastavro takes it, for rows of the type."""
@@ -117,7 +129,7 @@ def _told(error: BaseException) -> str:
 
 
 @lru_cache
-def _client(url: str, settings: Settings) -> Any:
+def _client(url: str, settings: Settings, _: str | None) -> Any:
     from confluent_kafka.schema_registry import SchemaRegistryClient
 
     return SchemaRegistryClient({**_CLIENT, "url": url, **dict(settings)})
@@ -155,17 +167,13 @@ class _References:
         """Ask for schemas that are referred to, and for what these refer to."""
         for item in references or ():
             if item.name not in self.schemas:
-                found = registry.asked(partial(_version, registry, item.subject, item.version)).schema
+                found = registry.referred(item)
                 self.schemas[item.name] = json.loads(found.schema_str)
                 self.add(registry, found.references)
 
     def load(self, name: str) -> Any:
         """Return a schema; fastavro asks for it."""
         return self.schemas[name]
-
-
-def _version(registry: SchemaRegistry, subject: str, version: int) -> Any:
-    return registry.client().get_version(subject, version, True)
 
 
 @lru_cache

@@ -453,6 +453,12 @@ WAYS: dict[str, Way] = {
             t.orders, value=Registry("avro", "id string", "http://127.0.0.1:1", write_schema="{}", subject="orders-value")
         ),
     ),
+    "Registry: fkjoin reads Protobuf and does not write it; write with": (
+        lambda t: t.topic(t.orders, value=Registry("protobuf", "id string", "http://127.0.0.1:1")),
+        lambda t: t.topic(
+            t.orders, value=Registry("avro", "id string", "http://127.0.0.1:1", write_schema="{}", subject="orders-value")
+        ),
+    ),
     "events: a batch DataFrame is no stream; read it": (
         lambda t: t.customers.enrich(t.spark.range(3), on="id"),
         lambda t: t.customers.enrich(t.spark.readStream.format("rate").load(), on="value"),

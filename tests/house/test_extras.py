@@ -84,7 +84,9 @@ USES = {
     "objects": [["-c", "from fkjoin.sinks import Parquet; Parquet('s3a://a/b')"]],
     "kafka": [["-c", "from fkjoin.kafka import Json; from fkjoin.sinks import Kafka; Kafka('a', 'b:1'), Json('a int')"]],
     "postgres": [["-c", "from fkjoin.sinks import Postgres; Postgres('a', 'postgresql://b/c')"]],
-    "registry": [["-c", "from fkjoin.kafka import Registry; Registry('avro', 'a int', 'http://b')"]],
+    "registry": [
+        ["-c", f"from fkjoin.kafka import Registry; Registry('{kind}', 'a int', 'http://b')"] for kind in ("avro", "protobuf")
+    ],
 }
 """Programs that need an extra."""
 

@@ -262,6 +262,12 @@ WAYS: dict[str, str] = {
     "{}: {} is an instant; take a timestamp column": REGISTRY,
     "{}: bytes are no text; take a binary column": REGISTRY,
     "Registry: to write, give write_schema= and": BUILDING,
+    "Registry: fkjoin reads Protobuf and does not": BUILDING,
+    "{} gives schema {} as a text, and no": (
+        "tests/spark/test_protobuf_schemas.py"
+        "::test_a_registry_that_gives_only_texts_stops_the_batch_and_one_with_descriptors_does_not"
+    ),
+    "Debezium: inner: events in Protobuf are not": "tests/kafka/test_debezium_avro.py::test_mistakes_are_told",
     "{}: {} is {}; give the column the type": REGISTRY,
     "{} refuses: {}. The batch is not lost. See to": (
         "tests/spark/test_schema_registry_access.py::test_an_outage_and_a_refusal_stop_the_batch_and_make_no_dead_letters"

@@ -163,6 +163,7 @@ def test_a_setting_of_another_kind_that_is_as_by_default_is_left_alone(tmp_path:
         ('format = "json"', 'format "json" needs a schema'),
         ('format = "jsn"', "format: Input should be 'string', "),
         ('format = "avro", schema = "a int"', 'format "avro" needs registry'),
+        ('format = "protobuf", schema = "a int"', 'format "protobuf" needs registry'),
         ('format = "string", schema = "a int"', 'schema: .* this is format "string"; leave it out'),
         ('format = "debezium", schema = "a int", text = "t"', 'text: .* "json" without a registry, .* format "debezium"'),
         ('format = "json", schema = "a int", source = "b int"', 'source: it is a setting of format "debezium", and'),
@@ -186,6 +187,8 @@ def test_the_schema_tells_editors_what_a_kind_has(tmp_path: Path) -> None:
         ((OF_FILES, OF_FILES), True),
         ((OF_FILES, topic), True),
         ((OF_FILES, topic.replace("json", "avro")), False),
+        ((OF_FILES, topic.replace("json", "protobuf")), False),
+        ((OF_FILES, topic.replace('json"', 'protobuf", registry = "http://r"')), True),
         ((OF_FILES, f"{topic}\nlog = 'l'"), False),
         ((OF_FILES, f'{topic}\npath = "p"'), False),
         ((OF_FILES, f"{OF_FILES}\nroots = 1"), False),
@@ -233,6 +236,7 @@ def test_formats_of_a_job_file(tmp_path: Path) -> None:
     assert built("debezium", source="lsn bigint") == Debezium("a int", source="lsn bigint")
     found = built("avro", registry="http://r", registry_settings={"max.retries": 1})
     assert found == Registry("avro", "a int", "http://r", (("max.retries", 1),))
+    assert built("protobuf", registry="http://r") == Registry("protobuf", "a int", "http://r")
     assert built("json", registry="http://r", units=units, retry_s=5) == Registry(
         "json", "a int", "http://r", units=units, retry_s=5
     )

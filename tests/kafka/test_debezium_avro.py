@@ -255,6 +255,8 @@ def test_units_are_for_what_the_schema_does_not_tell(registry: SmallRegistry) ->
 def test_mistakes_are_told() -> None:
     with pytest.raises(TopologyError, match=r'Debezium: inner: Registry\("avro", url=…\) is what it can be'):
         Debezium("id int", inner=Registry("json", url="http://localhost"))
+    with pytest.raises(TopologyError, match="Debezium: inner: events in Protobuf are not read, .* write Avro or JSON"):
+        Debezium("id int", inner=Registry("protobuf", url="http://localhost"))
     with pytest.raises(TopologyError, match="Debezium: inner: leave out its schema and units"):
         Debezium("id int", inner=Registry("avro", "id int", "http://localhost"))
     assert Debezium("id int", inner=Registry("avro", url="http://localhost")).inner is not None

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from fkjoin.codec.json_read import Reading
@@ -21,9 +22,12 @@ from fkjoin.kafka import Registry
 from fkjoin.kafka.registry import records_of
 from fkjoin.spark.registry_records import ReadRegistry, RegistryRecords
 from fkjoin.spark.schema_registry import SchemaRegistry
+from tests.support.protobuf import add_field, file_of
 from tests.support.schema_registry import Refusal, SmallRegistry, basic, framed, small_registry
 
 ORDER = {"type": "record", "name": "shop.Order", "fields": [{"name": "id", "type": "int"}]}
+PROTOBUF = file_of(DescriptorProto(name="Order"))
+add_field(PROTOBUF.message_type[0], "id", FieldDescriptorProto.TYPE_INT32)
 KIND = pa.struct([("id", pa.int32())])
 JSON = {"title": "row", "type": "object", "properties": {"id": {"type": "integer"}}}
 
@@ -47,17 +51,21 @@ def first(count: int, refusal: Refusal) -> Callable[[dict[str, str]], Refusal | 
     return lambda _: left.pop() if left else None
 
 
-@pytest.mark.parametrize("kind", ["avro", "json"])
+@pytest.mark.parametrize("kind", ["avro", "json", "protobuf"])
 def test_an_outage_is_waited_through_and_a_schema_is_asked_for_once(
     registry: SmallRegistry, caplog: pytest.LogCaptureFixture, kind: Any
 ) -> None:
-    avro = kind == "avro"
-    number = registry.add(ORDER if avro else JSON, "AVRO" if avro else "JSON")
-    record = framed(number, ORDER, {"id": 1}) if avro else b"\0" + number.to_bytes(4, "big") + b'{"id": 1}'
+    number = {
+        "avro": lambda: registry.add(ORDER),
+        "json": lambda: registry.add(JSON, "JSON"),
+        "protobuf": lambda: registry.add_protobuf(PROTOBUF),
+    }[kind]()
+    body = {"avro": b"\2", "json": b'{"id": 1}', "protobuf": b"\0\x08\1"}[kind]
+    record = b"\0" + number.to_bytes(4, "big") + body
     registry.refuses = first(2, (503, "<html>down</html>"))
     with caplog.at_level(logging.WARNING, "fkjoin"):
         assert read(registry.url, *[record] * 3, kind=kind) == [{"id": 1}] * 3
-    assert registry.asked == {f"/schemas/ids/{number}": 3}
+    assert registry.asked == {f"/schemas/ids/{number}": 4 if kind == "protobuf" else 3}
     assert [bool(re.match(f"schema registry {registry.url}: .* 503.*; tried again in", text)) for text in caplog.messages] == [
         True
     ] * 2
@@ -66,7 +74,7 @@ def test_an_outage_is_waited_through_and_a_schema_is_asked_for_once(
 
 
 ANSWERS: list[tuple[Refusal, str]] = [
-    ((503, "down"), r"503.*tried \d+ times in \d+ s, retry_s = 0.2\). Start the query again when the outage is over"),
+    ((503, "down"), r"503.*tried (once|\d+ times in \d+ s), retry_s = 0.2\). Start the query again when the outage is over"),
     (
         (401, {"error_code": 401, "message": "Unauthorized"}),
         "refuses: .*Unauthorized .* 401.* basic.auth.user.info",
@@ -83,11 +91,11 @@ def test_an_outage_and_a_refusal_stop_the_batch_and_make_no_dead_letters(
 ) -> None:
     """The error has the address without its password, and a refusal is told at once."""
     registry.refuses = lambda _: answer
-    for kind in ("avro", "json"):
+    for kind in ("avro", "json", "protobuf"):
         with pytest.raises(FkJoinError, match=f"^schema registry {registry.url}[:/ ].*{words}") as caught:
-            read(registry.url.replace("//", "//user:secret@"), b"\0\0\0\0\1??", kind=kind, retry_s=0.2)
+            read(registry.url.replace("//", "//user:secret@"), b"\0\0\0\0\1\0?", kind=kind, retry_s=0.2)
         assert "secret" not in str(caught.value)
-    assert answer[0] == 503 or registry.asked.total() <= 2
+    assert answer[0] == 503 or registry.asked.total() <= 3
     registry.add(ORDER)
     registry.refuses = lambda _: None
     assert read(registry.url, framed(1, ORDER, {"id": 7})) == [{"id": 7}], "the same record, when the registry is well"
@@ -167,10 +175,11 @@ def test_schemas_refer_to_others_which_refer_to_others(registry: SmallRegistry) 
 
 
 def test_mistakes_are_told_when_the_format_is_made() -> None:
-    with pytest.raises(TopologyError, match='kind \'xml\' is not one of "avro", "json"$'):
+    with pytest.raises(TopologyError, match='kind \'xml\' is not one of "avro", "json", "protobuf"$'):
         Registry("xml", "id int", "http://localhost")  # type: ignore[arg-type]
-    with pytest.raises(TopologyError, match="kind 'protobuf' is not .*; fkjoin does not read Protobuf"):
-        Registry("protobuf", "id int", "http://localhost")  # type: ignore[arg-type]
+    for more in ({"write_schema": 'syntax = "proto3";'}, {"subject": "orders-value"}):
+        with pytest.raises(TopologyError, match="Registry: fkjoin reads Protobuf and does not write it; write with"):
+            Registry("protobuf", "id int", "http://localhost", **more)
     with pytest.raises(TopologyError, match='url: an address such as "http://registry:8081" is needed'):
         Registry("avro", "id int")
     with pytest.raises(TopologyError, match="retry_s: -1 is no number of seconds"):

@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 Refusal = tuple[int, Any]
 """A status, and the body: JSON, or a text."""
@@ -25,6 +28,8 @@ class SmallRegistry:
     schemas: list[dict[str, Any]] = field(default_factory=list, repr=False)
     subjects: dict[tuple[str, int], int] = field(default_factory=dict, repr=False)
     """Ids by subject and version."""
+    descriptors: dict[int, str] = field(default_factory=dict, repr=False)
+    """Descriptors of schemas of Protobuf, in base64, by their ids."""
     asked: Counter[str] = field(default_factory=Counter, repr=False)
     """The number of requests for each path."""
     refuses: Callable[[dict[str, str]], Refusal | None] = lambda _: None
@@ -38,13 +43,22 @@ class SmallRegistry:
         self.schemas.append({"schema": text, "schemaType": kind, **more})
         return len(self.schemas)
 
+    def add_protobuf(self, file: FileDescriptorProto, references: tuple[tuple[str, str, int], ...] = ()) -> int:
+        """Register a file of Protobuf, of which this registry knows the descriptor and no text."""
+        number = self.add('syntax = "proto3";', "PROTOBUF", references)
+        self.descriptors[number] = base64.b64encode(file.SerializeToString()).decode()
+        return number
+
     def answer(self, path: str) -> Refusal:
-        parts = path.split("?")[0].strip("/").split("/")
+        address = urlsplit(path)
+        parts = address.path.strip("/").split("/")
         number = version = int(parts[-1])
         if parts[0] == "subjects":
             number = self.subjects.get((parts[1], number), 0)
         if 1 <= number <= len(self.schemas):
             given = self.schemas[number - 1]
+            if parse_qs(address.query).get("format") == ["serialized"] and number in self.descriptors:
+                given = {**given, "schema": self.descriptors[number]}
             return 200, given if parts[0] == "schemas" else {"id": number, "version": version, "subject": parts[1], **given}
         return 404, {"error_code": 40403, "message": "Schema not found"}
 

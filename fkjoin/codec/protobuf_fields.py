@@ -1,0 +1,211 @@
+"""Messages of Protobuf → mappings of Python's values: of all messages a field at once, and of all fields those that are wanted.
+
+*Law*: what a message becomes does not depend on the messages beside it.  A field that has presence and is not set is null; one
+without presence is its default.  Entries of a map are in the order of their keys, since Protobuf gives them none.
+Descriptors are those of the package ``protobuf``, whatever pool has made them.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from decimal import Decimal
+from functools import partial
+from itertools import islice
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeAlias
+
+import pyarrow as pa
+
+from fkjoin.codec.json_values import EXACT
+from fkjoin.codec.units import ITEM, Notation, Unit
+
+_Read: TypeAlias = Callable[[list[Any]], list[Any]]
+"""A function of many messages, or of many values of a field, none of them null."""
+
+_WRAPPERS = {
+    "google.type.Decimal",
+    *(
+        f"google.protobuf.{name}Value"
+        for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+    ),
+}
+"""Messages that stand for their field ``value``."""
+
+
+class FieldReader(NamedTuple):
+    """Function that reads values, and the notation of what it gives."""
+
+    read: _Read
+    units: Notation = None
+
+
+def fields_of(message: Any, kind: pa.StructType) -> FieldReader:
+    """Choose how messages become mappings; ``message``: their descriptor.  Members that it lacks are left out."""
+    known = message.fields_by_name
+    parts = {field.name: _field(known[field.name], field.type) for field in kind if field.name in known}
+    reads = [part.read for part in parts.values()]
+    units = {name: part.units for name, part in parts.items() if part.units}
+    return FieldReader(partial(_mappings, list(parts), reads), units or None)
+
+
+def _mappings(names: list[str], reads: list[_Read], messages: list[Any]) -> list[dict[str, Any]]:
+    if not names:
+        return [{} for _ in messages]
+    return [dict(zip(names, row, strict=True)) for row in zip(*(read(messages) for read in reads), strict=True)]
+
+
+def _field(field: Any, kind: pa.DataType) -> FieldReader:
+    """Choose how a field of messages is read into a column."""
+    get = attrgetter(field.name)
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        entry = field.message_type.fields_by_name
+        key, item = (_value(entry[name], _inner(kind, name)) for name in ("key", "value"))
+        return FieldReader(partial(_maps, get, key.read, item.read), {ITEM: item.units} if item.units else None)
+    if _is_repeated(field):
+        item = _value(field, kind.value_type if pa.types.is_list(kind) else None)
+        return FieldReader(partial(_lists, get, item.read), {ITEM: item.units} if item.units else None)
+    value = _value(field, kind)
+    if field.has_presence:
+        return FieldReader(partial(_optional, field.name, get, value.read), value.units)
+    return FieldReader(partial(_plain, get, value.read), value.units)
+
+
+def _inner(kind: pa.DataType, name: str) -> pa.DataType | None:
+    if not pa.types.is_map(kind):
+        return None
+    return kind.key_type if name == "key" else kind.item_type
+
+
+def _plain(get: Callable[[Any], Any], read: _Read, messages: list[Any]) -> list[Any]:
+    return read([*map(get, messages)])
+
+
+def _optional(name: str, get: Callable[[Any], Any], read: _Read, messages: list[Any]) -> list[Any]:
+    there = [message.HasField(name) for message in messages]
+    if all(there):
+        return read([*map(get, messages)])
+    values = iter(read([get(message) for message, has in zip(messages, there, strict=True) if has]))
+    return [next(values) if has else None for has in there]
+
+
+def _lists(get: Callable[[Any], Any], read: _Read, messages: list[Any]) -> list[list[Any]]:
+    lists = [*map(get, messages)]
+    items = iter(read([item for one in lists for item in one]))
+    return [[*islice(items, len(one))] for one in lists]
+
+
+def _maps(get: Callable[[Any], Any], key: _Read, item: _Read, messages: list[Any]) -> list[dict[Any, Any]]:
+    maps = [[(name, one[name]) for name in sorted(one)] for one in map(get, messages)]
+    keys, items = key([name for one in maps for name, _ in one]), item([value for one in maps for _, value in one])
+    entries = zip(keys, items, strict=True)
+    return [dict(islice(entries, len(one))) for one in maps]
+
+
+def _is_repeated(field: Any) -> bool:
+    many = getattr(field, "is_repeated", None)  # before protobuf 6.31 there are labels, and in 7 none
+    return field.label == field.LABEL_REPEATED if many is None else many
+
+
+def _value(field: Any, kind: pa.DataType | None) -> FieldReader:
+    """Choose how values of a field are read; ``kind``: None if the column has none for them."""
+    if field.message_type is not None:
+        return _message(field.message_type, kind)
+    if field.enum_type is not None and not (kind is not None and pa.types.is_integer(kind)):
+        names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
+        return FieldReader(partial(_named, names))
+    if field.cpp_type == field.CPPTYPE_UINT64 and kind is not None and pa.types.is_decimal(kind):
+        return FieldReader(_each(Decimal))
+    return FieldReader(_same)
+
+
+def _message(message: Any, kind: pa.DataType | None) -> FieldReader:
+    name = message.full_name
+    if kind is None or (pa.types.is_string(kind) and name not in _WRAPPERS):
+        return FieldReader(_each(_json))
+    if pa.types.is_struct(kind):
+        return fields_of(message, kind)
+    if name in _WRAPPERS:
+        return _of_value(message, kind)
+    if name == "google.protobuf.Timestamp":
+        instant = pa.types.is_timestamp(kind) and kind.tz is not None
+        return FieldReader(_each(_micros), Unit("micros", "instant")) if instant else FieldReader(_each(_datetime))
+    if name == "google.protobuf.Duration":
+        span = pa.types.is_duration(kind)
+        return FieldReader(_each(_micros), Unit("micros", "span")) if span else FieldReader(_each(_timedelta))
+    if name == "google.type.Date" and pa.types.is_date(kind):
+        return FieldReader(_each(_date))
+    if name == "google.type.TimeOfDay" and pa.types.is_time(kind):
+        return FieldReader(_each(_time))
+    if name == "confluent.type.Decimal" and pa.types.is_decimal(kind):
+        return FieldReader(_each(_decimal))
+    return FieldReader(_each(_json))
+
+
+def _of_value(message: Any, kind: pa.DataType) -> FieldReader:
+    inner, get = _value(message.fields_by_name["value"], kind), attrgetter("value")
+    return FieldReader(partial(_plain, get, inner.read), inner.units)
+
+
+def _each(convert: Callable[[Any], Any]) -> _Read:
+    return partial(_converted, convert)
+
+
+def _converted(convert: Callable[[Any], Any], values: list[Any]) -> list[Any]:
+    return [*map(convert, values)]
+
+
+def _same(values: list[Any]) -> list[Any]:
+    return values
+
+
+def _named(names: dict[int, str], values: list[int]) -> list[Any]:
+    """Name an enum's values; a number that has no name is left as it is, as in Protobuf's JSON."""
+    return [names.get(value, value) for value in values]
+
+
+def _micros(value: Any) -> int:
+    """Count the microseconds of an instant or a span, rounded down; ``ValueError`` if Protobuf does not allow it."""
+    seconds, nanos = value.seconds, value.nanos
+    if not (0 <= nanos < 10**9 or (-(10**9) < nanos < 0 and seconds <= 0 and value.DESCRIPTOR.name == "Duration")):
+        raise ValueError(f"{seconds} s and {nanos} ns are no {value.DESCRIPTOR.full_name}")
+    return seconds * 10**6 + nanos // 1000
+
+
+def _datetime(value: Any) -> datetime.datetime:
+    return value.ToDatetime(datetime.timezone.utc)
+
+
+def _timedelta(value: Any) -> datetime.timedelta:
+    return value.ToTimedelta()
+
+
+def _date(value: Any) -> datetime.date:
+    return datetime.date(value.year, value.month, value.day)
+
+
+def _time(value: Any) -> datetime.time:
+    return datetime.time(value.hours, value.minutes, value.seconds, value.nanos // 1000)
+
+
+def _decimal(value: Any) -> Decimal:
+    if not -400 < value.scale < 400:
+        raise ValueError(f"{value.scale} is no scale of a decimal")
+    return Decimal(int.from_bytes(value.value, "big", signed=True)).scaleb(-value.scale, EXACT)
+
+
+def _json(value: Any) -> Any:
+    """Make Protobuf's JSON of a message, with the fields' own names, in the order of the names."""
+    from google.protobuf.json_format import MessageToDict
+
+    pool = value.DESCRIPTOR.file.pool
+    told = MessageToDict(
+        value, always_print_fields_with_no_presence=True, preserving_proto_field_name=True, descriptor_pool=pool
+    )
+    return _ordered(told)
+
+
+def _ordered(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _ordered(value[name]) for name in sorted(value)}
+    return [_ordered(item) for item in value] if isinstance(value, list) else value

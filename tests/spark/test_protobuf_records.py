@@ -1,0 +1,472 @@
+"""Records of Protobuf: read together as each alone, and as the values that were put into the messages."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from decimal import ROUND_HALF_UP, Decimal
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+from google.protobuf.descriptor_pb2 import DescriptorProto
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fkjoin.codec.json_read import Reading
+from fkjoin.spark.registry_records import ReadRegistry, RegistryRecords
+from fkjoin.spark.schema_registry import SchemaRegistry
+from tests.support.protobuf import add_field, add_map, classes, file_of, record
+from tests.support.schema_registry import SmallRegistry, small_registry
+
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+INSTANT, CLOCK, SPAN = pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.duration("us")
+PREFIX = "not protobuf of the registry's schema: "
+
+
+class Leaf(NamedTuple):
+    """A type of a field, a column for it, and values."""
+
+    type: int | str
+    kind: pa.DataType
+    values: st.SearchStrategy[Any]
+    want: Callable[[Any], Any] = lambda value: value
+    """Function that makes the column's value of one."""
+    fill: Callable[[Any, Any], None] | None = None
+    """Puts a value into a message; None: the type is none of a message."""
+    more: Mapping[str, Any] = MappingProxyType({})
+    inner: tuple[DescriptorProto, ...] = ()
+    """Messages that the type needs."""
+
+
+def whole(bits: int) -> st.SearchStrategy[int]:
+    return st.integers(-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+
+
+def natural(bits: int) -> st.SearchStrategy[int]:
+    return st.integers(0, (1 << bits) - 1)
+
+
+def wrapper(
+    name: str, kind: pa.DataType, values: st.SearchStrategy[Any], want: Callable[[Any], Any] = lambda value: value
+) -> Leaf:
+    return Leaf(f".google.protobuf.{name}Value", kind, values, want, lambda message, value: setattr(message, "value", value))
+
+
+def fill(**names: int) -> Callable[[Any, Any], None]:
+    """Puts the items of a value into fields."""
+
+    def put(message: Any, value: Any) -> None:
+        for name, place in names.items():
+            setattr(message, name, value[place])
+
+    return put
+
+
+def counted(value: tuple[int, int]) -> datetime.timedelta:
+    return datetime.timedelta(seconds=value[0], microseconds=value[1] // 1000)
+
+
+def put_decimal(message: Any, value: Decimal) -> None:
+    unscaled, message.scale = int(value.scaleb(3)), 3
+    message.value = unscaled.to_bytes((unscaled.bit_length() + 8) // 8, "big", signed=True)
+
+
+def put_text(message: Any, value: Decimal) -> None:
+    message.value = str(value)
+
+
+def rounded(value: Decimal) -> Decimal:
+    return value.quantize(Decimal("0.01"), ROUND_HALF_UP)
+
+
+def enum_name(value: int) -> str:
+    return {0: "NEW", 1: "PAID"}.get(value, str(value))
+
+
+NANOS = st.integers(0, 10**9 - 1)
+MOMENTS = st.tuples(st.integers(-62135596800, 253402300799), NANOS)
+SPANS = st.tuples(st.integers(0, 10**11), NANOS).flatmap(lambda one: st.sampled_from([one, (-one[0], -one[1])]))
+THOUSANDTHS = st.integers(-(10**9), 10**9).map(lambda number: Decimal(number).scaleb(-3))
+DAYS = st.dates().map(lambda day: (day.year, day.month, day.day))
+TIMES = st.tuples(st.integers(0, 23), st.integers(0, 59), st.integers(0, 59), NANOS)
+STATUS = {"type_name": ".shop.Status"}
+
+LEAVES = [
+    Leaf(F.TYPE_STRING, pa.string(), st.text()),
+    Leaf(F.TYPE_BOOL, pa.bool_(), st.booleans()),
+    Leaf(F.TYPE_BOOL, pa.string(), st.booleans(), lambda value: str(value).lower()),
+    *(Leaf(of, pa.int32(), whole(32)) for of in (F.TYPE_INT32, F.TYPE_SINT32, F.TYPE_SFIXED32)),
+    *(Leaf(of, pa.int64(), whole(64)) for of in (F.TYPE_INT64, F.TYPE_SINT64, F.TYPE_SFIXED64)),
+    *(Leaf(of, pa.int64(), natural(32)) for of in (F.TYPE_UINT32, F.TYPE_FIXED32)),
+    *(Leaf(of, pa.int64(), natural(63)) for of in (F.TYPE_UINT64, F.TYPE_FIXED64)),
+    *(Leaf(of, pa.decimal128(20, 0), natural(64), Decimal) for of in (F.TYPE_UINT64, F.TYPE_FIXED64)),
+    Leaf(F.TYPE_INT64, pa.string(), whole(64), str),
+    Leaf(F.TYPE_DOUBLE, pa.float64(), st.floats(allow_nan=False)),
+    Leaf(F.TYPE_FLOAT, pa.float32(), st.floats(width=32, allow_nan=False)),
+    Leaf(F.TYPE_FLOAT, pa.float64(), st.floats(width=32, allow_nan=False)),
+    Leaf(F.TYPE_BYTES, pa.binary(), st.binary()),
+    Leaf(F.TYPE_ENUM, pa.string(), st.sampled_from([0, 1, 7]), enum_name, more=STATUS),
+    Leaf(F.TYPE_ENUM, pa.int32(), st.sampled_from([0, 1, 7]), more=STATUS),
+    wrapper("Int32", pa.int64(), whole(32)),
+    wrapper("UInt64", pa.decimal128(22, 2), natural(64), Decimal),
+    wrapper("String", pa.string(), st.text()),
+    wrapper("Bytes", pa.binary(), st.binary()),
+    wrapper("Bool", pa.bool_(), st.booleans()),
+    wrapper("Double", pa.float64(), st.floats(allow_nan=False)),
+    Leaf(".google.protobuf.Timestamp", INSTANT, MOMENTS, lambda value: EPOCH + counted(value), fill(seconds=0, nanos=1)),
+    Leaf(".google.protobuf.Timestamp", pa.struct([("nanos", pa.int32()), ("seconds", pa.int64())]), MOMENTS,
+         lambda value: {"nanos": value[1], "seconds": value[0]}, fill(seconds=0, nanos=1)),
+    Leaf(".google.protobuf.Duration", SPAN, SPANS, counted, fill(seconds=0, nanos=1)),
+    Leaf(".google.type.Date", pa.date32(), DAYS, lambda value: datetime.date(*value), fill(year=0, month=1, day=2)),
+    Leaf(".google.type.TimeOfDay", pa.time64("us"), TIMES, lambda value: datetime.time(*value[:3], value[3] // 1000),
+         fill(hours=0, minutes=1, seconds=2, nanos=3)),
+    Leaf(".google.type.Decimal", pa.decimal128(14, 2), THOUSANDTHS, rounded, put_text),
+    Leaf(".confluent.type.Decimal", pa.decimal128(14, 2), THOUSANDTHS, rounded, put_decimal),
+]  # fmt: skip
+
+
+class Field(NamedTuple):
+    """A field of a message, its column (None: it is not wanted), and values (None: it is not set)."""
+
+    declare: Callable[[DescriptorProto, str], None]
+    kind: pa.DataType | None
+    values: st.SearchStrategy[Any]
+    put: Callable[[Any, str, Any], None]
+    want: Callable[[Any], Any]
+    inner: tuple[DescriptorProto, ...]
+
+
+def put_one(leaf: Leaf) -> Callable[[Any, str, Any], None]:
+    def put(message: Any, name: str, value: Any) -> None:
+        if value is not None and leaf.fill is None:
+            setattr(message, name, value)
+        elif value is not None:
+            getattr(message, name).SetInParent()
+            leaf.fill(getattr(message, name), value)  # type: ignore[misc]
+
+    return put
+
+
+def put_member(leaf: Leaf) -> Callable[[Any, str, Any], None]:
+    """Sets the other member of the oneof where there is no value."""
+
+    def put(message: Any, name: str, value: Any) -> None:
+        setattr(message, f"{name}_other", 5)
+        put_one(leaf)(message, name, value)
+
+    return put
+
+
+def put_list(leaf: Leaf) -> Callable[[Any, str, Any], None]:
+    def put(message: Any, name: str, value: Any) -> None:
+        if leaf.fill is None:
+            getattr(message, name).extend(value)
+        for one in value if leaf.fill else ():
+            leaf.fill(getattr(message, name).add(), one)
+
+    return put
+
+
+def put_map(leaf: Leaf) -> Callable[[Any, str, Any], None]:
+    def put(message: Any, name: str, value: Any) -> None:
+        for key, one in value.items():
+            if leaf.fill is None:
+                getattr(message, name)[key] = one
+            else:
+                leaf.fill(getattr(message, name)[key], one)
+
+    return put
+
+
+def declared(leaf: Leaf, shape: str) -> Callable[[DescriptorProto, str], None]:
+    def declare(message: DescriptorProto, name: str) -> None:
+        if shape == "optional" and isinstance(leaf.type, int):
+            add_field(message, name, leaf.type, proto3_optional=True, **leaf.more)
+        elif shape == "oneof":
+            at = len(message.oneof_decl)
+            message.oneof_decl.add(name=f"{name}_choice")
+            add_field(message, name, leaf.type, oneof_index=at, **leaf.more)
+            add_field(message, f"{name}_other", F.TYPE_INT32, oneof_index=at)
+        elif shape in ("text", "whole"):
+            key = F.TYPE_STRING if shape == "text" else F.TYPE_SINT32
+            add_map(message, f"shop.{message.name}", name, key, leaf.type, **leaf.more)
+        else:
+            add_field(message, name, leaf.type, label=3 if shape == "list" else 1, **leaf.more)
+
+    return declare
+
+
+NUMBERS = itertools.count()
+SHAPES = ["plain"] * 3 + ["optional", "oneof", "list", "text", "whole", "unwanted"]
+
+
+@st.composite
+def fields(draw: Any, depth: int) -> Field:
+    nested = depth and draw(st.integers(0, 3)) == 0
+    leaf = draw(messages(depth - 1)) if nested else draw(st.sampled_from(LEAVES))
+    shape = draw(st.sampled_from(SHAPES))
+    declare, want = declared(leaf, shape), leaf.want
+    if shape == "list":
+        values = st.lists(leaf.values, max_size=3)
+        return Field(declare, pa.list_(leaf.kind), values, put_list(leaf), lambda value: [*map(want, value)], leaf.inner)
+    if shape in ("text", "whole"):
+        key, kind = (st.text(), pa.string()) if shape == "text" else (whole(32), pa.int32())
+        values = st.dictionaries(key, leaf.values, max_size=3)
+        made = pa.map_(kind, leaf.kind)
+        return Field(
+            declare,
+            made,
+            values,
+            put_map(leaf),
+            lambda value: [(name, want(value[name])) for name in sorted(value)],
+            leaf.inner,
+        )
+    values = leaf.values if shape == "plain" and leaf.fill is None else st.none() | leaf.values
+    kind = None if shape == "unwanted" else leaf.kind
+    put = put_member(leaf) if shape == "oneof" else put_one(leaf)
+    return Field(declare, kind, values, put, lambda value: None if value is None else want(value), leaf.inner)
+
+
+@st.composite
+def messages(draw: Any, depth: int = 2) -> Leaf:
+    """A message of some fields, in a row's column."""
+    made = draw(st.lists(fields(depth), min_size=1, max_size=5))
+    names = [f"f{place}" for place in range(len(made))]
+    message = DescriptorProto(name=f"M{next(NUMBERS)}")
+    for name, one in zip(names, made, strict=True):
+        one.declare(message, name)
+    parts = dict(zip(names, made, strict=True))
+    wanted = {name: one.kind for name, one in parts.items() if one.kind is not None}
+
+    def put(into: Any, value: dict[str, Any]) -> None:
+        for name, one in parts.items():
+            one.put(into, name, value[name])
+
+    def want(value: dict[str, Any]) -> dict[str, Any]:
+        return {**{name: parts[name].want(value[name]) for name in wanted}, "absent": None}
+
+    return Leaf(
+        f".shop.{message.name}",
+        pa.struct([*wanted.items(), ("absent", pa.int32())]),  # the schema lacks it
+        st.fixed_dictionaries({name: one.values for name, one in parts.items()}),
+        want,
+        put,
+        inner=(message, *(inner for one in made for inner in one.inner)),
+    )
+
+
+def file_with(leaf: Leaf) -> Any:
+    file = file_of(*{message.name: message for message in leaf.inner}.values())
+    status = file.enum_type.add(name="Status")
+    for number, name in enumerate(("NEW", "PAID")):
+        status.value.add(name=name, number=number)
+    return file
+
+
+@pytest.fixture(scope="module")
+def registry() -> Iterator[SmallRegistry]:
+    with small_registry() as made:
+        yield made
+
+
+def reader(registry: SmallRegistry, kind: pa.StructType) -> ReadRegistry:
+    return ReadRegistry(pa.schema(list(kind)), RegistryRecords("protobuf", SchemaRegistry(registry.url), Reading()))
+
+
+@given(st.data(), messages())
+def test_columns_are_what_was_put_into_the_messages(registry: SmallRegistry, data: Any, leaf: Leaf) -> None:
+    """Under two schema ids in a batch, with nulls among them, in any order."""
+    file = file_with(leaf)
+    made = classes(file)[leaf.type[1:]]  # type: ignore[index]
+    numbers = registry.add_protobuf(file), registry.add_protobuf(file)
+    records, wanted = list[bytes | None](), list[Any]()
+    for value in data.draw(st.lists(leaf.values, min_size=1, max_size=5)):
+        message = made()
+        leaf.fill(message, value)  # type: ignore[misc]
+        records += [record(data.draw(st.sampled_from(numbers)), message), None]
+        wanted += [leaf.want(value), dict.fromkeys(leaf.kind.names)]
+    order = data.draw(st.permutations(range(len(records))))
+    found = reader(registry, leaf.kind)(pa.array([records[at] for at in order], pa.binary()))
+    assert found.problem.to_pylist() == [None] * len(records)
+    assert found.rows.type == leaf.kind
+    rows = found.rows.to_pylist()
+    assert [row for row, at in zip(rows, order, strict=True) if records[at]] == [wanted[at] for at in order if records[at]]
+    assert found.deleted.tolist() == [records[at] is None for at in order]
+
+
+@given(st.data(), messages())
+def test_a_broken_record_is_one_problem_and_each_is_read_as_alone(registry: SmallRegistry, data: Any, leaf: Leaf) -> None:
+    file = file_with(leaf)
+    message = classes(file)[leaf.type[1:]]()  # type: ignore[index]
+    leaf.fill(message, data.draw(leaf.values))  # type: ignore[misc]
+    good = record(registry.add_protobuf(file), message)
+    head = good[:6]
+    bad = data.draw(st.lists(st.binary(max_size=6) | st.binary(max_size=9).map(head.__add__), min_size=1, max_size=4))
+    bad += [
+        head + b"\xff",
+        b"",
+        b"\0\0\0\xff\xff\0",
+        b"{}",
+        head[:5],
+        head[:5] + b"\x80",
+        head[:5] + b"\x01",
+        head[:5] + b"\2\x7e",
+    ]
+    records = data.draw(st.permutations([good, *bad, good]))
+    read = reader(registry, leaf.kind)
+    together = read(pa.array(records, pa.binary()))
+    for place, one in enumerate(records):
+        alone = read(pa.array([one], pa.binary()))
+        assert alone.problem[0].as_py() == together.problem[place].as_py()
+        assert alone.rows.to_string() == together.rows.slice(place, 1).to_string()
+        if one == good:
+            assert alone.problem[0].as_py() is None
+        if len(one) <= 5 or one[0]:
+            assert "no header of a registry" in str(alone.problem[0])
+    problems = dict(zip(records, together.problem.to_pylist(), strict=True))
+    number = int.from_bytes(head[1:5], "big")
+    assert problems[head + b"\xff"].startswith(f"{PREFIX}DecodeError: Error parsing message with type ")
+    assert problems[head[:5] + b"\x80"] == f"{PREFIX}the record ends in the index of its message"
+    assert problems[head[:5] + b"\x01"] == f"{PREFIX}-1 is no length of a message's index"
+    assert problems[head[:5] + b"\2\x7e"] == f"{PREFIX}schema {number} has no message [63]"
+    assert problems[b"\0\0\0\xff\xff\0"].startswith(f"{PREFIX}Schema not found")
+
+
+def stamp(message: Any) -> None:
+    message.it.seconds, message.it.nanos = 1690366967, 48491999
+
+
+def broken_stamp(message: Any) -> None:
+    message.it.nanos = -1
+
+
+def days(year: int, month: int, day: int) -> Callable[[Any], None]:
+    def put(message: Any) -> None:
+        message.it.year, message.it.month, message.it.day = year, month, day
+
+    return put
+
+
+def span(message: Any) -> None:
+    message.it.seconds, message.it.nanos = -90, -500_000_000
+
+
+def structure(message: Any) -> None:
+    message.it.update({"b": [True, None, "é"], "a": {"x": "1"}})
+
+
+def assigned(value: Any) -> Callable[[Any], None]:
+    return lambda message: setattr(message, "it", value)
+
+
+def unset(message: Any) -> None:
+    message.it.SetInParent()
+
+
+STAMP, DURATION, STRUCT = ".google.protobuf.Timestamp", ".google.protobuf.Duration", ".google.protobuf.Struct"
+MOMENT = datetime.datetime(2023, 7, 26, 10, 22, 47, 48491, datetime.timezone.utc)
+KINDS: list[tuple[int | str, Callable[[Any], None], pa.DataType, Any]] = [
+    (STAMP, stamp, pa.string(), "2023-07-26T10:22:47.048491999Z"),
+    (STAMP, stamp, INSTANT, MOMENT),
+    (STAMP, unset, INSTANT, EPOCH),
+    (STAMP, stamp, CLOCK, "it: 2023-07-26 10:22:47.048491+00:00 is an instant; take a timestamp column"),
+    (STAMP, stamp, pa.date32(), "it: datetime.datetime(2023, 7, 26"),
+    (STAMP, stamp, pa.int64(), "give the column the type that it has"),
+    (STAMP, broken_stamp, INSTANT, "ValueError: 0 s and -1 ns are no google.protobuf.Timestamp"),
+    (STAMP, broken_stamp, pa.string(), "ValueError: Timestamp is not valid: "),
+    (DURATION, span, SPAN, datetime.timedelta(seconds=-90.5)),
+    (DURATION, span, pa.string(), "-90.500s"),
+    (DURATION, span, pa.int64(), "is timedelta; give the column the type that it has"),
+    (STRUCT, structure, pa.string(), '{"a":{"x":"1"},"b":[true,null,"é"]}'),
+    (STRUCT, structure, pa.map_(pa.string(), pa.string()), [("a", '{"x":"1"}'), ("b", '[true,null,"é"]')]),
+    (".google.type.Date", days(2024, 2, 29), pa.date32(), datetime.date(2024, 2, 29)),
+    (".google.type.Date", days(2024, 2, 0), pa.date32(), "ValueError: day is out of range for month"),
+    (".google.type.Date", days(2024, 2, 0), pa.string(), '{"day":0,"month":2,"year":2024}'),
+    (".google.protobuf.Int64Value", unset, pa.int64(), 0),
+    (".google.protobuf.Int64Value", unset, pa.struct([("value", pa.int64())]), {"value": 0}),
+    (".google.protobuf.UInt32Value", unset, pa.string(), "0"),
+    (".confluent.type.Decimal", unset, pa.decimal128(5, 2), Decimal("0.00")),
+    (F.TYPE_UINT64, assigned((1 << 64) - 1), pa.decimal128(20, 0), Decimal((1 << 64) - 1)),
+    (F.TYPE_UINT64, assigned(1 << 63), pa.int64(), "it: "),
+    (F.TYPE_UINT32, assigned(1 << 31), pa.int32(), "it: "),
+    (F.TYPE_INT64, assigned(1), pa.decimal128(20, 0), "it: 1 is int; give the column the type that it has"),
+    (F.TYPE_INT32, assigned(1), pa.float64(), "it: 1 is int; give the column the type that it has"),
+    (F.TYPE_INT64, assigned(1690366967048491), INSTANT, 'is a number without a unit; give units={"it": "micros"}'),
+    (F.TYPE_STRING, assigned("2023-07-26T12:22:47.048491+02:00"), INSTANT, MOMENT),
+    (F.TYPE_BYTES, assigned(b"ab"), pa.string(), "it: bytes are no text; take a binary column"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("of", "put", "kind", "wanted"), KINDS)
+def test_a_value_is_of_the_column_or_there_is_a_problem(
+    registry: SmallRegistry, of: int | str, put: Callable[[Any], None], kind: pa.DataType, wanted: Any
+) -> None:
+    """A problem is told by its words, and is that of its record alone; without the field there is its default, or null."""
+    row = DescriptorProto(name="Row")
+    add_field(row, "it", of)
+    file = file_of(row)
+    message = classes(file)["shop.Row"]()
+    put(message)
+    number = registry.add_protobuf(file)
+    empty = b"\0" + number.to_bytes(4, "big") + b"\0"
+    found = reader(registry, pa.struct([("it", kind)]))(pa.array([empty, record(number, message), empty], pa.binary()))
+    first, problem, last = found.problem.to_pylist()
+    rows = [row["it"] for row in found.rows.to_pylist()]
+    assert first == last
+    assert (rows[0] is None) == (isinstance(of, str) or first is not None)
+    if isinstance(wanted, str) and (wanted.count(" ") > 1 or wanted.endswith(": ")):
+        assert wanted in problem.removeprefix(PREFIX)
+        assert rows[1] is None
+    else:
+        assert problem is None
+        assert rows[1] == wanted
+
+
+def test_a_message_that_has_itself_and_one_in_a_text_column(registry: SmallRegistry) -> None:
+    """In a text it is Protobuf's JSON in the order of names, also of a list and a map."""
+    node = DescriptorProto(name="Node")
+    add_field(node, "long_name", F.TYPE_INT64)
+    add_field(node, "next", ".shop.Node")
+    add_field(node, "all", ".shop.Node", label=3)
+    add_map(node, "shop.Node", "by", F.TYPE_INT32, ".shop.Node")
+    file = file_of(node)
+    made = classes(file)["shop.Node"]
+    inner = made(long_name=2)
+    message = made(long_name=1, next=inner, all=[inner, inner], by={7: inner, -3: inner})
+    text = '{"all":[],"by":{},"long_name":"2"}'
+    number = registry.add_protobuf(file)
+    step = pa.struct([("long_name", pa.int64()), ("next", pa.struct([("long_name", pa.int64())]))])
+    kind = pa.struct([("next", step), ("all", pa.string()), ("by", pa.string())])
+    found = reader(registry, kind)(pa.array([record(number, message)]))
+    row = {"next": {"long_name": 2, "next": None}, "all": f"[{text},{text}]", "by": f'{{"-3":{text},"7":{text}}}'}
+    assert found.rows.to_pylist() == [row]
+    assert found.problem.to_pylist() == [None]
+    found = reader(registry, pa.struct([("next", pa.string()), ("all", pa.list_(pa.string()))]))(
+        pa.array([record(number, message)])
+    )
+    assert found.rows.to_pylist() == [{"next": text, "all": [text, text]}]
+
+
+def test_in_the_second_syntax_fields_have_presence(registry: SmallRegistry) -> None:
+    """A default of the schema is null where nothing was written; an unknown number of an enum was not written."""
+    row = DescriptorProto(name="Row")
+    add_field(row, "count", F.TYPE_INT32, default_value="5")
+    add_field(row, "status", F.TYPE_ENUM, type_name=".shop.Status", label=2)
+    group = row.nested_type.add(name="Part")
+    add_field(group, "id", F.TYPE_INT32)
+    add_field(row, "part", F.TYPE_GROUP, type_name=".shop.Row.Part")
+    file = file_of(row)
+    file.ClearField("syntax")
+    file.enum_type.add(name="Status").value.add(name="NEW", number=0)
+    message = classes(file)["shop.Row"](count=0, status=0, part={"id": 3})
+    number = registry.add_protobuf(file)
+    kind = pa.struct([("count", pa.int32()), ("status", pa.string()), ("part", pa.struct([("id", pa.int32())]))])
+    head = b"\0" + number.to_bytes(4, "big") + b"\0"
+    found = reader(registry, kind)(pa.array([record(number, message), head, head + b"\x10\x07"]))
+    nothing = {"count": None, "status": None, "part": None}
+    assert found.rows.to_pylist() == [{"count": 0, "status": "NEW", "part": {"id": 3}}, nothing, nothing]
+    assert found.problem.to_pylist() == [None] * 3
