@@ -43,10 +43,11 @@ _EXECUTORS = {
 
 
 class Run:
-    """A running query over growing logs in ``folder``."""
+    """A running query over growing logs in ``folder``; left rows have ``more_bytes`` of hexadecimal digits besides."""
 
-    def __init__(self, folder: Path, heap: str, spread: int = 1, master: str = "local[2]") -> None:
+    def __init__(self, folder: Path, heap: str, spread: int = 1, master: str = "local[2]", *, more_bytes: int = 0) -> None:
         self.folder, self.spread, self.seq, self.seen = folder, spread, 0, -1
+        self.more_bytes, self.digits = more_bytes, random.Random(11)
         for side in ("left", "right"):
             (folder / side).mkdir(parents=True)
         spark = fkjoin.session(
@@ -84,7 +85,8 @@ class Run:
         lines: dict[str, list[str]] = {"left": [], "right": []}
         for key, foreign_key in left:
             self.seq += 1
-            row = {"fk": foreign_key, "amount": self.seq % 1000 / 4, "v": self.seq, "pad": f"{self.seq * 7919:032x}"}
+            pad = f"{self.seq * 7919:032x}{self.digits.randbytes(self.more_bytes // 2).hex()}"
+            row = {"fk": foreign_key, "amount": self.seq % 1000 / 4, "v": self.seq, "pad": pad}
             lines["left"].append(json.dumps({"key": key, "value": row, "seq": self.seq}))
         for key in right:
             self.seq += 1
