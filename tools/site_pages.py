@@ -107,7 +107,7 @@ PAGES_OF_THE_SITE = (
     "; on the site also job files, commands and messages",
     ", [job files](job-file.md), [commands](commands.md), [messages](messages.md)",
 )
-"""What the first page says of pages that are made, and its links on the site."""
+"""Words of the first page about pages that are made, and their links on the site."""
 
 BOOST_OF_DECISIONS = 0.01
 """The weight of a decision in a search, where another page has 1: a word in a title weighs 1,000 times one in a text."""

@@ -80,7 +80,11 @@ def faults(text: str) -> Iterator[tuple[int, str]]:
                 yield number, f"{found[0]!r}: {advice}"
     bare = _FENCE.sub(lambda block: "\n" * block[0].count("\n"), text)
     for number, line in enumerate(bare.splitlines(), 1):
-        if len(line) > LONGEST_LINE and not line.startswith(("|", "    ", "![")) and len(_LINK.sub(r"\1", line)) > LONGEST_LINE:
+        if (
+            len(line) > LONGEST_LINE
+            and not line.startswith(("|", "    ", "![", "[!["))
+            and len(_LINK.sub(r"\1", line)) > LONGEST_LINE
+        ):
             yield number, f"{len(line)} characters, at most {LONGEST_LINE}"
 
 
