@@ -340,7 +340,7 @@ OUTPUTS: list[dict[str, str] | None] = [
         for made in ("--", "x-", "y-", "-x", "xx", "yx", "xy")
     ),
 ]
-"""What a version of a row makes, by the keys of outputs; None: the row is deleted."""
+"""Outputs of a row's version, by their keys; None: the row is deleted."""
 
 
 def flat_map_cases(first: int, second: int) -> Iterator[History]:
