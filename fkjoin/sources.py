@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from fkjoin.files.source import open_files
 from fkjoin.kafka.connection import OnNewTopic
 from fkjoin.kafka.formats import Format as KafkaFormat
 from fkjoin.lowering.recipes import Recipe, remembered, telling_files
+from fkjoin.sessions.plan_sources import explodes
 from fkjoin.sessions.settings import prepare
 from fkjoin.sessions.settings_of_call import settings_of_call
 from fkjoin.spark.dead_letters import OnError
@@ -27,6 +29,11 @@ from fkjoin.table_sources import TableSources
 
 if TYPE_CHECKING:
     from fkjoin.table import Table
+
+_EXPLODED = (
+    "table %s: its stream makes several rows of one, by explode or the like. Nothing deletes what a row no longer makes; "
+    "make a table of the rows as they were, and use its flat_map. If each item is a change of its own, this is no problem"
+)
 
 
 class Sources(TableSources):
@@ -47,7 +54,8 @@ class Sources(TableSources):
     ) -> Table:
         """Make a table from a streaming DataFrame with one change a row.
 
-        Columns used as version, deleted or timestamp by their plain name are not part of the row.
+        Columns used as version, deleted or timestamp by their plain name are not part of the row.  A stream that explodes rows
+        is a warning in the log ``fkjoin``: nothing deletes what a row no longer makes, as ``flat_map`` does.
 
         Parameters
         ----------
@@ -85,9 +93,10 @@ class Sources(TableSources):
         >>> stream = spark.readStream.schema("order_id string, customer_id string, lsn bigint, gone boolean").json("orders")
         >>> orders = Table.from_stream(stream, key="order_id", version="lsn", deleted="gone", name="orders")
         """
-        return cls._of(
-            read_stream(df, key, version, deleted=deleted, timestamp=timestamp, name=name, log=log, on_error=on_error)
-        )
+        table = read_stream(df, key, version, deleted=deleted, timestamp=timestamp, name=name, log=log, on_error=on_error)
+        if explodes(df):
+            logging.getLogger("fkjoin").warning(_EXPLODED, table.name)
+        return cls._of(table)
 
     @classmethod
     def from_files(

@@ -15,10 +15,7 @@ from fkjoin.sessions.access import METRICS, Operator, UnreadableError
 from fkjoin.sessions.hadoop_settings import forget_sources
 from fkjoin.sessions.local_files import use_local_files
 from fkjoin.sessions.local_python import use_this_python
-from fkjoin.sessions.plan_sources import analyzed, listed
-
-STATEFUL = ("TransformWithStateInPySpark", "TransformWithStateInPandas")
-"""Names of one operator; Spark 4.0 has the second."""
+from fkjoin.sessions.plan_sources import STATEFUL, analyzed, listed
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,9 @@ from pyspark.sql import DataFrame
 
 from fkjoin.sessions.access import is_connect
 
+STATEFUL = ("TransformWithStateInPySpark", "TransformWithStateInPandas")
+"""Names of one operator; Spark 4.0 has the second."""
+
 PlanSource = tuple[str, Mapping[str, str]]
 """The name that Spark gives a source's format, and its options, whose names are in lower case."""
 
@@ -18,6 +21,23 @@ def sources_of(frame: DataFrame) -> list[PlanSource]:
     if is_connect(frame.sparkSession):
         return []
     return [source for node in listed(analyzed(frame).collectLeaves()) if (source := source_of(node)) is not None]
+
+
+def explodes(frame: DataFrame) -> bool:
+    """Tell whether the frame makes several rows of one, since the last stateful operator.
+
+    It is not known of a session without a JVM to ask, and false there.
+    """
+    return not is_connect(frame.sparkSession) and _explodes(analyzed(frame))
+
+
+def _explodes(node: Any) -> bool:
+    kind = node.nodeName()
+    if kind in STATEFUL:
+        return False
+    if kind == "Generate" and node.generator().prettyName() != "json_tuple":  # which makes one row of one
+        return True
+    return any(_explodes(child) for child in listed(node.children()))
 
 
 def analyzed(frame: DataFrame) -> Any:

@@ -31,6 +31,7 @@ from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages import Counters, counters
 from fkjoin.stages.counters import metrics_name
 from fkjoin.state import MemoryStore
+from fkjoin.testing.driven_clock import ends_between
 from fkjoin.testing.driven_inputs import Input, place_of
 from fkjoin.testing.plan_parts import GIVEN, Leaf, Observed, PlanPart, Stateful, joined, parts_of
 
@@ -38,6 +39,9 @@ _COUNTED = {*counters.ALL, *(item for items in counters.OF_STAGES.values() for i
 
 
 _Records = Mapping[str, pa.RecordBatch]
+
+_INTERVAL = "interval_ms"
+"""The option of a clock."""
 
 _TOPIC = "kafka"
 """The format of internal topics."""
@@ -111,11 +115,15 @@ class DrivenQuery:
         self._stages: dict[int, DrivenStage] = {}
         self.topics: list[str] = []
         """Internal topics that it reads, each once."""
+        self.intervals: set[int] = set()
+        """The intervals of its clocks, in milliseconds."""
         for part in _all(self._top):
             if isinstance(part, Stateful):
                 self._stages[id(part)] = DrivenStage(_spec(part))
             elif isinstance(part, Leaf) and part.source == _TOPIC and (topic := part.options.get("subscribe", "")) in topics:
                 self.topics += [] if topic in self.topics else [topic]
+            elif isinstance(part, Leaf) and part.source == Clock.name():
+                self.intervals.add(int(part.options[_INTERVAL]))
             elif isinstance(part, Leaf):
                 self._require_known(part)
         self.count: Counters = Counters()
@@ -175,7 +183,7 @@ class DrivenQuery:
     def _read(self, leaf: Leaf, batch: DrivenBatch) -> pa.RecordBatch:
         """Rows of a source.  A new kind of source is read here, and known to ``_require_known``."""
         if leaf.source == Clock.name():
-            tick = batch.tick(int(leaf.options["interval_ms"]))
+            tick = batch.tick(int(leaf.options[_INTERVAL]))
             return pa.record_batch([pa.array([] if tick is None else [tick], pa.int64())], names=leaf.schema.names)
         if leaf.source == _TOPIC:
             records = batch.records.get(leaf.options["subscribe"])
@@ -184,7 +192,7 @@ class DrivenQuery:
         return joined([] if rows is None else [rows], leaf.schema)
 
     def _require_known(self, leaf: Leaf) -> None:
-        if leaf.source not in (Clock.name(), GIVEN) and leaf.options.get("path") not in self._names:
+        if leaf.source != GIVEN and leaf.options.get("path") not in self._names:
             raise TopologyError(
                 f"table: its query reads a source of format {leaf.source} that is none of its tables, and has no input"
             )
@@ -249,6 +257,10 @@ class DrivenTopology:
     @property
     def stages(self) -> list[DrivenStage]:
         return [stage for query in self.queries for stage in query.stages]
+
+    def ends(self, before_ms: int, now_ms: int) -> list[int]:
+        """The ends of clocks' intervals that have to be heard on the way from one time to another."""
+        return ends_between(before_ms, now_ms, {one for query in self.queries for one in query.intervals})
 
     @property
     def count(self) -> Counters:

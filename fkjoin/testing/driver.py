@@ -21,7 +21,7 @@ from fkjoin.table import Table
 from fkjoin.testing.driven import DrivenBatch, DrivenQuery, DrivenTopology
 from fkjoin.testing.driven_inputs import Fed, fed
 from fkjoin.testing.driver_ends import EPOCH, MICROSECOND, DriverInput, DriverStore, TableChange
-from fkjoin.testing.kit import CRASH, DUPLICATE, REORDER, Sentinel
+from fkjoin.testing.kit import CRASH, DUPLICATE, REORDER, Sentinel, require_sentinel
 
 
 class Driver:
@@ -169,8 +169,8 @@ class Driver:
         >>> driver.input("orders").change("o1", {"customer_id": "c1"})
         >>> changes = driver.run(CRASH)
         """
-        if what not in (None, CRASH, DUPLICATE, REORDER):
-            raise FkJoinError(f"what: {what!r} is none of CRASH, DUPLICATE, REORDER")
+        if what is not None:
+            require_sentinel(what, "what")
         before, batch = len(self._results), list(self._waiting)
         self._waiting.clear()
         self._fed += batch
@@ -186,8 +186,8 @@ class Driver:
     def advance(self, by: str | timedelta) -> list[TableChange]:
         """Move the clock, and run what was fed since the last run at the new time.
 
-        Intervals of periodic emission end at whole multiples since the driver was made; of several that end at once, one batch
-        hears.  The retention of tombstones is by this clock, too.
+        Intervals of periodic emission, and of the clock that finds idle sources, end at whole multiples since the driver was
+        made.  Batches without rows hear those on the way.  The retention of tombstones is by this clock, too.
 
         Parameters
         ----------
@@ -214,8 +214,13 @@ class Driver:
             raise FkJoinError(f'by: {by!r} is no time such as "10 seconds" or "1 minute"') from error
         if isinstance(by, int | float) or passed < 1:
             raise FkJoinError(f'by: {by!r} is no time that passes, of a millisecond at least; write it such as "10 seconds"')
-        self._now_ms += passed
-        return self.run()
+        before, now_ms = len(self._results), self._now_ms + passed
+        for end_ms in self._queries.ends(self._now_ms, now_ms):
+            self._now_ms = end_ms
+            self._batch([])
+        self._now_ms = now_ms
+        self.run()
+        return self._results[before:]
 
     @property
     def now(self) -> timedelta:
@@ -318,16 +323,14 @@ class Driver:
     def _changes(self, found: pa.RecordBatch) -> list[TableChange]:
         if self._lowered.appends:
             return [TableChange(None, "insert", row, None) for row in rows_of(found)]
-        key, row, ts, operation = ("key", "row", "ts", "operation")
+        named = key, row, ts, operation = ("key", "row", "ts", "operation")
         if self._lowered.encoded is None:
             found = found.filter(pc.is_null(found.column(PROBLEM)))
             key, row, ts, operation = (KEY, ROW, TS, DELETED)
-        named = ("key", "row", "ts", "operation")
         columns = dict(zip(named, (found.column(one) for one in (key, row, ts, operation)), strict=True))
-        lines = rows_of(pa.record_batch(columns))
         of_key, rest = self._lowered.key, self._lowered.rest
         changes = []
-        for line in lines:
+        for line in rows_of(pa.record_batch(columns)):
             parts = [_hashable(line["key"][name]) for name in of_key]
             kind = line["operation"]
             if isinstance(kind, bool):

@@ -59,6 +59,7 @@ class EnrichTest(Kit):
     count: Counters = field(default_factory=Counters)
 
     _stages = ("enrich",)
+    _takes = ("change", "event")
 
     def __post_init__(self) -> None:
         if self.how not in get_args(How):

@@ -64,6 +64,7 @@ class JoinTest(Kit):
     count: Counters = field(default_factory=Counters)
 
     _stages = ("rekey", "subscription", "resolve")
+    _takes = ("left", "right")
 
     def __post_init__(self) -> None:
         require_how(self.how)

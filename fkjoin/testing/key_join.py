@@ -59,6 +59,7 @@ class KeyJoinTest(Kit):
     count: Counters = field(default_factory=Counters)
 
     _stages = ("pair",)
+    _takes = _SIDES
 
     def __post_init__(self) -> None:
         require_how_by_key(self.how)

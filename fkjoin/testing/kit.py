@@ -84,6 +84,10 @@ class Result(NamedTuple):
     value: Any
 
 
+_SIDE_OF = {"change": "left"}
+"""The sides of changes, where functions that make them have other names."""
+
+
 class Kit(ABC):
     """Base of the kits for joins, aggregates and flat maps: batches, their delivery, and the table that results."""
 
@@ -92,6 +96,8 @@ class Kit(ABC):
     count: Counters
     seed: int
     _stages: ClassVar[tuple[str, ...]]
+    _takes: ClassVar[tuple[str, ...]] = ("change",)
+    """The functions that make what is fed."""
 
     def __post_init__(self) -> None:
         self._stores = [MemoryStore() for _ in self._stages]
@@ -111,10 +117,20 @@ class Kit(ABC):
         list of Result
             The results of all batches.
 
+        Raises
+        ------
+        FkJoinError
+            If anything is neither a change that this test takes nor a sentinel; nothing is processed then.
+
         Examples
         --------
         >>> results = test.feed(left("o1", {"customer": "c1"}), CRASH, left("o1", None), DUPLICATE)
         """
+        for change in changes:
+            if isinstance(change, Change):
+                _require_change(change, self._takes)
+            else:
+                require_sentinel(change, "feed")
         before = len(self.results)
         batch: list[Change] = []
         for change in changes:
@@ -197,6 +213,25 @@ class Kit(ABC):
                 del self.table[key]
             else:
                 self.table[key] = value
+
+
+def require_sentinel(what: object, argument: str) -> None:
+    """``FkJoinError`` unless it is something that happens to a batch."""
+    if what not in (CRASH, DUPLICATE, REORDER):
+        raise FkJoinError(f"{argument}: {what!r} is none of CRASH, DUPLICATE, REORDER")
+
+
+def _require_change(change: Change, takes: tuple[str, ...]) -> None:
+    """``FkJoinError`` unless it is what one of the functions ``takes`` makes of a key, a row and a version."""
+    side, key, row, version = change
+    if side not in {_SIDE_OF.get(name, name) for name in takes}:
+        raise FkJoinError(f"feed: a change of side {side!r} has no place here; make it with {' or '.join(takes)}")
+    if not isinstance(key, str):
+        raise FkJoinError(f"feed: key {key!r} is of type {type(key).__name__}; here keys are texts")
+    if not isinstance(row, dict) and (row is not None or side == "event"):
+        raise FkJoinError(f"feed: the row of {side} {key!r} is {row!r}, which is no dict of columns")
+    if version is not None and (isinstance(version, bool) or not isinstance(version, int)):
+        raise FkJoinError(f"feed: version {version!r} of {key!r} is no whole number")
 
 
 def named_by(extractor: RowExtractor, change: Change, argument: str) -> str | None:

@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from fkjoin.sessions.access import require_classic
-from fkjoin.sessions.classic import STATEFUL, Classic
-from fkjoin.sessions.plan_sources import analyzed, listed, source_of
+from fkjoin.sessions.classic import Classic
+from fkjoin.sessions.plan_sources import STATEFUL, analyzed, listed, source_of
 from fkjoin.spark.schemas import IN_UTC, kept_type
 
 GIVEN = "given"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from fkjoin import Table, TopologyError, read_state
@@ -163,3 +164,25 @@ def test_what_cannot_be_a_flat_map_is_refused(orders: Table) -> None:
     for chosen in (orders.select("buyer", F.col("items")), orders.select(["buyer", "items"])):
         assert chosen.columns == ["id", "buyer", "items"]
     assert orders.select("*", "1 as one").columns == [*orders.columns, "one"]
+
+
+def test_a_stream_that_explodes_rows_is_warned_of_once(
+    spark: SparkSession, tmp_path: Path, orders: Table, caplog: pytest.LogCaptureFixture
+) -> None:
+    raw = spark.readStream.schema(ORDER).json(str(tmp_path / "orders"))
+
+    def warned_of(frame: DataFrame) -> list[str]:
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "fkjoin"):
+            Table.from_stream(frame, key="id", version="lsn", name="lines")
+        return [record.getMessage() for record in caplog.records if record.name == "fkjoin"]
+
+    exploded = raw.select("id", "lsn", F.explode("items").alias("item"))
+    for frame in (exploded, raw.selectExpr("id", "lsn", "inline(items)").where("n > 0").withColumn("more", F.lit(1))):
+        (said,) = warned_of(frame)
+        assert "table lines: its stream makes several rows of one" in said
+        assert "flat_map" in said
+    lines = orders.flat_map("items", key=["id", "sku"], name="made")
+    mapped = lines.changes.where("_operation != 'delete'").withColumn("lsn", F.lit(1))
+    one_each = raw.selectExpr("id", "lsn", "json_tuple(buyer, 'name') as buyer")
+    assert [warned_of(frame) for frame in (raw, one_each, mapped)] == [[], [], []]

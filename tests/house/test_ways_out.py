@@ -65,6 +65,7 @@ CONNECT = "integration/test_connect.py::test_what_cannot_be_had_is_refused_by_na
 
 HABIT = "tests/api/test_inspection.py::test_each_habit_of_dataframes_is_refused_and_what_is_named_is_one"
 
+FED = "tests/testing/test_kits.py::test_what_a_test_does_not_take_is_refused_before_anything_is_processed"
 DRIVER = "tests/testing/test_driver.py::test_what_is_wrong_is_refused_by_name_and_the_way_out_is_one"
 
 SEAM = "tests/jobs/test_installed.py::test_the_way_out_that_is_named_is_one"
@@ -215,6 +216,7 @@ WAYS: dict[str, str] = {
     "spread: partitions of topics say where rows": BUILDING,
     "checkpoint: {} is no folder of a query's own;": SECOND,
     "query_name: a query called {} runs in this": SECOND,
+    "feed: a change of side {} has no place here;": FED,
     "format: {} cannot have these changes: {};": FINE_STARTS,
     "format: Spark has no {}; {} For a format of": FINE_STARTS,
     "options: {} cannot be written with {}: {}; set": FINE_STARTS,

@@ -149,3 +149,25 @@ def test_windows_close_in_the_driver_by_its_clock(spark: SparkSession, tmp_path:
     assert [(one["table"], one["reason"]) for one in driver.dead_letters] == [
         ("sums", "group_by sums: the window was closed")
     ] * 2
+
+
+@pytest.mark.parametrize("way", [["75 seconds"], ["74 seconds", "1 second"], ["1 second", "1 day"], ["59 seconds"] * 2])
+def test_a_clock_that_is_moved_far_closes_what_it_closes_step_by_step(
+    spark: SparkSession, tmp_path: Path, way: list[str]
+) -> None:
+    """A source is idle 60 s after the first end of a clock's interval of 15 s."""
+    small(spark, tmp_path, buckets=2)
+    for name in ("orders", "customers"):
+        (tmp_path / name).mkdir()
+    driver = Driver(windows(spark, tmp_path, "1 minute"))
+    ten = datetime.datetime(2026, 1, 1, 10, tzinfo=datetime.timezone.utc)
+    driver.input("customers").change("c1", {"region": "north"}, timestamp=ten)
+    for key, at in (("o1", ten), ("o2", ten + 4 * FIVE)):
+        driver.input("orders").change(key, {"customer_id": "c1", "amount": 1, "at": at}, timestamp=at)
+    assert driver.run() == [], "the customers hold stream time back"
+    *_, last = results = [driver.advance(by) for by in way]
+    assert [change.key[1] for change in last] == [ten + FIVE, ten + 2 * FIVE]
+    assert not any(results[:-1])
+    later = ten + 10 * FIVE
+    driver.input("orders").change("o3", {"customer_id": "c1", "amount": 1, "at": later}, timestamp=later)
+    assert [change.key[1] for change in driver.run()] == [ten + 5 * FIVE, ten + 6 * FIVE], "the customers are idle still"

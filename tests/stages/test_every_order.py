@@ -1,6 +1,8 @@
 """All small histories, in every order in which their messages can be delivered: they end as the final tables say.
 
-``make proof`` goes further.  ``tests/support/exploring.py`` says what is walked, and why that is all.
+An inner join of one left row with three versions over two foreign keys, and right rows with two versions, is walked whole in
+``make test``.  So are smaller histories of the others.  ``make proof`` walks that size of left joins, too, and larger ones of
+all.  ``tests/support/exploring.py`` says what is walked, and why that is all.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from tests.support.small_histories import (
     History,
     aggregates,
     aggregates_cases,
+    flat_map,
+    flat_map_cases,
     join,
     join_cases,
     joins,
@@ -38,8 +42,11 @@ HOWS = ("inner", "left")
 PAIRS = [("inner", "left"), ("left", "inner"), ("left", "left"), ("inner", "inner")]
 
 
-@pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize(("lefts", "rights", "at_once"), sampled([(3, 2, 1), (3, 2, 3), (4, 1, 2)], [(2, 2, 1), (3, 1, 2)]))
+LARGE = [(3, 2, 1), (3, 2, 3), (4, 1, 2)]
+SMALL = [(3, 2, 1, "inner"), (2, 2, 1, "left"), (3, 1, 2, "inner"), (3, 1, 2, "left")]
+
+
+@pytest.mark.parametrize(("lefts", "rights", "at_once", "how"), sampled([(*one, how) for how in HOWS for one in LARGE], SMALL))
 def test_a_join_ends_as_the_batch_join_in_every_order(lefts: int, rights: int, at_once: int, how: str) -> None:
     """One left row over two foreign keys, null and deletion; right rows, there or not, the same as before, and deleted."""
     assert join(how, at_once=at_once).check(join_cases(lefts, rights, how)) > ENDS
@@ -86,6 +93,39 @@ def test_in_one_query_a_multi_way_join_is_the_batch_join_after_every_batch(at_on
 @pytest.mark.parametrize(("first", "second"), sampled([(3, 2)], [(2, 2)]))
 def test_in_one_query_an_aggregate_is_a_recomputation_after_every_batch(first: int, second: int) -> None:
     assert aggregates(at_once=2, guarded=False).lockstep(aggregates_cases(first, second)) > ENDS
+
+
+@pytest.mark.parametrize(("first", "second", "at_once"), sampled([(2, 2, 2), (3, 1, 1)], [(2, 1, 1), (2, 1, 2)]))
+def test_a_flat_map_is_a_recomputation_after_every_batch(first: int, second: int, at_once: int) -> None:
+    """Two rows, each with or without an output under each of two keys, so that both make one, hide it, and take it back."""
+    assert flat_map(at_once=at_once).lockstep(flat_map_cases(first, second)) > ENDS
+
+
+def keeping_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = import_module("fkjoin.stages.spread")
+    changed = module._changed
+
+    def only_new_ones(*how: Any) -> Any:
+        of, key, new = changed(*how)
+        there = pc.is_valid(new)
+        return of[there.to_numpy(zero_copy_only=False)], key.filter(there), new.filter(there)
+
+    monkeypatch.setattr(module, "_changed", only_new_ones)
+
+
+def showing_the_last_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = import_module("fkjoin.stages.owners")
+    monkeypatch.setattr(module, "changes_from_previous", lambda of: np.append(of[1:] != of[:-1], True))
+
+
+@pytest.mark.parametrize(
+    ("break_it", "second", "end"),
+    [(keeping_outputs, 0, "comes to x, and the final tables to None"), (showing_the_last_owner, 1, "comes to y, .* to x")],
+)
+def test_a_broken_rule_of_a_flat_map_is_found(break_it: Any, second: int, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    break_it(monkeypatch)
+    with pytest.raises(WrongEndError, match=end):
+        flat_map().lockstep(flat_map_cases(2, second))
 
 
 def taking_all(name: str, monkeypatch: pytest.MonkeyPatch, **only: bool) -> None:

@@ -17,11 +17,25 @@ from fkjoin.codec.rows import RowCodec
 from fkjoin.folds.extremes import Extreme
 from fkjoin.folds.fold import Fold
 from fkjoin.folds.sums import Count, WholeSum
-from fkjoin.stages import Counters, aggregate, answered, gather, join_rows, pair, regroup, rekey, resolve, scatter, split_rows
+from fkjoin.stages import (
+    Counters,
+    aggregate,
+    answered,
+    gather,
+    join_rows,
+    owners,
+    pair,
+    regroup,
+    rekey,
+    resolve,
+    scatter,
+    split_rows,
+    spread,
+)
 from fkjoin.stages import subscription as answers_of
 from fkjoin.stages.invariants import live_subscriptions
 from fkjoin.state import MemoryStore
-from tests.support import grouping, multi_join, oracle, pairing
+from tests.support import flat_maps, grouping, multi_join, oracle, pairing
 from tests.support.exploring import Node, System
 from tests.support.machines import END, Held, Message, Tables, messages_of
 
@@ -300,6 +314,60 @@ def aggregates_case(by_row: dict[str, Sequence[Any]]) -> History:
 
     groups = [Node("aggregate", _key(name)) for name in "gh"]
     return History(changes, sources, [*(Node("regroup", key.encode()) for key in by_row), *groups], wanted)
+
+
+def flat_map(*, at_once: int = 1) -> System:
+    """Rows that make others under keys of their own, in one query, as there is no other way."""
+
+    def spread_out(came: Tables, store: MemoryStore) -> Tables:
+        return {"grouped": spread(came["row"], store, Counters(), as_read=True, **TIMES)}
+
+    def shown(came: Tables, store: MemoryStore) -> Tables:
+        results = owners(came["grouped"], store, Counters(), source=versions.identity("flat map"), **TIMES)
+        start_counting_anew(store)
+        return {"result": results}
+
+    def to(message: Message) -> Node:
+        return Node("spread" if message.channel == "row" else "owners", message.of("key"))
+
+    return System({"spread": spread_out, "owners": shown}, to, bytes.decode, at_once)
+
+
+OUTPUTS: list[dict[str, str] | None] = [
+    None,
+    *(
+        {key: text for key, text in zip("ab", made, strict=True) if text != "-"}
+        for made in ("--", "x-", "y-", "-x", "xx", "yx", "xy")
+    ),
+]
+"""Outputs of a row's version, by their keys; None: the row is deleted."""
+
+
+def flat_map_cases(first: int, second: int) -> Iterator[History]:
+    """All histories of two rows of so many versions, each of which makes outputs of two keys, of one, or none."""
+    for one, other in product(histories(OUTPUTS, 1, first), histories(OUTPUTS, 0, second)):
+        made = [outputs for outputs in (*one, *other) if outputs]
+        keys, texts = [key for some in made for key in some], [text for some in made for text in some.values()]
+        if named_in_order(keys, "ab") and named_in_order(texts, "xy"):
+            yield flat_map_case({"i" + END: one, "j" + END: other})
+
+
+def flat_map_case(by_row: dict[str, Sequence[Any]]) -> History:
+    changes = [
+        flat_maps.Change(key, at, outputs and {name + END: text.encode() for name, text in outputs.items()})
+        for key, history in by_row.items()
+        for at, outputs in enumerate(history, 1)
+    ]
+    sources = messages_of("row", untimed(flat_maps.messages(changes)))
+
+    def wanted(node: Node, some: Sequence[flat_maps.Change]) -> Any:
+        if node.stage == "spread":
+            return None
+        output = flat_maps.recomputed(some).get(node.key.decode())
+        return output and output.decode()
+
+    outputs = [Node("owners", _key(name)) for name in "ab"]
+    return History(changes, sources, [*(Node("spread", key.encode()) for key in by_row), *outputs], wanted)
 
 
 def _name(text: str, end: str = "") -> str | None:

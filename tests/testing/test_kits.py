@@ -88,6 +88,51 @@ def test_a_foreign_key_that_is_no_text_is_refused() -> None:
         JoinTest("fk").feed(left("o", {"fk": 3}))
 
 
+def members() -> MembersTest:
+    return MembersTest("fk", pa.schema([("n", pa.int64())]), {"n": agg.sum("n")})
+
+
+KITS: dict[str, tuple[Any, str]] = {
+    "join": (lambda: JoinTest("fk", how="left"), "left or right"),
+    "join by primary key": (lambda: KeyJoinTest(how="left"), "left or right"),
+    "aggregate": (lambda: AggregateTest("fk", 0, lambda key, row, n: n + 1, lambda key, row, n: n - 1), "change"),
+    "members": (members, "change"),
+    "flat map": (lambda: FlatMapTest(lambda key, row: [row], "fk"), "change"),
+    "enrich": (lambda: EnrichTest(on="fk", how="left"), "change or event"),
+}
+"""A test of each kind, and the functions that make what it takes."""
+
+
+@pytest.mark.parametrize("name", KITS)
+def test_what_a_test_does_not_take_is_refused_before_anything_is_processed(name: str) -> None:
+    make, functions = KITS[name]
+    test, row = make(), {"fk": "a", "n": 1}
+    other = right("a", row) if "right" not in functions else event(row)
+    refused: list[tuple[Any, str]] = [
+        ("CRASH", "feed: 'CRASH' is none of CRASH, DUPLICATE, REORDER"),
+        (None, "feed: None is none of CRASH"),
+        (("left", "o2", row, None), "is none of CRASH"),
+        (other, f"feed: a change of side '{other.side}' has no place here; make it with {functions}$"),
+        (kit.Change("both", "o2", row), "feed: a change of side 'both' has no place here"),  # type: ignore[arg-type]
+        (change(5, row), "feed: key 5 is of type int; here keys are texts"),  # type: ignore[arg-type]
+        (change("o2", 7), "feed: the row of left 'o2' is 7, which is no dict of columns"),  # type: ignore[arg-type]
+        (change("o2", row, version="2"), "feed: version '2' of 'o2' is no whole number"),  # type: ignore[arg-type]
+        (change("o2", row, version=True), "feed: version True of 'o2' is no whole number"),
+    ]
+    for wrong, said in refused:
+        with pytest.raises(FkJoinError, match=said):
+            test.feed(change("o1", row), CRASH, wrong)
+    assert (test.table, test.results, test.count) == ({}, [], {})
+    makers = [getattr(kit, function) for function in functions.split(" or ")]
+    results = test.feed(*(maker(row) if maker is event else maker("a", row) for maker in makers), CRASH)
+    assert len(results) == 1, "what it takes is taken"
+
+
+def test_an_event_without_columns_is_refused() -> None:
+    with pytest.raises(FkJoinError, match="the row of event '' is None, which is no dict of columns"):
+        EnrichTest(on="fk").feed(event(None))  # type: ignore[arg-type]
+
+
 def test_a_join_of_another_kind_is_refused_as_the_library_refuses_it() -> None:
     with pytest.raises(TopologyError, match='how: \'banana\' is not one of "inner", "left"'):
         JoinTest("fk", how="banana")  # type: ignore[arg-type]
