@@ -92,4 +92,4 @@ def _errors(view: JobView) -> Text:
     failed = [f"{query.name} failed" for query in view.queries if query.doing is QueryPhase.FAILED]
     if failed or view.troubles:
         return Text.assemble(("since the start: ", "dim"), ("; ".join([*failed, *view.troubles]), "yellow"))
-    return Text("no errors, no dead letters", "dim")
+    return Text("no errors, no dead letters since the start", "dim")

@@ -131,6 +131,7 @@ class Report:
     def starts(self, name: str) -> None:
         """Note that a query is about to be started."""
         self._alive[name] = time.time()
+        self._metrics._start(name)
         self._queries[name] = replace(self._queries[name], doing=QueryPhase.STARTS, since=self._alive[name])
         self._screen.refresh()
 

@@ -173,8 +173,6 @@ def _report(
     with contextlib.ExitStack() as stack:
         if ui is not None:
             access = _access(spec, ui[0])
-            for name in names:
-                metrics._start(name)
             address = stack.enter_context(
                 served(spec.name, job.steps(), metrics, port=ui[1], access=access, letters=job.letters)
             )
@@ -284,18 +282,22 @@ def _works(query: StreamingQuery) -> bool:
 
 
 def _finish(running: dict[PlannedQuery, StreamingQuery], stop: Stop, report: Report) -> None:
-    """Let the batches that are being worked on come to their ends, then stop."""
-    for step, query in running.items():
-        last = query.lastProgress
-        while _works(query) and query.lastProgress == last:
-            if stop.asked:
-                report.turn(Mode.STOPS)
+    """Let each query's batch that is being worked on come to its end, then stop the query, before it begins another one."""
+    last = {step: query.lastProgress for step, query in running.items()}
+    while last:
+        if stop.asked:
+            report.turn(Mode.STOPS)
+        for step in list(last):
+            query = running[step]
             report.look(step.name, query)
-            time.sleep(0.05)
-        if query.isActive:
-            report.ends(step.name, QueryPhase.STOPPED)
-        query.stop()
-        report.look(step.name, query)
+            if _works(query) and query.lastProgress == last[step]:
+                continue
+            if query.isActive:
+                report.ends(step.name, QueryPhase.STOPPED)
+            query.stop()
+            report.look(step.name, query)
+            del last[step]
+        time.sleep(0.05)
 
 
 def _manifest(job: Job, spark: SparkSession) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from fkjoin.checkpoint.source_topics import SourceTopic, source_topics
 from fkjoin.errors import needs_extra
 from fkjoin.kafka.end_offsets import Silence, read_ends
 from fkjoin.metrics.families import families_of
+from fkjoin.metrics.history import History
 from fkjoin.metrics.listener import Listener
 from fkjoin.metrics.query_metrics import OperatorMetrics, QueryMetrics
 from fkjoin.metrics.server import ClientAccess, PageServer
@@ -49,6 +50,8 @@ class Metrics(Collector):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._queries: dict[str, QueryMetrics] = {}
+        self._waiting: dict[str, QueryMetrics] = {}
+        """Queries that have said that they wait, and have not ended a batch."""
         self._started_ms: dict[str, int] = {}
         self._ended: dict[str, str] = {}
         """The reasons why queries ended; nothing where they were stopped."""
@@ -182,7 +185,7 @@ class Metrics(Collector):
         states = {name.removeprefix(_STATE): row for name, row in observed.items() if name.startswith(_STATE)}
         query_name = name or about["name"] or about["id"]
         with self._lock:
-            query = self._queries.setdefault(query_name, QueryMetrics())
+            query = self._queries.setdefault(query_name, self._waiting.pop(query_name, QueryMetrics()))
             query.batches += 1
             query.inputs += about["numInputRows"]
             began_ms = round(1000 * seconds_of(about["timestamp"]))
@@ -202,10 +205,17 @@ class Metrics(Collector):
     def _wait(self, about: Mapping[str, Any], name: str) -> None:
         """Take in what changes while a query waits; all else is as its last batch left it."""
         with self._lock:
-            if (query := self._queries.get(name)) is not None:
-                query.take_sources(about)
-                query.last = {**query.last, **query.lag(self._topics.get(name, ()))}
-                query.history.wait(round(1000 * seconds_of(about["timestamp"])), records_of(query.last["lag"]))
+            query = self._queries.get(name) or self._waiting.setdefault(name, QueryMetrics())
+            query.take_sources(about)
+            lag = query.lag(self._topics.get(name, ()))
+            if name in self._queries:
+                query.last = {**query.last, **lag}
+            query.history.wait(round(1000 * seconds_of(about["timestamp"])), records_of(lag["lag"]))
+
+    def _waits_first(self) -> dict[str, History]:
+        """Return the histories of queries that have said that they wait, and have not ended a batch."""
+        with self._lock:
+            return {name: query.history for name, query in self._waiting.items()}
 
     def _line(
         self, name: str, query: QueryMetrics, about: Mapping[str, Any], seconds: float, found: Mapping[str, Mapping[str, int]]

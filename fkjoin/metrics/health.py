@@ -26,7 +26,7 @@ _STARTING = "It has started, and no batch has ended yet. The first takes longest
 _SILENT = "no batch has ended, and it has not said that it waits: a batch takes long, or its sources do not answer."
 _IDLE = "It has read all that there is, and waits for more."
 _SEVERAL = {
-    "starting": ("has started, and no batch of it has ended yet", "have started, and no batch has ended yet"),
+    "starting": ("has not ended a batch yet", "have not ended a batch yet"),
     "healthy": ("keeps up", "keep up"),
     "idle": ("has read all that there is, and waits for more", "have read all that there is, and wait for more"),
     "ended": ("has ended", "have ended"),
@@ -49,7 +49,8 @@ def of_query(history: History, started_ms: int, ended: str | None, now_ms: int, 
 
     ``ended``: why it ended, empty if it was stopped, None while it runs.  ``silent``: topics whose brokers do not answer.
 
-    After its first batch, the first of these that holds of a query that runs:
+    A query that has said that it waits before its first batch is idle.  After its first batch, the first of these that holds
+    of a query that runs:
 
     - *still*: it has been silent for over a minute, and for three times its usual silence;
     - *behind*: what is left to read at this moment is more than 30 seconds of work, and than three batches;
@@ -67,7 +68,8 @@ def of_query(history: History, started_ms: int, ended: str | None, now_ms: int, 
         words = "; ".join(silence.words(now_ms / 1000) for silence in silent)
         return Health("failing", f"{words[0].upper()}{words[1:]}.", round(1000 * min(silence.since for silence in silent)))
     if last is None:
-        return Health("starting", _STARTING, started_ms)
+        waits = history.waited_ms and not history.lag
+        return Health("idle", _IDLE, started_ms) if waits else Health("starting", _STARTING, started_ms)
     passed, usual = (now_ms - history.spoke_ms) / 1000, _usual_silence(history)
     if passed > max(STILL_S, PATIENCE * usual):
         words = f"For {span(passed)} {_SILENT} Before, it was silent for {span(usual)} at most."
@@ -99,7 +101,9 @@ def of_job(queries: Mapping[str, Health], events: Iterable[Occurrence], ended_ms
     same = [health for health in queries.values() if health.state == worst.state]
     one, more = _SEVERAL[worst.state]
     which = f"All {len(same)}" if len(same) == len(queries) else f"{len(same)} of {len(queries)}"
-    words = f"{which} queries {more if len(same) > 1 else one}."
+    idle = sum(health.state == "idle" for health in queries.values())
+    others = f"; {idle} {'waits' if idle == 1 else 'wait'} for more" if worst.state == "healthy" and idle else ""
+    words = f"{which} queries {more if len(same) > 1 else one}{others}."
     return Health(worst.state, words.replace("All 2", "Both"), max(health.since_ms for health in same))
 
 
@@ -109,9 +113,18 @@ def _usual_silence(history: History) -> float:
     return max(history.interval_s, recent, history.quiet_ms / 1000 if history.waits else 0.0)
 
 
+def _reads_all(history: History) -> bool:
+    """Tell whether the last batch read all that was there when it began, as the next one will unless an option bounds it."""
+    return history.points[-1].bounded == 0
+
+
 def _reading(history: History) -> Point:
-    """Return the last point that read rows: batches without rows have no rate."""
-    return next((point for point in reversed(history.points) if point.read), history.points[-1])
+    """Return the point whose rate says how long the lag takes: the last one that read rows, since others have no rate.
+
+    A query whose batches read all that is there is as slow as its records come.  Of such a query it is the fastest point.
+    """
+    reading = [point for point in history.points if point.read] or [history.points[-1]]
+    return max(reading, key=lambda point: point.rate) if _reads_all(history) else reading[-1]
 
 
 def _work(history: History) -> float:
@@ -125,12 +138,21 @@ def _is_behind(work: float, point: Point) -> bool:
 
 
 def _how_far(history: History) -> str:
-    points, work = list(history.points)[-6:], _work(history)
+    work = _work(history)
     words = f"{history.lag:,} records are left to read"
-    if work < float("inf"):
+    if _reads_all(history):
+        words += ", more than batches of the last hour had, and the batch at work may read all of them"
+    elif work < float("inf"):
         words += f", {span(work)} of work at {_rate(_reading(history).rate)} rows a second"
-    grows = len(points) > 2 and (history.lag or 0) > (points[0].lag or 0)
-    return f"{words}. It falls further behind." if grows else f"{words}."
+    return f"{words}. It falls further behind." if _grows(history) else f"{words}."
+
+
+def _grows(history: History) -> bool:
+    """Tell whether the lag is greater than before, and was one before: what comes at once to a query that keeps up is none."""
+    lags = [0, *(point.lag or 0 for point in history.points if point.ended_ms > history.waited_ms), history.lag or 0]
+    now = lags.pop()
+    before = [lag for lag in lags if lag != now]
+    return now > before[-1] > 0 if before else False
 
 
 def _rate(rate: float) -> str:

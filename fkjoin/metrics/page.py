@@ -56,7 +56,7 @@ def status(shown: ShownJob, metrics: Metrics) -> dict[str, Any]:
     """Return what the page shows of this moment."""
     now_ms, snapshot = _now_ms(), metrics.snapshot()
     operators = dict.fromkeys(name for query in snapshot.values() for kind in ("totals", "state") for name in query[kind])
-    health = metrics._look(partial(_health, now_ms, metrics._silences()))
+    health = metrics._look(partial(_health, now_ms, metrics._silences(), waiting=metrics._waits_first()))
     rates = rates_on_arrows(shown.steps, _flowing(snapshot, health["queries"]))
     return {
         "job": shown.job,
@@ -122,10 +122,12 @@ def _health(
     queries: Mapping[str, QueryMetrics],
     started: Mapping[str, int],
     ended: Mapping[str, str],
+    *,
+    waiting: Mapping[str, History],
 ) -> dict[str, Any]:
     found = {}
     for name in dict.fromkeys([*started, *queries]):
-        past = queries[name].history if name in queries else History()
+        past = queries[name].history if name in queries else waiting.get(name, History())
         found[name] = of_query(past, started.get(name, now_ms), ended.get(name), now_ms, silences.get(name, ()))
     last = max((query.ended_ms for query in queries.values()), default=0)
     whole = of_job(found, last_events(), last, now_ms)

@@ -58,7 +58,7 @@ def test_the_panel_says_what_each_query_does_and_since_when() -> None:
         "dead-letters-orders  first batch for 1 min 15 s             –     0.0           –      –          0\n"
         "sink-late            not started yet                        –     0.0           –      –          0\n"
         "\n"
-        "no errors, no dead letters\n"
+        "no errors, no dead letters since the start\n"
         "Ctrl-C stops it after the batch at work\n"
         "Spark's log is in spark.log"
     )
@@ -76,7 +76,7 @@ def test_eighty_columns_are_enough() -> None:
         "dead-letters-orde…  first batch for 1 min 15 s           –     0.0      –      –\n"
         "sink-late           not started yet                      –     0.0      –      –\n"
         "\n"
-        "no errors, no dead letters\n"
+        "no errors, no dead letters since the start\n"
         "Ctrl-C stops it after the batch at work\n"
         "Spark's log is in spark.log"
     )
@@ -145,7 +145,7 @@ def test_at_the_end_there_is_how_much_was_done_and_what_went_wrong() -> None:
 def test_the_first_line_says_how_the_job_is(mode: Mode, says: str) -> None:
     lines = shown(replace(JOB, mode=mode), 140).splitlines()
     assert lines[0] == says
-    assert ("no errors, no dead letters" in lines) == (mode is not Mode.FAILED)
+    assert ("no errors, no dead letters since the start" in lines) == (mode is not Mode.FAILED)
 
 
 def test_a_topology_that_is_too_long_for_a_line_is_counted() -> None:

@@ -55,6 +55,9 @@ class Query:
         event.batchId, event.durationMs = about["batchId"], about["durationMs"]
         self.recentProgress.append(event)
 
+    def stop(self) -> None:
+        self.isActive = False
+
     @property
     def lastProgress(self) -> Any:  # noqa: N802
         return self.recentProgress[-1] if self.recentProgress else None
@@ -293,3 +296,28 @@ def test_while_another_batch_runs_on_a_failure_is_said_and_two_signals_end_the_j
     assert "fails when the batches at work are done; Ctrl-C twice ends it at once" in panels[0]
     assert "stops when the batches at work are done; Ctrl-C again ends it at once" in panels[1]
     assert all("since the start: sink-a failed" in panel and "no errors" not in panel for panel in panels)
+
+
+def test_each_query_stops_at_the_end_of_its_own_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one query works on a long batch, others begin no further ones."""
+    stop = Stop()
+    report = Report(SPEC, ["sink-a", "sink-b"], (), metrics=Metrics(), log=None, screen=Plain(Console(file=io.StringIO())))
+    slow, quick = Query(), Query()
+    slow.status = quick.status = WORKING
+    batches, ends, now = {slow: 0, quick: 0}, {slow: 50, quick: 1}, 0
+
+    def passes(_: float) -> None:
+        nonlocal now
+        now += 1
+        stop.asked = True
+        for query, after in ends.items():
+            if query.isActive and now % after == 0:
+                batches[query] += 1
+                query.done(progress(batches[query]))
+
+    monkeypatch.setattr("fkjoin.jobs.runner.time.sleep", passes)
+    planned = [PlannedQuery(name, "", lambda query=query: query) for name, query in (("sink-a", slow), ("sink-b", quick))]
+    _run(planned, stop, report, one_by_one=False)
+    assert report.view().mode is Mode.STOPPED
+    assert batches[slow] == 1
+    assert batches[quick] <= 2, "one that ended as the stop was asked for, and the one at work"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fkjoin.kafka.end_offsets import Silence
@@ -201,9 +203,9 @@ def test_a_job_is_as_its_worst_query() -> None:
 
 def test_queries_that_are_well_are_told_together() -> None:
     assert of(a="healthy", b="healthy") == Health("healthy", "Both queries keep up.", 1), "since the last of them is"
-    assert of(a="idle", b="healthy", c="idle").words == "1 of 3 queries keeps up."
+    assert of(a="idle", b="healthy", c="idle").words == "1 of 3 queries keeps up; 2 wait for more."
     assert of(a="idle", b="idle", c="idle").words == "All 3 queries have read all that there is, and wait for more."
-    assert of(a="healthy", b="starting", c="starting").words == "2 of 3 queries have started, and no batch has ended yet."
+    assert of(a="healthy", b="starting", c="starting").words == "2 of 3 queries have not ended a batch yet."
 
 
 def test_a_job_whose_sink_is_tried_again_fails_since_the_first_attempt() -> None:
@@ -216,3 +218,45 @@ def test_a_job_whose_sink_is_tried_again_fails_since_the_first_attempt() -> None
     assert of_job(well, tries, 120_000, 125_000).state == "failing", "another query's batch may have ended"
     assert of_job(well, tries, 120_000, 110_000 + MINUTE).state == "healthy"
     assert of_job(well, [letter], 90_000, 96_000).state == "healthy"
+
+
+def test_a_query_that_waits_before_its_first_batch_is_idle() -> None:
+    made = History()
+    made.wait(8_000, 0)
+    found = of_query(made, 7_000, None, 9_000)
+    assert (found.state, found.words, found.since_ms) == ("idle", "It has read all that there is, and waits for more.", 7_000)
+    made.wait(9_000, 5)
+    assert of_query(made, 7_000, None, 10_000).state == "starting", "records have come, and it has not read them"
+
+
+def all_read(point: Point) -> Point:
+    return replace(point, bounded=0)
+
+
+def test_a_batch_that_reads_all_says_nothing_of_how_long_more_takes() -> None:
+    """Such a query is as slow as its records come: its fastest batch counts, and no time is promised."""
+    slow = history(all_read(batch(0, 40.0, 20_000)), *(all_read(batch(60_000 * n, read=10)) for n in range(1, 5)))
+    slow.lag = 10_000
+    assert of_query(slow, 0, None, 250_000).state == "healthy", "20 s of work at the rate of the batch that had most"
+    slow.lag = 90_000
+    found = of_query(slow, 0, None, 250_000)
+    assert (found.state, found.words) == (
+        "behind",
+        "90,000 records are left to read, more than batches of the last hour had, and the batch at work may read all of them.",
+    )
+
+
+def test_a_query_that_works_off_what_came_at_once_does_not_fall_behind() -> None:
+    made = history(batch(0), batch(5_000, 5.0, 500, lag=20_000))
+    assert "falls further behind" not in of_query(made, 0, None, 11_000).words
+    made.add(batch(10_000, 5.0, 500, lag=16_000))
+    assert "falls further behind" not in of_query(made, 0, None, 16_000).words
+    made.lag = 17_000
+    assert of_query(made, 0, None, 16_000).words.endswith("It falls further behind.")
+    made.wait(17_000, 90_000)
+    assert "falls further behind" not in of_query(made, 0, None, 18_000).words
+
+
+def test_queries_that_wait_beside_others_are_no_laggards() -> None:
+    assert of(a="healthy", b="idle", c="healthy", d="idle").words == "2 of 4 queries keep up; 2 wait for more."
+    assert of(a="healthy", b="idle").words == "1 of 2 queries keeps up; 1 waits for more."
