@@ -79,7 +79,8 @@ class Section(Strict):
         for name in type(self).model_fields:
             others = [other.words for other in self.kinds if name in other.own]
             if others and name not in kind.own and getattr(self, name) != self.default(name):
-                said = f"it is a setting of {_alternatives(others)}, and {self.this_is} {kind.words}; leave it out"
+                meant = next((f"give {own}" for own in kind.own if own.endswith(f"_{name}")), "leave it out")
+                said = f"it is a setting of {_alternatives(others)}, and {self.this_is} {kind.words}; {meant}"
                 raise ValueError(f"{self.shown(name)}: {said}")
         for name, says in kind.needs.items():
             if getattr(self, name) is None:

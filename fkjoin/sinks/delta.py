@@ -119,6 +119,8 @@ class Delta(TableSink):
 
     def _make(self, schema: pa.Schema, *, keep: bool) -> None:
         """Make the table, first as a trial; without ``keep`` that alone."""
+        if unknown := [name for name in self.partition_by if name not in schema.names]:
+            raise FkJoinError(f"partition_by: there is no column {unknown[0]!r}; name one of {', '.join(schema.names)}")
         parts = list(self.partition_by) or None
         try:
             with tempfile.TemporaryDirectory() as trial:  # a table that deltalake writes and cannot open would stay at the path

@@ -27,6 +27,9 @@ from fkjoin.spark.schemas import spark_schema, types_text
 _MADE_WITH = {"commit.manifest-merge.enabled": "true", "write.metadata.delete-after-commit.enabled": "true"}
 """Properties of a table that is made: each batch leaves a list of files, and a file with the table's state."""
 
+_NOWHERE = "No default path"
+"""The words of pyiceberg where neither the catalog nor its options have a place for a table."""
+
 _T = TypeVar("_T")
 
 
@@ -99,6 +102,11 @@ class Iceberg(TableSink):
         except (TypeError, ValueError) as error:
             if isinstance(error, OSError):  # of a storage or a catalog
                 raise
+            if str(error).startswith(_NOWHERE):
+                raise FkJoinError(
+                    f"Iceberg table {self.table} cannot be made: {self.place} names no place for its files; give options a "
+                    "warehouse"
+                ) from error
             raise FkJoinError(
                 f"Iceberg table {self.table} cannot be made for {types_text(spark_schema(schema))}: {error}. Rename or cast "
                 "the column in a view of the table"

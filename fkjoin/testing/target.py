@@ -103,7 +103,10 @@ class Target:
         same(self._found(), seen(self.rows(rows)), f"rows {when}")
 
     def _found(self) -> list[Any]:
-        found = [{name: row[name] for name in self._schema.names} for row in self._of.read_rows(self._into)]
+        there, names = list(self._of.read_rows(self._into)), self._schema.names
+        if lacks := [name for name in names if there and name not in there[0]]:
+            raise AssertionError(f"read_rows must return dicts with the columns {', '.join(names)}; it lacks {lacks[0]}")
+        found = [{name: row[name] for name in names} for row in there]
         return seen(pa.Table.from_pylist(found, self._schema))
 
     def is_whole(

@@ -314,6 +314,12 @@ WAYS: dict[str, str] = {
         "tests/sinks/test_several_sinks.py::test_what_cannot_be_is_said_before_anything_runs"
     ),
     "Delta table {} lacks the columns {} (it has": "tests/sinks/test_delta.py::test_a_table_without_the_columns_is_refused",
+    "partition_by: there is no column {}; name one": (
+        "tests/sinks/test_parquet_and_delta.py::test_a_partition_column_that_is_not_there_is_refused_by_name"
+    ),
+    "Iceberg table {} cannot be made: {} names no": (
+        "tests/sinks/test_iceberg.py::test_a_catalog_without_a_place_for_files_is_refused"
+    ),
     "Delta table {} cannot be made for {}: {}": (
         "tests/sinks/test_parquet_and_delta.py::test_a_table_that_cannot_be_made_is_refused"
     ),

@@ -169,6 +169,14 @@ settings = {database = "{folder}/shop.db", into = "joined"}
             ),
             'name: it is a setting of format "string" or format "bytes", and this is a format of another package',
         ),
+        (
+            GOOD.replace(
+                'path = "{folder}/orders"\nkey = "id"',
+                'topic = "o"\nkey = "string"\n'
+                'value = {format = "avro", schema = "id int", registry = "http://r", settings = {timeout = 3}}',
+            ),
+            "settings: it is a setting of a format of another package, .*; give registry_settings",
+        ),
     ],
 )
 def test_editors_and_job_files_know_which_settings_there_are(tmp_path: Path, text: str, says: str) -> None:

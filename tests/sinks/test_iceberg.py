@@ -213,6 +213,13 @@ def test_a_table_that_cannot_be_made_is_refused(shop: Shop) -> None:
     shop.sink(SCHEMA.append(inside).append(pa.field("a_b", pa.int64())))
 
 
+def test_a_catalog_without_a_place_for_files_is_refused(tmp_path: Path) -> None:
+    nowhere = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db"}
+    with pytest.raises(FkJoinError, match="Iceberg table shop.it cannot be made: .* give options a warehouse"):
+        Iceberg("shop.it", options=nowhere).prepare(SCHEMA, ("id",))
+    Iceberg("shop.it", options=nowhere | {"warehouse": f"file://{tmp_path}"}).prepare(SCHEMA, ("id",))
+
+
 @pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")])
 def test_a_time_that_iceberg_cannot_have_stops_the_batch(shop: Shop, kind: pa.DataType) -> None:
     """PyIceberg reads the least and the greatest value of a file's column as Python's times."""

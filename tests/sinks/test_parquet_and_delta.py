@@ -252,6 +252,14 @@ def test_a_table_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     assert DeltaTable(tmp_path).to_pyarrow_table().num_rows == 1
 
 
+def test_a_partition_column_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("region", pa.string())])
+    with pytest.raises(FkJoinError, match="partition_by: there is no column 'regio'; name one of id, region"):
+        Delta(str(tmp_path), partition_by=["regio"]).prepare(schema, ("id",))
+    Delta(str(tmp_path), partition_by=["region"]).prepare(schema, ("id",))
+    assert DeltaTable(tmp_path).metadata().partition_columns == ["region"]
+
+
 def test_types_that_delta_does_not_have_are_refused(tmp_path: Path) -> None:
     for kind, shown in (
         (pa.duration("us"), "interval day to second"),

@@ -110,6 +110,11 @@ class Trims(Sqlite):
         super().apply(batch, pa.table(texts, upserts.column_names), deletes)
 
 
+class OtherColumns(OfSqlite):
+    def read_rows(self, into: str) -> list[dict[str, Any]]:
+        return [{"count": len(super().read_rows(into))}]
+
+
 class Connected(Sqlite):
     def prepare(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
         super().prepare(schema, key)
@@ -169,3 +174,10 @@ def test_a_query_that_had_no_batch_since_its_start_writes_nothing_after_a_set_ba
         idle(batch, "q", 1)
     assert rows_of(tmp_path / "db", "it") == [{"id": "a", "n": 1}]
     idle(SimpleNamespace(changes=changes, began_ms=200, set_backs={"q": 7}), "q", 1)  # type: ignore[arg-type]
+
+
+def test_rows_without_the_columns_are_told(tmp_path: Path) -> None:
+    contract = OtherColumns()
+    contract.at, contract.types = tmp_path / "db", [pa.string()]  # type: ignore[misc]
+    with pytest.raises(AssertionError, match="read_rows must return dicts with the columns .*; it lacks "):
+        contract.test_rows_come_change_and_go()
