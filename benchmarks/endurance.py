@@ -29,7 +29,7 @@ import fkjoin
 from benchmarks.fk_join import table
 from benchmarks.memory import Footprint, processes
 from fkjoin import fk_join
-from fkjoin.metrics import progress_since
+from fkjoin.checkpoint.progress import progress_since
 from fkjoin.sessions.settings import INDEX_DIR
 
 STEP = 500_000

@@ -11,7 +11,11 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 _READY, _ASKING, _NEXT = "Waiting for data to arrive", "Getting offsets from", "Waiting for next trigger"
 _STARTING = "Initializing"
@@ -151,3 +155,18 @@ def moment(at: float, now: float) -> str:
     """Say a time of day, and the day if it is another one."""
     then, here = time.localtime(at), time.localtime(now)
     return time.strftime("%H:%M:%S" if then[:3] == here[:3] else "%Y-%m-%d %H:%M", then)
+
+
+def progress_since(query: StreamingQuery, batch: int, *, idle: bool = False) -> list[StreamingQueryProgress]:
+    """Read the progress of the query's batches after ``batch`` (-1: of all), oldest first, as far back as Spark keeps it.
+
+    ``idle``: read also what it says while it waits, which is under the number of its next batch.
+    Cheap to ask again and again: Spark writes out the progress of all of its last hundred batches for a reader of the recent
+    ones, so the last one is asked for first.
+    """
+    last = query.lastProgress
+    if last is None or last.batchId <= batch:
+        return []
+    if last.batchId == batch + 1:
+        return [last] if idle or is_batch(last.durationMs) else []
+    return [one for one in query.recentProgress if one.batchId > batch and (idle or is_batch(one.durationMs))]

@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as Grid
 
+from fkjoin.checkpoint.progress import progress_since
 from fkjoin.join import fk_join
-from fkjoin.metrics import progress_since
 from fkjoin.sessions.settings import INDEX_DIR, SHORT_LIVED, session
 from fkjoin.stages import counters
 from fkjoin.stages.counters import metrics_name

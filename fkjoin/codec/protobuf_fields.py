@@ -112,7 +112,7 @@ def _value(field: Any, kind: pa.DataType | None) -> FieldReader:
     if field.message_type is not None:
         return _message(field.message_type, kind)
     if field.enum_type is not None and not (kind is not None and pa.types.is_integer(kind)):
-        names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
+        names = {value.number: value.name for value in reversed(field.enum_type.values)}  # of aliases the first
         return FieldReader(partial(_named, names))
     if field.cpp_type == field.CPPTYPE_UINT64 and kind is not None and pa.types.is_decimal(kind):
         return FieldReader(_each(Decimal))
@@ -144,7 +144,14 @@ def _message(message: Any, kind: pa.DataType | None) -> FieldReader:
 
 def _of_value(message: Any, kind: pa.DataType) -> FieldReader:
     inner, get = _value(message.fields_by_name["value"], kind), attrgetter("value")
+    if message.full_name == "google.type.Decimal":
+        return FieldReader(_each(_digits))
     return FieldReader(partial(_plain, get, inner.read), inner.units)
+
+
+def _digits(value: Any) -> str:
+    """The text of a decimal; an empty one means 0."""
+    return str(value.value or "0")
 
 
 def _each(convert: Callable[[Any], Any]) -> _Read:
@@ -167,7 +174,11 @@ def _named(names: dict[int, str], values: list[int]) -> list[Any]:
 def _micros(value: Any) -> int:
     """Count the microseconds of an instant or a span, rounded down; ``ValueError`` if Protobuf does not allow it."""
     seconds, nanos = value.seconds, value.nanos
-    if not (0 <= nanos < 10**9 or (-(10**9) < nanos < 0 and seconds <= 0 and value.DESCRIPTOR.name == "Duration")):
+    if value.DESCRIPTOR.name == "Duration":  # of up to 10,000 years, both with one sign
+        allowed = abs(seconds) <= 315_576_000_000 and abs(nanos) < 10**9 and seconds * nanos >= 0
+    else:  # in the years 1 to 9999
+        allowed = -62_135_596_800 <= seconds <= 253_402_300_799 and 0 <= nanos < 10**9
+    if not allowed:
         raise ValueError(f"{seconds} s and {nanos} ns are no {value.DESCRIPTOR.full_name}")
     return seconds * 10**6 + nanos // 1000
 

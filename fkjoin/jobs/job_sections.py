@@ -25,11 +25,7 @@ from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.trigger import arguments_of
 from fkjoin.spark.unavailable import PLACEHOLDER
 
-
-def _needs_columns(of: str) -> dict[str, str]:
-    return {"columns": f'format "{of}" needs a schema, such as "id bigint, name string"'}
-
-
+_NEEDS_COLUMNS = {"columns": 'this format needs a schema, such as "id bigint, name string"'}
 _OF_REGISTRY = "columns", "registry", "registry_settings", "write_schema", "subject", "units", "retry_s"
 """Settings of formats with a registry."""
 
@@ -47,10 +43,10 @@ class FormatSection(Section):
             'format "debezium"',
             {"format": "debezium"},
             ("columns", "units", "placeholder", "unavailable", "source", "registry", "registry_settings", "retry_s"),
-            _needs_columns("debezium"),
+            _NEEDS_COLUMNS,
         ),
-        Kind("a format with a registry", {"registry": ANY}, _OF_REGISTRY, _needs_columns("json")),
-        Kind('format "json" without a registry', {"format": "json"}, ("columns", "text", "units"), _needs_columns("json")),
+        Kind("a format with a registry", {"registry": ANY}, _OF_REGISTRY, _NEEDS_COLUMNS),
+        Kind('format "json" without a registry', {"format": "json"}, ("columns", "text", "units"), _NEEDS_COLUMNS),
         *(
             Kind(
                 words, {"format": of}, _OF_REGISTRY, {"registry": f"{words} needs registry, the address of the schema registry"}

@@ -12,13 +12,13 @@ from typing import Any, TextIO
 from pyspark import SparkContext
 from pyspark.sql.streaming.query import StreamingQuery
 
-from fkjoin.checkpoint.progress import QueryPhase, doing_of, is_batch, several
+from fkjoin.checkpoint.progress import QueryPhase, doing_of, is_batch, progress_since, several
 from fkjoin.jobs.job_kinds import JobError
 from fkjoin.jobs.job_order import in_order, reads_of
 from fkjoin.jobs.job_sections import JobSection
 from fkjoin.jobs.screen import Screen
 from fkjoin.jobs.view import AT_WORK, BatchView, Flow, JobView, Mode, QueryView, batches_of, doing, ended, rate_of
-from fkjoin.metrics import Metrics, progress_since
+from fkjoin.metrics import Metrics
 from fkjoin.metrics.flows import table_of
 from fkjoin.sinks.counts import LEFT_OUT, counted, last_events
 from fkjoin.stages import counters

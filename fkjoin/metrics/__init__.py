@@ -208,8 +208,7 @@ class Metrics(Collector):
             query = self._queries.get(name) or self._waiting.setdefault(name, QueryMetrics())
             query.take_sources(about)
             lag = query.lag(self._topics.get(name, ()))
-            if name in self._queries:
-                query.last = {**query.last, **lag}
+            query.last = {**query.last, **lag}
             query.history.wait(round(1000 * seconds_of(about["timestamp"])), records_of(lag["lag"]))
 
     def _waits_first(self) -> dict[str, History]:
@@ -289,21 +288,6 @@ class Metrics(Collector):
         registry = CollectorRegistry()
         registry.register(self)
         return generate_latest(registry)
-
-
-def progress_since(query: StreamingQuery, batch: int, *, idle: bool = False) -> list[StreamingQueryProgress]:
-    """Read the progress of the query's batches after ``batch`` (-1: of all), oldest first, as far back as Spark keeps it.
-
-    ``idle``: read also what it says while it waits, which is under the number of its next batch.
-    Cheap to ask again and again: Spark writes out the progress of all of its last hundred batches for a reader of the recent
-    ones, so the last one is asked for first.
-    """
-    last = query.lastProgress
-    if last is None or last.batchId <= batch:
-        return []
-    if last.batchId == batch + 1:
-        return [last] if idle or is_batch(last.durationMs) else []
-    return [one for one in query.recentProgress if one.batchId > batch and (idle or is_batch(one.durationMs))]
 
 
 def watch(

@@ -6,7 +6,6 @@ The registry gives a schema as a descriptor, so no compiler is needed.  A schema
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -23,6 +22,8 @@ Index = tuple[int, ...]
 """Place of a message in its file: of the outermost one, then of each in the one before."""
 
 _FIRST = (0,)
+_DEEPEST = 100
+"""Messages within messages, which Protobuf itself does not parse when they are deeper."""
 _KNOWN = re.compile(r"google/(protobuf|type)/(\w+)\.proto")
 """Files that every compiler has, which a registry does not name as references."""
 _OF_CONFLUENT = {
@@ -52,6 +53,8 @@ def message_index(data: bytes, start: int) -> tuple[Index, int]:
     count, at = _number(data, start)
     if not count:
         return _FIRST, at
+    if count > _DEEPEST:
+        raise ValueError(f"{count} is no length of a message's index")
     index = []
     for _ in range(count):
         place, at = _number(data, at)
@@ -76,28 +79,32 @@ def messages(registry: SchemaRegistry, number: int, index: Index, kind: pa.Struc
     """Make the reader of a schema's message; ``SchemaProblemError`` if there is none."""
     from google.protobuf.message_factory import GetMessageClass
 
-    made = GetMessageClass(_descriptor(_file(registry, number), number, index))
-    return MessageReader(made.FromString, fields_of(made.DESCRIPTOR, kind))
+    found = _descriptor(file_of(registry, number), number, index)
+    try:
+        made = GetMessageClass(found)
+        return MessageReader(made.FromString, fields_of(made.DESCRIPTOR, kind))
+    except Exception as error:
+        raise SchemaProblemError(f"schema {number} cannot be used: {type(error).__name__}: {error}") from error
 
 
 def _descriptor(file: Any, number: int, index: Index) -> Any:
-    """Find a message by its place, as Confluent's serializer for Java counts: without the messages that maps consist of."""
+    """Find a message by its place, as Confluent's deserializer for Java counts: with the messages that maps consist of."""
     inside: list[Any] = list(file.message_types_by_name.values())
     found = None
     for place in index:
         if not 0 <= place < len(inside):
             raise SchemaProblemError(f"schema {number} has no message {list(index)}")
         found = inside[place]
-        inside = [inner for inner in found.nested_types if not inner.GetOptions().map_entry]
+        inside = list(found.nested_types)
     return found
 
 
 @lru_cache(1000)
-def _file(registry: SchemaRegistry, number: int) -> Any:
+def file_of(registry: SchemaRegistry, number: int) -> Any:
     """Make the descriptor of a schema's file, in a pool of its own."""
     from google.protobuf.descriptor_pool import DescriptorPool
 
-    return _Pool(registry, number, DescriptorPool(), set()).add(str(number), registry.serialized(number), {})
+    return _Pool(registry, number, DescriptorPool(), {}).add(str(number), registry.serialized(number), {})
 
 
 class _Pool(NamedTuple):
@@ -106,7 +113,8 @@ class _Pool(NamedTuple):
     registry: SchemaRegistry
     number: int
     pool: Any
-    names: set[str]
+    names: dict[str, tuple[str, int] | None]
+    """Subject and version of each file that was added, by its name; None of a file that is known without a registry."""
 
     def add(self, name: str, schema: Any, referred: Mapping[str, Any]) -> Any:
         """Add a schema, and before it what it imports; ``referred``: the references of those that import it."""
@@ -116,9 +124,12 @@ class _Pool(NamedTuple):
 
     def _add(self, file: Any, referred: Mapping[str, Any]) -> Any:
         for name in file.dependency:
+            version = (referred[name].subject, referred[name].version) if name in referred else None
             if name in self.names:
+                if version not in (None, before := self.names[name]):
+                    raise SchemaProblemError(f"schema {self.number} imports {name} in two versions: {before} and {version}")
                 continue
-            self.names.add(name)
+            self.names[name] = version
             if name in referred:
                 self.add(name, self.registry.referred(referred[name], SERIALIZED), referred)
             elif (known := _known(name)) is not None:
@@ -136,13 +147,14 @@ class _Pool(NamedTuple):
 
         try:
             return FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
-        except binascii.Error:
+        except DecodeError as error:
+            raise SchemaProblemError(f"schema {self.number} cannot be parsed: {error}") from error
+        except ValueError:  # no base64
+            self.registry.forget()
             raise FkJoinError(
                 f"{self.registry.place} gives schema {self.number} as a text, and no descriptor of it (format=serialized). "
                 "The batch is not lost. Read the topic through a registry that gives descriptors, such as Confluent's"
             ) from None
-        except DecodeError as error:
-            raise SchemaProblemError(f"schema {self.number} cannot be parsed: {error}") from error
 
 
 def _known(name: str) -> Any:

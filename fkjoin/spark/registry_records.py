@@ -22,7 +22,7 @@ from fkjoin.codec.units import Notation, merged
 from fkjoin.errors import FkJoinError
 from fkjoin.spark.event_rows import EventRows
 from fkjoin.spark.json_lines import at
-from fkjoin.spark.protobuf_schemas import Index, message_index, messages
+from fkjoin.spark.protobuf_schemas import Index, file_of, message_index, messages
 from fkjoin.spark.python_columns import build
 from fkjoin.spark.schema_registry import SchemaProblemError, SchemaRegistry
 from fkjoin.spark.topic_records import Read
@@ -115,6 +115,7 @@ class RegistryRecords:
             some, bodies = groups.setdefault(index, ([], []))
             some.append(place)
             bodies.append(text[start:])
+        file_of(self.registry, number)  # once for all messages, also if there is no such schema
         for index, (some, bodies) in groups.items():
             at = np.array(some)
             if isinstance(index, str):

@@ -59,7 +59,11 @@ class SchemaRegistry:
         """Return the process's client for schemas in a form, since a client keeps one form of each."""
         return _client(self.url, self.settings, form)
 
-    def asked(self, work: Callable[[], _T]) -> _T:
+    def forget(self) -> None:
+        """Let go of the process's clients, which keep all that registries have told them."""
+        _client.cache_clear()
+
+    def asked(self, work: Callable[[], _T], form: str | None = None) -> _T:
         """Return the answer to a question, which is repeated for ``retry_s`` while the registry does not answer.
 
         ``SchemaProblemError`` if the registry says that there is no such schema.  ``FkJoinError`` of everything else: an
@@ -74,6 +78,11 @@ class SchemaRegistry:
         except Exception as error:
             if getattr(error, "error_code", None) in _NOT_THERE:
                 raise SchemaProblemError(str(error)) from error
+            if form is not None:
+                raise FkJoinError(
+                    f"{self.place} refuses: {_told(error)}. The batch is not lost. It may have no descriptors (format={form}): "
+                    "read the topic through a registry that gives them, such as Confluent's"
+                ) from error
             raise FkJoinError(
                 f"{self.place} refuses: {_told(error)}. The batch is not lost. See to the address and to the settings of "
                 "Registry, such as basic.auth.user.info, and start the query again"
@@ -88,12 +97,12 @@ class SchemaRegistry:
 
     def referred(self, reference: Any, form: str | None = None) -> Any:
         """Return the schema that a reference names."""
-        return self.asked(lambda: self.client(form).get_version(reference.subject, reference.version, True, form)).schema
+        return self.asked(lambda: self.client(form).get_version(reference.subject, reference.version, True, form), form).schema
 
     def serialized(self, number: int) -> Any:
         """Return the Protobuf schema of an id, as its file's descriptor in base64."""
         self.schema(number, "PROTOBUF")  # some registries refuse the form for schemas of another kind
-        return self.asked(lambda: self.client(SERIALIZED).get_schema(number, fmt=SERIALIZED))
+        return self.asked(lambda: self.client(SERIALIZED).get_schema(number, fmt=SERIALIZED), SERIALIZED)
 
     def avro(self, number: int, kind: pa.StructType) -> Rewritten:
         """Return the Avro schema of an id as fastavro takes it, for rows of the type."""

@@ -271,6 +271,10 @@ WAYS: dict[str, str] = {
     ),
     "Debezium: inner: events in Protobuf are not": "tests/kafka/test_debezium_avro.py::test_mistakes_are_told",
     "{}: {} is {}; give the column the type": REGISTRY,
+    "{} refuses: {}. The batch is not lost. It may": (
+        "tests/spark/test_protobuf_schemas.py"
+        "::test_a_registry_that_refuses_descriptors_is_told_apart_from_one_that_refuses_the_login"
+    ),
     "{} refuses: {}. The batch is not lost. See to": (
         "tests/spark/test_schema_registry_access.py::test_an_outage_and_a_refusal_stop_the_batch_and_make_no_dead_letters"
     ),

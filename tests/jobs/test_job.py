@@ -160,7 +160,8 @@ def test_a_setting_of_another_kind_that_is_as_by_default_is_left_alone(tmp_path:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ('format = "json"', 'format "json" needs a schema'),
+        ('format = "json"', "this format needs a schema"),
+        ('format = "protobuf", registry = "http://r"', "this format needs a schema"),
         ('format = "jsn"', "format: Input should be 'string', "),
         ('format = "avro", schema = "a int"', 'format "avro" needs registry'),
         ('format = "protobuf", schema = "a int"', 'format "protobuf" needs registry'),

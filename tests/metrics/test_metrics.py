@@ -17,9 +17,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQueryProgress
 
+from fkjoin.checkpoint.progress import progress_since
 from fkjoin.errors import FkJoinError
 from fkjoin.jobs.web import served
-from fkjoin.metrics import Listener, Metrics, progress_since, watch
+from fkjoin.metrics import Listener, Metrics, watch
 from fkjoin.metrics.flows import rates_on_arrows
 from fkjoin.metrics.server import ClientAccess
 from fkjoin.plan.describe.steps import Stage, Step

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from fkjoin.metrics import Listener, Metrics, progress_since
+from fkjoin.checkpoint.progress import progress_since
+from fkjoin.metrics import Listener, Metrics
 from fkjoin.metrics.page import ShownJob, history, status
 from fkjoin.plan.describe.steps import Stage, Step
 from fkjoin.sinks import counts

@@ -355,6 +355,13 @@ def span(message: Any) -> None:
     message.it.seconds, message.it.nanos = -90, -500_000_000
 
 
+def time_of(seconds: int, nanos: int = 0) -> Callable[[Any], None]:
+    def put(message: Any) -> None:
+        message.it.seconds, message.it.nanos = seconds, nanos
+
+    return put
+
+
 def structure(message: Any) -> None:
     message.it.update({"b": [True, None, "é"], "a": {"x": "1"}})
 
@@ -390,6 +397,10 @@ KINDS: list[tuple[int | str, Callable[[Any], None], pa.DataType, Any]] = [
     (".google.protobuf.Int64Value", unset, pa.struct([("value", pa.int64())]), {"value": 0}),
     (".google.protobuf.UInt32Value", unset, pa.string(), "0"),
     (".confluent.type.Decimal", unset, pa.decimal128(5, 2), Decimal("0.00")),
+    (".google.type.Decimal", unset, pa.decimal128(5, 2), Decimal("0.00")),
+    (STAMP, time_of(253_402_300_800), INSTANT, "ValueError: 253402300800 s and 0 ns are no google.protobuf.Timestamp"),
+    (DURATION, time_of(-1, 500_000_000), SPAN, "s and 500000000 ns are no google.protobuf.Duration"),
+    (DURATION, time_of(1 << 62), SPAN, "s and 0 ns are no google.protobuf.Duration"),
     (F.TYPE_UINT64, assigned((1 << 64) - 1), pa.decimal128(20, 0), Decimal((1 << 64) - 1)),
     (F.TYPE_UINT64, assigned(1 << 63), pa.int64(), "it: "),
     (F.TYPE_UINT32, assigned(1 << 31), pa.int32(), "it: "),
@@ -470,3 +481,17 @@ def test_in_the_second_syntax_fields_have_presence(registry: SmallRegistry) -> N
     nothing = {"count": None, "status": None, "part": None}
     assert found.rows.to_pylist() == [{"count": 0, "status": "NEW", "part": {"id": 3}}, nothing, nothing]
     assert found.problem.to_pylist() == [None] * 3
+
+
+def test_of_two_names_of_a_number_the_first_is_the_enums(registry: SmallRegistry) -> None:
+    """Protobuf's JSON has it, too, and so does each implementation of the package."""
+    row = DescriptorProto(name="Row")
+    add_field(row, "state", F.TYPE_ENUM, type_name=".shop.State")
+    file = file_of(row)
+    state = file.enum_type.add(name="State")
+    state.options.allow_alias = True
+    for name, value in (("NEW", 0), ("STARTED", 1), ("RUNNING", 1)):
+        state.value.add(name=name, number=value)
+    sent = record(registry.add_protobuf(file), classes(file)["shop.Row"](state=1))
+    found = reader(registry, pa.struct([("state", pa.string())]))(pa.array([sent], pa.binary()))
+    assert found.rows.to_pylist() == [{"state": "STARTED"}]

@@ -46,17 +46,20 @@ def message(name: str, *inner: DescriptorProto, **fields: int | str) -> Descript
 
 
 def test_a_record_says_which_message_of_its_schema_it_is(registry: SmallRegistry) -> None:
-    """By its place in the file, then in the message around it, where what maps consist of does not count."""
+    """By its place in the file, then in the message around it, where what maps consist of counts, wherever it is."""
     around = message("Around")
     add_map(around, "shop.Around", "a", F.TYPE_STRING, F.TYPE_STRING)
     around.nested_type.extend([message("Zero", id=F.TYPE_INT32), message("One", message("Deep", id=F.TYPE_INT32))])
+    add_map(around, "shop.Around", "b", F.TYPE_STRING, F.TYPE_STRING)
+    around.nested_type.append(message("Two", id=F.TYPE_INT32))
     file = file_of(message("Last", id=F.TYPE_INT32), around, message("Early", id=F.TYPE_INT32))
     made, number = classes(file), registry.add_protobuf(file)
     places = {
         "Last": (b"\0", b"\2\0"),
         "Early": (b"\2\4",),
-        "Around.Zero": (b"\4\2\0",),
-        "Around.One.Deep": (b"\6\2\2\0",),
+        "Around.Zero": (b"\4\2\2",),
+        "Around.One.Deep": (b"\6\2\4\0",),
+        "Around.Two": (b"\4\2\x08",),
     }
     wanted = {
         record(number, made[f"shop.{name}"](id=at), place): at for at, name in enumerate(places, 1) for place in places[name]
@@ -64,7 +67,7 @@ def test_a_record_says_which_message_of_its_schema_it_is(registry: SmallRegistry
     assert read(registry, *wanted) == [{"id": at} for at in wanted.values()]
     body = record(number, made["shop.Last"](id=9))[6:]
     head = b"\0" + number.to_bytes(4, "big")
-    wrong = {b"\2\6": [3], b"\2\1": [-1], b"\4\2\4": [1, 2], b"\4\0\0": [0, 0]}
+    wrong = {b"\2\6": [3], b"\2\1": [-1], b"\4\2\x0a": [1, 5], b"\4\0\0": [0, 0]}
     assert read(registry, *(head + place + body for place in wrong)) == [
         f"schema {number} has no message {index}" for index in wrong.values()
     ]
@@ -169,9 +172,11 @@ def test_a_registry_that_gives_only_texts_stops_the_batch_and_one_with_descripto
     texts, registry.descriptors = registry.descriptors, {}
     with pytest.raises(FkJoinError, match=f"^schema registry {registry.url} gives schema 1 as a text.* such as Confluent's$"):
         read(registry, sent)
-    with small_registry() as other:
-        other.schemas, other.descriptors = registry.schemas, texts
-        assert read(other, sent) == [{"id": 1}]
+    registry.schemas[0]["schema"] = "// of Währungen"
+    with pytest.raises(FkJoinError, match="gives schema 1 as a text"):
+        read(registry, sent)
+    registry.descriptors = texts
+    assert read(registry, sent) == [{"id": 1}], "what it said before is forgotten"
 
 
 def test_a_schema_that_was_read_as_another_kind_is_read(registry: SmallRegistry) -> None:
@@ -181,3 +186,47 @@ def test_a_schema_that_was_read_as_another_kind_is_read(registry: SmallRegistry)
     as_json = ReadRegistry(pa.schema(list(ID)), RegistryRecords("json", SchemaRegistry(registry.url, retry_s=0), Reading()))
     assert "is PROTOBUF; fkjoin reads JSON here" in as_json(pa.array([sent])).problem[0].as_py()
     assert read(registry, sent) == [{"id": 1}]
+
+
+def test_a_registry_that_refuses_descriptors_is_told_apart_from_one_that_refuses_the_login(registry: SmallRegistry) -> None:
+    file = file_of(message("Row", id=F.TYPE_INT32))
+    sent = record(registry.add_protobuf(file), classes(file)["shop.Row"](id=1))
+    answers = iter([None, (501, "not implemented")])
+    registry.refuses = lambda _: next(answers)
+    with pytest.raises(FkJoinError, match="refuses: .*501.* It may have no descriptors .* such as Confluent's$"):
+        read(registry, sent)
+    registry.refuses = lambda _: None
+    assert read(registry, sent) == [{"id": 1}]
+
+
+def test_a_file_in_two_versions_is_the_records_problem(registry: SmallRegistry) -> None:
+    """The order of imports would decide which of them counts."""
+    money = registry.add_protobuf(file_of(message("Money", cents=F.TYPE_INT64), package="money"))
+    newer = registry.add_protobuf(file_of(message("Money", cents=F.TYPE_INT64, of=F.TYPE_INT32), package="money"))
+    line = file_of(message("Line", price=".money.Money"), package="line", imports=("money.proto",))
+    registry.subjects = {("money", 1): money, ("money", 2): newer}
+    registry.subjects["line", 1] = registry.add_protobuf(line, (("money.proto", "money", 1),))
+    references = ("line.proto", "line", 1), ("money.proto", "money", 2)
+    for imports in (("money.proto", "line.proto"), ("line.proto", "money.proto")):
+        order = file_of(message("Order", id=F.TYPE_INT32, line=".line.Line", total=".money.Money"), imports=imports)
+        number = registry.add_protobuf(order, references)
+        (problem,) = read(registry, b"\0" + number.to_bytes(4, "big") + b"\0\x08\1")
+        assert problem.startswith(f"schema {number} imports money.proto in two versions: ('money', ")
+
+
+def test_a_schema_that_cannot_be_read_with_is_the_records_problem(registry: SmallRegistry) -> None:
+    """A registry's own file of a known type may lack what the type has."""
+    own = FileDescriptorProto(package="google.type", syntax="proto3", message_type=[message("Decimal", text=F.TYPE_STRING)])
+    registry.subjects["own", 1] = registry.add_protobuf(own)
+    file = file_of(message("Row", price=".google.type.Decimal"))
+    file.dependency[:] = ["google/type/decimal.proto"]
+    number = registry.add_protobuf(file, (("google/type/decimal.proto", "own", 1),))
+    kind = pa.struct([("price", pa.decimal128(5, 2))])
+    (problem,) = read(registry, b"\0" + number.to_bytes(4, "big") + b"\0", kind=kind)
+    assert problem.startswith(f"schema {number} cannot be used: KeyError")
+
+
+def test_the_length_of_an_index_is_bounded() -> None:
+    with pytest.raises(ValueError, match="101 is no length of a message's index"):
+        message_index(b"\xca\1" + b"\0" * 101, 0)
+    assert message_index(b"\xc8\1" + b"\0" * 100, 0) == ((0,) * 100, 102)
