@@ -26,6 +26,7 @@ from fkjoin.state import MemoryStore
 from tests.support.grouping import SOURCE, TIMES, Change, Grouping
 from tests.support.orders import History, tables
 from tests.support.queries import run, table_of
+from tests.support.sampling import examples
 from tests.support.sessions import small
 
 VALUE = pa.schema([("n", pa.int64())])
@@ -53,7 +54,7 @@ def whole(rows: Iterable[Change]) -> dict[str, tuple[Any, ...]]:
 
 
 @given(steps=st.lists(STEP, max_size=40), cut=st.integers(1, 7))
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 def test_each_table_has_its_columns_after_every_batch(steps: list[Any], cut: int) -> None:
     sides = [Grouping(VALUE, *fold.columns) for fold in FOLDS]
     both, store = Grouping(VALUE), MemoryStore()

@@ -19,10 +19,11 @@ from fkjoin.folds.extremes import Extreme, sorting
 from fkjoin.folds.sums import Count, DecimalSum, DoubleSum, WholeSum
 from fkjoin.stages import aggregate, regroup
 from tests.support.grouping import CHANGES, COLUMNS, SOURCE, TIMES, VALUE, Change, Grouping, recomputed
+from tests.support.sampling import examples
 
 
 @given(changes=CHANGES, cuts=st.lists(st.integers(1, 7), min_size=30, max_size=30))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_after_every_batch_the_aggregates_are_those_of_a_plain_recomputation(changes: list[Change], cuts: list[int]) -> None:
     grouping, at = Grouping(VALUE, *COLUMNS), 0
     for cut in cuts:

@@ -21,6 +21,7 @@ from fkjoin.spark.specs import ChildrenSpec, MergeSpec, PairSpec, StageSpec, Sta
 from fkjoin.stages.children import Family
 from fkjoin.stages.start_over import PASSED, StartOver
 from fkjoin.state import MemoryStore
+from tests.support.sampling import examples
 
 BEFORE, ANEW = (versions.topic_identity("orders", "id", generation) for generation in (0, 1))
 OTHER = versions.topic_identity("customers", "id")
@@ -116,7 +117,7 @@ _ROWS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["x", "y", No
 
 @pytest.mark.parametrize("slot", [0, 1])
 @pytest.mark.parametrize("name", SPECS)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(old=_ROWS, new=_ROWS, others=st.tuples(_ROWS, _ROWS), cut=st.integers(0, 5))
 @example(old=[("k", "old")], new=[("z", "z")], others=([("k", "1")], [("k", "2")]), cut=0)
 @example(old=[("k", "old")], new=[("z", "z")], others=([("k", "1")], [("k", None)]), cut=0)

@@ -30,6 +30,7 @@ from fkjoin.stages.regroup import contributions
 from fkjoin.stages.stream_time import Arrivals, StreamTime
 from fkjoin.stages.time_windows import TimeWindows
 from fkjoin.state import MemoryStore
+from tests.support.sampling import examples
 
 SOURCE = versions.identity("test")
 TIMESTAMP = pa.timestamp("us", "UTC")
@@ -228,7 +229,7 @@ BATCHES = st.lists(
     crashes=st.sets(st.integers(0, 9)),
     twice=st.booleans(),
 )
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_a_window_has_one_result_of_all_that_came_before_it_closed(
     batches: list[tuple[list[Change], int | None]],
     shape: tuple[int, int],

@@ -29,6 +29,7 @@ from fkjoin.testing import (
     right,
 )
 from tests.support.places import ROOT
+from tests.support.sampling import examples
 
 
 def test_a_test_reads_like_this() -> None:
@@ -61,7 +62,7 @@ EVENTS = st.lists(
 
 
 @given(events=EVENTS, how=st.sampled_from(["inner", "left"]), seed=st.integers(0, 99))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_whatever_happens_the_table_is_the_batch_join(events: list[Any], how: Any, seed: int) -> None:
     test = JoinTest(lambda key, row: row["fk"], how, seed=seed)
     test.feed(*events)
@@ -248,7 +249,7 @@ BATCHES = st.lists(st.tuples(st.lists(CHANGES, max_size=9), st.sampled_from([CRA
 
 
 @given(batches=BATCHES, seed=st.integers(0, 99))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_whatever_happens_the_aggregate_is_that_of_the_rows(batches: list[tuple[list[Any], Any]], seed: int) -> None:
     events = [event for changes, sentinel in batches for event in (*changes, sentinel)]
     test = AggregateTest(
