@@ -207,9 +207,8 @@ class Metrics(Collector):
         with self._lock:
             query = self._queries.get(name) or self._waiting.setdefault(name, QueryMetrics())
             query.take_sources(about)
-            lag = query.lag(self._topics.get(name, ()))
-            query.last = {**query.last, **lag}
-            query.history.wait(round(1000 * seconds_of(about["timestamp"])), records_of(lag["lag"]))
+            query.last = {**query.last, **query.lag(self._topics.get(name, ()))}
+            query.history.wait(round(1000 * seconds_of(about["timestamp"])), records_of(query.last["lag"]))
 
     def _waits_first(self) -> dict[str, History]:
         """Return the histories of queries that have said that they wait, and have not ended a batch."""
