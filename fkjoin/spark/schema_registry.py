@@ -14,6 +14,7 @@ import pyarrow as pa
 from fkjoin.codec.avro_schemas import Rewritten, rewritten
 from fkjoin.errors import FkJoinError
 from fkjoin.spark.outages import RETRY_S
+from fkjoin.spark.python_columns import Fraction
 
 Settings = tuple[tuple[str, Any], ...]
 
@@ -190,4 +191,6 @@ def _json_deserializer(registry: SchemaRegistry) -> Any:
     from confluent_kafka.schema_registry.json_schema import JSONDeserializer
 
     # The writer's schema, by its id, is all that is wanted.
-    return JSONDeserializer(None, schema_registry_client=registry.client(), conf={"subject.name.strategy": lambda *_: None})
+    conf = {"subject.name.strategy": lambda *_: None}
+    decode = partial(json.loads, parse_float=Fraction)
+    return JSONDeserializer(None, schema_registry_client=registry.client(), conf=conf, json_decode=decode)
