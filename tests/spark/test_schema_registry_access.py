@@ -101,6 +101,17 @@ def test_an_outage_and_a_refusal_stop_the_batch_and_make_no_dead_letters(
     assert read(registry.url, framed(1, ORDER, {"id": 7})) == [{"id": 7}], "the same record, when the registry is well"
 
 
+@pytest.mark.parametrize("kind", ["avro", "json", "protobuf"])
+def test_a_number_that_no_registry_gives_is_not_asked_for(registry: SmallRegistry, kind: Any) -> None:
+    """Registries answer as to an address that is not theirs, which would stop the query."""
+    registry.refuses = lambda _: (404, {"error_code": 404, "message": "HTTP 404 Not Found"})
+    (problem,) = read(registry.url, b"\0\x89PNG....", kind=kind)
+    assert problem == f"not {kind} of the registry's schema: no header of a registry: 2303741511 is no schema's id"
+    with pytest.raises(FkJoinError, match="refuses"):
+        read(registry.url, b"\0\x7f\xff\xff\xff....", kind=kind)
+    assert registry.asked == {f"/schemas/ids/{2**31 - 1}": 1}
+
+
 def test_a_registry_that_nobody_is_is_an_outage() -> None:
     with small_registry() as gone:
         url = gone.url
