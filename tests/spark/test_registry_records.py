@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fkjoin.codec.avro_schemas import rewritten
 from fkjoin.codec.json_read import Reading, read_objects
 from fkjoin.spark.registry_records import ReadRegistry, RegistryRecords
 from fkjoin.spark.schema_registry import SchemaRegistry
@@ -282,6 +283,22 @@ def test_a_type_that_is_wanted_in_two_ways_and_one_that_has_itself(registry: Sma
     whole = framed(number, tree, {"at": MOMENT, "next": {"at": MOMENT, "next": None}})
     found = reader(registry, pa.struct([("at", INSTANT), ("next", at)]))(pa.array([whole]))
     assert found.rows.to_pylist() == [{"at": MOMENT, "next": {"at": MOMENT}}]
+
+
+def test_a_type_that_is_used_again_and_again_is_rewritten_once(registry: SmallRegistry) -> None:
+    """Each type of a chain has the one before it twice; the first is a decimal in a fixed."""
+    schema: Any = logical("fixed", "decimal", name="T0", size=2, precision=4, scale=1)
+    kind, value = pa.decimal128(4, 1), Decimal("1.5")
+    for depth in range(1, 9):
+        fields = [{"name": "a", "type": schema}, {"name": "b", "type": f"T{depth - 1}"}]
+        schema = {"type": "record", "name": f"T{depth}", "fields": fields}
+        kind, value = pa.struct([("a", kind), ("b", kind)]), {"a": value, "b": value}
+    row = {"type": "record", "name": "R", "fields": [{"name": "unwanted", "type": schema}, {"name": "it", "type": "T8"}]}
+    wanted = pa.struct([("it", kind)])
+    found = rewritten(fastavro.parse_schema(row), wanted)
+    assert json.dumps(found.schema).count('"fields"') == 1 + 2 * 8
+    record = framed(registry.add(row), row, {"unwanted": value, "it": value})
+    assert reader(registry, wanted)(pa.array([record])).rows.to_pylist() == [{"it": value}]
 
 
 def test_what_is_no_record_and_schemas_of_another_kind_are_problems(registry: SmallRegistry) -> None:
