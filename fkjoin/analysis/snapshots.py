@@ -68,17 +68,17 @@ def _begun(source: Planned, path: Any, options: Mapping[str, Any] | None, *, was
     place = _place(path)
     bound, node = _source(source)
     wanted = StructType([field for field in _columns(source) if node.topic is None or not _is_of_records(field)])
-    gone, misfit, newest = None, None, None
+    gone, misfit, first = None, None, None
     if not was_read:
         there = _there(source.spark, place)
         misfit = _misfit(source, place, wanted, there)
         gone, more = (None, []) if bound.deleted is None else _gone(source, bound.deleted, wanted, there)
         wanted = StructType([*wanted, *more])
-        newest = _newest(source.spark, place)
+        first = _files(source.spark, place)
     chosen = options if not was_read and misfit is None else {**(options or {}), **_NOTHING}
     files = open_files(source.spark, place, source.key, schema=wanted, format="parquet", options=chosen)
     read = read_stream(
-        files.frame if newest is None else _only_until(newest, files.frame, place),
+        files.frame if first is None else _only(first, files.frame, place),
         list(source.key),
         F.lit(versions.OLDEST),
         deleted=gone,
@@ -192,19 +192,19 @@ def _gone(table: Planned, deleted: Any, wanted: StructType, there: StructType) -
     return found, [field for field in others if over([one for one in others if one != field]) is None]
 
 
-def _newest(spark: SparkSession, place: str) -> int:
-    """The time of the newest file, in microseconds."""
+def _files(spark: SparkSession, place: str) -> dict[str, int]:
+    """The files, and their times in microseconds."""
     files = spark.read.format("binaryFile").option("recursiveFileLookup", True).load(place)
-    return int(files.select(F.unix_micros(F.max("modificationTime"))).collect()[0][0] or 0)
+    return {path: time or 0 for path, time in files.select("_metadata.file_path", F.unix_micros("modificationTime")).collect()}
 
 
-def _only_until(newest: int, frame: DataFrame, place: str) -> DataFrame:
-    """The rows of files; it stops the query at a file that came after the newest one."""
+def _only(first: Mapping[str, int], frame: DataFrame, place: str) -> DataFrame:
+    """The rows of files; it stops the query at one that is none of the first, however old, and at one that is newer."""
     if "_metadata" in frame.columns:  # the table's own
         return frame
     path, time = F.col("_metadata.file_path"), F.unix_micros("_metadata.file_modification_time")
     told = F.concat(F.lit(f"the snapshot {place} has a new file, "), path, F.lit(f", and {_READ_ONCE}"))
-    stop = F.when(time > newest, F.raise_error(told).cast("string"))
+    stop = F.when(~path.isin(list(first)) | (time > max(first.values(), default=0)), F.raise_error(told).cast("string"))
     return frame.withColumn(PROBLEM, F.coalesce(stop, F.col(PROBLEM)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -196,12 +197,14 @@ def test_what_a_query_has_read_of_a_snapshot_it_never_reads_again(spark: SparkSe
         assert count(schema, moved) == {1: 2, 7: 1}
     finally:
         spark.conf.unset("spark.fkjoin.mark.retention.ms")
-    made = table(schema, moved)
-    time.sleep(0.01)
-    pq.write_table(pa.table({"id": ["e"], "n": pa.array([1], pa.int32())}), moved / "new.parquet")
-    with pytest.raises(Exception, match=r"moved has a new file, .*new\.parquet, and the first batch of a query reads"):
-        run(made.changes, tmp_path / "second")
-    assert {row.id for row in run(table(schema, moved).changes, tmp_path / "second").rows} >= {"a", "b", "c", "d", "e"}
+    for name, seconds in (("new", 0), ("old", 3600)):  # a file that is moved keeps its time
+        made = table(schema, moved)
+        time.sleep(0.01)
+        pq.write_table(pa.table({"id": [name], "n": pa.array([1], pa.int32())}), moved / f"{name}.parquet")
+        os.utime(moved / f"{name}.parquet", (time.time() - seconds,) * 2)
+        with pytest.raises(Exception, match=rf"moved has a new file, .*{name}\.parquet, and the first batch of a query reads"):
+            run(made.changes, tmp_path / name)
+    assert {row.id for row in run(table(schema, moved).changes, tmp_path / "old").rows} >= {"a", "b", "c", "d", "new", "old"}
     with pytest.raises(TopologyError, match="path: .*out has what to_parquet wrote, .*; read it with Table.from_fkjoin"):
         table(schema, tmp_path / "out")
 
