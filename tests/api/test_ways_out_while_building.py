@@ -268,7 +268,7 @@ WAYS: dict[str, Way] = {
         lambda t: t.files("1.csv", "2.json", text=HEADER),
         lambda t: t.files("1.csv", "2.json", text=HEADER, format="csv", options={"pathGlobFilter": "*.csv"}),
     ),
-    "path: {in} is not there; make the folder first": (
+    "path: {in} does not exist; create the folder first": (
         lambda t: t.files(schema=ORDERS, format="json"),
         lambda t: ((t.folder / "in").mkdir(), t.files(schema=ORDERS, format="json")),
     ),

@@ -200,7 +200,7 @@ WAYS: dict[str, str] = {
     ),
     "condition: {} is {}, a boolean is needed": BUILDING,
     'path: {} {}: give format="json", "parquet"': BUILDING,
-    "path: {} is not there; make the folder first": BUILDING,
+    "path: {} does not exist; create the folder first": BUILDING,
     "path: {} cannot be read to learn its columns": BUILDING,
     "schema: column {} is {}, and Spark's JSON": BUILDING,
     "right: timestamps are {} here and {} in left": BUILDING,
@@ -411,7 +411,7 @@ WAYS: dict[str, str] = {
     "{}: column {} is {}, and the keys of a JSON": (
         "tests/sinks/test_types.py::test_what_would_not_come_back_from_json_is_refused"
     ),
-    "out: {} is there already; give a folder that": EXPORTED,
+    "out: {} already exists; give a folder that": EXPORTED,
     "name: {} already names an input of this {}": BUILDING,
     "df: a batch DataFrame has no changes to follow": BUILDING,
     "version: name the columns that order the": BUILDING,
@@ -428,7 +428,7 @@ WAYS: dict[str, str] = {
     "checkpoint {} has no committed batch: give the": NOT_THERE,
     "max_age: {} is no number of seconds; give one": NOT_THERE,
     "the StateReader of {} was closed: make a new": CLOSED,
-    "change log segment {} is of another attempt": OTHER_ATTEMPT,
+    "change log segment {} comes from another attempt": OTHER_ATTEMPT,
     "is compressed by neither lz4 nor zstd; read_state": FOREIGN_FILES,
     "key {} is one value, and the table's key {}: write": NO_KEY,
     "change log segment {} is missing from the": LOG,

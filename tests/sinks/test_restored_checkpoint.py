@@ -133,10 +133,10 @@ def test_the_checkpoint_that_a_backup_replaced_cannot_be_put_back_under_parquet(
     with pytest.raises(FkJoinError, match=says):
         run(spark, tmp_path, *SINKS)
     written = there(spark, tmp_path, "parquet")
-    says = (
-        r"on_restore: parquet .* cannot be set back to batch 1 of checkpoint .*batch=00000001-.* is of another run of the query"
-    )
-    with pytest.raises(FkJoinError, match=rf"{says} than the checkpoint\. Start with a new checkpoint and an empty target"):
+    says = r"on_restore: parquet .* cannot be set back to batch 1 of checkpoint .*batch=00000001-.* comes from another run"
+    with pytest.raises(
+        FkJoinError, match=rf"{says} of the query than the checkpoint\. Start with a new checkpoint and an empty target"
+    ):
         run(spark, tmp_path, *SINKS, on_restore="set-back")
     assert there(spark, tmp_path, "parquet") == written == delta(tmp_path / "delta")
     for gone in ("ck", *SINKS):
