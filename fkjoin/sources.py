@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from fkjoin.table import Table
 
 _EXPLODED = (
-    "table %s: its stream makes several rows of one, by explode or the like. Nothing deletes what a row no longer makes; "
-    "make a table of the rows as they were, and use its flat_map. If each item is a change of its own, this is no problem"
+    "table %s: its stream makes several rows of one, by explode or the like. Rows that are no longer made are not deleted: "
+    "make a table of the stream before that, and use its flat_map. If each item is a change of its own, this is no problem"
 )
 
 
@@ -55,7 +55,7 @@ class Sources(TableSources):
         """Make a table from a streaming DataFrame with one change a row.
 
         Columns used as version, deleted or timestamp by their plain name are not part of the row.  A stream that explodes rows
-        is a warning in the log ``fkjoin``: nothing deletes what a row no longer makes, as ``flat_map`` does.
+        gets a warning in the log ``fkjoin``: rows that are no longer made are not deleted; use ``flat_map``.
 
         Parameters
         ----------
@@ -69,14 +69,14 @@ class Sources(TableSources):
         deleted : str or Column, optional
             A boolean column or SQL text; true (not null) makes the row a tombstone.
         timestamp : str or Column, optional
-            A timestamp or bigint column that results carry on.
+            A timestamp or bigint column, which becomes the timestamp of results.
         name : str, optional
-            The name of state and metrics.  Give one when two tables look alike.
+            The name of state and metrics.  Two tables that look alike need names.
         log : str, optional
-            The name of the log that several tables are cut from, if its versions order changes across them too.
+            The name of the log, if several tables come from one and its versions order changes across them.
         on_error : {"dead-letter", "skip", "fail"}, default "dead-letter"
             What happens to a change without a version, and to a row on which an expression or a function of yours throws.
-            ``"dead-letter"`` leaves the change out, counts it, and has it in ``dead_letters``.  ``"skip"`` leaves it out and
+            ``"dead-letter"`` leaves the change out, counts it, and shows it in ``dead_letters``.  ``"skip"`` leaves it out and
             counts it.  ``"fail"`` stops the query.  In any case the key's last good row stays.
 
         Returns
@@ -115,7 +115,7 @@ class Sources(TableSources):
         format: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Table:
-        """Make a table from a directory (or glob) of change-log files, JSON lines, Parquet or CSV, that may go on growing.
+        """Make a table from change-log files: JSON lines, Parquet or CSV, also those that are added later.
 
         Parameters
         ----------
@@ -128,10 +128,10 @@ class Sources(TableSources):
         on_error : {"dead-letter", "skip", "fail"}, default "dead-letter"
             What happens to lines that do not fit, and to changes without a version; see ``from_stream``.
         schema : pyspark.sql.types.StructType or str, optional
-            The schema of the files.  If left out, it is learned from the files that are there, and a checkpoint keeps it.
-            Keys of CSV and in names of folders are text then.
+            The schema of the files.  By default fkjoin learns it from the existing files, and the checkpoint keeps it; keys of
+            CSV and in names of folders are then text.
         format : {"json", "parquet", "csv"}, optional
-            The format of the files; CSV has a header line.  If left out, the files' endings tell it.
+            The format of the files; CSV has a header line.  By default the files' endings tell it.
         options : mapping of str to value, optional
             Options of Spark's file source, such as ``maxFilesPerTrigger``.
 
@@ -191,8 +191,8 @@ class Sources(TableSources):
     ) -> Table:
         """Make a table from a topic: a record is an upsert of its key, a null value a tombstone.
 
-        Of a key's records in one partition the greater offset is newer.  Where partitions were added, a key may be in
-        several: the later record timestamp is newer then, then the greater partition.  The page "Order" has the whole rule.
+        In one partition, a key's record with the greater offset is newer.  If partitions were added, a key may be in several:
+        then the later record timestamp is newer, then the greater partition.  The page "Order" has the whole rule.
 
         Parameters
         ----------
