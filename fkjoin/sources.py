@@ -201,38 +201,37 @@ class Sources(TableSources):
         topic : str
             The topic's name.
         bootstrap_servers : str
-            Brokers as ``HOST:PORT``, with commas between them.
+            Brokers as ``HOST:PORT``, separated by commas.
         key, value : fkjoin.kafka.Format, "string" or "bytes"
             Formats of the record's key and value.  A text is the format of one column called ``key`` or ``value``.
         version : str, Column, or list of them, optional
             Whole-number columns or expressions over the value's columns, such as ``"source.lsn"`` of Debezium.  They order the
-            changes of a key; where they are equal, the record's place does.  A record without one cannot be used.
+            changes of a key; if they are equal, the record's place does.  A record without a version is a dead letter.
         deleted : str or Column, optional
             A condition that makes the record a tombstone, such as ``"__deleted = 'true'"``.
         timestamp : str or Column, optional
-            A timestamp or bigint column that results carry on in place of the record's.
+            A timestamp or bigint column for the timestamp of results, in place of the record's.
         name : str, optional
             See ``from_stream``.
         on_error : {"dead-letter", "skip", "fail"}, default "dead-letter"
             See ``from_stream``; also for a record that does not parse or has no key.
         on_new_topic : {"fail", "start-over"}, optional
             What happens when the topic was deleted and created again since the query's checkpoint was begun.  ``"fail"``
-            refuses to start.  ``"start-over"`` reads the new topic from its beginning: what comes counts as newer.  Rows that
-            the new topic does not have are deleted once it has been read to the end it had at the start.  If left out, it is
-            ``"fail"``; with Spark's option ``failOnDataLoss=false``, by which lost data stops nothing, ``"start-over"``.
+            refuses to start.  ``"start-over"`` reads the new topic from its beginning, and takes its changes as newer.  Rows
+            that the new topic does not have are deleted once it has been read to the end that it had at the start.  By default
+            ``"fail"``, and with Spark's option ``failOnDataLoss=false`` ``"start-over"``.
         headers : bool, default False
             Whether to keep the record's headers as a column.
         roots : int, optional
-            From how many topics another job writes the topic, by ``to_kafka(…, positions=True)``.  A header says where in
-            them a row came from: this is its version, in place of its offset here.  So what that job publishes twice counts
-            once.  A row whose root is another topic than before starts over, counted as ``source-restarts``.
+            The number of topics from which another job writes this topic, by ``to_kafka(…, positions=True)``.  A header has a
+            row's positions in them: these are its version, in place of its offset here.  So a record that the job publishes
+            twice counts once.  A row whose root is another topic than before starts over, counted as ``source-restarts``.
         positions : bool, default False
-            Whether rows have a column ``_position``: where the record was read, as ``topic``, ``partition`` and ``offset``.
-            With ``roots``, also the ``chains`` of its header.  It is a column like others: a row that only has another
-            position is another row.
+            Whether rows have a column ``_position`` with the record's ``topic``, ``partition`` and ``offset``.  With ``roots``,
+            also with the ``chains`` of its header.  It is a column like others, so each record changes its row.
         options : mapping of str to value, optional
-            Options of Spark's Kafka source, such as ``maxOffsetsPerTrigger``, and of its consumer (``kafka.…``).  Secrets
-            among them are not shown anywhere.
+            Options of Spark's Kafka source, such as ``maxOffsetsPerTrigger``, and of its consumer (``kafka.…``).  fkjoin shows
+            no secrets among them.
 
         Returns
         -------
@@ -241,7 +240,7 @@ class Sources(TableSources):
         Raises
         ------
         TopologyError
-            If an argument is wrong, or the topic is not there.
+            If an argument is wrong, or the topic does not exist.
 
         Examples
         --------
@@ -282,8 +281,7 @@ class Sources(TableSources):
         Parameters
         ----------
         path : str or pathlib.Path
-            A folder of Parquet files with the table's columns, in the same types.  The first batch reads all of them, and
-            nothing reads them again.
+            A folder of Parquet files with the table's columns, in the same types.  Only the first batch reads them.
 
         Returns
         -------
@@ -292,8 +290,8 @@ class Sources(TableSources):
         Raises
         ------
         TopologyError
-            If the table is not one that is read, or there are no such files.  The start of a query that is to read them
-            raises it if their columns do not fit.
+            If the table is not a source, or there are no such files.  If their columns do not fit, the start of the query
+            raises it.
 
         Examples
         --------

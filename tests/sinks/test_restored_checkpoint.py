@@ -127,9 +127,7 @@ def test_the_checkpoint_that_a_backup_replaced_cannot_be_put_back_under_parquet(
     about = tmp_path / "parquet" / ABOUT
     about.write_text(json.dumps({name: said for name, said in json.loads(about.read_text()).items() if name != "went_back"}))
     replaced.restore()
-    says = (
-        r"it is at batch 1, and parquet .* has batch 1 of its query, which is another than the checkpoint's\. The sink would"
-    )
+    says = r"it is at batch 1, and parquet .* has batch 1 of its query, which is another than the checkpoint's\. The sink would"
     with pytest.raises(FkJoinError, match=says):
         run(spark, tmp_path, *SINKS)
     written = there(spark, tmp_path, "parquet")
