@@ -231,7 +231,7 @@ WAYS: dict[str, Way] = {
         lambda t: cogroup(t.by("customer", n=agg.count()), t.customers),
         lambda t: cogroup(t.by("customer as id", n=agg.count()), t.customers.group_by("id").agg(m=agg.count())),
     ),
-    "tables[1]: sums is there twice": (
+    "tables[1]: sums is given twice": (
         lambda t: cogroup(t.by("customer", "sums", n=agg.count()), t.by("customer", "sums", m=agg.count())),
         lambda t: cogroup(t.by("customer", "sums", n=agg.count()), t.by("customer", "counts", m=agg.count())),
     ),
@@ -439,7 +439,7 @@ WAYS: dict[str, Way] = {
         lambda t: t.orders.flat_map(lambda key, row: [], key="sku"),
         lambda t: t.orders.flat_map(lambda key, row: [], key="sku", returns="sku string, n bigint"),
     ),
-    "cols: id is of the key of orders": (
+    "cols: id belongs to the key of orders": (
         lambda t: t.orders.drop("id"),
         lambda t: t.orders.rekey("customer").drop("id"),
     ),

@@ -129,10 +129,10 @@ WAYS: dict[str, str] = {
     "schema: {} is {}, and {} in the files of {};": (
         "tests/files/test_parquet_types.py::test_a_kind_that_spark_misreads_is_refused_and_the_type_that_is_named_is_read"
     ),
-    "checkpoints: {} is of a query that reads none": (
+    "checkpoints: {} belongs to a query that reads none": (
         "integration/test_join.py::test_internal_topics_keep_their_records_and_a_new_query_needs_the_first_ones"
     ),
-    "checkpoints: none is of a query that reads {};": (
+    "checkpoints: none belongs to a query that reads {};": (
         "integration/test_join.py::test_internal_topics_keep_their_records_and_a_new_query_needs_the_first_ones"
     ),
     "internal topic {} begins at offset {} of": (
@@ -179,7 +179,7 @@ WAYS: dict[str, str] = {
     "version: {} is {}, whole numbers are needed": LEARNED,
     "column: {} has a column {} already; choose": BUILDING,
     "{}: {} is no aggregate; give it as table": BUILDING,
-    "{}: {} is there twice, or another has its": BUILDING,
+    "{}: {} is given twice, or another has its": BUILDING,
     "{}: {} is grouped by {}, and {} by {}; make": BUILDING,
     "{}: another table has the column {} too;": BUILDING,
     "{}: {} is called with ({}); let it take these": BUILDING,
@@ -348,7 +348,7 @@ WAYS: dict[str, str] = {
         "tests/api/test_flat_map.py::test_a_row_that_makes_a_key_twice_or_throws_is_a_dead_letter"
     ),
     "returns: it is the type of what a function": BUILDING,
-    "cols: {} is of the key of {}, which stays;": BUILDING,
+    "cols: {} belongs to the key of {}, which stays;": BUILDING,
     "table {} cannot be kept as fkjoin's table": (
         "integration/test_postgres_types.py::test_the_refusal_names_each_column_and_both_types"
     ),
