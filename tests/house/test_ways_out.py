@@ -327,7 +327,7 @@ WAYS: dict[str, str] = {
     "Delta table {} cannot be made for {}: {}": (
         "tests/sinks/test_parquet_and_delta.py::test_a_table_that_cannot_be_made_is_refused"
     ),
-    "partition_by: Delta table {} is there, parti": UPKEEP,
+    "partition_by: Delta table {} exists, parti": UPKEEP,
     "{}: {} is no number of batches; leave it out": UPKEEP,
     "Iceberg table {} lacks the columns {} (it has": (
         "tests/sinks/test_iceberg.py::test_a_table_without_the_columns_is_refused_or_gets_them"
