@@ -258,8 +258,8 @@ def test_internal_topics_keep_their_records_and_a_new_query_needs_the_first_ones
     places = [tmp_path / "first" / name for name in ("whole-subscription", "resolve")]
     for wrong, match in (
         ([*places, tmp_path / "none"], r"none has no batch that is committed; purge when"),
-        ([*places, tmp_path / "first" / "whole-rekey"], r"whole-rekey is of a query that reads none of .*; leave it out"),
-        (places[1:], rf"none is of a query that reads {registration}; name those of all"),
+        ([*places, tmp_path / "first" / "whole-rekey"], r"whole-rekey belongs to a query that reads none of .*; leave it out"),
+        (places[1:], rf"none belongs to a query that reads {registration}; name those of all"),
     ):
         with pytest.raises(FkJoinError, match=match):
             purge(joined.stages, wrong)

@@ -314,5 +314,5 @@ def _kafka() -> Any:
     """Java's package.  Raises ``TopologyError`` where the session has no connector."""
     kafka = _jvm().org.apache.kafka
     if isinstance(kafka.clients.admin.AdminClient, JavaPackage):
-        raise TopologyError(f"Spark's Kafka connector is not there: {HOW}; with spark-submit, --packages {package()}")
+        raise TopologyError(f"Spark's Kafka connector is missing: {HOW}; with spark-submit, --packages {package()}")
     return kafka

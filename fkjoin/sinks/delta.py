@@ -100,7 +100,7 @@ class Delta(TableSink):
         parts = found.metadata().partition_columns
         if self.partition_by and self.partition_by != parts:
             raise TopologyError(
-                f"partition_by: Delta table {self.path} is there, partitioned by {', '.join(parts) or 'nothing'}: leave it "
+                f"partition_by: Delta table {self.path} exists, partitioned by {', '.join(parts) or 'nothing'}: leave it "
                 "out, or write to another path"
             )
         there = pa.schema(found.schema().to_arrow())

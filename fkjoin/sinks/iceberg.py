@@ -159,7 +159,7 @@ class Iceberg(TableSink):
 
     def _opened(self) -> Table:
         if (table := self._table()) is None:
-            raise FkJoinError(f"{self.place} is gone: restore it, or start with a new checkpoint, which makes it anew")
+            raise FkJoinError(f"{self.place} is gone: restore it, or start with a new checkpoint, which creates it again")
         return table
 
     def _repeated(self, work: Callable[[], _T]) -> _T:

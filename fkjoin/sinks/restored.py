@@ -86,7 +86,7 @@ def _behind(checkpoint: str, log: BatchLog, place: str, last: Mark) -> FkJoinErr
     other = "" if last.number > log.last else ", which is another than the checkpoint's"
     return FkJoinError(
         f"checkpoint: {checkpoint} was set back: it is at batch {log.last}, and {place} has batch {last.number} "
-        f"of its query{other}. What comes next would be left out there. To set the sink back to the checkpoint's "
+        f"of its query{other}. The sink would leave out the next batches. To set the sink back to the checkpoint's "
         'batch: on_restore="set-back", or fkjoin run --set-back. Or start with a new checkpoint and an empty target'
     )
 
@@ -160,6 +160,6 @@ def require_spark_at(spark: SparkSession, checkpoint: str, path: str) -> None:
         at = f"batch {known}" if known >= 0 else "its beginning"
         raise FkJoinError(
             f"checkpoint: {checkpoint} is at {at}, and {path} has batch {last} already, as Spark's own sink notes in "
-            "_spark_metadata: it would leave out what comes next. Spark's sinks cannot be set back: start with a new "
+            "_spark_metadata: it would leave out the next batches. Spark's sinks cannot be set back: start with a new "
             "checkpoint and an empty path"
         )

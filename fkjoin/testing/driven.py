@@ -195,7 +195,7 @@ class DrivenQuery:
     def _require_known(self, leaf: Leaf) -> None:
         if leaf.source != GIVEN and leaf.options.get("path") not in self._names:
             raise TopologyError(
-                f"table: its query reads a source of format {leaf.source} that is none of its tables, and has no input"
+                f"table: its query reads a source of format {leaf.source} that is not one of its tables, and has no input"
             )
 
     def _count(self, envelopes: pa.RecordBatch) -> None:
