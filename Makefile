@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 CLASSES := .venv/share/fkjoin/classes.jsa
 
-.PHONY: demo test environments compat engine prepare check bench faults proof soak release-check clean
+.PHONY: demo test environments sampled-environments compat engine prepare check bench faults proof soak release-check clean
 
 demo: .venv/ready
 	$(BIN)/fkjoin demo
@@ -20,7 +20,7 @@ AFTER_PROCESSES := $(addprefix tests/,cli/test_termination.py api/test_examples.
 	sinks/test_iceberg.py state/test_corruption.py stages/test_every_order.py files)
 REST = tests $(AFTER_BROKERS:%=--ignore=%) $(AFTER_PROCESSES:%=--ignore=%)
 PYTEST := $(BIN)/python -m pytest -q
-ENVIRONMENTS = $(MAKE) --no-print-directory environments
+ENVIRONMENTS = $(MAKE) --no-print-directory sampled-environments
 test: export SPARK_SUBMIT_OPTS = -XX:SharedArchiveFile='$(CURDIR)/$(CLASSES)' -Xlog:disable
 test: .venv/ready $(CLASSES) engine
 	@lane() { status=0; $(PYTEST) $$1 || status=1; $$3 || status=1; $(PYTEST) $$2 || status=1; return $$status; }; \
@@ -31,8 +31,10 @@ test: .venv/ready $(CLASSES) engine
 	echo "that start processes:"; wait $$processes || status=1; cat .processes.log; exit $$status
 
 # Older releases of Spark (compat.lock): an environment has its PySpark, and sees all else that .venv has.
+# Tests try the first two of them (tests/sessions/test_spark_versions.py), and `make faults` all.
 SPARKS := $(shell sed -n 's/^pyspark==\(4\.[0-9]*\)\..*/\1/p' compat.lock)
 environments: $(SPARKS:%=.venv-%/ready)
+sampled-environments: $(patsubst %,.venv-%/ready,$(wordlist 1,2,$(SPARKS)))
 
 .venv-pandas-3/ready: PINNED = pandas==3
 .venv-%/ready: PINNED = pyspark==$*.
@@ -95,7 +97,7 @@ $(CLASSES): .venv/ready
 
 # All points of the matrices of which the tests try a sample, and laws on more examples; FAULT=sink_is_the_batch_join runs one.
 faults: export SPARK_SUBMIT_OPTS = -XX:SharedArchiveFile='$(CURDIR)/$(CLASSES)' -Xlog:disable
-faults: .venv/ready $(CLASSES) engine
+faults: .venv/ready $(CLASSES) engine $(if $(FAULT),,environments)
 	@status=0; for folder in integration tests; do \
 	FKJOIN_EVERY_FAULT=1 $(PYTEST) -m faults $$folder $(if $(FAULT),-k $(FAULT)) || [ $$? = 5 ] || status=1; done; exit $$status
 
