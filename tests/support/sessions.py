@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 from collections.abc import Callable, Generator, Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -77,3 +79,24 @@ def fkjoin_here(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     yield call
     small(spark, tmp_path)
+
+
+@pytest.fixture
+def refused_here(
+    fkjoin_here: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Any]:
+    """Run a command in this process and its session, require status 1, and return what it prints, as ``out`` and ``err``."""
+    from fkjoin.__main__ import main
+
+    def call(*arguments: object) -> Any:
+        monkeypatch.setattr(sys, "argv", ["fkjoin", *map(str, arguments), "--spark-log", str(tmp_path / "refused.log")])
+        before = signal.getsignal(signal.SIGTERM)
+        try:
+            with pytest.raises(SystemExit) as ended:
+                main()
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        assert ended.value.code == 1
+        return capsys.readouterr()
+
+    return call
