@@ -75,7 +75,6 @@ def test_a_topic_made_anew_is_refused_or_read_in_the_place_of_the_one_before(sho
     send(broker, shop.orders, **{f"o{number}": {"customer": f"c{number % 3}", "n": number} for number in range(12)})
     before = {f"o{number}": (number, {1: "Ada", 2: "Bo"}.get(number % 3)) for number in range(12)}
     assert shop.run("join") == before
-    assert shop.run("count") == {"c0": 4, "c1": 4, "c2": 4}
 
     anew(broker, shop.orders, partitions=3)
     with pytest.raises(FkJoinError, match=f"topic {shop.orders} was deleted and created again since checkpoint .*--start-over"):
@@ -86,7 +85,6 @@ def test_a_topic_made_anew_is_refused_or_read_in_the_place_of_the_one_before(sho
     send(broker, shop.orders, **new)
     after = {key: (row["n"], "Ada") for key, row in new.items()}
     assert shop.run("join", on_new_topic="start-over") == after
-    assert shop.run("count", on_new_topic="start-over") == {"c1": 37}
 
     send(broker, shop.orders, o3=None, o1={"customer": "c2", "n": 1})
     del after["o3"]
