@@ -73,7 +73,7 @@ def wanted(changes: Log, how: str) -> dict[tuple[str], tuple[Any, Any]]:
 @pytest.mark.faults
 def test_three_joins_go_on_through_restarts_each_with_one_stage(spark: SparkSession, tmp_path: Path) -> None:
     """Columns by workers; each batch by a new query on the same checkpoint."""
-    small(spark, tmp_path)
+    small(spark, tmp_path, partitions=2)
     orders, payments = tables(spark, tmp_path)
     changes, rows = log(60), dict[str, list[Any]]()
     joins = {

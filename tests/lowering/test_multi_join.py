@@ -129,6 +129,7 @@ def test_joins_of_one_left_table_are_one_and_come_out_the_same(
     spark: SparkSession, tmp_path: Path, made: Callable[..., Table]
 ) -> None:
     """Without the rule, in a sample, in one batch, and not where Spark makes rows in between."""
+    small(spark, tmp_path, partitions=2)
     rules, parts = ("", JOINS_SHARE_STAGES) if made is sold or EVERY else ("",), 2 if made is sold else 1
     shop, seen = Shop(tmp_path), {name: list[Row]() for name in rules}
     for part in range(1, parts + 1):

@@ -40,7 +40,7 @@ def require_as_it_was(plans: Plans, topologies: Topologies, golden: Path, name: 
 @pytest.fixture(scope="module")
 def plans(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Plans:
     folder = tmp_path_factory.mktemp("plans")
-    small(spark, folder)
+    small(spark, folder, partitions=2)
     return Plans(spark, folder)
 
 

@@ -86,7 +86,7 @@ def test_a_job_that_is_killed_goes_on_there_and_on_the_newest(
 
     if not reads:  # the newest Spark does not load such change logs
         return
-    small(spark, tmp_path)
+    small(spark, tmp_path, partitions=2)
     assert read_back(spark, tmp_path) == batch_join(history)
     history.write(60)
     sum_up(spark, tmp_path)

@@ -12,12 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.sampling import EVERY
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 SPARK_4_0, SPARK_4_1 = (version("pyspark").startswith(line) for line in ("4.0.", "4.1."))
 """True on a Spark of that line; docs/versions.md says which values it does not have."""
+
+
+PARTITIONS_OF_STAGES = 2 if EVERY else 1
+"""A task takes its time however little it does, and a stage of a batch has one in each partition.  In a test of each operator
+there are two in all runs."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -37,13 +44,13 @@ def short_lived(**more: str) -> dict[str, str]:
     return os.environ | {"JAVA_TOOL_OPTIONS": SHORT_LIVED, **more}
 
 
-def small(spark: SparkSession, folder: Path, buckets: int = 2) -> None:
+def small(spark: SparkSession, folder: Path, buckets: int = 2, partitions: int = PARTITIONS_OF_STAGES) -> None:
     """Settings for tables that are built from here on: few partitions, indexes under ``folder``, all of the optimizer."""
     from fkjoin.sessions.settings import BUCKETS, EXCLUDED, INDEX_DIR, OPTIMIZE, PARTITIONS
 
-    chosen = {PARTITIONS: "2", BUCKETS: str(buckets), INDEX_DIR: str(folder / "index"), OPTIMIZE: "true", EXCLUDED: ""}
+    chosen = {PARTITIONS: partitions, BUCKETS: buckets, INDEX_DIR: folder / "index", OPTIMIZE: "true", EXCLUDED: ""}
     for name, value in chosen.items():
-        spark.conf.set(name, value)
+        spark.conf.set(name, str(value))
 
 
 def only_session(name: str, **conf: Any) -> Iterator[SparkSession]:
