@@ -40,7 +40,7 @@ sampled-environments: $(patsubst %,.venv-%/ready,$(wordlist 1,2,$(SPARKS)))
 .venv-%/ready: PINNED = pyspark==$*.
 .venv-%/ready: compat.lock .venv/ready
 	$(PYTHON) -m venv --clear .venv-$*
-	.venv-$*/bin/pip install --quiet --disable-pip-version-check --no-deps $$(grep '^$(PINNED)' compat.lock)
+	.venv-$*/bin/pip install --quiet --disable-pip-version-check --no-compile --no-deps $$(grep '^$(PINNED)' compat.lock)
 	@$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
 		>$$(.venv-$*/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/shared.pth
 	@touch $@
