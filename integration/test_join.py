@@ -56,7 +56,7 @@ def all_traces(how: str) -> list[TraceChange]:
 
 
 EVERY_WAY = list(product(HOWS, DEPLOYMENTS))
-WAYS = [("left", "staged"), ("left", "fused")]
+WAYS = [("inner", "staged"), ("left", "fused")]
 """A sample; ``make faults`` tries ``EVERY_WAY``.  Fused, of files: tests/api/test_joins.py."""
 
 
