@@ -15,8 +15,8 @@ from fkjoin import FkJoinError, Table, TopologyError, fk_join
 from fkjoin.checkpoint.files import write_file
 from fkjoin.kafka import Debezium, Json, new_topics
 from fkjoin.kafka.admin import delete_records
-from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
 from integration.jobs import anew
+from tests.support.sessions import small
 
 from .broker import Broker, Record
 from .jobs import document
@@ -24,8 +24,7 @@ from .jobs import document
 
 @pytest.fixture(autouse=True)
 def settings(spark: SparkSession, tmp_path: Path) -> None:
-    for name, value in ((PARTITIONS, "2"), (BUCKETS, "2"), (INDEX_DIR, str(tmp_path / "index"))):
-        spark.conf.set(name, value)
+    small(spark, tmp_path)
 
 
 def send(broker: Broker, topic: str, **rows: Any) -> None:

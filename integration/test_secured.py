@@ -16,9 +16,9 @@ from fkjoin import FkJoinError, Table, TopologyError
 from fkjoin.jobs.job_file import _filled, tomllib
 from fkjoin.kafka import Json
 from fkjoin.kafka.admin import consumer_of, create_topics, delete_records, end_offsets, leaders, offset_ranges
-from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
 from integration.jobs import anew
 from tests.support.sampling import sampled
+from tests.support.sessions import small
 
 from .broker import Record
 from .conftest import DOCKER, prepared
@@ -37,8 +37,7 @@ def secured(docker: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(autouse=True)
 def settings(spark: SparkSession, tmp_path: Path) -> None:
-    for name, value in ((PARTITIONS, "2"), (BUCKETS, "2"), (INDEX_DIR, str(tmp_path / "index"))):
-        spark.conf.set(name, value)
+    small(spark, tmp_path)
 
 
 WAYS = {
