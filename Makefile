@@ -12,11 +12,11 @@ demo: .venv/ready
 # machine busy. Each of these two goes on with some that do not wait, so that all three come to their ends at about the same time.
 BROKERS = integration $(PROCESSES:%=--ignore=%)
 AFTER_BROKERS := $(addprefix tests/,plan/test_optimizer.py plan/test_column_pruning.py sessions/test_spark_versions.py \
-	plan/test_golden_plans.py plan/test_running.py)
+	plan/test_golden_plans.py plan/test_running.py api/test_examples.py)
 PROCESSES := $(addprefix integration/test_,faults.py run.py page.py image.py)
-AFTER_PROCESSES := $(addprefix tests/,cli/test_termination.py api/test_examples.py sessions/test_class_archive.py cli/test_commands.py \
+AFTER_PROCESSES := $(addprefix tests/,cli/test_termination.py sessions/test_class_archive.py cli/test_commands.py \
 	house/test_docs.py checkpoint/test_saved_state.py sinks/test_several_sinks.py sinks/test_restored_checkpoint.py \
-	analysis/test_written.py lowering/test_rows_that_throw.py lowering/test_multi_join.py api/test_aggregates.py \
+	analysis lowering/test_rows_that_throw.py lowering/test_multi_join.py api/test_aggregates.py \
 	sinks/test_iceberg.py state/test_corruption.py stages/test_every_order.py files)
 REST = tests $(AFTER_BROKERS:%=--ignore=%) $(AFTER_PROCESSES:%=--ignore=%)
 PYTEST := $(BIN)/python -m pytest -q
