@@ -54,12 +54,12 @@ def small(spark: SparkSession, folder: Path, buckets: int = 2, partitions: int =
 
 
 def only_session(name: str, **conf: Any) -> Iterator[SparkSession]:
-    """One local Spark session for all tests of a run that need a JVM."""
+    """One local Spark session for all tests of a run that need a JVM; of thousands of executions it keeps the last plans."""
     from fkjoin.sessions.settings import SHORT_LIVED, session
 
-    made = session(
-        name, master="local[2]", ui_enabled="false", driver_host="127.0.0.1", driver_extraJavaOptions=SHORT_LIVED, **conf
-    )
+    kept = dict.fromkeys(("sql_ui_retainedExecutions", "ui_retainedJobs", "ui_retainedStages"), 100)
+    here = {"ui_enabled": "false", "driver_host": "127.0.0.1", "driver_extraJavaOptions": SHORT_LIVED, **kept}
+    made = session(name, master="local[2]", **here, **conf)
     made.sparkContext.setLogLevel("ERROR")
     yield made
     status = made.sparkContext._gateway.proc.poll()
