@@ -90,7 +90,7 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
 
 
 def printed_by(script: str, folder: Path) -> str:
-    """What a program prints that runs in the folder."""
+    """Run a program in the folder, and return what it prints."""
     (folder / "document.py").write_text(script)
     environment = short_lived(PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}", PYTHONPATH=str(ROOT))
     command = [sys.executable, "document.py"]
