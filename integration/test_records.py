@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from fkjoin import Table, fk_join
 from fkjoin.kafka import Debezium, Json
-from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
+from tests.support.sessions import small
 
 from .broker import Broker, Record
 from .jobs import document, letters, running
@@ -19,9 +19,7 @@ from .jobs import document, letters, running
 
 @pytest.fixture(autouse=True)
 def settings(spark: SparkSession, tmp_path: Path) -> None:
-    spark.conf.set(PARTITIONS, "2")
-    spark.conf.set(BUCKETS, "2")
-    spark.conf.set(INDEX_DIR, str(tmp_path / "index"))
+    small(spark, tmp_path)
 
 
 def test_bad_records_become_dead_letters_with_exact_counts_and_good_ones_go_through(

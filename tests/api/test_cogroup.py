@@ -101,7 +101,7 @@ def test_extremes_of_one_table_are_not_those_of_another() -> None:
 
 @pytest.fixture
 def sides(spark: SparkSession, tmp_path: Path) -> tuple[Table, Table]:
-    small(spark, tmp_path)
+    small(spark, tmp_path, partitions=2)
     return tables(spark, tmp_path)
 
 
