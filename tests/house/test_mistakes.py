@@ -308,7 +308,7 @@ MISTAKES: dict[str, tuple[Callable[[Shop], object], str]] = {
     ),
     "a line that is no JSON": (
         bad_line,
-        "query joined failed: table orders: FOLDER/orders/2.json, line N: not a JSON object of "
+        "query joined failed: table orders: FOLDER/orders/2.json, line N: not JSON that fits "
         'struct<id:string,customer:string,amount:bigint,lsn:bigint>: {"id":\n'
         f"where: batch 0 of checkpoint FOLDER/ck\n{ASIDE % 'lines'}",
     ),
