@@ -255,7 +255,8 @@ def _unreachable(error: Py4JJavaError, bootstrap_servers: str) -> TopologyError:
         )
     return TopologyError(
         f"bootstrap_servers: no broker answers at {bootstrap_servers} within {_TIMEOUT_S} s ({text}); is the address right, "
-        "and reachable from here, and the options: kafka.security.protocol, kafka.sasl.…, kafka.ssl.…? If the broker is slow, try again"
+        "and reachable from here, and the options: kafka.security.protocol, kafka.sasl.…, kafka.ssl.…? "
+        "If the broker is slow, try again"
     )
 
 
