@@ -254,9 +254,8 @@ def _unreachable(error: Py4JJavaError, bootstrap_servers: str) -> TopologyError:
             "kafka.security.protocol, kafka.sasl.…, kafka.ssl.…"
         )
     return TopologyError(
-        f"bootstrap_servers: no broker answers at {bootstrap_servers} within {_TIMEOUT_S} s ({text}); is the address right, "
-        "and reachable from here, and the options: kafka.security.protocol, kafka.sasl.…, kafka.ssl.…? "
-        "If the broker is slow, try again"
+        f"bootstrap_servers: no broker answers at {bootstrap_servers} within {_TIMEOUT_S} s ({text}); is the broker busy, "
+        "is the address right and reachable from here, and are the options: kafka.security.protocol, kafka.sasl.…, kafka.ssl.…?"
     )
 
 
