@@ -96,7 +96,9 @@ class Delta(TableSink):
             found = self._opened()
         except TableNotFoundError:
             self._make(schema, keep=keep)
-            return
+            if not keep:
+                return
+            found = self._opened()  # another query may have made it at the same moment
         parts = found.metadata().partition_columns
         if self.partition_by and self.partition_by != parts:
             raise TopologyError(
@@ -105,17 +107,12 @@ class Delta(TableSink):
             )
         there = pa.schema(found.schema().to_arrow())
         added = column_types.addable(there, schema) if self.evolve else []
-        there = pa.schema([*there, *added])
-        if missing := [name for name in schema.names if name not in there.names]:
-            raise FkJoinError(
-                f"Delta table {self.path} lacks the columns {', '.join(missing)} (it has {', '.join(sorted(there.names))}): "
-                "add them, let evolve=True add them, or write to another path"
-            )
-        if wrong := list(column_types.problems(there, self._schema)):
-            raise FkJoinError(f"Delta table {self.path} cannot be kept as fkjoin's table is: {'; '.join(wrong)}")
+        self._require_columns(pa.schema([*there, *added]))
         if added and keep:
             found.alter.add_columns(Schema.from_arrow(pa.schema(added)).fields)
-        self._schema = pa.schema([there.field(name) for name in schema.names])
+
+    def _require_columns(self, there: pa.Schema) -> None:
+        column_types.require_columns(self._target, there, self._schema, evolve=self.evolve)
 
     def _make(self, schema: pa.Schema, *, keep: bool) -> None:
         """Make the table, first as a trial; without ``keep`` that alone."""
@@ -180,15 +177,14 @@ class Delta(TableSink):
             self._opened().vacuum(dry_run=False)
 
     def _write(self, table: DeltaTable, batch: BatchId, upserts: pa.Table, gone: pa.Table) -> None:
-        properties = delta_log.commit(batch.query, batch.mark)
+        properties, there = delta_log.commit(batch.query, batch.mark), pa.schema(table.schema().to_arrow())
+        self._require_columns(there)
         if not self._key:
-            rows = column_types.fitting(self._target, upserts, self._schema, self._schema.names)
-            write_deltalake(table, rows.select(self._schema.names), mode="append", commit_properties=properties)
+            rows = column_types.fitting(self._target, upserts, there, self._schema.names)
+            write_deltalake(table, rows, mode="append", commit_properties=properties)
             return
         marked = (
-            column_types.fitting(self._target, rows, self._schema, self._key).append_column(
-                _GONE, pa.repeat(deleted, len(rows))
-            )
+            column_types.fitting(self._target, rows, there, self._key).append_column(_GONE, pa.repeat(deleted, len(rows)))
             for rows, deleted in ((upserts, False), (gone, True))
         )
         source = pa.concat_tables(marked, promote_options="default").select([*self._schema.names, _GONE])

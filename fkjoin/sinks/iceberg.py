@@ -114,15 +114,7 @@ class Iceberg(TableSink):
         self._require_columns(made.schema(), schema)  # another query may have made it at the same moment
 
     def _require_columns(self, there: Schema, schema: pa.Schema) -> None:
-        columns = columns_of(there)
-        if missing := [name for name in schema.names if name not in columns.names]:
-            known = ", ".join(sorted(columns.names))
-            raise FkJoinError(
-                f"Iceberg table {self.table} lacks the columns {', '.join(missing)} (it has {known}): add them, let "
-                "evolve=True add them, or write to another table"
-            )
-        if wrong := list(column_types.problems(columns, schema)):
-            raise FkJoinError(f"Iceberg table {self.table} cannot be kept as fkjoin's table is: {'; '.join(wrong)}")
+        column_types.require_columns(self._target, columns_of(there), schema, evolve=self.evolve)
 
     def last_batch(self, query: str) -> BatchId | None:
         return self._repeated(lambda: self._last(query))

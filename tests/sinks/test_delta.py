@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from fkjoin import TopologyError, fk_join
@@ -115,9 +115,10 @@ def test_columns_are_added_on_request(tmp_path: Path) -> None:
     DeltaTable.create(tmp_path, pa.schema([("id", pa.string()), ("NAME", pa.string())]))
     wanted = pa.schema([("id", pa.string()), ("n", pa.int64())])
     Delta(tmp_path, evolve=True).examine(wanted, ("id",))
-    with pytest.raises(FkJoinError, match=r"lacks the columns name \(it has NAME, id, n\): add them"):
+    with pytest.raises(FkJoinError, match=r"lacks the columns name, and has ones that differ in case alone"):
         Delta(tmp_path, evolve=True).prepare(wanted.append(pa.field("name", pa.string())), ("id",))
     assert DeltaTable(tmp_path).version() == 0, "neither a check nor a refusal changes it"
+    Delta(tmp_path, evolve=True).examine(wanted.append(pa.field("NAME", pa.string())), ("id",))
     for _ in range(2):
         delta = Delta(tmp_path, evolve=True)
         delta.prepare(wanted, ("id",))
@@ -151,6 +152,42 @@ def test_rows_move_between_partitions_and_files_are_compacted_and_deleted(tmp_pa
         Delta(tmp_path, partition_by=["id"]).prepare(wanted, ("id",))
     with pytest.raises(TopologyError, match="vacuum_every: 0 is no number of batches; leave it out, or give one from 1 on"):
         Delta(tmp_path, vacuum_every=0)
+
+
+@pytest.mark.parametrize("key", [("id",), ()])
+@pytest.mark.parametrize(
+    "other", [{"m": [1.5]}, {"n": [1.5]}, {"n": [True]}, {"n": pa.array([1], pa.int32())}], ids=["gone", "float", "bool", "int"]
+)
+def test_columns_that_another_writer_changed_are_refused_by_the_next_batch(
+    tmp_path: Path, key: tuple[str, ...], other: dict[str, Any]
+) -> None:
+    schema = pa.schema([("id", pa.string()), ("n", pa.int64())])
+    delta = Delta(tmp_path)
+    delta.prepare(schema, key)
+    rows = pa.table({"id": ["a"], "n": [2**40 + 1]}, schema)
+    delta.apply(BatchId("q", 0), rows, rows.select(key).slice(0, 0))
+    write_deltalake(tmp_path, pa.table({"id": ["z"], **other}), mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(
+        FkJoinError, match=r"lacks the columns n \(it has id, m\)|column n is .*, which cannot hold every bigint"
+    ):
+        delta.apply(BatchId("q", 1), rows, rows.select(key).slice(0, 0))
+    assert [row["id"] for row in table_at(tmp_path)] == ["z"]
+
+
+def test_of_two_queries_that_make_a_table_at_the_same_moment_the_second_compares_its_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = pa.schema([("id", pa.string()), ("n", pa.int64())])
+    make = Delta._make
+
+    def second(sink: Delta, wanted: pa.Schema, *, keep: bool) -> None:
+        monkeypatch.undo()
+        Delta(tmp_path).prepare(schema, ("id",))
+        make(sink, wanted, keep=keep)
+
+    monkeypatch.setattr(Delta, "_make", second)
+    with pytest.raises(FkJoinError, match=r"lacks the columns name \(it has id, n\)"):
+        Delta(tmp_path).prepare(schema.append(pa.field("name", pa.string())), ("id",))
 
 
 @pytest.mark.spark
