@@ -21,9 +21,10 @@ from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.sinks import RETRY_S, column_types, delta_log
 from fkjoin.sinks.delta_storage import at_storage
-from fkjoin.sinks.restored import SetBack
+from fkjoin.sinks.restored import SetBack, missing
 from fkjoin.sinks.table_sink import BatchId, TableSink
 from fkjoin.spark.kinds import require_kinds
+from fkjoin.spark.object_store import by_one_name
 from fkjoin.spark.outages import require_retry_s
 from fkjoin.spark.schemas import listed, spark_schema, types_text
 
@@ -158,7 +159,10 @@ class Delta(TableSink):
         at_storage(self.place, lambda: self._apply(batch, upserts, deletes), self.retry_s)
 
     def _apply(self, batch: BatchId, upserts: pa.Table, gone: pa.Table) -> None:
-        table = self._opened()
+        try:
+            table = self._opened()
+        except TableNotFoundError:
+            raise missing(self.place) from None
         last = _batch_id(table, batch.query)
         if self.has(batch, last) or not (upserts.num_rows or gone.num_rows):
             return
@@ -181,7 +185,7 @@ class Delta(TableSink):
         self._require_columns(there)
         if not self._key:
             rows = column_types.fitting(self._target, upserts, there, self._schema.names)
-            write_deltalake(table, rows, mode="append", commit_properties=properties)
+            write_deltalake(table, rows, mode="append", schema_mode="merge", commit_properties=properties)
             return
         marked = (
             column_types.fitting(self._target, rows, there, self._key).append_column(_GONE, pa.repeat(deleted, len(rows)))
@@ -213,7 +217,7 @@ def _batch_id(table: DeltaTable, query: str) -> BatchId | None:
 
 
 def _absolute(path: str | Path) -> str:
-    return str(path).rstrip("/") if "://" in str(path) else str(Path(str(path).removeprefix("file:")).absolute())
+    return by_one_name(str(path)).rstrip("/") if "://" in str(path) else str(Path(str(path).removeprefix("file:")).absolute())
 
 
 def _quoted(name: str) -> str:

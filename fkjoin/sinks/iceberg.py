@@ -19,6 +19,7 @@ from fkjoin.sinks.iceberg_catalog import at_catalog, catalog_of, table_in
 from fkjoin.sinks.iceberg_commit import commit, last_batch
 from fkjoin.sinks.iceberg_rows import Rewrite
 from fkjoin.sinks.iceberg_types import columns_of, evolved, made_of
+from fkjoin.sinks.restored import missing
 from fkjoin.sinks.table_sink import BatchId, TableSink
 from fkjoin.spark.kinds import TIMES_OF_DAY, require_kinds
 from fkjoin.spark.outages import require_retry_s
@@ -151,7 +152,7 @@ class Iceberg(TableSink):
 
     def _opened(self) -> Table:
         if (table := self._table()) is None:
-            raise FkJoinError(f"{self.place} is gone: restore it, or start with a new checkpoint, which makes it anew")
+            raise missing(self.place)
         return table
 
     def _repeated(self, work: Callable[[], _T]) -> _T:

@@ -110,6 +110,11 @@ def last_set_backs(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any
     return {name: sink.last_set_back(spark, name) for name, sink in _remembering(spark, checkpoint, sinks).items()}
 
 
+def missing(place: str) -> FkJoinError:
+    """The error of a sink that is no longer there."""
+    return FkJoinError(f"{place} is gone: restore it, or start with a new checkpoint and an empty target")
+
+
 def require_not_set_back(place: str, began_with: int | None, last: int | None) -> None:
     """``FkJoinError`` if a sink was set back since a query began: what that writes is of another copy of the checkpoint."""
     if began_with != last:

@@ -334,6 +334,9 @@ WAYS: dict[str, str] = {
     "{} is gone: restore it, or start with a new": (
         "tests/sinks/test_iceberg.py::test_a_table_that_was_dropped_stops_the_query"
     ),
+    "{} has a constraint that a row breaks: {}. Leave": (
+        "tests/sinks/test_delta.py::test_a_row_that_breaks_a_constraint_stops_the_query_at_once"
+    ),
     "catalog: {} cannot be opened: {}. Give its": CATALOG,
     "table: {} is no table of a namespace: write": CATALOG,
     "a row cannot be in {}: {}. Replace such": (
