@@ -14,6 +14,7 @@ from typing import ClassVar
 import pyarrow as pa
 from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
+from pyspark.sql import SparkSession
 
 from fkjoin.checkpoint.batch_log import BatchLog
 from fkjoin.checkpoint.files import require_folder, require_writable
@@ -93,9 +94,7 @@ class Delta(TableSink):
     def _prepare(self, schema: pa.Schema, *, keep: bool) -> None:
         if "://" not in str(self.path):
             (require_folder if keep else require_writable)(Path(self.path))
-        try:
-            found = self._opened()
-        except TableNotFoundError:
+        if (found := self._found()) is None:
             self._make(schema, keep=keep)
             if not keep:
                 return
@@ -131,14 +130,15 @@ class Delta(TableSink):
                 "Make it in another way, or cast the column"
             ) from error
 
+    def is_there(self, spark: SparkSession) -> bool:
+        return at_storage(self.place, self._found, self.retry_s) is not None
+
     def last_batch(self, query: str) -> BatchId | None:
         return at_storage(self.place, lambda: self._last(query), self.retry_s)
 
     def _last(self, query: str) -> BatchId | None:
-        try:
-            return _batch_id(self._opened(), query)
-        except TableNotFoundError:
-            return None
+        found = self._found()
+        return None if found is None else _batch_id(found, query)
 
     def way_back(self, table: Lowered, query: str, log: BatchLog, turn: SetBack) -> Callable[[], None]:
         at_storage(self.place, lambda: delta_log.require_way_back(self._opened, query, log, turn), self.retry_s)
@@ -155,14 +155,18 @@ class Delta(TableSink):
     def _opened(self, version: int | None = None) -> DeltaTable:
         return DeltaTable(self.path, version, storage_options=dict(self.options))
 
+    def _found(self) -> DeltaTable | None:
+        try:
+            return self._opened()
+        except TableNotFoundError:
+            return None
+
     def apply(self, batch: BatchId, upserts: pa.Table, deletes: pa.Table) -> None:
         at_storage(self.place, lambda: self._apply(batch, upserts, deletes), self.retry_s)
 
     def _apply(self, batch: BatchId, upserts: pa.Table, gone: pa.Table) -> None:
-        try:
-            table = self._opened()
-        except TableNotFoundError:
-            raise missing(self.place) from None
+        if (table := self._found()) is None:
+            raise missing(self.place)
         last = _batch_id(table, batch.query)
         if self.has(batch, last) or not (upserts.num_rows or gone.num_rows):
             return

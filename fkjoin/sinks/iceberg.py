@@ -12,6 +12,7 @@ from typing import ClassVar, TypeVar
 import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyspark.sql import SparkSession
 
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.sinks import RETRY_S, column_types
@@ -116,6 +117,9 @@ class Iceberg(TableSink):
 
     def _require_columns(self, there: Schema, schema: pa.Schema) -> None:
         column_types.require_columns(self._target, columns_of(there), schema, evolve=self.evolve)
+
+    def is_there(self, spark: SparkSession) -> bool:
+        return self._repeated(self._table) is not None
 
     def last_batch(self, query: str) -> BatchId | None:
         return self._repeated(lambda: self._last(query))

@@ -334,6 +334,10 @@ WAYS: dict[str, str] = {
     "{} is gone: restore it, or start with a new": (
         "tests/sinks/test_iceberg.py::test_a_table_that_was_dropped_stops_the_query"
     ),
+    "checkpoint: {} is at batch {}, and {} is not there": (
+        "tests/sinks/test_restored_checkpoint.py::"
+        "test_a_target_that_was_dropped_between_two_runs_is_refused_and_restored_goes_on"
+    ),
     "{} has a constraint that a row breaks: {}. Leave": (
         "tests/sinks/test_delta.py::test_a_row_that_breaks_a_constraint_stops_the_query_at_once"
     ),
