@@ -113,6 +113,10 @@ class Parquet:
         require_not_read(table.spark, at.place, table.planned.files)
         require_alone(table.spark, at, checkpoint)
 
+    def is_there(self, spark: SparkSession) -> bool:
+        at = self._batches(spark)
+        return bool(at.facts() or at.folders())
+
     def last(self, spark: SparkSession, query: str) -> Mark | None:
         at = self._batches(spark)
         folders = of_query(at.folders(), query)

@@ -317,7 +317,8 @@ WAYS: dict[str, str] = {
     "checkpoint: {} is of a query with one sink": (
         "tests/sinks/test_several_sinks.py::test_what_cannot_be_is_said_before_anything_runs"
     ),
-    "Delta table {} lacks the columns {} (it has": "tests/sinks/test_delta.py::test_a_table_without_the_columns_is_refused",
+    "{} lacks the columns {} (it has {}): add them": "tests/sinks/test_delta.py::test_a_table_without_the_columns_is_refused",
+    "{} lacks the columns {}, and has ones that differ": "tests/sinks/test_delta.py::test_columns_are_added_on_request",
     "partition_by: there is no column {}; name one": (
         "tests/sinks/test_parquet_and_delta.py::test_a_partition_column_that_is_not_there_is_refused_by_name"
     ),
@@ -329,12 +330,16 @@ WAYS: dict[str, str] = {
     ),
     "partition_by: Delta table {} exists, parti": UPKEEP,
     "{}: {} is no number of batches; leave it out": UPKEEP,
-    "Iceberg table {} lacks the columns {} (it has": (
-        "tests/sinks/test_iceberg.py::test_a_table_without_the_columns_is_refused_or_gets_them"
-    ),
     "Iceberg table {} cannot be made for {}: {}": ("tests/sinks/test_iceberg.py::test_a_table_that_cannot_be_made_is_refused"),
     "{} is gone: restore it, or start with a new": (
         "tests/sinks/test_iceberg.py::test_a_table_that_was_dropped_stops_the_query"
+    ),
+    "checkpoint: {} is at batch {}, and {} is not there": (
+        "tests/sinks/test_restored_checkpoint.py::"
+        "test_a_target_that_was_dropped_between_two_runs_is_refused_and_restored_goes_on"
+    ),
+    "{} has a constraint that a row breaks: {}. Leave": (
+        "tests/sinks/test_delta.py::test_a_row_that_breaks_a_constraint_stops_the_query_at_once"
     ),
     "catalog: {} cannot be opened: {}. Give its": CATALOG,
     "table: {} is no table of a namespace: write": CATALOG,

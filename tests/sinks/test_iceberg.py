@@ -205,19 +205,30 @@ def test_columns_that_cannot_be_written_are_refused_by_name(shop: Shop) -> None:
 
 
 def test_a_table_that_cannot_be_made_is_refused(shop: Shop) -> None:
-    inside = pa.field("a", pa.struct([("b", pa.int64())]))
-    with pytest.raises(
-        FkJoinError, match="Iceberg table shop.it cannot be made for .* multiple fields for name a.b.* Rename or"
-    ):
-        shop.sink(SCHEMA.append(inside).append(pa.field("a.b", pa.int64())))
+    inside, sink = pa.field("a", pa.struct([("b", pa.int64())])), Iceberg("shop.it", options=shop.options)
+    for begun in (sink.examine, sink.prepare):
+        with pytest.raises(
+            FkJoinError, match="Iceberg table shop.it cannot be made for .* multiple fields for name a.b.* Rename or"
+        ):
+            begun(SCHEMA.append(inside).append(pa.field("a.b", pa.int64())), ("id",))
+    sink.examine(SCHEMA, ("id",))
+    assert not shop.catalog.table_exists("shop.it"), "a check makes nothing"
     shop.sink(SCHEMA.append(inside).append(pa.field("a_b", pa.int64())))
 
 
 def test_a_catalog_without_a_place_for_files_is_refused(tmp_path: Path) -> None:
     nowhere = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db"}
-    with pytest.raises(FkJoinError, match="Iceberg table shop.it cannot be made: .* give options a warehouse"):
-        Iceberg("shop.it", options=nowhere).prepare(SCHEMA, ("id",))
-    Iceberg("shop.it", options=nowhere | {"warehouse": f"file://{tmp_path}"}).prepare(SCHEMA, ("id",))
+    sink = Iceberg("shop.it", options=nowhere)
+    for begun in (sink.examine, sink.prepare, sink.examine):
+        with pytest.raises(FkJoinError, match="Iceberg table shop.it cannot be made: .* give options a warehouse"):
+            begun(SCHEMA, ("id",))
+    sink = Iceberg("shop.it", options=nowhere | {"warehouse": f"file://{tmp_path}"})
+    for begun in (sink.examine, sink.prepare):
+        begun(SCHEMA, ("id",))
+    load_catalog("default", **nowhere).create_namespace("placed", {"location": f"file://{tmp_path}/placed"})
+    sink = Iceberg("placed.it", options=nowhere)
+    for begun in (sink.examine, sink.prepare):
+        begun(SCHEMA, ("id",))
 
 
 @pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")])

@@ -144,6 +144,32 @@ def test_the_checkpoint_that_a_backup_replaced_cannot_be_put_back_under_parquet(
         assert there(spark, tmp_path, kind) == batch_join(history)
 
 
+@pytest.mark.parametrize("kinds", [["parquet"], SINKS], ids=" and ".join)
+def test_a_target_that_was_dropped_between_two_runs_is_refused_and_restored_goes_on(
+    spark: SparkSession, tmp_path: Path, kinds: list[str]
+) -> None:
+    """The first batch has no rows, so that no sink remembers it."""
+    joined(spark, tmp_path)  # makes the folders
+    write_lines(tmp_path / "customers", "0", [{"customer_id": "c", "region": "north", "lsn": 1, "op": "u"}])
+    for number in range(3):
+        run(spark, tmp_path, *kinds)
+        order = {"order_id": f"o{number}", "customer_id": "c", "amount": 1.0, "items": 1, "lsn": number, "op": "u"}
+        write_lines(tmp_path / "orders", str(number), [order])
+    gone = tmp_path / kinds[-1]
+    gone.rename(tmp_path / "aside")
+    for more in ({}, {"on_restore": "set-back"}):
+        says = (
+            rf"ck is at batch 2, and {kinds[-1]} .* is not there: made anew it would lack the rows from before\. Restore it, or"
+        )
+        with pytest.raises(FkJoinError, match=says):
+            run(spark, tmp_path, *kinds, **more)
+    assert not gone.exists()
+    (tmp_path / "aside").rename(gone)
+    run(spark, tmp_path, *kinds)
+    for kind in kinds:
+        assert sorted(there(spark, tmp_path, kind)) == ["o0", "o1", "o2"]
+
+
 def test_what_is_wrong_with_the_argument_is_said(spark: SparkSession, tmp_path: Path) -> None:
     History(tmp_path).write(10)
     with pytest.raises(TopologyError, match=r"on_restore: 'set_back' is none of 'fail', 'set-back'"):
