@@ -78,15 +78,13 @@ def _named(schema: Any) -> list[tuple[str, dict[str, Any]]]:
     return here + [found for one in inner if not isinstance(one, str) for found in _named(one)]
 
 
-_NAMED = ("record", "error", "enum", "fixed")
-
-
 @dataclass
 class _Rewriting:
     named: Mapping[str, Any]
     inside: list[str] = field(default_factory=list)
     """Names of the types that are being rewritten."""
-    count: int = 0
+    known: dict[tuple[str, _Kind], Rewritten] = field(default_factory=dict)
+    """New names of types, and their units, by their names and by what they are wanted for."""
 
     def of(self, schema: Any, kind: _Kind) -> Rewritten:
         """``kind``: None where the value is not wanted."""
@@ -113,10 +111,12 @@ class _Rewriting:
         name = schema["name"]
         if name in self.inside:
             raise _RecursiveError
+        if (name, kind) in self.known:
+            return self.known[name, kind]
         self.inside.append(name)
-        self.count += 1
+        wanted = kind
         made = {key: value for key, value in schema.items() if key not in ("namespace", "aliases") and not key.startswith("__")}
-        made["name"] = f"_{self.count}.{name}"
+        made["name"] = f"_{len(self.known) + len(self.inside)}.{name}"
         units: Notation = None
         if "fields" in schema and isinstance(kind, pa.DataType) and not pa.types.is_struct(kind):
             units = _unit(schema, kind)
@@ -129,6 +129,7 @@ class _Rewriting:
             leaf = _leaf(made, kind)
             made, units = leaf.schema, leaf.units
         self.inside.pop()
+        self.known[name, wanted] = Rewritten(made["name"], units)
         return Rewritten(made, units)
 
 

@@ -289,13 +289,13 @@ def _decimal(value: Any, kind: pa.Decimal128Type, unit: Unit | None) -> Decimal:
     elif not isinstance(value, str) or len(value) > _MOST_DIGITS * 4:
         raise MisfitError
     elif isinstance(value, Number) or unit is None or unit.name == "text":
-        found = _plain(value)
+        found = plain(value)
     elif unit.name == "base64":
         found = _unscaled(value, kind.scale if unit.scale is None else unit.scale)
     elif _BASE64.fullmatch(value):
         raise MisfitError(f'{value!r} may be base64 or a number; give units={{"…": "text"}} or "base64"')
     else:
-        found = _plain(value)
+        found = plain(value)
     return rounded(found, kind)
 
 
@@ -310,7 +310,8 @@ def rounded(found: Decimal, kind: pa.Decimal128Type) -> Decimal:
     return made
 
 
-def _plain(text: str) -> Decimal:
+def plain(text: str) -> Decimal:
+    """Read the number of a text; ``MisfitError`` if it is none."""
     if not _DECIMAL.fullmatch(text):
         raise MisfitError
     return Decimal(text)

@@ -114,8 +114,6 @@ def _value(field: Any, kind: pa.DataType | None) -> FieldReader:
     if field.enum_type is not None and not (kind is not None and pa.types.is_integer(kind)):
         names = {value.number: value.name for value in reversed(field.enum_type.values)}  # of aliases the first
         return FieldReader(partial(_named, names))
-    if field.cpp_type == field.CPPTYPE_UINT64 and kind is not None and pa.types.is_decimal(kind):
-        return FieldReader(_each(Decimal))
     return FieldReader(_same)
 
 

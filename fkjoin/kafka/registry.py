@@ -9,21 +9,34 @@ from functools import lru_cache
 from typing import Any
 
 from pyspark.sql import Column
-from pyspark.sql.types import BinaryType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    MapType,
+    NullType,
+    StringType,
+    StructType,
+)
 
 from fkjoin.codec.json_read import Reading
 from fkjoin.codec.units import Notation, from_names
-from fkjoin.errors import TopologyError, needs_extra
+from fkjoin.errors import FkJoinError, TopologyError, needs_extra
 from fkjoin.kafka.decoding import Decoded, decoded, zone
 from fkjoin.spark.copies import copy_fields
 from fkjoin.spark.outages import RETRY_S, require_retry_s
 from fkjoin.spark.protobuf_schemas import require_types
 from fkjoin.spark.registry_records import Kind, ReadRegistry, RegistryRecords
 from fkjoin.spark.returned import row_function
-from fkjoin.spark.schema_registry import SchemaRegistry, Settings
+from fkjoin.spark.schema_registry import OF_WRITERS, SchemaProblemError, SchemaRegistry, Settings
 from fkjoin.spark.schemas import arrow_schema, kind_text, struct_type
 from fkjoin.spark.topic_records import Reader
 
+_OF_JSON = StringType, BooleanType, IntegralType, FloatType, DoubleType, NullType
 _ADDRESSES = re.compile(r"https?://[^,]+(, *https?://[^,]+)*")
 
 
@@ -44,7 +57,8 @@ class Registry:
         The registry's address, or several with commas between.
     settings : tuple of (str, value), optional
         Further settings of confluent-kafka's ``SchemaRegistryClient``, such as ``(("basic.auth.user.info",
-        "user:password"),)``.
+        "user:password"),)``, and those of its writers: ``auto.register.schemas``, ``use.latest.version``,
+        ``normalize.schemas``.
     write_schema : str, optional
         The Avro or JSON schema's text, needed to write.
     subject : str, optional
@@ -57,7 +71,7 @@ class Registry:
     Raises
     ------
     TopologyError
-        If ``kind`` is another, if ``url`` is no address, or if Protobuf is to be written.
+        If ``kind`` is another, if ``url`` is no address, if Protobuf is to be written, or a column that JSON has no type for.
     FkJoinError
         If the extra ``registry`` is not installed.
 
@@ -102,7 +116,11 @@ class Registry:
         _require_writable(self.kind)
         if self.write_schema is None or self.subject is None:
             raise TopologyError("Registry: to write, give write_schema= and subject=")
-        encoder = _encoder(self.kind, SchemaRegistry(self.url, self.settings), self.write_schema, self.subject)
+        if self.kind == "json":
+            _require_json(schema, "")
+        registry = SchemaRegistry(self.url, self.settings, self.retry_s)
+        _require(registry, lambda: _serializer(self.kind, registry, self.write_schema or ""))
+        encoder = _encoder(self.kind, registry, self.write_schema, self.subject)
         return row_function(encoder, BinaryType())(row)
 
 
@@ -121,25 +139,50 @@ def _require_extra(kind: Kind) -> None:
 def records_of(given: Registry, units: Notation) -> RegistryRecords:
     """Make what reads the records in workers; ``units``: of what schemas do not tell."""
     registry = SchemaRegistry(given.url, given.settings, given.retry_s)
-    _require_settings(registry)
+    _require(registry, registry.client)
     return RegistryRecords(given.kind, registry, Reading(units, zone()))
 
 
-def _require_settings(registry: SchemaRegistry) -> None:
-    """``TopologyError`` if the client does not take them; files that they name may be on the workers alone."""
+def _require(registry: SchemaRegistry, make: Callable[[], Any]) -> None:
+    """``TopologyError`` if what is made takes no such settings; files that they name may be on the workers alone."""
     try:
-        registry.client()
+        make()
     except OSError:
         pass
-    except (ValueError, TypeError) as error:
-        raise TopologyError(f"Registry: settings: {registry.without_user(str(error))}") from None
+    except Exception as error:  # parsers of schemas have errors of their own
+        words = registry.without_user(str(error))
+        raise TopologyError(f"Registry: settings or write_schema: {type(error).__name__}: {words}") from None
+
+
+def _require_json(kind: DataType, name: str) -> None:
+    """``TopologyError`` if JSON has no values of the type."""
+    if isinstance(kind, StructType):
+        for item in kind:
+            _require_json(item.dataType, f"{name}.{item.name}".lstrip("."))
+    elif isinstance(kind, ArrayType):
+        _require_json(kind.elementType, name)
+    elif isinstance(kind, MapType):
+        _require_json(kind.keyType, name)
+        _require_json(kind.valueType, name)
+    elif not isinstance(kind, _OF_JSON):
+        raise TopologyError(
+            f"Registry: JSON has no {kind.simpleString()}, and {name} is one; write it as a text, with "
+            f"cast({name} as string) in map_values"
+        )
 
 
 def _encoder(kind: Kind, registry: SchemaRegistry, write_schema: str, subject: str) -> Callable[[Any], Any]:
     def encode(row: Any) -> Any:
         if row is None:
             return None
-        return _serializer(kind, registry, write_schema)(row.asDict(recursive=True), _context(subject))
+        write, values = _serializer(kind, registry, write_schema), row.asDict(recursive=True)
+        try:
+            return registry.asking(lambda: write(values, _context(subject)))
+        except SchemaProblemError as error:
+            raise FkJoinError(
+                f"{registry.place} does not have the schema to write under {subject}: {error}. Register it there, or leave out "
+                "the setting auto.register.schemas or use.latest.version, and start the query again"
+            ) from error
 
     return encode
 
@@ -155,7 +198,8 @@ def _serializer(kind: Kind, registry: SchemaRegistry, write_schema: str) -> Any:
     from confluent_kafka.schema_registry.avro import AvroSerializer
     from confluent_kafka.schema_registry.json_schema import JSONSerializer
 
-    conf = {"subject.name.strategy": lambda context, _: context.topic}
+    own = {name: value for name, value in registry.settings if name in OF_WRITERS}
+    conf = {"subject.name.strategy": lambda context, _: context.topic, **own}
     client = registry.client()
     return (
         AvroSerializer(client, write_schema, conf=conf) if kind == "avro" else JSONSerializer(write_schema, client, conf=conf)

@@ -1,8 +1,10 @@
 """Values of Python, as decoders of records make them → columns of Arrow, a column at a time.
 
 *Law*: a column has what its values have one by one, and a value that is none of its type has a problem of its own.
-A text column has a text as it is, and of anything else its JSON.  Numbers in times, and texts in times, decimals and bytes, are
-read by their units, as of JSON (``fkjoin.codec.json_values``).  An instant is none of a clock without a zone.
+A text column has a text as it is, and of anything else its JSON.  A whole number is in a column of ``double``, ``float`` or
+``decimal`` if that is exact, and a fraction of JSON in a decimal column as it was written.  Numbers in times, and texts in
+times, decimals and bytes, are read by their units, as of JSON (``fkjoin.codec.json_values``).  An instant is none of a clock
+without a zone.
 """
 
 from __future__ import annotations
@@ -30,13 +32,23 @@ _MISFITS = ValueError, TypeError, ArithmeticError, pa.ArrowException
 _TYPES: list[tuple[Callable[[pa.DataType], bool], set[type]]] = [
     (pa.types.is_boolean, {bool}),
     (pa.types.is_integer, {int}),
-    (pa.types.is_floating, {float}),
     (pa.types.is_date, {datetime.date}),
     (pa.types.is_time, {datetime.time}),
     (pa.types.is_duration, {datetime.timedelta}),
     (pa.types.is_binary, {bytes, bytearray}),
 ]
 """The types of values that Arrow takes for a column as they are."""
+
+
+class Fraction(float):
+    """A number of JSON that is not whole, and its text."""
+
+    text: str
+
+    def __new__(cls, text: str) -> Fraction:
+        made = super().__new__(cls, text)
+        made.text = text
+        return made
 
 
 class Built(NamedTuple):
@@ -102,6 +114,8 @@ def _column(values: list[Any], kind: pa.DataType, how: Reading, name: str) -> pa
     for test, types in _TYPES:
         if test(kind) and kinds <= types:
             return pa.array(values, kind)
+    if pa.types.is_floating(kind) and kinds <= {float, Fraction, int}:
+        return _floats(values, kind, name)
     if pa.types.is_timestamp(kind) and kinds == {datetime.datetime} and (kind.tz is not None or not _is_instant(how.units)):
         _require_zone(values, kind, name)
         return pa.array(values, kind)
@@ -114,7 +128,7 @@ def _special(values: list[Any], kind: pa.DataType, how: Reading, name: str) -> p
     unit = how.units if isinstance(how.units, Unit) else None
     if pa.types.is_decimal(kind) and kinds == {bytes} and unit is not None and unit.name == "unscaled":
         return _decimals(values, kind, unit.scale or 0)
-    if pa.types.is_decimal(kind) and kinds <= {Decimal, dict}:
+    if pa.types.is_decimal(kind) and kinds <= {Decimal, dict, int, Fraction}:
         return _decimals(values, kind)
     if pa.types.is_binary(kind) and kinds == {dict} and unit is not None and unit.name == "wkb":
         return _column(_members(values, "wkb"), kind, Reading(), name)
@@ -146,6 +160,17 @@ def _read(values: pa.Array, kind: pa.DataType, how: Reading, name: str) -> pa.Ar
     return pa.array(made, kind)
 
 
+def _floats(values: list[Any], kind: pa.DataType, name: str) -> pa.Array:
+    try:
+        return pa.array(values, kind)
+    except pa.ArrowInvalid:  # Arrow takes whole numbers of 53 bits, or of 24
+        made = pa.array([None if value is None else float(value) for value in values], kind)
+    for value, taken in zip(values, made.to_pylist(), strict=True):
+        if type(value) is int and value != taken:
+            raise ValueError(f"{name}: a {kind} column cannot have {value} exactly; take a bigint or decimal column")
+    return made
+
+
 def _unscaled(values: list[Any], kind: pa.Decimal128Type, scale: int) -> pa.Array:
     """Make decimals of whole numbers in bytes, the first byte the greatest."""
     octets = b"".join(
@@ -169,6 +194,8 @@ def _decimals(values: list[Any], kind: pa.Decimal128Type, scale: int | None = No
 def _decimal(value: Any, scale: Any) -> Decimal:
     if isinstance(value, Decimal):
         return value
+    if isinstance(value, int | Fraction):
+        return json_values.plain(value.text if isinstance(value, Fraction) else str(value))
     octets = value
     if isinstance(value, dict):
         scale, octets = value.get("scale"), value.get("value")

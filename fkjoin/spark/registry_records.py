@@ -32,6 +32,8 @@ Kind = Literal["avro", "json", "protobuf"]
 
 _HEADER = 5
 _PLACES = np.array([1 << 24, 1 << 16, 1 << 8, 1])
+_IDS = 1 << 31
+"""A number above all ids: registries number schemas by Java's ``int``, and tell other numbers as pages that are not there."""
 _LONGEST = 500
 _ADDRESS = re.compile(r" from <_io\.BytesIO object at 0x[0-9a-f]+>")
 """Words of fastavro's that are others at each attempt."""
@@ -90,6 +92,9 @@ class RegistryRecords:
         ids = head[:, 1:] @ _PLACES
         for number in np.unique(ids[framed]).tolist():
             places = np.flatnonzero(framed & (ids == number))
+            if number >= _IDS:
+                yield _Records.none(places, f"no header of a registry: {number} is no schema's id")
+                continue
             texts = data.take(pa.array(places)).to_pylist()
             try:
                 if self.kind == "protobuf":

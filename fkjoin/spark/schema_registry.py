@@ -14,6 +14,7 @@ import pyarrow as pa
 from fkjoin.codec.avro_schemas import Rewritten, rewritten
 from fkjoin.errors import FkJoinError
 from fkjoin.spark.outages import RETRY_S
+from fkjoin.spark.python_columns import Fraction
 
 Settings = tuple[tuple[str, Any], ...]
 
@@ -29,6 +30,8 @@ _NETWORK = ("httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3", "
 _USER = re.compile(r"//[^/@,]*@")
 _CLIENT = {"max.retries": 0, "timeout": 10}
 """The client's settings if they are left out: repetitions are made here, and no answer is waited for without end."""
+OF_WRITERS = ("auto.register.schemas", "use.latest.version", "normalize.schemas")
+"""Settings that are not the client's: how a schema to write by is found in the registry."""
 
 _T = TypeVar("_T")
 
@@ -39,7 +42,7 @@ class SchemaProblemError(ValueError):
 
 @dataclass(frozen=True)
 class SchemaRegistry:
-    """Address of a registry, and the settings of its client."""
+    """Address of a registry, and the settings of its client and of those that write."""
 
     url: str = field(repr=False)
     settings: Settings = field(default=(), repr=False)
@@ -110,13 +113,16 @@ class SchemaRegistry:
 
     def from_json(self, data: bytes) -> Any:
         """Return what JSON behind a header is, checked by the schema that the header names."""
-        read = _json_deserializer(self)
+        return self.asking(partial(_json_deserializer(self), data, None))
+
+    def asking(self, work: Callable[[], _T]) -> _T:
+        """Return what work on a record returns that may ask the registry; only the question is repeated, see ``asked``."""
         try:
-            return read(data, None)
+            return work()
         except Exception as error:
             if not _is_of_registry(error):
                 raise
-            return self.asked(partial(read, data, None))
+            return self.asked(work)
 
 
 def _is_of_registry(error: BaseException) -> bool:
@@ -141,7 +147,8 @@ def _told(error: BaseException) -> str:
 def _client(url: str, settings: Settings, _: str | None) -> Any:
     from confluent_kafka.schema_registry import SchemaRegistryClient
 
-    return SchemaRegistryClient({**_CLIENT, "url": url, **dict(settings)})
+    own = {name: value for name, value in settings if name not in OF_WRITERS}
+    return SchemaRegistryClient({**_CLIENT, "url": url, **own})
 
 
 @lru_cache(1000)
@@ -190,4 +197,6 @@ def _json_deserializer(registry: SchemaRegistry) -> Any:
     from confluent_kafka.schema_registry.json_schema import JSONDeserializer
 
     # The writer's schema, by its id, is all that is wanted.
-    return JSONDeserializer(None, schema_registry_client=registry.client(), conf={"subject.name.strategy": lambda *_: None})
+    conf = {"subject.name.strategy": lambda *_: None}
+    decode = partial(json.loads, parse_float=Fraction)
+    return JSONDeserializer(None, schema_registry_client=registry.client(), conf=conf, json_decode=decode)

@@ -278,6 +278,13 @@ WAYS: dict[str, str] = {
     "{} refuses: {}. The batch is not lost. See to": (
         "tests/spark/test_schema_registry_access.py::test_an_outage_and_a_refusal_stop_the_batch_and_make_no_dead_letters"
     ),
+    "{}: a {} column cannot have {} exactly; take": REGISTRY,
+    "Registry: JSON has no {}, and {} is one; write": (
+        "tests/spark/test_schema_registry_access.py::test_a_column_that_json_has_no_type_for_is_refused_before_the_start"
+    ),
+    "{} does not have the schema to write under": (
+        "tests/spark/test_schema_registry_access.py::test_a_schema_is_not_registered_where_that_is_switched_off"
+    ),
     "Registry: schema: the columns to take are": (
         "tests/spark/test_schema_registry_access.py::test_mistakes_are_told_when_the_format_is_made"
     ),

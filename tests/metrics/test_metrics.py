@@ -308,6 +308,21 @@ def test_each_alert_has_labels_that_its_metrics_have_and_says_what_to_do() -> No
         assert set(rule["annotations"]) == {"summary", "action", "runbook"}
 
 
+def test_alerts_tell_jobs_apart_and_see_the_first_count_of_a_counter() -> None:
+    """Two jobs may have a sink of one name.  A counter that begins with its first count does not increase by that."""
+    (group,) = yaml.safe_load((ROOT / "docker/prometheus/rules.yml").read_text())["groups"]
+    counts = dict[str, str]()
+    for name, rule in ((rule["alert"], rule["expr"]) for rule in group["rules"]):
+        for labels in re.findall(r"\b(?:by|on) \(([^)]*)\)", rule):
+            # a pod that is started again is another instance
+            assert labels == ("job, query" if name == "FkjoinRestarts" else "job, instance, query"), name
+        if (found := re.match(r"increase\((\w+)\[(\w+)\]\) > 0", rule)) is not None and name != "FkjoinSinkRetries":
+            counter, time = found.groups()
+            counts[counter] = rule
+            assert rule == f"{found[0]} or {counter} > 0 unless {counter} offset {time}", name
+    assert len(counts) == 4
+
+
 def test_the_topics_of_a_query_are_found_out_once_in_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fkjoin.metrics.source_topics", lambda query: query)
     metrics, asked = Metrics(), list[Any]()

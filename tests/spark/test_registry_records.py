@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fkjoin.codec.json_read import Reading
+from fkjoin.codec.avro_schemas import rewritten
+from fkjoin.codec.json_read import Reading, read_objects
 from fkjoin.spark.registry_records import ReadRegistry, RegistryRecords
 from fkjoin.spark.schema_registry import SchemaRegistry
 from tests.support.schema_registry import SmallRegistry, framed, small_registry
@@ -231,7 +232,14 @@ KINDS: list[tuple[Any, Any, pa.DataType, Any]] = [
     ("string", "ab", pa.binary(), 'it: a text may be base64 or hex; give units={"it": "base64"}'),
     ("string", "2023-07-26T12:22:47.048491+02:00", INSTANT, MOMENT),
     ("string", "12.5", pa.decimal128(6, 2), Decimal("12.50")),
-    ("int", 1, pa.float64(), "it: 1 is int; give the column the type that it has"),
+    ("int", 1, pa.float64(), 1.0),
+    ("long", 10**18, pa.float64(), 1e18),
+    ("long", (1 << 53) + 1, pa.float64(), "it: a double column cannot have 9007199254740993 exactly; take a bigint or"),
+    ("long", (1 << 24) + 1, pa.float32(), "it: a float column cannot have 16777217 exactly; take a bigint or decimal"),
+    ("long", 125, pa.decimal128(6, 2), Decimal("125.00")),
+    ("long", 12500, pa.decimal128(6, 2), "it: 12500 in a column of another type"),
+    ("double", 12.5, pa.decimal128(6, 2), "it: 12.5 is float; give the column the type that it has"),
+    ("boolean", True, pa.float64(), "it: True is bool; give the column the type that it has"),
     ("long", 1 << 40, pa.int32(), "it: "),
     (MICROS, MOMENT, pa.date32(), "it: datetime.datetime(2023, 7, 26"),
     ({"type": "array", "items": RECORD}, [{"a": 1}], pa.list_(pa.struct([("a", pa.string())])), [{"a": "1"}]),
@@ -277,6 +285,22 @@ def test_a_type_that_is_wanted_in_two_ways_and_one_that_has_itself(registry: Sma
     assert found.rows.to_pylist() == [{"at": MOMENT, "next": {"at": MOMENT}}]
 
 
+def test_a_type_that_is_used_again_and_again_is_rewritten_once(registry: SmallRegistry) -> None:
+    """Each type of a chain has the one before it twice; the first is a decimal in a fixed."""
+    schema: Any = logical("fixed", "decimal", name="T0", size=2, precision=4, scale=1)
+    kind, value = pa.decimal128(4, 1), Decimal("1.5")
+    for depth in range(1, 9):
+        fields = [{"name": "a", "type": schema}, {"name": "b", "type": f"T{depth - 1}"}]
+        schema = {"type": "record", "name": f"T{depth}", "fields": fields}
+        kind, value = pa.struct([("a", kind), ("b", kind)]), {"a": value, "b": value}
+    row = {"type": "record", "name": "R", "fields": [{"name": "unwanted", "type": schema}, {"name": "it", "type": "T8"}]}
+    wanted = pa.struct([("it", kind)])
+    found = rewritten(fastavro.parse_schema(row), wanted)
+    assert json.dumps(found.schema).count('"fields"') == 1 + 2 * 8
+    record = framed(registry.add(row), row, {"unwanted": value, "it": value})
+    assert reader(registry, wanted)(pa.array([record])).rows.to_pylist() == [{"it": value}]
+
+
 def test_what_is_no_record_and_schemas_of_another_kind_are_problems(registry: SmallRegistry) -> None:
     kind = pa.struct([("a", pa.int32())])
     record = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
@@ -307,3 +331,33 @@ def test_where_a_union_has_two_kinds_of_numbers_one_has_no_unit_of_the_other(reg
     first, second = found.problem.to_pylist()
     assert first is None
     assert "it: 5 is a number without a unit" in second
+
+
+NUMBERS = st.one_of(
+    st.none(),
+    st.integers(-(10**6), 10**6).map(str),
+    st.integers(-(2**70), 2**70).map(str),
+    st.decimals(-(10**6), 10**6, places=3).map(str),
+    st.sampled_from(["1e3", "1.005", "-0.0", "0.1000000000000000055511151231257827", "1E-300", '"1.5"', "true", "{}"]),
+)
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32(), pa.decimal128(9, 2), pa.decimal128(38, 4)])
+@given(numbers=st.lists(NUMBERS, min_size=1, max_size=6))
+def test_numbers_behind_a_registry_are_those_of_json(registry: SmallRegistry, kind: pa.DataType, numbers: list[Any]) -> None:
+    """Only a whole number that a column of ``double`` or ``float`` cannot have exactly is a problem behind a registry alone."""
+    number = registry.schemas.index(ANY_JSON) + 1 if ANY_JSON in registry.schemas else registry.add("{}", "JSON")
+    texts = [b'{"it": %s}' % (text or "null").encode() for text in numbers]
+    row = pa.struct([("it", kind)])
+    read = ReadRegistry(pa.schema(list(row)), RegistryRecords("json", SchemaRegistry(registry.url), Reading()))
+    found = read(pa.array([b"\0" + number.to_bytes(4, "big") + text for text in texts]))
+    plain = read_objects(pa.array([text.decode() for text in texts]), row)
+    for text, one, problem, other in zip(
+        numbers, found.rows.to_pylist(), found.problem.to_pylist(), plain.rows.to_pylist(), strict=True
+    ):
+        inexact = pa.types.is_floating(kind) and str(text).lstrip("-").isdigit() and other["it"] != int(text)
+        assert one == ({"it": None} if inexact else other or {"it": None})
+        assert (problem is None) == (not inexact and (text is None or one["it"] is not None))
+
+
+ANY_JSON = {"schema": "{}", "schemaType": "JSON"}

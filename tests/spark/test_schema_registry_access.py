@@ -9,17 +9,31 @@ import ssl
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
-from pyspark.sql.types import IntegerType, StructField, StructType
+from pyspark.sql import Row
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DateType,
+    DecimalType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from fkjoin.codec.json_read import Reading
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.kafka import Registry
-from fkjoin.kafka.registry import records_of
+from fkjoin.kafka.registry import _encoder, records_of
 from fkjoin.spark.registry_records import ReadRegistry, RegistryRecords
 from fkjoin.spark.schema_registry import SchemaRegistry
 from tests.support.protobuf import add_field, file_of
@@ -101,6 +115,17 @@ def test_an_outage_and_a_refusal_stop_the_batch_and_make_no_dead_letters(
     assert read(registry.url, framed(1, ORDER, {"id": 7})) == [{"id": 7}], "the same record, when the registry is well"
 
 
+@pytest.mark.parametrize("kind", ["avro", "json", "protobuf"])
+def test_a_number_that_no_registry_gives_is_not_asked_for(registry: SmallRegistry, kind: Any) -> None:
+    """Registries answer as to an address that is not theirs, which would stop the query."""
+    registry.refuses = lambda _: (404, {"error_code": 404, "message": "HTTP 404 Not Found"})
+    (problem,) = read(registry.url, b"\0\x89PNG....", kind=kind)
+    assert problem == f"not {kind} of the registry's schema: no header of a registry: 2303741511 is no schema's id"
+    with pytest.raises(FkJoinError, match="refuses"):
+        read(registry.url, b"\0\x7f\xff\xff\xff....", kind=kind)
+    assert registry.asked == {f"/schemas/ids/{2**31 - 1}": 1}
+
+
 def test_a_registry_that_nobody_is_is_an_outage() -> None:
     with small_registry() as gone:
         url = gone.url
@@ -174,6 +199,61 @@ def test_schemas_refer_to_others_which_refer_to_others(registry: SmallRegistry) 
     assert registry.asked["/subjects/money/versions/3"] == 1
 
 
+WRITING = {"avro": json.dumps(ORDER), "json": json.dumps(JSON)}
+
+
+@pytest.mark.parametrize("kind", ["avro", "json"])
+def test_writing_waits_through_an_outage_and_a_refusal_stops_the_batch(registry: SmallRegistry, kind: Any) -> None:
+    registry.refuses = first(2, (503, "<html>down</html>"))
+    write = _encoder(kind, SchemaRegistry(registry.url), WRITING[kind], "orders")
+    written = write(Row(id=7))
+    assert read(registry.url, written, kind=kind) == [{"id": 7}]
+    assert registry.asked["/subjects/orders/versions"] == 3
+    for refusal, words in (
+        ((403, {"error_code": 40301, "message": "no write permission"}), "refuses: .*no write permission"),
+        ((503, "down"), r"503.*tried (once|\d+ times in \d+ s), retry_s = 0.2"),
+    ):
+        registry.refuses = lambda _, refusal=refusal: refusal
+        with pytest.raises(FkJoinError, match=f"^schema registry {registry.url}[:/ ].*{words}"):
+            _encoder(kind, SchemaRegistry(registry.url, (), 0.2), WRITING[kind], f"of {words}")(Row(id=7))
+
+
+@pytest.mark.parametrize("kind", ["avro", "json"])
+def test_a_schema_is_not_registered_where_that_is_switched_off(registry: SmallRegistry, kind: Any) -> None:
+    own = SchemaRegistry(registry.url, (("auto.register.schemas", False),))
+    with pytest.raises(
+        FkJoinError, match="does not have the schema to write under orders: Schema not found.* Register it there"
+    ):
+        _encoder(kind, own, WRITING[kind], "orders")(Row(id=7))
+    assert registry.schemas == []
+    registry.add(WRITING[kind], kind.upper())
+    assert read(registry.url, _encoder(kind, own, WRITING[kind], "orders")(Row(id=7)), kind=kind) == [{"id": 7}]
+
+
+NO_JSON = TimestampType(), TimestampNTZType(), DateType(), DecimalType(9, 2), BinaryType()
+NESTED = ArrayType(DateType()), MapType(StringType(), BinaryType()), StructType([StructField("a", DateType())])
+
+
+@pytest.mark.parametrize("kind", [*NO_JSON, *NESTED], ids=str)
+def test_a_column_that_json_has_no_type_for_is_refused_before_the_start(kind: DataType) -> None:
+    written = Registry("json", url="http://localhost", write_schema="{}", subject="s")
+    row = StructType([StructField("id", IntegerType()), StructField("at", kind)])
+    with pytest.raises(TopologyError, match=r"Registry: JSON has no [\w(),]+, and at(.a)? is one; write it as a text, with"):
+        written.encode(cast(Any, None), row)
+
+
+def test_mistakes_of_writers_are_told_before_the_start() -> None:
+    kind, row = StructType([StructField("id", IntegerType())]), cast(Any, None)
+    for settings, schema in (
+        ((("auto.register.schemas", "no"),), WRITING["avro"]),
+        ((), '{"type": "recor'),
+        ((), '{"type": "x"}'),
+    ):
+        written = Registry("avro", None, "http://localhost", settings, write_schema=schema, subject="s")
+        with pytest.raises(TopologyError, match="Registry: settings or write_schema: "):
+            written.encode(row, kind)
+
+
 def test_mistakes_are_told_when_the_format_is_made() -> None:
     with pytest.raises(TopologyError, match='kind \'xml\' is not one of "avro", "json", "protobuf"$'):
         Registry("xml", "id int", "http://localhost")  # type: ignore[arg-type]
@@ -184,7 +264,7 @@ def test_mistakes_are_told_when_the_format_is_made() -> None:
         Registry("avro", "id int")
     with pytest.raises(TopologyError, match="retry_s: -1 is no number of seconds"):
         Registry("avro", "id int", "http://localhost", retry_s=-1)
-    with pytest.raises(TopologyError, match=r"Registry: settings: .*basic.auth.users.info"):
+    with pytest.raises(TopologyError, match=r"Registry: settings or write_schema: .*basic.auth.users.info"):
         records_of(Registry("avro", "id int", "http://localhost", (("basic.auth.users.info", "a:b"),)), None)
     with pytest.raises(TopologyError, match="Registry: schema: the columns to take are needed"):
         Registry("avro", url="http://localhost").reader()

@@ -78,11 +78,17 @@ def small_registry(tls: ssl.SSLContext | None = None) -> Iterator[SmallRegistry]
             self._answer(*(registry.refuses(dict(self.headers)) or registry.answer(self.path)))
 
         def do_POST(self) -> None:
+            registry.asked[self.path.split("?")[0]] += 1
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             schema = {"schema": body["schema"], "schemaType": body.get("schemaType", "AVRO")}
-            if schema not in registry.schemas:
-                registry.schemas.append(schema)
-            self._answer(200, {"id": registry.schemas.index(schema) + 1, "version": 1, "subject": "s", **schema})
+            is_known = schema in registry.schemas
+            if (refusal := registry.refuses(dict(self.headers))) is not None:
+                self._answer(*refusal)
+            elif not is_known and not self.path.split("?")[0].endswith("/versions"):
+                self._answer(404, {"error_code": 40403, "message": "Schema not found"})
+            else:
+                registry.schemas += [] if is_known else [schema]
+                self._answer(200, {"id": registry.schemas.index(schema) + 1, "version": 1, "subject": "s", **schema})
 
         def log_message(self, *_: Any) -> None:
             pass
