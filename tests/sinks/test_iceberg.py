@@ -15,8 +15,8 @@ from pyiceberg.exceptions import CommitStateUnknownException, ForbiddenError, Se
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import IntegerType, LongType, NestedField, StringType, UUIDType
+from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, Transform, TruncateTransform
+from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestampType, UUIDType
 from sqlalchemy.exc import OperationalError
 
 from fkjoin import TopologyError
@@ -202,6 +202,18 @@ def test_columns_that_cannot_be_written_are_refused_by_name(shop: Shop) -> None:
         FkJoinError, match="column id is .*uuid.*, which cannot hold every string: .*; column of is .* NOT NULL"
     ):
         shop.sink()
+
+
+@pytest.mark.parametrize("transform", [BucketTransform(4), TruncateTransform(1), DayTransform()], ids=str)
+def test_a_table_may_be_partitioned_by_what_is_worked_out(shop: Shop, transform: Transform[Any, Any]) -> None:
+    of = 2 if isinstance(transform, DayTransform) else 1
+    there = Schema(NestedField(1, "id", StringType()), NestedField(2, "at", TimestampType()))
+    shop.catalog.create_table("shop.it", there, partition_spec=PartitionSpec(PartitionField(of, 1000, transform, "part")))
+    schema = pa.schema([("id", pa.string()), ("at", pa.timestamp("us"))])
+    sink, at = shop.sink(schema), datetime.datetime(2026, 1, 2)
+    sink.apply(BatchId("q", 0), *batch(schema, a=at, b=None, c=at))
+    sink.apply(BatchId("q", 1), *batch(schema, ("b",), c=None))
+    assert shop.rows == [{"id": "a", "at": at}, {"id": "c", "at": None}]
 
 
 def test_a_table_that_cannot_be_made_is_refused(shop: Shop) -> None:
