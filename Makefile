@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 CLASSES := .venv/share/fkjoin/classes.jsa
 
-.PHONY: demo test environments compat engine prepare check bench faults proof soak release-check clean
+.PHONY: demo test environments sampled-environments compat engine prepare check bench faults proof soak release-check clean
 
 demo: .venv/ready
 	$(BIN)/fkjoin demo
@@ -12,15 +12,15 @@ demo: .venv/ready
 # machine busy. Each of these two goes on with some that do not wait, so that all three come to their ends at about the same time.
 BROKERS = integration $(PROCESSES:%=--ignore=%)
 AFTER_BROKERS := $(addprefix tests/,plan/test_optimizer.py plan/test_column_pruning.py sessions/test_spark_versions.py \
-	plan/test_golden_plans.py plan/test_running.py)
+	plan/test_golden_plans.py plan/test_running.py api/test_examples.py)
 PROCESSES := $(addprefix integration/test_,faults.py run.py page.py image.py)
-AFTER_PROCESSES := $(addprefix tests/,cli/test_termination.py api/test_examples.py sessions/test_class_archive.py cli/test_commands.py \
+AFTER_PROCESSES := $(addprefix tests/,cli/test_termination.py sessions/test_class_archive.py cli/test_commands.py \
 	house/test_docs.py checkpoint/test_saved_state.py sinks/test_several_sinks.py sinks/test_restored_checkpoint.py \
-	analysis/test_written.py lowering/test_rows_that_throw.py lowering/test_multi_join.py api/test_aggregates.py \
+	analysis lowering/test_rows_that_throw.py lowering/test_multi_join.py api/test_aggregates.py \
 	sinks/test_iceberg.py state/test_corruption.py stages/test_every_order.py files)
 REST = tests $(AFTER_BROKERS:%=--ignore=%) $(AFTER_PROCESSES:%=--ignore=%)
 PYTEST := $(BIN)/python -m pytest -q
-ENVIRONMENTS = $(MAKE) --no-print-directory environments
+ENVIRONMENTS = $(MAKE) --no-print-directory sampled-environments
 test: export SPARK_SUBMIT_OPTS = -XX:SharedArchiveFile='$(CURDIR)/$(CLASSES)' -Xlog:disable
 test: .venv/ready $(CLASSES) engine
 	@lane() { status=0; $(PYTEST) $$1 || status=1; $$3 || status=1; $(PYTEST) $$2 || status=1; return $$status; }; \
@@ -31,14 +31,16 @@ test: .venv/ready $(CLASSES) engine
 	echo "that start processes:"; wait $$processes || status=1; cat .processes.log; exit $$status
 
 # Older releases of Spark (compat.lock): an environment has its PySpark, and sees all else that .venv has.
+# Tests try the first two of them (tests/sessions/test_spark_versions.py), and `make faults` all.
 SPARKS := $(shell sed -n 's/^pyspark==\(4\.[0-9]*\)\..*/\1/p' compat.lock)
 environments: $(SPARKS:%=.venv-%/ready)
+sampled-environments: $(patsubst %,.venv-%/ready,$(wordlist 1,2,$(SPARKS)))
 
 .venv-pandas-3/ready: PINNED = pandas==3
 .venv-%/ready: PINNED = pyspark==$*.
 .venv-%/ready: compat.lock .venv/ready
 	$(PYTHON) -m venv --clear .venv-$*
-	.venv-$*/bin/pip install --quiet --disable-pip-version-check --no-deps $$(grep '^$(PINNED)' compat.lock)
+	.venv-$*/bin/pip install --quiet --disable-pip-version-check --no-compile --no-deps $$(grep '^$(PINNED)' compat.lock)
 	@$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
 		>$$(.venv-$*/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/shared.pth
 	@touch $@
@@ -95,7 +97,7 @@ $(CLASSES): .venv/ready
 
 # All points of the matrices of which the tests try a sample, and laws on more examples; FAULT=sink_is_the_batch_join runs one.
 faults: export SPARK_SUBMIT_OPTS = -XX:SharedArchiveFile='$(CURDIR)/$(CLASSES)' -Xlog:disable
-faults: .venv/ready $(CLASSES) engine
+faults: .venv/ready $(CLASSES) engine $(if $(FAULT),,environments)
 	@status=0; for folder in integration tests; do \
 	FKJOIN_EVERY_FAULT=1 $(PYTEST) -m faults $$folder $(if $(FAULT),-k $(FAULT)) || [ $$? = 5 ] || status=1; done; exit $$status
 

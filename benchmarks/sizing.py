@@ -157,7 +157,7 @@ def tables(size: Size) -> str:
     loads = sorted(found.loads.items(), key=lambda load: -load[1][0])
     needs = "".join(f"\n| {what} | {figure} |" for what, figure in rows.items())
     limits = "".join(f"\n| {name} | {part:.1%} | {beyond} |" for name, (part, beyond) in loads)
-    return f"| what | predicted |\n|---|---|{needs}\n\n| limit | used | beyond it |\n|---|---|---|{limits}"
+    return f"| what | predicted |\n|---|---|{needs}\n\n| limit | used | above 100 % |\n|---|---|---|{limits}"
 
 
 def _bytes(value: float) -> str:

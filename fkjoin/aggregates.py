@@ -74,7 +74,7 @@ def sum(column: Expression) -> Wanted:  # noqa: A001  (as in SQL)
 
 
 def avg(column: Expression) -> Wanted:
-    """Work out the exact mean of a column, rounded once.
+    """Compute the exact mean of a column, rounded once.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def avg(column: Expression) -> Wanted:
 
 
 def min(column: Expression) -> Wanted:  # noqa: A001  (as in SQL)
-    """Find the least value of a column; it may leave again.
+    """Find the least value of a column; when its row leaves the group, the next one follows.
 
     Parameters
     ----------

@@ -36,9 +36,9 @@ _TYPES: dict[type, DataType] = {bool: BooleanType(), int: LongType(), float: Dou
 
 
 class Grouped(Remembered):
-    """A table's rows by group; each method makes the table of one row a group, whose key is the group's.
+    """A table's rows by group, from ``Table.group_by``; each method makes a table with one row for each group.
 
-    A group without rows has no row.  Versions (``_version``) are a counter of the group.  ``Table.group_by`` makes one.
+    A group without rows has no row.  Versions (``_version``) are a counter of the group.
     """
 
     def _by(self, table: Handle, key: Any, value: Expressions | None, options: Options) -> Grouped:
@@ -60,14 +60,14 @@ class Grouped(Remembered):
 
     @remembered
     def agg(self, /, *_unnamed: object, having: Expression | None = None, **columns: Wanted) -> Table:
-        """Make the table of these columns, each one of ``fkjoin.aggregates``.
+        """Make a table of these columns, each an aggregate of ``fkjoin.aggregates``.
 
         Parameters
         ----------
         *_unnamed : object
             Refused: each column has a name.
         having : str or Column, optional
-            A condition on the columns of the result and its key.  A group for which it does not hold has no row.
+            A condition on the columns of the result and its key.  A group for which it is not true has no row.
         **columns : Wanted
             Aggregates, by the names of the result's columns, over the grouped table's rows, or over ``group_by``'s ``value``.
 

@@ -126,21 +126,20 @@ class Inspection(Operators):
         return StructType([*planned.key_type, *(planned.row_type[name] for name in planned.rest)])
 
     def preview(self, n: int = 20) -> DataFrame:
-        """Look at some rows of the table; a query of its own finds them, and leaves nothing behind.
+        """Read some rows of the table, by a query of its own that leaves nothing behind.
 
-        The query reads from the beginning of what the table is made of, a little at a time.  A step is 10,000 records of each
-        topic, or 8 MiB of files, a file being read whole.  A stream of ``from_stream`` is read as its own options say.  The
-        query ends when there are ``n`` rows, when it has read what was there at its start, or after ten such steps.  So a row
-        may be older than the newest, and rows may be missing that later input would bring.  If all input was read, it is the
-        whole table.
+        The query reads the sources from the beginning, in steps of 10,000 records of each topic, or 8 MiB of whole files.  It
+        reads a stream of ``from_stream`` by its own options.  It ends when there are ``n`` rows, when it has read the input
+        that existed at its start, or after ten steps.  So rows may be older than the newest, or missing.  If the query has
+        read all input, they are rows of the current table.
 
-        What a periodic ``emit`` holds back is shown at once; a window that is open is not shown.  A staged table is worked out
-        without its topics.  Checkpoint and state are in a temporary folder; on a cluster, on its default file system.
+        Results that a periodic ``emit`` holds back are included; open windows are not.  A staged table runs without its
+        topics.  Checkpoint and state are in a temporary folder; on a cluster, on its default file system.
 
         Parameters
         ----------
         n : int, default 20
-            The most rows to show.
+            The largest number of rows.
 
         Returns
         -------

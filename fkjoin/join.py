@@ -38,37 +38,37 @@ def fk_join(
         The table whose key the foreign keys name.
     extractor : str, Column, list of them, or callable
         The foreign key of a left row: column name or names, Column, SQL text, or a Python callable of (key, row).  The
-        callable returns it, a tuple for several columns.  Null, or a null in any of its columns: no foreign key.
+        callable returns it, a tuple for several columns.  A row has no foreign key if it is null, or null in any column.
     how : {"inner", "left"}, default "inner"
         ``"left"`` keeps left rows without a right row.
     joiner : str, Column, list of them, or callable, optional
-        The columns of a joined row.  If left out: both rows, as structs ``left`` and ``right``.
+        The columns of a joined row.  By default both rows, as structs ``left`` and ``right``.
 
-        - Columns or SQL texts are over ``left.…`` and ``right.…``.
-        - Or a callable of (left row, right row).  A Spark UDF's type says the columns: the fields of a struct, else ``value``.
-          Of others the return annotation says the type of ``value``: bool, int, float, str, or one of them or None.  Without
-          one, ``value`` is the JSON of what it returns, which may be anything that JSON can write.
-        - A joiner's null is "no result".
+        - Columns or SQL texts over ``left.…`` and ``right.…``.
+        - A Spark UDF of (left row, right row).  Its type gives the columns: the fields of a struct, otherwise ``value``.
+        - Another callable of (left row, right row).  Its return annotation gives the type of ``value``: bool, int, float, str,
+          or one of them or None.  Without an annotation, ``value`` is its result as JSON.
+        - If a joiner returns null, there is no result.
     name : str, optional
         The name of state and metrics; generated from the rest if left out.
     deployment : {"fused", "staged"}, default "fused"
         ``"fused"``: all stages in one query.  ``"staged"``, for tables read from topics: rekey and subscription are queries of
-        their own (``Table.stages``, each to be started).  They and resolve are connected by the topics
-        ``APPLICATION-JOIN-subscription-registration`` and ``…-subscription-response``.
+        their own (``Table.stages``), which you start.  The topics ``APPLICATION-JOIN-subscription-registration`` and
+        ``…-subscription-response`` connect them with resolve.
     application : str, optional
-        The beginning of the names of such topics; by default the Spark application's name.
+        The first part of these topics' names; by default the Spark application's name.
     wire : {"headers", "wrapper"}, default "headers"
         The format of records between stages; ``"wrapper"`` is KIP-213's format without headers.
     emit : {"on-change", "on-update", "periodic", "periodic 10 seconds", …}, default "on-change"
-        When a joined row is sent.  ``"on-change"`` drops what leaves it unchanged (KIP-557).  With ``"on-update"`` it is sent
-        in every batch that brought a newer version of either of its sides.  ``"periodic 10 seconds"`` (``"periodic"``: a
-        minute) sends its last result when such an interval is over, if it differs from what was sent last.
+        When a joined row is emitted.  ``"on-change"``: if it has changed (KIP-557).  ``"on-update"``: in every batch with a
+        newer version of either side.  ``"periodic 10 seconds"`` (``"periodic"``: a minute): at the end of each interval, if it
+        differs from the one emitted last.
     validate : bool, optional
-        Whether to check the stores' invariants after every batch, and stop with an ``InvariantError`` when one does not hold.
-        Every batch then reads all state.  By default what the setting ``spark.fkjoin.validate`` says, else no.
+        Whether to check the stores' invariants after every batch, and stop with an ``InvariantError`` if one does not hold.
+        Every batch then reads all state.  By default the setting ``spark.fkjoin.validate``, or False.
     spread : int, default 1
         The number of buckets over which the left rows of one foreign key are spread, for right rows with very many of them.
-        Each right row is kept so many times.  Like the number of buckets, it is decided at the first start.
+        Each right row is stored as many times.  It is fixed at the first start.
 
     Returns
     -------

@@ -51,8 +51,8 @@ class Operators(RowOperators):
     ) -> Table:
         """Join this table's rows with those of another, by a foreign key or by primary key.
 
-        With ``on`` it is ``fk_join``: many rows of this table may name one of the other.  Without it, rows with the same key
-        are joined; that takes one stage with one store.  The result has this table's key, and the versions of both.
+        With ``on`` this is ``fk_join``: many rows of this table may name one of the other.  Without ``on`` it joins rows with
+        the same key, in one stage with one store.  The result has this table's key, and the versions of both.
 
         Parameters
         ----------
@@ -61,16 +61,16 @@ class Operators(RowOperators):
         on : str, Column, list of them, or callable, optional
             The foreign key of this table's rows: the extractor of ``fk_join``.
         how : {"inner", "left", "outer"}, default "inner"
-            ``"left"`` keeps this table's rows that have no partner; ``"outer"``, by primary key only, those of both tables.
+            ``"left"`` keeps this table's rows without a partner; ``"outer"``, only by primary key, those of both tables.
         joiner : str, Column, list of them, or callable, optional
-            See ``fk_join``.  Of an outer join ``left`` may be null, too.  A joiner that only Spark can evaluate, such as a
-            function, takes a second stage.
+            See ``fk_join``.  In an outer join ``left`` may be null, too.  A joiner that only Spark can evaluate, such as a
+            function, needs a second stage.
         name : str, optional
             The name of state and metrics; generated from the rest if left out.
         deployment, application, wire
             See ``fk_join``; a join by primary key is always fused.
         emit, validate, spread
-            See ``fk_join``; by primary key there is nothing to spread.
+            See ``fk_join``; a join by primary key has no ``spread``.
 
         Returns
         -------
@@ -126,7 +126,7 @@ class Operators(RowOperators):
         upgrade_from: int | None = None,
         validate: bool | None = None,
     ) -> Grouped:
-        """Group the table's rows, to be summed up by a method of ``Grouped``: ``.agg(…)``, ``.count()``, ``.aggregate(…)``, ….
+        """Group the table's rows, for a method of ``Grouped``: ``.agg(…)``, ``.count()``, ``.aggregate(…)``, ….
 
         Parameters
         ----------
@@ -134,27 +134,27 @@ class Operators(RowOperators):
             Columns, SQL texts or Columns over the table's columns; they become the result's key.  A row with a null among them
             is in no group.  One may be ``fkjoin.window(…)``, with ``emit="on-close"``.
         value : str, Column, or list of them, optional
-            What a row contributes.  If left out, what the aggregate is of.
+            The value that a row contributes, if the aggregate does not name a column.
         name : str, optional
             The name of state and metrics.
         emit : {"on-change", "on-update", "periodic …"}, default "on-change"
-            When a group's row is sent.  ``"on-change"``: if its value or its timestamp (the latest of its rows' changes)
-            differs from what was sent last (KIP-557).  ``"on-update"``: whenever one of its rows was updated.  ``"periodic
-            …"``: see ``fk_join``.  ``"on-close"``, of windows: a window's row once, when stream time has reached its end and
-            ``grace``.  Stream time is how far all sources have come, by their timestamps.
+            When a group's row is emitted.  ``"on-change"``: if its value or its timestamp (the latest of its rows' changes)
+            differs from the one emitted last (KIP-557).  ``"on-update"``: whenever one of its rows was updated.  ``"periodic
+            …"``: see ``fk_join``.  ``"on-close"``, for windows: once, when stream time has reached the window's end plus
+            ``grace``.  Stream time is the time that all sources have reached, by their timestamps.
         grace : str, optional
-            How long after its end a window takes in rows, such as ``"2 minutes"``.  If left out, no longer.
+            How long after its end a window takes in rows, such as ``"2 minutes"``.  By default 0 seconds.
         idle : str, optional
-            How long a source may have no rows and still hold stream time back.  If left out, for ever.
+            How long a source without rows holds stream time back.  By default forever.
         deployment : {"fused", "staged"}, default "fused"
-            ``"fused"``: in one query.  ``"staged"``, of tables made from topics: a query of ``Table.stages`` writes what rows
-            contribute to the topic ``APPLICATION-NAME-repartition``, in KIP-904's format; the aggregate reads it.
+            ``"fused"``: in one query.  ``"staged"``, for tables made from topics: a query of ``Table.stages`` writes rows'
+            contributions to the topic ``APPLICATION-NAME-repartition``, in KIP-904's format; the aggregate reads it.
         application : str, optional
             See ``fk_join``.
         upgrade_from : int, optional
-            An older wire version of the repartition topic, to be written for as long as an instance reads no newer one.  ``0``
-            has two records for a change of a row that stays in its group, as before KIP-904.  All wire versions up to this
-            release's are read always.
+            An older wire version of the repartition topic, to write while an instance reads no newer one.  ``0`` has two
+            records for a change of a row that stays in its group, as before KIP-904.  This release reads all wire versions up
+            to its own.
         validate : bool, optional
             See ``fk_join``.
 
@@ -186,10 +186,10 @@ class Operators(RowOperators):
         emit: Emit = "on-change",
         validate: bool | None = None,
     ) -> Table:
-        """Give each of this table's rows the map of ``left``'s rows, by their key, whose foreign key names it.
+        """Give each of this table's rows a map of the left rows whose foreign key names it, by their keys.
 
-        This is KIP-213's alternative B: a user's own group-by into a map.  The map is whole in every result, in byte order of
-        the left keys.  In the store each left row is an entry of its own, and a change writes that entry alone.
+        This is KIP-213's alternative B.  Every result has the whole map, in byte order of the left keys.  In the store each
+        left row is an entry of its own, so a change writes only that entry.
 
         Parameters
         ----------
@@ -198,7 +198,7 @@ class Operators(RowOperators):
         extractor : str, Column, list of them, or callable
             The foreign key of a left row; see ``fk_join``.
         column : str, default "children"
-            The name of the map's column.  The map is empty where there are no children.
+            The name of the map's column.  Without children the map is empty.
         name, emit, validate
             See ``fk_join``.
 
@@ -232,20 +232,20 @@ class Operators(RowOperators):
         on_error: OnError = "dead-letter",
         validate: bool | None = None,
     ) -> Enriched:
-        """Give each event of a stream this table's columns, once: those of the row as it is when the event is processed.
+        """Give each event of a stream the columns of this table's row, once, as of the event's micro-batch.
 
-        An event sees all of the table's changes of its micro-batch and of those before, and no part of a change.  It is sent in
-        that batch, and a later change of the table sends nothing.  The table's key is not added, since ``on`` is the same.
+        An event gets the row after all of the table's changes in its micro-batch.  It is emitted in that batch, and later
+        changes of the table emit nothing for it.  The table's key is not added, since ``on`` is the same.
 
         Parameters
         ----------
         events : pyspark.sql.DataFrame or Enriched
             A streaming DataFrame whose rows are appended, or the events that another table has enriched.
         on : str, Column, or list of them
-            The table's key: a column name or names, Column or SQL text over the events' columns.
+            Columns, SQL texts or Columns over the events that give the key of the table's row.
         how : {"inner", "left"}, default "inner"
             ``"inner"`` drops an event for which the table has no row, and counts it as ``events-without-row``.  ``"left"``
-            sends it with nulls, and counts it, too.  Where ``on`` is null, or null in one of its columns, there is no row.
+            emits it with nulls, and counts it, too.  If ``on`` is null, or null in one of its columns, there is no row.
         name : str, optional
             The name of state and metrics; generated from the rest if left out.
         events_name : str, optional
@@ -285,15 +285,15 @@ class Operators(RowOperators):
 
     @remembered
     def merge(self, *others: Table, name: str | None = None, emit: Emit = "on-change", validate: bool | None = None) -> Table:
-        """Lay this table's rows over those of others with the same key and columns, as one table.
+        """Combine this table with others that have the same key and columns.
 
-        Of a key that several have, this table's row is shown, then the first other's, and so on, whatever came first.  So a row
-        that moves from one table to another is not lost to a stale tombstone.  ``_version`` is a counter of the row.
+        If several tables have a key, the result has the row of the first of them, beginning with this one.  So a row that moves
+        from one table to another is not lost to a stale tombstone.  ``_version`` is a counter of the row.
 
         Parameters
         ----------
         *others : Table
-            The other tables, in the order of their precedence.
+            The other tables, by falling precedence.
         name, emit, validate
             See ``fk_join``.
 
@@ -317,8 +317,8 @@ class Operators(RowOperators):
     def materialize(self, name: str) -> Table:
         """Keep the table's rows in state under a name, for ``fkjoin.read_state``.
 
-        A checkpoint that was begun without it, or under another name, is refused.  Of a source, changes that leave a row
-        unchanged are then dropped, its older timestamp stays (KIP-557), and ``_operation`` tells inserts from updates.
+        fkjoin refuses a checkpoint that began without it, or under another name.  For a source, it also drops changes that
+        leave a row unchanged, whose older timestamp stays (KIP-557), and ``_operation`` tells inserts from updates.
 
         Parameters
         ----------

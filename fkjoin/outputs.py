@@ -39,36 +39,36 @@ class Outputs(TableOutputs):
         options: Mapping[str, Any] | None = None,
         query_name: str | None = None,
     ) -> Query:
-        """Start writing the table's changes to a topic that can be compacted: a record per change, a null value per delete.
+        """Start writing the table's changes to a topic: a record for each change, with a null value for a delete.
 
-        Delivery is at least once; Spark's producer partitions as Java's does.
+        Delivery is at least once.  The topic may be compacted.  Keys go to the partitions that Java's producer chooses.
 
         Parameters
         ----------
         topic : str
             The topic's name.
         bootstrap_servers : str
-            Brokers as ``HOST:PORT``, with commas between them.
+            Brokers as ``HOST:PORT``, separated by commas.
         checkpoint : str or pathlib.Path
-            The folder where the query keeps its progress and state; of one query alone.
+            The folder for the query's progress and state.  Each query needs its own.
         key : fkjoin.kafka.Format, "string" or "bytes", optional
-            A format.  By default one column of text or bytes as it is, and anything else as a JSON object.
+            A format.  By default one column of text or bytes is written unchanged, and other keys as a JSON object.
         value : fkjoin.kafka.Format, str or Column, optional
             A format, as for ``key``, or an expression over ``changes``.  By default the row's columns as a JSON object, nulls
             included.
         headers : str or Column, optional
             An expression for the records' headers (``array<struct<key: string, value: binary>>``).
         positions : bool, default False
-            Whether to add the header ``fkjoin-positions``, which says where the rows came from; ``from_kafka(…, roots=…)``
-            reads it.  Sources, joins and merges of topics have positions, and so have views of sources and joins.
+            Whether to add the header ``fkjoin-positions`` with the rows' source positions, which ``from_kafka(…, roots=…)``
+            reads.  Sources, joins and merges of topics have positions, and so have views of sources and joins.
         trigger : str or mapping, optional
-            When batches begin.  ``"available-now"`` reads all that is there, and ends; ``"10 seconds"`` begins a batch once in
-            that time.  A mapping has arguments of Spark's ``DataStreamWriter.trigger``.  If left out, a batch begins when the
+            When batches begin.  ``"available-now"`` reads all existing input, and ends; ``"10 seconds"`` begins a batch every
+            10 seconds.  A mapping has arguments of Spark's ``DataStreamWriter.trigger``.  By default a batch begins when the
             one before is done.
         options : mapping of str to value, optional
             Settings of the producer, ``kafka.…``.
         query_name : str, optional
-            The query's name; the table's if left out.
+            The query's name; by default the table's.
 
         Returns
         -------
@@ -78,7 +78,7 @@ class Outputs(TableOutputs):
         Raises
         ------
         TopologyError
-            If an argument is wrong, or the topic is not there.
+            If an argument is wrong, or the topic does not exist.
         FkJoinError
             If the checkpoint is in use.
 
@@ -124,12 +124,12 @@ class Outputs(TableOutputs):
         options : mapping of str to str, optional
             Options of an object store: arguments of ``pyarrow.fs.S3FileSystem``, ``GcsFileSystem`` or ``AzureFileSystem``.
         retry_s : float, default 60.0
-            Seconds for which an object store that is away is tried again before the query stops.
+            How many seconds fkjoin tries an unreachable object store again before the query stops.
         trigger, query_name
             See ``to_kafka``.
         on_restore : {"fail", "set-back"}, default "fail"
             What happens when the checkpoint was set back to a backup, and ``path`` has later batches.  ``"fail"`` refuses to
-            start. ``"set-back"`` moves these batches to ``_set-aside``, where no reader looks.
+            start. ``"set-back"`` moves these batches to ``_set-aside``, which readers ignore.
 
         Returns
         -------
@@ -157,11 +157,11 @@ class Outputs(TableOutputs):
         query_name: str | None = None,
         on_restore: OnRestore = "fail",
     ) -> Query:
-        """Start writing the table's changes to several places, in one query: what is read and kept in state is there once.
+        """Start writing the table's changes to several places in one query, which reads its input and keeps its state once.
 
-        Each place has a batch before the next one begins with it, and delivers as it does alone.  When one fails, the query
-        does, and the batch is written to all again.  A place may be left out later; one that is added would lack the older rows
-        and is refused.
+        The query writes a batch to one place after the other; each place delivers as it does alone.  If one fails, the query
+        fails, and repeats the batch.  You may remove a place later.  A place that is added later would lack the older rows, so
+        fkjoin refuses it.
 
         Parameters
         ----------

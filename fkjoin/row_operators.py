@@ -23,9 +23,9 @@ class RowOperators(Handle):
 
     @remembered
     def filter(self, condition: Expression, *, name: str | None = None, emit: Emit = "on-change") -> Table:
-        """Keep the table's rows for which a condition holds; null does not.
+        """Keep the table's rows for which a condition is true.
 
-        A row for which it no longer holds is deleted.  The tombstone of a row that was not there is never sent.
+        A row for which it no longer is true is deleted.  No tombstone is emitted for a row that was not in the result.
 
         Parameters
         ----------
@@ -34,7 +34,7 @@ class RowOperators(Handle):
         name : str, optional
             The name of state and metrics.
         emit : {"on-change", "on-update", "periodic …"}, default "on-change"
-            What goes to sinks: ``"on-change"`` drops changes that leave a row unchanged (KIP-557), ``"on-update"`` does not.
+            When a row is emitted: ``"on-change"`` drops changes that leave it unchanged (KIP-557), ``"on-update"`` does not.
             ``"periodic …"``: see ``fk_join``.
 
         Returns
@@ -80,7 +80,7 @@ class RowOperators(Handle):
 
     @remembered
     def select(self, *cols: Expressions, name: str | None = None, emit: Emit = "on-change") -> Table:
-        """Choose columns, as Spark's ``select`` does; the key stays: ``map_values`` of these columns.
+        """Select columns, as Spark's ``select`` does, by ``map_values``; the key stays.
 
         Parameters
         ----------
@@ -106,12 +106,12 @@ class RowOperators(Handle):
 
     @remembered
     def drop(self, *cols: str, name: str | None = None, emit: Emit = "on-change") -> Table:
-        """Leave columns out: ``map_values`` of the others.
+        """Drop columns, by ``map_values`` of the others.
 
         Parameters
         ----------
         *cols : str
-            Their names.  Spark's ``drop`` passes over a name that is none; this one does not.
+            The names of the columns.  Unlike Spark's ``drop``, it refuses an unknown name.
         name, emit
             See ``filter``.
 
@@ -132,12 +132,12 @@ class RowOperators(Handle):
 
     @remembered
     def with_columns(self, columns: Mapping[str, Expression], *, name: str | None = None, emit: Emit = "on-change") -> Table:
-        """Add columns, or replace those of the same names, as Spark's ``withColumns`` does: a form of ``map_values``.
+        """Add columns, or replace those of the same names, as Spark's ``withColumns`` does, by ``map_values``.
 
         Parameters
         ----------
         columns : mapping of str to (str or Column)
-            SQL texts or Columns over the table's columns, by the names that they get.
+            The new columns by name: SQL texts or Columns over the table's columns.
         name, emit
             See ``filter``.
 
@@ -167,20 +167,20 @@ class RowOperators(Handle):
         emit: Emit = "on-change",
         validate: bool | None = None,
     ) -> Table:
-        """Make any number of rows of each row, under keys of their own.
+        """Make any number of rows from each row, under keys of their own.
 
-        What a row no longer makes is deleted.  All that one change of a row leads to is of one batch.  Of a key that several
-        rows make, the row of the first of them is shown: of the one whose own key is least in byte order.  If that goes, the
-        next one's is.  A row that makes one key twice is a dead letter.  ``_version`` is a counter of the key.
+        An output that its row no longer makes is deleted.  All results of one change of a row are in one batch.  If several
+        rows make the same key, the result has the output of the row whose own key is least in byte order.  A row that makes
+        one key twice is a dead letter.  ``_version`` is a counter of the key.
 
         Parameters
         ----------
         rows : str, Column or callable
-            An array over the table's columns.  Fields of its structs are the columns; what is no struct is the column ``col``.
-            Or a callable of (key, row) that returns rows: tuples or dicts.  Null, and an array without elements, are no rows.
+            An array over the table's columns.  The fields of its structs become the columns; other items the column ``col``.
+            Or a callable of (key, row) that returns rows: tuples or dicts.  Null and an empty array make no rows.
         key : str, Column, or list of them
-            Columns of the rows that are made, or of the table's key, or expressions of them.  A row with a null among them is
-            left out and counted.
+            Columns of the new rows or of the table's key, or expressions of them.  A row with a null in its key is left out
+            and counted.
         returns : str or StructType, optional
             The columns of the rows that a callable returns, such as ``"sku string, n bigint"``.
         name : str, optional
@@ -211,14 +211,15 @@ class RowOperators(Handle):
     def rekey(
         self, key: Expressions, *, name: str | None = None, emit: Emit = "on-change", validate: bool | None = None
     ) -> Table:
-        """Give the table's rows another key; the columns of the old one stay as columns.
+        """Give the table's rows another key; the columns of the old key stay as columns.
 
-        It is ``flat_map`` with one row of each.  Of rows with the same new key, that of the least old key is shown.
+        This is ``flat_map`` with one output of each row.  Of rows with the same new key, the result has that of the least old
+        key.
 
         Parameters
         ----------
         key : str, Column, or list of them
-            Columns, SQL texts or Columns over the table's columns.  A row with a null among them is left out and counted.
+            Columns, SQL texts or Columns over the table's columns.  A row with a null in its key is left out and counted.
         name, emit, validate
             See ``flat_map``.
 

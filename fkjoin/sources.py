@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from fkjoin.table import Table
 
 _EXPLODED = (
-    "table %s: its stream makes several rows of one, by explode or the like. Nothing deletes what a row no longer makes; "
-    "make a table of the rows as they were, and use its flat_map. If each item is a change of its own, this is no problem"
+    "table %s: its stream makes several rows of one, by explode or the like. Rows that are no longer made are not deleted: "
+    "make a table of the stream before that, and use its flat_map. If each item is a change of its own, this is no problem"
 )
 
 
@@ -55,7 +55,7 @@ class Sources(TableSources):
         """Make a table from a streaming DataFrame with one change a row.
 
         Columns used as version, deleted or timestamp by their plain name are not part of the row.  A stream that explodes rows
-        is a warning in the log ``fkjoin``: nothing deletes what a row no longer makes, as ``flat_map`` does.
+        gets a warning in the log ``fkjoin``: rows that are no longer made are not deleted; use ``flat_map``.
 
         Parameters
         ----------
@@ -69,14 +69,14 @@ class Sources(TableSources):
         deleted : str or Column, optional
             A boolean column or SQL text; true (not null) makes the row a tombstone.
         timestamp : str or Column, optional
-            A timestamp or bigint column that results carry on.
+            A timestamp or bigint column, which becomes the timestamp of results.
         name : str, optional
-            The name of state and metrics.  Give one when two tables look alike.
+            The name of state and metrics.  Two tables that look alike need names.
         log : str, optional
-            The name of the log that several tables are cut from, if its versions order changes across them too.
+            The name of the log, if several tables come from one and its versions order changes across them.
         on_error : {"dead-letter", "skip", "fail"}, default "dead-letter"
             What happens to a change without a version, and to a row on which an expression or a function of yours throws.
-            ``"dead-letter"`` leaves the change out, counts it, and has it in ``dead_letters``.  ``"skip"`` leaves it out and
+            ``"dead-letter"`` leaves the change out, counts it, and shows it in ``dead_letters``.  ``"skip"`` leaves it out and
             counts it.  ``"fail"`` stops the query.  In any case the key's last good row stays.
 
         Returns
@@ -115,7 +115,7 @@ class Sources(TableSources):
         format: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Table:
-        """Make a table from a directory (or glob) of change-log files, JSON lines, Parquet or CSV, that may go on growing.
+        """Make a table from change-log files: JSON lines, Parquet or CSV, also those that are added later.
 
         Parameters
         ----------
@@ -128,10 +128,10 @@ class Sources(TableSources):
         on_error : {"dead-letter", "skip", "fail"}, default "dead-letter"
             What happens to lines that do not fit, and to changes without a version; see ``from_stream``.
         schema : pyspark.sql.types.StructType or str, optional
-            The schema of the files.  If left out, it is learned from the files that are there, and a checkpoint keeps it.
-            Keys of CSV and in names of folders are text then.
+            The schema of the files.  By default fkjoin learns it from the existing files, and the checkpoint keeps it; keys of
+            CSV and in names of folders are then text.
         format : {"json", "parquet", "csv"}, optional
-            The format of the files; CSV has a header line.  If left out, the files' endings tell it.
+            The format of the files; CSV has a header line.  By default the files' endings tell it.
         options : mapping of str to value, optional
             Options of Spark's file source, such as ``maxFilesPerTrigger``.
 
@@ -191,8 +191,8 @@ class Sources(TableSources):
     ) -> Table:
         """Make a table from a topic: a record is an upsert of its key, a null value a tombstone.
 
-        Of a key's records in one partition the greater offset is newer.  Where partitions were added, a key may be in
-        several: the later record timestamp is newer then, then the greater partition.  The page "Order" has the whole rule.
+        In one partition, a key's record with the greater offset is newer.  If partitions were added, a key may be in several:
+        then the later record timestamp is newer, then the greater partition.  The page "Order" has the whole rule.
 
         Parameters
         ----------
@@ -201,38 +201,37 @@ class Sources(TableSources):
         topic : str
             The topic's name.
         bootstrap_servers : str
-            Brokers as ``HOST:PORT``, with commas between them.
+            Brokers as ``HOST:PORT``, separated by commas.
         key, value : fkjoin.kafka.Format, "string" or "bytes"
             Formats of the record's key and value.  A text is the format of one column called ``key`` or ``value``.
         version : str, Column, or list of them, optional
             Whole-number columns or expressions over the value's columns, such as ``"source.lsn"`` of Debezium.  They order the
-            changes of a key; where they are equal, the record's place does.  A record without one cannot be used.
+            changes of a key; if they are equal, the record's place does.  A record without a version is a dead letter.
         deleted : str or Column, optional
             A condition that makes the record a tombstone, such as ``"__deleted = 'true'"``.
         timestamp : str or Column, optional
-            A timestamp or bigint column that results carry on in place of the record's.
+            A timestamp or bigint column for the timestamp of results, in place of the record's.
         name : str, optional
             See ``from_stream``.
         on_error : {"dead-letter", "skip", "fail"}, default "dead-letter"
             See ``from_stream``; also for a record that does not parse or has no key.
         on_new_topic : {"fail", "start-over"}, optional
             What happens when the topic was deleted and created again since the query's checkpoint was begun.  ``"fail"``
-            refuses to start.  ``"start-over"`` reads the new topic from its beginning: what comes counts as newer.  Rows that
-            the new topic does not have are deleted once it has been read to the end it had at the start.  If left out, it is
-            ``"fail"``; with Spark's option ``failOnDataLoss=false``, by which lost data stops nothing, ``"start-over"``.
+            refuses to start.  ``"start-over"`` reads the new topic from its beginning, and takes its changes as newer.  Rows
+            that the new topic does not have are deleted once it has been read to the end that it had at the start.  By default
+            ``"fail"``, and with Spark's option ``failOnDataLoss=false`` ``"start-over"``.
         headers : bool, default False
             Whether to keep the record's headers as a column.
         roots : int, optional
-            From how many topics another job writes the topic, by ``to_kafka(…, positions=True)``.  A header says where in
-            them a row came from: this is its version, in place of its offset here.  So what that job publishes twice counts
-            once.  A row whose root is another topic than before starts over, counted as ``source-restarts``.
+            The number of topics from which another job writes this topic, by ``to_kafka(…, positions=True)``.  A header has a
+            row's positions in them: these are its version, in place of its offset here.  So a record that the job publishes
+            twice counts once.  A row whose root is another topic than before starts over, counted as ``source-restarts``.
         positions : bool, default False
-            Whether rows have a column ``_position``: where the record was read, as ``topic``, ``partition`` and ``offset``.
-            With ``roots``, also the ``chains`` of its header.  It is a column like others: a row that only has another
-            position is another row.
+            Whether rows have a column ``_position`` with the record's ``topic``, ``partition`` and ``offset``.  With ``roots``,
+            also with the ``chains`` of its header.  It is a column like others, so each record changes its row.
         options : mapping of str to value, optional
-            Options of Spark's Kafka source, such as ``maxOffsetsPerTrigger``, and of its consumer (``kafka.…``).  Secrets
-            among them are not shown anywhere.
+            Options of Spark's Kafka source, such as ``maxOffsetsPerTrigger``, and of its consumer (``kafka.…``).  fkjoin shows
+            no secrets among them.
 
         Returns
         -------
@@ -241,7 +240,7 @@ class Sources(TableSources):
         Raises
         ------
         TopologyError
-            If an argument is wrong, or the topic is not there.
+            If an argument is wrong, or the topic does not exist.
 
         Examples
         --------
@@ -282,8 +281,7 @@ class Sources(TableSources):
         Parameters
         ----------
         path : str or pathlib.Path
-            A folder of Parquet files with the table's columns, in the same types.  The first batch reads all of them, and
-            nothing reads them again.
+            A folder of Parquet files with the table's columns, in the same types.  Only the first batch reads them.
 
         Returns
         -------
@@ -292,8 +290,8 @@ class Sources(TableSources):
         Raises
         ------
         TopologyError
-            If the table is not one that is read, or there are no such files.  The start of a query that is to read them
-            raises it if their columns do not fit.
+            If the table is not a source, or there are no such files.  If their columns do not fit, the start of the query
+            raises it.
 
         Examples
         --------

@@ -25,12 +25,12 @@ class Table(Sources, Inspection, Outputs):
 
     @property
     def stages(self) -> tuple[StageQuery, ...]:
-        """The queries that must run besides the one on ``changes``, where operators are deployed in stages.
+        """The queries of staged operators, which must run beside the one on ``changes``.
 
         Returns
         -------
         tuple of StageQuery
-            Empty where everything is fused; each query is to be started.
+            Empty if all operators are fused.  Start each query.
 
         Examples
         --------
@@ -48,10 +48,10 @@ class Table(Sources, Inspection, Outputs):
         pyspark.sql.DataFrame
             The key's columns, the row's (null in a delete), then:
 
-            - ``_operation``: ``insert``, ``update`` or ``delete``; a source says ``upsert``;
+            - ``_operation``: ``insert``, ``update`` or ``delete``; of a source ``upsert`` or ``delete``;
             - the versions, arrays of bigint: a source has ``_version``, a join ``_left_version`` and ``_right_version``, null
               without a right row;
-            - ``_timestamp``: null without one.
+            - ``_timestamp``: null if the sources have none.
 
         Examples
         --------
@@ -64,17 +64,17 @@ class Table(Sources, Inspection, Outputs):
     def dead_letters(self) -> DataFrame | None:
         """A streaming DataFrame of the records that cannot be used, for a query of its own.
 
-        With ``on_error="dead-letter"`` records are in it: those of this table, or of all that a join reads.
+        It has the records of the table's sources with ``on_error="dead-letter"``.
 
         Returns
         -------
         pyspark.sql.DataFrame or None
-            None where there can be none.  Columns: ``table`` (its name), what is known of the record as it was read, and
-            ``reason``.  Columns in between:
+            None if there can be none.  Columns: ``table`` (its name), those of the record, and ``reason``.  Columns of the
+            record:
 
-            - of topics ``topic, partition, offset, timestamp, key, value, headers``;
-            - of files ``file`` and ``value``, the line;
-            - of other streams, and of rows on which an expression or a function threw, ``key`` and ``value`` as JSON.
+            - for topics ``topic, partition, offset, timestamp, key, value, headers``;
+            - for files ``file`` and ``value``, the line;
+            - for other streams, and for rows on which an expression or a function threw, ``key`` and ``value`` as JSON.
 
         Examples
         --------

@@ -30,23 +30,23 @@ class TableOutputs(Handle):
         query_name: str | None = None,
         on_restore: OnRestore = "fail",
     ) -> Query:
-        """Start keeping a PostgreSQL table as this table is; each batch takes effect exactly once, in one transaction.
+        """Start keeping a PostgreSQL table up to date; each batch takes effect exactly once, in one transaction.
 
-        A table that is not there is made, with the key as primary key.  One that is there needs the key's and the row's
-        columns, and a unique constraint of the key.  Its types must hold every value (page "Sinks"); structs, lists and
-        maps are ``jsonb``.  Beside it stands ``fkjoin_batches``, with the last batch of each query.  A batch's changes pass
+        fkjoin creates a missing table, with the key as primary key.  An existing table needs the key's and the row's columns,
+        and a unique constraint of the key.  Its types must hold every value (page "Sinks"); structs, lists and maps are
+        ``jsonb``.  The table ``fkjoin_batches`` in the same schema has the last batch of each query.  A batch's changes pass
         through the driver.
 
-        A new checkpoint writes all rows again, and deletes none that went meanwhile: empty the table first.  Of a source, write
-        ``materialize`` first.
+        A query with a new checkpoint writes all rows again, and deletes none that went meanwhile: empty the table first.  For
+        a source, call ``materialize`` first.
 
         Parameters
         ----------
         into : str
             The table, perhaps with its schema.
         dsn : str
-            The database, as libpq takes it, such as ``postgresql://shop@db/orders``.  A password better comes from
-            ``PGPASSWORD`` or ``~/.pgpass``.
+            The database, as libpq takes it, such as ``postgresql://shop@db/orders``.  Put a password into ``PGPASSWORD`` or
+            ``~/.pgpass``.
         checkpoint : str or pathlib.Path
             See ``to_kafka``.
         on_error : {"fail", "dead-letter", "skip"}, default "fail"
@@ -54,12 +54,13 @@ class TableOutputs(Handle):
             names key, column and value.  ``"dead-letter"`` puts the row into ``fkjoin_dead_letters`` beside the table, in the
             same transaction.  ``"skip"`` leaves it out.  The last two count it.  The key's last good row stays.
         retry_s : float, default 60.0
-            Seconds for which an outage, a deadlock or a serialization failure is waited for before the query stops.
+            How many seconds fkjoin repeats a batch after an outage, a deadlock or a serialization failure before the query
+            stops.
         trigger, query_name
             See ``to_kafka``.
         on_restore : {"fail", "set-back"}, default "fail"
-            See ``to_parquet``.  ``"set-back"`` makes the target what the state has, and deletes other rows.  It needs a table
-            that is materialized, an aggregate, ``with_children``, a cogroup or ``merge``.
+            See ``to_parquet``.  ``"set-back"`` replaces all rows of the target by those of the state.  It needs a table that
+            is materialized, an aggregate, a flat map, ``with_children``, a cogroup or ``merge``.
 
         Returns
         -------
@@ -94,10 +95,10 @@ class TableOutputs(Handle):
         query_name: str | None = None,
         on_restore: OnRestore = "fail",
     ) -> Query:
-        """Start keeping a Delta table as this table is; each batch takes effect exactly once: a MERGE with a transaction id.
+        """Start keeping a Delta table up to date; each batch takes effect exactly once, by a MERGE with a transaction id.
 
-        A table that is not there is made; one that is there needs columns that can hold every value.  The package deltalake
-        writes it, in the driver, through which a batch's changes pass; Delta's jars are not needed.  Of a source, write
+        fkjoin creates a missing table; an existing one needs columns that can hold every value.  The package deltalake writes
+        it in the driver, so a batch's changes pass through the driver, and Delta's jars are not needed.  For a source, call
         ``materialize`` first.
 
         Parameters
@@ -109,20 +110,20 @@ class TableOutputs(Handle):
         options : mapping of str to str, optional
             Options of the storage, as the package deltalake takes them.
         evolve : bool, default False
-            Whether a table that is there gets the columns that it lacks when the query starts.  Nothing is dropped.
+            Whether an existing table gets the columns that it lacks when the query starts.  No column is dropped.
         partition_by : str or sequence of str, optional
-            Columns by whose values a table that is made has its files in folders.
+            Columns by whose values a new table has its files in folders.
         optimize_every, vacuum_every : int, optional
             After so many batches, small files are compacted (OPTIMIZE), and files that no version of the last week has are
             deleted (VACUUM).
         retry_s : float, default 60.0
-            Seconds for which a batch is tried again after another writer's change of the same rows, or while the storage is
-            away.
+            How many seconds fkjoin repeats a batch after another writer's change of the same rows, or while the storage does
+            not answer.
         trigger, query_name
             See ``to_kafka``.
         on_restore : {"fail", "set-back"}, default "fail"
-            See ``to_parquet``.  ``"set-back"`` restores the version of the checkpoint's batch, if no other writer has written
-            since and its files are there.
+            See ``to_parquet``.  ``"set-back"`` restores the table's version of the checkpoint's batch, if no other writer has
+            written since and its files still exist.
 
         Returns
         -------
@@ -155,11 +156,11 @@ class TableOutputs(Handle):
         query_name: str | None = None,
         on_restore: OnRestore = "fail",
     ) -> Query:
-        """Start keeping an Iceberg table as this table is; each batch takes effect exactly once: one commit has its number.
+        """Start keeping an Iceberg table up to date; each batch takes effect exactly once, by one commit with its number.
 
-        A table that is not there is made, with its namespace; one that is there needs columns that can hold every value.  The
-        package pyiceberg writes it, in the driver, through which a batch's changes pass: files that have a row which changes
-        are written anew.  Of a source, write ``materialize`` first.
+        fkjoin creates a missing table and its namespace; an existing one needs columns that can hold every value.  The package
+        pyiceberg writes it in the driver, so a batch's changes pass through the driver.  It rewrites files with changed rows.
+        For a source, call ``materialize`` first.
 
         Parameters
         ----------
@@ -170,17 +171,17 @@ class TableOutputs(Handle):
         catalog : str, default "default"
             The catalog's name, by which the package finds properties in its configuration.
         options : mapping of str to str, optional
-            Properties of the catalog and its storage, as the package takes them; they go before those of the configuration.
+            Properties of the catalog and its storage, as the package takes them; they override those of the configuration.
         evolve : bool, default False
-            Whether a table that is there gets the columns that it lacks, and wider types, when the query starts.  Nothing is
+            Whether an existing table gets the columns that it lacks, and wider types, when the query starts.  No column is
             dropped.
         retry_s : float, default 60.0
-            Seconds for which a batch is tried again after another writer's commit, or while catalog or storage are away.
+            How many seconds fkjoin repeats a batch after another writer's commit, or while catalog or storage do not answer.
         trigger, query_name
             See ``to_kafka``.
         on_restore : {"fail", "set-back"}, default "fail"
-            See ``to_parquet``.  ``"set-back"`` makes the target what the state has, and deletes other rows, for tables as
-            ``to_postgres`` says.
+            See ``to_parquet``.  ``"set-back"`` replaces all rows of the target by those of the state, for the same tables as
+            in ``to_postgres``.
 
         Returns
         -------
@@ -210,9 +211,9 @@ class TableOutputs(Handle):
         query_name: str | None = None,
         on_restore: OnRestore = "fail",
     ) -> Query:
-        """Start keeping a table somewhere else as this table is, by a sink of your own (page "Sinks").
+        """Start keeping a table up to date by a sink of your own (page "Sinks").
 
-        Of a source, write ``materialize`` first.
+        For a source, call ``materialize`` first.
 
         Parameters
         ----------
@@ -221,7 +222,7 @@ class TableOutputs(Handle):
         checkpoint, trigger, query_name
             See ``to_kafka``.
         on_restore : {"fail", "set-back"}, default "fail"
-            See ``to_parquet``.  ``"set-back"`` calls the sink's ``replace``, for tables as ``to_postgres`` says.
+            See ``to_parquet``.  ``"set-back"`` calls the sink's ``replace``, for the same tables as in ``to_postgres``.
 
         Returns
         -------

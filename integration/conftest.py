@@ -19,9 +19,9 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.sessions import fkjoin_here, only_session, pytest_runtest_makereport
+from tests.support.sessions import fkjoin_here, only_session, pytest_runtest_makereport, refused_here
 
-__all__ = ["fkjoin_here", "pytest_runtest_makereport"]
+__all__ = ["fkjoin_here", "pytest_runtest_makereport", "refused_here"]
 
 DOCKER = Path(__file__).parent.parent / "docker"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from integration.broker import Broker, Record
 from integration.postgres import select
 from tests.support.connect import Client, Server, client
 from tests.support.orders import History, batch_join
-from tests.support.sampling import sampled
+from tests.support.sampling import EVERY
 from tests.support.sessions import SPARK_4_0
 from tests.support.sinks import iceberg
 from tests.support.traces import TRACES, assert_agrees, expected
@@ -47,8 +48,10 @@ def history(folder: Path) -> History:
     return made
 
 
+@pytest.mark.faults
+@pytest.mark.skipif(not (EVERY or "FKJOIN_COMPAT" in os.environ), reason="tables below are the batch join: make faults")
 def test_traces(shop: Client, tmp_path: Path) -> None:
-    names = sampled(["left-delete-and-reinsert", "inner-move-between-two-live-rights"], ["left-delete-and-reinsert"])
+    names = ["left-delete-and-reinsert", "inner-move-between-two-live-rights"]
     paths = [TRACES / f"{name}.in.jsonl" for name in names]
     for path, lines in zip(paths, shop("traces", names=list(map(str, paths)), folder=str(tmp_path)), strict=True):
         assert_agrees(lines, expected(path))

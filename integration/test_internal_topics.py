@@ -77,7 +77,7 @@ def test_a_job_is_drained_when_all_its_queries_have_read_its_internal_topics(
     with pytest.raises(FkJoinError, match="no join or aggregate has deployment = "):
         fkjoin_here("state", "purge", job)
     write("staged")
-    nothing = 0, f"drained: nothing is in flight in {TOPIC}\n"
+    nothing = 0, f"drained: no record is left in {TOPIC}\n"
     assert drained() == nothing
     send_and_regroup("a", "b", "c")
     assert drained() == (1, left(3))

@@ -56,12 +56,12 @@ def all_traces(how: str) -> list[TraceChange]:
 
 
 EVERY_WAY = list(product(HOWS, DEPLOYMENTS))
-WAYS = [("left", "fused"), ("inner", "staged")]
-"""A sample, with both wire forms; ``make faults`` tries ``EVERY_WAY``."""
+WAYS = [("inner", "staged"), ("left", "fused")]
+"""A sample; ``make faults`` tries ``EVERY_WAY``.  Fused, of files: tests/api/test_joins.py."""
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize(("how", "deployment"), sampled(EVERY_WAY, WAYS))
+@pytest.mark.parametrize(("how", "deployment"), sampled(EVERY_WAY, WAYS[:1]))
 def test_the_traces_final_tables(spark: SparkSession, broker: Broker, tmp_path: Path, how: Any, deployment: Any) -> None:
     name = f"traces-{how}-{deployment}"
     broker.create(f"{name}-left", partitions=3)
@@ -136,7 +136,7 @@ def workload(rights: int, lefts: int, updates: int) -> list[TraceChange]:
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize(("how", "deployment"), sampled(EVERY_WAY, WAYS[:1]))
+@pytest.mark.parametrize(("how", "deployment"), sampled(EVERY_WAY, WAYS[1:]))
 def test_a_workload_equals_the_batch_join(
     spark: SparkSession, broker: Broker, tmp_path: Path, deployment: Any, how: Any
 ) -> None:
@@ -258,8 +258,8 @@ def test_internal_topics_keep_their_records_and_a_new_query_needs_the_first_ones
     places = [tmp_path / "first" / name for name in ("whole-subscription", "resolve")]
     for wrong, match in (
         ([*places, tmp_path / "none"], r"none has no batch that is committed; purge when"),
-        ([*places, tmp_path / "first" / "whole-rekey"], r"whole-rekey is of a query that reads none of .*; leave it out"),
-        (places[1:], rf"none is of a query that reads {registration}; name those of all"),
+        ([*places, tmp_path / "first" / "whole-rekey"], r"whole-rekey belongs to a query that reads none of .*; leave it out"),
+        (places[1:], rf"none belongs to a query that reads {registration}; name those of all"),
     ):
         with pytest.raises(FkJoinError, match=match):
             purge(joined.stages, wrong)

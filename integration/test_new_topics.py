@@ -15,8 +15,8 @@ from fkjoin import FkJoinError, Table, TopologyError, fk_join
 from fkjoin.checkpoint.files import write_file
 from fkjoin.kafka import Debezium, Json, new_topics
 from fkjoin.kafka.admin import delete_records
-from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
 from integration.jobs import anew
+from tests.support.sessions import small
 
 from .broker import Broker, Record
 from .jobs import document
@@ -24,8 +24,7 @@ from .jobs import document
 
 @pytest.fixture(autouse=True)
 def settings(spark: SparkSession, tmp_path: Path) -> None:
-    for name, value in ((PARTITIONS, "2"), (BUCKETS, "2"), (INDEX_DIR, str(tmp_path / "index"))):
-        spark.conf.set(name, value)
+    small(spark, tmp_path)
 
 
 def send(broker: Broker, topic: str, **rows: Any) -> None:
@@ -75,7 +74,6 @@ def test_a_topic_made_anew_is_refused_or_read_in_the_place_of_the_one_before(sho
     send(broker, shop.orders, **{f"o{number}": {"customer": f"c{number % 3}", "n": number} for number in range(12)})
     before = {f"o{number}": (number, {1: "Ada", 2: "Bo"}.get(number % 3)) for number in range(12)}
     assert shop.run("join") == before
-    assert shop.run("count") == {"c0": 4, "c1": 4, "c2": 4}
 
     anew(broker, shop.orders, partitions=3)
     with pytest.raises(FkJoinError, match=f"topic {shop.orders} was deleted and created again since checkpoint .*--start-over"):
@@ -86,7 +84,6 @@ def test_a_topic_made_anew_is_refused_or_read_in_the_place_of_the_one_before(sho
     send(broker, shop.orders, **new)
     after = {key: (row["n"], "Ada") for key, row in new.items()}
     assert shop.run("join", on_new_topic="start-over") == after
-    assert shop.run("count", on_new_topic="start-over") == {"c1": 37}
 
     send(broker, shop.orders, o3=None, o1={"customer": "c2", "n": 1})
     del after["o3"]

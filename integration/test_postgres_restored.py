@@ -153,3 +153,19 @@ def test_a_table_with_a_value_that_is_unique_is_set_back_though_another_row_has_
     postgres.apply(BatchId("q", 1, 200), batch(b=1), gone("a"))
     postgres.replace(BatchId("q", 0, 100, 7), batch(a=1))
     assert select(dsn, "select id, n from shop.it") == [("a", 1)]
+
+
+def test_a_table_that_was_dropped_between_two_runs_is_refused(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
+    """The table with the batches is still there, so that the query's last one is known."""
+    history = History(tmp_path)
+    history.write(60)
+    run(join(spark, tmp_path), dsn, tmp_path)
+    with psycopg.connect(dsn) as connection:
+        connection.execute("alter table shop.it rename to aside")
+    with pytest.raises(FkJoinError, match=r"ck is at batch 0, and postgres shop.it is not there: made anew it would lack"):
+        run(join(spark, tmp_path), dsn, tmp_path)
+    with psycopg.connect(dsn) as connection:
+        connection.execute("alter table shop.aside rename to it")
+    history.write(60)
+    run(join(spark, tmp_path), dsn, tmp_path)
+    assert kept_rows(dsn) == joined_rows(history)

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from fkjoin import Table, fk_join
 from fkjoin.kafka import Debezium, Json
-from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
+from tests.support.sessions import small
 
 from .broker import Broker, Record
 from .jobs import document, letters, running
@@ -19,9 +19,7 @@ from .jobs import document, letters, running
 
 @pytest.fixture(autouse=True)
 def settings(spark: SparkSession, tmp_path: Path) -> None:
-    spark.conf.set(PARTITIONS, "2")
-    spark.conf.set(BUCKETS, "2")
-    spark.conf.set(INDEX_DIR, str(tmp_path / "index"))
+    small(spark, tmp_path)
 
 
 def test_bad_records_become_dead_letters_with_exact_counts_and_good_ones_go_through(
@@ -119,8 +117,8 @@ def test_records_read_by_the_workers_are_as_dead_as_others(spark: SparkSession, 
         broker.send("plain-customers", [Record(b"c1", document(name="Bo"))])
         job.drain()
     assert [(row.topic, row.offset, row.reason) for row in found] == [
-        ("plain-customers", 1, "value: not a JSON object of struct<name:string>"),
-        *(("plain-orders", at, "value: not a JSON object of struct<customer:string,amount:int>") for at in (1, 2)),
+        ("plain-customers", 1, "value: not JSON that fits struct<name:string>"),
+        *(("plain-orders", at, "value: not JSON that fits struct<customer:string,amount:int>") for at in (1, 2)),
         ("plain-orders", 3, "null key"),
         ("plain-orders", 4, "key: not UTF-8"),
     ]
@@ -147,7 +145,7 @@ def test_a_record_is_one_dead_letter_however_often_its_table_is_read(
     with_boss = fk_join(people, people, boss, name="with-boss")
     again = fk_join(with_boss, people, "left.boss", name="again")
     reasons = [row.reason for row in letters(again.dead_letters, tmp_path / "dead")]
-    assert reasons == ["value: not a JSON object of struct<boss:string>", "extractor: KeyError: 'throw'"]
+    assert reasons == ["value: not JSON that fits struct<boss:string>", "extractor: KeyError: 'throw'"]
 
 
 def test_a_query_told_to_fail_says_which_record_it_was(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
@@ -158,7 +156,7 @@ def test_a_query_told_to_fail_says_which_record_it_was(spark: SparkSession, brok
     joined = fk_join(left, right, "fk", name="strict")
     assert joined.dead_letters is None
     query = joined.to_kafka("strict-out", broker.bootstrap, checkpoint=tmp_path, trigger={"availableNow": True})
-    with pytest.raises(Exception, match=r"record strict-left-0 offset 1: value: not a JSON object of struct<fk:string>"):
+    with pytest.raises(Exception, match=r"record strict-left-0 offset 1: value: not JSON that fits struct<fk:string>"):
         query.awaitTermination()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import signal
 import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
@@ -18,7 +17,6 @@ from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from fkjoin.__main__ import main
 from fkjoin.cli.doctor import examine
 from fkjoin.cli.main import app
 from fkjoin.errors import FkJoinError
@@ -98,30 +96,10 @@ def running(job: Path) -> Process:
     return Process(job.parent, [*command, "--spark-log", str(job.parent / "spark.log")])
 
 
-@pytest.fixture
-def refused_here(
-    fkjoin_here: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., str]:
-    """Run a command in this process and its session, require status 1, and return its standard error."""
-
-    def call(*arguments: object) -> str:
-        monkeypatch.setattr(sys, "argv", ["fkjoin", *map(str, arguments), "--spark-log", str(tmp_path / "refused.log")])
-        before = signal.getsignal(signal.SIGTERM)
-        try:
-            with pytest.raises(SystemExit) as ended:
-                main()
-        finally:
-            signal.signal(signal.SIGTERM, before)
-        assert ended.value.code == 1
-        return capsys.readouterr().err
-
-    return call
-
-
 @pytest.mark.faults
 @pytest.mark.parametrize("deployment", sampled(["fused", "staged"], ["fused"]))
 def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
-    broker: Broker, connector: str, tmp_path: Path, deployment: str, refused_here: Callable[..., str]
+    broker: Broker, connector: str, tmp_path: Path, deployment: str, refused_here: Callable[..., Any]
 ) -> None:
     """Workers and the JVM are killed at points of the stages' work and of Spark's commits; tables begin with snapshots.
 
@@ -137,7 +115,7 @@ def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
     job.write_text(begun.format(**about, more=FAULTS.format(folder=tmp_path)) + several)
     rng = random.Random(5)
     events: list[TraceChange] = []
-    sends = 0
+    sends, lefts = 0, 2000 if EVERY else 600
 
     def send(size: int, unsent: int = 0) -> None:
         """Send changes on both sides but for the first ``unsent`` ones, and one record that cannot be used."""
@@ -146,8 +124,8 @@ def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
         new = []
         for _ in range(size):
             left, deleted = rng.random() < 0.8, rng.random() < 0.1
-            key = f"l{rng.randrange(2000)}" if left else f"r{rng.randrange(300)}"
-            foreign_key = f"r{rng.randrange(330)}" if left and not deleted else None
+            key = f"l{rng.randrange(lefts)}" if left else f"r{rng.randrange(lefts // 6)}"
+            foreign_key = f"r{rng.randrange(lefts // 6 + lefts // 60)}" if left and not deleted else None
             new.append(TraceChange(0, left, key, foreign_key, None if deleted else f"v{rng.randrange(1 << 30)}", 0))
         broker.send(f"{name}-left", [left_record(event) for event in new[unsent:] if event.left])
         broker.send(f"{name}-right", [right_record(event) for event in new[unsent:] if not event.left])
@@ -162,24 +140,24 @@ def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
         before, looked_at = looked_at, (len(events), broker.ends(f"{name}-out"))
         return looked_at != before and joined_rows(broker, f"{name}-out") == batch_join(events, "left")
 
-    send(3000, unsent=500)
-    take_snapshots(tmp_path, events[:1000])
+    send(3 * lefts // 2, unsent=lefts // 4)
+    take_snapshots(tmp_path, events[: lefts // 2])
     process = running(job)
     process.wait_for("the first table", equal)
     if EVERY:
         process.kill()  # between batches
-        send(3000)
+        send(3 * lefts // 2)
         process = running(job)
         process.wait_for("the second table", equal)
     if several:
         again = tmp_path / "again.toml"
         again.write_text(begun.format(**about, more="") + several)
-        assert f"checkpoint: {tmp_path}/checkpoint is in use by process" in refused_here("run", again)
+        assert f"checkpoint: {tmp_path}/checkpoint is in use by process" in refused_here("run", again).err
     strikes = sampled(EVERY_STRIKE, STRIKES)
     for point, when, victim in strikes:
         what = f"{victim} killed {when} {point}"
         process.arm(f"{point}|{when}|{victim}")
-        send(1500)
+        send(3 * lefts // 4)
         process.wait_for(what, process.struck, pause_s=0.01)
         if victim == "jvm":
             process.wait_for_its_end()

@@ -23,7 +23,6 @@ from fkjoin.kafka import Json, admin, new_topics, writing
 from fkjoin.sinks import Delta, Iceberg, Kafka
 from integration.postgres import select
 from tests.support.addresses import CANARY, MALFORMED
-from tests.support.commands import fkjoin
 from tests.support.queries import write_lines
 from tests.support.sessions import small
 
@@ -64,8 +63,13 @@ def job(folder: Path, dsn: str, more: str = "") -> Path:
     return path
 
 
-def test_a_job_shows_its_passwords_nowhere(dsn: str, tmp_path: Path, fkjoin_here: Callable[..., str]) -> None:
-    """The job runs, and later stops at a row; the server lets each client in, whatever the password."""
+def test_a_job_shows_its_passwords_nowhere(
+    dsn: str, tmp_path: Path, fkjoin_here: Callable[..., str], refused_here: Callable[..., Any]
+) -> None:
+    """The job runs, and later stops at a row; the server lets each client in, whatever the password.
+
+    The log of a JVM of its own: tests/jobs/test_secrets.py.
+    """
     path = job(tmp_path, make_conninfo(dsn, password=CANARY))
     assert CANARY not in repr(read_job(path))
     shown = [fkjoin_here("run", path)]
@@ -74,10 +78,10 @@ def test_a_job_shows_its_passwords_nowhere(dsn: str, tmp_path: Path, fkjoin_here
     assert {"fkjoin-job.json", "log", "spark.log"} <= {file.name for file in files}
     assert [file for file in files if CANARY.encode() in file.read_bytes()] == []
     write_lines(tmp_path / "orders", "1", [{"id": "b", "customer": "c\0", "lsn": 2}])
-    ran = fkjoin("run", path, "--spark-log", tmp_path / "spark.log")
-    assert "query sinks-counted failed: a row cannot be in table shop.it: customer = 'c\\x00'" in ran.stderr
-    assert ran.stderr.count("\n") == 4, "three lines, and one that names the log"
-    shown += [ran.stdout, ran.stderr, (tmp_path / "spark.log").read_text()]
+    said = refused_here("run", path)
+    assert "query sinks-counted failed: a row cannot be in table shop.it: customer = 'c\\x00'" in said.err
+    assert said.err.count("\n") == 4, "three lines, and one that names the log"
+    shown += [*said, *(log.read_text() for log in tmp_path.glob("*.log"))]
     assert CANARY not in "".join(shown)
 
 

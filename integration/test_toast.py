@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from fkjoin import Table, fk_join
 from fkjoin.kafka import Debezium
-from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
+from tests.support.sessions import small
 
 from .broker import Broker, Record
 from .jobs import document, letters, running
@@ -23,9 +23,7 @@ UNITS = {"at": "micros", "price": "base64"}
 
 @pytest.mark.parametrize("headers", [False, True], ids=["workers", "expressions"])
 def test_the_table_keeps_what_an_event_lacks(spark: SparkSession, broker: Broker, tmp_path: Path, headers: bool) -> None:
-    spark.conf.set(PARTITIONS, "2")
-    spark.conf.set(BUCKETS, "2")
-    spark.conf.set(INDEX_DIR, str(tmp_path / "index"))
+    small(spark, tmp_path)
     left, right, out = (f"toast-{name}-{headers}".lower() for name in ("people", "towns", "out"))
     broker.create(left, right, out, partitions=1)
 

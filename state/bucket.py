@@ -244,7 +244,7 @@ class BucketStore:
         self._index, self._tail = self._rebuilt(str(error)), Tail()
 
     def _open(self, wait_s: float) -> RocksIndex:
-        why = f"index {self._directory} is not there, or was being written to by a process that died"
+        why = f"index {self._directory} is missing, or a process died while it wrote to it"
         try:
             if (standing := self._standing()) is not None:
                 return standing

@@ -24,7 +24,7 @@ __all__ = ["fkjoin_here", "pytest_runtest_makereport"]
 settings.register_profile(
     "fkjoin",
     deadline=None,
-    max_examples=200 if EVERY else 40,
+    max_examples=200 if EVERY else 25,
     suppress_health_check=[HealthCheck.too_slow],
     print_blob=True,
 )

@@ -119,7 +119,7 @@ def _check_cogrouped(tables: Sequence[Planned]) -> tuple[Aggregate, ...]:
         if (obstacle := _obstacle(node)) is not None:
             raise TopologyError(f"{argument}: {table.name} {obstacle}")
         if any(other.name == node.name for other in nodes):
-            raise TopologyError(f"{argument}: {table.name} is there twice, or another has its name; give group_by(…, name=…)")
+            raise TopologyError(f"{argument}: {table.name} is given twice, or another has its name; give group_by(…, name=…)")
         if schema_text(arrow_schema("key", table.key_type)) != schema_text(arrow_schema("key", tables[0].key_type)):
             keys = [types_text(one.key_type) for one in tables]
             raise ColumnTypeError(

@@ -119,7 +119,9 @@ def without(table: Planned, names: Sequence[str]) -> list[Expression]:
     """The table's columns but for those of these names.  Raises ``TopologyError``."""
     dropped = require_names("cols", names, (*table.key, *table.rest), f"table {table.name}")
     if of_key := [name for name in dropped if name in table.key]:
-        raise TopologyError(f"cols: {of_key[0]} is of the key of {table.name}, which stays; give it another one with rekey")
+        raise TopologyError(
+            f"cols: {of_key[0]} belongs to the key of {table.name}, which stays; give it another one with rekey"
+        )
     return [quoted_if_needed(name) for name in table.rest if name not in dropped]
 
 

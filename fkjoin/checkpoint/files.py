@@ -164,7 +164,7 @@ def _obstacle(folder: Path) -> str | None:
     """Find what on the way to a folder is none, and say why it cannot be made; None if all of it can."""
     for place in reversed([folder, *folder.parents]):
         if place.is_symlink() and not place.exists():
-            return f"{place} is a link to {place.readlink()}, which is not there"
+            return f"{place} is a link to {place.readlink()}, which does not exist"
         if place.exists() and not place.is_dir():
             return f"{place} is a file"
     return None

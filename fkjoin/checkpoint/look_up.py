@@ -57,9 +57,11 @@ def look_up(state: SavedState, operator: str, key: str) -> list[dict[str, Any]]:
 
 def remarks(state: SavedState, operator: str, found: list[dict[str, Any]]) -> list[str]:
     """Say what a reader may miss in the records ``found`` of a join, and where it is kept."""
-    stages = set(_stores_of(state, operator))
-    if found and "subscription" in stages and not {"resolve", "gather"} & stages:
-        return ["The join keeps no results, since another operator of the query reads them: ask that operator."]
+    stores = _stores_of(state, operator)
+    if found and "subscription" in stores and not {"resolve", "gather"} & set(stores):
+        others = {store.operator_name for store in state.stores} - {store.operator_name for store in stores.values()}
+        ask = " or ".join(f"--operator {name}" for name in sorted(others))
+        return [f"The join keeps no results, since another operator of the query reads them: ask with {ask}."]
     if any(entry["kind"] == "result" and entry["row"] is None and not entry["gone"] for entry in found):
         return ["A result has its row here if the join is materialized. Else the store keeps a hash of it."]
     return []

@@ -192,5 +192,5 @@ def _follow(changes: Changes, metas: dict[int, Meta], entries: list[KeysAndValue
 def _segment(number: int, data: bytes | None, meta: Meta) -> KeysAndValues:
     token, keys, values = decode_segment(number, data)
     if number == meta.next - 1 and token != meta.token:
-        raise CorruptLogError(f"change log segment {number} is of another attempt than its meta record: {RESTORE}")
+        raise CorruptLogError(f"change log segment {number} comes from another attempt than its meta record: {RESTORE}")
     return keys, values

@@ -95,7 +95,7 @@ def _classes(spark: SparkSession) -> Iterator[Finding]:
         yield Finding(
             "Spark's classes",
             False,
-            f"{file} is of another Java or Spark, so that sessions start without it",
+            f"{file} was made with another Java or Spark, so that sessions start without it",
             "run `fkjoin prepare` again, or delete the file",
         )
 
@@ -107,7 +107,7 @@ def _connector(spark: SparkSession, *, wanted: bool) -> Finding:
         found = "is not in the session" if wanted else f"is not in the session, and only {advice}"
         return Finding("Kafka connector", not wanted, found, advice)
     if connector.misfit(jar, spark.version):
-        return Finding("Kafka connector", False, f"{jar} is of another version than Spark {spark.version}", advice)
+        return Finding("Kafka connector", False, f"{jar} does not fit Spark {spark.version}", advice)
     return Finding("Kafka connector", True, jar)
 
 

@@ -46,7 +46,7 @@ class Drawing(str, enum.Enum):
 @app.command()
 def demo(
     folder: Annotated[
-        Path, typer.Option("--dir", help="Where input, output and checkpoint go; kept, so that a second run goes on.")
+        Path, typer.Option("--dir", help="Folder for input, output and checkpoint. It is kept, so a second run continues.")
     ] = Path("fkjoin-demo"),
 ) -> None:
     """Join bundled change logs of orders and customers on Spark, and check the result with a batch join."""
@@ -67,15 +67,15 @@ def run(
         bool,
         typer.Option(
             "--check",
-            help="Only validate: settings, topics, schemas, databases and topics of sinks, and that the checkpoint fits. "
-            "The verdict is the last line.",
+            help="Only check settings, topics, schemas, the targets of sinks, and that the checkpoint fits. "
+            "The last line has the verdict.",
         ),
     ] = False,
     log: SparkLogOption = None,
     ui: Annotated[
         str,
         typer.Option(
-            metavar="[HOST:]PORT", help="Show the job on a page there, and /metrics; without HOST, to this machine only."
+            metavar="[HOST:]PORT", help="Serve a page of the job there, and /metrics; without HOST, only to this machine."
         ),
     ] = "",
     start_over: Annotated[
@@ -95,7 +95,7 @@ def run(
         ),
     ] = False,
 ) -> None:
-    """Run a job until it is stopped; SIGTERM and Ctrl-C let the batch at work come to its end."""
+    """Run a job until it is stopped.  SIGTERM and Ctrl-C stop it when the running batches have ended."""
     from fkjoin.jobs.screen import screen_on
 
     file, address = log_file(log), _address(ui) if ui else None
@@ -135,7 +135,7 @@ def describe(
 
 @app.command()
 def schema() -> None:
-    """Print the JSON Schema of job files, by which editors complete and check them."""
+    """Print the JSON Schema of job files, with which editors complete and check them."""
     from fkjoin.jobs.job_file import json_schema
 
     print(json.dumps(json_schema(), indent=1))
@@ -143,12 +143,12 @@ def schema() -> None:
 
 @app.command()
 def doctor(
-    bootstrap_servers: Annotated[str, typer.Option(help="Brokers to look for, host:port.")] = "",
+    bootstrap_servers: Annotated[str, typer.Option(help="Brokers to connect to, host:port.")] = "",
     master: Annotated[str, typer.Option(help="The Spark master to start a session on.")] = "local[2]",
     jars: Annotated[str, typer.Option(help="The connector's jars, as for spark.jars.")] = "",
     packages: Annotated[str, typer.Option(help="The connector, as for spark.jars.packages.")] = "",
 ) -> None:
-    """Say whether Java, PySpark, the Kafka connector, the workers' Python and the brokers are right, and what to do if not."""
+    """Check Java, PySpark, the Kafka connector, the workers' Python and the brokers, and say how to fix what is wrong."""
     from fkjoin.cli.doctor import examine
 
     console = Console()
@@ -166,15 +166,15 @@ def doctor(
 
 @app.command()
 def prepare() -> None:
-    """Let local sessions of this Python environment start some seconds sooner, from a file with Spark's classes (200 MiB).
+    """Write a file of Spark's classes (200 MiB), with which local sessions of this environment start some seconds sooner.
 
-    Once is enough, until Spark or Java are others.  FKJOIN_CLASSES: where the file is, if not in the environment; set it to
-    nothing, or delete the file, and sessions start as before.
+    Run it again after an upgrade of Spark or Java.  The variable FKJOIN_CLASSES names another place for the file.  If it is
+    empty, or the file is deleted, sessions start without the file.
     """
     from fkjoin.sessions.class_archive import make
     from fkjoin.sessions.own_folder import held_folder
 
-    status = Console(stderr=True).status("The demo runs, and its JVM keeps its classes: about a minute.")
+    status = Console(stderr=True).status("Running the demo, whose JVM writes its classes to a file: about a minute.")
     with held_folder() as folder, status:
         file = make([sys.executable, "-m", "fkjoin", "demo", "--dir", str(folder / "demo")])
     print(f"Local sessions start from {file} ({file.stat().st_size >> 20} MiB).")
@@ -182,12 +182,14 @@ def prepare() -> None:
 
 @app.command()
 def replay(
-    file: Annotated[Path, typer.Argument(help="A trace: a header line, then a change a line.", exists=True, dir_okay=False)],
+    file: Annotated[
+        Path, typer.Argument(help="A trace: a header line, then one change in each line.", exists=True, dir_okay=False)
+    ],
     engine: Annotated[Engine, typer.Option(help="The stages in memory, or a streaming query on Spark.")] = Engine.memory,
-    events_per_batch: Annotated[int, typer.Option(min=1, help="How many events make a micro-batch.")] = 1,
-    buckets: Annotated[int, typer.Option(min=1, help="Spark: over how many buckets state is spread.")] = 2,
+    events_per_batch: Annotated[int, typer.Option(min=1, help="Number of events in a micro-batch.")] = 1,
+    buckets: Annotated[int, typer.Option(min=1, help="With Spark: number of buckets of the state.")] = 2,
 ) -> None:
-    """Print what the join answers to a trace: a JSON line per result, then the final table."""
+    """Run a join on a trace, and print a JSON line for each result, then the final table."""
     from fkjoin.replay.in_memory import replay_in_memory
     from fkjoin.replay.traces import read_trace
 

@@ -30,10 +30,10 @@ app = typer.Typer(
 )
 
 Checkpoint = Annotated[
-    str, typer.Argument(help="A query's checkpoint; of a job: CHECKPOINT/sink-NAME, or sinks-TABLE of several sinks.")
+    str, typer.Argument(help="A query's checkpoint; in a job CHECKPOINT/sink-NAME, or sinks-TABLE if sinks share a query.")
 ]
 JobFile = Annotated[Path, typer.Argument(help="A job file (TOML).", exists=True, dir_okay=False)]
-_Batch = Annotated[int | None, typer.Option(help="The batch after which to look; the last committed one if left out.")]
+_Batch = Annotated[int | None, typer.Option(help="Read the state after this batch; by default the last committed one.")]
 
 
 class ExportFormat(str, enum.Enum):
@@ -45,21 +45,21 @@ class ExportFormat(str, enum.Enum):
 
 @app.command("ls")
 def list_stores(checkpoint: Checkpoint, batch: _Batch = None) -> None:
-    """List the stores: over how many buckets and partitions they are spread, and how large they are.
+    """List the stores with their buckets, partitions and sizes.
 
-    A line is the store of a stage; those next to the sources come first:
+    Each line is the store of a stage; those next to the sources come first:
 
     - `operator`: the operator's name, as `fkjoin state get --operator` takes it
 
-    - `folder`: where the store's files are in the checkpoint
+    - `folder`: the folder of the store's files in the checkpoint
 
-    - `buckets`: how many have data, of all
+    - `buckets`: how many of all buckets have data
 
-    - `partitions`: the tasks among which Spark divides the buckets
+    - `partitions`: the number of tasks that share the buckets
 
     - `segments`: pieces of the change log, one for each bucket and batch
 
-    - `live`, `log`: sizes of records and change log, before compression
+    - `live`, `log`: sizes of the records and of the change log, before compression
 
     - `materialized`: the name by which `read_state` reads the store's rows, or no
     """
@@ -89,17 +89,17 @@ def list_stores(checkpoint: Checkpoint, batch: _Batch = None) -> None:
 
 @app.command()
 def get(
-    key: Annotated[str, typer.Argument(help="A key: its text, or JSON; a list for several columns.")],
+    key: Annotated[str, typer.Argument(help="A key: its text, or JSON; a JSON list for a key of several columns.")],
     checkpoint: Checkpoint,
     batch: _Batch = None,
     operator: Annotated[str, typer.Option(help="The name of the join, aggregate, …, if the checkpoint has several.")] = "",
 ) -> None:
-    """Print what the stores know of one left row: its foreign key, its subscription, the right row, its result.
+    """Print what the state has of a left row: its foreign key, its subscription, the right row, its result.
 
-    Of an aggregate, what a row with that key contributes, and the row of a group with that key.
+    For an aggregate: the contribution of a row with that key, and the row of a group with that key.
 
     A result has its row if the join is materialized.
-    Else the store has a hash of it, and `row` and `timestamp` are null.
+    Otherwise the store has only a hash of it, and `row` and `timestamp` are null.
     A join that an aggregate reads may have no result: ask the aggregate.
     """
     from fkjoin.checkpoint.look_up import look_up, remarks
@@ -120,12 +120,12 @@ def get(
 @app.command()
 def export(
     checkpoint: Checkpoint,
-    out: Annotated[str, typer.Argument(help="A folder that is not there yet.")],
+    out: Annotated[str, typer.Argument(help="A folder that does not exist yet.")],
     batch: _Batch = None,
     store: Annotated[list[str] | None, typer.Option(help="A store, by its name in `ls`; all if left out.")] = None,
     format: Annotated[ExportFormat, typer.Option(help="Format of the files.")] = ExportFormat.json,
 ) -> None:
-    """Write every record, readable, into files: one folder a store."""
+    """Write every record in readable form to files, with a folder for each store."""
     from fkjoin.checkpoint.saved import SavedState
 
     with _session() as spark:
@@ -137,7 +137,7 @@ def export(
             except Exception as error:
                 if "PATH_ALREADY_EXISTS" not in str(error):
                     raise
-                raise FkJoinError(f"out: {place} is there already; give a folder that is not") from error
+                raise FkJoinError(f"out: {place} already exists; give a folder that does not") from error
             print(place)
 
 
@@ -145,7 +145,7 @@ def export(
 def columns(
     checkpoint: Annotated[str, typer.Argument(help="A query's checkpoint, or a job's.")],
 ) -> None:
-    """Print the columns with which tables of files were begun, where they have no schema; as texts for one."""
+    """Print the columns that tables without a schema have found in their files, as texts for `schema`."""
     from fkjoin.files.kept_schemas import KeptSchemas
 
     with _session() as spark:
@@ -158,7 +158,7 @@ def columns(
 
 @app.command()
 def verify(checkpoint: Checkpoint, batch: _Batch = None) -> None:
-    """Read all state, and say what is wrong with it; exit status 1 if anything is."""
+    """Read all state, and print what is wrong with it.  The exit status is 1 if anything is."""
     from fkjoin.checkpoint.upkeep import verify as examine
 
     with _session() as spark:
@@ -175,7 +175,7 @@ def rebuild(
     checkpoint: Checkpoint,
     index_dir: Annotated[str, typer.Option(help="The job's spark.fkjoin.index.dir, if it sets one.")] = "",
 ) -> None:
-    """Make this machine's local indexes anew from the checkpoint.  Its query must be stopped."""
+    """Rebuild this machine's local indexes from the checkpoint.  Its query must be stopped."""
     from fkjoin.checkpoint.upkeep import rebuild as remake
 
     with _session() as spark:
@@ -188,7 +188,7 @@ def prune(
     index_dir: Annotated[str, typer.Option(help="The jobs' spark.fkjoin.index.dir, if they set one.")] = "",
     remove: Annotated[bool, typer.Option("--remove", help="Remove those whose checkpoints are gone.")] = False,
 ) -> None:
-    """List the local indexes on this machine: of a checkpoint that is there (kept), of one that is gone, or unknown."""
+    """List the local indexes on this machine: kept if their checkpoint exists, gone if it does not, or unknown."""
     from fkjoin.checkpoint import indexes
     from fkjoin.spark.index_home import index_base
 
@@ -212,7 +212,7 @@ def rescale(
     checkpoint: Checkpoint,
     partitions: Annotated[int, typer.Argument(min=1, help="A divisor of the number of buckets.")],
 ) -> None:
-    """Spread the state over more or fewer partitions, and so over more or fewer cores.  Its query must be stopped."""
+    """Distribute the state over more or fewer partitions, for more or fewer cores.  Its query must be stopped."""
     from fkjoin.checkpoint.upkeep import rescale as spread
 
     with _session() as spark:
@@ -222,7 +222,7 @@ def rescale(
 
 @app.command()
 def drained(job: JobFile, log: SparkLogOption = None) -> None:
-    """Say whether a stopped job's queries have read all that is in the job's internal topics; exit status 1 if not."""
+    """Check that a stopped job's queries have read all records of its internal topics.  The exit status is 1 if not."""
     from fkjoin.jobs.internal_topics import drained_job
 
     with spark_log(log_file(log)):
@@ -232,14 +232,14 @@ def drained(job: JobFile, log: SparkLogOption = None) -> None:
     if left:
         print('not drained; run the job with trigger = "available-now" until it ends')
         raise typer.Exit(1)
-    print(f"drained: nothing is in flight in {', '.join(topics)}" if topics else "drained: the job has no internal topics")
+    print(f"drained: no record is left in {', '.join(topics)}" if topics else "drained: the job has no internal topics")
 
 
 @app.command()
 def purge(job: JobFile, log: SparkLogOption = None) -> None:
-    """Delete records of a job's internal topics that no query needs any more, nor any batch it can go back to.
+    """Delete records of a job's internal topics that none of its queries needs, even to go back to a batch it still has.
 
-    The job may run.  A query of another program that reads these topics may lose records that it has yet to read.
+    The job may run meanwhile.  Queries of other programs that read these topics may lose records that they have not read.
     """
     from fkjoin.jobs.internal_topics import purge_job
 

@@ -150,7 +150,7 @@ def _lines(place: _Place) -> DataFrame:
         hadoop(place.spark, place.pattern)  # which says why where the session cannot reach it
         if not isinstance(error, AnalysisException) or error.getCondition() != "PATH_NOT_FOUND":
             raise
-        raise TopologyError(f"path: {place.pattern} is not there; make the folder first, it may be empty") from error
+        raise TopologyError(f"path: {place.pattern} does not exist; create the folder first, it may be empty") from error
     return lines
 
 

@@ -58,7 +58,7 @@ def _files(spark: SparkSession, of: EventsSection) -> DataFrame:
     except AnalysisException as error:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
-        raise TopologyError(f"path: {of.path} is not there; make the folder first, it may be empty") from error
+        raise TopologyError(f"path: {of.path} does not exist; create the folder first, it may be empty") from error
     return frame
 
 

@@ -254,8 +254,8 @@ def _unreachable(error: Py4JJavaError, bootstrap_servers: str) -> TopologyError:
             "kafka.security.protocol, kafka.sasl.…, kafka.ssl.…"
         )
     return TopologyError(
-        f"bootstrap_servers: no broker answers at {bootstrap_servers} within {_TIMEOUT_S} s ({text}); is the address right, "
-        "and reachable from here, and the options: kafka.security.protocol, kafka.sasl.…, kafka.ssl.…?"
+        f"bootstrap_servers: no broker answers at {bootstrap_servers} within {_TIMEOUT_S} s ({text}); is the broker busy, "
+        "is the address right and reachable from here, and are the options: kafka.security.protocol, kafka.sasl.…, kafka.ssl.…?"
     )
 
 
@@ -314,5 +314,5 @@ def _kafka() -> Any:
     """Java's package.  Raises ``TopologyError`` where the session has no connector."""
     kafka = _jvm().org.apache.kafka
     if isinstance(kafka.clients.admin.AdminClient, JavaPackage):
-        raise TopologyError(f"Spark's Kafka connector is not there: {HOW}; with spark-submit, --packages {package()}")
+        raise TopologyError(f"Spark's Kafka connector is missing: {HOW}; with spark-submit, --packages {package()}")
     return kafka

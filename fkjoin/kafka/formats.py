@@ -210,7 +210,7 @@ class Debezium:
                 "write Avro or JSON"
             )
         if not isinstance(self.inner, Registry) or self.inner.kind != "avro":
-            raise TopologyError('Debezium: inner: Registry("avro", url=…) is what it can be; JSON events need none')
+            raise TopologyError('Debezium: inner can only be Registry("avro", url=…); JSON events need none')
         if self.inner.schema is not None or self.inner.units:
             raise TopologyError("Debezium: inner: leave out its schema and units; they are those of Debezium(…)")
 

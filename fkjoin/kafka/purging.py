@@ -51,7 +51,7 @@ def purge(stages: Sequence[StageQuery], checkpoints: Sequence[str | Path]) -> di
         for topic, offsets in _read(stages[0].frame.sparkSession, str(checkpoint).rstrip("/"), list(connections)).items():
             read[topic] += offsets
     if missing := [topic for topic, readers in read.items() if not readers]:
-        raise FkJoinError(f"checkpoints: none is of a query that reads {missing[0]}; name those of all queries that do")
+        raise FkJoinError(f"checkpoints: none belongs to a query that reads {missing[0]}; name those of all queries that do")
     firsts = {
         topic: {partition: min(one.get(partition, 0) for one in readers) for partition in set().union(*readers)}
         for topic, readers in read.items()
@@ -67,5 +67,5 @@ def _read(spark: SparkSession, checkpoint: str, topics: Sequence[str]) -> dict[s
     if found is None:
         raise FkJoinError(f"checkpoints: {checkpoint} has no batch that is committed; purge when its query has read something")
     if not found:
-        raise FkJoinError(f"checkpoints: {checkpoint} is of a query that reads none of {', '.join(topics)}; leave it out")
+        raise FkJoinError(f"checkpoints: {checkpoint} belongs to a query that reads none of {', '.join(topics)}; leave it out")
     return found

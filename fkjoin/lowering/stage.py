@@ -14,7 +14,7 @@ from fkjoin.analysis.planned import Settings
 from fkjoin.plan.nodes import Node, join_below, read_from
 from fkjoin.spark.frame import DELETED, KEY, NUMBERS, OPERATION, PROBLEM, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.identity import identity_text
-from fkjoin.spark.operator import ENVELOPE, StageName, StageProcessor
+from fkjoin.spark.operator import BATCH_MS, ENVELOPE, StageName, StageProcessor
 from fkjoin.spark.schemas import spark_schema
 from fkjoin.spark.specs import StageSpec, StateSpec
 from fkjoin.spark.unpacking import UnpackResults
@@ -59,8 +59,9 @@ def made_by_operators(*nodes: Node) -> tuple[bool, ...]:
 
 
 def stage(rows: DataFrame, spec: StageSpec) -> DataFrame:
-    """Envelopes through a stage."""
-    return rows.groupBy("bucket").transformWithStateInPandas(StageProcessor(spec), ENVELOPE, "append", "None")
+    """Envelopes through a stage, which gets the time that Spark has logged for the batch with them."""
+    dated = rows.withColumn(BATCH_MS, F.unix_millis(F.current_timestamp()))
+    return dated.groupBy("bucket").transformWithStateInPandas(StageProcessor(spec), ENVELOPE, "append", "None")
 
 
 def counted(envelopes: DataFrame, name: str, *stages: StageName) -> DataFrame:

@@ -277,7 +277,7 @@ def _require_sinks(sinks: Sequence[Sink]) -> None:
             raise TopologyError(f"sinks: a {type(sink).__name__} is none; give sinks of fkjoin.sinks, such as Parquet(path)")
     places = [sink.place for sink in sinks]
     if twice := [place for place in places if places.count(place) > 1]:
-        raise TopologyError(f"sinks: {twice[0]} is there twice; each place once")
+        raise TopologyError(f"sinks: {twice[0]} is given twice; each place once")
 
 
 def _require_known_places(spark: SparkSession, checkpoint: str, sinks: Sequence[Sink]) -> None:

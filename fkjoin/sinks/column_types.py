@@ -40,6 +40,21 @@ def problems(there: pa.Schema, schema: pa.Schema) -> Iterator[str]:
             )
 
 
+def require_columns(target: str, there: pa.Schema, schema: pa.Schema, *, evolve: bool) -> None:
+    """``FkJoinError`` if a target lacks columns of the schema, or cannot hold their values; ``target`` is what it calls it."""
+    if missing := [name for name in schema.names if name not in there.names]:
+        lacked, known = ", ".join(missing), ", ".join(sorted(there.names))
+        if len(addable(there, pa.schema(map(schema.field, missing)))) < len(missing):
+            raise FkJoinError(
+                f"{target} lacks the columns {lacked}, and has ones that differ in case alone, one to Spark ({known}): rename "
+                "them in a view of the table, or write to another one"
+            )
+        way = "" if evolve else "let evolve=True add them, "
+        raise FkJoinError(f"{target} lacks the columns {lacked} (it has {known}): add them, {way}or write to another one")
+    if wrong := list(problems(there, schema)):
+        raise FkJoinError(f"{target} cannot be kept as fkjoin's table is: {'; '.join(wrong)}")
+
+
 def addable(there: pa.Schema, schema: pa.Schema) -> list[pa.Field]:
     """The columns that a target lacks and can get: to Spark, names that differ in case are one."""
     known = {name.lower() for name in there.names}

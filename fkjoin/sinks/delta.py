@@ -14,6 +14,7 @@ from typing import ClassVar
 import pyarrow as pa
 from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
+from pyspark.sql import SparkSession
 
 from fkjoin.checkpoint.batch_log import BatchLog
 from fkjoin.checkpoint.files import require_folder, require_writable
@@ -21,9 +22,10 @@ from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.sinks import RETRY_S, column_types, delta_log
 from fkjoin.sinks.delta_storage import at_storage
-from fkjoin.sinks.restored import SetBack
+from fkjoin.sinks.restored import SetBack, missing
 from fkjoin.sinks.table_sink import BatchId, TableSink
 from fkjoin.spark.kinds import require_kinds
+from fkjoin.spark.object_store import by_one_name
 from fkjoin.spark.outages import require_retry_s
 from fkjoin.spark.schemas import listed, spark_schema, types_text
 
@@ -92,30 +94,25 @@ class Delta(TableSink):
     def _prepare(self, schema: pa.Schema, *, keep: bool) -> None:
         if "://" not in str(self.path):
             (require_folder if keep else require_writable)(Path(self.path))
-        try:
-            found = self._opened()
-        except TableNotFoundError:
+        if (found := self._found()) is None:
             self._make(schema, keep=keep)
-            return
+            if not keep:
+                return
+            found = self._opened()  # another query may have made it at the same moment
         parts = found.metadata().partition_columns
         if self.partition_by and self.partition_by != parts:
             raise TopologyError(
-                f"partition_by: Delta table {self.path} is there, partitioned by {', '.join(parts) or 'nothing'}: leave it "
+                f"partition_by: Delta table {self.path} exists, partitioned by {', '.join(parts) or 'nothing'}: leave it "
                 "out, or write to another path"
             )
         there = pa.schema(found.schema().to_arrow())
         added = column_types.addable(there, schema) if self.evolve else []
-        there = pa.schema([*there, *added])
-        if missing := [name for name in schema.names if name not in there.names]:
-            raise FkJoinError(
-                f"Delta table {self.path} lacks the columns {', '.join(missing)} (it has {', '.join(sorted(there.names))}): "
-                "add them, let evolve=True add them, or write to another path"
-            )
-        if wrong := list(column_types.problems(there, self._schema)):
-            raise FkJoinError(f"Delta table {self.path} cannot be kept as fkjoin's table is: {'; '.join(wrong)}")
+        self._require_columns(pa.schema([*there, *added]))
         if added and keep:
             found.alter.add_columns(Schema.from_arrow(pa.schema(added)).fields)
-        self._schema = pa.schema([there.field(name) for name in schema.names])
+
+    def _require_columns(self, there: pa.Schema) -> None:
+        column_types.require_columns(self._target, there, self._schema, evolve=self.evolve)
 
     def _make(self, schema: pa.Schema, *, keep: bool) -> None:
         """Make the table, first as a trial; without ``keep`` that alone."""
@@ -133,14 +130,15 @@ class Delta(TableSink):
                 "Make it in another way, or cast the column"
             ) from error
 
+    def is_there(self, spark: SparkSession) -> bool:
+        return at_storage(self.place, self._found, self.retry_s) is not None
+
     def last_batch(self, query: str) -> BatchId | None:
         return at_storage(self.place, lambda: self._last(query), self.retry_s)
 
     def _last(self, query: str) -> BatchId | None:
-        try:
-            return _batch_id(self._opened(), query)
-        except TableNotFoundError:
-            return None
+        found = self._found()
+        return None if found is None else _batch_id(found, query)
 
     def way_back(self, table: Lowered, query: str, log: BatchLog, turn: SetBack) -> Callable[[], None]:
         at_storage(self.place, lambda: delta_log.require_way_back(self._opened, query, log, turn), self.retry_s)
@@ -157,11 +155,18 @@ class Delta(TableSink):
     def _opened(self, version: int | None = None) -> DeltaTable:
         return DeltaTable(self.path, version, storage_options=dict(self.options))
 
+    def _found(self) -> DeltaTable | None:
+        try:
+            return self._opened()
+        except TableNotFoundError:
+            return None
+
     def apply(self, batch: BatchId, upserts: pa.Table, deletes: pa.Table) -> None:
         at_storage(self.place, lambda: self._apply(batch, upserts, deletes), self.retry_s)
 
     def _apply(self, batch: BatchId, upserts: pa.Table, gone: pa.Table) -> None:
-        table = self._opened()
+        if (table := self._found()) is None:
+            raise missing(self.place)
         last = _batch_id(table, batch.query)
         if self.has(batch, last) or not (upserts.num_rows or gone.num_rows):
             return
@@ -180,15 +185,14 @@ class Delta(TableSink):
             self._opened().vacuum(dry_run=False)
 
     def _write(self, table: DeltaTable, batch: BatchId, upserts: pa.Table, gone: pa.Table) -> None:
-        properties = delta_log.commit(batch.query, batch.mark)
+        properties, there = delta_log.commit(batch.query, batch.mark), pa.schema(table.schema().to_arrow())
+        self._require_columns(there)
         if not self._key:
-            rows = column_types.fitting(self._target, upserts, self._schema, self._schema.names)
-            write_deltalake(table, rows.select(self._schema.names), mode="append", commit_properties=properties)
+            rows = column_types.fitting(self._target, upserts, there, self._schema.names)
+            write_deltalake(table, rows, mode="append", schema_mode="merge", commit_properties=properties)
             return
         marked = (
-            column_types.fitting(self._target, rows, self._schema, self._key).append_column(
-                _GONE, pa.repeat(deleted, len(rows))
-            )
+            column_types.fitting(self._target, rows, there, self._key).append_column(_GONE, pa.repeat(deleted, len(rows)))
             for rows, deleted in ((upserts, False), (gone, True))
         )
         source = pa.concat_tables(marked, promote_options="default").select([*self._schema.names, _GONE])
@@ -217,7 +221,7 @@ def _batch_id(table: DeltaTable, query: str) -> BatchId | None:
 
 
 def _absolute(path: str | Path) -> str:
-    return str(path).rstrip("/") if "://" in str(path) else str(Path(str(path).removeprefix("file:")).absolute())
+    return by_one_name(str(path)).rstrip("/") if "://" in str(path) else str(Path(str(path).removeprefix("file:")).absolute())
 
 
 def _quoted(name: str) -> str:

@@ -92,8 +92,8 @@ def _find(opened: Opened, query: str, log: BatchLog, turn: SetBack) -> tuple[Del
     for entry in history:
         if entry["version"] > version and entry.get(_QUERY) != query and entry["operation"] not in _UPKEEP:
             raise FkJoinError(
-                f"its version {entry['version']} ({entry['operation']}) is none of this query's, and would be undone with all "
-                f"after version {version}"
+                f"its version {entry['version']} ({entry['operation']}) comes from another writer, and would be undone with "
+                f"all after version {version}"
             )
     return table, version, mark
 

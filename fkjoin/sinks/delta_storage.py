@@ -15,7 +15,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks.retry import in_a_line, through_outages
 
-_OF_A_STORAGE = re.compile(r"Generic \w+ error|HTTP error|non-2xx status|lacked")
+_OF_A_STORAGE = re.compile(r"Generic (?!DeltaTable)\w+ error|HTTP error|non-2xx status|lacked")
 _REFUSED = re.compile(
     r"\b4(?!08|09|12|25|29)\d\d [A-Z]\w+|lacked (the necessary privileges|valid authentication)"
     r"|Permission denied|Read-only file"
@@ -23,6 +23,8 @@ _REFUSED = re.compile(
 """Status of a storage or a disk that no repetition mends: access refused, or nothing there.  408, 409, 412, 425, 429 pass."""
 _APPEND_ONLY = "is append-only"
 """Texts of a failed commit that changes or deletes rows, and that no repetition mends."""
+_BROKEN = "Invalid data found: "
+"""Text before what is said of rows that break a constraint of the table."""
 
 _T = TypeVar("_T")
 
@@ -32,9 +34,14 @@ def at_storage(place: str, work: Callable[[], _T], seconds: float) -> _T:
     try:
         return through_outages(place, work, mends, seconds, told=in_a_line, is_of_place=_is_unreachable)
     except (OSError, DeltaError) as error:
+        why = in_a_line(error)
+        if _BROKEN in why:
+            raise FkJoinError(
+                f"{place} has a constraint that a row breaks: {why.partition(_BROKEN)[2]}. Leave such rows out with a filter, "
+                "or drop the constraint; the batch will be written again"
+            ) from None
         if not _is_append_only(error):
             raise
-        why = in_a_line(error)
     raise FkJoinError(
         f"{place}: {why}. Rows change and go: set its property delta.appendOnly to false, and start the query again: it "
         "goes on with this batch"

@@ -5,20 +5,24 @@ Events have no key, and are appended by such a commit.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, TypeVar
 
 import pyarrow as pa
+from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyspark.sql import SparkSession
 
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.sinks import RETRY_S, column_types
-from fkjoin.sinks.iceberg_catalog import at_catalog, catalog_of, table_in
+from fkjoin.sinks.iceberg_catalog import at_catalog, catalog_of, place_in, table_in
 from fkjoin.sinks.iceberg_commit import commit, last_batch
 from fkjoin.sinks.iceberg_rows import Rewrite
 from fkjoin.sinks.iceberg_types import columns_of, evolved, made_of
+from fkjoin.sinks.restored import missing
 from fkjoin.sinks.table_sink import BatchId, TableSink
 from fkjoin.spark.kinds import TIMES_OF_DAY, require_kinds
 from fkjoin.spark.outages import require_retry_s
@@ -83,8 +87,7 @@ class Iceberg(TableSink):
     def _prepare(self, schema: pa.Schema, *, keep: bool) -> None:
         found = self._table()
         if found is None:
-            if keep:
-                self._make(schema)
+            (self._make if keep else self._try)(schema)
         elif self.evolve:
             change = evolved(found, schema)
             self._require_columns(change.table_metadata.schema(), schema)
@@ -97,8 +100,21 @@ class Iceberg(TableSink):
         catalog = catalog_of(self.catalog, self.options, make=True)
         if not catalog.namespace_exists(namespace := self.table.rpartition(".")[0]):
             catalog.create_namespace_if_not_exists(namespace)
+        made = self._create(catalog, schema)
+        self._require_columns(made.schema(), schema)  # another query may have made it at the same moment
+
+    def _try(self, schema: pa.Schema) -> None:
+        """Raise what ``_make`` would say of the columns, and of a catalog that has no place; the trial is made in a folder."""
+        has_place = place_in(catalog_of(self.catalog, self.options, make=False), namespace := self.table.rpartition(".")[0])
+        with tempfile.TemporaryDirectory() as folder:
+            place = {"warehouse": f"file://{folder}"} if has_place else {}
+            trial = load_catalog("trial", type="sql", uri="sqlite:///:memory:", **place)
+            trial.create_namespace(namespace)
+            self._create(trial, schema)
+
+    def _create(self, catalog: Catalog, schema: pa.Schema) -> Table:
         try:
-            made = catalog.create_table_if_not_exists(self.table, made_of(schema), properties=_MADE_WITH)
+            return catalog.create_table_if_not_exists(self.table, made_of(schema), properties=_MADE_WITH)
         except (TypeError, ValueError) as error:
             if isinstance(error, OSError):  # of a storage or a catalog
                 raise
@@ -111,18 +127,12 @@ class Iceberg(TableSink):
                 f"Iceberg table {self.table} cannot be made for {types_text(spark_schema(schema))}: {error}. Rename or cast "
                 "the column in a view of the table"
             ) from error
-        self._require_columns(made.schema(), schema)  # another query may have made it at the same moment
 
     def _require_columns(self, there: Schema, schema: pa.Schema) -> None:
-        columns = columns_of(there)
-        if missing := [name for name in schema.names if name not in columns.names]:
-            known = ", ".join(sorted(columns.names))
-            raise FkJoinError(
-                f"Iceberg table {self.table} lacks the columns {', '.join(missing)} (it has {known}): add them, let "
-                "evolve=True add them, or write to another table"
-            )
-        if wrong := list(column_types.problems(columns, schema)):
-            raise FkJoinError(f"Iceberg table {self.table} cannot be kept as fkjoin's table is: {'; '.join(wrong)}")
+        column_types.require_columns(self._target, columns_of(there), schema, evolve=self.evolve)
+
+    def is_there(self, spark: SparkSession) -> bool:
+        return self._repeated(self._table) is not None
 
     def last_batch(self, query: str) -> BatchId | None:
         return self._repeated(lambda: self._last(query))
@@ -159,7 +169,7 @@ class Iceberg(TableSink):
 
     def _opened(self) -> Table:
         if (table := self._table()) is None:
-            raise FkJoinError(f"{self.place} is gone: restore it, or start with a new checkpoint, which makes it anew")
+            raise missing(self.place)
         return table
 
     def _repeated(self, work: Callable[[], _T]) -> _T:

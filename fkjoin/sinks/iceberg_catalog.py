@@ -76,8 +76,19 @@ def catalog_of(name: str, properties: Mapping[str, str], *, make: bool) -> Catal
 
 def table_in(catalog: Catalog, name: str) -> Table | None:
     """Return a table as it is; None if it is not there, or there is nothing yet."""
+    return _if_there(lambda: catalog.load_table(name))
+
+
+def place_in(catalog: Catalog, namespace: str) -> bool:
+    """Tell whether tables of a namespace have a place, as far as the catalog's own package finds it."""
+    if "warehouse" in catalog.properties or not hasattr(catalog, "engine"):  # a server has a place of its own
+        return True
+    return "location" in (_if_there(lambda: catalog.load_namespace_properties(namespace)) or {})
+
+
+def _if_there(load: Callable[[], _T]) -> _T | None:
     try:
-        return catalog.load_table(name)
+        return load()
     except (NoSuchTableError, NoSuchNamespaceError):
         return None
     except Exception as error:

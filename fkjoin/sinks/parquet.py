@@ -113,6 +113,10 @@ class Parquet:
         require_not_read(table.spark, at.place, table.planned.files)
         require_alone(table.spark, at, checkpoint)
 
+    def is_there(self, spark: SparkSession) -> bool:
+        at = self._batches(spark)
+        return bool(at.facts() or at.folders())
+
     def last(self, spark: SparkSession, query: str) -> Mark | None:
         at = self._batches(spark)
         folders = of_query(at.folders(), query)
@@ -133,7 +137,7 @@ class Parquet:
         told = [folder for folder in folders if folder not in later and log.mark(number_of(folder)).began_ms is not None]
         for folder in told:
             if (mark := at.mark(folder)) is not None and not log.has(mark):
-                raise FkJoinError(f"{at.place}/{folder} is of another run of the query than the checkpoint")
+                raise FkJoinError(f"{at.place}/{folder} comes from another run of the query than the checkpoint")
 
         def go_back() -> None:
             at.note(_facts(table, at, {query: (turn.identity, first)}))

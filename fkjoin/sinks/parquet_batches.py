@@ -103,8 +103,8 @@ def require_not_read(spark: SparkSession, place: str, read: Iterable[str]) -> No
         pattern = str(PurePosixPath(object_store.by_one_name(str(files.makeQualified(home)))))
         if any(fnmatchcase(str(one), pattern) for one in (at, *at.parents)):
             raise TopologyError(
-                f"path: the table is read from {path}, and would read what it writes to {place}: write to a folder that is "
-                "none of those and in none of those that it reads"
+                f"path: the table is read from {path}, and would read what it writes to {place}: write to a folder "
+                "outside those that it reads"
             )
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 from psycopg import Connection
 from psycopg.sql import SQL, Composed, Identifier, Literal
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, StructType
 
@@ -150,6 +150,16 @@ class Postgres(TableSink):
                     f"table {BATCHES} beside {self.into} lacks the columns {', '.join(lacking)}: let its owner run "
                     f"{added.as_string(connection)}"
                 ) from error
+
+    def is_there(self, spark: SparkSession) -> bool:
+        return self._repeated(self._is_there)
+
+    def _is_there(self) -> bool:
+        with connect(self._settings) as connection:
+            (there,) = connection.execute("select to_regclass(%s)", (self._table().as_string(connection),)).fetchone() or (
+                None,
+            )
+        return there is not None
 
     def last_batch(self, query: str) -> BatchId | None:
         row = self._repeated(lambda: self._known(query))

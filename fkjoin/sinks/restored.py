@@ -46,6 +46,10 @@ class Remembers(Protocol):
         """The last batch that it has of the query; None without any."""
         ...
 
+    def is_there(self, spark: SparkSession) -> bool:
+        """Tell whether there is what ``begin`` makes, by whichever query."""
+        ...
+
     def last_set_back(self, spark: SparkSession, query: str) -> int | None:
         """The identity of the last set-back of the query's batches; None without any, or where an older release did it."""
         ...
@@ -63,7 +67,7 @@ def ahead(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any], on_res
     """The sinks, by the names under which they remember batches, that have others than the checkpoint knows.
 
     Also those that were set back for another copy of the checkpoint.  ``sinks``: by what is added to the query's id.
-    ``FkJoinError`` if there are any, and they are not to be set back.
+    ``FkJoinError`` if there are any, and they are not to be set back; or if a sink of a query that has batches is gone.
     """
     if on_restore not in _CHOICES:
         raise TopologyError(f"on_restore: {on_restore!r} is none of {', '.join(map(repr, _CHOICES))}")
@@ -72,6 +76,11 @@ def ahead(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any], on_res
     log = BatchLog(spark, checkpoint)  # afterwards: an earlier run of this process may still be at work
     found = []
     for name, (sink, last, set_back) in marks.items():
+        if log.done >= 0 and not sink.is_there(spark):
+            raise FkJoinError(
+                f"checkpoint: {checkpoint} is at batch {log.done}, and {sink.place} is not there: made anew it would lack the "
+                "rows from before. Restore it, or start with a new checkpoint and an empty target"
+            )
         ahead_at = None if last is None or log.has(last) else last
         if ahead_at is None and set_back in (None, known.get(name)):
             continue
@@ -86,7 +95,7 @@ def _behind(checkpoint: str, log: BatchLog, place: str, last: Mark) -> FkJoinErr
     other = "" if last.number > log.last else ", which is another than the checkpoint's"
     return FkJoinError(
         f"checkpoint: {checkpoint} was set back: it is at batch {log.last}, and {place} has batch {last.number} "
-        f"of its query{other}. What comes next would be left out there. To set the sink back to the checkpoint's "
+        f"of its query{other}. The sink would leave out the next batches. To set the sink back to the checkpoint's "
         'batch: on_restore="set-back", or fkjoin run --set-back. Or start with a new checkpoint and an empty target'
     )
 
@@ -108,6 +117,11 @@ def written_to(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any]) -
 def last_set_backs(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any]) -> dict[str, int | None]:
     """The identities of the sinks' last set-backs, by the names under which they remember batches."""
     return {name: sink.last_set_back(spark, name) for name, sink in _remembering(spark, checkpoint, sinks).items()}
+
+
+def missing(place: str) -> FkJoinError:
+    """The error of a sink that is no longer there."""
+    return FkJoinError(f"{place} is gone: restore it, or start with a new checkpoint and an empty target")
 
 
 def require_not_set_back(place: str, began_with: int | None, last: int | None) -> None:
@@ -160,6 +174,6 @@ def require_spark_at(spark: SparkSession, checkpoint: str, path: str) -> None:
         at = f"batch {known}" if known >= 0 else "its beginning"
         raise FkJoinError(
             f"checkpoint: {checkpoint} is at {at}, and {path} has batch {last} already, as Spark's own sink notes in "
-            "_spark_metadata: it would leave out what comes next. Spark's sinks cannot be set back: start with a new "
+            "_spark_metadata: it would leave out the next batches. Spark's sinks cannot be set back: start with a new "
             "checkpoint and an empty path"
         )

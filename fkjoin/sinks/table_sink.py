@@ -226,6 +226,9 @@ class TableSink(ABC):
 
         return write
 
+    def is_there(self, spark: SparkSession) -> bool:  # see Remembers
+        return True
+
     def last(self, spark: SparkSession, query: str) -> Mark | None:  # see Remembers
         found = self.last_batch(query)
         return None if found is None or found.number < 0 else found.mark

@@ -21,7 +21,7 @@ from fkjoin.errors import FkJoinError, InvariantError
 from fkjoin.spark.buckets import bucket_ids, buckets_of, framed, packed_into, places_of
 from fkjoin.spark.identity import bucket_folder, difference, home_of, read_identity, with_home
 from fkjoin.spark.index_home import index_home, note_owner
-from fkjoin.spark.operator import TICK
+from fkjoin.spark.operator import BATCH_MS, TICK
 from fkjoin.spark.specs import Messages, StageSpec
 from fkjoin.spark.worker import give_back, settle
 from fkjoin.stages import Counters, counters
@@ -64,7 +64,9 @@ class BucketRun:
         passed: Counters = Counters()
         payloads: list[bytes] = []
         latest: dict[int, int] = {}
+        now_ms = 0
         for frame in rows:
+            now_ms = max([now_ms, *map(int, frame[BATCH_MS])])
             payloads += (payload for payload in frame["payload"] if payload is not None)
             for name, value in zip(frame["counter"], frame["count"], strict=True):
                 if isinstance(name, str) and name.startswith(CAME):
@@ -89,7 +91,7 @@ class BucketRun:
                 # Before the batch, and in one call with it: records of the new topic are newer, and a key has one result.
                 gone = [rows for topic in over for rows in left_behind(guarded, spec.stage, topic)]
                 for tables in self._parts(payloads, gone):
-                    messages = Messages(tables, self._now(), arrivals)
+                    messages = Messages(tables, now_ms, arrivals)
                     yield from self._run(messages, guarded, count)
                 store.commit()
                 self._note_owner()
@@ -165,10 +167,6 @@ class BucketRun:
     def _note_owner(self) -> None:
         note_owner(self._directory().parent)
 
-    def _now(self) -> int:
-        """The time, ms since the epoch."""
-        return int(time.time() * 1000)
-
     def _directory(self) -> Path:
         context = TaskContext.get()
         query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
@@ -198,17 +196,14 @@ class InMemory:
 
 
 class InMemoryRun(BucketRun):
-    """A bucket of a stage over a store in memory, at a time of the caller's."""
+    """A bucket of a stage over a store in memory."""
 
-    def __init__(self, spec: StageSpec, bucket: int, store: MemoryStore, now_ms: int) -> None:
+    def __init__(self, spec: StageSpec, bucket: int, store: MemoryStore) -> None:
         self._spec, self._state, self._bucket = spec, spec.state, bucket
-        self._in_memory, self._now_ms = store, now_ms
+        self._in_memory = store
 
     def _opened(self) -> InMemory:
         return InMemory(self._in_memory)
-
-    def _now(self) -> int:
-        return self._now_ms
 
     def _note_owner(self) -> None:
         """Do nothing: there is no index."""

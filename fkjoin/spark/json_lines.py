@@ -29,7 +29,7 @@ _SHOWN = 200
 
 def not_an_object(what: str) -> str:
     """Say what is wrong with a line that is no JSON object of such columns."""
-    return f"not a JSON object of {what}"
+    return f"not JSON that fits {what}"
 
 
 def no_version(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,6 +18,8 @@ _GCS, _AZURE = ("gs", "gcs"), ("abfs", "abfss")
 SCHEMES = (*S3, *_GCS, *_AZURE)
 _SPARKS_NAMES = dict.fromkeys(S3, "s3") | {"gcs": "gs"}
 """Schemes by which Spark reads a store and pyarrow does not."""
+_ADDRESSES, _REGIONS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"), ("AWS_REGION", "AWS_DEFAULT_REGION")
+"""Variables of the environment that count where no option does: pyarrow reads the first ones only without options."""
 _SECONDS = "_timeout"
 """End of an option that is a number of seconds."""
 _TRUTHS = {"true": True, "false": False}
@@ -72,8 +75,11 @@ def _by_address(scheme: str, bucket: str) -> tuple[fs.FileSystem, str]:
 
 def _by_options(scheme: str, bucket: str, options: Mapping[str, str]) -> fs.FileSystem:
     given: dict[str, Any] = {name: _value(name, text) for name, text in options.items()}
-    if scheme in S3 and not {"region", "endpoint_override"} & given.keys():
-        given["region"] = fs.resolve_s3_region(bucket)
+    if scheme in S3:
+        if (address := next(filter(None, map(os.environ.get, _ADDRESSES)), None)) is not None:
+            given.setdefault("endpoint_override", address)
+        if not {"region", "endpoint_override"} & given.keys() and not any(map(os.environ.get, _REGIONS)):
+            given["region"] = fs.resolve_s3_region(bucket)
     if scheme in _AZURE:
         given.setdefault("account_name", bucket.partition("@")[2].partition(".")[0])
     make: Callable[..., fs.FileSystem] = getattr(fs, _class_of(scheme))

@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 
 ENVELOPE = "bucket int, payload binary, counter string, count bigint"
 
+BATCH_MS = "batch_ms"
+"""A column that comes with the envelopes: the batch's time, ms since the epoch.
+
+Spark logs it with the batch's offsets.  With a clock of the worker's, a batch that is repeated would forget more than it did.
+"""
+
 _NUMBER, _DATA = StructType().add("number", LongType()), StructType().add("data", BinaryType())
 """Not as text: each worker would ask the JVM what it means, in every batch."""
 

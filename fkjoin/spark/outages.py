@@ -13,4 +13,4 @@ RETRY_S = 60.0
 def require_retry_s(given: float) -> None:
     """``TopologyError`` if it is no number of seconds."""
     if not (isinstance(given, int | float) and math.isfinite(given) and given >= 0):
-        raise TopologyError(f"retry_s: {given!r} is no number of seconds; 0 tries once, {RETRY_S:g} is what it is if left out")
+        raise TopologyError(f"retry_s: {given!r} is no number of seconds; 0 tries once, and the default is {RETRY_S:g}")

@@ -135,7 +135,7 @@ class _Pool(NamedTuple):
             elif (known := _known(name)) is not None:
                 self._add(known, {})
             else:
-                raise SchemaProblemError(f"schema {self.number} imports {name}, which is none of its references")
+                raise SchemaProblemError(f"schema {self.number} imports {name}, which is not among its references")
         try:
             return self.pool.AddSerializedFile(file.SerializeToString())
         except TypeError as error:

@@ -155,7 +155,7 @@ def _read(values: pa.Array, kind: pa.DataType, how: Reading, name: str) -> pa.Ar
             given = Number(value) if numbers and value is not None else value
             made.append(None if value is None else json_values.scalar(given, kind, unit, how.zone))
         except MisfitError as error:
-            said = str(error).replace("…", name) or f"{value!r} is none of the column's type"
+            said = str(error).replace("…", name) or f"{value!r} is not of the column's type"
             raise ValueError(f"{name}: {said}") from error
     return pa.array(made, kind)
 

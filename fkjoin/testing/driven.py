@@ -26,6 +26,7 @@ from fkjoin.errors import TopologyError
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.spark.clock import Clock
 from fkjoin.spark.identity import read_identity
+from fkjoin.spark.operator import BATCH_MS
 from fkjoin.spark.specs import StageSpec
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages import Counters, counters
@@ -85,11 +86,12 @@ class DrivenStage(Identified):
         from fkjoin.spark.bucket_run import InMemoryRun
 
         frame = pd.DataFrame(dict(zip(schema.names, (column.to_pylist() for column in envelopes.columns), strict=True)))
+        frame[BATCH_MS] = now_ms
         sent: list[pd.DataFrame] = []
         for bucket in sorted(map(int, frame["bucket"].unique())):
             store = self.stores.setdefault(bucket, MemoryStore())
             rows = frame[frame["bucket"] == bucket]
-            sent += InMemoryRun(self.spec, bucket, store, now_ms).process(iter([rows]))
+            sent += InMemoryRun(self.spec, bucket, store).process(iter([rows]))
         return joined([_envelopes(one, schema) for one in sent], schema)
 
 
@@ -166,8 +168,7 @@ class DrivenQuery:
             return self._read(part, batch)
         if isinstance(part, Stateful):
             stage = self._stages[id(part)]
-            columns = below[0].columns[-len(part.schema) :]  # the keys of the grouping come before them
-            found = stage.over(pa.record_batch(columns, names=part.schema.names), batch.now_ms, part.schema)
+            found = stage.over(below[0], batch.now_ms, part.schema)
             done.append(stage)
             if len(done) == stages < len(self._stages):
                 raise LostError
@@ -194,7 +195,7 @@ class DrivenQuery:
     def _require_known(self, leaf: Leaf) -> None:
         if leaf.source != GIVEN and leaf.options.get("path") not in self._names:
             raise TopologyError(
-                f"table: its query reads a source of format {leaf.source} that is none of its tables, and has no input"
+                f"table: its query reads a source of format {leaf.source} that is not one of its tables, and has no input"
             )
 
     def _count(self, envelopes: pa.RecordBatch) -> None:

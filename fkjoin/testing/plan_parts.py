@@ -53,7 +53,7 @@ class Mapped:
 
 @dataclass(frozen=True, eq=False)
 class Stateful:
-    """A stateful operator."""
+    """A stateful operator over envelopes."""
 
     function: Any
     schema: pa.Schema
@@ -183,7 +183,7 @@ class _Reading:
         if kind == "MapInArrow":
             return Mapped(self._function(node), schema, (self.part(node.child()),))
         if kind in STATEFUL:
-            return Stateful(self._function(node), schema, (self.part(node.left()),))
+            return Stateful(self._function(node), schema, (self.part(_envelopes(node.left())),))
         children = [*listed(node.children())]
         if kind == "CollectMetrics":
             return Observed(str(node.name()), schema, (self.part(children[0]),))
@@ -282,6 +282,13 @@ def _stream(rows: pa.RecordBatch) -> bytes:
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_batch(rows)
     return bytes(sink.getvalue().to_pybytes())
+
+
+def _envelopes(node: Any) -> Any:
+    """The plan of the envelopes below what a stateful operator gets: to it, keys of the grouping and the time are added."""
+    while node.nodeName() == "Project":
+        node = node.child()
+    return node
 
 
 def _schema(node: Any) -> pa.Schema:

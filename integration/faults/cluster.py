@@ -25,7 +25,9 @@ JAVA = Path(__file__).with_name("CrashingFileManager.java")
 
 
 def compiled(folder: Path) -> Path:
-    """The crashing file manager's classes."""
+    """The crashing file manager's classes, compiled into the folder unless they are there."""
+    if folder.exists():
+        return folder
     command = ["javac", "-nowarn", "-cp", f"{SPARK_HOME}/jars/*", "-d", str(folder), str(JAVA)]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr

@@ -101,7 +101,7 @@ def test_extremes_of_one_table_are_not_those_of_another() -> None:
 
 @pytest.fixture
 def sides(spark: SparkSession, tmp_path: Path) -> tuple[Table, Table]:
-    small(spark, tmp_path)
+    small(spark, tmp_path, partitions=2)
     return tables(spark, tmp_path)
 
 
@@ -152,7 +152,7 @@ def test_orders_and_joined_rows_by_customer(spark: SparkSession, tmp_path: Path,
             r"tables\[1\]: customers is no aggregate; give it as table.group",
         ),
         (lambda o, c: (o, o), r"tables\[0\]: orders is no aggregate"),
-        (lambda o, c: (o.group_by("op").count(),) * 2, r"tables\[1\]: orders-by-\w+ is there twice"),
+        (lambda o, c: (o.group_by("op").count(),) * 2, r"tables\[1\]: orders-by-\w+ is given twice"),
         (
             lambda o, c: (o.group_by("op").count(), o.group_by("items").sum("amount")),
             r"tables\[1\]: orders-by-\w+ is grouped by items bigint, and orders-by-\w+ by op string; make both the same",

@@ -102,7 +102,7 @@ def test_each_event_is_sent_once_with_exact_sums_through_kills_and_repeated_batc
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """To Parquet and Delta; a worker is killed in the first batch, and the third is written and repeated."""
-    small(spark, tmp_path)
+    small(spark, tmp_path, partitions=2)
     accounts, clicks = tables(spark, tmp_path)
     after = write_batches(tmp_path)
     flag = tmp_path / "kill"

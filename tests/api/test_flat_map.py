@@ -38,7 +38,7 @@ def order(key: str, lsn: int, buyer: str | None = None, op: str = "u", **items: 
 
 @pytest.fixture
 def orders(spark: SparkSession, tmp_path: Path) -> Table:
-    small(spark, tmp_path)
+    small(spark, tmp_path, partitions=2)
     return orders_of(spark, tmp_path)
 
 

@@ -231,7 +231,7 @@ WAYS: dict[str, Way] = {
         lambda t: cogroup(t.by("customer", n=agg.count()), t.customers),
         lambda t: cogroup(t.by("customer as id", n=agg.count()), t.customers.group_by("id").agg(m=agg.count())),
     ),
-    "tables[1]: sums is there twice": (
+    "tables[1]: sums is given twice": (
         lambda t: cogroup(t.by("customer", "sums", n=agg.count()), t.by("customer", "sums", m=agg.count())),
         lambda t: cogroup(t.by("customer", "sums", n=agg.count()), t.by("customer", "counts", m=agg.count())),
     ),
@@ -268,7 +268,7 @@ WAYS: dict[str, Way] = {
         lambda t: t.files("1.csv", "2.json", text=HEADER),
         lambda t: t.files("1.csv", "2.json", text=HEADER, format="csv", options={"pathGlobFilter": "*.csv"}),
     ),
-    "path: {in} is not there; make the folder first": (
+    "path: {in} does not exist; create the folder first": (
         lambda t: t.files(schema=ORDERS, format="json"),
         lambda t: ((t.folder / "in").mkdir(), t.files(schema=ORDERS, format="json")),
     ),
@@ -439,7 +439,7 @@ WAYS: dict[str, Way] = {
         lambda t: t.orders.flat_map(lambda key, row: [], key="sku"),
         lambda t: t.orders.flat_map(lambda key, row: [], key="sku", returns="sku string, n bigint"),
     ),
-    "cols: id is of the key of orders": (
+    "cols: id belongs to the key of orders": (
         lambda t: t.orders.drop("id"),
         lambda t: t.orders.rekey("customer").drop("id"),
     ),

@@ -436,7 +436,9 @@ def test_a_segment_of_another_attempt_is_refused(query: SavedQuery) -> None:
     assert replica._follow(changes, {}, entries := [])
     assert len(entries) == 1
     other = {**changes.written, place: replace(meta, token=b"x" * 16).encode()}
-    with pytest.raises(CorruptLogError, match="change log segment 0 is of another attempt than its meta record: restore it"):
+    with pytest.raises(
+        CorruptLogError, match="change log segment 0 comes from another attempt than its meta record: restore it"
+    ):
         replica._follow(changes._replace(written=other), {}, [])
     gone = {key: value for key, value in changes.written.items() if key.number is None}
     with pytest.raises(CorruptLogError, match="change log segment 0 is missing"):

@@ -47,10 +47,10 @@ SAMPLE = [
     ("a shell of Spark's", signal.SIGINT, False),
     ("the JVM", signal.SIGTERM, False),
     ("the JVM", signal.SIGKILL, True),
-    ("a batch", signal.SIGKILL, False),
+    ("the JVM", signal.SIGKILL, False),
 ]
-"""A few; ``make faults`` tries ``ALL``.  Of the stop: tests/jobs/test_secrets.py, no process has a secret; of a JVM that is
-killed in a batch: integration/test_run.py."""
+"""A few; ``make faults`` tries ``ALL``.  Of a batch and of the stop: tests/jobs/test_secrets.py, no process has a secret; of a
+JVM that is killed in a batch: integration/test_run.py."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 ALL = [(moment, number, of_java) for moment in MOMENTS for number in SIGNALS for of_java in (False, True)]
 

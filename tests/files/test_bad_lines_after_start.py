@@ -53,7 +53,8 @@ class Job:
         return sorted(row.number for row in self.spark.read.parquet(str(out)).collect())
 
 
-@pytest.mark.parametrize("form", ["json", "csv"])
+@pytest.mark.faults
+@pytest.mark.parametrize("form", sampled(["json", "csv"], ["csv"]))
 def test_a_line_without_a_number_to_order_or_date_it_does_not_stop_a_job(
     spark: SparkSession, tmp_path: Path, form: str
 ) -> None:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from importlib.metadata import distribution
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import yaml
@@ -48,30 +49,66 @@ NOT_USED = {
 """Words that are not used in documents, and the names in the glossary that are."""
 
 
-def run_document(document: str, folder: Path) -> tuple[str, list[tuple[int, str]]]:
-    """Run a document's program, and return its output and the lines that the document shows.
+DOCUMENTS = ["README.md", "docs/tutorial.md"]
+ASIDE = """
+print("<next>")
+made = [path for path in Path().iterdir() if path.name != "document.py"]
+Path("before").mkdir()
+for path in made:
+    path.rename(Path("before", path.name))
+"""
+"""Stands between two programs of one process, so that the second begins with an empty folder."""
 
-    It has a process of its own: Spark takes relative paths from the folder in which its JVM began.  In ``make faults`` its
-    commands have theirs, too.
+
+class Ran(NamedTuple):
+    """The folder of a document's program, what that has printed, and the lines that the document shows."""
+
+    folder: Path
+    printed: str
+    wanted: list[tuple[int, str]]
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
+    """The programs of documents, run one after the other in a process; in ``make faults`` each in one of its own.
+
+    It is not that of the tests: Spark takes relative paths from the folder in which its JVM began.  In ``make faults`` commands
+    of documents have processes of theirs, too.
     """
-    script, wanted = program(document, here=not EVERY)
+    programs = {document: program(document, here=not EVERY) for document in DOCUMENTS}
+    if EVERY:
+        return {
+            document: Ran(folder, printed_by(script, folder), wanted)
+            for document, (script, wanted) in programs.items()
+            for folder in [tmp_path_factory.mktemp("document")]
+        }
+    folder = tmp_path_factory.mktemp("documents")
+    printed = printed_by(ASIDE.join(script for script, _ in programs.values()), folder).split("<next>\n")
+    return {
+        document: Ran(folder, text, wanted) for (document, (_, wanted)), text in zip(programs.items(), printed, strict=True)
+    }
+
+
+def printed_by(script: str, folder: Path) -> str:
+    """Run a program in the folder, and return what it prints."""
     (folder / "document.py").write_text(script)
     environment = short_lived(PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}", PYTHONPATH=str(ROOT))
     command = [sys.executable, "document.py"]
     run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
-    return run.stdout, wanted
+    return run.stdout
 
 
 @pytest.mark.faults
 @pytest.mark.spark
-def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
-    check_tutorial(tmp_path, *run_document("docs/tutorial.md", tmp_path))
+def test_the_tutorial_does_what_it_says(documents: dict[str, Ran]) -> None:
+    check_tutorial(*documents["docs/tutorial.md"])
 
 
+@pytest.mark.faults
 @pytest.mark.spark
-def test_the_readme_prints_what_it_says(tmp_path: Path) -> None:
-    check_printed(*run_document("README.md", tmp_path))
+def test_the_readme_prints_what_it_says(documents: dict[str, Ran]) -> None:
+    check_printed(*documents["README.md"][1:])
 
 
 def test_the_readme_can_be_read_outside_a_checkout() -> None:

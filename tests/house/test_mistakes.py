@@ -234,7 +234,7 @@ MISTAKES: dict[str, tuple[Callable[[Shop], object], str]] = {
     ),
     "a session without the connector": (
         lambda shop: Table.from_kafka(shop.spark, "orders", "localhost:1", key="string", value="string"),
-        "Spark's Kafka connector is not there: start the session with fkjoin.session(kafka=True), in a job file kafka = true "
+        "Spark's Kafka connector is missing: start the session with fkjoin.session(kafka=True), in a job file kafka = true "
         f"in [spark]; with spark-submit, --packages {package()}",
     ),
     "a session that was stopped": (
@@ -263,11 +263,11 @@ MISTAKES: dict[str, tuple[Callable[[Shop], object], str]] = {
     ),
     "a folder that is a link to nothing": (
         lambda shop: shop.run(shop.orders(), to=shop.link_to_nothing().name),
-        f"FOLDER/link cannot be written to: FOLDER/link is a link to FOLDER/gone, which is not there; {ELSEWHERE}",
+        f"FOLDER/link cannot be written to: FOLDER/link is a link to FOLDER/gone, which does not exist; {ELSEWHERE}",
     ),
     "a Delta table in a link to nothing": (
         lambda shop: shop.joined().to_delta(shop.link_to_nothing(), checkpoint=shop.folder / "ck"),
-        f"FOLDER/link cannot be written to: FOLDER/link is a link to FOLDER/gone, which is not there; {ELSEWHERE}",
+        f"FOLDER/link cannot be written to: FOLDER/link is a link to FOLDER/gone, which does not exist; {ELSEWHERE}",
     ),
     "a Delta table in a file": (
         lambda shop: shop.joined().to_delta(shop.file(), checkpoint=shop.folder / "ck"),
@@ -308,7 +308,7 @@ MISTAKES: dict[str, tuple[Callable[[Shop], object], str]] = {
     ),
     "a line that is no JSON": (
         bad_line,
-        "query joined failed: table orders: FOLDER/orders/2.json, line N: not a JSON object of "
+        "query joined failed: table orders: FOLDER/orders/2.json, line N: not JSON that fits "
         'struct<id:string,customer:string,amount:bigint,lsn:bigint>: {"id":\n'
         f"where: batch 0 of checkpoint FOLDER/ck\n{ASIDE % 'lines'}",
     ),

@@ -129,10 +129,10 @@ WAYS: dict[str, str] = {
     "schema: {} is {}, and {} in the files of {};": (
         "tests/files/test_parquet_types.py::test_a_kind_that_spark_misreads_is_refused_and_the_type_that_is_named_is_read"
     ),
-    "checkpoints: {} is of a query that reads none": (
+    "checkpoints: {} belongs to a query that reads none": (
         "integration/test_join.py::test_internal_topics_keep_their_records_and_a_new_query_needs_the_first_ones"
     ),
-    "checkpoints: none is of a query that reads {};": (
+    "checkpoints: none belongs to a query that reads {};": (
         "integration/test_join.py::test_internal_topics_keep_their_records_and_a_new_query_needs_the_first_ones"
     ),
     "internal topic {} begins at offset {} of": (
@@ -179,7 +179,7 @@ WAYS: dict[str, str] = {
     "version: {} is {}, whole numbers are needed": LEARNED,
     "column: {} has a column {} already; choose": BUILDING,
     "{}: {} is no aggregate; give it as table": BUILDING,
-    "{}: {} is there twice, or another has its": BUILDING,
+    "{}: {} is given twice, or another has its": BUILDING,
     "{}: {} is grouped by {}, and {} by {}; make": BUILDING,
     "{}: another table has the column {} too;": BUILDING,
     "{}: {} is called with ({}); let it take these": BUILDING,
@@ -200,7 +200,7 @@ WAYS: dict[str, str] = {
     ),
     "condition: {} is {}, a boolean is needed": BUILDING,
     'path: {} {}: give format="json", "parquet"': BUILDING,
-    "path: {} is not there; make the folder first": BUILDING,
+    "path: {} does not exist; create the folder first": BUILDING,
     "path: {} cannot be read to learn its columns": BUILDING,
     "schema: column {} is {}, and Spark's JSON": BUILDING,
     "right: timestamps are {} here and {} in left": BUILDING,
@@ -324,7 +324,8 @@ WAYS: dict[str, str] = {
     "checkpoint: {} is of a query with one sink": (
         "tests/sinks/test_several_sinks.py::test_what_cannot_be_is_said_before_anything_runs"
     ),
-    "Delta table {} lacks the columns {} (it has": "tests/sinks/test_delta.py::test_a_table_without_the_columns_is_refused",
+    "{} lacks the columns {} (it has {}): add them": "tests/sinks/test_delta.py::test_a_table_without_the_columns_is_refused",
+    "{} lacks the columns {}, and has ones that differ": "tests/sinks/test_delta.py::test_columns_are_added_on_request",
     "partition_by: there is no column {}; name one": (
         "tests/sinks/test_parquet_and_delta.py::test_a_partition_column_that_is_not_there_is_refused_by_name"
     ),
@@ -334,14 +335,18 @@ WAYS: dict[str, str] = {
     "Delta table {} cannot be made for {}: {}": (
         "tests/sinks/test_parquet_and_delta.py::test_a_table_that_cannot_be_made_is_refused"
     ),
-    "partition_by: Delta table {} is there, parti": UPKEEP,
+    "partition_by: Delta table {} exists, parti": UPKEEP,
     "{}: {} is no number of batches; leave it out": UPKEEP,
-    "Iceberg table {} lacks the columns {} (it has": (
-        "tests/sinks/test_iceberg.py::test_a_table_without_the_columns_is_refused_or_gets_them"
-    ),
     "Iceberg table {} cannot be made for {}: {}": ("tests/sinks/test_iceberg.py::test_a_table_that_cannot_be_made_is_refused"),
     "{} is gone: restore it, or start with a new": (
         "tests/sinks/test_iceberg.py::test_a_table_that_was_dropped_stops_the_query"
+    ),
+    "checkpoint: {} is at batch {}, and {} is not there": (
+        "tests/sinks/test_restored_checkpoint.py::"
+        "test_a_target_that_was_dropped_between_two_runs_is_refused_and_restored_goes_on"
+    ),
+    "{} has a constraint that a row breaks: {}. Leave": (
+        "tests/sinks/test_delta.py::test_a_row_that_breaks_a_constraint_stops_the_query_at_once"
     ),
     "catalog: {} cannot be opened: {}. Give its": CATALOG,
     "table: {} is no table of a namespace: write": CATALOG,
@@ -355,7 +360,7 @@ WAYS: dict[str, str] = {
         "tests/api/test_flat_map.py::test_a_row_that_makes_a_key_twice_or_throws_is_a_dead_letter"
     ),
     "returns: it is the type of what a function": BUILDING,
-    "cols: {} is of the key of {}, which stays;": BUILDING,
+    "cols: {} belongs to the key of {}, which stays;": BUILDING,
     "table {} cannot be kept as fkjoin's table": (
         "integration/test_postgres_types.py::test_the_refusal_names_each_column_and_both_types"
     ),
@@ -418,7 +423,7 @@ WAYS: dict[str, str] = {
     "{}: column {} is {}, and the keys of a JSON": (
         "tests/sinks/test_types.py::test_what_would_not_come_back_from_json_is_refused"
     ),
-    "out: {} is there already; give a folder that": EXPORTED,
+    "out: {} already exists; give a folder that": EXPORTED,
     "name: {} already names an input of this {}": BUILDING,
     "df: a batch DataFrame has no changes to follow": BUILDING,
     "version: name the columns that order the": BUILDING,
@@ -435,7 +440,7 @@ WAYS: dict[str, str] = {
     "checkpoint {} has no committed batch: give the": NOT_THERE,
     "max_age: {} is no number of seconds; give one": NOT_THERE,
     "the StateReader of {} was closed: make a new": CLOSED,
-    "change log segment {} is of another attempt": OTHER_ATTEMPT,
+    "change log segment {} comes from another attempt": OTHER_ATTEMPT,
     "is compressed by neither lz4 nor zstd; read_state": FOREIGN_FILES,
     "key {} is one value, and the table's key {}: write": NO_KEY,
     "change log segment {} is missing from the": LOG,

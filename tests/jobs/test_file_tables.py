@@ -142,7 +142,7 @@ def test_each_table_of_a_sink_has_its_dead_letters_in_a_folder_of_its_own(spark:
 def test_a_job_can_stop_at_such_a_line(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "customers", "1.json", '{"customer":"c1","name":"Ada","lsn":1}')
     write(tmp_path / "orders", "1.json", '{"id":"o1","customer":"c1","lsn":1}', "{")
-    with pytest.raises(StreamingQueryException, match=r"table orders: /.*, line \d+: not a JSON object of .*: \{\n"):
+    with pytest.raises(StreamingQueryException, match=r"table orders: /.*, line \d+: not JSON that fits .*: \{\n"):
         run(job(spark, tmp_path, on_error="fail"))
 
 

@@ -253,7 +253,7 @@ def test_units_are_for_what_the_schema_does_not_tell(registry: SmallRegistry) ->
 
 
 def test_mistakes_are_told() -> None:
-    with pytest.raises(TopologyError, match=r'Debezium: inner: Registry\("avro", url=…\) is what it can be'):
+    with pytest.raises(TopologyError, match=r'Debezium: inner can only be Registry\("avro", url=…\)'):
         Debezium("id int", inner=Registry("json", url="http://localhost"))
     with pytest.raises(TopologyError, match="Debezium: inner: events in Protobuf are not read, .* write Avro or JSON"):
         Debezium("id int", inner=Registry("protobuf", url="http://localhost"))

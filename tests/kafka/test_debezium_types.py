@@ -147,7 +147,7 @@ def test_spark_and_workers_read_the_same(spark: SparkSession) -> None:
         ("time(6)", 5, "it: 5 is a number without a unit"),
         ("decimal(10,2)", "1234", "it: '1234' may be base64 or a number"),
         ("decimal(10,2)", "AeI=", "it: 'AeI=' may be base64 or a number"),
-        ("timestamp", "nonsense", "not a JSON object of struct<op:string,after:struct<id:int,it:timestamp>"),
+        ("timestamp", "nonsense", "not JSON that fits struct<op:string,after:struct<id:int,it:timestamp>"),
     ],
 )
 def test_without_schema_and_units_nothing_is_guessed(spark: SparkSession, kind: str, value: Any, words: str) -> None:

@@ -68,7 +68,7 @@ def recomputed(orders: list[dict[str, Any]]) -> list[Shown]:
 
 
 def test_windows_of_two_joined_sources_close_once(spark: SparkSession, tmp_path: Path) -> None:
-    small(spark, tmp_path, buckets=2)
+    small(spark, tmp_path, partitions=2)
     for name in ("orders", "customers"):
         (tmp_path / name).mkdir()
     table, checkpoint = windows(spark, tmp_path, "1 hour"), tmp_path / "ck"
@@ -123,7 +123,7 @@ def test_windows_of_two_joined_sources_close_once(spark: SparkSession, tmp_path:
 
 
 def test_windows_close_in_the_driver_by_its_clock(spark: SparkSession, tmp_path: Path) -> None:
-    small(spark, tmp_path, buckets=2)
+    small(spark, tmp_path)
     for name in ("orders", "customers"):
         (tmp_path / name).mkdir()
     driver = Driver(windows(spark, tmp_path, "1 minute"))
@@ -156,7 +156,7 @@ def test_a_clock_that_is_moved_far_closes_what_it_closes_step_by_step(
     spark: SparkSession, tmp_path: Path, way: list[str]
 ) -> None:
     """A source is idle 60 s after the first end of a clock's interval of 15 s."""
-    small(spark, tmp_path, buckets=2)
+    small(spark, tmp_path)
     for name in ("orders", "customers"):
         (tmp_path / name).mkdir()
     driver = Driver(windows(spark, tmp_path, "1 minute"))

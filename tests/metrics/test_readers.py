@@ -66,4 +66,4 @@ def test_each_run_of_a_join_that_is_read_twice_is_counted(
     assert all(f"\n{run} " in shown for run in RUNS)
     letters = status(ShownJob("shop", STEPS), metrics)["dead_letters"]
     assert letters["operators"] == {"joined": [1, 1]}, "a record is there once"
-    assert [(event["place"], event["words"]) for event in letters["last"]] == [("joined", f"not a JSON object of {LINE}")]
+    assert [(event["place"], event["words"]) for event in letters["last"]] == [("joined", f"not JSON that fits {LINE}")]

@@ -78,7 +78,7 @@ print([(found.fine, found.found, found.advice) for found in examine("local[1]", 
 def test_the_doctor_speaks_of_a_file_that_is_not_right_and_a_session_starts_without_it(file: Path) -> None:
     file.parent.mkdir()
     file.write_bytes(b"of another Java")
-    found = f"{file} is of another Java or Spark, so that sessions start without it"
+    found = f"{file} was made with another Java or Spark, so that sessions start without it"
     run = subprocess.run([sys.executable, "-c", _EXAMINED], capture_output=True, text=True, check=True)
     assert run.stdout.splitlines()[-1] == repr([(False, found, "run `fkjoin prepare` again, or delete the file")])
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import datetime
+import shutil
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
 from pyspark.sql import SparkSession
 
 from fkjoin import TopologyError, fk_join
 from fkjoin.errors import FkJoinError
-from fkjoin.sinks.delta import Delta
+from fkjoin.sinks.delta import Delta, _absolute
 from fkjoin.sinks.table_sink import BatchId
 from tests.support.orders import History, tables
 from tests.support.sessions import small
@@ -115,9 +117,10 @@ def test_columns_are_added_on_request(tmp_path: Path) -> None:
     DeltaTable.create(tmp_path, pa.schema([("id", pa.string()), ("NAME", pa.string())]))
     wanted = pa.schema([("id", pa.string()), ("n", pa.int64())])
     Delta(tmp_path, evolve=True).examine(wanted, ("id",))
-    with pytest.raises(FkJoinError, match=r"lacks the columns name \(it has NAME, id, n\): add them"):
+    with pytest.raises(FkJoinError, match=r"lacks the columns name, and has ones that differ in case alone"):
         Delta(tmp_path, evolve=True).prepare(wanted.append(pa.field("name", pa.string())), ("id",))
     assert DeltaTable(tmp_path).version() == 0, "neither a check nor a refusal changes it"
+    Delta(tmp_path, evolve=True).examine(wanted.append(pa.field("NAME", pa.string())), ("id",))
     for _ in range(2):
         delta = Delta(tmp_path, evolve=True)
         delta.prepare(wanted, ("id",))
@@ -147,10 +150,90 @@ def test_rows_move_between_partitions_and_files_are_compacted_and_deleted(tmp_pa
     assert table_at(tmp_path) == [{"id": "a", "region": "west"}, {"id": "b", "region": None}, {"id": "c", "region": None}]
     assert DeltaTable(tmp_path).metadata().partition_columns == ["region"]
     Delta(tmp_path).prepare(wanted, ("id",))
-    with pytest.raises(TopologyError, match=r"partition_by: Delta table .* is there, partitioned by region: leave it out, or"):
+    with pytest.raises(TopologyError, match=r"partition_by: Delta table .* exists, partitioned by region: leave it out, or"):
         Delta(tmp_path, partition_by=["id"]).prepare(wanted, ("id",))
     with pytest.raises(TopologyError, match="vacuum_every: 0 is no number of batches; leave it out, or give one from 1 on"):
         Delta(tmp_path, vacuum_every=0)
+
+
+@pytest.mark.parametrize("key", [("id",), ()])
+@pytest.mark.parametrize(
+    "other", [{"m": [1.5]}, {"n": [1.5]}, {"n": [True]}, {"n": pa.array([1], pa.int32())}], ids=["gone", "float", "bool", "int"]
+)
+def test_columns_that_another_writer_changed_are_refused_by_the_next_batch(
+    tmp_path: Path, key: tuple[str, ...], other: dict[str, Any]
+) -> None:
+    schema = pa.schema([("id", pa.string()), ("n", pa.int64())])
+    delta = Delta(tmp_path)
+    delta.prepare(schema, key)
+    rows = pa.table({"id": ["a"], "n": [2**40 + 1]}, schema)
+    delta.apply(BatchId("q", 0), rows, rows.select(key).slice(0, 0))
+    write_deltalake(tmp_path, pa.table({"id": ["z"], **other}), mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(
+        FkJoinError, match=r"lacks the columns n \(it has id, m\)|column n is .*, which cannot hold every bigint"
+    ):
+        delta.apply(BatchId("q", 1), rows, rows.select(key).slice(0, 0))
+    assert [row["id"] for row in table_at(tmp_path)] == ["z"]
+
+
+@pytest.mark.parametrize("key", [("id",), ()])
+def test_a_column_that_the_table_does_not_write_is_null(tmp_path: Path, key: tuple[str, ...]) -> None:
+    schema = pa.schema([("id", pa.string()), ("n", pa.int64())])
+    DeltaTable.create(tmp_path, pa.schema([("note", pa.string()), ("n", pa.int64()), ("id", pa.string())]))
+    delta = Delta(tmp_path)
+    delta.prepare(schema, key)
+    for number in range(2):
+        rows = pa.table({"id": [str(number)], "n": [number]}, schema)
+        delta.apply(BatchId("q", number), rows, rows.select(key).slice(0, 0))
+        DeltaTable(tmp_path).alter.add_columns(Field(f"more{number}", PrimitiveType("string")))
+    assert table_at(tmp_path) == [
+        {"note": None, "n": number, "id": str(number), "more0": None, "more1": None} for number in range(2)
+    ]
+
+
+def test_a_row_that_breaks_a_constraint_stops_the_query_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    schema = pa.schema([("id", pa.string()), ("n", pa.int64())])
+    delta = Delta(tmp_path, retry_s=2)
+    delta.prepare(schema, ("id",))
+    DeltaTable(tmp_path).alter.add_constraint({"positive": "n > 0"})
+    rows = pa.table({"id": ["a", "b"], "n": [-1, 1]}, schema)
+    with pytest.raises(FkJoinError, match=r"has a constraint that a row breaks: 1 rows .* a .*\. Leave such rows out"):
+        delta.apply(BatchId("q", 0), rows, keys())
+    assert caplog.messages == []
+    delta.apply(BatchId("q", 0), rows.slice(1), keys())
+    DeltaTable(tmp_path).alter.drop_constraint("positive")
+    delta.apply(BatchId("q", 1), rows, keys())
+    assert [row["n"] for row in table_at(tmp_path)] == [-1, 1]
+
+
+def test_a_table_that_was_dropped_stops_the_query(tmp_path: Path) -> None:
+    delta = prepared(tmp_path / "table")
+    shutil.move(tmp_path / "table", tmp_path / "aside")
+    with pytest.raises(FkJoinError, match=r"delta .* is gone: restore it, or start with a new checkpoint and an empty target"):
+        delta.apply(BatchId("q", 0), rows(row("a", 1)), keys())
+    shutil.move(tmp_path / "aside", tmp_path / "table")
+    delta.apply(BatchId("q", 0), rows(row("a", 1)), keys())
+    assert table_at(tmp_path / "table") == [row("a", 1)]
+
+
+def test_a_table_in_a_store_has_one_name() -> None:
+    assert len({_absolute(f"{scheme}://bucket/table/") for scheme in ("s3", "s3a", "s3n")}) == 1
+
+
+def test_of_two_queries_that_make_a_table_at_the_same_moment_the_second_compares_its_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = pa.schema([("id", pa.string()), ("n", pa.int64())])
+    make = Delta._make
+
+    def second(sink: Delta, wanted: pa.Schema, *, keep: bool) -> None:
+        monkeypatch.undo()
+        Delta(tmp_path).prepare(schema, ("id",))
+        make(sink, wanted, keep=keep)
+
+    monkeypatch.setattr(Delta, "_make", second)
+    with pytest.raises(FkJoinError, match=r"lacks the columns name \(it has id, n\)"):
+        Delta(tmp_path).prepare(schema.append(pa.field("name", pa.string())), ("id",))
 
 
 @pytest.mark.spark

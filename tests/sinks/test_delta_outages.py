@@ -136,5 +136,5 @@ def test_a_storage_that_refuses_stops_the_query_at_once(
 
 @pytest.mark.parametrize("given", [-1, float("nan"), float("inf"), "60"])
 def test_a_time_that_is_none_is_refused(tmp_path: Path, given: Any) -> None:
-    with pytest.raises(TopologyError, match="retry_s: .* is no number of seconds; 0 tries once, 60 is what it is if left out"):
+    with pytest.raises(TopologyError, match="retry_s: .* is no number of seconds; 0 tries once, and the default is 60"):
         Delta(tmp_path, {}, given)

@@ -132,7 +132,7 @@ def test_upkeep_is_no_hindrance_and_what_others_wrote_is_not_undone(target: Targ
     assert target.rows == rows[:2]
     rows = [*rows[:2], target.batch(2, 22)]
     write_deltalake(str(target.path), pa.table({"id": [77]}), mode="append")
-    with pytest.raises(FkJoinError, match=r"its version 7 \(WRITE\) is none of this query's, and would be undone"):
+    with pytest.raises(FkJoinError, match=r"its version 7 \(WRITE\) comes from another writer, and would be undone"):
         target.back(Log(10, 11))
     assert target.rows == sorted([77, *rows])
 
@@ -251,7 +251,7 @@ def test_what_another_writes_between_the_look_and_the_way_back_is_not_undone(tar
     rows = [target.batch(number, 10 + number) for number in range(2)]
     go_back = target.way_back(Log(10))
     write_deltalake(str(target.path), pa.table({"id": [77]}), mode="append")
-    with pytest.raises(FkJoinError, match=r"^delta .* cannot be set back: its version 3 \(WRITE\) is none of this query's"):
+    with pytest.raises(FkJoinError, match=r"^delta .* cannot be set back: its version 3 \(WRITE\) comes from another writer"):
         go_back()
     assert target.rows == sorted([77, *rows])
 

@@ -15,8 +15,8 @@ from pyiceberg.exceptions import CommitStateUnknownException, ForbiddenError, Se
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import IntegerType, LongType, NestedField, StringType, UUIDType
+from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, Transform, TruncateTransform
+from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestampType, UUIDType
 from sqlalchemy.exc import OperationalError
 
 from fkjoin import TopologyError
@@ -204,20 +204,43 @@ def test_columns_that_cannot_be_written_are_refused_by_name(shop: Shop) -> None:
         shop.sink()
 
 
+@pytest.mark.parametrize("transform", [BucketTransform(4), TruncateTransform(1), DayTransform()], ids=str)
+def test_a_table_may_be_partitioned_by_what_is_worked_out(shop: Shop, transform: Transform[Any, Any]) -> None:
+    of = 2 if isinstance(transform, DayTransform) else 1
+    there = Schema(NestedField(1, "id", StringType()), NestedField(2, "at", TimestampType()))
+    shop.catalog.create_table("shop.it", there, partition_spec=PartitionSpec(PartitionField(of, 1000, transform, "part")))
+    schema = pa.schema([("id", pa.string()), ("at", pa.timestamp("us"))])
+    sink, at = shop.sink(schema), datetime.datetime(2026, 1, 2)
+    sink.apply(BatchId("q", 0), *batch(schema, a=at, b=None, c=at))
+    sink.apply(BatchId("q", 1), *batch(schema, ("b",), c=None))
+    assert shop.rows == [{"id": "a", "at": at}, {"id": "c", "at": None}]
+
+
 def test_a_table_that_cannot_be_made_is_refused(shop: Shop) -> None:
-    inside = pa.field("a", pa.struct([("b", pa.int64())]))
-    with pytest.raises(
-        FkJoinError, match="Iceberg table shop.it cannot be made for .* multiple fields for name a.b.* Rename or"
-    ):
-        shop.sink(SCHEMA.append(inside).append(pa.field("a.b", pa.int64())))
+    inside, sink = pa.field("a", pa.struct([("b", pa.int64())])), Iceberg("shop.it", options=shop.options)
+    for begun in (sink.examine, sink.prepare):
+        with pytest.raises(
+            FkJoinError, match="Iceberg table shop.it cannot be made for .* multiple fields for name a.b.* Rename or"
+        ):
+            begun(SCHEMA.append(inside).append(pa.field("a.b", pa.int64())), ("id",))
+    sink.examine(SCHEMA, ("id",))
+    assert not shop.catalog.table_exists("shop.it"), "a check makes nothing"
     shop.sink(SCHEMA.append(inside).append(pa.field("a_b", pa.int64())))
 
 
 def test_a_catalog_without_a_place_for_files_is_refused(tmp_path: Path) -> None:
     nowhere = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db"}
-    with pytest.raises(FkJoinError, match="Iceberg table shop.it cannot be made: .* give options a warehouse"):
-        Iceberg("shop.it", options=nowhere).prepare(SCHEMA, ("id",))
-    Iceberg("shop.it", options=nowhere | {"warehouse": f"file://{tmp_path}"}).prepare(SCHEMA, ("id",))
+    sink = Iceberg("shop.it", options=nowhere)
+    for begun in (sink.examine, sink.prepare, sink.examine):
+        with pytest.raises(FkJoinError, match="Iceberg table shop.it cannot be made: .* give options a warehouse"):
+            begun(SCHEMA, ("id",))
+    sink = Iceberg("shop.it", options=nowhere | {"warehouse": f"file://{tmp_path}"})
+    for begun in (sink.examine, sink.prepare):
+        begun(SCHEMA, ("id",))
+    load_catalog("default", **nowhere).create_namespace("placed", {"location": f"file://{tmp_path}/placed"})
+    sink = Iceberg("placed.it", options=nowhere)
+    for begun in (sink.examine, sink.prepare):
+        begun(SCHEMA, ("id",))
 
 
 @pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")])

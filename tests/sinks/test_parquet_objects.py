@@ -169,6 +169,17 @@ def test_options_that_a_store_does_not_have_are_refused(place: str, options: dic
         opened(place, options)
 
 
+def test_options_leave_the_address_and_the_region_to_the_environment(
+    object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{object_store.port}")
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    keys = {"access_key": "me", "secret_key": SECRET}
+    BatchObjects(f"s3a://{BUCKET}/there", {**keys, "request_timeout": "5"}, 0).check()
+    assert [opened(f"s3a://{BUCKET}", options)[0].region for options in ({}, keys)] == ["eu-west-1", "eu-west-1"]
+    assert opened(f"s3a://{BUCKET}", {"region": "us-west-2"})[0].region == "us-west-2"
+
+
 def test_paths_in_stores_and_secrets() -> None:
     assert opened("gs://bucket/a/b #?%20", {"anonymous": "true"})[1] == "bucket/a/b #?%20"
     assert opened("gs://bucket", {"anonymous": "true"})[1] == "bucket"

@@ -128,7 +128,7 @@ def test_what_cannot_be_is_said_before_anything_runs(spark: SparkSession, tmp_pa
     checkpoint = tmp_path / "ck"
     for sinks, says in (
         ((), r"sinks: name one at least"),
-        ((out, Parquet(tmp_path / "out")), r"sinks: parquet .*out is there twice"),
+        ((out, Parquet(tmp_path / "out")), r"sinks: parquet .*out is given twice"),
         ((out, str(tmp_path)), r"sinks: a str is none; give sinks of fkjoin\.sinks"),
         ((out, Parquet("ftp://host/out")), r"path: on ftp: exactly-once needs folders that are renamed at once"),
     ):

@@ -124,7 +124,7 @@ def test_an_error_of_the_work_itself_is_the_one_that_is_raised() -> None:
 def _batch(tmp_path: Path) -> tuple[StageProcessor, pd.DataFrame]:
     processor = StageProcessor(RekeySpec(StateSpec("join", 1, 1000, str(tmp_path), "{}")))
     changes = messages([Change(True, b"a", b"row", 1, b"x")], left=True)
-    frame = pd.DataFrame({"bucket": [0], "payload": [pack(changes)], "counter": [None], "count": [0]})
+    frame = pd.DataFrame({"bucket": [0], "payload": [pack(changes)], "counter": [None], "count": [0], "batch_ms": [1000]})
     return processor, frame
 
 

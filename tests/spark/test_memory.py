@@ -50,7 +50,7 @@ def answers() -> pa.Table:
 def of_a_task(given: pa.Table) -> list[pd.DataFrame]:
     """The messages as they come to an operator of one bucket."""
     return [
-        pd.DataFrame({"bucket": [0] * len(some), "payload": [data for _, data in some], "counter": None, "count": 0})
+        pd.DataFrame({"bucket": 0, "payload": [data for _, data in some], "counter": None, "count": 0, "batch_ms": 0})
         for some in framed(packed_by_bucket(given, "key", 1))
     ]
 

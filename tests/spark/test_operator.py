@@ -25,7 +25,7 @@ def test_a_batch_without_changes_yields_no_empty_frame(tmp_path: Path, spec: Sta
     """Spark cannot tell the types of a frame without rows: counters that are all zero must not make one."""
     processor = StageProcessor(replace(spec, state=StateSpec("join", 1, 1000, str(tmp_path), "{}")))
     processor.init(Handle())  # type: ignore[arg-type]
-    hello = pd.DataFrame({"bucket": [0], "payload": [b""], "counter": [None], "count": [0]})
+    hello = pd.DataFrame({"bucket": [0], "payload": [b""], "counter": [None], "count": [0], "batch_ms": [1000]})
     frames = list(processor.handleInputRows((0,), iter([hello]), None))
     assert all(len(frame) for frame in frames)
     assert len(frames) == 1  # of frames each costs a millisecond, and a small batch has no more than one per bucket
@@ -52,7 +52,7 @@ def test_the_next_operator_wakes_up_and_all_its_buckets_if_they_are_to_be_checke
     spec = SubscriptionSpec(StateSpec("join", 4, 1000, str(tmp_path), "{}", validate), in_order=True)
     processor = StageProcessor(spec)
     processor.init(Handle())  # type: ignore[arg-type]
-    hello = pd.DataFrame({"bucket": [0], "payload": [b""], "counter": [None], "count": [0]})
+    hello = pd.DataFrame({"bucket": [0], "payload": [b""], "counter": [None], "count": [0], "batch_ms": [1000]})
     rows = pd.concat(processor.handleInputRows((0,), iter([hello]), None))
     woken = [bucket for bucket, payload in zip(rows["bucket"], rows["payload"], strict=True) if payload is not None]
     assert woken == (list(bucket_ids(4)) if validate else [0])

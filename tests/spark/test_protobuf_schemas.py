@@ -109,7 +109,7 @@ def test_schemas_import_others_which_import_others(registry: SmallRegistry) -> N
     assert registry.asked["/subjects/money/versions/3"] == registry.asked["/subjects/line/versions/1"] == 1
     assert registry.asked["/subjects/money/versions/4"] == 0
     assert read(registry, record(only_one, sent), kind=kind) == [
-        f"schema {only_one} imports money.proto, which is none of its references"
+        f"schema {only_one} imports money.proto, which is not among its references"
     ]
 
 
@@ -126,7 +126,7 @@ def test_what_a_schema_refers_to_and_is_not_there_is_the_records_problem(registr
     found = read(registry, *(b"\0" + number.to_bytes(4, "big") + b"\0" for number in added))
     wanted = [
         "Schema not found",
-        f"schema {added[1]} imports google/protobuf/nowhere.proto, which is none of its references",
+        f"schema {added[1]} imports google/protobuf/nowhere.proto, which is not among its references",
         f"schema {added[2]} cannot be used: Couldn't build",
         f"schema {added[3]} is AVRO; fkjoin reads PROTOBUF here",
         f"schema {added[4]} cannot be parsed: Error parsing message",

@@ -41,7 +41,7 @@ def test_text_must_be_utf_8_and_bytes_need_not() -> None:
 
 
 def test_objects_are_told_from_what_is_none_and_can_keep_their_text() -> None:
-    wrong = "not a JSON object of this"
+    wrong = "not JSON that fits this"
     values = b'{"fk": "a", "more": [1]}', None, b"null", b'{"fk": "a", "n": "x"}', b"[{}]", b'\n {"n": 7}', b'{"fk":"\xff"}'
     rows, deleted, problems = read(ReadObjects(ROW, "this", kept="whole"), *values)
     assert problems == [None, None, wrong, wrong, wrong, None, "not UTF-8"]
@@ -76,8 +76,8 @@ def test_change_events() -> None:
         "unknown operation 'x'",
         "operation 'r' without after",
         "a change event without op",
-        "not a JSON object of this",
-        "not a JSON object of this",
+        "not JSON that fits this",
+        "not JSON that fits this",
     ]
 
 
@@ -105,9 +105,9 @@ def test_the_first_problem_of_a_record_is_told_and_a_query_told_to_fail_names_th
     assert problems == [
         None,
         "null key",
-        "key: not a JSON object of key",
+        "key: not JSON that fits key",
         "key: no item",
-        "value: not a JSON object of this",
+        "value: not JSON that fits this",
         None,
     ]
     with pytest.raises(FormatError, match=r"record orders-3 offset 71: null key; with on_error="):

@@ -57,8 +57,9 @@ class Shown:
             "payload": [*map(pack, tables), *[None] * len(counters)],
             "counter": [None, None, *counters],
             "count": [0, 0, *[1] * len(counters)],
+            "batch_ms": [1000] * (2 + len(counters)),
         }
-        run = InMemoryRun(SPECS[self.name], 0, self.store, 1000)
+        run = InMemoryRun(SPECS[self.name], 0, self.store)
         sent = [payload for frame in run.process(iter([pd.DataFrame(columns)])) for payload in frame["payload"] if payload]
         results = [row for payload in sent for row in unpack(payload).to_pylist()]
         assert len({row["key"] for row in results}) == len(results), "a key comes once in a batch"

@@ -158,7 +158,7 @@ def regional(spark: SparkSession, folder: Path, name: str, row: str = "customer 
 @pytest.mark.spark
 def test_two_files_of_orders_are_one_table(spark: SparkSession, tmp_path: Path) -> None:
     """The query merges, joins, keeps and goes on; the second file's columns are in another order."""
-    small(spark, tmp_path)
+    small(spark, tmp_path, partitions=2)
     eu, us = regional(spark, tmp_path, "eu"), regional(spark, tmp_path, "us", "items bigint, customer string")
     (tmp_path / "customers").mkdir()
     customers = Table.from_files(

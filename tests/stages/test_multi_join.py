@@ -61,7 +61,7 @@ class Running:
 
 
 @given(events=st.lists(LEFTS | RIGHTS, max_size=40), cut=st.integers(1, 9), how=st.sampled_from(["ii", "il", "li", "ll"]))
-@settings(max_examples=400 if EVERY else 80)
+@settings(max_examples=400 if EVERY else 40)
 def test_a_multi_way_join_is_the_batch_join_after_every_batch(events: list, cut: int, how: str) -> None:
     kinds = tuple("inner" if one == "i" else "left" for one in how)
     running, changes = Running(*kinds), numbered(events)
@@ -148,7 +148,7 @@ def test_left_rows_without_timestamps_get_those_of_right_rows() -> None:
 
 
 @given(events=st.lists(LEFTS | RIGHTS, max_size=40), how=st.sampled_from([("inner", "left"), ("left", "left")]))
-@settings(max_examples=200 if EVERY else 60)
+@settings(max_examples=200 if EVERY else 30)
 def test_timestamps_of_single_changes(events: list, how: tuple[str, str]) -> None:
     running, rows = Running(*how), dict[tuple[int, str], Change]()
     for change in numbered(events):

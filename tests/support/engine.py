@@ -85,6 +85,8 @@ class Engine:
 
     def __init__(self, specs: Sequence[StageSpec]) -> None:
         self.count = Counters()
+        self.now_ms = 1000
+        """The time of the batch: all its attempts have the same."""
         self.buckets = specs[0].state.buckets
         self.specs = {spec.stage: spec for spec in specs}
         self._committed: dict[tuple[StageName, int], Handle] = defaultdict(Handle)
@@ -135,6 +137,7 @@ class Engine:
     def commit(self) -> None:
         """Make the states of all stages durable together, as Spark does at the end of a batch."""
         self._committed.update(self._attempt)
+        self.now_ms += 1000
 
     def packed(self, messages: pa.Table) -> Envelopes:
         """Messages by key, and an envelope that wakes each bucket."""
@@ -159,7 +162,7 @@ class Engine:
                 "counter": [None] * rows + names,
                 "count": [1] * rows + numbers,
             }
-            frame = pd.DataFrame({"bucket": bucket, **columns})
+            frame = pd.DataFrame({"bucket": bucket, **columns, "batch_ms": self.now_ms})
             for out in processor.handleInputRows((bucket,), iter([frame]), None):
                 for target, payload, counter, number in out.itertuples(index=False):
                     if payload is not None:

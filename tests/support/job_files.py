@@ -12,7 +12,7 @@ log = "{folder}/job.log"
 [spark]
 "spark.master" = "local[2]"
 "spark.ui.enabled" = false
-"spark.sql.shuffle.partitions" = 2
+"spark.sql.shuffle.partitions" = 1
 "spark.fkjoin.index.dir" = "{folder}/index"
 "spark.driver.extraJavaOptions" = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"
 [tables.orders]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 from collections.abc import Callable, Generator, Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -10,12 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.sampling import EVERY
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 SPARK_4_0, SPARK_4_1 = (version("pyspark").startswith(line) for line in ("4.0.", "4.1."))
 """True on a Spark of that line; docs/versions.md says which values it does not have."""
+
+
+PARTITIONS_OF_STAGES = 2 if EVERY else 1
+"""A task takes its time however little it does, and a stage of a batch has one in each partition.  In a test of each operator
+there are two in all runs."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -35,22 +44,22 @@ def short_lived(**more: str) -> dict[str, str]:
     return os.environ | {"JAVA_TOOL_OPTIONS": SHORT_LIVED, **more}
 
 
-def small(spark: SparkSession, folder: Path, buckets: int = 2) -> None:
+def small(spark: SparkSession, folder: Path, buckets: int = 2, partitions: int = PARTITIONS_OF_STAGES) -> None:
     """Settings for tables that are built from here on: few partitions, indexes under ``folder``, all of the optimizer."""
     from fkjoin.sessions.settings import BUCKETS, EXCLUDED, INDEX_DIR, OPTIMIZE, PARTITIONS
 
-    chosen = {PARTITIONS: "2", BUCKETS: str(buckets), INDEX_DIR: str(folder / "index"), OPTIMIZE: "true", EXCLUDED: ""}
+    chosen = {PARTITIONS: partitions, BUCKETS: buckets, INDEX_DIR: folder / "index", OPTIMIZE: "true", EXCLUDED: ""}
     for name, value in chosen.items():
-        spark.conf.set(name, value)
+        spark.conf.set(name, str(value))
 
 
 def only_session(name: str, **conf: Any) -> Iterator[SparkSession]:
-    """One local Spark session for all tests of a run that need a JVM."""
+    """One local Spark session for all tests of a run that need a JVM; of thousands of executions it keeps the last plans."""
     from fkjoin.sessions.settings import SHORT_LIVED, session
 
-    made = session(
-        name, master="local[2]", ui_enabled="false", driver_host="127.0.0.1", driver_extraJavaOptions=SHORT_LIVED, **conf
-    )
+    kept = dict.fromkeys(("sql_ui_retainedExecutions", "ui_retainedJobs", "ui_retainedStages"), 100)
+    here = {"ui_enabled": "false", "driver_host": "127.0.0.1", "driver_extraJavaOptions": SHORT_LIVED, **kept}
+    made = session(name, master="local[2]", **here, **conf)
     made.sparkContext.setLogLevel("ERROR")
     yield made
     status = made.sparkContext._gateway.proc.poll()
@@ -77,3 +86,24 @@ def fkjoin_here(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     yield call
     small(spark, tmp_path)
+
+
+@pytest.fixture
+def refused_here(
+    fkjoin_here: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Any]:
+    """Run a command in this process and its session, require status 1, and return what it prints, as ``out`` and ``err``."""
+    from fkjoin.__main__ import main
+
+    def call(*arguments: object) -> Any:
+        monkeypatch.setattr(sys, "argv", ["fkjoin", *map(str, arguments), "--spark-log", str(tmp_path / "refused.log")])
+        before = signal.getsignal(signal.SIGTERM)
+        try:
+            with pytest.raises(SystemExit) as ended:
+                main()
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        assert ended.value.code == 1
+        return capsys.readouterr()
+
+    return call

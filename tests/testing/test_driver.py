@@ -44,7 +44,7 @@ def comparable(rows: Any) -> Any:
 
 @pytest.mark.spark
 def test_each_kind_of_node_comes_to_what_its_query_comes_to(spark: SparkSession, tmp_path: Path) -> None:
-    small(spark, tmp_path)
+    small(spark, tmp_path, partitions=2)
     shop = Shop(spark, tmp_path)
     write(tmp_path, BATCHES)
     tables = {kind.__name__: build(shop) for kind, build in KINDS.items()}

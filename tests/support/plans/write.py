@@ -70,7 +70,7 @@ def write(plans: Plans, topologies: Topologies, golden: Path, *names: str) -> No
 def main(*names: str) -> None:
     spark = session("fkjoin plans", master="local[2]", ui_enabled="false")
     with tempfile.TemporaryDirectory() as folder:
-        small(spark, Path(folder))
+        small(spark, Path(folder), partitions=2)
         write(Plans(spark, Path(folder)), TOPOLOGIES, GOLDEN, *names)
 
 
