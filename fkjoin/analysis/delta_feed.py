@@ -125,6 +125,10 @@ def _with_connector(spark: SparkSession, place: str) -> Iterator[None]:
     except (PySparkException, Py4JJavaError) as error:
         said = str(error.java_exception.toString()) if isinstance(error, Py4JJavaError) else str(error)
         why = next((why for condition, why in _LACKING.items() if condition in said), None)
+        if "DELTA_SCHEMA_NOT_SET" in said:
+            raise TopologyError(
+                f"path: there is no Delta table at {place}; the JVM takes a relative path from the folder where it began"
+            ) from error
         if why is None and isinstance(error, AnalysisException):
             raise TopologyError(f"path: {place} cannot be read as a Delta table: {first_line(error)}") from error
         raise _without_connector(spark, why or f"does not work ({said.strip().splitlines()[0]})") from error

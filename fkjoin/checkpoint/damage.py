@@ -51,7 +51,8 @@ def explain(error: str, checkpoint: str) -> tuple[str, str] | None:
         )
     if "sources in the checkpoint offsets and now there are" in first:
         return (
-            f"checkpoint {checkpoint} was made by a query that reads another number of tables ({innermost([first]).text})",
+            f"checkpoint {checkpoint} was made by a query that reads another number of tables and snapshots "
+            f"({innermost([first]).text})",
             NEW_OR_BACK,
         )
     if "STATEFUL_OPERATOR_NOT_MATCH" in first:

@@ -207,7 +207,7 @@ class Debezium:
         if isinstance(self.inner, Registry) and self.inner.kind == "protobuf":
             raise TopologyError(
                 "Debezium: inner: events in Protobuf are not read, since nulls of a row are lost in them; let the connector "
-                "write Avro or JSON"
+                "write Avro, or JSON without a registry"
             )
         if not isinstance(self.inner, Registry) or self.inner.kind != "avro":
             raise TopologyError('Debezium: inner can only be Registry("avro", url=…); JSON events need none')

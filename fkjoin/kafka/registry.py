@@ -55,9 +55,9 @@ class Registry:
         has columns of its own, and needs none here.
     url : str
         The registry's address, or several with commas between.
-    settings : tuple of (str, value), optional
-        Further settings of confluent-kafka's ``SchemaRegistryClient``, such as ``(("basic.auth.user.info",
-        "user:password"),)``, and those of its writers: ``auto.register.schemas``, ``use.latest.version``,
+    settings : mapping of str to value, or tuple of pairs, optional
+        Further settings of confluent-kafka's ``SchemaRegistryClient``, such as ``{"basic.auth.user.info":
+        "user:password"}``, and those of its writers: ``auto.register.schemas``, ``use.latest.version``,
         ``normalize.schemas``.
     write_schema : str, optional
         The Avro or JSON schema's text, needed to write.
@@ -83,7 +83,7 @@ class Registry:
     kind: Kind
     schema: str | StructType | None = None
     url: str = field(default="", repr=False)
-    settings: Settings = field(default=(), repr=False)
+    settings: Settings | Mapping[str, Any] = field(default=(), repr=False)
     write_schema: str | None = None
     subject: str | None = None
     units: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -99,6 +99,13 @@ class Registry:
         require_retry_s(self.retry_s)
         _require_extra(self.kind)
         copy_fields(self)
+        object.__setattr__(self, "settings", tuple(dict(self.settings).items()))
+        _require(self._registry, self._registry.client)
+
+    @property
+    def _registry(self) -> SchemaRegistry:
+        """The address with its settings."""
+        return SchemaRegistry(self.url, tuple(dict(self.settings).items()), self.retry_s)
 
     def decode(self, data: Column) -> Decoded:
         return decoded(self.reader(), self._type(), data)
@@ -118,7 +125,7 @@ class Registry:
             raise TopologyError("Registry: to write, give write_schema= and subject=")
         if self.kind == "json":
             _require_json(schema, "")
-        registry = SchemaRegistry(self.url, self.settings, self.retry_s)
+        registry = self._registry
         _require(registry, lambda: _serializer(self.kind, registry, self.write_schema or ""))
         encoder = _encoder(self.kind, registry, self.write_schema, self.subject)
         return row_function(encoder, BinaryType())(row)
@@ -138,16 +145,14 @@ def _require_extra(kind: Kind) -> None:
 
 def records_of(given: Registry, units: Notation) -> RegistryRecords:
     """Make what reads the records in workers; ``units``: of what schemas do not tell."""
-    registry = SchemaRegistry(given.url, given.settings, given.retry_s)
-    _require(registry, registry.client)
-    return RegistryRecords(given.kind, registry, Reading(units, zone()))
+    return RegistryRecords(given.kind, given._registry, Reading(units, zone()))
 
 
 def _require(registry: SchemaRegistry, make: Callable[[], Any]) -> None:
     """``TopologyError`` if what is made takes no such settings; files that they name may be on the workers alone."""
     try:
         make()
-    except OSError:
+    except (FileNotFoundError, PermissionError):
         pass
     except Exception as error:  # parsers of schemas have errors of their own
         words = registry.without_user(str(error))

@@ -40,8 +40,9 @@ _LOGGED = (
     rb"TransformWithStateIn\w+StateServer: \w+ state .* doesn't contain a value",
     rb"TransformWithStateIn\w+StateServer: No more data to read from the socket",
     rb"DAGScheduler: Failed to cancel job group .* Cannot find active jobs for it",
+    rb"FileStreamSink: Assume no metadata directory",
 )
-"""Warnings of each start, of each new bucket, and of each stop."""
+"""Warnings of each start, of each new bucket, of each stop, and of each pattern of paths."""
 
 _PANDAS = "PySpark does not yet fully support pandas"
 """The beginning of PySpark's warning about pandas 3, which each process gives; ``fkjoin doctor`` repeats it."""
@@ -58,6 +59,9 @@ _SAID = (
 )
 
 _NOISE = re.compile(b"|".join(_SAID))
+
+_REST = re.compile(rb"\n|\tat |\t\.\.\. \d+ more|(?:Caused by: )?[a-z]\w*(?:\.\w+)+(?:Exception|Error)\b")
+"""Lines that belong to the one before them: an empty one, and those of an exception."""
 
 _FOUND = re.compile(rb".*\d+ artifacts copied, \d+ already retrieved[^\n]*\n", re.DOTALL)
 """The report on packages that were found, and what comes before it."""
@@ -155,7 +159,7 @@ class FilteredOutput:
                 self._show(line)
 
     def _show(self, line: bytes) -> None:
-        is_rest = self._dropped and line == b"\n"
+        is_rest = self._dropped and _REST.match(line) is not None
         all_lines = self._everything or _told_all.is_set()
         self._dropped = not all_lines and (is_rest or _NOISE.match(line) is not None)
         if self._dropped:

@@ -76,9 +76,16 @@ WARNING: Using incubator modules: jdk.incubator.vector
 26/11/26 18:14:06 WARN TransformWithStateInPandasStateServer: No more data to read from the socket
 /opt/pyspark/testing/utils.py:127: FutureWarning: PySpark does not yet fully support pandas >= 3.0.0. It is recommended
   require_minimum_pandas_version()
+26/11/26 18:14:06 WARN FileStreamSink: Assume no metadata directory. Error while looking for metadata directory in the path: [a]
+java.io.FileNotFoundException: File [a] does not exist
+\tat org.apache.hadoop.fs.RawLocalFileSystem.getFileStatus(RawLocalFileSystem.java:917)
+Caused by: java.lang.IllegalStateException: no
+\t... 12 more
 Starting Streaming TransformWithStateInPandas Python worker.
 
 26/11/26 18:14:06 WARN MicroBatchExecution: Batch 3 takes long
+java.lang.IllegalStateException: a user's
+\tat a.User.code(User.java:1)
 
  WARN DAGScheduler: Failed to cancel job group 1. Cannot find active jobs for it.
 no end"""

@@ -33,7 +33,7 @@ from pyspark.sql.types import (
 from fkjoin.codec.json_read import Reading
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.kafka import Registry
-from fkjoin.kafka.registry import _encoder, records_of
+from fkjoin.kafka.registry import _encoder
 from fkjoin.spark.registry_records import ReadRegistry, RegistryRecords
 from fkjoin.spark.schema_registry import SchemaRegistry
 from tests.support.protobuf import add_field, file_of
@@ -265,7 +265,14 @@ def test_mistakes_are_told_when_the_format_is_made() -> None:
     with pytest.raises(TopologyError, match="retry_s: -1 is no number of seconds"):
         Registry("avro", "id int", "http://localhost", retry_s=-1)
     with pytest.raises(TopologyError, match=r"Registry: settings or write_schema: .*basic.auth.users.info"):
-        records_of(Registry("avro", "id int", "http://localhost", (("basic.auth.users.info", "a:b"),)), None)
+        Registry("avro", "id int", "http://localhost", {"basic.auth.users.info": "a:b"})
+    with pytest.raises(TopologyError, match=r"Registry: settings or write_schema: SSLError"):
+        Registry("avro", "id int", "https://localhost", {"ssl.ca.location": __file__})
+    Registry("avro", "id int", "https://localhost", {"ssl.ca.location": "/of/the/workers.pem"})
+    login = {"basic.auth.user.info": "a:b"}
+    assert Registry("avro", "id int", "http://localhost", login) == Registry(
+        "avro", "id int", "http://localhost", (*login.items(),)
+    )
     with pytest.raises(TopologyError, match="Registry: schema: the columns to take are needed"):
         Registry("avro", url="http://localhost").reader()
     assert Registry("avro", StructType([StructField("id", IntegerType())]), "http://localhost").reader().schema.names == ["id"]
