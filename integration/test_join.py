@@ -366,7 +366,7 @@ def test_joins_of_one_left_table_from_topic_to_topic(spark: SparkSession, broker
         b"3": {"n": 3, "buyer": "Anna", "item": "quill"},
     }
     (letter,) = letters(both.dead_letters, tmp_path / "dead")
-    assert letter.reason.startswith("value: not a JSON object")
+    assert letter.reason.startswith("value: not JSON that fits")
     spark.conf.set(EXCLUDED, "joins-share-stages")
     written = fk_join(first, items, "item", "left", joiner=["left.n", "left.buyer", "right.name as item"], name="both")
     assert "joins-share-stages did not fire" in written.describe()

@@ -196,7 +196,7 @@ def newest(folder: Path) -> dict[str, Any]:
 def dead_place(message: Any) -> tuple[bytes, bytes]:
     """The place of a dead letter's record, which is the same if a crash delivers the letter again."""
     headers = dict(message.headers())
-    assert headers["fkjoin.reason"].startswith(b"value: not a JSON object")
+    assert headers["fkjoin.reason"].startswith(b"value: not JSON that fits")
     return headers["fkjoin.partition"], headers["fkjoin.offset"]
 
 

@@ -29,7 +29,7 @@ EXTRAS: dict[str, list[str]] = {
 
 OF_AN_EXTRA = {
     "pyspark[connect]": {"grpc", "grpc_status", "zstandard"},
-    "pyiceberg[pyarrow,sql-sqlite]": {"pydantic", "pyiceberg", "sqlalchemy", "zstandard"},
+    "pyiceberg[pyarrow,pyiceberg-core,sql-sqlite]": {"pydantic", "pyiceberg", "pyiceberg_core", "sqlalchemy", "zstandard"},
 }
 """Imports of packages that an extra brings: of a package that is installed anyway, or those that other extras bring, too."""
 
