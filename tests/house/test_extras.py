@@ -28,6 +28,7 @@ EXTRAS: dict[str, list[str]] = {
 
 
 OF_AN_EXTRA = {
+    "confluent-kafka[avro,json,protobuf,schemaregistry]": {"confluent_kafka", "h11"},
     "pyspark[connect]": {"grpc", "grpc_status", "zstandard"},
     "pyiceberg[pyarrow,pyiceberg-core,sql-sqlite]": {"pydantic", "pyiceberg", "pyiceberg_core", "sqlalchemy", "zstandard"},
 }
