@@ -138,6 +138,7 @@ def _require_writable(kind: Kind) -> None:
 
 def _require_extra(kind: Kind) -> None:
     with needs_extra("Registry", "registry"):
+        import confluent_kafka.schema_registry  # noqa: F401
         import tenacity  # noqa: F401
     if kind == "protobuf":
         require_types()
