@@ -217,6 +217,9 @@ WAYS: dict[str, str] = {
     "checkpoint: {} is no folder of a query's own;": SECOND,
     "query_name: a query called {} runs in this": SECOND,
     "feed: a change of side {} has no place here;": FED,
+    "keys: {} is one key: write get({}), or": (
+        "tests/checkpoint/test_reader.py::test_one_key_in_the_place_of_several_is_refused"
+    ),
     "format: {} cannot have these changes: {};": FINE_STARTS,
     "format: Spark has no {}; {} For a format of": FINE_STARTS,
     "options: {} cannot be written with {}: {}; set": FINE_STARTS,
