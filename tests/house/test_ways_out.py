@@ -229,6 +229,9 @@ WAYS: dict[str, str] = {
     "keys: {} is one key: write get({}), or": (
         "tests/checkpoint/test_reader.py::test_one_key_in_the_place_of_several_is_refused"
     ),
+    "a Grouped has no {}; write .agg(…) first": (
+        "tests/api/test_inspection.py::test_grouped_rows_are_a_table_when_their_aggregates_are_named"
+    ),
     "format: {} cannot have these changes: {};": FINE_STARTS,
     "format: Spark has no {}; {} For a format of": FINE_STARTS,
     "options: {} cannot be written with {}: {}; set": FINE_STARTS,
