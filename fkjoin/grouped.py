@@ -54,6 +54,13 @@ class Grouped(Remembered):
         self._plain = one and not isinstance(value, list | tuple)
         return self
 
+    if not TYPE_CHECKING:  # else any name would do for type checkers
+
+        def __getattr__(self, name: str) -> Any:
+            if name[0] != "_" and hasattr(self._of.__self__, name):
+                raise AttributeError(f"a Grouped has no {name}; write .agg(…) first, which makes a Table", name=name, obj=self)
+            return object.__getattribute__(self, name)
+
     def __repr__(self) -> str:
         of = "" if self._value is None else f", of {', '.join(self._value.texts)}"
         return f"Grouped[{self._table.name} by {', '.join(self._key.texts)}{of}]"

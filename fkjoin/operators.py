@@ -137,7 +137,7 @@ class Operators(RowOperators):
             The value that a row contributes, if the aggregate does not name a column.
         name : str, optional
             The name of state and metrics.
-        emit : {"on-change", "on-update", "periodic …"}, default "on-change"
+        emit : {"on-change", "on-update", "periodic …", "on-close"}, default "on-change"
             When a group's row is emitted.  ``"on-change"``: if its value or its timestamp (the latest of its rows' changes)
             differs from the one emitted last (KIP-557).  ``"on-update"``: whenever one of its rows was updated.  ``"periodic
             …"``: see ``fk_join``.  ``"on-close"``, for windows: once, when stream time has reached the window's end plus

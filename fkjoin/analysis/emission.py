@@ -40,7 +40,8 @@ class Emission:
             return Emission(on_close=True)
         if given not in ("on-change", "on-update"):
             raise TopologyError(
-                f'emit: {given!r} is not one of "on-change", "on-update", "periodic" or, for instance, "periodic 10 seconds"'
+                f'emit: {given!r} is not one of "on-change", "on-update", "periodic", for instance "periodic 10 seconds", or '
+                f'"{ON_CLOSE}" of windows'
             )
         return Emission(every=given == "on-update")
 

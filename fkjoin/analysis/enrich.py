@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -25,6 +25,7 @@ from fkjoin.spark.dead_letters import OnError, require_on_error
 from fkjoin.spark.names import quoted, require_apart, twice
 from fkjoin.spark.schemas import Expressions, arrow_schema, listed
 from fkjoin.stages import How
+from fkjoin.stages.join_rows import require_how_of_events
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,8 +95,7 @@ def planned_enrich(
     validate: bool | None,
 ) -> Planned:
     """See ``Table.enrich``.  Raises ``TopologyError``."""
-    if how not in get_args(How):
-        raise TopologyError(f'how: {how!r} is not one of "inner", "left"')
+    require_how_of_events(how)
     require_on_error(on_error)
     require_fused(table.node)
     assert isinstance(events.node, Events | Enrich)

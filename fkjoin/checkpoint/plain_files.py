@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pyarrow.fs import FileSelector, SubTreeFileSystem
+from pyarrow.fs import FileSelector, FileType, SubTreeFileSystem
 
 from fkjoin.checkpoint.spark_formats import Version
 from fkjoin.errors import FkJoinError
@@ -57,6 +57,11 @@ class PlainFiles:
     def there(self, name: str) -> bool:
         return bool(self._files.get_file_info(name).is_file)
 
+    @property
+    def are_there(self) -> bool:
+        """True if the checkpoint's folder is there."""
+        return bool(self._files.get_file_info("").type == FileType.Directory)
+
     def copy(self, name: str, target: Path) -> None:
         with self._files.open_input_file(name) as source, target.open("wb") as copied:
             shutil.copyfileobj(source, copied, 1 << 20)
@@ -71,6 +76,8 @@ def last_batch(files: PlainFiles) -> int:
     """Return the number of the last committed batch."""
     numbers = files.numbers("commits")
     if not numbers:
+        if not files.are_there:
+            raise FkJoinError(f"checkpoint {files.checkpoint} is not there")
         raise FkJoinError(
             f"checkpoint {files.checkpoint} has no committed batch: give the checkpointLocation of a query that has finished "
             "one (of a job: CHECKPOINT/sink-NAME or sinks-TABLE)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -126,13 +126,15 @@ class StateReader:
         Raises
         ------
         FkJoinError
-            If one of them is no key of the table.
+            If one of them is no key of the table, or ``keys`` is one key itself.
 
         Examples
         --------
         >>> [row and row["name"] for row in reader.get_many(["o1", "o2"])]
         ['Ada', None]
         """
+        if isinstance(keys, str | bytes | Mapping) or not isinstance(keys, Iterable):
+            raise FkJoinError(f"keys: {keys!r} is one key: write get({keys!r}), or give a list of keys")
         asked = time.monotonic()
         if self._max_age is not None and asked - self._looked > self._max_age:
             self.refresh()

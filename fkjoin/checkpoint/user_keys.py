@@ -48,7 +48,9 @@ def fitting(argument: str, field: pa.Field, values: list[Any], *, nulls: bool = 
         column = pa.array(values, field.type)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         wrong = next(value for value in values if not _fits(field.type, value))
-        raise FkJoinError(f"{argument}: {wrong!r} cannot be a {field.name}, which is {field.type}: {error}") from error
+        plain = isinstance(error, TypeError) and not pa.types.is_nested(field.type)
+        said = f"it is a {type(wrong).__name__}" if plain else error
+        raise FkJoinError(f"{argument}: {wrong!r} cannot be a {field.name}, which is {field.type}: {said}") from error
     assert nulls or valid(column).all()
     return column
 

@@ -20,6 +20,8 @@ from fkjoin.spark.packing import Batches, counter, packed_changes, versions_of
 from fkjoin.stages import counters
 from fkjoin.stages.start_over import StartOver
 
+_NUMBERED = "; number them, as in transform(items, (item, n) -> …)"
+
 
 @dataclass(frozen=True)
 class Gather:
@@ -45,7 +47,7 @@ class Gather:
         rows = RowCodec(self.row).encode(batch.column("row").flatten(), batch.num_rows)
         outputs = Pairs(of[keyed], keys.take(pa.array(keyed)), rows.take(pa.array(keyed)))
         for number, key in self._twice(outputs):
-            problems.setdefault(number, f"{self.operator}: two of its rows have the key {key}")
+            problems.setdefault(number, f"{self.operator}: two of its rows have the key {key}{_NUMBERED}")
         dropped = int((there & ~valid(keys)).sum())
         return Gathered(first, pairs.encode(outputs, len(first)), [problems.get(at) for at in range(len(first))], dropped)
 

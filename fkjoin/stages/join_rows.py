@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -26,21 +26,46 @@ HowByKey = Literal["inner", "left", "outer"]
 _HEAD = np.dtype([("right", "u1"), ("left", "<u4")])
 
 
+_SPARKS = {"full": "outer", "fullouter": "outer", "leftouter": "left", "rightouter": "right"}
+"""Words of Spark's for these, without underscores."""
+
+
 def require_how(given: HowByKey) -> How:
     """Return it; raise ``TopologyError`` if it is no ``How``."""
-    if given == "outer":
+    if _meant(given) == "outer":
         raise TopologyError(
-            'how: "outer" is of joins by primary key, left.join(right, how="outer"); by a foreign key it is "inner" or "left"'
+            f'how: "{given}" is of joins by primary key, left.join(right, how="outer"); by a foreign key it is "inner" or '
+            '"left"'
         )
-    if given not in get_args(How):
-        raise TopologyError(f'how: {given!r} is not one of "inner", "left"')
-    return given
+    return require_how_of_events(given)
+
+
+def require_how_of_events(given: str) -> How:
+    """Return it; raise ``TopologyError`` if it is no ``How``."""
+    found: How = _one_of(get_args(How), given)
+    return found
 
 
 def require_how_by_key(given: str) -> None:
     """Raise ``TopologyError`` if it is no ``HowByKey``."""
-    if given not in get_args(HowByKey):
-        raise TopologyError(f'how: {given!r} is not one of "inner", "left", "outer"')
+    _one_of(get_args(HowByKey), given)
+
+
+def _one_of(known: tuple[str, ...], given: str) -> Any:
+    """Return it if it is known; raise ``TopologyError`` otherwise, with what to write for a word of Spark's."""
+    if given in known:
+        return given
+    listed, meant = ", ".join(f'"{one}"' for one in known), _meant(given)
+    if meant in known:
+        raise TopologyError(f'how: {given!r} is not one of {listed}; write "{meant}"')
+    if meant == "right" and "outer" in known:
+        raise TopologyError(f'how: {given!r} is not one of {listed}; swap the two tables, and write "left"')
+    raise TopologyError(f"how: {given!r} is not one of {listed}")
+
+
+def _meant(given: object) -> str:
+    word = str(given).lower().replace("_", "")
+    return _SPARKS.get(word, word)
 
 
 def matched(answers: pa.Table, how: HowByKey) -> Bools:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,9 +13,10 @@ import pyarrow as pa
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES, as_bytes, valid
 from fkjoin.codec.messages import ENRICHED, EVENT, JOINED, table
-from fkjoin.errors import FkJoinError, TopologyError
+from fkjoin.errors import FkJoinError
 from fkjoin.stages import Counters, How, enrich
-from fkjoin.testing.kit import DUPLICATE, TIMES, Change, Kit, Result, Row
+from fkjoin.stages.join_rows import require_how_of_events
+from fkjoin.testing.kit import DUPLICATE, TIMES, Change, Kit, Result, Row, value_in
 
 
 @dataclass
@@ -60,11 +61,15 @@ class EnrichTest(Kit):
 
     _stages = ("enrich",)
     _takes = ("change", "event")
+    _names = "on"
 
     def __post_init__(self) -> None:
-        if self.how not in get_args(How):
-            raise TopologyError(f'how: {self.how!r} is not one of "inner", "left"')
+        require_how_of_events(self.how)
         super().__post_init__()
+
+    def _require_row(self, change: Change) -> None:
+        if change.side == "event":
+            self._key(change)
 
     def _process(self, batch: list[Change], what: Any) -> None:
         super()._process(batch, None if what == DUPLICATE else what)
@@ -92,7 +97,7 @@ class EnrichTest(Kit):
 
     def _key(self, event: Change) -> str | None:
         assert event.row is not None
-        found = self.on(event.row) if callable(self.on) else event.row.get(self.on)
+        found = self.on(event.row) if callable(self.on) else value_in(event.row, self.on, "on", f"the event {event.row!r}")
         if not isinstance(found, str | None):
             raise FkJoinError(f"on: the key that {event.row!r} names is {found!r}; here keys are texts, or None")
         return found

@@ -15,7 +15,7 @@ from fkjoin.codec.arrays import BYTES, as_bytes
 from fkjoin.codec.messages import JOINED, RESULT, table
 from fkjoin.errors import FkJoinError
 from fkjoin.stages import Counters, owners, spread
-from fkjoin.testing.kit import TIMES, Change, Kit, Result, Row
+from fkjoin.testing.kit import TIMES, Change, Kit, Result, Row, value_in
 
 
 @dataclass
@@ -57,6 +57,10 @@ class FlatMapTest(Kit):
     count: Counters = field(default_factory=Counters)
 
     _stages = ("spread", "owners")
+    _names = "key"
+
+    def _require_row(self, change: Change) -> None:
+        self._made(change)
 
     def _run(self, batch: list[Change], stages: int) -> pa.Table:
         outputs = spread(self._messages(batch), self._stores[0], self.count, as_read=True, **TIMES)
@@ -86,7 +90,10 @@ class FlatMapTest(Kit):
     def _made(self, change: Change) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
         for row in () if change.row is None else self.rows(change.key, change.row):
-            key = self.key(change.key, row) if callable(self.key) else row.get(self.key)
+            if callable(self.key):
+                key = self.key(change.key, row)
+            else:
+                key = value_in(row, self.key, "key", f"a row that {change.key!r} makes")
             if key is None:
                 continue
             if not isinstance(key, str) or key in found:

@@ -24,6 +24,7 @@ class GroupKit(Kit):
 
     _fold: Fold
     _stages: ClassVar[tuple[str, ...]] = ("regroup", "aggregate")
+    _names = "group"
 
     @abstractmethod
     def _group(self, change: Change) -> str | None:
@@ -32,6 +33,9 @@ class GroupKit(Kit):
     @abstractmethod
     def _values(self, changes: list[Change]) -> list[pa.Array]:
         """The columns of the fold's values, a row for each change."""
+
+    def _require_row(self, change: Change) -> None:
+        self._group(change)
 
     def _run(self, batch: list[Change], stages: int) -> pa.Table:
         changed = regroup(self._rows(batch), self._stores[0], self.count, **TIMES)

@@ -65,6 +65,7 @@ class JoinTest(Kit):
 
     _stages = ("rekey", "subscription", "resolve")
     _takes = ("left", "right")
+    _names = "extractor"
 
     def __post_init__(self) -> None:
         require_how(self.how)
@@ -84,6 +85,10 @@ class JoinTest(Kit):
             for foreign, key in zip(*(part.to_pylist() for part in combined_key.decode(page)), strict=True):
                 found.setdefault(foreign.decode(), []).append(key.decode())
         return found
+
+    def _require_row(self, change: Change) -> None:
+        if change.side == "left":
+            self._foreign_key(change)
 
     def _run(self, batch: list[Change], stages: int) -> pa.Table:
         rekeyed = rekey(self._changes(batch, "left"), self._stores[0], self.count, **TIMES)

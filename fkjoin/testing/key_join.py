@@ -65,6 +65,9 @@ class KeyJoinTest(Kit):
         require_how_by_key(self.how)
         super().__post_init__()
 
+    def _require_row(self, change: Change) -> None:
+        """A join by primary key names no column."""
+
     def _run(self, batch: list[Change], stages: int) -> pa.Table:
         return self._paired(self._messages(batch))
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import pyarrow as pa
 
 from fkjoin.codec.messages import Operation
-from fkjoin.errors import FkJoinError
+from fkjoin.errors import FkJoinError, nearest
 from fkjoin.stages import Counters
 from fkjoin.state import MemoryStore
 
@@ -98,8 +98,12 @@ class Kit(ABC):
     _stages: ClassVar[tuple[str, ...]]
     _takes: ClassVar[tuple[str, ...]] = ("change",)
     """The functions that make what is fed."""
+    _names: ClassVar[str | None] = None
+    """The argument that says which key a row names: a column, or a callable."""
 
     def __post_init__(self) -> None:
+        if self._names is not None:
+            _require_names(self._names, getattr(self, self._names))
         self._stores = [MemoryStore() for _ in self._stages]
         self._fed: list[Change] = []
         self._random = random.Random(self.seed)
@@ -120,7 +124,8 @@ class Kit(ABC):
         Raises
         ------
         FkJoinError
-            If anything is neither a change that this test takes nor a sentinel; nothing is processed then.
+            If anything is neither a change that this test takes nor a sentinel, or a row lacks a column that the test names;
+            nothing is processed then.
 
         Examples
         --------
@@ -129,8 +134,10 @@ class Kit(ABC):
         for change in changes:
             if isinstance(change, Change):
                 _require_change(change, self._takes)
+                if change.row is not None:
+                    self._require_row(change)
             else:
-                require_sentinel(change, "feed")
+                require_sentinel(change, "feed", f", and no change: {_made_with(self._takes)} makes one")
         before = len(self.results)
         batch: list[Change] = []
         for change in changes:
@@ -181,6 +188,10 @@ class Kit(ABC):
             self._take(made)
 
     @abstractmethod
+    def _require_row(self, change: Change) -> None:
+        """``FkJoinError`` if a row lacks a column that the test names, or has what the test cannot take."""
+
+    @abstractmethod
     def _run(self, batch: list[Change], stages: int) -> pa.Table:
         """A batch through so many stages, everything in order."""
 
@@ -215,17 +226,21 @@ class Kit(ABC):
                 self.table[key] = value
 
 
-def require_sentinel(what: object, argument: str) -> None:
-    """``FkJoinError`` unless it is something that happens to a batch."""
+def require_sentinel(what: object, argument: str, hint: str = "") -> None:
+    """``FkJoinError``, with the hint, unless it is something that happens to a batch."""
     if what not in (CRASH, DUPLICATE, REORDER):
-        raise FkJoinError(f"{argument}: {what!r} is none of CRASH, DUPLICATE, REORDER")
+        raise FkJoinError(f"{argument}: {what!r} is none of CRASH, DUPLICATE, REORDER{hint}")
+
+
+def _made_with(takes: tuple[str, ...]) -> str:
+    return " or ".join(f"{function}(…)" for function in takes)
 
 
 def _require_change(change: Change, takes: tuple[str, ...]) -> None:
     """``FkJoinError`` unless it is what one of the functions ``takes`` makes of a key, a row and a version."""
     side, key, row, version = change
     if side not in {_SIDE_OF.get(name, name) for name in takes}:
-        raise FkJoinError(f"feed: a change of side {side!r} has no place here; make it with {' or '.join(takes)}")
+        raise FkJoinError(f"feed: a change of side {side!r} has no place here; make it with {_made_with(takes)}")
     if not isinstance(key, str):
         raise FkJoinError(f"feed: key {key!r} is of type {type(key).__name__}; here keys are texts")
     if not isinstance(row, dict) and (row is not None or side == "event"):
@@ -234,11 +249,27 @@ def _require_change(change: Change, takes: tuple[str, ...]) -> None:
         raise FkJoinError(f"feed: version {version!r} of {key!r} is no whole number")
 
 
+def _require_names(argument: str, given: object) -> None:
+    """``FkJoinError`` unless it is the name of a column, or callable."""
+    if not isinstance(given, str) and not callable(given):
+        raise FkJoinError(f"{argument}: {given!r} is no text; here a key is one text: name a column, or give a function")
+
+
+def value_in(row: Row, column: str, argument: str, whose: str) -> Any:
+    """The value of a column; ``FkJoinError`` if the row has no such column."""
+    if column not in row:
+        raise FkJoinError(f"{argument}: {whose} has no column {column!r}; {nearest(column, row)}")
+    return row[column]
+
+
 def named_by(extractor: RowExtractor, change: Change, argument: str) -> str | None:
     """The key that a row names; None without a row."""
     if change.row is None:
         return None
-    found = extractor(change.key, change.row) if callable(extractor) else change.row.get(extractor)
+    if callable(extractor):
+        found = extractor(change.key, change.row)
+    else:
+        found = value_in(change.row, extractor, argument, f"the row of {change.key!r}")
     if not isinstance(found, str | None):
         raise FkJoinError(f"{argument}: the key that {change.key!r} names is {found!r}; here keys are texts, or None")
     return found

@@ -10,13 +10,14 @@ import numpy as np
 import pyarrow as pa
 
 from fkjoin.analysis.wanted import Wanted, column_of
+from fkjoin.checkpoint.user_keys import fitting
 from fkjoin.codec.arrays import BYTES, Bools, Bytes
 from fkjoin.codec.rows import RowCodec
 from fkjoin.errors import FkJoinError
 from fkjoin.folds.fold import Fold
 from fkjoin.stages import Counters
 from fkjoin.testing.groups import GroupKit
-from fkjoin.testing.kit import Change, Result, Row, named_by
+from fkjoin.testing.kit import Change, Result, Row, named_by, value_in
 
 
 @dataclass(frozen=True)
@@ -92,9 +93,16 @@ class MembersTest(GroupKit):
         return {name: column[0].as_py() for name, column in zip(self._fold.schema.names, columns, strict=True)}
 
     def _values(self, changes: list[Change]) -> list[pa.Array]:
-        rows = [change.row or {} for change in changes]
-        values = [pa.array([row.get(one.name) for row in rows], one.type) for one in self.schema]
+        values = [
+            pa.array([None if row is None else row[one.name] for _, _, row, _ in changes], one.type) for one in self.schema
+        ]
         return [*values, pa.array([change.key for change in changes], pa.string())]
+
+    def _require_row(self, change: Change) -> None:
+        super()._require_row(change)
+        row, whose = change.row or {}, f"the row of {change.key!r}"
+        for one in self.schema:
+            fitting(whose, one, [value_in(row, one.name, "schema", whose)], nulls=True)
 
     def _group(self, change: Change) -> str | None:
         return named_by(self.group, change, "group")

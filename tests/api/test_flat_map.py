@@ -136,7 +136,12 @@ def test_a_row_that_makes_a_key_twice_or_throws_is_a_dead_letter(spark: SparkSes
     assert said[0][2] == said[2][2] == "flat_map: ValueError: no"
     assert "10 div n as part" in said[1][2]
     assert "division by zero" in said[1][2]
-    assert said[3][2] == 'flat_map: two of its rows have the key ["4", "a"]'
+    way = "number them, as in transform(items, (item, n) -> …)"
+    assert said[3][2] == f'flat_map: two of its rows have the key ["4", "a"]; {way}'
+    numbered = "transform(items, (item, n) -> struct(item.sku, item.n, n as line))"
+    by_line = orders.flat_map(numbered, key=["id", "line"], name="numbered")
+    found = table_of(run(by_line.changes, tmp_path / "numbered").rows, "id", "line", "sku")
+    assert {one for one in found if one[0] == "4"} == {("4", 0, "a"), ("4", 1, "a"), ("4", 2, "b")}
     failing = orders_of(spark, tmp_path, on_error="fail").flat_map("items", key=["id", "sku"], name="failing")
     with pytest.raises(Exception, match=r"flat_map of orders, key 4: two of its rows have .* are set aside"):
         run(failing.changes, tmp_path / "failing")

@@ -136,6 +136,17 @@ def test_grouped_rows_say_of_what_and_by_what(orders: Table) -> None:
     )
 
 
+def test_grouped_rows_are_a_table_when_their_aggregates_are_named(orders: Table) -> None:
+    grouped = orders.group_by("customer_id")
+    for name in ("to_parquet", "to", "filter", "changes", "schema"):
+        with pytest.raises(AttributeError, match=rf"^a Grouped has no {name}; write \.agg\(…\) first, which makes a Table$"):
+            getattr(grouped, name)
+        assert getattr(grouped.agg(orders=agg.count()), name)
+    for name in ("colums", "_planned"):
+        with pytest.raises(AttributeError, match=f"'Grouped' object has no attribute '{name}'"):
+            getattr(grouped, name)
+
+
 def test_each_habit_of_dataframes_is_refused_and_what_is_named_is_one(
     spark: SparkSession, orders: Table, customers: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -147,6 +148,8 @@ def test_a_table_that_is_not_kept_and_one_that_is_not_there_are_refused_by_name(
     with pytest.raises(
         FkJoinError, match="has no committed batch: give the checkpointLocation of a query that has finished one"
     ):
+        StateReader(tmp_path, "kept")
+    with pytest.raises(FkJoinError, match=f"^checkpoint {re.escape(str(tmp_path / 'nothing'))} is not there$"):
         StateReader(tmp_path / "nothing", "kept")
     with pytest.raises(FkJoinError, match="max_age: -1 is no number of seconds; give one of at least 0, or None"):
         StateReader(query.checkpoint, NAME, max_age=-1)
@@ -175,7 +178,7 @@ def test_a_key_is_a_tuple_or_a_dict(query: SavedQuery, key: Any) -> None:
         ({"region": "eu"}, "has not the columns of the key, which is region"),
         ({"region": "eu", "m": 1}, "has not the columns of the key"),
         (("eu", "1"), "'1' cannot be a n, which is int32"),
-        ((1, 1), "1 cannot be a region, which is string"),
+        ((1, 1), "1 cannot be a region, which is string: it is a int$"),
         ((b"eu", 1), "it is bytes"),
         (("eu", True), "True cannot be a n, which is int32: it is a bool"),
         (("eu", 1.0), "it is a float"),
@@ -187,6 +190,18 @@ def test_what_is_no_key_is_refused_by_name(query: SavedQuery, key: Any, says: st
     query.batch({("eu", 1): row(1)})
     with StateReader(query.checkpoint, NAME) as reader, pytest.raises(FkJoinError, match=says):
         reader.get_many([("us", 1), key])
+
+
+@pytest.mark.parametrize("keys", ["eu", b"eu", 7, {"region": "eu", "n": 1}])
+def test_one_key_in_the_place_of_several_is_refused(query: SavedQuery, keys: Any) -> None:
+    query.batch({("eu", 1): row(1)})
+    with StateReader(query.checkpoint, NAME) as reader:
+        with pytest.raises(
+            FkJoinError, match=rf"^keys: {re.escape(repr(keys))} is one key: write get\(.*\), or give a list of keys$"
+        ):
+            reader.get_many(keys)
+        one = {"region": "eu", "n": 1}
+        assert reader.get_many([one]) == [reader.get(one)] == [query.values(("eu", 1))]
 
 
 def test_keys_of_one_column_are_its_values() -> None:
@@ -202,7 +217,8 @@ def test_keys_of_one_column_are_its_values() -> None:
         (pa.schema([("at", pa.timestamp("us"))]), datetime(2026, 1, 1, tzinfo=timezone.utc), "it has a time zone"),
         (pa.schema([("day", pa.date32())]), datetime(2026, 1, 1), "it is a timestamp"),
         (pa.schema([("raw", pa.binary())]), "x", "it is text"),
-        (text, date(2026, 1, 1), "cannot be a id, which is string"),
+        (text, date(2026, 1, 1), "cannot be a id, which is string: it is a date$"),
+        (pair, {"a": "x"}, "cannot be a both, which is .*: Could not convert 'x'"),
     ):
         with pytest.raises(FkJoinError, match=says):
             user_keys.encoded(schema, [key])

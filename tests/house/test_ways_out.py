@@ -217,6 +217,21 @@ WAYS: dict[str, str] = {
     "checkpoint: {} is no folder of a query's own;": SECOND,
     "query_name: a query called {} runs in this": SECOND,
     "feed: a change of side {} has no place here;": FED,
+    "{}: {} is no text; here a key is one text: name": (
+        "tests/testing/test_kits.py::test_several_columns_for_a_key_that_is_one_text_are_refused_when_the_test_is_made"
+    ),
+    'how: {} is not one of {}; write "{}"': (
+        "tests/testing/test_kits.py::test_a_word_of_sparks_for_how_is_refused_with_what_to_write"
+    ),
+    "how: {} is not one of {}; swap the two tables, and": (
+        "tests/testing/test_kits.py::test_a_right_join_is_a_left_one_of_swapped_tables"
+    ),
+    "keys: {} is one key: write get({}), or": (
+        "tests/checkpoint/test_reader.py::test_one_key_in_the_place_of_several_is_refused"
+    ),
+    "a Grouped has no {}; write .agg(…) first": (
+        "tests/api/test_inspection.py::test_grouped_rows_are_a_table_when_their_aggregates_are_named"
+    ),
     "format: {} cannot have these changes: {};": FINE_STARTS,
     "format: Spark has no {}; {} For a format of": FINE_STARTS,
     "options: {} cannot be written with {}: {}; set": FINE_STARTS,

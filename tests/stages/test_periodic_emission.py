@@ -128,7 +128,7 @@ def test_what_emit_may_be(text: str, wanted: Emission) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("never", 'emit: \'never\' is not one of "on-change", "on-update", "periodic"'),
+        ("never", 'emit: \'never\' is not one of "on-change", "on-update", "periodic", .*, or "on-close" of windows$'),
         ("on-change 5 seconds", "is not one of"),
         ("periodic often", "emit: 'often' is no interval such as"),
         ("periodic 5 ms", "emit: 5 ms is too short, 100 ms is the least"),

@@ -270,10 +270,12 @@ def test_dead_letters_and_what_is_kept_are_read(shop: Shop) -> None:
 @pytest.mark.spark
 def test_the_example_in_the_how_to_is_true(spark: SparkSession, tmp_path: Path) -> None:
     small(spark, tmp_path)
-    for name in ("orders", "customers"):
+    for name in ("orders", "customers", "clicks"):
         (tmp_path / name).mkdir()
-    (block,) = (block for block in blocks(ROOT / "docs" / "howto.md") if "Driver(revenue)" in block.text)
-    exec(block.text, {"spark": spark, "folder": tmp_path})
+    there = {"spark": spark, "folder": tmp_path}
+    for code in ("Driver(revenue)", "Driver(seen)"):
+        (block,) = (block for block in blocks(ROOT / "docs" / "howto.md") if code in block.text)
+        exec(block.text, there)
 
 
 JOB = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -94,12 +95,12 @@ def members() -> MembersTest:
 
 
 KITS: dict[str, tuple[Any, str]] = {
-    "join": (lambda: JoinTest("fk", how="left"), "left or right"),
-    "join by primary key": (lambda: KeyJoinTest(how="left"), "left or right"),
-    "aggregate": (lambda: AggregateTest("fk", 0, lambda key, row, n: n + 1, lambda key, row, n: n - 1), "change"),
-    "members": (members, "change"),
-    "flat map": (lambda: FlatMapTest(lambda key, row: [row], "fk"), "change"),
-    "enrich": (lambda: EnrichTest(on="fk", how="left"), "change or event"),
+    "join": (lambda: JoinTest("fk", how="left"), "left(…) or right(…)"),
+    "join by primary key": (lambda: KeyJoinTest(how="left"), "left(…) or right(…)"),
+    "aggregate": (lambda: AggregateTest("fk", 0, lambda key, row, n: n + 1, lambda key, row, n: n - 1), "change(…)"),
+    "members": (members, "change(…)"),
+    "flat map": (lambda: FlatMapTest(lambda key, row: [row], "fk"), "change(…)"),
+    "enrich": (lambda: EnrichTest(on="fk", how="left"), "change(…) or event(…)"),
 }
 """A test of each kind, and the functions that make what it takes."""
 
@@ -112,8 +113,11 @@ def test_what_a_test_does_not_take_is_refused_before_anything_is_processed(name:
     refused: list[tuple[Any, str]] = [
         ("CRASH", "feed: 'CRASH' is none of CRASH, DUPLICATE, REORDER"),
         (None, "feed: None is none of CRASH"),
-        (("left", "o2", row, None), "is none of CRASH"),
-        (other, f"feed: a change of side '{other.side}' has no place here; make it with {functions}$"),
+        (
+            ("o2", row),
+            rf"feed: \('o2', .* is none of CRASH, DUPLICATE, REORDER, and no change: {re.escape(functions)} makes one$",
+        ),
+        (other, f"feed: a change of side '{other.side}' has no place here; make it with {re.escape(functions)}$"),
         (kit.Change("both", "o2", row), "feed: a change of side 'both' has no place here"),  # type: ignore[arg-type]
         (change(5, row), "feed: key 5 is of type int; here keys are texts"),  # type: ignore[arg-type]
         (change("o2", 7), "feed: the row of left 'o2' is 7, which is no dict of columns"),  # type: ignore[arg-type]
@@ -124,9 +128,104 @@ def test_what_a_test_does_not_take_is_refused_before_anything_is_processed(name:
         with pytest.raises(FkJoinError, match=said):
             test.feed(change("o1", row), CRASH, wrong)
     assert (test.table, test.results, test.count) == ({}, [], {})
-    makers = [getattr(kit, function) for function in functions.split(" or ")]
+    makers = [getattr(kit, function.removesuffix("(…)")) for function in functions.split(" or ")]
     results = test.feed(*(maker(row) if maker is event else maker("a", row) for maker in makers), CRASH)
     assert len(results) == 1, "what it takes is taken"
+
+
+NAMING: dict[str, tuple[Callable[[Any], Any], str, Callable[[Any], Any]]] = {
+    "extractor": (JoinTest, "the row of 'o2'", lambda row: left("o2", row)),
+    "group": (
+        lambda named: AggregateTest(named, 0, lambda k, row, n: n + 1, lambda k, row, n: n - 1),
+        "the row of 'o2'",
+        lambda row: change("o2", row),
+    ),
+    "group of members": (
+        lambda named: MembersTest(named, pa.schema([("n", pa.int64())]), {"n": agg.sum("n")}),
+        "the row of 'o2'",
+        lambda row: change("o2", row),
+    ),
+    "key": (lambda named: FlatMapTest(lambda key, row: [row], named), "a row that 'o2' makes", lambda row: change("o2", row)),
+    "on": (lambda named: EnrichTest(named, how="left"), "the event {.*}", event),
+}
+"""By an argument that names a column: the test, whose row lacks it, and what makes such a row's change."""
+
+
+@pytest.mark.parametrize("name", NAMING)
+def test_a_column_that_a_row_lacks_is_refused_by_name_and_nothing_is_processed(name: str) -> None:
+    make, whose, changed = NAMING[name]
+    argument, row = name.split()[0], {"fk": "a", "n": 1}
+    test = make("fkk")
+    with pytest.raises(FkJoinError, match=f"^{argument}: {whose} has no column 'fkk'; did you mean 'fk'?"):
+        test.feed(change("o1", {"fkk": "a", "n": 1}), CRASH, changed(row))
+    assert (test.table, test.results, test.count) == ({}, [], {})
+    with pytest.raises(FkJoinError, match=f"^{argument}: {whose} has no column 'nope'; there are fk, n"):
+        make("nope").feed(changed(row))
+    named = make("fk")
+    assert named.feed(changed({"fk": None, "n": 1})) == named.results
+    assert make("fk").feed(right("a", {}) if name == "extractor" else DUPLICATE, changed(row)) != []
+
+
+@pytest.mark.parametrize("name", NAMING)
+def test_several_columns_for_a_key_that_is_one_text_are_refused_when_the_test_is_made(name: str) -> None:
+    make, _, changed = NAMING[name]
+    says = r"\['fk', 'n'\] is no text; here a key is one text: name a column, or give a function$"
+    with pytest.raises(FkJoinError, match=f"^{name.split()[0]}: {says}"):
+        make(["fk", "n"])
+    both = (lambda row: f"{row['fk']}/{row['n']}") if name == "on" else (lambda key, row: f"{row['fk']}/{row['n']}")
+    test = make(both)
+    test.feed(right("a/1", {}) if name == "extractor" else DUPLICATE, changed({"fk": "a", "n": 1}))
+    assert len(test.results) == 1
+
+
+def test_a_value_of_another_type_than_its_column_is_refused_by_name() -> None:
+    test = members()
+    for value, said in (
+        ("x", "Could not convert 'x'"),
+        ([1], "Could not convert"),
+        (True, "it is a bool"),
+        (1.5, "it is a float"),
+    ):
+        with pytest.raises(FkJoinError, match=rf"^the row of 'o1': .* cannot be a n, which is int64: {said}"):
+            test.feed(change("o0", {"fk": "a", "n": 1}), CRASH, change("o1", {"fk": "a", "n": value}))
+    with pytest.raises(FkJoinError, match="^schema: the row of 'o1' has no column 'n'; there are fk, m"):
+        test.feed(change("o1", {"fk": "a", "m": 1}))
+    assert (test.table, test.results) == ({}, [])
+    text = MembersTest("fk", pa.schema([("n", pa.string())]), {"all": agg.collect_set("n")})
+    with pytest.raises(FkJoinError, match="^the row of 'o1': 1 cannot be a n, which is string: it is a int$"):
+        text.feed(change("o1", {"fk": "a", "n": 1}))
+    assert test.feed(change("o1", {"fk": "a", "n": None}), change("o2", {"fk": "b", "n": 2}))[-1] == ("b", "insert", {"n": 2})
+
+
+HOWS: dict[str, tuple[Callable[[Any], Any], dict[str, str | None]]] = {
+    "by primary key": (
+        lambda how: KeyJoinTest(how=how),
+        {"full": "outer", "full_outer": "outer", "fullouter": "outer", "LEFT": "left", "left_outer": "left", "semi": None},
+    ),
+    "by foreign key": (lambda how: JoinTest("fk", how=how), {"leftouter": "left", "right": None, "cross": None}),
+    "of events": (lambda how: EnrichTest("fk", how=how), {"left_outer": "left", "full": None, "right": None}),
+}
+"""Kits, which check ``how`` as the library does, and by words of Spark's what is to be written."""
+
+
+@pytest.mark.parametrize("name", HOWS)
+def test_a_word_of_sparks_for_how_is_refused_with_what_to_write(name: str) -> None:
+    make, words = HOWS[name]
+    for word, meant in words.items():
+        with pytest.raises(TopologyError, match=f'^how: \'{word}\' is not one of ("\\w+"(, |; write "{meant}"$|$))+') as caught:
+            make(word)
+        assert ("write" in str(caught.value)) == (meant is not None), word
+        if meant is not None:
+            assert make(meant).how == meant
+
+
+def test_a_right_join_is_a_left_one_of_swapped_tables() -> None:
+    with pytest.raises(TopologyError, match="how: 'right' is not one of .*; swap the two tables, and write \"left\"$"):
+        KeyJoinTest(how="right")  # type: ignore[arg-type]
+    swapped = KeyJoinTest(how="left")
+    assert swapped.feed(left("1", {"m": 1}), right("2", {"n": 1})) == [("1", "insert", {"left": {"m": 1}, "right": None})]
+    with pytest.raises(TopologyError, match='how: "full" is of joins by primary key'):
+        JoinTest("fk", how="full")  # type: ignore[arg-type]
 
 
 def test_an_event_without_columns_is_refused() -> None:
