@@ -22,6 +22,8 @@ from tests.support.own_sink import Sqlite
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("own_rules")]
 
+AVRO = '{"type": "record", "name": "order", "fields": [{"name": "customer", "type": "string"}]}'
+
 ORDERS = "id string, customer bigint, amount double, text string, at timestamp, lsn bigint, named struct<n: string, m: bigint>"
 CUSTOMERS = "id bigint, name string, tags map<string,string>, lsn bigint, at bigint"
 
@@ -450,13 +452,13 @@ WAYS: dict[str, Way] = {
     "Registry: to write, give write_schema= and subject=": (
         lambda t: t.topic(t.orders, value=Registry("avro", "id string", "http://127.0.0.1:1")),
         lambda t: t.topic(
-            t.orders, value=Registry("avro", "id string", "http://127.0.0.1:1", write_schema="{}", subject="orders-value")
+            t.orders, value=Registry("avro", "id string", "http://127.0.0.1:1", write_schema=AVRO, subject="orders-value")
         ),
     ),
     "Registry: fkjoin reads Protobuf and does not write it; write with": (
         lambda t: t.topic(t.orders, value=Registry("protobuf", "id string", "http://127.0.0.1:1")),
         lambda t: t.topic(
-            t.orders, value=Registry("avro", "id string", "http://127.0.0.1:1", write_schema="{}", subject="orders-value")
+            t.orders, value=Registry("avro", "id string", "http://127.0.0.1:1", write_schema=AVRO, subject="orders-value")
         ),
     ),
     "events: a batch DataFrame is no stream; read it": (
