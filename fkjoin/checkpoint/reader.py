@@ -134,7 +134,7 @@ class StateReader:
         ['Ada', None]
         """
         if isinstance(keys, str | bytes | Mapping) or not isinstance(keys, Iterable):
-            raise FkJoinError(f"keys: {keys!r} is one key: write get({keys!r}), or give a list of keys")
+            raise FkJoinError(f"keys: {keys!r:.60} is one key: give it to get, or give a list of keys")
         asked = time.monotonic()
         if self._max_age is not None and asked - self._looked > self._max_age:
             self.refresh()

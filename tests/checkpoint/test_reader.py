@@ -197,7 +197,7 @@ def test_one_key_in_the_place_of_several_is_refused(query: SavedQuery, keys: Any
     query.batch({("eu", 1): row(1)})
     with StateReader(query.checkpoint, NAME) as reader:
         with pytest.raises(
-            FkJoinError, match=rf"^keys: {re.escape(repr(keys))} is one key: write get\(.*\), or give a list of keys$"
+            FkJoinError, match=rf"^keys: {re.escape(repr(keys))} is one key: give it to get, or give a list of keys$"
         ):
             reader.get_many(keys)
         one = {"region": "eu", "n": 1}

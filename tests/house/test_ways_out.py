@@ -226,7 +226,7 @@ WAYS: dict[str, str] = {
     "how: {} is not one of {}; swap the two tables, and": (
         "tests/testing/test_kits.py::test_a_right_join_is_a_left_one_of_swapped_tables"
     ),
-    "keys: {} is one key: write get({}), or": (
+    "keys: {} is one key: give it to get, or": (
         "tests/checkpoint/test_reader.py::test_one_key_in_the_place_of_several_is_refused"
     ),
     "a Grouped has no {}; write .agg(…) first": (

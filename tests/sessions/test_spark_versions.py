@@ -79,7 +79,7 @@ def test_a_job_that_is_killed_goes_on_there_and_on_the_newest(
     assert found["rescaled"] == (there if spreads else unspread)
 
     with StateReader(tmp_path / "checkpoint", "joined") as reader:
-        looked_up = dict(zip(batch_join(history), reader.get_many(batch_join(history)), strict=True))
+        looked_up = dict(zip(batch_join(history), reader.get_many(list(batch_join(history))), strict=True))
     assert {
         key: row and {"items": row["left"]["items"], "region": row["right"]["region"]} for key, row in looked_up.items()
     } == batch_join(history)
