@@ -111,7 +111,7 @@ class FormatSection(Section):
 
     def _registry(self, kind: Any, **more: Any) -> Registry:
         assert self.registry is not None
-        return Registry(kind, url=self.registry, settings=tuple(self.registry_settings.items()), retry_s=self.retry_s, **more)
+        return Registry(kind, url=self.registry, settings=self.registry_settings, retry_s=self.retry_s, **more)
 
 
 class KafkaSection(Strict):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 from pyspark.sql import Column
 from pyspark.sql.types import (
@@ -99,13 +99,13 @@ class Registry:
         require_retry_s(self.retry_s)
         _require_extra(self.kind)
         copy_fields(self)
-        object.__setattr__(self, "settings", tuple(dict(self.settings).items()))
+        object.__setattr__(self, "settings", tuple(dict(self.settings).items()))  # a dict has no hash
         _require(self._registry, self._registry.client)
 
     @property
     def _registry(self) -> SchemaRegistry:
         """The address with its settings."""
-        return SchemaRegistry(self.url, tuple(dict(self.settings).items()), self.retry_s)
+        return SchemaRegistry(self.url, cast(Settings, self.settings), self.retry_s)
 
     def decode(self, data: Column) -> Decoded:
         return decoded(self.reader(), self._type(), data)

@@ -156,10 +156,8 @@ class Postgres(TableSink):
 
     def _is_there(self) -> bool:
         with connect(self._settings) as connection:
-            (there,) = connection.execute("select to_regclass(%s)", (self._table().as_string(connection),)).fetchone() or (
-                None,
-            )
-        return there is not None
+            name = self._table().as_string(connection)
+            return connection.execute("select where to_regclass(%s) is not null", (name,)).fetchone() is not None
 
     def last_batch(self, query: str) -> BatchId | None:
         row = self._repeated(lambda: self._known(query))

@@ -66,7 +66,7 @@ class BucketRun:
         latest: dict[int, int] = {}
         now_ms = 0
         for frame in rows:
-            now_ms = max([now_ms, *map(int, frame[BATCH_MS])])
+            now_ms = int(max(frame[BATCH_MS], default=now_ms))
             payloads += (payload for payload in frame["payload"] if payload is not None)
             for name, value in zip(frame["counter"], frame["count"], strict=True):
                 if isinstance(name, str) and name.startswith(CAME):

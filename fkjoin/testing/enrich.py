@@ -16,7 +16,7 @@ from fkjoin.codec.messages import ENRICHED, EVENT, JOINED, table
 from fkjoin.errors import FkJoinError
 from fkjoin.stages import Counters, How, enrich
 from fkjoin.stages.join_rows import require_how_of_events
-from fkjoin.testing.kit import DUPLICATE, TIMES, Change, Kit, Result, Row, value_in
+from fkjoin.testing.kit import DUPLICATE, TIMES, Change, Kit, Result, Row, key_in
 
 
 @dataclass
@@ -97,7 +97,7 @@ class EnrichTest(Kit):
 
     def _key(self, event: Change) -> str | None:
         assert event.row is not None
-        found = self.on(event.row) if callable(self.on) else value_in(event.row, self.on, "on", f"the event {event.row!r}")
+        found = key_in(event.row, self.on, "on", f"the event {event.row!r}", event.row)
         if not isinstance(found, str | None):
             raise FkJoinError(f"on: the key that {event.row!r} names is {found!r}; here keys are texts, or None")
         return found

@@ -15,7 +15,7 @@ from fkjoin.codec.arrays import BYTES, as_bytes
 from fkjoin.codec.messages import JOINED, RESULT, table
 from fkjoin.errors import FkJoinError
 from fkjoin.stages import Counters, owners, spread
-from fkjoin.testing.kit import TIMES, Change, Kit, Result, Row, value_in
+from fkjoin.testing.kit import TIMES, Change, Kit, Result, Row, key_in
 
 
 @dataclass
@@ -90,10 +90,7 @@ class FlatMapTest(Kit):
     def _made(self, change: Change) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
         for row in () if change.row is None else self.rows(change.key, change.row):
-            if callable(self.key):
-                key = self.key(change.key, row)
-            else:
-                key = value_in(row, self.key, "key", f"a row that {change.key!r} makes")
+            key = key_in(row, self.key, "key", f"a row that {change.key!r} makes", change.key, row)
             if key is None:
                 continue
             if not isinstance(key, str) or key in found:

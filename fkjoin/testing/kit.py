@@ -262,14 +262,16 @@ def value_in(row: Row, column: str, argument: str, whose: str) -> Any:
     return row[column]
 
 
+def key_in(row: Row, given: str | Callable[..., Any], argument: str, whose: str, *arguments: object) -> Any:
+    """The key that a row names: a column's value, or what a function makes of the arguments; see ``value_in``."""
+    return given(*arguments) if callable(given) else value_in(row, given, argument, whose)
+
+
 def named_by(extractor: RowExtractor, change: Change, argument: str) -> str | None:
     """The key that a row names; None without a row."""
     if change.row is None:
         return None
-    if callable(extractor):
-        found = extractor(change.key, change.row)
-    else:
-        found = value_in(change.row, extractor, argument, f"the row of {change.key!r}")
+    found = key_in(change.row, extractor, argument, f"the row of {change.key!r}", change.key, change.row)
     if not isinstance(found, str | None):
         raise FkJoinError(f"{argument}: the key that {change.key!r} names is {found!r}; here keys are texts, or None")
     return found
