@@ -12,7 +12,7 @@ demo: .venv/ready
 # machine busy. Each of these two goes on with some that do not wait, so that all three come to their ends at about the same time.
 BROKERS = integration $(PROCESSES:%=--ignore=%)
 AFTER_BROKERS := $(addprefix tests/,plan/test_optimizer.py plan/test_column_pruning.py sessions/test_spark_versions.py \
-	plan/test_golden_plans.py plan/test_running.py api/test_examples.py)
+	plan/test_golden_plans.py plan/test_running.py api/test_examples.py api/test_column_names.py)
 PROCESSES := $(addprefix integration/test_,faults.py run.py page.py image.py)
 AFTER_PROCESSES := $(addprefix tests/,cli/test_termination.py sessions/test_class_archive.py cli/test_commands.py \
 	house/test_docs.py checkpoint/test_saved_state.py sinks/test_several_sinks.py sinks/test_restored_checkpoint.py \

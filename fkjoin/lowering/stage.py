@@ -59,8 +59,13 @@ def made_by_operators(*nodes: Node) -> tuple[bool, ...]:
 
 
 def stage(rows: DataFrame, spec: StageSpec) -> DataFrame:
-    """Envelopes through a stage, which gets the time that Spark has logged for the batch with them."""
-    dated = rows.withColumn(BATCH_MS, F.unix_millis(F.current_timestamp()))
+    """Envelopes through a stage, which gets the time that Spark has logged for the batch with them.
+
+    Spark writes the time as a number into the code that it generates, and would compile that code again in each batch.
+    ``zip_with`` is one of the functions for which it generates none (docs/adr/0068).
+    """
+    now = F.array(F.current_timestamp())
+    dated = rows.withColumn(BATCH_MS, F.zip_with(now, now, lambda time, _: F.unix_millis(time))[0])
     return dated.groupBy("bucket").transformWithStateInPandas(StageProcessor(spec), ENVELOPE, "append", "None")
 
 
