@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import pyarrow as pa
 
-from fkjoin.checkpoint.saved import SavedState, SavedStore
+from fkjoin.checkpoint.stores import SavedRecords
 from fkjoin.codec import combined_key, tags
 from fkjoin.codec.arrays import Bytes
 from fkjoin.codec.rows import KeyCodec
@@ -15,7 +16,16 @@ from fkjoin.errors import FkJoinError
 from fkjoin.stages.scatter import tagged
 
 
-def look_up(state: SavedState, operator: str, key: str) -> list[dict[str, Any]]:
+class State(Protocol):
+    """The stores of a checkpoint."""
+
+    @property
+    def checkpoint(self) -> str: ...
+    @property
+    def stores(self) -> Sequence[SavedRecords]: ...
+
+
+def look_up(state: State, operator: str, key: str) -> list[dict[str, Any]]:
     """Look up what the stores of ``operator`` (empty: of the only one) know of a left row, a dict per record.
 
     For an aggregate: what a row with that key contributes, and the row of a group with that key.  For a flat map: what a row
@@ -55,7 +65,7 @@ def look_up(state: SavedState, operator: str, key: str) -> list[dict[str, Any]]:
     return found
 
 
-def remarks(state: SavedState, operator: str, found: list[dict[str, Any]]) -> list[str]:
+def remarks(state: State, operator: str, found: list[dict[str, Any]]) -> list[str]:
     """Say what a reader may miss in the records ``found`` of a join, and where it is kept."""
     stores = _stores_of(state, operator)
     if found and "subscription" in stores and not {"resolve", "gather"} & set(stores):
@@ -67,7 +77,7 @@ def remarks(state: SavedState, operator: str, found: list[dict[str, Any]]) -> li
     return []
 
 
-def _stores_of(state: SavedState, operator: str) -> dict[str, SavedStore]:
+def _stores_of(state: State, operator: str) -> dict[str, SavedRecords]:
     """The stores of an operator, by stage; ``FkJoinError`` where the checkpoint has none of that name."""
     operators = list(dict.fromkeys(store.operator_name for store in state.stores))
     if operator not in operators and (operator or len(operators) > 1):
@@ -97,7 +107,7 @@ def parse_key(schema: pa.Schema, text: str) -> Bytes:
     return KeyCodec(schema).encode(columns, 1)
 
 
-def _of_multi_join(stores: dict[str, SavedStore], key: str) -> list[dict[str, Any]]:
+def _of_multi_join(stores: Mapping[str, SavedRecords], key: str) -> list[dict[str, Any]]:
     """Look up what is known of a left row, and the right rows that it names."""
     found = _under(stores["scatter"], "key", key, (tags.ROW,))
     multi_join = stores["scatter"].multi_join
@@ -112,7 +122,9 @@ def _of_multi_join(stores: dict[str, SavedStore], key: str) -> list[dict[str, An
     return found
 
 
-def _under(store: SavedStore, schema: str, key: str, under: tuple[bytes, ...], *, refuse: bool = True) -> list[dict[str, Any]]:
+def _under(
+    store: SavedRecords, schema: str, key: str, under: tuple[bytes, ...], *, refuse: bool = True
+) -> list[dict[str, Any]]:
     """Look up the records of a key as a user typed it; ``FkJoinError`` if it is none, or nothing without ``refuse``."""
     try:
         wanted = parse_key(store.schemas()[schema], key)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pyarrow.fs import FileSelector, FileType, SubTreeFileSystem
 
-from fkjoin.checkpoint.spark_formats import Version
-from fkjoin.errors import FkJoinError
+from fkjoin.checkpoint.damage import RESTORE
+from fkjoin.checkpoint.spark_formats import ForeignFormatError, Version
+from fkjoin.errors import FkJoinError, FormatError
 from fkjoin.sessions.arrow_files import ArrowPath, opened
+from fkjoin.state import StateError
 
 _OURS = [("log", "MapState"), ("meta", "ValueState")]
 """State variables of fkjoin's operators."""
@@ -21,6 +25,15 @@ _SETTINGS = {
     "spark.sql.streaming.stateStore.rowChecksum.enabled": "false",
 }
 """Settings that a checkpoint keeps, and the values of those that can be read."""
+
+_TRIES = 20
+"""Number of batches that are tried while Spark removes one after the other."""
+
+_T = TypeVar("_T")
+
+
+class OnlySparkError(FkJoinError):
+    """A checkpoint is at a place, or has files of a form, that only Spark reads."""
 
 
 class Commit(NamedTuple):
@@ -45,7 +58,7 @@ class PlainFiles:
         try:
             files, place = opened(ArrowPath.of(where))
         except OSError as error:
-            raise FkJoinError(
+            raise OnlySparkError(
                 f"checkpoint {checkpoint} cannot be read without Spark: {error}; fkjoin.read_state reads it in a session"
             ) from error
         self._files = SubTreeFileSystem(place, files)
@@ -72,17 +85,58 @@ class PlainFiles:
         return sorted(int(one.base_name) for one in found if one.base_name.isdigit())
 
 
-def last_batch(files: PlainFiles) -> int:
-    """Return the number of the last committed batch."""
+def checkpoints_in(folder: str) -> str:
+    """Name the checkpoints in a folder of this machine that is none itself, as a job's; nothing without any."""
+    here = Path(folder)
+    inside = sorted(path.parent.name for path in here.glob("*/commits")) if here.is_dir() else []
+    return f"; there are checkpoints in it: {', '.join(inside)}" if inside else ""
+
+
+def committed(files: PlainFiles, batch: int | None = None) -> int:
+    """Return the number of the last committed batch, or ``batch`` if it is a committed one; ``FkJoinError`` without any."""
     numbers = files.numbers("commits")
     if not numbers:
         if not files.are_there:
             raise FkJoinError(f"checkpoint {files.checkpoint} is not there")
         raise FkJoinError(
-            f"checkpoint {files.checkpoint} has no committed batch: give the checkpointLocation of a query that has finished "
-            "one (of a job: CHECKPOINT/sink-NAME or sinks-TABLE)"
+            f"checkpoint {files.checkpoint} has no committed batch{checkpoints_in(files.checkpoint)}: give the "
+            "checkpointLocation of a query that has finished one (of a job: CHECKPOINT/sink-NAME or sinks-TABLE)"
         )
-    return numbers[-1]
+    if batch is not None and batch not in numbers:
+        raise FkJoinError(f"batch: {files.checkpoint} has batches {numbers[0]} to {numbers[-1]}, not {batch}")
+    return numbers[-1] if batch is None else batch
+
+
+def at_commit(files: PlainFiles, batch: int | None, work: Callable[[Commit], _T]) -> _T:
+    """Return what ``work`` makes of a batch; of the newest without a number, or a later one if Spark removes files meanwhile.
+
+    ``FkJoinError`` says in which checkpoint there is no such batch, or damage.
+    """
+    for _ in range(_TRIES):
+        number = committed(files, batch)
+        try:
+            with _named(files):
+                return work(commit_of(files, number))
+        except FileNotFoundError as error:
+            if committed(files, batch) == number:
+                raise FkJoinError(
+                    f"checkpoint {files.checkpoint} is damaged, a file of its batch {number} is not there: {RESTORE} ({error})"
+                ) from error
+    raise FkJoinError(
+        f"checkpoint {files.checkpoint}: Spark has removed the files of {_TRIES} batches in turn before they were "
+        "read (spark.sql.streaming.minBatchesToRetain says how many it keeps)"
+    )
+
+
+@contextlib.contextmanager
+def _named(files: PlainFiles) -> Iterator[None]:
+    """Say of damage in which checkpoint it is."""
+    try:
+        yield
+    except ForeignFormatError as error:
+        raise OnlySparkError(f"checkpoint {files.checkpoint}: {error}") from error
+    except (StateError, FormatError) as error:
+        raise FkJoinError(f"checkpoint {files.checkpoint}: {error}") from error
 
 
 def commit_of(files: PlainFiles, batch: int) -> Commit:
@@ -90,14 +144,16 @@ def commit_of(files: PlainFiles, batch: int) -> Commit:
     about = _second_line(files.read(f"commits/{batch}"))
     ids = about.get("stateUniqueIds") or {}
     if not ids:
-        raise FkJoinError(
-            f"checkpoint {files.checkpoint} does not say which files of its state were committed: it has no state, or not of "
-            "checkpoint format 2"
+        if not files.numbers("state"):
+            raise FkJoinError(f"checkpoint {files.checkpoint} has no state: its query has no operator that keeps any")
+        raise OnlySparkError(
+            f"checkpoint {files.checkpoint} does not say which files of its state were committed: it is not of checkpoint "
+            "format 2"
         )
     kept = _second_line(files.read(f"offsets/{batch}")).get("conf", {})
     for name, wanted in _SETTINGS.items():
         if kept.get(name, wanted) != wanted:
-            raise FkJoinError(
+            raise OnlySparkError(
                 f"checkpoint {files.checkpoint} was begun with {name}={kept[name]}, whose files only Spark reads: "
                 "fkjoin.read_state reads it in a session"
             )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import json
+import re
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 _READY, _ASKING, _NEXT = "Waiting for data to arrive", "Getting offsets from", "Waiting for next trigger"
 _STARTING = "Initializing"
+_TOPIC, _FOLDER = re.compile(r"KafkaV2\[Subscribe\[(.+)]]"), re.compile(r"FileStreamSource\[(?:file:)?(.+)]")
+"""Sources as Spark's status has them."""
 OLD_S = 30.0
 """The age from which on the time of a figure is said."""
 _OFFSETS = ("startOffset", "endOffset", "latestOffset")
@@ -50,6 +53,18 @@ def doing_of(status: Mapping[str, Any]) -> QueryPhase:
     if message.startswith(_NEXT):
         return QueryPhase.DUE if status["isDataAvailable"] else QueryPhase.WAITS
     return QueryPhase.BATCH if status["isTriggerActive"] else QueryPhase.WAITS
+
+
+def start_of(status: Mapping[str, Any]) -> str:
+    """Say what a query waits for that has no batch yet, by Spark's ``StreamingQuery.status``."""
+    message = str(status["message"])
+    if not message.startswith(_ASKING):
+        return "Spark plans it and opens its sources"
+    source = message.removeprefix(_ASKING).strip()
+    if (topic := _TOPIC.fullmatch(source)) is not None:
+        return f"asks the brokers for the end of topic {topic[1]}"
+    folder = _FOLDER.fullmatch(source)
+    return f"lists the files in {folder[1]}" if folder is not None else f"asks {source} for new data"
 
 
 def is_batch(phases: Mapping[str, Any]) -> bool:

@@ -5,25 +5,21 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from fkjoin.checkpoint.damage import RESTORE
 from fkjoin.checkpoint.entries import StoredRows
-from fkjoin.checkpoint.plain_files import Commit, PlainFiles, commit_of, last_batch
+from fkjoin.checkpoint.plain_files import Commit, PlainFiles, at_commit
 from fkjoin.checkpoint.python_values import rows_of
 from fkjoin.checkpoint.replica import Replica
 from fkjoin.checkpoint.user_keys import encoded
-from fkjoin.errors import FkJoinError, FormatError
+from fkjoin.errors import FkJoinError
 from fkjoin.sessions.own_folder import held_folder
-from fkjoin.state import BYTES, StateError
-
-_TRIES = 20
-"""Number of batches that are tried while Spark removes one after the other."""
+from fkjoin.state import BYTES
 
 
 class CacheSize(NamedTuple):
@@ -216,26 +212,10 @@ class StateReader:
         return self._replica
 
     def _look(self) -> None:
-        """Go to the newest batch; a file of it may be gone when a later one is there."""
-        for _ in range(_TRIES):
-            looked = time.monotonic()
-            batch = last_batch(self._files)
-            try:
-                with self._named():
-                    self._go(commit_of(self._files, batch))
-            except FileNotFoundError as error:
-                if last_batch(self._files) == batch:
-                    raise FkJoinError(
-                        f"checkpoint {self._files.checkpoint} is damaged, a file of its last batch, {batch}, is not there: "
-                        f"{RESTORE} ({error})"
-                    ) from error
-                continue
-            self._looked = looked
-            return
-        raise FkJoinError(
-            f"checkpoint {self._files.checkpoint}: Spark has removed the files of {_TRIES} batches in turn before they were "
-            "read (spark.sql.streaming.minBatchesToRetain says how many it keeps)"
-        )
+        """Go to the newest batch."""
+        looked = time.monotonic()
+        at_commit(self._files, None, self._go)
+        self._looked = looked
 
     def _go(self, commit: Commit) -> None:
         replica = self._replica
@@ -255,11 +235,3 @@ class StateReader:
             replica, self._replica = self._replica, instead
             if replica is not None:
                 replica.close()
-
-    @contextlib.contextmanager
-    def _named(self) -> Iterator[None]:
-        """Say of damage in which checkpoint it is."""
-        try:
-            yield
-        except (StateError, FormatError) as error:
-            raise FkJoinError(f"checkpoint {self._files.checkpoint}: {error}") from error

@@ -11,18 +11,15 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from fkjoin.checkpoint.damage import RESTORE
-from fkjoin.checkpoint.plain_files import Commit, PlainFiles, is_ours
+from fkjoin.checkpoint.plain_files import Commit, PlainFiles
+from fkjoin.checkpoint.plain_stores import state_of
 from fkjoin.checkpoint.saved_log import SavedLog, since
-from fkjoin.checkpoint.spark_formats import Changes, Version, changes_of
-from fkjoin.checkpoint.stores import Identified, kept_as
-from fkjoin.errors import FkJoinError
-from fkjoin.spark.identity import read_identity
+from fkjoin.checkpoint.spark_formats import Changes, Version
+from fkjoin.checkpoint.stores import kept_as
 from fkjoin.state.errors import CorruptLogError
 from fkjoin.state.index import RocksIndex
 from fkjoin.state.positions import Position
@@ -34,20 +31,6 @@ _AT_ONCE_BYTES = 64 << 20
 """Bytes of a log that are in memory at a time while a copy is made."""
 
 _NOWHERE = Position(bytes(16), 0)
-
-
-@dataclass(frozen=True)
-class PlainStore(Identified):
-    """A stage's store in a checkpoint, as its own files say."""
-
-    checkpoint: str
-    operator: int
-    said: bytes
-    """The identity, as it stands in a bucket's log."""
-
-    @property
-    def identity(self) -> tuple[dict[str, object], dict[str, object]]:
-        return read_identity(self.said)
 
 
 class Held(NamedTuple):
@@ -64,7 +47,7 @@ class Replica:
     def __init__(self, files: PlainFiles, name: str, folder: Path, commit: Commit) -> None:
         """Find the store and copy it into ``folder``, as of a batch; ``FileNotFoundError`` if Spark has removed its files."""
         self._files, self._folder = files, folder
-        self.store = _found(files, name, commit, folder)
+        self.store = kept_as(name, state_of(files, commit, folder).stores, files.checkpoint)
         self.described = self.store.described()
         self.index, self.held = self._copied(commit)
 
@@ -78,7 +61,7 @@ class Replica:
             return None
         metas, entries = dict(self.held.metas), list[KeysAndValues]()
         for partition, (known, version) in enumerate(zip(before, after, strict=True)):
-            changes = since(self._files, self._partition(partition), version, known)
+            changes = since(self._files, f"state/{self.store.logs.operator}/{partition}", version, known)
             if changes is None or not all(_follow(one, metas, entries) for one in changes):
                 return None
         keys, values = latest(entries)
@@ -95,17 +78,14 @@ class Replica:
         self.held = following.held
 
     def _versions(self, commit: Commit) -> tuple[Version, ...]:
-        return commit.versions.get(self.store.operator, ())
-
-    def _partition(self, number: int) -> str:
-        return f"state/{self.store.operator}/{number}"
+        return commit.versions.get(self.store.logs.operator, ())
 
     def _copied(self, commit: Commit) -> tuple[RocksIndex, Held]:
         index = RocksIndex.new(self._folder, _NOWHERE, os.urandom(KEY_BYTES))
         metas: dict[int, Meta] = {}
         try:
-            for partition, version in enumerate(self._versions(commit)):
-                with SavedLog(self._files, self._partition(partition), version, _scratch(self._folder)) as log:
+            for partition in range(len(self._versions(commit))):
+                with self.store.logs.opened(partition) as log:
                     for bucket, data in log.metas().items():
                         metas[bucket] = Meta.decode(data)
                         _replay(index, log, bucket, metas[bucket])
@@ -120,42 +100,6 @@ class Next(NamedTuple):
 
     file: Path | None
     held: Held
-
-
-def _found(files: PlainFiles, name: str, commit: Commit, folder: Path) -> PlainStore:
-    """Find the store that keeps a table, by its name."""
-    stores = []
-    for operator, versions in sorted(commit.versions.items(), reverse=True):  # Spark counts from the sink
-        if is_ours(files, operator) and (said := _identity(files, operator, versions, folder)) is not None:
-            stores.append(PlainStore(files.checkpoint, operator, said))
-    if not stores:
-        raise FkJoinError(f"checkpoint {files.checkpoint} has no store of fkjoin with anything in it")
-    return kept_as(name, stores, files.checkpoint)
-
-
-def _identity(files: PlainFiles, operator: int, versions: tuple[Version, ...], folder: Path) -> bytes | None:
-    """Read what an operator's store says of itself: in the last change files, or else in a snapshot; None if it is empty."""
-    for partition, version in enumerate(versions):
-        for changes in _latest_first(files, f"state/{operator}/{partition}", version):
-            for place, data in changes.written.items():
-                if place.number is None and data is not None:
-                    return Meta.decode(data).identity
-    for partition, version in enumerate(versions):
-        with SavedLog(files, f"state/{operator}/{partition}", version, _scratch(folder)) as log:
-            for data in log.metas().values():
-                return Meta.decode(data).identity
-    return None
-
-
-def _latest_first(files: PlainFiles, folder: str, version: Version) -> Iterator[Changes]:
-    at: Version | None = version
-    while at is not None and files.there(name := f"{folder}/{at.name}.changelog"):
-        yield (changes := changes_of(at.name, files.read(name)))
-        at = changes.before
-
-
-def _scratch(folder: Path) -> Path:
-    return folder / f"snapshot-{uuid.uuid4().hex}"
 
 
 def _replay(index: RocksIndex, log: SavedLog, bucket: int, meta: Meta) -> None:

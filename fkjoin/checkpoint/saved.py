@@ -7,8 +7,6 @@ temporary folder, in parallel.  Nothing here writes to a checkpoint.
 from __future__ import annotations
 
 import contextlib
-import io
-import json
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -26,12 +24,12 @@ from fkjoin.checkpoint.as_of import batch_as_of
 from fkjoin.checkpoint.damage import damaged
 from fkjoin.checkpoint.entries import ENTRIES, Entries, StoredRows
 from fkjoin.checkpoint.files import hadoop
-from fkjoin.checkpoint.stores import Identified, kept_as
-from fkjoin.codec.arrays import Bytes
+from fkjoin.checkpoint.plain_files import checkpoints_in
+from fkjoin.checkpoint.snapshot_log import SnapshotLog
+from fkjoin.checkpoint.stores import SavedRecords, kept_as
 from fkjoin.errors import FkJoinError, first_line, nearest
 from fkjoin.sessions.abilities import READ_STATE
 from fkjoin.sessions.own_folder import held_folder
-from fkjoin.spark.buckets import bucket_ids, buckets_of, places_of
 from fkjoin.spark.identity import bucket_folder, home_of, read_identity
 from fkjoin.spark.schemas import kept_type
 from fkjoin.state import BucketStore
@@ -39,25 +37,6 @@ from fkjoin.state.segments import Meta
 
 _META = -1
 """The number that the meta record goes by among the segments."""
-
-
-class SnapshotLog:
-    """A bucket's log, as read from a checkpoint; it cannot be written to."""
-
-    def __init__(self, meta: bytes, segments: dict[int, bytes]) -> None:
-        self._meta, self._segments = meta, segments
-
-    def meta(self) -> bytes:
-        return self._meta
-
-    def segment(self, number: int) -> bytes | None:
-        return self._segments.get(number)
-
-    def _refuse(self, *_: Any) -> None:
-        raise io.UnsupportedOperation("a log that was read from a checkpoint cannot be written to")
-
-    set_meta = put_segment = remove_segment = _refuse
-
 
 _Read = Callable[[BucketStore, int], Iterator[pa.RecordBatch]]
 """Function from a bucket's store and its id to batches of what is wanted, at least one."""
@@ -85,12 +64,12 @@ class OnBucket:
             else:
                 folder = Path(self.index) / bucket_folder(bucket, home_of(identity))
                 shutil.rmtree(folder, ignore_errors=True)
-            store = stack.enter_context(BucketStore(SnapshotLog(meta, segments), folder, identity=identity))
+            store = stack.enter_context(BucketStore(SnapshotLog(meta, segments.get), folder, identity=identity))
             return pa.Table.from_batches(list(self.read(store, bucket)))
 
 
 @dataclass(frozen=True)
-class SavedStore(Identified):
+class SavedStore(SavedRecords):
     """A stage's store in a checkpoint."""
 
     spark: SparkSession
@@ -128,24 +107,9 @@ class SavedStore(Identified):
         """Every record of the store, readable (``ENTRIES``)."""
         return self.on_buckets(Entries(self.described()), ENTRIES)
 
-    @property
-    def spread(self) -> int:
-        """The number of buckets over which the subscriptions of one foreign key are spread."""
-        return int(self.identity[0].get("spread", 1))
-
-    def some(self, of: Bytes, names: tuple[bytes, ...], subscriber: Bytes | None = None) -> list[dict[str, Any]]:
-        """The records stored under ``names``, all in the bucket that the one key of ``of`` belongs to.
-
-        ``subscriber``: the left key, if ``of`` is a foreign key, whose records may be spread.
-        """
-        ids, buckets = bucket_ids(self.buckets), self.buckets
-        (number,) = buckets_of(of, buckets) if subscriber is None else places_of(of, subscriber, buckets, self.spread)
-        rows = self.on_buckets(Entries(self.described(), names), ENTRIES, buckets=[ids[number]]).collect()
-        read = ("key", "foreign_key", "version", "row")
-        return [
-            {name: json.loads(value) if name in read and value else value for name, value in row.asDict().items()}
-            for row in rows
-        ]
+    def in_bucket(self, bucket: int, names: tuple[bytes, ...]) -> list[dict[str, Any]]:
+        rows = self.on_buckets(Entries(self.described(), names), ENTRIES, buckets=[bucket]).collect()
+        return [row.asDict() for row in rows]
 
 
 class SavedState:
@@ -185,12 +149,9 @@ class SavedState:
             reason = first_line(error)
         ours = [row for row in rows if row.operatorName.startswith("transformWithState") and row.stateStoreName == "default"]
         if not ours:
-            here = Path(self.checkpoint)
-            inside = sorted(path.parent.name for path in here.glob("*/state")) if here.is_dir() else []
-            hint = f"; there are checkpoints in it: {', '.join(inside)}" if inside else ""
             raise FkJoinError(
-                f"checkpoint {self.checkpoint} has no state of fkjoin{hint}: give the checkpointLocation of a query that has "
-                f"run (of a job: CHECKPOINT/sink-NAME or sinks-TABLE). ({reason})"
+                f"checkpoint {self.checkpoint} has no state of fkjoin{checkpoints_in(self.checkpoint)}: give the "
+                f"checkpointLocation of a query that has run (of a job: CHECKPOINT/sink-NAME or sinks-TABLE). ({reason})"
             )
         return sorted(ours, key=lambda row: -int(row.operatorId))  # Spark counts from the sink
 

@@ -40,6 +40,10 @@ _VALUE = struct.Struct("<BQii")
 """Format, null bits, size and place of the data."""
 
 
+class ForeignFormatError(FormatError):
+    """A file has a form that only Spark reads."""
+
+
 class Version(NamedTuple):
     """A version of a state store: after batch ``number - 1``, as the attempt ``id`` wrote it."""
 
@@ -73,7 +77,7 @@ def changes_of(name: str, data: bytes) -> Changes:
     try:
         return _changes(_inflated(data))
     except FormatError as error:
-        raise FormatError(f"{name} {error}") from None
+        raise type(error)(f"{name} {error}") from None
     except (struct.error, ValueError, KeyError, TypeError, pa.ArrowException, OSError) as error:
         raise FormatError(f"{name} is damaged and does not parse: {error}") from error
 
@@ -130,7 +134,7 @@ def _changes(data: bytes) -> Changes:
         return take(int.from_bytes(take(2), "big")).decode()
 
     if (form := text()) != "v4":
-        raise FormatError(f"is a change file of the form {form!r}, and this release reads 'v4'")
+        raise ForeignFormatError(f"is a change file of the form {form!r}, and this release reads 'v4'")
     lineage = [Version(int(item["version"]), str(item["checkpointUniqueId"])) for item in json.loads(text())]
     written: dict[LogPlace, bytes | None] = {}
     while (kind := take(1)[0]) != _END:
@@ -151,7 +155,7 @@ def _inflated(data: bytes) -> bytes:
         with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
             return bytes(stream.read())
     if not data.startswith(_LZ4):
-        raise FormatError(
+        raise ForeignFormatError(
             "is compressed by neither lz4 nor zstd; read_state reads it, or set "
             "spark.sql.streaming.stateStore.compression.codec to lz4 and begin a new checkpoint"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -9,12 +10,16 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from fkjoin.checkpoint.entries import Described
+from fkjoin.codec.arrays import Bytes
 from fkjoin.errors import FkJoinError, nearest
+from fkjoin.spark.buckets import bucket_ids, buckets_of, places_of
 from fkjoin.spark.schemas import arrow_schema, kept_type
 from fkjoin.stages.multi_join import MultiJoin
 
 _KEPT = ("resolve", "aggregate", "close", "children", "merge", "gather", "owners", "pair")
 """Stages whose stores can keep the rows of a table."""
+_JSON = "key", "foreign_key", "version", "row"
+"""Columns of readable records that are JSON."""
 
 
 class Identified(ABC):
@@ -74,6 +79,28 @@ class Identified(ABC):
         """Return, for stores of a multi-way join, what its rows are made of."""
         _, about = self.identity  # stores call it "star", also those of earlier releases
         return MultiJoin.from_facts(about["star"], self.schemas()) if "star" in about else None
+
+
+class SavedRecords(Identified):
+    """A stage's store in a checkpoint, whose records can be looked up."""
+
+    @abstractmethod
+    def in_bucket(self, bucket: int, names: tuple[bytes, ...]) -> list[dict[str, Any]]:
+        """Read the records (``ENTRIES``) stored under ``names`` in the bucket with this id."""
+
+    def some(self, of: Bytes, names: tuple[bytes, ...], subscriber: Bytes | None = None) -> list[dict[str, Any]]:
+        """The records stored under ``names``, all in the bucket that the one key of ``of`` belongs to.
+
+        ``subscriber``: the left key, if ``of`` is a foreign key, whose records may be spread.
+        """
+        (number,) = buckets_of(of, self.buckets) if subscriber is None else places_of(of, subscriber, self.buckets, self.spread)
+        records = self.in_bucket(bucket_ids(self.buckets)[number], names)
+        return [{name: json.loads(one) if name in _JSON and one else one for name, one in row.items()} for row in records]
+
+    @property
+    def spread(self) -> int:
+        """Return the number of buckets over which the subscriptions of one foreign key are spread."""
+        return int(self.identity[0].get("spread", 1))
 
 
 _Store = TypeVar("_Store", bound=Identified)

@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -65,7 +65,7 @@ def list_stores(checkpoint: Checkpoint, batch: _Batch = None) -> None:
     """
     from fkjoin.checkpoint.saved import SavedState
 
-    with _session() as spark:
+    with _session(checkpoint, batch) as spark:
         state = SavedState(spark, checkpoint, batch)
         shown = state.last if batch is None else batch
         grid = Grid(title=f"State after batch {shown} (batches {state.first} to {state.last} can be read)", box=None)
@@ -102,13 +102,21 @@ def get(
     Otherwise the store has only a hash of it, and `row` and `timestamp` are null.
     A join that an aggregate reads may have no result: ask the aggregate.
     """
-    from fkjoin.checkpoint.look_up import look_up, remarks
-    from fkjoin.checkpoint.saved import SavedState
+    from fkjoin.checkpoint.look_up import State, look_up, remarks
+    from fkjoin.checkpoint.plain_files import OnlySparkError
+    from fkjoin.checkpoint.plain_stores import with_state
 
-    with _session() as spark:
-        state = SavedState(spark, checkpoint, batch)
+    def known(state: State) -> tuple[list[dict[str, Any]], list[str]]:
         found = look_up(state, operator, key)
-        said = remarks(state, operator, found)
+        return found, remarks(state, operator, found)
+
+    try:
+        found, said = with_state(checkpoint, batch, known)
+    except (OnlySparkError, OSError):  # such as of a store of objects that Spark's settings lead to
+        from fkjoin.checkpoint.saved import SavedState
+
+        with _session() as spark:
+            found, said = known(SavedState(spark, checkpoint, batch))
     for entry in found:
         print(json.dumps(entry, ensure_ascii=False))
     if not found:
@@ -128,7 +136,7 @@ def export(
     """Write every record in readable form to files, with a folder for each store."""
     from fkjoin.checkpoint.saved import SavedState
 
-    with _session() as spark:
+    with _session(checkpoint, batch) as spark:
         state = SavedState(spark, checkpoint, batch)
         for chosen in [state.store(name) for name in store] if store else state.stores:
             place = f"{out.rstrip('/')}/{chosen.name}"
@@ -161,7 +169,7 @@ def verify(checkpoint: Checkpoint, batch: _Batch = None) -> None:
     """Read all state, and print what is wrong with it.  The exit status is 1 if anything is."""
     from fkjoin.checkpoint.upkeep import verify as examine
 
-    with _session() as spark:
+    with _session(checkpoint, batch) as spark:
         problems = examine(spark, checkpoint, batch=batch)
     for problem in problems:
         print(problem)
@@ -178,7 +186,7 @@ def rebuild(
     """Rebuild this machine's local indexes from the checkpoint.  Its query must be stopped."""
     from fkjoin.checkpoint.upkeep import rebuild as remake
 
-    with _session() as spark:
+    with _session(checkpoint) as spark:
         for place in remake(spark, checkpoint, index_dir):
             print(place)
 
@@ -215,7 +223,7 @@ def rescale(
     """Distribute the state over more or fewer partitions, for more or fewer cores.  Its query must be stopped."""
     from fkjoin.checkpoint.upkeep import rescale as spread
 
-    with _session() as spark:
+    with _session(checkpoint) as spark:
         spread(spark, checkpoint, partitions)
     print(f"{checkpoint} has {partitions} partitions now; start its query as before")
 
@@ -250,8 +258,13 @@ def purge(job: JobFile, log: SparkLogOption = None) -> None:
 
 
 @contextlib.contextmanager
-def _session() -> Iterator[SparkSession]:
-    """A small local session, as long as a command takes."""
+def _session(checkpoint: str | None = None, batch: int | None = None) -> Iterator[SparkSession]:
+    """A small local session, as long as a command takes; before it begins, files tell whether there is such a batch."""
+    if checkpoint is not None:
+        from fkjoin.checkpoint.plain_files import OnlySparkError, PlainFiles, committed
+
+        with contextlib.suppress(OnlySparkError, OSError):
+            committed(PlainFiles(checkpoint), batch)
     from fkjoin.jobs.ending import stopped_after
     from fkjoin.sessions.settings import SHORT_LIVED, session
 

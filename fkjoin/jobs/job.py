@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -24,7 +23,7 @@ from fkjoin.jobs.job_kinds import JobError, Value, located
 from fkjoin.jobs.job_operators import wanted_of
 from fkjoin.jobs.job_order import in_order
 from fkjoin.jobs.job_sections import FormatSection, JobSection, SinkSection, TableSection
-from fkjoin.jobs.job_sinks import SinkQuery, sink_of, sink_queries
+from fkjoin.jobs.job_sinks import PlannedQuery, SinkQuery, sink_of, sink_queries
 from fkjoin.jobs.places import require_letters
 from fkjoin.join import fk_join
 from fkjoin.kafka import Format
@@ -46,15 +45,6 @@ from fkjoin.spark.query_start import starting
 from fkjoin.spark.schemas import listed
 from fkjoin.spark.trigger import arguments_of
 from fkjoin.table import Table
-
-
-@dataclass(frozen=True)
-class PlannedQuery:
-    """A query of the job that has yet to be started."""
-
-    name: str
-    checkpoint: str
-    start: Callable[[], StreamingQuery]
 
 
 class Job:
@@ -119,16 +109,17 @@ class Job:
         trigger = arguments_of(self.spec.trigger)
         planned: dict[str, PlannedQuery] = {}
 
-        def plan(name: str, start: Callable[[str], StreamingQuery]) -> None:
+        def plan(name: str, target: str, start: Callable[[str], StreamingQuery]) -> None:
             checkpoint = f"{self._checkpoint}/{name}"
-            planned.setdefault(name, PlannedQuery(name, checkpoint, functools.partial(start, checkpoint)))
+            planned.setdefault(name, PlannedQuery(name, checkpoint, target, functools.partial(start, checkpoint)))
 
         for stage in self.stages:
-            plan(stage.name, functools.partial(stage.start, trigger=trigger))
+            plan(stage.name, "its internal topics", functools.partial(stage.start, trigger=trigger))
         for query in self._sink_queries(run=True):
-            plan(query.name, functools.partial(self._start, query, trigger))
+            places = ((self._sinks[name] or self.spec.sinks[name]).place for name in query.sinks)
+            plan(query.name, " and ".join(places), functools.partial(self._start, query, trigger))
         for name in self._letters:
-            plan(f"dead-letters-{name}", functools.partial(self._dead_letters, name, trigger))
+            plan(f"dead-letters-{name}", str(self.letters), functools.partial(self._dead_letters, name, trigger))
         return list(planned.values())
 
     @property

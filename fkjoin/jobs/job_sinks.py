@@ -1,11 +1,12 @@
-"""A job's sinks: what sections make, and which of them are one query, because they are of one table."""
+"""A job's queries and its sinks: what sections make, and which sinks are one query, because they are of one table."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin import sinks as kinds
 from fkjoin.checkpoint.files import begun
@@ -16,6 +17,17 @@ from fkjoin.plan.rules import SINKS_SHARE_A_QUERY, Verdict
 from fkjoin.sessions.settings import switched_off
 from fkjoin.sinks import Sink
 from fkjoin.sinks.batches import places_of
+
+
+@dataclass(frozen=True)
+class PlannedQuery:
+    """A query of the job that has yet to be started."""
+
+    name: str
+    checkpoint: str
+    target: str
+    """The place that it writes to, in words."""
+    start: Callable[[], StreamingQuery]
 
 
 @dataclass(frozen=True)

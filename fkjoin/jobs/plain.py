@@ -72,14 +72,15 @@ def _line(query: QueryView, before: QueryView | None, passed: float, now: float)
         return None
     if query.last is not None and (before is None or before.last is None):
         return f"first batch done, number {query.last.number}: {_rows(query.last.rows)} in {span(query.last.seconds)}"
-    if query.doing is QueryPhase.STARTS:
-        return "starts" if before is None else None
+    if query.doing is QueryPhase.STARTS and before is None:
+        return "starts"
     if query.doing is QueryPhase.BATCH and query.last is None and (before is None or before.doing is not QueryPhase.BATCH):
         return "first batch begins"
     if before is None:
         return doing(query, now)
     done = query.batches - before.batches
-    if passed < (EVERY_S if done or query.doing in (QueryPhase.BATCH, QueryPhase.ASKS) else IDLE_EVERY_S):
+    at_work = done or query.doing in (QueryPhase.STARTS, QueryPhase.BATCH, QueryPhase.ASKS)
+    if passed < (EVERY_S if at_work else IDLE_EVERY_S):
         return None
     if done and query.last is not None:
         rows = query.rows - before.rows

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from pyspark import SparkContext
 from pyspark.sql.streaming.query import StreamingQuery
 
-from fkjoin.checkpoint.progress import QueryPhase, doing_of, is_batch, progress_since, several
+from fkjoin.checkpoint.progress import QueryPhase, doing_of, is_batch, progress_since, several, start_of
 from fkjoin.jobs.job_kinds import JobError
 from fkjoin.jobs.job_order import in_order, reads_of
 from fkjoin.jobs.job_sections import JobSection
@@ -128,11 +128,12 @@ class Report:
                 self.ends(name, QueryPhase.FAILED if refused else QueryPhase.STOPPED, why)
         self._metrics._end_job(failed=mode is Mode.FAILED, words=f"{ended(self.view())}{': ' if why else '.'}{why}")
 
-    def starts(self, name: str) -> None:
-        """Note that a query is about to be started."""
+    def starts(self, name: str, start: str) -> None:
+        """Note that a query is about to be started; ``start``: what that works on until Spark has the query."""
         self._alive[name] = time.time()
         self._metrics._start(name)
-        self._queries[name] = replace(self._queries[name], doing=QueryPhase.STARTS, since=self._alive[name])
+        self._queries[name] = replace(self._queries[name], doing=QueryPhase.STARTS, since=self._alive[name], start=start)
+        self._say_work(self._queries[name])
         self._screen.refresh()
 
     def refresh(self) -> None:
@@ -154,7 +155,9 @@ class Report:
             self._queries[name] = replace(self._queries[name], behind=behind, behind_at=at)
         if query.isActive:
             self._metrics._learn_topics(name, str(query.runId), lambda: _with_sources(query))
-            self._queries[name] = self._now_doing(self._queries[name], self._does(name, query), lambda: _tasks(query))
+            status = query.status
+            known = replace(self._queries[name], start=start_of(status))
+            self._queries[name] = self._now_doing(known, self._does(name, status), lambda: _tasks(query))
         self._say_work(self._queries[name])
         self._screen.refresh()
 
@@ -165,15 +168,16 @@ class Report:
         self._say_work(self._queries[name])
 
     def _say_work(self, query: QueryView) -> None:
-        """Tell the page what a query works on."""
-        self._metrics._work(query.name, doing(query, time.time()) if query.doing in (QueryPhase.BATCH, QueryPhase.ASKS) else "")
+        """Tell the page what a query works on; without the time of a start, amid which this is not called."""
+        words = doing(query, time.time()) if query.doing in (QueryPhase.BATCH, QueryPhase.ASKS) else ""
+        self._metrics._work(query.name, f"starts: {query.start}" if query.doing is QueryPhase.STARTS else words)
 
-    def _does(self, name: str, query: StreamingQuery) -> QueryPhase:
+    def _does(self, name: str, status: Mapping[str, Any]) -> QueryPhase:
         """Tell what a query does; one that asks its sources waits, until it has got no answer for long.
 
         It asks many times a second, and says every ten seconds that it waits.
         """
-        found = doing_of(query.status)
+        found = doing_of(status)
         if found is not QueryPhase.ASKS:
             self._alive[name] = time.time()
         elif time.time() - self._alive[name] < _ANSWER_S:

@@ -22,10 +22,11 @@ from fkjoin.checkpoint.files import hadoop, read_file, write_file
 from fkjoin.checkpoint.progress import QueryPhase, several
 from fkjoin.errors import nearest
 from fkjoin.jobs.ending import stopped_after
-from fkjoin.jobs.job import Job, PlannedQuery
+from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_file import read_job
 from fkjoin.jobs.job_kinds import JobError
 from fkjoin.jobs.job_sections import JobSection
+from fkjoin.jobs.job_sinks import PlannedQuery
 from fkjoin.jobs.places import STDOUT, require_places
 from fkjoin.jobs.report import Report
 from fkjoin.jobs.screen import Screen
@@ -221,7 +222,7 @@ def _run(planned: list[PlannedQuery], stop: Stop, report: Report, *, one_by_one:
             for step in planned:
                 if stop.asked:
                     break
-                report.starts(step.name)
+                report.starts(step.name, f"prepares its checkpoint and {step.target}")
                 with contextlib.suppress(_StopAskedError), starting(functools.partial(_look, stop, report)):
                     running[step] = step.start()
                 if one_by_one:

@@ -54,6 +54,8 @@ class QueryView:
     """Tasks of the batch at work: those that are done, and all."""
     behind_at: float | None = None
     """The time as of which it is known what is yet to be read; None: this moment."""
+    start: str = ""
+    """The words for what its start works on or waits for."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,7 @@ def doing(query: QueryView, now: float) -> str:
     if query.doing is QueryPhase.WAITS:
         return f"{query.doing.value} since {moment(query.since, now)}"
     if query.doing is QueryPhase.STARTS:
-        return f"{query.doing.value} for {span(int(now - query.since))}"
+        return f"{query.doing.value} for {span(int(now - query.since))}" + (f": {query.start}" if query.start else "")
     if query.doing is QueryPhase.ASKS:
         return f"has no answer from its sources for {span(int(now - query.since))}"
     return query.doing.value

@@ -8,14 +8,18 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import ClassVar, TypeVar
 
 import pyarrow as pa
+import pyiceberg_core  # noqa: F401 - of the extra; else pyiceberg would miss it in a batch of a partitioned table
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
+from fkjoin.checkpoint.files import require_writable
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.sinks import RETRY_S, column_types
 from fkjoin.sinks.iceberg_catalog import at_catalog, catalog_of, place_in, table_in
@@ -86,6 +90,7 @@ class Iceberg(TableSink):
 
     def _prepare(self, schema: pa.Schema, *, keep: bool) -> None:
         found = self._table()
+        self._require_writable(found)
         if found is None:
             (self._make if keep else self._try)(schema)
         elif self.evolve:
@@ -96,20 +101,36 @@ class Iceberg(TableSink):
         else:
             self._require_columns(found.schema(), schema)
 
+    @property
+    def _namespace(self) -> str:
+        return self.table.rpartition(".")[0]
+
+    def _place(self) -> str | None:
+        return place_in(catalog_of(self.catalog, self.options, make=False), self._namespace)
+
+    def _require_writable(self, found: Table | None) -> None:
+        """Raise ``FkJoinError`` if the table's folder is on this machine and cannot be written to, before anything is made."""
+        place = self._place() if found is None else f"{found.location()}/metadata"
+        scheme, _, path = PyArrowFileIO.parse_location(place or "")
+        if place and scheme == "file":
+            try:
+                require_writable(Path(path))
+            except FkJoinError as error:
+                raise FkJoinError(f"{self._target}: {error} as its catalog's warehouse") from error
+
     def _make(self, schema: pa.Schema) -> None:
         catalog = catalog_of(self.catalog, self.options, make=True)
-        if not catalog.namespace_exists(namespace := self.table.rpartition(".")[0]):
-            catalog.create_namespace_if_not_exists(namespace)
+        if not catalog.namespace_exists(self._namespace):
+            catalog.create_namespace_if_not_exists(self._namespace)
         made = self._create(catalog, schema)
         self._require_columns(made.schema(), schema)  # another query may have made it at the same moment
 
     def _try(self, schema: pa.Schema) -> None:
         """Raise what ``_make`` would say of the columns, and of a catalog that has no place; the trial is made in a folder."""
-        has_place = place_in(catalog_of(self.catalog, self.options, make=False), namespace := self.table.rpartition(".")[0])
         with tempfile.TemporaryDirectory() as folder:
-            place = {"warehouse": f"file://{folder}"} if has_place else {}
+            place = {} if self._place() is None else {"warehouse": f"file://{folder}"}
             trial = load_catalog("trial", type="sql", uri="sqlite:///:memory:", **place)
-            trial.create_namespace(namespace)
+            trial.create_namespace(self._namespace)
             self._create(trial, schema)
 
     def _create(self, catalog: Catalog, schema: pa.Schema) -> Table:

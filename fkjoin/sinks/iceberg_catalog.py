@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
@@ -22,6 +24,7 @@ from pyiceberg.exceptions import (
     TooManyRequestsError,
 )
 from pyiceberg.table import Table
+from pyiceberg.utils.config import Config
 
 from fkjoin.errors import TopologyError, first_line
 from fkjoin.sinks.retry import through_outages
@@ -43,6 +46,8 @@ _REFUSED = re.compile(
     r"|unable to open database file|readonly database|authentication failed|(database|role) \S+ does not exist"
 )
 """Texts of a storage or a database that no repetition mends."""
+_SQLITE, _EMPTY = re.compile(r"sqlite(?:\+\w+)?:///(?!file:)([^?]+)"), "sqlite:///:memory:"
+"""Address of a catalog in a file of SQLite, and of an empty one in memory."""
 _SECRET = re.compile(r"secret|token|password|credential|key|sas", re.IGNORECASE)
 """Names of properties whose values no message has."""
 _PASSWORD = re.compile(r"(://[^/@\s]*):[^@\s]*@")
@@ -59,9 +64,9 @@ def _loaded(name: str, properties: frozenset[tuple[str, str]]) -> Catalog:
 def catalog_of(name: str, properties: Mapping[str, str], *, make: bool) -> Catalog:
     """Return the catalog, one for each process; ``TopologyError`` if the package has none of such properties.
 
-    ``make``: a catalog in a database gets its tables there, if it lacks them.
+    ``make``: a catalog in a database gets its tables there, if it lacks them.  Without it nothing is made.
     """
-    found = dict(properties) if make else {**properties, "init_catalog_tables": "false"}
+    found = dict(properties) if make else {**properties, **_looked_at(name, properties)}
     try:
         return _loaded(name, frozenset(found.items()))
     except (ImportError, NoSuchPropertyException, NotInstalledError, ValueError) as error:
@@ -74,16 +79,31 @@ def catalog_of(name: str, properties: Mapping[str, str], *, make: bool) -> Catal
     )
 
 
+def _looked_at(name: str, properties: Mapping[str, str]) -> dict[str, str]:
+    """Properties with which a look at a catalog makes nothing: SQLite would make its file, so an empty one stands for it."""
+    address = _SQLITE.match(str({**_configured(name), **properties}.get("uri")))
+    file = None if address is None else Path(address[1])
+    is_unmade = file is not None and not file.exists() and os.access(file.parent, os.W_OK | os.X_OK)
+    return {"init_catalog_tables": "false"} | ({"uri": _EMPTY} if is_unmade else {})
+
+
+@lru_cache(maxsize=16)
+def _configured(name: str) -> dict[str, Any]:
+    """The properties of a catalog in pyiceberg's configuration."""
+    return dict(Config().get_catalog_config(name) or {})
+
+
 def table_in(catalog: Catalog, name: str) -> Table | None:
     """Return a table as it is; None if it is not there, or there is nothing yet."""
     return _if_there(lambda: catalog.load_table(name))
 
 
-def place_in(catalog: Catalog, namespace: str) -> bool:
-    """Tell whether tables of a namespace have a place, as far as the catalog's own package finds it."""
-    if "warehouse" in catalog.properties or not hasattr(catalog, "engine"):  # a server has a place of its own
-        return True
-    return "location" in (_if_there(lambda: catalog.load_namespace_properties(namespace)) or {})
+def place_in(catalog: Catalog, namespace: str) -> str | None:
+    """Return the place of a namespace's tables; None without any, and an empty text where the catalog keeps that to itself."""
+    if not hasattr(catalog, "engine"):  # a server has a place of its own
+        return ""
+    about = _if_there(lambda: catalog.load_namespace_properties(namespace)) or {}
+    return about.get("location") or catalog.properties.get("warehouse")
 
 
 def _if_there(load: Callable[[], _T]) -> _T | None:

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 from fkjoin import Table, TopologyError, fk_join
 from fkjoin import aggregates as agg
+from fkjoin.analysis.snapshots import _is_one_of
 from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_file import read_job
 from fkjoin.sinks import Kafka
@@ -207,6 +208,46 @@ def test_what_a_query_has_read_of_a_snapshot_it_never_reads_again(spark: SparkSe
     assert {row.id for row in run(table(schema, moved).changes, tmp_path / "old").rows} >= {"a", "b", "c", "d", "new", "old"}
     with pytest.raises(TopologyError, match="path: .*out has what to_parquet wrote, .*; read it with Table.from_fkjoin"):
         table(schema, tmp_path / "out")
+
+
+def test_files_of_a_snapshot_may_be_called_anything(spark: SparkSession, tmp_path: Path) -> None:
+    """Nothing in their names is SQL; however many there are, the JVM is not asked more often."""
+    (tmp_path / "log").mkdir()
+    place = tmp_path / "taken $HOME's"
+    place.mkdir()
+    names = ["it's", "back\\'slash\\", 'quo"ted', "X'00') or (1 = 1", "per%20cent", "${spark.app.name}", "`tick`", "größe"]
+    for name in names:
+        pq.write_table(pa.table({"id": [name]}), place / f"{name}.parquet")
+
+    def begun() -> Table:
+        about: Any = {"key": "id", "version": "lsn", "name": "orders", "schema": "id string, lsn bigint"}
+        return Table.from_files(spark, tmp_path / "log", format="json", **about).with_snapshot(place)
+
+    assert {row.id for row in run(begun().changes, tmp_path / "all").rows} == set(names)
+    made = begun()
+    pq.write_table(pa.table({"id": ["x"]}), place / "its.parquet")
+    os.utime(place / "its.parquet", (1, 1))
+    with pytest.raises(Exception, match=r"has a new file, .*its\.parquet, and the first batch"):
+        run(made.changes, tmp_path / "one-more")
+
+
+def test_the_jvm_is_not_asked_once_for_each_file(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    client: Any = type(spark.sparkContext._gateway._gateway_client)  # type: ignore[union-attr]
+    asked = 0
+    send = client.send_command
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return send(*arguments, **named)
+
+    monkeypatch.setattr(client, "send_command", counted)
+    times = []
+    for many in (2, 200):
+        asked = 0
+        _is_one_of("name", map(str, range(many)))
+        times.append(asked)
+    assert 0 < times[0] <= times[1] < 100
 
 
 def test_a_job_that_has_read_its_snapshot_goes_on_with_a_further_column(spark: SparkSession, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def state_command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Runs ``fkjoin state …`` in the tests' session: exit status and lines."""
 
     @contextlib.contextmanager
-    def session() -> Iterator[SparkSession]:
+    def session(*_: object) -> Iterator[SparkSession]:
         yield spark
 
     monkeypatch.setattr(state_cli, "_session", session)

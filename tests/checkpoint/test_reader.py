@@ -21,8 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fkjoin import FkJoinError, FormatError, StateReader
+from fkjoin.checkpoint import plain_files, replica, user_keys
 from fkjoin.checkpoint import reader as reader_module
-from fkjoin.checkpoint import replica, user_keys
 from fkjoin.checkpoint.entries import StoredRows
 from fkjoin.checkpoint.python_values import rows_of
 from fkjoin.checkpoint.spark_formats import LogPlace, changes_of, key_of, place_of
@@ -145,9 +145,8 @@ def test_a_table_that_is_not_kept_and_one_that_is_not_there_are_refused_by_name(
     query.batch({KEYS[0]: row(1)})
     with pytest.raises(FkJoinError, match="no table is materialized as 'kep' in .*; did you mean 'kept'"):
         StateReader(query.checkpoint, "kep")
-    with pytest.raises(
-        FkJoinError, match="has no committed batch: give the checkpointLocation of a query that has finished one"
-    ):
+    says = "has no committed batch; there are checkpoints in it: checkpoint: give the checkpointLocation of a query that has"
+    with pytest.raises(FkJoinError, match=says):
         StateReader(tmp_path, "kept")
     with pytest.raises(FkJoinError, match=f"^checkpoint {re.escape(str(tmp_path / 'nothing'))} is not there$"):
         StateReader(tmp_path / "nothing", "kept")
@@ -307,11 +306,11 @@ def test_files_that_are_removed_meanwhile_make_it_read_the_next_batch(
             query.clean(1)
         return found
 
-    commit_of = reader_module.commit_of
-    monkeypatch.setattr(reader_module, "commit_of", passed_by)
+    commit_of = plain_files.commit_of
+    monkeypatch.setattr(plain_files, "commit_of", passed_by)
     with StateReader(query.checkpoint, NAME, max_age=None) as reader:
         assert (reader.batch, reader.get(("eu", 1))) == (3, query.values(("eu", 1)))
-    monkeypatch.setattr(reader_module, "_TRIES", 2)
+    monkeypatch.setattr(plain_files, "_TRIES", 2)
     left = iter(range(5, 9))
     with pytest.raises(FkJoinError, match="Spark has removed the files of 2 batches in turn before they were read .spark.sql"):
         StateReader(query.checkpoint, NAME)
@@ -404,7 +403,7 @@ def test_a_byte_that_is_not_as_it_was_written_is_noticed(query: SavedQuery, snap
                 StateReader(query.checkpoint, NAME)
         path.write_bytes(whole)
     path.unlink()
-    with pytest.raises(FkJoinError, match="is damaged, a file of its last batch, 0, is not there: restore it from a backup"):
+    with pytest.raises(FkJoinError, match="is damaged, a file of its batch 0 is not there: restore it from a backup"):
         StateReader(query.checkpoint, NAME)
 
 

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 
 from fkjoin import FkJoinError, read_state
 from fkjoin.analysis.attempt import _key_text
+from fkjoin.checkpoint import plain_files
 from fkjoin.checkpoint.entries import Described, Entries
 from fkjoin.checkpoint.examine import Examine
 from fkjoin.checkpoint.look_up import parse_key
@@ -194,7 +195,7 @@ def test_a_checkpoint_without_types_is_refused_until_a_job_has_written_them(
 
 @pytest.mark.spark
 def test_the_command_line_shows_what_is_known_of_a_key_and_exports_everything(
-    spark: SparkSession, place: Path, state_command: Any
+    spark: SparkSession, place: Path, state_command: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint = str(place / "checkpoint")
     status, lines = state_command("ls", checkpoint)
@@ -220,6 +221,9 @@ def test_the_command_line_shows_what_is_known_of_a_key_and_exports_everything(
     with pytest.raises(FkJoinError, match="has no operator 'silver'; add --operator with one of golden"):
         state_command("get", "777", checkpoint, "--operator", "silver")
     assert state_command("get", str(key), checkpoint, "--operator", "golden") == (status, lines)
+    with monkeypatch.context() as elsewhere:  # where only Spark reads files
+        elsewhere.setattr(plain_files, "opened", lambda _: (_ for _ in ()).throw(OSError("pyarrow cannot reach it")))
+        assert state_command("get", str(key), checkpoint) == (status, lines)
     with pytest.raises(FkJoinError, match="key 'abc' is not id"):
         state_command("get", "abc", checkpoint)
     out = str(place / "out")

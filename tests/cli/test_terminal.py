@@ -55,7 +55,7 @@ def test_the_screen_says_at_each_moment_what_goes_on(folder: Path) -> None:
             r"✓ looking at checkpoint \S+: a new one",
             r"orders  runs for \d+(\.\d)? s, since \d\d:\d\d:\d\d",
             r"orders, customers → joined → out",
-            r"sink-out +starts for \d+ s",
+            r"sink-out +starts for \d+ s: prepares",
             r"sink-out +first batch for \d+ s",
             r"sink-out +waits for data since \S+ +\d\.\d +#0 ",
         ):

@@ -124,6 +124,12 @@ def test_a_missing_extra_is_an_error_that_says_what_to_install(refusing: str, ex
         assert said == ['fkjoin: the command line needs typer: pip install "fkjoin[cli]"']
 
 
+def test_what_iceberg_tables_with_partitions_need_is_missed_at_once(refusing: str) -> None:
+    """Pyiceberg itself misses it in the first batch."""
+    done = run(refusing, {"pyiceberg_core"}, "-c", "from fkjoin.sinks import Iceberg")
+    assert done.stderr.splitlines()[-1].endswith('to_iceberg needs pyiceberg_core: pip install "fkjoin[iceberg]"')
+
+
 def test_all_is_all_extras() -> None:
     (everything,) = PROJECT["optional-dependencies"]["all"]
     assert everything == f"fkjoin[{','.join(sorted(EXTRAS))}]"

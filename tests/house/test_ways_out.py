@@ -452,7 +452,7 @@ WAYS: dict[str, str] = {
     ),
     "as_of: {} is no time; give a datetime, or a text": AS_OF,
     "as_of: batch is given, too; give one of them": AS_OF,
-    "checkpoint {} has no committed batch: give the": NOT_THERE,
+    "checkpoint {} has no committed batch{}: give the": NOT_THERE,
     "max_age: {} is no number of seconds; give one": NOT_THERE,
     "the StateReader of {} was closed: make a new": CLOSED,
     "change log segment {} comes from another attempt": OTHER_ATTEMPT,

@@ -247,6 +247,21 @@ def test_lines_of_a_log_say_the_start_at_once_and_the_rest_now_and_then() -> Non
     ]
 
 
+def test_a_start_that_takes_long_is_said_again_with_what_it_waits_for() -> None:
+    lines = Lines()
+    query = QueryView("sink-changes", QueryPhase.STARTS, NOW, start="asks the brokers for the end of topic orders")
+
+    def said(after: float) -> list[str]:
+        return lines.news(JobView("shop", FLOW, NOW, NOW + after, (query,)))
+
+    assert [said(after) for after in (0, 59, 60, 61)] == [
+        ["sink-changes: starts"],
+        [],
+        ["sink-changes: starts for 1 min: asks the brokers for the end of topic orders"],
+        [],
+    ]
+
+
 def test_at_the_end_all_is_said_that_was_not() -> None:
     done = replace(WAITS, doing=QueryPhase.DONE, batches=1, rows=1)
     view = replace(JOB, queries=(done, QueryView("sink-late")), mode=Mode.DONE)

@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 
 from fkjoin.checkpoint.progress import QueryPhase
-from fkjoin.jobs.job import PlannedQuery
 from fkjoin.jobs.job_kinds import JobError
 from fkjoin.jobs.job_sections import JobSection
+from fkjoin.jobs.job_sinks import PlannedQuery
 from fkjoin.jobs.panel import Panel
 from fkjoin.jobs.report import Report, troubles_of
 from fkjoin.jobs.runner import Stop, _run, _tables
@@ -74,7 +74,7 @@ class Followed:
         self.metrics = Metrics()
         self.report = Report(SPEC, ["sink-out"], (), metrics=self.metrics, log=self.log, screen=screen)
         screen.watch(self.report.view)
-        self.report.starts("sink-out")
+        self.report.starts("sink-out", "prepares its checkpoint and out")
 
     def look(self, at: float) -> QueryView:
         self.now = START + at
@@ -133,6 +133,31 @@ def test_sources_that_do_not_answer_are_said_to_be_silent(followed: Followed) ->
 def test_a_start_whose_sources_do_not_answer_is_said_to_wait_for_them(followed: Followed) -> None:
     followed.query.status = ASKING
     assert [followed.look(at).doing for at in (1, 29, 30)] == [QueryPhase.STARTS, QueryPhase.STARTS, QueryPhase.ASKS]
+
+
+def test_a_start_says_what_it_waits_for(followed: Followed) -> None:
+    """The terminal and the page have the same words, and the page no time, which stands still while a start blocks."""
+
+    def says(at: float) -> str:
+        words = doing(followed.look(at), START + at)
+        assert words.partition(": ")[2] == followed.metrics._doing()["sink-out"].partition(": ")[2]
+        return words
+
+    (begun,) = followed.report.view().queries
+    assert doing(begun, START + 2) == "starts for 2 s: prepares its checkpoint and out"
+    assert followed.metrics._doing() == {"sink-out": "starts: prepares its checkpoint and out"}
+    assert says(3) == "starts for 3 s: Spark plans it and opens its sources"
+    for source, words in (
+        ("KafkaV2[Subscribe[orders]]", "asks the brokers for the end of topic orders"),
+        ("FileStreamSource[file:/data/orders]", "lists the files in /data/orders"),
+        ("FileStreamSource[s3a://lake/orders]", "lists the files in s3a://lake/orders"),
+        ("DeltaSource[/data/orders]", "asks DeltaSource[/data/orders] for new data"),
+    ):
+        followed.query.status = {**ASKING, "message": f"Getting offsets from {source}"}
+        assert says(4) == f"starts for 4 s: {words}"
+    followed.query.status = WORKING
+    assert doing(followed.look(5), START + 5) == "first batch for 0 s"
+    assert followed.metrics._doing() == {"sink-out": "first batch for 0 s"}
 
 
 def test_batches_without_a_pause_begin_where_the_one_before_ended(followed: Followed) -> None:
@@ -254,7 +279,7 @@ def test_a_start_that_waits_says_why_and_ends_when_the_job_is_to_stop() -> None:
     def started() -> Any:
         return repeated("postgres of-a-start", refused, lambda _: True, 60)
 
-    _run([PlannedQuery(name, "", started) for name in ("sink-a", "sink-b")], stop, report, one_by_one=False)
+    _run([PlannedQuery(name, "", "its target", started) for name in ("sink-a", "sink-b")], stop, report, one_by_one=False)
     assert tries == 3
     reason = "the last time because of: Connection refused, port 15999"
     lines = [line[20:] for line in said.getvalue().splitlines()]
@@ -284,7 +309,7 @@ def test_while_another_batch_runs_on_a_failure_is_said_and_two_signals_end_the_j
         stop.ask(2, None)
 
     monkeypatch.setattr("fkjoin.jobs.runner.time.sleep", signal_comes)
-    planned = [PlannedQuery(name, "", lambda query=query: query) for name, query in (("sink-b", works), ("sink-a", failed))]
+    planned = [PlannedQuery(name, "", "", lambda query=query: query) for name, query in (("sink-b", works), ("sink-a", failed))]
     with pytest.raises(SystemExit):
         _run(planned, stop, report, one_by_one=False)
     assert [line[20:] for line in said.getvalue().splitlines()][-3:] == [
@@ -316,7 +341,7 @@ def test_each_query_stops_at_the_end_of_its_own_batch(monkeypatch: pytest.Monkey
                 query.done(progress(batches[query]))
 
     monkeypatch.setattr("fkjoin.jobs.runner.time.sleep", passes)
-    planned = [PlannedQuery(name, "", lambda query=query: query) for name, query in (("sink-a", slow), ("sink-b", quick))]
+    planned = [PlannedQuery(name, "", "", lambda query=query: query) for name, query in (("sink-a", slow), ("sink-b", quick))]
     _run(planned, stop, report, one_by_one=False)
     assert report.view().mode is Mode.STOPPED
     assert batches[slow] == 1

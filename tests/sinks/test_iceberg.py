@@ -243,6 +243,45 @@ def test_a_catalog_without_a_place_for_files_is_refused(tmp_path: Path) -> None:
         begun(SCHEMA, ("id",))
 
 
+@pytest.mark.parametrize("warehouse", ["file:///proc/lake", "/proc/lake", "file://FOLDER/taken/lake", "FOLDER/taken/lake"])
+def test_a_warehouse_that_cannot_be_written_to_is_refused_and_nothing_is_left(tmp_path: Path, warehouse: str) -> None:
+    (tmp_path / "taken").write_text("a file")
+
+    def sink(warehouse: str) -> Iceberg:
+        place = warehouse.replace("FOLDER", str(tmp_path))
+        return Iceberg("shop.it", options={"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": place})
+
+    place = warehouse.removeprefix("file://").replace("FOLDER", str(tmp_path))
+    says = (
+        rf"^Iceberg table shop.it: {place} cannot be written to: .*; make that folder, or give another place as its catalog's"
+    )
+    for begun in (sink(warehouse).examine, sink(warehouse).prepare):
+        with pytest.raises(FkJoinError, match=says):
+            begun(SCHEMA, ("id",))
+        assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+    sink("FOLDER/lake").examine(SCHEMA, ("id",))
+    if "FOLDER" in warehouse:
+        (tmp_path / "taken").unlink()
+        (tmp_path / "taken/lake").mkdir(parents=True)
+        sink(warehouse).examine(SCHEMA, ("id",))
+    other = sink("FOLDER/lake")
+    assert other.last_batch("q") is None
+    assert {path.name for path in tmp_path.iterdir()} == {"taken"}, "neither a check nor a look makes anything"
+    other.prepare(SCHEMA, ("id",))
+    other.apply(BatchId("q", 0), *batch(a=1))
+    assert other.last_batch("q") == BatchId("q", 0)
+    assert (tmp_path / "catalog.db").stat().st_size > 0
+
+
+def test_a_table_in_a_folder_that_cannot_be_written_to_is_refused(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = shop.sink()
+    with monkeypatch.context() as frozen:
+        frozen.setattr("fkjoin.checkpoint.files.os.access", lambda *_: False)
+        with pytest.raises(FkJoinError, match=r"^Iceberg table shop.it: .*/lake/shop/it/metadata cannot be written to: .*make"):
+            sink.examine(SCHEMA, ("id",))
+    sink.examine(SCHEMA, ("id",))
+
+
 @pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")])
 def test_a_time_that_iceberg_cannot_have_stops_the_batch(shop: Shop, kind: pa.DataType) -> None:
     """PyIceberg reads the least and the greatest value of a file's column as Python's times."""

@@ -1,0 +1,142 @@
+"""``fkjoin state get`` reads files: it starts no Spark, neither to answer nor to refuse."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from fkjoin import FkJoinError
+from fkjoin.checkpoint.look_up import State, look_up, remarks
+from fkjoin.checkpoint.plain_stores import with_state
+from fkjoin.checkpoint.saved import SavedState
+from fkjoin.cli import state as state_cli
+from fkjoin.sessions.abilities import READ_STATE
+from tests.support import golden_operators
+from tests.support.golden import CHECKPOINTS
+from tests.support.sampling import sampled
+from tests.support.saved_query import SavedQuery
+
+ORDERS = golden_operators.final(2)["orders"]
+KNOWN = [(key, order) for key, order in ORDERS.items() if order["customer"] in golden_operators.final(2)["customers"]]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Run ``fkjoin state …`` where a session that starts is a failure; errors come as they are."""
+
+    def starts(*_: object, **__: object) -> None:
+        pytest.fail("Spark starts")
+
+    monkeypatch.setattr("fkjoin.sessions.settings.session", starts)
+    return lambda *arguments: CliRunner().invoke(state_cli.app, [*map(str, arguments)], catch_exceptions=False)
+
+
+@pytest.fixture
+def chain(tmp_path: Path) -> Path:
+    """A checkpoint that Spark wrote, of two joins, in a folder with others."""
+    return golden_operators.unpacked(CHECKPOINTS / "operators-1.tar.xz", tmp_path) / "chain"
+
+
+def test_a_key_is_looked_up_without_spark(command: Callable[..., Any], chain: Path) -> None:
+    key, order = KNOWN[0]
+    found = [json.loads(line) for line in command("get", key, chain, "--operator", "joined").stdout.splitlines()]
+    assert [(entry["kind"], entry["foreign_key"]) for entry in found] == [
+        (kind, order["customer"]) for kind in ("left", "right", "subscription")
+    ]
+    assert found[2]["row"]["amount"] == order["amount"]
+    first = command("get", key, chain, "--operator", "joined", "--batch", "0").stdout
+    of_first = golden_operators.final(1)["orders"].get(key)
+    assert [json.loads(line)["foreign_key"] for line in first.splitlines()][:1] == [of_first and of_first["customer"]]
+    assert command("get", 10_000, chain, "--operator", "joined").stdout == "nothing is known of 10000\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("get", "1", "nothing"), "^checkpoint FOLDER/nothing is not there$"),
+        (
+            ("get", "1", "checkpoint"),
+            "^checkpoint FOLDER/checkpoint has no committed batch; there are checkpoints in it: chain, groups, star: give the",
+        ),
+        (
+            ("get", "1", "checkpoint/chain"),
+            "^checkpoint FOLDER/checkpoint/chain has several operators; add --operator with one of joined, chain, seen$",
+        ),
+        (("get", "1", "checkpoint/chain", "--operator", "joint"), "has no operator 'joint'; add --operator with one of joined"),
+        (("get", "o1", "checkpoint/chain", "--operator", "joined"), r"^key 'o1' is not id \(int32\): "),
+        (("get", "[1, 2]", "checkpoint/chain", "--operator", "joined"), r"a JSON list is needed, of id \(int32\)$"),
+        (("get", "1", "checkpoint/chain", "--batch", "7"), "^batch: FOLDER/checkpoint/chain has batches 0 to 1, not 7$"),
+        (("ls", "checkpoint/chain", "--batch", "7"), "^batch: FOLDER/checkpoint/chain has batches 0 to 1, not 7$"),
+        (("ls", "checkpoint"), "has no committed batch; there are checkpoints in it"),
+        (("export", "nothing", "out"), "is not there$"),
+        (("verify", "nothing"), "is not there$"),
+        (("rebuild", "nothing"), "is not there$"),
+        (("rescale", "nothing", "2"), "is not there$"),
+    ],
+)
+def test_what_files_tell_is_refused_before_spark_starts(
+    command: Callable[..., Any], chain: Path, tmp_path: Path, arguments: tuple[str, ...], says: str
+) -> None:
+    whole = [str(tmp_path / one) if re.match("nothing|checkpoint|out", one) else one for one in arguments]
+    with pytest.raises(FkJoinError, match=says.replace("FOLDER", re.escape(str(tmp_path)))):
+        command(*whole)
+
+
+def test_a_wrong_number_of_arguments_is_refused_before_spark_starts(command: Callable[..., Any]) -> None:
+    few, many = command("get", "1"), command("get", "1", "ck", "more")
+    assert (few.exit_code, many.exit_code) == (2, 2)
+    assert re.search("(?i)missing argument.*checkpoint", few.output)
+    assert "unexpected extra argument" in many.output
+
+
+def test_a_query_without_state_is_refused_before_spark_starts(command: Callable[..., Any], tmp_path: Path) -> None:
+    query = SavedQuery(tmp_path)
+    query.batch({("eu", 1): {"name": "n", "amount": 1.0, "tags": None, "seq": 1}})
+    assert json.loads(command("get", '["eu", 1]', query.checkpoint).stdout)["row"]["name"] == "n"
+    (query.checkpoint / "state").rename(tmp_path / "away")
+    (query.checkpoint / "commits/0").write_text('v1\n{"nextBatchWatermarkMs":0}')
+    with pytest.raises(FkJoinError, match="^checkpoint .* has no state: its query has no operator that keeps any$"):
+        command("get", '["eu", 1]', query.checkpoint)
+
+
+def test_a_file_that_is_gone_is_damage_and_spark_is_not_asked(command: Callable[..., Any], chain: Path) -> None:
+    for file in [*chain.glob("state/*/*/*.changelog"), *chain.glob("state/*/*/*.zip")]:
+        file.unlink()
+    with pytest.raises(FkJoinError, match=f"^checkpoint {chain} is damaged, a file of its batch 1 is not there: restore it"):
+        command("get", "1", chain, "--operator", "joined")
+
+
+KINDS = [
+    *(("operators-1", "chain", operator, json.dumps(key)) for operator in ("joined", "chain") for key, _ in KNOWN[:2]),
+    *(("operators-1", "groups", operator, "c1") for operator in ("both", "sums", "book", "all")),
+    *(("operators-1", "star", "star", json.dumps(key)) for key, _ in KNOWN[:2]),
+    ("operators-2", "tags", "tags", "p1"),
+    ("operators-3", "pairs", "pairs", json.dumps(KNOWN[0][0])),
+    ("operators-4", "seen", "seen", "c1"),
+    ("operators-5", "closed", "minutes", json.dumps(KNOWN[0][0])),
+]
+
+
+@pytest.mark.faults
+@pytest.mark.spark
+@pytest.mark.parametrize(("archive", "query", "operator", "key"), sampled(KINDS, KINDS[2:3] + KINDS[8:9] + KINDS[10:11]))
+def test_files_tell_what_spark_tells(
+    spark: SparkSession, tmp_path: Path, archive: str, query: str, operator: str, key: str
+) -> None:
+    READ_STATE.require(spark)
+    checkpoint = golden_operators.unpacked(CHECKPOINTS / f"{archive}.tar.xz", tmp_path) / query
+
+    def known(state: State) -> tuple[list[dict[str, Any]], list[str]]:
+        found = look_up(state, operator, key)
+        return found, remarks(state, operator, found)
+
+    found, said = with_state(str(checkpoint), None, known)
+    assert (found, said) == known(SavedState(spark, checkpoint))
+    assert found
