@@ -1,9 +1,11 @@
 """Aggregate functions for ``Table.group_by(…).agg(…)``.
 
+Each takes a column: a name, SQL text or Column over the grouped table's rows.  Nulls in it are left out, as in SQL.
+
+Examples
+--------
 >>> from fkjoin import aggregates as agg
 >>> totals = joined.group_by("region").agg(orders=agg.count(), revenue=agg.sum("amount"))
-
-Each takes a column: a name, SQL text or Column over the grouped table's rows.  Nulls in it are left out, as in SQL.
 """
 
 from __future__ import annotations

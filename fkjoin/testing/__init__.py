@@ -1,11 +1,13 @@
 """For your own tests: tables in memory that can be made to crash, to read twice and to reorder; no Spark, no JVM.
 
+Rows are dicts of what JSON can write.  The stages are those that run on Spark; what is between them is played here.
+``Driver`` runs a table of any topology, and needs a session for that.  ``SinkContract`` tries a sink of your own.
+
+Examples
+--------
 >>> test = JoinTest(extractor="customer", how="left")
 >>> results = test.feed(right("c1", {"name": "Ada"}), left("o1", {"customer": "c1"}), CRASH, left("o1", None), DUPLICATE)
 >>> assert test.table == {}
-
-Rows are dicts of what JSON can write.  The stages are those that run on Spark; what is between them is played here.
-``Driver`` runs a table of any topology, and needs a session for that.  ``SinkContract`` tries a sink of your own.
 """
 
 from __future__ import annotations
