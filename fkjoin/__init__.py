@@ -1,5 +1,7 @@
 """Foreign-key table joins on Spark, kept up to date through updates and deletes on both sides (KIP-213).
 
+Examples
+--------
 >>> joined = fk_join(orders, customers, extractor="customer_id")
 """
 
