@@ -7,7 +7,8 @@ default settings, but without a cache, join the topics customers and orders into
 The engine ``floor`` is the join's plan on Spark, whose operators only hand the records on: what it takes is Spark's own.
 Then changes come at ``--rate`` a second, nine of ten to orders.  Two kinds do not count: those of the first ``--warm`` seconds,
 and those of customers that no order points at, which have no output.  Each value has a number of its own, by which the output
-is told.  Prints a JSON line per run, milliseconds, then minimum, median and maximum per engine.
+is told.  Prints a JSON line per run, in milliseconds, with the median of each half minute: it falls while the JVM compiles its
+code.  Then come minimum, median and maximum per engine.
 """
 
 from __future__ import annotations
@@ -210,11 +211,15 @@ def measure(harness: Harness, engine: str, given: argparse.Namespace, seed: int)
         counted = [number for number in range(first, len(traffic.produced)) if number not in traffic.silent]
         traffic.wait_for(counted)
         said = running()
-    waits = sorted(1000 * (traffic.seen[number] - traffic.produced[number]) for number in counted if number in traffic.seen)
+    took = {number: 1000 * (traffic.seen[number] - traffic.produced[number]) for number in counted if number in traffic.seen}
+    waits = sorted(took.values())
     at = {f"p{part}": round(waits[min(len(waits) - 1, len(waits) * part // 100)]) for part in (50, 95, 99)}
+    half_minutes = [counted[begin : begin + 30 * given.rate] for begin in range(0, len(counted), 30 * given.rate)]
+    middle = [round(statistics.median(took[number] for number in some if number in took)) for some in half_minutes]
     bars = Counter(100 * int(wait // 100) for wait in waits)
     return {"engine": engine, "rate": given.rate, "changes": len(counted), "seen": len(waits), **at, **said} | {
-        "histogram_100_ms": dict(sorted(bars.items()))
+        "p50_of_half_minutes": middle,
+        "histogram_100_ms": dict(sorted(bars.items())),
     }
 
 
