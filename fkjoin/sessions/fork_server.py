@@ -21,7 +21,8 @@ import socket
 import struct
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,10 +66,27 @@ def load() -> None:
     for name in NEEDED:
         with contextlib.suppress(Exception):
             importlib.import_module(name)
+    if worker := sys.modules.get("pyspark.worker"):
+        worker.main = _while_open(worker.main)  # type: ignore[attr-defined]
     if numpy := sys.modules.get("numpy"):  # forks are not to draw the same numbers
         os.register_at_fork(after_in_child=numpy.random.seed)
     gc.collect()
     gc.freeze()
+
+
+def _while_open(run: Callable[[BufferedReader, Any], None]) -> Callable[[BufferedReader, Any], None]:
+    """A worker's work, unless there is no more.
+
+    Spark closes the connections of workers that had none for a minute.  PySpark then writes an error to the closed connection,
+    which fails, and prints that failure: a traceback for each worker of a query that waits for rows.
+    """
+
+    def work(infile: BufferedReader, outfile: Any) -> None:
+        if not infile.peek(1):
+            raise SystemExit(1)
+        run(infile, outfile)
+
+    return work
 
 
 class _Running(NamedTuple):

@@ -109,6 +109,25 @@ def test_a_fork_is_what_a_process_would_be(forks: Callable[..., subprocess.Popen
 
 
 @linux
+def test_a_worker_whose_connection_is_closed_has_nothing_to_say() -> None:
+    """Spark closes it after an idle minute; what a worker wrote then could not be sent, and PySpark would print that."""
+    program = """
+        import io
+        from fkjoin.sessions import fork_server
+        fork_server.load()
+        from pyspark.worker import main
+        written = io.BytesIO()
+        try:
+            main(io.BufferedReader(io.BytesIO()), written)
+        except SystemExit as ended:
+            print(ended.code, written.getvalue())
+        fork_server._while_open(lambda infile, _: print(infile.read()))(io.BufferedReader(io.BytesIO(b"a task")), written)
+    """
+    ran = subprocess.run([sys.executable, "-c", dedent(program)], check=True, capture_output=True, text=True)
+    assert ran.stdout.splitlines() == ["1 b''", "b'a task'"]
+
+
+@linux
 def test_a_fork_that_fails_or_is_killed_says_so(forks: Callable[..., subprocess.Popen[str]]) -> None:
     failed = forks("program", "fail")
     assert "ValueError: of the program" in failed.communicate("")[1]
