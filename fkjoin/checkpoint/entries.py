@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -300,7 +300,9 @@ def _named(multi_join: MultiJoin, tagged: Bytes) -> list[dict[str, Any] | None]:
 
 def _rows(schema: pa.Schema, columns: list[pa.Array], there: np.ndarray) -> pa.Array:
     """Rows as JSON objects; null where not ``there``."""
-    lines = zip(*(column.to_pylist() for column in columns), strict=True)
+    lines: Iterable[tuple[Any, ...]] = zip(*(column.to_pylist() for column in columns), strict=True)
+    if not columns:
+        lines = [()] * len(there)
     made = (_text(dict(zip(schema.names, line, strict=True))) for line in lines)
     return pa.array([line if here else None for line, here in zip(made, there, strict=True)], pa.string())
 

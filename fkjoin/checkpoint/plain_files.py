@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,6 +29,9 @@ _SETTINGS = {
 
 _TRIES = 20
 """Number of batches that are tried while Spark removes one after the other."""
+
+_CONFIGURED = "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME"
+"""Variables with folders in which another file system may be named as the default one."""
 
 _T = TypeVar("_T")
 
@@ -83,6 +87,15 @@ class PlainFiles:
         """The numbers that files or folders in a folder are called by, the least first; none without the folder."""
         found = self._files.get_file_info(FileSelector(folder, allow_not_found=True))
         return sorted(int(one.base_name) for one in found if one.base_name.isdigit())
+
+
+def is_here(checkpoint: str) -> bool:
+    """Tell whether Spark would look for the checkpoint on this machine, too, whatever its settings and Hadoop's are.
+
+    A path without a scheme is on the file system that they name.
+    """
+    named = any(os.environ.get(name) for name in _CONFIGURED)
+    return checkpoint.startswith("file:") or ("://" not in checkpoint and (Path(checkpoint).is_dir() or not named))
 
 
 def checkpoints_in(folder: str) -> str:
@@ -141,7 +154,7 @@ def _named(files: PlainFiles) -> Iterator[None]:
 
 def commit_of(files: PlainFiles, batch: int) -> Commit:
     """Read which versions of the state a batch left; ``FkJoinError`` if this cannot be told, or their form is another."""
-    about = _second_line(files.read(f"commits/{batch}"))
+    about = _second_line(files, f"commits/{batch}")
     ids = about.get("stateUniqueIds") or {}
     if not ids:
         if not files.numbers("state"):
@@ -150,7 +163,7 @@ def commit_of(files: PlainFiles, batch: int) -> Commit:
             f"checkpoint {files.checkpoint} does not say which files of its state were committed: it is not of checkpoint "
             "format 2"
         )
-    kept = _second_line(files.read(f"offsets/{batch}")).get("conf", {})
+    kept = _second_line(files, f"offsets/{batch}").get("conf", {})
     for name, wanted in _SETTINGS.items():
         if kept.get(name, wanted) != wanted:
             raise OnlySparkError(
@@ -166,15 +179,16 @@ def is_ours(files: PlainFiles, operator: int) -> bool:
     numbers = files.numbers(folder)
     if not numbers:
         return False
-    about = _second_line(files.read(f"{folder}/{numbers[-1]}"))
-    if not str(about["operatorInfo"]["operatorName"]).startswith("transformWithState"):
+    about = _second_line(files, f"{folder}/{numbers[-1]}")
+    if not str(about.get("operatorInfo", {}).get("operatorName")).startswith("transformWithState"):
         return False
     variables = json.loads(about.get("operatorPropertiesJson") or "{}").get("stateVariables", [])
     return sorted((one["stateName"], one["stateVariableType"]) for one in variables) == _OURS
 
 
-def _second_line(data: bytes) -> dict[str, Any]:
-    """Read the JSON of a log of Spark's, which stands below a line with its form."""
-    lines = data.decode().splitlines()
-    found: dict[str, Any] = json.loads(lines[1]) if len(lines) > 1 else {}
-    return found
+def _second_line(files: PlainFiles, name: str) -> dict[str, Any]:
+    """Read the JSON of a log of Spark's, which stands below a line with its form; ``FormatError`` if it is damaged."""
+    try:
+        return dict(json.loads(files.read(name).decode().splitlines()[1]))
+    except (ValueError, TypeError, IndexError) as error:
+        raise FormatError(f"{name} is damaged: {RESTORE} ({error})") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -38,7 +39,11 @@ class OperatorLogs(NamedTuple):
     def opened(self, partition: int) -> SavedLog:
         """Open the log of a partition, which is a context manager."""
         place = self.scratch / f"snapshot-{uuid.uuid4().hex}"
-        return SavedLog(self.files, f"state/{self.operator}/{partition}", self.versions[partition], place)
+        try:
+            return SavedLog(self.files, f"state/{self.operator}/{partition}", self.versions[partition], place)
+        except BaseException:
+            shutil.rmtree(place, ignore_errors=True)
+            raise
 
     def identity(self) -> bytes | None:
         """Read what the store says of itself: in the last change files, or else in a snapshot; None if it is empty."""
@@ -56,8 +61,12 @@ class OperatorLogs(NamedTuple):
     def _latest_first(self, partition: int) -> Iterator[Changes]:
         at: Version | None = self.versions[partition]
         folder = f"state/{self.operator}/{partition}"
-        while at is not None and self.files.there(name := f"{folder}/{at.name}.changelog"):
-            yield (changes := changes_of(at.name, self.files.read(name)))
+        while at is not None:
+            try:
+                changes = changes_of(at.name, self.files.read(f"{folder}/{at.name}.changelog"))
+            except FileNotFoundError:  # Spark removes those that a snapshot makes needless, at any moment
+                return
+            yield changes
             at = changes.before
 
 

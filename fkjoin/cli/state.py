@@ -103,7 +103,7 @@ def get(
     A join that an aggregate reads may have no result: ask the aggregate.
     """
     from fkjoin.checkpoint.look_up import State, look_up, remarks
-    from fkjoin.checkpoint.plain_files import OnlySparkError
+    from fkjoin.checkpoint.plain_files import OnlySparkError, is_here
     from fkjoin.checkpoint.plain_stores import with_state
 
     def known(state: State) -> tuple[list[dict[str, Any]], list[str]]:
@@ -111,8 +111,10 @@ def get(
         return found, remarks(state, operator, found)
 
     try:
+        if not is_here(checkpoint):
+            raise OnlySparkError(f"checkpoint {checkpoint} is where Spark's settings lead to")
         found, said = with_state(checkpoint, batch, known)
-    except (OnlySparkError, OSError):  # such as of a store of objects that Spark's settings lead to
+    except (OnlySparkError, OSError):
         from fkjoin.checkpoint.saved import SavedState
 
         with _session() as spark:
@@ -260,9 +262,9 @@ def purge(job: JobFile, log: SparkLogOption = None) -> None:
 @contextlib.contextmanager
 def _session(checkpoint: str | None = None, batch: int | None = None) -> Iterator[SparkSession]:
     """A small local session, as long as a command takes; before it begins, files tell whether there is such a batch."""
-    if checkpoint is not None:
-        from fkjoin.checkpoint.plain_files import OnlySparkError, PlainFiles, committed
+    from fkjoin.checkpoint.plain_files import OnlySparkError, PlainFiles, committed, is_here
 
+    if checkpoint is not None and is_here(checkpoint):
         with contextlib.suppress(OnlySparkError, OSError):
             committed(PlainFiles(checkpoint), batch)
     from fkjoin.jobs.ending import stopped_after

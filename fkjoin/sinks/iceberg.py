@@ -90,8 +90,8 @@ class Iceberg(TableSink):
 
     def _prepare(self, schema: pa.Schema, *, keep: bool) -> None:
         found = self._table()
-        self._require_writable(found)
         if found is None:
+            self._require_writable()
             (self._make if keep else self._try)(schema)
         elif self.evolve:
             change = evolved(found, schema)
@@ -108,9 +108,9 @@ class Iceberg(TableSink):
     def _place(self) -> str | None:
         return place_in(catalog_of(self.catalog, self.options, make=False), self._namespace)
 
-    def _require_writable(self, found: Table | None) -> None:
-        """Raise ``FkJoinError`` if the table's folder is on this machine and cannot be written to, before anything is made."""
-        place = self._place() if found is None else f"{found.location()}/metadata"
+    def _require_writable(self) -> None:
+        """Raise ``FkJoinError`` if a new table's folder, on this machine, cannot be written to, before anything is made."""
+        place = self._place()
         scheme, _, path = PyArrowFileIO.parse_location(place or "")
         if place and scheme == "file":
             try:

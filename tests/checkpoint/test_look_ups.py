@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from typer.testing import CliRunner
 
 from fkjoin import FkJoinError
 from fkjoin.checkpoint.look_up import State, look_up, remarks
+from fkjoin.checkpoint.plain_files import _CONFIGURED as CONFIGURED
+from fkjoin.checkpoint.plain_files import PlainFiles
 from fkjoin.checkpoint.plain_stores import with_state
 from fkjoin.checkpoint.saved import SavedState
 from fkjoin.cli import state as state_cli
@@ -35,6 +38,8 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         pytest.fail("Spark starts")
 
     monkeypatch.setattr("fkjoin.sessions.settings.session", starts)
+    for name in CONFIGURED:
+        monkeypatch.delenv(name, raising=False)
     return lambda *arguments: CliRunner().invoke(state_cli.app, [*map(str, arguments)], catch_exceptions=False)
 
 
@@ -111,6 +116,58 @@ def test_a_file_that_is_gone_is_damage_and_spark_is_not_asked(command: Callable[
         file.unlink()
     with pytest.raises(FkJoinError, match=f"^checkpoint {chain} is damaged, a file of its batch 1 is not there: restore it"):
         command("get", "1", chain, "--operator", "joined")
+
+
+@pytest.mark.parametrize(
+    ("place", "configured"),
+    [("s3a://lake/ck", False), ("hdfs:///ck", False), ("abfss://c@lake.dfs.core.windows.net/ck", False), ("/nothing/ck", True)],
+)
+@pytest.mark.parametrize("arguments", [("get", "1"), ("ls",)])
+def test_a_place_that_settings_lead_to_is_sparks_to_find(
+    command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, place: str, configured: bool, arguments: tuple[str, ...]
+) -> None:
+    """An endpoint may stand in Spark's settings alone, and a path may be on the file system that Hadoop's name."""
+    if configured:
+        monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
+    with pytest.raises(pytest.fail.Exception, match="Spark starts"):
+        command(*arguments, place)
+
+
+def test_a_row_of_no_columns_is_found(command: Callable[..., Any], tmp_path: Path) -> None:
+    """An aggregate that only counts keeps none."""
+    with tarfile.open(CHECKPOINTS / "topics-1.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    found = json.loads(command("get", "o0", tmp_path / "checkpoint/count").stdout.splitlines()[0])
+    assert (found["kind"], found["key"], found["gone"]) == ("contribution", "o0", False)
+
+
+@pytest.mark.parametrize("damage", [b"", bytes(8), b'v1\n{"stateUni', b"v1\n\xff"])
+@pytest.mark.parametrize("name", ["commits/1", "offsets/1", "state/0/_metadata/v2/NEWEST"])
+def test_a_damaged_log_is_named(command: Callable[..., Any], chain: Path, name: str, damage: bytes) -> None:
+    newest = max((path.name for path in (chain / "state/0/_metadata/v2").iterdir() if path.name.isdigit()), key=int)
+    name = name.replace("NEWEST", newest)
+    (chain / name).write_bytes(damage)
+    with pytest.raises(FkJoinError, match=f"^checkpoint {chain}: {name} is damaged: restore it"):
+        command("get", "1", chain, "--operator", "joined")
+
+
+def test_change_files_that_a_snapshot_makes_needless_may_go_at_any_moment(
+    command: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = SavedQuery(tmp_path)
+    keys: list[tuple[Any, ...]] = [("eu", number) for number in range(8)]
+    query.batch({key: {"name": "n", "amount": 1.0, "tags": None, "seq": 1} for key in keys})
+    for number in range(2, 6):
+        query.batch({keys[0]: {"name": f"n{number}", "amount": 1.0, "tags": None, "seq": number}}, snapshot=number == 4)
+    read = PlainFiles.read
+
+    def cleaned(files: PlainFiles, name: str) -> bytes:
+        if name.endswith(".changelog") and "/3_" in name:
+            query.clean(2)
+        return read(files, name)
+
+    monkeypatch.setattr(PlainFiles, "read", cleaned)
+    assert json.loads(command("get", '["eu", 0]', query.checkpoint).stdout)["row"]["name"] == "n5"
 
 
 KINDS = [

@@ -273,15 +273,6 @@ def test_a_warehouse_that_cannot_be_written_to_is_refused_and_nothing_is_left(tm
     assert (tmp_path / "catalog.db").stat().st_size > 0
 
 
-def test_a_table_in_a_folder_that_cannot_be_written_to_is_refused(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    sink = shop.sink()
-    with monkeypatch.context() as frozen:
-        frozen.setattr("fkjoin.checkpoint.files.os.access", lambda *_: False)
-        with pytest.raises(FkJoinError, match=r"^Iceberg table shop.it: .*/lake/shop/it/metadata cannot be written to: .*make"):
-            sink.examine(SCHEMA, ("id",))
-    sink.examine(SCHEMA, ("id",))
-
-
 @pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")])
 def test_a_time_that_iceberg_cannot_have_stops_the_batch(shop: Shop, kind: pa.DataType) -> None:
     """PyIceberg reads the least and the greatest value of a file's column as Python's times."""
