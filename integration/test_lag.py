@@ -105,7 +105,7 @@ def test_brokers_that_do_not_answer_are_named_by_the_terminal_the_page_the_query
     screen = Plain(Console(file=said, width=300))
     report = Report(JOB, ["sink-out"], (), metrics=Metrics(), log=None, screen=screen)
     screen.watch(report.view)
-    report.starts("sink-out")
+    report.starts("sink-out", "opens its sources")
     try:
         query.processAllAvailable()
         until(lambda: "sink-out" in metrics.snapshot(), "the first batch")
