@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from fkjoin.checkpoint.saved import SavedState
 from fkjoin.cli import state as state_cli
 from fkjoin.sessions.abilities import READ_STATE
 from tests.support import golden_operators
+from tests.support.archives import extract
 from tests.support.golden import CHECKPOINTS
 from tests.support.sampling import sampled
 from tests.support.saved_query import SavedQuery
@@ -135,8 +135,7 @@ def test_a_place_that_settings_lead_to_is_sparks_to_find(
 
 def test_a_row_of_no_columns_is_found(command: Callable[..., Any], tmp_path: Path) -> None:
     """An aggregate that only counts keeps none."""
-    with tarfile.open(CHECKPOINTS / "topics-1.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    extract(CHECKPOINTS / "topics-1.tar.gz", tmp_path)
     found = json.loads(command("get", "o0", tmp_path / "checkpoint/count").stdout.splitlines()[0])
     assert (found["kind"], found["key"], found["gone"]) == ("contribution", "o0", False)
 
