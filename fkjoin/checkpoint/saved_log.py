@@ -63,11 +63,15 @@ class SavedLog:
         for changes in reversed(chain):
             self._written |= changes.written
         if at is not None:
-            self._numbers = _unpacked(files, folder, at, scratch)
-            # Spark's files have Spark's options; what must be known to read them stands in each of them.
-            self._name = f"snapshot {folder}/{at.name}"
-            with self._reading():
-                self._base = Rdict(str(scratch), Options(raw_mode=True), access_type=AccessType.read_only(False))
+            try:
+                self._numbers = _unpacked(files, folder, at, scratch)
+                # Spark's files have Spark's options; what must be known to read them stands in each of them.
+                self._name = f"snapshot {folder}/{at.name}"
+                with self._reading():
+                    self._base = Rdict(str(scratch), Options(raw_mode=True), access_type=AccessType.read_only(False))
+            except BaseException:
+                shutil.rmtree(scratch, ignore_errors=True)
+                raise
 
     def __enter__(self) -> SavedLog:
         return self

@@ -24,7 +24,9 @@ from fkjoin import FkJoinError, FormatError, StateReader
 from fkjoin.checkpoint import plain_files, replica, user_keys
 from fkjoin.checkpoint import reader as reader_module
 from fkjoin.checkpoint.entries import StoredRows
+from fkjoin.checkpoint.plain_files import PlainFiles, commit_of
 from fkjoin.checkpoint.python_values import rows_of
+from fkjoin.checkpoint.saved_log import SavedLog
 from fkjoin.checkpoint.spark_formats import LogPlace, changes_of, key_of, place_of
 from fkjoin.spark.buckets import bucket_ids
 from fkjoin.state import CorruptLogError
@@ -405,6 +407,21 @@ def test_a_byte_that_is_not_as_it_was_written_is_noticed(query: SavedQuery, snap
     path.unlink()
     with pytest.raises(FkJoinError, match="is damaged, a file of its batch 0 is not there: restore it from a backup"):
         StateReader(query.checkpoint, NAME)
+
+
+def test_a_snapshot_that_cannot_be_read_leaves_no_copy(query: SavedQuery, tmp_path: Path) -> None:
+    query.batch({key: row(0) for key in KEYS}, snapshot=True)
+    files, folder = PlainFiles(query.checkpoint), "state/0/0"
+    version, copy = commit_of(files, 0).versions[0][0], tmp_path / "copy"
+    with SavedLog(files, folder, version, copy) as log:
+        assert log.metas()
+        assert copy.exists()
+    assert not copy.exists()
+    for path in (query.checkpoint / folder / "SSTs").glob("*.sst"):
+        path.unlink()
+    with pytest.raises(FileNotFoundError):
+        SavedLog(files, folder, version, copy)
+    assert not copy.exists()
 
 
 def test_files_that_only_spark_reads_are_refused_by_name(query: SavedQuery, tmp_path: Path) -> None:
