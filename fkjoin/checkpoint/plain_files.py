@@ -89,13 +89,15 @@ class PlainFiles:
         return sorted(int(one.base_name) for one in found if one.base_name.isdigit())
 
 
-def is_here(checkpoint: str) -> bool:
-    """Tell whether Spark would look for the checkpoint on this machine, too, whatever its settings and Hadoop's are.
+def files_here(checkpoint: str) -> PlainFiles:
+    """Return the files of a checkpoint that Spark, too, would look for on this machine, whatever its settings and Hadoop's are.
 
-    A path without a scheme is on the file system that they name.
+    ``OnlySparkError`` for any other: a path without a scheme is on the file system that those settings name.
     """
-    named = any(os.environ.get(name) for name in _CONFIGURED)
-    return checkpoint.startswith("file:") or ("://" not in checkpoint and (Path(checkpoint).is_dir() or not named))
+    has_settings = any(os.environ.get(name) for name in _CONFIGURED)
+    if checkpoint.startswith("file:") or ("://" not in checkpoint and (Path(checkpoint).is_dir() or not has_settings)):
+        return PlainFiles(checkpoint)
+    raise OnlySparkError(f"checkpoint {checkpoint} is where settings of Spark and Hadoop lead to")
 
 
 def checkpoints_in(folder: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -39,11 +38,7 @@ class OperatorLogs(NamedTuple):
     def opened(self, partition: int) -> SavedLog:
         """Open the log of a partition, which is a context manager."""
         place = self.scratch / f"snapshot-{uuid.uuid4().hex}"
-        try:
-            return SavedLog(self.files, f"state/{self.operator}/{partition}", self.versions[partition], place)
-        except BaseException:
-            shutil.rmtree(place, ignore_errors=True)
-            raise
+        return SavedLog(self.files, f"state/{self.operator}/{partition}", self.versions[partition], place)
 
     def identity(self) -> bytes | None:
         """Read what the store says of itself: in the last change files, or else in a snapshot; None if it is empty."""
@@ -112,8 +107,7 @@ def state_of(files: PlainFiles, commit: Commit, scratch: Path) -> PlainState:
     return PlainState(files.checkpoint, stores)
 
 
-def with_state(checkpoint: str, batch: int | None, work: Callable[[PlainState], _T]) -> _T:
+def with_state(files: PlainFiles, batch: int | None, work: Callable[[PlainState], _T]) -> _T:
     """Return what ``work`` makes of the state after ``batch``, or after the last one; see ``at_commit``."""
-    files = PlainFiles(checkpoint)
     with held_folder() as folder:
         return at_commit(files, batch, lambda commit: work(state_of(files, commit, folder)))

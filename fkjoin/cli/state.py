@@ -103,7 +103,7 @@ def get(
     A join that an aggregate reads may have no result: ask the aggregate.
     """
     from fkjoin.checkpoint.look_up import State, look_up, remarks
-    from fkjoin.checkpoint.plain_files import OnlySparkError, is_here
+    from fkjoin.checkpoint.plain_files import OnlySparkError, files_here
     from fkjoin.checkpoint.plain_stores import with_state
 
     def known(state: State) -> tuple[list[dict[str, Any]], list[str]]:
@@ -111,9 +111,7 @@ def get(
         return found, remarks(state, operator, found)
 
     try:
-        if not is_here(checkpoint):
-            raise OnlySparkError(f"checkpoint {checkpoint} is where Spark's settings lead to")
-        found, said = with_state(checkpoint, batch, known)
+        found, said = with_state(files_here(checkpoint), batch, known)
     except (OnlySparkError, OSError):
         from fkjoin.checkpoint.saved import SavedState
 
@@ -262,11 +260,11 @@ def purge(job: JobFile, log: SparkLogOption = None) -> None:
 @contextlib.contextmanager
 def _session(checkpoint: str | None = None, batch: int | None = None) -> Iterator[SparkSession]:
     """A small local session, as long as a command takes; before it begins, files tell whether there is such a batch."""
-    from fkjoin.checkpoint.plain_files import OnlySparkError, PlainFiles, committed, is_here
+    from fkjoin.checkpoint.plain_files import OnlySparkError, committed, files_here
 
-    if checkpoint is not None and is_here(checkpoint):
+    if checkpoint is not None:
         with contextlib.suppress(OnlySparkError, OSError):
-            committed(PlainFiles(checkpoint), batch)
+            committed(files_here(checkpoint), batch)
     from fkjoin.jobs.ending import stopped_after
     from fkjoin.sessions.settings import SHORT_LIVED, session
 

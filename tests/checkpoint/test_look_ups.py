@@ -193,6 +193,6 @@ def test_files_tell_what_spark_tells(
         found = look_up(state, operator, key)
         return found, remarks(state, operator, found)
 
-    found, said = with_state(str(checkpoint), None, known)
+    found, said = with_state(PlainFiles(checkpoint), None, known)
     assert (found, said) == known(SavedState(spark, checkpoint))
     assert found
