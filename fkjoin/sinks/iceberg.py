@@ -91,8 +91,12 @@ class Iceberg(TableSink):
     def _prepare(self, schema: pa.Schema, *, keep: bool) -> None:
         found = self._table()
         if found is None:
-            self._require_writable()
-            (self._make if keep else self._try)(schema)
+            place = place_in(catalog_of(self.catalog, self.options, make=False), self._namespace)
+            self._require_writable(place)
+            if keep:
+                self._make(schema)
+            else:
+                self._try(schema, has_place=place is not None)
         elif self.evolve:
             change = evolved(found, schema)
             self._require_columns(change.table_metadata.schema(), schema)
@@ -105,12 +109,8 @@ class Iceberg(TableSink):
     def _namespace(self) -> str:
         return self.table.rpartition(".")[0]
 
-    def _place(self) -> str | None:
-        return place_in(catalog_of(self.catalog, self.options, make=False), self._namespace)
-
-    def _require_writable(self) -> None:
+    def _require_writable(self, place: str | None) -> None:
         """Raise ``FkJoinError`` if a new table's folder, on this machine, cannot be written to, before anything is made."""
-        place = self._place()
         scheme, _, path = PyArrowFileIO.parse_location(place or "")
         if place and scheme == "file":
             try:
@@ -125,10 +125,10 @@ class Iceberg(TableSink):
         made = self._create(catalog, schema)
         self._require_columns(made.schema(), schema)  # another query may have made it at the same moment
 
-    def _try(self, schema: pa.Schema) -> None:
+    def _try(self, schema: pa.Schema, *, has_place: bool) -> None:
         """Raise what ``_make`` would say of the columns, and of a catalog that has no place; the trial is made in a folder."""
         with tempfile.TemporaryDirectory() as folder:
-            place = {} if self._place() is None else {"warehouse": f"file://{folder}"}
+            place = {"warehouse": f"file://{folder}"} if has_place else {}
             trial = load_catalog("trial", type="sql", uri="sqlite:///:memory:", **place)
             trial.create_namespace(self._namespace)
             self._create(trial, schema)
