@@ -214,11 +214,8 @@ def _is_one_of(column: str, texts: Iterable[str]) -> Column:
 
     It is made as SQL, since ``isin`` asks the JVM once for each text; and of bytes, in which SQL finds no quotes or escapes.
     """
-    return F.expr(f"cast({column} as binary) in ({', '.join(_octets(text) for text in ('', *texts))})")
-
-
-def _octets(text: str) -> str:
-    return f"X'{text.encode().hex()}'"
+    octets = ", ".join(f"X'{text.encode().hex()}'" for text in ("", *texts))
+    return F.expr(f"cast({column} as binary) in ({octets})")
 
 
 def _there(spark: SparkSession, place: str) -> StructType:

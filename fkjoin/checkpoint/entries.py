@@ -300,9 +300,8 @@ def _named(multi_join: MultiJoin, tagged: Bytes) -> list[dict[str, Any] | None]:
 
 def _rows(schema: pa.Schema, columns: list[pa.Array], there: np.ndarray) -> pa.Array:
     """Rows as JSON objects; null where not ``there``."""
-    lines: Iterable[tuple[Any, ...]] = zip(*(column.to_pylist() for column in columns), strict=True)
-    if not columns:
-        lines = [()] * len(there)
+    values = (column.to_pylist() for column in columns)
+    lines: Iterable[tuple[Any, ...]] = zip(*values, strict=True) if columns else [()] * len(there)
     made = (_text(dict(zip(schema.names, line, strict=True))) for line in lines)
     return pa.array([line if here else None for line, here in zip(made, there, strict=True)], pa.string())
 
