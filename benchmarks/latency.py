@@ -5,6 +5,7 @@
 FOLDER has the harness of Kafka Streams and its jars (see ``benchmarks.streams``).  In turn, fkjoin and Kafka Streams with its
 default settings, but without a cache, join the topics customers and orders into the topic joined, ``--rows`` rows on each side.
 The engine ``floor`` is the join's plan on Spark, whose operators only hand the records on: what it takes is Spark's own.
+``fkjoin/1`` and ``floor/1`` have one partition in place of two, and two buckets as well.
 Then changes come at ``--rate`` a second, nine of ten to orders.  Two kinds do not count: those of the first ``--warm`` seconds,
 and those of customers that no order points at, which have no output.  Each value has a number of its own, by which the output
 is told.  Prints a JSON line per run, in milliseconds, with the median of each half minute: it falls while the JVM compiles its
@@ -44,22 +45,28 @@ from fkjoin.spark.operator import ENVELOPE
 
 _NUMBER = re.compile(rb'"n":(\d+)')
 _TICK_S = 0.005
-BUCKETS = 4
+BUCKETS = 2
+_ENGINES = "fkjoin", "fkjoin/1", "floor", "floor/1", "kafka streams"
 
 
 def serve(bootstrap: str, folder: Path, jars: str, engine: str) -> None:
     """Join the topics until standard input ends, or hand them on."""
+    partitions = 1 if engine.endswith("/1") else 2
     spark = fkjoin.session(
         "latency",
         master="local[2]",
         settings={"spark.jars": jars},
         ui_enabled="false",
         driver_memory="1g",
+        sql_shuffle_partitions=partitions,
         fkjoin_buckets=BUCKETS,
         fkjoin_index_dir=folder / "index",
     )
     spark.sparkContext.setLogLevel("ERROR")
-    query = (_joined if engine == "fkjoin" else _handed_on)(spark, bootstrap, folder / "checkpoint")
+    if engine.startswith("fkjoin"):
+        query = _joined(spark, bootstrap, folder / "checkpoint")
+    else:
+        query = _handed_on(spark, bootstrap, folder / "checkpoint", partitions)
     sys.stdin.read()
     batches = [progress.durationMs for progress in query.recentProgress if progress.numInputRows]
     query.stop()
@@ -74,10 +81,11 @@ def _joined(spark: SparkSession, bootstrap: str, checkpoint: Path) -> StreamingQ
     return joined.to_kafka("joined", bootstrap, checkpoint=checkpoint, value=JOINED)
 
 
-def _handed_on(spark: SparkSession, bootstrap: str, checkpoint: Path) -> StreamingQuery:
+def _handed_on(spark: SparkSession, bootstrap: str, checkpoint: Path, partitions: int) -> StreamingQuery:
     def read(topic: str) -> DataFrame:
         options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
-        return spark.readStream.format("kafka").options(**options).load().select("value").mapInArrow(_packed, ENVELOPE)
+        records = spark.readStream.format("kafka").options(**options).load().select("value").coalesce(partitions)
+        return records.mapInArrow(_packed, ENVELOPE)
 
     answers = passing(passing(passing(read("orders")).unionByName(read("customers"))))
     records = answers.mapInArrow(_unpacked, "value binary").writeStream.format("kafka")
@@ -172,7 +180,7 @@ class Traffic:
 
     def _watch(self) -> None:
         settings = {"bootstrap.servers": BOOTSTRAP, "group.id": "latency", "auto.offset.reset": "earliest"}
-        consumer = Consumer(settings | {"fetch.wait.max.ms": 5, "enable.auto.commit": False})
+        consumer = Consumer(settings | {"enable.auto.commit": False})
         consumer.subscribe(["joined"])
         while not self._ended.is_set():
             records = consumer.consume(1000, 0.02)
@@ -231,7 +239,7 @@ def main() -> None:
     parser.add_argument("--warm", type=float, default=15, help="seconds that do not count (default 15)")
     parser.add_argument("--seconds", type=float, default=30, help="that count (default 30)")
     parser.add_argument("--rounds", type=int, default=3, help="default 3")
-    parser.add_argument("--engines", nargs="+", default=["fkjoin", "kafka streams"], help="also: floor")
+    parser.add_argument("--engines", nargs="+", choices=_ENGINES, default=["fkjoin", "kafka streams"])
     parser.add_argument("--serve", nargs=4, metavar=("BOOTSTRAP", "FOLDER", "JARS", "ENGINE"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.serve:
