@@ -43,7 +43,8 @@ class Size:
     """A join, and what it may use: each executor has so many cores, and a partition for each of them.
 
     ``rate``: changes a second, of which ``right_share`` are right rows'.  ``hottest``: the part of all left rows that one
-    right row has, 0 for the average.  ``buckets``: 0 for four in a partition.
+    right row has, 0 for the average.  ``buckets``: 0 for four in a partition.  ``batch_rows``: the most rows of a batch, as
+    when a backlog is read.
     """
 
     left: int
@@ -54,6 +55,7 @@ class Size:
     executors: int = 1
     cores: int = 2
     batch_s: float = 1.0
+    batch_rows: int = 500_000
     hottest: float = 0.0
     right_share: float = 0.1
     memory_gib: float = 8.0
@@ -109,7 +111,8 @@ def predict(size: Size) -> Prediction:
     unpacked = size.cores * min(10 * packed / cores, 10 * PART_BYTES)
     processes = k["heap_mib"] + k["jvm_mib"] + k["workers_mib"] + k["task_mib"] * size.cores
     stores = k["store_mib"] * max(0, OPERATORS * size.cores - 6)
-    memory = processes + stores + (entries / size.executors * k["filters"] + packed + unpacked) / 2**20
+    largest_batch = min(size.batch_rows, size.left) * size.row_bytes / size.executors * k["batch_bytes"]
+    memory = processes + stores + (entries / size.executors * k["filters"] + largest_batch + packed + unpacked) / 2**20
     disk = 2 * (index + log) / size.executors
     hottest = subscribers / 1e6 * (k["fan_out_s"] + k["answer_s"] / cores)
     in_largest = size.left * (k["largest"] + more * k["more_index"]) + size.right * k["right_index"]
@@ -234,11 +237,13 @@ def measure(lefts: Sequence[int]) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="what", required=True)
-    commands.add_parser("measure").add_argument("--left", type=int, nargs="+", default=[200_000, 500_000, 1_000_000])
+    commands.add_parser("measure").add_argument("--left", type=int, nargs="+", default=[500_000, 1_000_000, 2_000_000])
     to_predict = commands.add_parser("predict", description=Size.__doc__)
     for one in fields(Size):
         kind, default = int if one.type == "int" else float, getattr(Size, one.name, None)
-        to_predict.add_argument(f"--{one.name.replace('_', '-')}", type=kind, default=default, required=default is None)
+        about = "required" if default is None else f"default {default}"
+        option = f"--{one.name.replace('_', '-')}"
+        to_predict.add_argument(option, type=kind, default=default, required=default is None, help=about)
     given = vars(parser.parse_args())
     if given.pop("what") == "measure":
         return measure(given["left"])

@@ -90,7 +90,11 @@ def test_memory_has_a_part_for_each_core_and_for_a_fan_out() -> None:
     k, found = constants(), predict(SMALL)
     fixed = k["heap_mib"] + k["jvm_mib"] + k["workers_mib"] + 2 * k["task_mib"]
     of_indexes = 3_200_000 * k["filters"] / 2**20
-    assert found.memory_mib == pytest.approx(fixed + of_indexes, abs=0.1)
+    of_a_batch = 500_000 * 150 * k["batch_bytes"] / 2**20
+    assert found.memory_mib == pytest.approx(fixed + of_indexes + of_a_batch, abs=0.1)
+    smaller = predict(replace(SMALL, batch_rows=100_000))
+    assert found.memory_mib - smaller.memory_mib == pytest.approx(0.8 * of_a_batch, abs=0.1)
+    assert predict(replace(SMALL, left=100_000, batch_rows=200_000)).memory_mib < smaller.memory_mib, "no more than there are"
     four = predict(replace(SMALL, cores=4))
     assert four.memory_mib - found.memory_mib == pytest.approx(2 * k["task_mib"] + 6 * k["store_mib"], abs=0.1)
     half = predict(replace(SMALL, hottest=0.5)).memory_mib - found.memory_mib
