@@ -41,6 +41,7 @@ from benchmarks.streams import BOOTSTRAP, Harness
 from benchmarks.topics import JOINED
 from fkjoin import Table, fk_join
 from fkjoin.kafka import Json
+from fkjoin.kafka.reading import records_of
 from fkjoin.spark.operator import ENVELOPE
 
 _NUMBER = re.compile(rb'"n":(\d+)')
@@ -51,22 +52,18 @@ _ENGINES = "fkjoin", "fkjoin/1", "floor", "floor/1", "kafka streams"
 
 def serve(bootstrap: str, folder: Path, jars: str, engine: str) -> None:
     """Join the topics until standard input ends, or hand them on."""
-    partitions = 1 if engine.endswith("/1") else 2
     spark = fkjoin.session(
         "latency",
         master="local[2]",
         settings={"spark.jars": jars},
         ui_enabled="false",
         driver_memory="1g",
-        sql_shuffle_partitions=partitions,
+        sql_shuffle_partitions=1 if engine.endswith("/1") else 2,
         fkjoin_buckets=BUCKETS,
         fkjoin_index_dir=folder / "index",
     )
     spark.sparkContext.setLogLevel("ERROR")
-    if engine.startswith("fkjoin"):
-        query = _joined(spark, bootstrap, folder / "checkpoint")
-    else:
-        query = _handed_on(spark, bootstrap, folder / "checkpoint", partitions)
+    query = (_joined if engine.startswith("fkjoin") else _handed_on)(spark, bootstrap, folder / "checkpoint")
     sys.stdin.read()
     batches = [progress.durationMs for progress in query.recentProgress if progress.numInputRows]
     query.stop()
@@ -81,11 +78,10 @@ def _joined(spark: SparkSession, bootstrap: str, checkpoint: Path) -> StreamingQ
     return joined.to_kafka("joined", bootstrap, checkpoint=checkpoint, value=JOINED)
 
 
-def _handed_on(spark: SparkSession, bootstrap: str, checkpoint: Path, partitions: int) -> StreamingQuery:
+def _handed_on(spark: SparkSession, bootstrap: str, checkpoint: Path) -> StreamingQuery:
     def read(topic: str) -> DataFrame:
-        options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
-        records = spark.readStream.format("kafka").options(**options).load().select("value").coalesce(partitions)
-        return records.mapInArrow(_packed, ENVELOPE)
+        records = records_of(spark, topic, bootstrap, {"startingOffsets": "earliest"})
+        return records.select("value").mapInArrow(_packed, ENVELOPE)
 
     answers = passing(passing(passing(read("orders")).unionByName(read("customers"))))
     records = answers.mapInArrow(_unpacked, "value binary").writeStream.format("kafka")
