@@ -1,7 +1,7 @@
 """The needs of a foreign-key join of two topics: a prediction, and its check against three measured sizes.
 
     python -m benchmarks.sizing predict --left 1000000000 --right 10000000 --rate 20000 --executors 50 --cores 4
-    python -m benchmarks.sizing measure [--left 200000 500000 1000000]      exits with 1 if a figure differs by more than 25 %
+    python -m benchmarks.sizing measure [--left 500000 1000000 2000000]     exits with 1 if a figure differs by more than 25 %
 
 ``predict`` starts no Spark, and prints tables of Markdown.  Its constants are those of docs/sizing.md.  ``measure`` runs the
 join of files on two cores, last with rows of 450 bytes, and holds bytes, files and memory to the constants.  The first size's
@@ -111,7 +111,7 @@ def predict(size: Size) -> Prediction:
     unpacked = size.cores * min(10 * packed / cores, 10 * PART_BYTES)
     processes = k["heap_mib"] + k["jvm_mib"] + k["workers_mib"] + k["task_mib"] * size.cores
     stores = k["store_mib"] * max(0, OPERATORS * size.cores - 6)
-    largest_batch = min(size.batch_rows, size.left) * size.row_bytes / size.executors * k["batch_bytes"]
+    largest_batch = min(size.batch_rows, size.left) * (150 + more) / size.executors * k["batch_bytes"]
     memory = processes + stores + (entries / size.executors * k["filters"] + largest_batch + packed + unpacked) / 2**20
     disk = 2 * (index + log) / size.executors
     hottest = subscribers / 1e6 * (k["fan_out_s"] + k["answer_s"] / cores)
