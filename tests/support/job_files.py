@@ -1,8 +1,10 @@
-"""A job file that is right."""
+"""A job file that is right, and rows for its tables."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+from tests.support.queries import write_lines
 
 GOOD = """
 name = "orders"
@@ -42,3 +44,9 @@ def job(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "job.toml"
     path.write_text(text.replace("{folder}", str(tmp_path)))
     return path
+
+
+def write_rows(folder: Path) -> None:
+    """Give each table of the job file a row: an order, and its customer."""
+    write_lines(folder / "orders", "1", [{"id": "o1", "customer": "c1", "amount": 5, "lsn": 1}])
+    write_lines(folder / "customers", "1", [{"customer": "c1", "name": "Ada", "lsn": 1}])
