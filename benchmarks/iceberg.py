@@ -66,7 +66,7 @@ def measure(folder: Path, rows: int, changes: list[int], rounds: int, *, upserts
         sink.prepare(rows_of([0], 0).schema, ("order_id",))
         for number, first in enumerate(range(0, rows, BATCH)):
             some = rows_of(list(range(first, min(rows, first + BATCH))), first)
-            sink.apply(BatchId("q", number), some, some.select(["order_id"]).slice(0, 0))
+            sink.apply(BatchId("q", number, number + 1, number or None), some, some.select(["order_id"]).slice(0, 0))
     new, chosen = rows, random.Random(7)
     for count in changes:
         for kind in ("all over", "newest tenth", "new"):
@@ -78,7 +78,7 @@ def measure(folder: Path, rows: int, changes: list[int], rounds: int, *, upserts
                 else:
                     keys = chosen.sample(range(0 if kind == "all over" else rows - rows // 10, rows), count)
                 some = rows_of(keys, number)
-                batch, none = BatchId("q", number), some.select(["order_id"]).slice(0, 0)
+                batch, none = BatchId("q", number, number + 1, number or None), some.select(["order_id"]).slice(0, 0)
                 found["fkjoin"].append(timed(partial(sinks["fkjoin"].apply, batch, some, none)))
                 if upserts:
                     found["upsert"].append(timed(partial(catalog.load_table("bench.upsert").upsert, some, ["order_id"])))

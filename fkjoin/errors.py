@@ -38,6 +38,18 @@ def plain_line(error: BaseException) -> str:
     return _CODES.sub("", first_line(error)).strip(" ;")
 
 
+_LOGIN = re.compile(r"([^\s/@:'\"]+):(?!//)[^\s@]+@")
+_QUERY = re.compile(r"\?[\w.~-]+=\S+")
+
+
+def masked(text: str) -> str:
+    """A text without passwords and queries of addresses: with some storages, a query has a signature.
+
+    An address needs no scheme: what stands between a colon and an @ is taken for a password.
+    """
+    return _QUERY.sub("?…", _LOGIN.sub(r"\1:…@", text))
+
+
 def set_aside(what: str) -> str:
     """The end of a message about rows, lines or records that stop a query: the way out."""
     return f'; with on_error="dead-letter" such {what} are set aside'

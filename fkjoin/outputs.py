@@ -16,7 +16,6 @@ from fkjoin.kafka import writing
 from fkjoin.kafka.end_offsets import telling_lag
 from fkjoin.kafka.formats import Format as KafkaFormat
 from fkjoin.sinks import RETRY_S, Kafka, Parquet, batches
-from fkjoin.sinks.restored import OnRestore
 from fkjoin.spark.schemas import Expression
 from fkjoin.spark.trigger import Trigger
 from fkjoin.table_outputs import TableOutputs
@@ -108,7 +107,6 @@ class Outputs(TableOutputs):
         retry_s: float = RETRY_S,
         trigger: Trigger = None,
         query_name: str | None = None,
-        on_restore: OnRestore = "fail",
     ) -> Query:
         """Start writing the table's changes as Parquet files, each batch exactly once.
 
@@ -127,9 +125,6 @@ class Outputs(TableOutputs):
             How many seconds fkjoin tries an unreachable object store again before the query stops.
         trigger, query_name
             See ``to_kafka``.
-        on_restore : {"fail", "set-back"}, default "fail"
-            What happens when the checkpoint was set back to a backup, and ``path`` has later batches.  ``"fail"`` refuses to
-            start. ``"set-back"`` moves these batches to ``_set-aside``, which readers ignore.
 
         Returns
         -------
@@ -140,14 +135,15 @@ class Outputs(TableOutputs):
         TopologyError
             If an argument or the table is wrong; the message says what, and why.
         FkJoinError
-            If the path cannot be written to, or the checkpoint is in use, or was set back.
+            If the path cannot be written to, or the checkpoint is in use or at another batch than the
+            target (see ``restore``).
 
         Examples
         --------
         >>> query = joined.to_parquet("lake/joined", checkpoint="ck/joined", trigger="available-now")
         >>> query.awaitTermination()
         """
-        return self._start(Parquet(path, options or {}, retry_s), checkpoint, trigger, query_name, on_restore)
+        return self._start(Parquet(path, options or {}, retry_s), checkpoint, trigger, query_name)
 
     def to(
         self,
@@ -155,7 +151,6 @@ class Outputs(TableOutputs):
         checkpoint: str | Path,
         trigger: Trigger = None,
         query_name: str | None = None,
-        on_restore: OnRestore = "fail",
     ) -> Query:
         """Start writing the table's changes to several places in one query, which reads its input and keeps its state once.
 
@@ -170,8 +165,6 @@ class Outputs(TableOutputs):
             ``to_iceberg``, or of your own.
         checkpoint, trigger, query_name
             See ``to_kafka``.
-        on_restore : {"fail", "set-back"}, default "fail"
-            As for each place alone; a topic is never set back.
 
         Returns
         -------
@@ -182,12 +175,49 @@ class Outputs(TableOutputs):
         TopologyError
             If an argument or the table is wrong; the message says what, and why.
         FkJoinError
-            If a place cannot be written to, or the checkpoint is in use, or was set back.
+            If a place cannot be written to, or the checkpoint is in use or at another batch than the
+            target (see ``restore``).
 
         Examples
         --------
         >>> from fkjoin.sinks import Kafka, Parquet
         >>> query = joined.to(Kafka("joined", "localhost:9092"), Parquet("lake/joined"), checkpoint="ck/joined")
         """
-        more: Any = {"checkpoint": str(checkpoint).rstrip("/"), "trigger": self._when(trigger), "on_restore": on_restore}
+        more: Any = {"checkpoint": str(checkpoint).rstrip("/"), "trigger": self._when(trigger)}
         return batches.start_several(self._planned.spark, self._as_begun, places, query_name=query_name, **more)
+
+    def restore(self, *places: sinks.Sink, checkpoint: str | Path) -> list[str]:
+        """Make targets what the state of a stopped query's checkpoint is, after one of them was restored from a backup.
+
+        A query does not start when a target is ahead of its checkpoint, behind it, or has other batches.  This call compares
+        them, and rewrites such targets: Parquet, Delta, Iceberg, PostgreSQL and sinks of your own.  A topic stays as it is.
+        The state has the rows of aggregates and of tables with ``materialize``.  Delta and Parquet that are ahead go back to
+        their batch, whatever the table.
+
+        Parameters
+        ----------
+        *places : fkjoin.sinks.Sink
+            The sinks of the query.
+        checkpoint : str or pathlib.Path
+            The folder for the query's progress and state.
+
+        Returns
+        -------
+        list of str
+            The places that were rewritten; none where all are at the checkpoint's batch.
+
+        Raises
+        ------
+        TopologyError
+            If the query has other sinks.
+        FkJoinError
+            If the checkpoint is in use or has no query, or the state does not have the rows.
+
+        Examples
+        --------
+        >>> from fkjoin.sinks import Delta
+        >>> joined.restore(Delta("lake/joined"), checkpoint="ck/joined")
+        ['delta lake/joined']
+        """
+        place = str(checkpoint).rstrip("/")
+        return batches.restore_places(self._planned.spark, self._as_begun, places, place)

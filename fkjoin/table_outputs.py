@@ -9,7 +9,6 @@ from fkjoin import sinks
 from fkjoin.checkpoint.query import Query
 from fkjoin.lowering.handle import Handle
 from fkjoin.sinks import RETRY_S, batches
-from fkjoin.sinks.restored import OnRestore
 from fkjoin.sinks.table_sink import require_table_sink
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.trigger import Trigger
@@ -28,7 +27,6 @@ class TableOutputs(Handle):
         retry_s: float = RETRY_S,
         trigger: Trigger = None,
         query_name: str | None = None,
-        on_restore: OnRestore = "fail",
     ) -> Query:
         """Start keeping a PostgreSQL table up to date; each batch takes effect exactly once, in one transaction.
 
@@ -58,9 +56,6 @@ class TableOutputs(Handle):
             stops.
         trigger, query_name
             See ``to_kafka``.
-        on_restore : {"fail", "set-back"}, default "fail"
-            See ``to_parquet``.  ``"set-back"`` replaces all rows of the target by those of the state.  It needs a table that
-            is materialized, an aggregate, a flat map, ``with_children``, a cogroup or ``merge``.
 
         Returns
         -------
@@ -71,14 +66,15 @@ class TableOutputs(Handle):
         TopologyError
             If an argument or the table is wrong; the message says what, and why.
         FkJoinError
-            If the table cannot be reached or written to, or the checkpoint is in use, or was set back.
+            If the table cannot be reached or written to, or the checkpoint is in use or at another batch than the
+            target (see ``restore``).
 
         Examples
         --------
         >>> query = joined.to_postgres("public.joined", "postgresql://shop@db/orders", checkpoint="ck/joined")
         """
         sink = sinks.Postgres(into, dsn, on_error, retry_s)
-        return self._start(sink, checkpoint, trigger, query_name, on_restore)
+        return self._start(sink, checkpoint, trigger, query_name)
 
     def to_delta(
         self,
@@ -93,7 +89,6 @@ class TableOutputs(Handle):
         retry_s: float = RETRY_S,
         trigger: Trigger = None,
         query_name: str | None = None,
-        on_restore: OnRestore = "fail",
     ) -> Query:
         """Start keeping a Delta table up to date; each batch takes effect exactly once, by a MERGE with a transaction id.
 
@@ -121,9 +116,6 @@ class TableOutputs(Handle):
             not answer.
         trigger, query_name
             See ``to_kafka``.
-        on_restore : {"fail", "set-back"}, default "fail"
-            See ``to_parquet``.  ``"set-back"`` restores the table's version of the checkpoint's batch, if no other writer has
-            written since and its files still exist.
 
         Returns
         -------
@@ -134,14 +126,15 @@ class TableOutputs(Handle):
         TopologyError
             If an argument or the table is wrong; the message says what, and why.
         FkJoinError
-            If the table cannot be written to, or the checkpoint is in use, or was set back.
+            If the table cannot be written to, or the checkpoint is in use or at another batch than the
+            target (see ``restore``).
 
         Examples
         --------
         >>> query = joined.to_delta("lake/joined", checkpoint="ck/joined")
         """
         sink = sinks.Delta(path, options or {}, retry_s, evolve, partition_by, optimize_every, vacuum_every)
-        return self._start(sink, checkpoint, trigger, query_name, on_restore)
+        return self._start(sink, checkpoint, trigger, query_name)
 
     def to_iceberg(
         self,
@@ -154,7 +147,6 @@ class TableOutputs(Handle):
         retry_s: float = RETRY_S,
         trigger: Trigger = None,
         query_name: str | None = None,
-        on_restore: OnRestore = "fail",
     ) -> Query:
         """Start keeping an Iceberg table up to date; each batch takes effect exactly once, by one commit with its number.
 
@@ -179,9 +171,6 @@ class TableOutputs(Handle):
             How many seconds fkjoin repeats a batch after another writer's commit, or while catalog or storage do not answer.
         trigger, query_name
             See ``to_kafka``.
-        on_restore : {"fail", "set-back"}, default "fail"
-            See ``to_parquet``.  ``"set-back"`` replaces all rows of the target by those of the state, for the same tables as
-            in ``to_postgres``.
 
         Returns
         -------
@@ -192,7 +181,8 @@ class TableOutputs(Handle):
         TopologyError
             If an argument or the table is wrong; the message says what, and why.
         FkJoinError
-            If the table cannot be written to, or the checkpoint is in use, or was set back.
+            If the table cannot be written to, or the checkpoint is in use or at another batch than the
+            target (see ``restore``).
 
         Examples
         --------
@@ -200,7 +190,7 @@ class TableOutputs(Handle):
         >>> query = joined.to_iceberg("shop.joined", options=lake, checkpoint="ck/joined")
         """
         sink = sinks.Iceberg(table, catalog, options or {}, evolve, retry_s)
-        return self._start(sink, checkpoint, trigger, query_name, on_restore)
+        return self._start(sink, checkpoint, trigger, query_name)
 
     def to_sink(
         self,
@@ -209,7 +199,6 @@ class TableOutputs(Handle):
         checkpoint: str | Path,
         trigger: Trigger = None,
         query_name: str | None = None,
-        on_restore: OnRestore = "fail",
     ) -> Query:
         """Start keeping a table up to date by a sink of your own (page "Sinks").
 
@@ -221,8 +210,6 @@ class TableOutputs(Handle):
             The sink.
         checkpoint, trigger, query_name
             See ``to_kafka``.
-        on_restore : {"fail", "set-back"}, default "fail"
-            See ``to_parquet``.  ``"set-back"`` calls the sink's ``replace``, for the same tables as in ``to_postgres``.
 
         Returns
         -------
@@ -233,13 +220,14 @@ class TableOutputs(Handle):
         TopologyError
             If an argument or the table is wrong; the message says what, and why.
         FkJoinError
-            If the sink cannot be written to, or the checkpoint is in use, or was set back.
+            If the sink cannot be written to, or the checkpoint is in use or at another batch than the
+            target (see ``restore``).
 
         Examples
         --------
         >>> query = joined.to_sink(Sqlite("shop.db", "joined"), checkpoint="ck/joined")
         """
-        return self._start(require_table_sink(sink), checkpoint, trigger, query_name, on_restore)
+        return self._start(require_table_sink(sink), checkpoint, trigger, query_name)
 
     def _start(
         self,
@@ -247,7 +235,6 @@ class TableOutputs(Handle):
         checkpoint: str | Path,
         trigger: Trigger,
         query_name: str | None,
-        on_restore: OnRestore,
     ) -> Query:
         spark, begun, place, when = self._planned.spark, self._as_begun, str(checkpoint), self._when(trigger)
-        return batches.start(spark, begun, sink, checkpoint=place, trigger=when, query_name=query_name, on_restore=on_restore)
+        return batches.start(spark, begun, sink, checkpoint=place, trigger=when, query_name=query_name)

@@ -11,10 +11,11 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from fkjoin.errors import FkJoinError
-from fkjoin.sinks import BatchId, Iceberg
+from fkjoin.sinks import Iceberg
 from fkjoin.testing import SinkContract
 from integration.conftest import prepared
 from integration.rest_catalog import RestCatalog, jars
+from tests.support.batch_ids import batch_id
 from tests.support.sampling import EVERY
 
 
@@ -54,12 +55,12 @@ def test_a_batch_waits_for_a_catalog_that_is_away_and_counts_once(rest: RestCata
     with pytest.raises(
         FkJoinError, match="iceberg default.away.it: .*Connection refused.* Start the query again when the outage"
     ):
-        Iceberg("away.it", options=rest.options, retry_s=0).apply(BatchId("q", 0, 100), rows, none)
+        Iceberg("away.it", options=rest.options, retry_s=0).apply(batch_id(0), rows, none)
     back = threading.Timer(1, rest.start)
     back.start()
-    sink.apply(BatchId("q", 0, 100), rows, none)
+    sink.apply(batch_id(0), rows, none)
     back.join()
-    sink.apply(BatchId("q", 0, 100), rows, none)
+    sink.apply(batch_id(0), rows, none)
     assert rows_of(rest, "away.it") == rows.to_pylist()
 
 
@@ -71,5 +72,5 @@ def test_a_column_is_added_and_a_type_widened_on_request(rest: RestCatalog) -> N
         Iceberg("evolved.it", options=rest.options).prepare(rows.schema, ("id",))
     sink = Iceberg("evolved.it", options=rest.options, evolve=True)
     sink.prepare(rows.schema, ("id",))
-    sink.apply(BatchId("q", 0), rows, rows.select(["id"]).slice(0, 0))
+    sink.apply(batch_id(0), rows, rows.select(["id"]).slice(0, 0))
     assert rows_of(rest, "evolved.it") == rows.to_pylist()

@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 
 from fkjoin import Table, TopologyError
 from fkjoin.kafka import Json
-from fkjoin.sinks.table_sink import BatchId
 from fkjoin.spark.names import quoted
 from integration.broker import Broker, Record
 from integration.postgres import select, target
+from tests.support.batch_ids import batch_id
 from tests.support.names import KEY, NASTY
 from tests.support.sessions import small
 
@@ -25,10 +25,10 @@ def test_columns_of_any_name_are_made_written_changed_and_deleted(dsn: str) -> N
     rows = [{KEY: key, **{name: f"{name} of {key}" for name in NASTY}} for key in ("a", "b")]
     given = pa.Table.from_pylist(rows, schema=schema)
     postgres = target(dsn, schema, KEY)
-    postgres.apply(BatchId("q", 0), given, given.select([KEY]).slice(0, 0))
+    postgres.apply(batch_id(0), given, given.select([KEY]).slice(0, 0))
     assert select(dsn, "select * from shop.it") == [tuple(row.values()) for row in rows]
     changed = pa.Table.from_pylist([{**rows[0], "a.b": "new"}], schema=schema)
-    target(dsn, schema, KEY).apply(BatchId("q", 1), changed, given.select([KEY]).slice(1))
+    target(dsn, schema, KEY).apply(batch_id(1), changed, given.select([KEY]).slice(1))
     assert select(dsn, "select * from shop.it") == [tuple({**rows[0], "a.b": "new"}.values())]
     with psycopg.connect(dsn) as connection:
         found = connection.execute("select * from shop.it").description

@@ -6,20 +6,17 @@ import datetime
 import threading
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, cast
 
 import psycopg
 import pyarrow as pa
 import pytest
-from psycopg.conninfo import make_conninfo
 from pyspark.sql import SparkSession
 
 from fkjoin import fk_join
-from fkjoin.checkpoint.batch_log import Mark
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks.postgres import Postgres
-from fkjoin.sinks.table_sink import BatchId
 from integration.postgres import IDS, NUMBERS, batch, gone, select, target
+from tests.support.batch_ids import batch_id
 from tests.support.orders import History, tables
 from tests.support.sessions import small
 
@@ -41,7 +38,7 @@ def test_every_type_arrives_as_it_is(dsn: str) -> None:
     given = pa.table(columns)
     kinds = {"raw": pa.binary(), "list": pa.list_(pa.int32())}  # Spark has made text of these
     schema = pa.schema([pa.field(item.name, kinds.get(item.name, item.type)) for item in given.schema])
-    target(dsn, schema, "id").apply(BatchId("q", 0), given, given.select(["id"]).slice(0, 0))
+    target(dsn, schema, "id").apply(batch_id(0), given, given.select(["id"]).slice(0, 0))
     found = select(dsn, "select * from shop.it order by id")
     assert [row[1] for row in found] == texts
     assert found[0] == (0, "", True, 0.1, Decimal("1.50"), at.date(), at, b"\x00\xff", [1, None])
@@ -64,71 +61,27 @@ def test_a_check_says_what_the_start_would_and_makes_nothing(dsn: str) -> None:
 
 def test_rows_come_change_and_go_and_a_repeated_batch_does_nothing(dsn: str) -> None:
     postgres = target(dsn, NUMBERS, "id")
-    postgres.apply(BatchId("q", 0), batch(a=1, b=2), gone())
-    postgres.apply(BatchId("q", 1), batch(a=7), gone("b", "never there"))
+    postgres.apply(batch_id(0), batch(a=1, b=2), gone())
+    postgres.apply(batch_id(1), batch(a=7), gone("b", "never there"))
     assert select(dsn, "select * from shop.it") == [("a", 7)]
-    target(dsn, NUMBERS, "id").apply(BatchId("q", 1), batch(a=1, b=2), gone())
+    target(dsn, NUMBERS, "id").apply(batch_id(1), batch(a=1, b=2), gone())
     assert select(dsn, "select * from shop.it") == [("a", 7)]
-    postgres.apply(BatchId("another query", 0), batch(c=3), gone())
+    postgres.apply(batch_id(0, query="another query"), batch(c=3), gone())
     assert select(dsn, "select * from shop.it order by id") == [("a", 7), ("c", 3)]
     assert select(dsn, "select query, batch from shop.fkjoin_batches order by query") == [("another query", 0), ("q", 1)]
 
 
-def test_a_user_that_may_not_add_columns_is_told_what_the_owner_has_to_run(dsn: str) -> None:
-    target(dsn, NUMBERS, "id")
-    with psycopg.connect(dsn) as connection:
-        connection.execute("alter table shop.fkjoin_batches drop column began_ms, drop column began_of")
-        connection.execute("drop role if exists writer")
-        connection.execute("create role writer login")
-        connection.execute("grant all on schema shop to writer")
-        connection.execute("grant all on all tables in schema shop to writer")
-    writer = make_conninfo(dsn, user="writer")
-    with pytest.raises(
-        FkJoinError, match=r"table fkjoin_batches beside shop\.it lacks .*: let its owner run (alter table .*)"
-    ) as told:
-        target(writer, NUMBERS, "id")
-    with psycopg.connect(dsn) as connection:
-        connection.execute(str(told.value).partition("let its owner run ")[2])  # type: ignore[call-overload]
-    target(writer, NUMBERS, "id").apply(BatchId("q", 0, 100), batch(a=1), gone())
-    assert select(dsn, "select * from shop.it") == [("a", 1)]
-    with psycopg.connect(dsn) as connection:
-        connection.execute("drop owned by writer")
-        connection.execute("drop role writer")
-
-
 def test_another_batch_of_a_number_that_is_there_is_refused(dsn: str) -> None:
     postgres = target(dsn, NUMBERS, "id")
-    postgres.apply(BatchId("q", 0, 100), batch(a=1), gone())
-    postgres.apply(BatchId("q", 1, 200), batch(b=2), gone())
-    postgres.apply(BatchId("q", 1, 200), batch(b=9), gone())
-    for number, began_ms, what in ((1, 201, "another batch of that number"), (0, 100, "batch 0"), (0, None, "batch 0")):
-        says = f"has batch 1 of the query already, which is about to write {what}: the query runs twice"
+    postgres.apply(batch_id(0), batch(a=1), gone())
+    postgres.apply(batch_id(1), batch(b=2), gone())
+    postgres.apply(batch_id(1), batch(b=9), gone())
+    for other, what in ((batch_id(1, 201), "another batch of that number"), (batch_id(0), "batch 0")):
+        says = f"has batch 1 of the query, which is about to write {what}: the query runs twice"
         with pytest.raises(FkJoinError, match=says):
-            postgres.apply(BatchId("q", number, began_ms), batch(c=3), gone("b"))
+            postgres.apply(other, batch(c=3), gone("b"))
     assert select(dsn, "select * from shop.it order by id") == [("a", 1), ("b", 2)]
     assert select(dsn, "select query, batch, began_ms from shop.fkjoin_batches") == [("q", 1, 200)]
-
-
-def test_what_a_release_before_has_noted_goes_on(dsn: str) -> None:
-    with psycopg.connect(dsn) as connection:
-        connection.execute("create table shop.fkjoin_batches (query text primary key, batch bigint not null)")
-        connection.execute("insert into shop.fkjoin_batches values ('q', 3)")
-    postgres = target(dsn, NUMBERS, "id")
-    postgres.apply(BatchId("q", 3, 300), batch(a=1), gone())
-    postgres.apply(BatchId("q", 4, 400), batch(b=2), gone())
-    assert select(dsn, "select * from shop.it") == [("b", 2)]
-    assert select(dsn, "select query, batch, began_ms from shop.fkjoin_batches") == [("q", 4, 400)]
-
-
-def test_a_release_before_that_ran_in_between_says_no_time_of_its_batch(dsn: str) -> None:
-    postgres = target(dsn, NUMBERS, "id")
-    postgres.apply(BatchId("q", 3, 300), batch(a=1), gone())
-    with psycopg.connect(dsn) as connection:
-        connection.execute("update shop.fkjoin_batches set batch = 4")
-    assert postgres.last(cast(Any, None), "q") == Mark(4, None)
-    postgres.apply(BatchId("q", 4, 400), batch(b=2), gone())
-    postgres.apply(BatchId("q", 5, 500), batch(c=3), gone())
-    assert select(dsn, "select id from shop.it order by id") == [("a",), ("c",)]
 
 
 def test_two_attempts_at_a_batch_at_the_same_time_count_once(dsn: str) -> None:
@@ -140,7 +93,7 @@ def test_two_attempts_at_a_batch_at_the_same_time_count_once(dsn: str) -> None:
             "$$ begin insert into shop.log values (new.n); perform pg_sleep(0.3); return new; end $$"
         )
         connection.execute("create trigger noted before insert or update on shop.it for each row execute function shop.note()")
-    given = BatchId("q", 0), batch(a=1), gone()
+    given = batch_id(0), batch(a=1), gone()
     attempts = [threading.Thread(target=target(dsn, NUMBERS, "id").apply, args=given) for _ in range(3)]
     for attempt in attempts:
         attempt.start()
@@ -151,20 +104,20 @@ def test_two_attempts_at_a_batch_at_the_same_time_count_once(dsn: str) -> None:
 
 def test_a_batch_that_fails_leaves_nothing(dsn: str) -> None:
     postgres = target(dsn, NUMBERS, "id")
-    postgres.apply(BatchId("q", 0), batch(a=1), gone())
+    postgres.apply(batch_id(0), batch(a=1), gone())
     with psycopg.connect(dsn) as connection:
         connection.execute("alter table shop.it add check (n < 10)")
     with pytest.raises(FkJoinError, match="a row cannot be in table shop.it: id = 'c', column n = 99: new row for relation"):
-        postgres.apply(BatchId("q", 1), batch(b=2, c=99), gone("a"))
+        postgres.apply(batch_id(1), batch(b=2, c=99), gone("a"))
     assert select(dsn, "select * from shop.it") == [("a", 1)]
-    postgres.apply(BatchId("q", 1), batch(b=2), gone("a"))
+    postgres.apply(batch_id(1), batch(b=2), gone("a"))
     assert select(dsn, "select * from shop.it") == [("b", 2)]
 
 
 def test_a_table_of_keys_alone(dsn: str) -> None:
     postgres = target(dsn, IDS, "id")
-    postgres.apply(BatchId("q", 0), gone("a", "b"), gone())
-    postgres.apply(BatchId("q", 1), gone("a"), gone("b"))
+    postgres.apply(batch_id(0), gone("a", "b"), gone())
+    postgres.apply(batch_id(1), gone("a"), gone("b"))
     assert select(dsn, "select * from shop.it") == [("a",)]
 
 

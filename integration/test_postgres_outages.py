@@ -15,8 +15,8 @@ from psycopg.conninfo import make_conninfo
 
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks.postgres import Postgres
-from fkjoin.sinks.table_sink import BatchId
 from integration.postgres import NUMBERS, batch, gone, it_waits, select, stopped
+from tests.support.batch_ids import batch_id
 
 
 class Log(logging.Handler):
@@ -51,7 +51,7 @@ class Writing(threading.Thread):
 
     def __init__(self, sink: Postgres, **rows: int) -> None:
         super().__init__()
-        self._write: Callable[[], None] = lambda: sink.apply(BatchId("q", 1), batch(**rows), gone())
+        self._write: Callable[[], None] = lambda: sink.apply(batch_id(1), batch(**rows), gone())
         self.error: Exception | None = None
         self.start()
 
@@ -102,7 +102,7 @@ create trigger failing before insert on shop.it for each row execute function sh
 def test_what_passes_is_repeated(dsn: str, log: Log, failure: str, says: str) -> None:
     made = sink(dsn)
     run(dsn, FAILS_ONCE.format(failure))
-    made.apply(BatchId("q", 0), batch(a=1, b=2), gone())
+    made.apply(batch_id(0), batch(a=1, b=2), gone())
     assert select(dsn, "select * from shop.it order by id") == [("a", 1), ("b", 2)]
     (line,) = log.lines
     assert line.startswith(f"postgres shop.it: {says}")
@@ -124,7 +124,7 @@ def test_a_connection_that_is_lost_after_the_commit_counts_once(dsn: str, log: L
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(psycopg.Connection, "commit", committed)
-        made.apply(BatchId("q", 0), batch(a=1), gone())
+        made.apply(batch_id(0), batch(a=1), gone())
     assert select(dsn, "select * from shop.it") == [("a", 1)]
     assert select(dsn, "select last_value from shop.tries") == [(1,)]
     assert len(log.lines) == 1
@@ -132,7 +132,7 @@ def test_a_connection_that_is_lost_after_the_commit_counts_once(dsn: str, log: L
 
 def test_a_deadlock_is_repeated(dsn: str, log: Log) -> None:
     made = sink(dsn)
-    made.apply(BatchId("q", 0), batch(a=1, b=1), gone())
+    made.apply(batch_id(0), batch(a=1, b=1), gone())
     with psycopg.connect(dsn) as other:
         other.execute("set deadlock_timeout = '1min'")  # so that it is the batch that is given up
         other.execute("update shop.it set n = 7 where id = 'b'")
@@ -146,7 +146,7 @@ def test_a_deadlock_is_repeated(dsn: str, log: Log) -> None:
 
 def test_a_serialization_failure_is_repeated(dsn: str, log: Log) -> None:
     made = sink(make_conninfo(dsn, options="-c default_transaction_isolation=serializable"))
-    made.apply(BatchId("q", 0), batch(a=1), gone())
+    made.apply(batch_id(0), batch(a=1), gone())
     with psycopg.connect(dsn) as other:
         other.execute("update shop.it set n = 7 where id = 'a'")
         writing = Writing(made, a=2)
@@ -158,7 +158,7 @@ def test_a_serialization_failure_is_repeated(dsn: str, log: Log) -> None:
 
 def test_a_server_that_restarts_is_waited_for(dsn: str, log: Log) -> None:
     made = sink(dsn)
-    made.apply(BatchId("q", 0), batch(a=1), gone())
+    made.apply(batch_id(0), batch(a=1), gone())
     with stopped(dsn):
         writing = Writing(made, a=2)
         assert log.said.wait(30)
@@ -193,7 +193,7 @@ def test_when_the_time_is_over_the_query_stops_and_says_how_long_it_tried(dsn: s
     made = sink(dsn, retry_s=0.5)
     run(dsn, FAILS_ONCE.format("raise exception 'no memory' using errcode = '53200'").replace("= 1 then", "> 0 then"))
     with pytest.raises(FkJoinError) as caught:
-        made.apply(BatchId("q", 0), batch(a=1), gone())
+        made.apply(batch_id(0), batch(a=1), gone())
     tries = len(log.lines) + 1
     assert str(caught.value) == (
         f"postgres shop.it: no memory (tried {tries} times in {_seconds(str(caught.value))} s, retry_s = 0.5). Start the query "
@@ -201,7 +201,7 @@ def test_when_the_time_is_over_the_query_stops_and_says_how_long_it_tried(dsn: s
     )
     assert tries > 1
     run(dsn, "drop trigger failing on shop.it")
-    made.apply(BatchId("q", 0), batch(a=1), gone())
+    made.apply(batch_id(0), batch(a=1), gone())
     assert select(dsn, "select * from shop.it") == [("a", 1)]
 
 
@@ -227,12 +227,12 @@ def test_what_no_repetition_mends_stops_the_query_at_once(
         made = sink(make_conninfo(dsn, user="few"))
         run(dsn, statement)
         with pytest.raises(FkJoinError, match=r"table shop\.it cannot be written to: .*" + says) as caught:
-            made.apply(BatchId("q", 0), batch(a=1), gone())
+            made.apply(batch_id(0), batch(a=1), gone())
         assert "Mend that and start the query again: it goes on with this batch" in str(caught.value)
         assert log.lines == []
         if undo is not None:
             run(dsn, undo)
-            made.apply(BatchId("q", 0), batch(a=1), gone())
+            made.apply(batch_id(0), batch(a=1), gone())
             assert select(dsn, "select * from shop.it") == [("a", 1)]
     finally:
         run(dsn, "drop owned by few", "drop role few")

@@ -24,9 +24,9 @@ from fkjoin.errors import FkJoinError
 from fkjoin.metrics import Metrics
 from fkjoin.sinks.counts import last_events
 from fkjoin.sinks.postgres import Postgres
-from fkjoin.sinks.table_sink import BatchId
 from fkjoin.spark.dead_letters import OnError
 from integration.postgres import IDS, NUMBERS, batch, gone, select
+from tests.support.batch_ids import batch_id
 from tests.support.queries import write_lines
 from tests.support.sessions import small
 
@@ -100,15 +100,15 @@ def test_a_row_that_the_table_cannot_have_is_set_aside(
         ids = [f"k{place}" for place in range(len(values))]
         return pa.table({"id": ids, "x": pa.chunked_array(values), "n": pa.array(range(len(values)), pa.int64())})
 
-    made.apply(BatchId("q", 0), rows(good, bad, good, bad), gone())
-    made.apply(BatchId("q", 0), rows(good, bad, good, bad), gone())
+    made.apply(batch_id(0), rows(good, bad, good, bad), gone())
+    made.apply(batch_id(0), rows(good, bad, good, bad), gone())
     assert [row[0] for row in select(domains, "select id from shop.it order by id")] == ["k0", "k2"]
     found = letters(domains)
     assert [row[:3] for row in found] == [(0, "k1", "x"), (0, "k3", "x")]
     assert all(reason in row[3] for row in found)
     row = letters(domains, "row::text")[0][0]
     assert json.loads(row)["n"] == 1
-    made.apply(BatchId("q", 1), rows(good, good), gone("k2"))
+    made.apply(batch_id(1), rows(good, good), gone("k2"))
     assert [row[0] for row in select(domains, "select id from shop.it order by id")] == ["k0", "k1"]
     assert len(letters(domains)) == 2
 
@@ -124,7 +124,7 @@ def test_by_default_it_stops_the_query_by_key_column_and_the_beginning_of_the_va
     values = pa.chunked_array([good, bad, good])
     rows = pa.table({"id": ["a", "b", "c"], "x": values, "other": ["SECRET"] * 3})
     with pytest.raises(FkJoinError) as caught:
-        made.apply(BatchId("q", 0), rows, gone())
+        made.apply(batch_id(0), rows, gone())
     (line,) = str(caught.value).splitlines()
     assert line.startswith("a row cannot be in table shop.it: id = 'b', column x = ")
     assert reason in line
@@ -139,16 +139,16 @@ def test_by_default_it_stops_the_query_by_key_column_and_the_beginning_of_the_va
 
 def test_the_beginning_of_a_value_is_shown_on_one_line(dsn: str) -> None:
     with pytest.raises(FkJoinError) as caught:
-        sink(dsn, on_error="fail").apply(BatchId("q", 0), names(a="line\n" + "x" * 100 + "\0"), gone())
+        sink(dsn, on_error="fail").apply(batch_id(0), names(a="line\n" + "x" * 100 + "\0"), gone())
     assert f"id = 'a', column name = 'line\\n{'x' * 53}…: no text of PostgreSQL's can have U+0000; with" in str(caught.value)
 
 
 def test_the_last_good_row_of_the_key_stays_and_a_later_good_one_replaces_it(dsn: str) -> None:
     made = sink(dsn)
-    made.apply(BatchId("q", 0), names(a="one", b="one"), gone())
-    made.apply(BatchId("q", 1), names(a="tw\0", b="two"), gone())
+    made.apply(batch_id(0), names(a="one", b="one"), gone())
+    made.apply(batch_id(1), names(a="tw\0", b="two"), gone())
     assert select(dsn, "select * from shop.it order by id") == [("a", "one"), ("b", "two")]
-    made.apply(BatchId("q", 2), names(a="three"), gone())
+    made.apply(batch_id(2), names(a="three"), gone())
     assert select(dsn, "select * from shop.it order by id") == [("a", "three"), ("b", "two")]
     assert letters(dsn, "query, target, batch, key->>'id', row::text") == [
         ("q", "shop.it", 1, "a", '{"id": "a", "name": "tw\\u0000"}')
@@ -158,14 +158,14 @@ def test_the_last_good_row_of_the_key_stays_and_a_later_good_one_replaces_it(dsn
 def test_rows_that_are_left_out_are_counted_in_the_log_and_for_prometheus(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
     before = _counted()
     with caplog.at_level(logging.WARNING, "fkjoin"):
-        sink(dsn, on_error="skip").apply(BatchId("q", 4), names(a="one", b="\0", c="\0"), gone())
+        sink(dsn, on_error="skip").apply(batch_id(4), names(a="one", b="\0", c="\0"), gone())
     assert select(dsn, "select id from shop.it") == [("a",)]
     assert caplog.messages == [
         "table shop.it: 2 rows of batch 4 are left out, not in the table; the first: "
         "id = 'b', column name = '\\x00': no text of PostgreSQL's can have U+0000"
     ]
     assert _counted() - before == 2
-    sink(dsn).apply(BatchId("q", 5), names(d="\0"), gone())
+    sink(dsn).apply(batch_id(5), names(d="\0"), gone())
     assert "1 rows of batch 5 are in fkjoin_dead_letters, not in the table" in caplog.messages[-1]
     assert _counted() - before == 3
     reasons = [event.words for event in last_events() if event.place == "postgres shop.it"]
@@ -182,15 +182,15 @@ def _counted() -> float:
 
 def test_a_delete_of_a_key_that_the_table_cannot_have_has_nothing_to_delete(dsn: str) -> None:
     made = sink(dsn, on_error="fail")
-    made.apply(BatchId("q", 0), names(a="one", b="two"), gone())
-    made.apply(BatchId("q", 1), names(), gone("a", "b\0", "\0"))
+    made.apply(batch_id(0), names(a="one", b="two"), gone())
+    made.apply(batch_id(1), names(), gone("a", "b\0", "\0"))
     assert select(dsn, "select * from shop.it") == [("b", "two")]
 
 
 def test_a_key_that_is_too_long_for_its_index_is_set_aside(dsn: str) -> None:
     made = sink(dsn)
     key = "".join(str(number) for number in range(100_000))
-    made.apply(BatchId("q", 0), names(**{"a": "one", key: "two"}), gone())
+    made.apply(batch_id(0), names(**{"a": "one", key: "two"}), gone())
     assert select(dsn, "select * from shop.it") == [("a", "one")]
     ((name, reason),) = letters(dsn, "column_name, reason")
     assert name is None
@@ -199,18 +199,18 @@ def test_a_key_that_is_too_long_for_its_index_is_set_aside(dsn: str) -> None:
 
 def test_a_check_of_two_columns_names_both(dsn: str) -> None:
     made = sink(dsn, "id text primary key, n bigint, check (n > length(id))", NUMBERS)
-    made.apply(BatchId("q", 0), batch(a=1, b=2), gone())
+    made.apply(batch_id(0), batch(a=1, b=2), gone())
     assert select(dsn, "select * from shop.it") == [("b", 2)]
     assert letters(dsn)[0][:3] == (0, "a", "id, n")
     made = sink(dsn, schema=NUMBERS, on_error="fail")
     with pytest.raises(FkJoinError, match="shop.it: id = 'a', column id = 'a', column n = 1: new row for relation"):
-        made.apply(BatchId("q", 1), batch(a=1), gone())
+        made.apply(batch_id(1), batch(a=1), gone())
 
 
 def test_what_breaks_a_constraint_with_other_rows_stops_the_query_whatever_on_error_says(dsn: str) -> None:
     made = sink(dsn, "id text primary key, n bigint unique", NUMBERS)
     with pytest.raises(FkJoinError) as caught:
-        made.apply(BatchId("q", 0), batch(a=1, b=1), gone())
+        made.apply(batch_id(0), batch(a=1, b=1), gone())
     assert str(caught.value) == (
         'table shop.it cannot be written to: duplicate key value violates unique constraint "it_n_key". Mend that and start '
         "the query again: it goes on with this batch"
@@ -218,7 +218,7 @@ def test_what_breaks_a_constraint_with_other_rows_stops_the_query_whatever_on_er
     assert select(dsn, "select * from shop.it") == []
     with psycopg.connect(dsn) as connection:
         connection.execute("alter table shop.it drop constraint it_n_key")
-    made.apply(BatchId("q", 0), batch(a=1, b=1), gone())
+    made.apply(batch_id(0), batch(a=1, b=1), gone())
     assert select(dsn, "select * from shop.it order by id") == [("a", 1), ("b", 1)]
 
 
@@ -230,7 +230,7 @@ def test_all_rows_are_in_the_table_or_among_the_dead_letters(domains: str, value
         connection.execute("drop table if exists shop.it, shop.fkjoin_batches, shop.fkjoin_dead_letters")
     made = sink(domains, "id text primary key, name text not null check (name <> 'bad')")
     rows = {f"{place:02}": value for place, value in enumerate(values)}
-    made.apply(BatchId("q", 0), names(**rows), gone())
+    made.apply(batch_id(0), names(**rows), gone())
     good = [key for key, value in rows.items() if value == "good"]
     assert [key for (key,) in select(domains, "select id from shop.it order by id")] == good
     assert [(key, name) for _, key, name, _ in letters(domains)] == [(key, "name") for key in rows if key not in good]
@@ -243,7 +243,7 @@ def test_a_database_in_another_encoding_has_what_that_has(dsn: str) -> None:
     latin = psycopg.conninfo.make_conninfo(dsn, dbname="latin")
     made = Postgres("it", latin, on_error="dead-letter")
     made.prepare(NAMES, ("id",))
-    made.apply(BatchId("q", 0), names(a="é", b="€"), gone())
+    made.apply(batch_id(0), names(a="é", b="€"), gone())
     with psycopg.connect(latin, client_encoding="UTF8") as connection:
         assert connection.execute("select id, name from it").fetchall() == [("a", "é")]
         found = connection.execute("select column_name, key->>'id' from fkjoin_dead_letters").fetchall()
@@ -286,7 +286,7 @@ def test_a_word_for_on_error_that_there_is_not_is_refused(dsn: str) -> None:
         sink(dsn, on_error="stop")
 
 
-def test_a_table_that_is_set_back_has_the_rows_of_the_state_that_it_can_have_and_each_letter_once(domains: str) -> None:
+def test_a_table_that_is_restored_has_the_rows_of_the_state_that_it_can_have_and_each_letter_once(domains: str) -> None:
     """A key whose row cannot be there has none, neither that of an earlier batch nor that of a later one."""
     fields = IDS.append(pa.field("x", pa.string()))
     made = sink(domains, "id text primary key, x uuid", fields)
@@ -295,26 +295,26 @@ def test_a_table_that_is_set_back_has_the_rows_of_the_state_that_it_can_have_and
     def rows(**values: str) -> pa.Table:
         return pa.table({"id": list(values), "x": list(values.values())})
 
-    made.apply(BatchId("q", 0), rows(a=good, b=good, c=good, d=good), gone())
-    made.apply(BatchId("q", 1), rows(b="bad", c="b\0d"), gone())
-    made.apply(BatchId("q", 2), rows(b=good, c=good, d="bad", e=good), gone("a"))
+    made.apply(batch_id(0), rows(a=good, b=good, c=good, d=good), gone())
+    made.apply(batch_id(1), rows(b="bad", c="b\0d"), gone())
+    made.apply(batch_id(2), rows(b=good, c=good, d="bad", e=good), gone("a"))
     state = rows(a=good, b="bad", c="b\0d", d=good)
     for _ in range(2):
-        made.replace(BatchId("q", 1, None, 7), state)
+        made.replace(batch_id(1), state)
         assert [row[0] for row in select(domains, "select id from shop.it order by id")] == ["a", "d"]
         assert [row[:2] for row in letters(domains)] == [(1, "b"), (1, "c")]
-    made.apply(BatchId("q", 2, None, 7), rows(b=good, d="bad"), gone())
+    made.apply(batch_id(2), rows(b=good, d="bad"), gone())
     assert [row[0] for row in select(domains, "select id from shop.it order by id")] == ["a", "b", "d"]
     assert [row[:2] for row in letters(domains)] == [(1, "b"), (1, "c"), (2, "d")]
 
 
-def test_an_attempt_that_is_still_at_work_is_waited_for_before_the_table_is_set_back(dsn: str) -> None:
+def test_an_attempt_that_is_still_at_work_is_waited_for_before_the_table_is_restored(dsn: str) -> None:
     made = sink(dsn, "id text primary key, name text", IDS.append(pa.field("name", pa.string())))
-    made.apply(BatchId("q", 0), names(a="1"), gone())
+    made.apply(batch_id(0), names(a="1"), gone())
     with psycopg.connect(dsn) as other:
         other.execute("update shop.fkjoin_batches set batch = 1")
         other.execute("insert into shop.it values ('zombie', 'z')")
-        going = threading.Thread(target=made.replace, args=(BatchId("q", 0, None, 7), names(a="1")))
+        going = threading.Thread(target=made.replace, args=(batch_id(0), names(a="1")))
         going.start()
         with psycopg.connect(dsn) as look:
             while not look.execute("select 1 from pg_stat_activity where wait_event_type = 'Lock'").fetchone():

@@ -20,9 +20,9 @@ from fkjoin import TopologyError
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks import postgres_types
 from fkjoin.sinks.postgres import Postgres
-from fkjoin.sinks.table_sink import BatchId
 from fkjoin.spark.schemas import arrow_schema, spark_schema, struct_type
 from integration.postgres import select
+from tests.support.batch_ids import batch_id
 from tests.support.sink_rows import QUICK, TEXTS, Rows, differences, frame, read_json, without_nul
 
 pytestmark = pytest.mark.usefixtures("spark")  # types are parsed there
@@ -51,7 +51,7 @@ def made(dsn: str, types: str, schema: str | StructType, key: str = "id") -> Pos
 def write(sink: Postgres, spark: SparkSession, table: pa.Table) -> None:
     changes = frame(spark, table).withColumn("_operation", F.lit("insert"))
     rows = sink.as_taken(changes).drop("_operation").toArrow()
-    sink.apply(BatchId("q", 0), rows, rows.select(["id"]).slice(0, 0))
+    sink.apply(batch_id(0), rows, rows.select(["id"]).slice(0, 0))
 
 
 def read(dsn: str, spark: SparkSession, schema: pa.Schema) -> pa.Table:
@@ -215,7 +215,7 @@ def test_a_wider_type_takes_every_value(kinds: str, ours: str, theirs: str) -> N
     kind = arrow_schema("schema", schema).field("x").type
     values = pa.array(VALUES[ours], pa.string() if pa.types.is_nested(kind) or pa.types.is_binary(kind) else kind)
     rows = pa.table({"id": pa.array([1, 2], pa.int64()), "x": values})
-    sink.apply(BatchId("q", 0), rows, rows.select(["id"]).slice(0, 0))
+    sink.apply(batch_id(0), rows, rows.select(["id"]).slice(0, 0))
     wanted = postgres_types.made("x", schema["x"].dataType)
     with psycopg.connect(kinds) as connection:
         found = connection.execute(f"select x::{wanted} from shop.it order by id").fetchall()  # type: ignore[call-overload]
@@ -279,11 +279,11 @@ def test_a_null_where_the_target_takes_none_stops_the_batch(dsn: str, required: 
     with psycopg.connect(dsn) as connection:
         connection.execute("create domain shop.counted as int not null")
     sink = made(dsn, f"id bigint primary key, {required}", "id bigint, n int")
-    sink.apply(BatchId("q", 0), pa.table({"id": [1, 2], "n": [10, 20]}), pa.table({"id": pa.array([], pa.int64())}))
+    sink.apply(batch_id(0), pa.table({"id": [1, 2], "n": [10, 20]}), pa.table({"id": pa.array([], pa.int64())}))
     with pytest.raises(FkJoinError, match=f"a row cannot be in table shop.it: id = 3, column n = None: {says}"):
-        sink.apply(BatchId("q", 1), pa.table({"id": [2, 3], "n": pa.array([21, None], pa.int64())}), pa.table({"id": [1]}))
+        sink.apply(batch_id(1), pa.table({"id": [2, 3], "n": pa.array([21, None], pa.int64())}), pa.table({"id": [1]}))
     assert select(dsn, "select * from shop.it order by id") == [(1, 10), (2, 20)]
-    sink.apply(BatchId("q", 1), pa.table({"id": [2, 3], "n": [21, 30]}), pa.table({"id": [1]}))
+    sink.apply(batch_id(1), pa.table({"id": [2, 3], "n": [21, 30]}), pa.table({"id": [1]}))
     assert select(dsn, "select * from shop.it order by id") == [(2, 21), (3, 30)]
 
 
@@ -304,11 +304,11 @@ def test_a_text_goes_where_postgres_reads_it_and_stops_the_batch_where_it_cannot
     kinds: str, kind: str, text: str, shown: str, none: str
 ) -> None:
     sink = made(kinds, f"id bigint primary key, x {kind}", "id bigint, x string")
-    sink.apply(BatchId("q", 0), pa.table({"id": [1, 2], "x": [text, None]}), pa.table({"id": pa.array([], pa.int64())}))
+    sink.apply(batch_id(0), pa.table({"id": [1, 2], "x": [text, None]}), pa.table({"id": pa.array([], pa.int64())}))
     with pytest.raises(FkJoinError, match=r"a row cannot be in table shop\.it: id = 3, column x = "):
-        sink.apply(BatchId("q", 1), pa.table({"id": [2, 3], "x": [text, none]}), pa.table({"id": [1]}))
+        sink.apply(batch_id(1), pa.table({"id": [2, 3], "x": [text, none]}), pa.table({"id": [1]}))
     assert select(kinds, "select id, x::text from shop.it order by id") == [(1, shown), (2, None)]
-    sink.apply(BatchId("q", 1), pa.table({"id": [2], "x": [text]}), pa.table({"id": [1]}))
+    sink.apply(batch_id(1), pa.table({"id": [2], "x": [text]}), pa.table({"id": [1]}))
     assert select(kinds, "select id, x::text from shop.it") == [(2, shown)]
 
 
@@ -317,9 +317,9 @@ def test_a_text_is_a_key_there(kinds: str, kind: str, key: str) -> None:
     sink = made(kinds, f"id {kind} primary key, n int", "id string, n int")
     ids = pa.table({"id": [key]})
     for batch in range(2):
-        sink.apply(BatchId("q", batch), ids.append_column("n", [[batch]]), ids.slice(1))
+        sink.apply(batch_id(batch), ids.append_column("n", [[batch]]), ids.slice(1))
         assert select(kinds, "select id::text, n from shop.it") == [(key, batch)]
-    sink.apply(BatchId("q", 2), ids.append_column("n", [[2]]).slice(1), ids)
+    sink.apply(batch_id(2), ids.append_column("n", [[2]]).slice(1), ids)
     assert select(kinds, "select * from shop.it") == []
 
 
@@ -341,4 +341,4 @@ def test_a_value_that_postgres_does_not_have_is_named(dsn: str) -> None:
     ):
         rows = pa.table({"id": [7], "name": [name], "day": pa.array([day], pa.int32()).cast(pa.date32())})
         with pytest.raises(FkJoinError, match=f"a row cannot be in table shop.it: {says}"):
-            sink.apply(BatchId("q", 0), rows, rows.select(["id"]).slice(0, 0))
+            sink.apply(batch_id(0), rows, rows.select(["id"]).slice(0, 0))

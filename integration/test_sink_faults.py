@@ -41,11 +41,11 @@ FAULTS = RESTORE, SECOND, OUTAGE, KILLED, BOTH = (
 )
 
 NO_POINT: dict[tuple[str, ...], str] = {
-    (RESTORE, "topic"): "a topic is never set back: docs/sinks.md says what a table made from it may have",
-    (RESTORE, "function"): "what a function has written, its user sets back",
+    (RESTORE, "topic"): "a topic is never restored: docs/sinks.md says what a table made from it may have",
+    (RESTORE, "function"): "what a function has written, its user restores",
     (BOTH, "topic"): "as of a restore alone",
     (BOTH, "function"): "as of a restore alone",
-    (BOTH, AT_COMMIT, "postgres"): "the table cannot be set back while the first driver's transaction is open",
+    (BOTH, AT_COMMIT, "postgres"): "the table cannot be restored while the first driver's transaction is open",
     (AT_COMMIT, "topic"): "each record can be seen as soon as it is there",
     (AT_COMMIT, "function"): "nobody knows where a user's function has it",
 }
@@ -84,8 +84,8 @@ class Place:
         self.history = History(folder)
         self.history.write(60)
 
-    def run(self, **more: Any) -> None:
-        self.writing.start(self.spark, **NOW, **more).awaitTermination()
+    def run(self) -> None:
+        self.writing.start(self.spark, **NOW).awaitTermination()
 
     def is_right(self) -> bool:
         """Tell whether the sink has the batch join; fail if a change is there twice."""
@@ -152,9 +152,10 @@ def restored(place: Place, moment: str, at: Callable[[str, Callable[[], Any]], N
     (backup,) = backups
     backup.restore()
     place.history.write(60)
-    with pytest.raises(FkJoinError, match=r"ck was set back: it is at batch 1, and .* has batch 2 of its query\."):
+    with pytest.raises(FkJoinError, match=r"ck is at batch [01], and .* is ahead, at batch 2: the checkpoint was restored"):
         place.run()
-    place.run(on_restore="set-back")
+    assert place.writing.restore(place.spark)
+    place.run()
     assert place.is_right()
 
 
@@ -269,7 +270,8 @@ def restored_under(place: Place, moment: str, jars: str, monkeypatch: pytest.Mon
         for held in checkpoint.glob(f"{CLAIM_FILE}*"):
             os.utime(held, (0, 0))
         monkeypatch.setattr(claim, "LAPSES_AFTER_S", 1.0)
-        place.run(on_restore="set-back")
+        assert place.writing.restore(place.spark)
+        place.run()
         assert place.is_right()
         first.go_on()
         first.wait_for_its_end()

@@ -39,19 +39,19 @@ class Sqlite(TableSink):
                 raise FkJoinError(f"{self.place}: SQLite has no NaN: replace it in a view of the table")
             db.executemany(f"delete from {self.table} where {same}", [tuple(row.values()) for row in deletes.to_pylist()])
             db.executemany(f"replace into {self.table} ({self.names}) values ({', '.join('?' * upserts.num_columns)})", rows)
-            db.execute("replace into fkjoin_batches values (?, ?, ?, ?)", tuple(vars(batch).values()))
+            db.execute("replace into fkjoin_batches values (?, ?, ?)", (batch.query, batch.number, batch.began_ms))
 
     @contextmanager
     def transaction(self):
         with closing(sqlite3.connect(self.database, timeout=60, isolation_level=None)) as db:
             db.execute("begin immediate")  # the second of two attempts waits here
-            db.execute("create table if not exists fkjoin_batches (query primary key, number, began_ms, set_back)")
+            db.execute("create table if not exists fkjoin_batches (query primary key, number, began_ms)")
             yield db
             db.execute("commit")  # without it, closing takes all back
 
 
 def last(db, query):
-    row = db.execute("select number, began_ms, set_back from fkjoin_batches where query = ?", (query,)).fetchone()
+    row = db.execute("select number, began_ms from fkjoin_batches where query = ?", (query,)).fetchone()
     return row and BatchId(query, *row)
 
 

@@ -34,38 +34,27 @@ from fkjoin.spark.schemas import Expressions
 ABOUT = "_fkjoin.json"
 """Lies beside the folders of batches: whose changes they are."""
 
-WentBack = dict[str, list[tuple[int, int | None]]]
-"""By query, for each set-back: its identity, and the first batch that was moved, if any was."""
-
 _NUMBERS = "_version"
-_WENT_BACK = "went_back"
 _EVENTS = "events"
 _FOLDER = "^([0-9]+)-(.*)$"
 _PART = re.compile(r"part-[0-9a-f]+\.parquet")
 
 
-def about(node: Node, timestamps: str | None, set_backs: int = 0, went_back: WentBack | None = None) -> bytes:
-    """Write what ``ABOUT`` says of a table.  ``set_backs``: how often batches were set aside; ``went_back``: when and which."""
-    said = {"format": 1, "table": node.name, "key": node.key, "timestamps": timestamps, "source": isinstance(node, Source)}
+def about(node: Node, timestamps: str | None, restores: int = 0) -> bytes:
+    """Write what ``ABOUT`` says of a table.  ``restores``: how often the place was restored, and batches set aside."""
+    facts = {"format": 1, "table": node.name, "key": node.key, "timestamps": timestamps, "source": isinstance(node, Source)}
     if isinstance(node, Source):
-        said |= {"numbers": node.numbers, "placed": node.topic is not None and node.parts == 1}
+        facts |= {"numbers": node.numbers, "placed": node.topic is not None and node.parts == 1}
     if isinstance(node, Enrich):
-        said |= {_EVENTS: True}
-    if set_backs:
-        said |= {"set_backs": set_backs}
-    if went_back:
-        said |= {_WENT_BACK: went_back}
-    return json.dumps(said).encode()
+        facts |= {_EVENTS: True}
+    if restores:
+        facts |= {"restores": restores}
+    return json.dumps(facts).encode()
 
 
-def set_backs(facts: Mapping[str, Any]) -> int:
-    """The number of times that batches were set aside, of what ``ABOUT`` says."""
-    return int(facts.get("set_backs", 0))
-
-
-def went_back(facts: Mapping[str, Any]) -> WentBack:
-    """The ways in which batches were set aside, of what ``ABOUT`` says."""
-    return dict(facts.get(_WENT_BACK, {}))
+def restores(facts: Mapping[str, Any]) -> int:
+    """The number of times that the place was restored, of what ``ABOUT`` says."""
+    return int(facts.get("restores", 0))
 
 
 def require_what_was_read(spark: SparkSession, checkpoint: str, place: str) -> None:
@@ -77,8 +66,8 @@ def require_what_was_read(spark: SparkSession, checkpoint: str, place: str) -> N
         path, at = hadoop(spark, str(status.getPath()))
         if at.isFile(path) and aside & set(_PART.findall(read_file(path, at).decode())):
             raise FkJoinError(
-                f"path: the checkpoint of {place} was set back to a backup, and checkpoint {checkpoint} has read batches "
-                f"from it that are in {SET_ASIDE} now: start this query, too, with a new checkpoint and an empty target"
+                f"path: {place} was restored, and checkpoint {checkpoint} has read batches from it that are in {SET_ASIDE} "
+                "now: start this query, too, with a new checkpoint and an empty target"
             )
 
 
@@ -192,12 +181,12 @@ def _number(label: str) -> Column:
 
 
 def _one_writer(frame: DataFrame, place: str, label: str, writers: list[str]) -> DataFrame:
-    """The frame; it stops the query at a batch of another checkpoint, or of one that was set back meanwhile."""
+    """The frame; it stops the query at a batch of another checkpoint, or from after a restore of the place."""
     folder = F.col(label)
     other = F.concat(
         F.lit(f"{place} has the folder {label}="), folder, F.lit(", of another checkpoint than the others: give it ")
     )
-    ways = "a path of its own, for nothing says which changes are newer; or its checkpoint was set back: start this query again"
+    ways = "a path of its own, for nothing says which changes are newer; or it was restored: start this query again"
     by_another = ~F.regexp_extract(folder, _FOLDER, 2).isin(writers)
     return frame.withColumn(
         PROBLEM, F.coalesce(F.col(PROBLEM), F.when(by_another, F.raise_error(F.concat(other, F.lit(ways))).cast("string")))

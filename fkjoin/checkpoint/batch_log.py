@@ -1,7 +1,9 @@
 """Batches of a checkpoint's query: which have begun, which are done, and when each began.
 
-Spark writes that a batch has begun before any sink gets it.  So a sink that has a later batch of the query, or one of that
-number that began at another time, was written to from a later or another state of the checkpoint.
+Spark logs a batch before any sink gets it, with the time when it began.  A repeated batch has the same time, and so has the
+copy of the last batch that Spark writes when it rescales a checkpoint.  Another batch has another time: after a restore from a
+backup, batches with the same numbers are other cuts of the input.  So a batch is known by its time, and the number is for
+people.
 """
 
 from __future__ import annotations
@@ -23,10 +25,7 @@ class Mark:
 
     number: int
     began_ms: int | None
-    """Time when Spark wrote that it begins, the same for a repeated batch; None where an older release wrote the sink."""
-
-    def is_same(self, other: Mark) -> bool:
-        return self.number == other.number and (None in (self.began_ms, other.began_ms) or self.began_ms == other.began_ms)
+    """Milliseconds since 1970 when the batch began; None before the first batch."""
 
 
 @dataclass(frozen=True)
@@ -47,19 +46,19 @@ class BatchLog:
         return self._last("commits")
 
     def mark(self, number: int) -> Mark:
-        """The batch; without its time where Spark has deleted what it wrote of it."""
+        """The batch; without its time where Spark has deleted what it logged."""
         return Mark(number, began_ms(self.spark, self.checkpoint, number))
 
     def has(self, mark: Mark) -> bool:
-        """Tell whether it is a batch of this checkpoint, as far as can be told."""
-        return mark.number <= self.last and mark.is_same(self.mark(mark.number))
+        """Tell whether it is a batch of this checkpoint, as far as Spark's logs reach back."""
+        return mark.number <= self.last and mark == self.mark(mark.number)
 
     def _last(self, log: str) -> int:
         return max((number for number, _ in numbered(self.spark, f"{self.checkpoint}/{log}")), default=-1)
 
 
 def began_ms(spark: SparkSession, checkpoint: str, number: int) -> int | None:
-    """Return when the batch began; None where that is no longer known."""
+    """Return when the batch began; None if there is no such batch, or Spark has deleted what it logged."""
     path, files = hadoop(spark, f"{checkpoint}/offsets/{number}")
     if not files.exists(path):
         return None
@@ -69,17 +68,24 @@ def began_ms(spark: SparkSession, checkpoint: str, number: int) -> int | None:
     return None
 
 
-def has_batch(place: str, last: Mark | None, batch: Mark) -> bool:
-    """Tell whether a sink whose last batch of the query is ``last`` has the batch already.
+def is_taken(place: str, last: Mark | None, batch: Mark, previous_ms: int | None) -> bool:
+    """Tell whether a place, whose last batch of the query is ``last``, has taken the batch.
 
-    ``FkJoinError`` if it has another batch of that number, or a later one: to leave this one out would lose its rows.
+    ``previous_ms``: when the batch before it began.  ``FkJoinError`` unless the batch follows the last one.
     """
-    if last is None or last.number < batch.number:
-        return False
-    if last.is_same(batch):
+    last_ms = None if last is None else last.began_ms
+    if last_ms == batch.began_ms:
         return True
-    what = "another batch of that number" if last.number == batch.number else f"batch {batch.number}"
-    raise FkJoinError(
-        f"{place} has batch {last.number} of the query already, which is about to write {what}: the query runs twice, or its "
-        "checkpoint was set back while it ran. Nothing was written. Stop the other run, and start the query again"
+    if last_ms != previous_ms:
+        raise another_run(place, last, batch)
+    return False
+
+
+def another_run(place: str, last: Mark | None, batch: Mark) -> FkJoinError:
+    """The error of a batch that does not follow the last one of a place: writing it would mix two runs of a query."""
+    held = "no batch" if last is None or last.number < 0 else f"batch {last.number}"
+    number = "another batch of that number" if held == f"batch {batch.number}" else f"batch {batch.number}"
+    return FkJoinError(
+        f"{place} has {held} of the query, which is about to write {number}: the query runs twice, or the place or the "
+        "checkpoint was restored meanwhile. Nothing was written. Stop the other run, and start the query again"
     )

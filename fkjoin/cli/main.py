@@ -86,14 +86,6 @@ def run(
             "An error names this option when a topic needs it.",
         ),
     ] = None,
-    set_back: Annotated[
-        bool,
-        typer.Option(
-            "--set-back",
-            help="Set sinks back to the batch of a checkpoint that was restored from a backup. "
-            "An error names this option when sinks are ahead of the checkpoint.",
-        ),
-    ] = False,
 ) -> None:
     """Run a job until it is stopped.  SIGTERM and Ctrl-C stop it when the running batches have ended."""
     from fkjoin.jobs.screen import screen_on
@@ -105,9 +97,28 @@ def run(
         from fkjoin.jobs.runner import run_job  # which takes a second or two
 
         try:
-            run_job(job, screen, check=check, ui=address, start_over=start_over or (), set_back=set_back, spark_log=file)
+            run_job(job, screen, check=check, ui=address, start_over=start_over or (), spark_log=file)
         except QueryError as error:
             raise QueryError(f"{error}\n{the_rest(file)}", error.details) from None
+
+
+@app.command()
+def restore(
+    job: Annotated[Path, typer.Argument(help="The job file (TOML) of a job that is stopped.", exists=True, dir_okay=False)],
+    log: SparkLogOption = None,
+) -> None:
+    """Rewrite targets that are ahead of a job's checkpoint or behind it, since one of them was restored from a backup."""
+    from fkjoin.jobs.screen import screen_on
+
+    console = Console()
+    with spark_log(log_file(log)), screen_on(console) as screen:
+        from fkjoin.jobs.runner import restore_job  # which takes a second or two
+
+        places = restore_job(job, screen)
+    for place in places:
+        console.print(f"{place} is at the checkpoint's batch again", markup=False, soft_wrap=True)
+    if not places:
+        console.print("all targets are at the checkpoint's batch: nothing was changed", markup=False, soft_wrap=True)
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 from fkjoin import sinks
 from fkjoin.analysis.delta_feed import columns_of
 from fkjoin.analysis.written import schema_of
+from fkjoin.checkpoint.files import begun
 from fkjoin.cogroups import cogroup
 from fkjoin.errors import TopologyError
 from fkjoin.files.kept_schemas import KeptSchemas
@@ -38,7 +39,7 @@ from fkjoin.plan.describe.steps import SinkStep, Step, job_steps
 from fkjoin.plan.nodes import Source
 from fkjoin.plan.rules import verdicts
 from fkjoin.sinks import batches
-from fkjoin.sinks.restored import OnRestore
+from fkjoin.sinks.ledger import Ledger
 from fkjoin.sinks.spark_files import require_written, start_by_spark
 from fkjoin.spark.dead_letters import as_records
 from fkjoin.spark.query_start import starting
@@ -51,8 +52,8 @@ class Job:
     """A job's tables, built; nothing runs yet."""
 
     @starting()
-    def __init__(self, spec: JobSection, spark: SparkSession, on_restore: OnRestore = "fail") -> None:
-        self.spec, self._spark, self._on_restore = spec, spark, on_restore
+    def __init__(self, spec: JobSection, spark: SparkSession) -> None:
+        self.spec, self._spark = spec, spark
         order = in_order(spec)
         queries = [*(f"sink-{name}" for name in spec.sinks), *(f"sinks-{sink.table}" for sink in spec.sinks.values())]
         self._schemas = KeptSchemas.of(spark, self._checkpoint, queries)
@@ -147,7 +148,7 @@ class Job:
             of_query = {name: self._sinks[name] for name in query.sinks}
             remembered = {f" {one.place}" if query.shared else "": one for one in of_query.values() if one is not None}
             with located(", ".join(f"sinks.{one}" for one in query.sinks)):
-                batches.compared(self._spark, table._unkept, remembered, checkpoint, self._on_restore)
+                batches.compared(self._spark, table._unkept, remembered, checkpoint)
             for name, sink in of_query.items():
                 with located(f"sinks.{name}"):
                     if isinstance(sink, batches.Checks):
@@ -155,6 +156,18 @@ class Job:
                     elif (path := self.spec.sinks[name].path) is not None:
                         given = self.spec.sinks[name].format, self.spec.sinks[name].options
                         require_written(table._lowered.changes, *given, path=path, checkpoint=checkpoint)
+
+    @starting()
+    def restore(self) -> list[str]:
+        """Make targets what the checkpoints' states are, see ``Table.restore``; the places that were not."""
+        places: list[str] = []
+        for query in self._sink_queries(run=True):
+            checkpoint, table = f"{self._checkpoint}/{query.name}", self.tables[self.spec.sinks[query.sinks[0]].table]
+            targets = [sink for name in query.sinks if (sink := self._sinks[name]) is not None]
+            if begun(self._spark, checkpoint) and any(isinstance(sink, Ledger) for sink in targets):
+                with located(", ".join(f"sinks.{name}" for name in query.sinks)):
+                    places += table.restore(*targets, checkpoint=checkpoint)
+        return places
 
     def _source(self, spark: SparkSession, name: str, spec: TableSection) -> Table:
         where = f"tables.{name}"
@@ -297,23 +310,23 @@ class Job:
         with located(", ".join(f"sinks.{one}" for one in query.sinks)):
             if query.shared:
                 places = (found for one in query.sinks if (found := self._sinks[one]) is not None)
-                return table.to(*places, **common, on_restore=self._on_restore)
+                return table.to(*places, **common)
             if isinstance(sink, sinks.Kafka):
                 return table.to_kafka(**sink.arguments, **common, query_name=name)
             if sink is not None:
-                return batches.start(self._spark, table._as_begun, sink, **common, query_name=name, on_restore=self._on_restore)
+                return batches.start(self._spark, table._as_begun, sink, **common, query_name=name)
             assert spec.path is not None
-            begun, keep_columns = table._as_begun(checkpoint)
-            batches.make_topics(begun, checkpoint)
+            begun_as, keep_columns = table._as_begun(checkpoint)
+            batches.make_topics(begun_as, checkpoint)
             keep_columns()
-            return start_by_spark(begun.changes, spec.format, spec.options, path=spec.path, **common, query_name=name)
+            return start_by_spark(begun_as.changes, spec.format, spec.options, path=spec.path, **common, query_name=name)
 
     def _dead_letters(self, name: str, trigger: Mapping[str, Any], checkpoint: str) -> StreamingQuery:
         common: Any = {"checkpoint": checkpoint, "trigger": trigger}
         spec, query = self.spec.dead_letters, f"dead-letters-{name}"
         assert spec is not None
-        begun, keep_columns = self.tables[name]._as_begun(checkpoint)
-        letters = begun.dead_letters
+        begun_as, keep_columns = self.tables[name]._as_begun(checkpoint)
+        letters = begun_as.dead_letters
         assert letters is not None
         keep_columns()
         if (folder := spec.folder(name)) is not None:

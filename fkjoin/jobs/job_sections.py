@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from fkjoin.errors import masked
 from fkjoin.files.source import FileFormat
 from fkjoin.jobs import installed
 from fkjoin.jobs.job_kinds import ANY, Kind, PageSection, Section, SparkSection, Strict, Value, Values
@@ -284,7 +285,7 @@ class SinkSection(Section):
         """The place that it writes to, without addresses that may hold secrets."""
         if self.iceberg is not None:
             return f"iceberg {self.catalog}.{self.iceberg}"
-        return str(self.topic or self.path or self.kind or f"postgres {self.into}")
+        return masked(str(self.topic or self.path or self.kind or f"postgres {self.into}"))
 
 
 class DeadLettersSection(Section):

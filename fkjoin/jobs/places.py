@@ -12,7 +12,7 @@ from fkjoin.checkpoint.begun_with import require_begun_with
 from fkjoin.checkpoint.files import hadoop, local_path, require_writable
 from fkjoin.jobs.job_kinds import JobError
 from fkjoin.jobs.job_sections import JobSection
-from fkjoin.sinks.restored import require_spark_at
+from fkjoin.sinks.ledger import require_spark_at
 
 STDOUT = "-"
 """A job's ``log`` that is standard output."""

@@ -56,15 +56,13 @@ def run_job(
     check: bool,
     ui: tuple[str, int] | None = None,
     start_over: Sequence[str] = (),
-    set_back: bool = False,
     spark_log: Path | None = None,
 ) -> None:
     """Run the job until it is stopped (SIGTERM, SIGINT) or, with the trigger ``available-now``, has read all that is there.
 
     ``check``: build and compare with the checkpoint only.  ``ui``: host and port where a page shows the job.
-    ``start_over``: topics that were made anew, to be read from their beginnings.  ``set_back``: set sinks back to a checkpoint
-    that was restored from a backup.  ``spark_log``: where Spark's log is, to be shown.  Raises ``JobError``; ``FkJoinError``
-    when a query fails.
+    ``start_over``: topics that were made anew, to be read from their beginnings.  ``spark_log``: where Spark's log is, to be
+    shown.  Raises ``JobError``; ``FkJoinError`` when a query fails.
     """
     spec = _starting_over(read_job(path), start_over)
     if spec.log == STDOUT:
@@ -75,7 +73,7 @@ def run_job(
         before = _begun_with(spark, spec)
         if before is not None and (later := _leave_out_later_rules(spark, before)):
             screen.say(f"{spec.checkpoint} was begun without {', '.join(later)}: so it goes on")
-        job = Job(spec, spark, "set-back" if set_back else "fail")
+        job = Job(spec, spark)
         planned = job.queries()
         made_with = _manifest(job, spark)
         if before is not None:
@@ -111,6 +109,22 @@ def run_job(
                 _run(planned, stop, report, one_by_one=spec.trigger == AVAILABLE_NOW)
             finally:
                 screen.wait("stopping Spark")
+
+
+def restore_job(path: Path, screen: Screen) -> list[str]:
+    """Make targets that are not at the batch of the job's checkpoint what its state is; their places."""
+    spec = read_job(path)
+    screen.begin(f"starting Spark{_master(spec)}")
+    with stopped_after(job_session(spec)) as spark:
+        before = _begun_with(spark, spec)
+        if before is None:
+            raise JobError(f"checkpoint: {spec.checkpoint} has no job, so there is nothing to restore")
+        _leave_out_later_rules(spark, before)
+        job = Job(spec, spark)
+        _compare(spec, before, _manifest(job, spark))
+        screen.begin(f"comparing targets with checkpoint {spec.checkpoint}")
+        with claimed(spark, spec.checkpoint):
+            return job.restore()
 
 
 def _master(spec: JobSection) -> str:

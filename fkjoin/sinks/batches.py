@@ -12,9 +12,8 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 from py4j.protocol import Py4JError
@@ -23,9 +22,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from fkjoin.checkpoint.batch_log import began_ms
+from fkjoin.checkpoint.batch_log import BatchLog, began_ms
 from fkjoin.checkpoint.begun_with import require_begun_with
-from fkjoin.checkpoint.claim import require_held, start_claimed
+from fkjoin.checkpoint.claim import claimed, require_held, start_claimed
 from fkjoin.checkpoint.files import begun, hadoop, query_id, read_file, write_file
 from fkjoin.checkpoint.indexes import owner
 from fkjoin.checkpoint.query import Query
@@ -34,7 +33,7 @@ from fkjoin.kafka.end_offsets import telling_lag
 from fkjoin.kafka.internal import Topics, require_first_records
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.results import Results
-from fkjoin.sinks.restored import OnRestore, ahead, last_set_backs, set_back, written_to
+from fkjoin.sinks.ledger import require_together, restore, written_to
 from fkjoin.spark.frame import RAW
 from fkjoin.spark.query_start import starting
 
@@ -51,8 +50,8 @@ class Batch:
     """The table's encoded results of the batch; of a table without any, its frame."""
     began_ms: int | None = None
     """Milliseconds since 1970 that tell the batch from another one of its number."""
-    set_backs: Mapping[str, int | None] = field(default_factory=dict)
-    """Identities of the sinks' last set-backs when the query started, by the names under which they remember batches."""
+    previous_ms: int | None = None
+    """Those of the batch before it, as this run of the query knows it; None for the first batch."""
 
     @cached_property
     def frame(self) -> DataFrame:
@@ -138,38 +137,28 @@ def start(
     checkpoint: str,
     trigger: Mapping[str, Any] | None,
     query_name: str | None,
-    on_restore: OnRestore = "fail",
 ) -> Query:
     """Start a query that writes the table's changes to one place."""
     require_one(spark, checkpoint)
 
     @starting()
     def begin() -> StreamingQuery:
-        begun_as, behind, note = compared(spark, table, {"": sink}, checkpoint, on_restore)
+        begun_as, note = compared(spark, table, {"": sink}, checkpoint)
         write = functools.partial(_named, sink.place, sink.begin(begun_as))
-        set_back(begun_as, checkpoint, behind)
         note()
-        return started(
-            begun_as,
-            write,
-            checkpoint,
-            trigger=trigger,
-            query_name=query_name,
-            set_backs=last_set_backs(spark, checkpoint, {"": sink}),
-        )
+        return started(begun_as, write, checkpoint, trigger=trigger, query_name=query_name)
 
     return telling_lag(start_claimed(spark, checkpoint, begin))
 
 
 def compared(
-    spark: SparkSession, table: AsBegun, sinks: Mapping[str, Any], checkpoint: str, on_restore: OnRestore
-) -> tuple[Lowered, list[tuple[str, Any]], Callable[[], None]]:
-    """Compare a checkpoint with its sinks and with the table, before anything changes; ``sinks``: see ``ahead``.
+    spark: SparkSession, table: AsBegun, sinks: Mapping[str, Any], checkpoint: str
+) -> tuple[Lowered, Callable[[], None]]:
+    """Compare a checkpoint with its sinks and with the table, before anything changes; ``sinks``: see ``require_together``.
 
-    Returns the table as the checkpoint has it, the sinks that are ahead, and what notes columns and operators when the query
-    starts.
+    Returns the table as the checkpoint has it, and what notes columns and operators when the query starts.
     """
-    behind = ahead(spark, checkpoint, sinks, on_restore)
+    require_together(spark, checkpoint, sinks)
     begun_as, keep_columns = table(checkpoint)
     for sink in sinks.values():
         if isinstance(sink, Alone):
@@ -181,7 +170,7 @@ def compared(
         keep_columns()
         note_operators()
 
-    return begun_as, behind, note
+    return begun_as, note
 
 
 def start_several(
@@ -192,7 +181,6 @@ def start_several(
     checkpoint: str,
     trigger: Mapping[str, Any] | None,
     query_name: str | None,
-    on_restore: OnRestore = "fail",
 ) -> Query:
     """Start a query that writes the table's changes to several places, in their order; see ``Table.to``."""
     _require_sinks(sinks)
@@ -200,18 +188,36 @@ def start_several(
 
     @starting()
     def begin() -> StreamingQuery:
-        remembered = {f" {sink.place}": sink for sink in sinks}
-        begun_as, behind, note = compared(spark, table, remembered, checkpoint, on_restore)
+        begun_as, note = compared(spark, table, _by_place(sinks), checkpoint)
         writes = {sink.place: sink.begin(begun_as) for sink in sinks}
-        set_back(begun_as, checkpoint, behind)
         note()
         write_file(*hadoop(spark, f"{checkpoint}/{PLACES}"), json.dumps(list(writes)).encode())
-        turns = last_set_backs(spark, checkpoint, remembered)
-        return started(
-            begun_as, functools.partial(_write_all, writes), checkpoint, trigger=trigger, query_name=query_name, set_backs=turns
-        )
+        write = functools.partial(_write_all, writes)
+        return started(begun_as, write, checkpoint, trigger=trigger, query_name=query_name)
 
     return telling_lag(start_claimed(spark, checkpoint, begin))
+
+
+def restore_places(spark: SparkSession, table: AsBegun, sinks: Sequence[Sink], checkpoint: str) -> list[str]:
+    """Make places what the state of a checkpoint is, see ``Table.restore``; the names of those that were not."""
+    _require_sinks(sinks)
+    if not begun(spark, checkpoint):
+        raise FkJoinError(f"checkpoint: {checkpoint} is of no query: give that of the query that writes to the target")
+    shared = places_of(spark, checkpoint) is not None
+    if shared:
+        _require_known_places(spark, checkpoint, sinks)
+    elif len(sinks) > 1:
+        raise TopologyError(f"sinks: the query of {checkpoint} has one; give that one")
+    with claimed(spark, checkpoint):
+        begun_as, _ = table(checkpoint)
+        for sink in sinks:
+            sink.begin(begun_as)
+        return restore(begun_as, checkpoint, _by_place(sinks) if shared else {"": sinks[0]})
+
+
+def _by_place(sinks: Sequence[Sink]) -> dict[str, Sink]:
+    """The sinks of a query with several, by what is added to the query's id where they remember its batches."""
+    return {f" {sink.place}": sink for sink in sinks}
 
 
 def _named(place: str, write: Write, batch: Batch, query: str, number: int) -> None:
@@ -299,16 +305,20 @@ def _require_known_places(spark: SparkSession, checkpoint: str, sinks: Sequence[
 class _Batches:
     """Give a query's batches to the function that writes them."""
 
-    def __init__(self, of: Results, write: Write, checkpoint: str, set_backs: Mapping[str, int | None]) -> None:
-        self._of, self._write, self._checkpoint, self._set_backs = of, write, checkpoint, set_backs
+    def __init__(self, of: Results, write: Write, checkpoint: str, previous_ms: int | None) -> None:
+        self._of, self._write, self._checkpoint = of, write, checkpoint
+        self._previous_ms = previous_ms
+        """When this run's last batch began: the checkpoint may be another run's by the next one."""
         self._query = ""
 
     def __call__(self, batch: DataFrame, number: int) -> None:
         spark = batch.sparkSession
         self._query = self._query or query_id(spark, self._checkpoint)  # there from the first batch on
         began = began_ms(spark, self._checkpoint, number)
-        self._write(Batch(self._of, batch, began, self._set_backs), self._query, number)
         require_held(spark, self._checkpoint)
+        self._write(Batch(self._of, batch, began, self._previous_ms), self._query, number)
+        require_held(spark, self._checkpoint)
+        self._previous_ms = began
 
 
 def frame_read(table: Lowered) -> DataFrame:
@@ -323,15 +333,16 @@ def started(
     *,
     trigger: Mapping[str, Any] | None,
     query_name: str | None,
-    set_backs: Mapping[str, int | None] = MappingProxyType({}),
 ) -> StreamingQuery:
-    """The query that writes the table's changes, started; ``set_backs``: see ``Batch``."""
+    """The query that writes the table's changes, started."""
     make_topics(table, checkpoint)
     frame = frame_read(table)
     if table.connection is None:
         frame = frame.drop(RAW)  # what dead letters say of changes is long, and of topics alone do sinks read it
 
-    writer = frame.writeStream.foreachBatch(_Batches(table.results, write, checkpoint, dict(set_backs)))
+    log = BatchLog(table.spark, checkpoint)
+    batches = _Batches(table.results, write, checkpoint, log.mark(log.done).began_ms)
+    writer = frame.writeStream.foreachBatch(batches)
     writer = writer.option("checkpointLocation", checkpoint).queryName(query_name or table.name)
     with owner(table.spark, checkpoint):
         return (writer.trigger(**trigger) if trigger else writer).start()

@@ -100,7 +100,7 @@ def fitting(
     for name in rows.column_names:
         if rows[name].null_count and not there.field(name).nullable:
             row = rows.filter(rows[name].is_null()).select(key).slice(0, 1).to_pylist()[0]
-            raise _cannot_be(
+            raise cannot_be(
                 target,
                 f"column {name} is NOT NULL there, and null in the row with "
                 f"{', '.join(f'{part} = {value!r}' for part, value in row.items())}",
@@ -112,13 +112,14 @@ def fitting(
                 _DAYS[0] <= ends["min"].as_py() // of_a_day <= ends["max"].as_py() // of_a_day <= _DAYS[1]
             ):
                 tables = f"{target.partition(' ')[0]} tables"
-                raise _cannot_be(
+                raise cannot_be(
                     target, f"column {name} has a {kind} outside of the years 1 to 9999, which {tables} cannot have"
                 )
     return rows.cast(pa.schema([there.field(name).with_nullable(True) for name in rows.column_names]))
 
 
-def _cannot_be(target: str, why: str) -> FkJoinError:
+def cannot_be(target: str, why: str) -> FkJoinError:
+    """The error of a row that a target cannot have."""
     return FkJoinError(
         f"a row cannot be in {target}: {why}. Replace such values in a view of the table, or leave such rows out with a "
         "filter; the batch will be written again"

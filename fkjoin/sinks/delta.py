@@ -6,7 +6,7 @@ Events have no key, and are appended by such a commit.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
@@ -14,15 +14,15 @@ from typing import ClassVar
 import pyarrow as pa
 from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from pyspark.sql import SparkSession
 
-from fkjoin.checkpoint.batch_log import BatchLog
+from fkjoin.checkpoint.batch_log import BatchLog, Mark
 from fkjoin.checkpoint.files import require_folder, require_writable
-from fkjoin.errors import FkJoinError, TopologyError
+from fkjoin.errors import FkJoinError, TopologyError, masked
 from fkjoin.lowering.lowered import Lowered
-from fkjoin.sinks import RETRY_S, column_types, delta_log
+from fkjoin.sinks import RETRY_S, column_types, delta_log, partitions
 from fkjoin.sinks.delta_storage import at_storage
-from fkjoin.sinks.restored import SetBack, missing
+from fkjoin.sinks.ledger import missing
+from fkjoin.sinks.retry import in_a_line
 from fkjoin.sinks.table_sink import BatchId, TableSink
 from fkjoin.spark.kinds import require_kinds
 from fkjoin.spark.object_store import by_one_name
@@ -46,7 +46,7 @@ class Delta(TableSink):
     >>> sink = Delta("lake/joined")
     """
 
-    path: str | Path
+    path: str | Path = field(repr=False)
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     retry_s: float = RETRY_S
     evolve: bool = False
@@ -59,11 +59,11 @@ class Delta(TableSink):
 
     @property
     def place(self) -> str:
-        return f"delta {self.path}"
+        return f"delta {masked(str(self.path))}"
 
     @property
     def _target(self) -> str:
-        return f"Delta table {self.path}"
+        return f"Delta table {masked(str(self.path))}"
 
     def __post_init__(self) -> None:
         require_retry_s(self.retry_s)
@@ -77,19 +77,19 @@ class Delta(TableSink):
         super()._require_last_changes(table)
         if _absolute(self.path) in map(_absolute, table.planned.files):
             raise TopologyError(
-                f"path: the table is read from Delta table {self.path}, and would read what it writes: write to another one"
+                f"path: the table is read from {self._target}, and would read what it writes: write to another one"
             )
 
     def examine(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
         require_kinds("to_delta", spark_schema(schema))
         once = replace(self)
         once._schema, once._key = schema, key
-        at_storage(self.place, lambda: once._prepare(schema, keep=False), 0.0)
+        at_storage(self.place, self.options, lambda: once._prepare(schema, keep=False), 0.0)
 
     def prepare(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
         require_kinds("to_delta", spark_schema(schema))
         self._schema, self._key = schema, key
-        at_storage(self.place, lambda: self._prepare(schema, keep=True), self.retry_s)
+        at_storage(self.place, self.options, lambda: self._prepare(schema, keep=True), self.retry_s)
 
     def _prepare(self, schema: pa.Schema, *, keep: bool) -> None:
         if "://" not in str(self.path):
@@ -102,14 +102,18 @@ class Delta(TableSink):
         parts = found.metadata().partition_columns
         if self.partition_by and self.partition_by != parts:
             raise TopologyError(
-                f"partition_by: Delta table {self.path} exists, partitioned by {', '.join(parts) or 'nothing'}: leave it "
+                f"partition_by: {self._target} exists, partitioned by {', '.join(parts) or 'nothing'}: leave it "
                 "out, or write to another path"
             )
+        self._require_partitions(schema, parts)
         there = pa.schema(found.schema().to_arrow())
         added = column_types.addable(there, schema) if self.evolve else []
         self._require_columns(pa.schema([*there, *added]))
         if added and keep:
             found.alter.add_columns(Schema.from_arrow(pa.schema(added)).fields)
+
+    def _require_partitions(self, schema: pa.Schema, parts: Sequence[str]) -> None:
+        partitions.require_delta_types(self._target, schema, [name for name in parts if name in schema.names])
 
     def _require_columns(self, there: pa.Schema) -> None:
         column_types.require_columns(self._target, there, self._schema, evolve=self.evolve)
@@ -118,39 +122,52 @@ class Delta(TableSink):
         """Make the table, first as a trial; without ``keep`` that alone."""
         if unknown := [name for name in self.partition_by if name not in schema.names]:
             raise FkJoinError(f"partition_by: there is no column {unknown[0]!r}; name one of {', '.join(schema.names)}")
+        self._require_partitions(schema, self.partition_by)
         parts = list(self.partition_by) or None
         try:
             with tempfile.TemporaryDirectory() as trial:  # a table that deltalake writes and cannot open would stay at the path
                 DeltaTable.create(trial, self._schema, partition_by=parts)
-            if keep:
-                DeltaTable.create(self.path, self._schema, "ignore", parts, storage_options=dict(self.options))
         except DeltaError as error:  # such as of a timestamp_ntz in a map, which the package overlooks
             raise FkJoinError(
-                f"Delta table {self.path} cannot be made for {types_text(spark_schema(schema))}: {error}. "
+                f"{self._target} cannot be made for {types_text(spark_schema(schema))}: {in_a_line(error)}. "
                 "Make it in another way, or cast the column"
             ) from error
-
-    def is_there(self, spark: SparkSession) -> bool:
-        return at_storage(self.place, self._found, self.retry_s) is not None
+        if keep:
+            DeltaTable.create(self.path, self._schema, "ignore", parts, storage_options=dict(self.options))
 
     def last_batch(self, query: str) -> BatchId | None:
-        return at_storage(self.place, lambda: self._last(query), self.retry_s)
+        return at_storage(self.place, self.options, lambda: self._last(query), self.retry_s)
 
     def _last(self, query: str) -> BatchId | None:
         found = self._found()
-        return None if found is None else _batch_id(found, query)
+        return None if found is None else _batch_of(found, query)
 
-    def way_back(self, table: Lowered, query: str, log: BatchLog, turn: SetBack) -> Callable[[], None]:
-        at_storage(self.place, lambda: delta_log.require_way_back(self._opened, query, log, turn), self.retry_s)
-        return lambda: at_storage(self.place, lambda: self._go_back(query, log, turn), self.retry_s)
+    def restore(self, table: Lowered, query: str, log: BatchLog) -> None:
+        mark = log.mark(log.done)
+        if not at_storage(self.place, self.options, lambda: self._to_version_of(query, mark), self.retry_s):
+            super().restore(table, query, log)
 
-    def _go_back(self, query: str, log: BatchLog, turn: SetBack) -> None:
+    def _to_version_of(self, query: str, mark: Mark) -> bool:
+        """Restore the version of a batch, which has the rows of every table; False where there is none any more."""
+        table = self._opened()
+        version = delta_log.version_of(table, query, mark)
+        if version is None:
+            return False
         try:
-            delta_log.go_back(self._opened, query, log, turn)
-        except FkJoinError as error:
-            raise FkJoinError(
-                f"{self.place} cannot be set back: {error}. Start with a new checkpoint and an empty target"
-            ) from error
+            table.restore(version, commit_properties=delta_log.commit(query, mark))
+        except DeltaError as error:
+            if "missing file" not in str(error):  # which were vacuumed
+                raise
+            return False
+        return True
+
+    def replace(self, batch: BatchId, rows: pa.Table) -> None:
+        at_storage(self.place, self.options, lambda: self._overwrite(batch, rows), self.retry_s)
+
+    def _overwrite(self, batch: BatchId, rows: pa.Table) -> None:
+        table, properties = self._opened(), delta_log.commit(batch.query, batch.mark)
+        rows = self._fitting(table, rows, self._key)
+        write_deltalake(table, rows, mode="overwrite", schema_mode="merge", commit_properties=properties)
 
     def _opened(self, version: int | None = None) -> DeltaTable:
         return DeltaTable(self.path, version, storage_options=dict(self.options))
@@ -162,37 +179,38 @@ class Delta(TableSink):
             return None
 
     def apply(self, batch: BatchId, upserts: pa.Table, deletes: pa.Table) -> None:
-        at_storage(self.place, lambda: self._apply(batch, upserts, deletes), self.retry_s)
+        at_storage(self.place, self.options, lambda: self._apply(batch, upserts, deletes), self.retry_s)
 
     def _apply(self, batch: BatchId, upserts: pa.Table, gone: pa.Table) -> None:
         if (table := self._found()) is None:
             raise missing(self.place)
-        last = _batch_id(table, batch.query)
-        if self.has(batch, last) or not (upserts.num_rows or gone.num_rows):
+        if self.has(batch, _batch_of(table, batch.query)):
             return
-        self._write(table, batch, upserts, gone)
-        self._keep_up(batch.number, -1 if last is None else last.number)
+        if upserts.num_rows or gone.num_rows:
+            self._write(table, batch, upserts, gone)
+        else:
+            delta_log.note(table, batch.query, batch.mark)
+        self._keep_up(batch.number)
 
-    def _keep_up(self, number: int, last: int) -> None:
-        """Compact the table's files, and delete old ones, if the numbers since the last batch complete so many."""
+    def _keep_up(self, number: int) -> None:
+        """Compact the table's files, and delete old ones, after each so many batches."""
 
-        def completes(every: int | None) -> bool:
-            return every is not None and (number + 1) // every > (last + 1) // every
+        def is_due(every: int | None) -> bool:
+            return every is not None and (number + 1) % every == 0
 
-        if completes(self.optimize_every):
+        if is_due(self.optimize_every):
             self._opened().optimize.compact()
-        if completes(self.vacuum_every):
+        if is_due(self.vacuum_every):
             self._opened().vacuum(dry_run=False)
 
     def _write(self, table: DeltaTable, batch: BatchId, upserts: pa.Table, gone: pa.Table) -> None:
-        properties, there = delta_log.commit(batch.query, batch.mark), pa.schema(table.schema().to_arrow())
-        self._require_columns(there)
+        properties = delta_log.commit(batch.query, batch.mark)
         if not self._key:
-            rows = column_types.fitting(self._target, upserts, there, self._schema.names)
+            rows = self._fitting(table, upserts, self._schema.names)
             write_deltalake(table, rows, mode="append", schema_mode="merge", commit_properties=properties)
             return
         marked = (
-            column_types.fitting(self._target, rows, there, self._key).append_column(_GONE, pa.repeat(deleted, len(rows)))
+            self._fitting(table, rows, self._key).append_column(_GONE, pa.repeat(deleted, len(rows)))
             for rows, deleted in ((upserts, False), (gone, True))
         )
         source = pa.concat_tables(marked, promote_options="default").select([*self._schema.names, _GONE])
@@ -211,13 +229,19 @@ class Delta(TableSink):
             .execute()
         )
 
+    def _fitting(self, table: DeltaTable, rows: pa.Table, key: Sequence[str]) -> pa.Table:
+        """The rows as the table can have them; ``FkJoinError`` of one that it cannot."""
+        there = pa.schema(table.schema().to_arrow())
+        self._require_columns(there)
+        rows = column_types.fitting(self._target, rows, there, key)
+        parts = [name for name in table.metadata().partition_columns if name in rows.column_names]
+        partitions.require_values(self._target, rows, parts, partitions.of_delta, on_disk="://" not in str(self.path))
+        return rows
 
-def _batch_id(table: DeltaTable, query: str) -> BatchId | None:
-    mark, set_back = delta_log.last(table, query), delta_log.last_set_back(table, query)
-    if mark is None and set_back is None:
-        return None
-    number, began_ms = (-1, None) if mark is None else (mark.number, mark.began_ms)
-    return BatchId(query, number, began_ms, set_back)
+
+def _batch_of(table: DeltaTable, query: str) -> BatchId | None:
+    mark = delta_log.last(table, query)
+    return None if mark is None else BatchId(query, mark.number, mark.began_ms)
 
 
 def _absolute(path: str | Path) -> str:

@@ -7,7 +7,8 @@ refusal.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TypeVar
 
 from deltalake.exceptions import CommitFailedError, DeltaError
@@ -29,38 +30,42 @@ _BROKEN = "Invalid data found: "
 _T = TypeVar("_T")
 
 
-def at_storage(place: str, work: Callable[[], _T], seconds: float) -> _T:
+def at_storage(place: str, options: Mapping[str, str], work: Callable[[], _T], seconds: float) -> _T:
     """Return what the work returns, through outages and conflicts; ``FkJoinError`` of what the storage says otherwise."""
-    try:
-        return through_outages(place, work, mends, seconds, told=in_a_line, is_of_place=_is_unreachable)
-    except (OSError, DeltaError) as error:
-        why = in_a_line(error)
-        if _BROKEN in why:
-            raise FkJoinError(
-                f"{place} has a constraint that a row breaks: {why.partition(_BROKEN)[2]}. Leave such rows out with a filter, "
-                "or drop the constraint; the batch will be written again"
-            ) from None
-        if not _is_append_only(error):
-            raise
-    raise FkJoinError(
-        f"{place}: {why}. Rows change and go: set its property delta.appendOnly to false, and start the query again: it "
-        "goes on with this batch"
-    )
+
+    def attempt() -> _T:
+        try:
+            return work()
+        except DeltaError as error:
+            refusal = _refusal(place, in_a_line(error, options))
+            if refusal is None:
+                raise
+        raise refusal
+
+    told = partial(in_a_line, options=options)
+    return through_outages(place, attempt, mends, seconds, told=told, is_of_place=_of_a_storage)
+
+
+def _refusal(place: str, why: str) -> FkJoinError | None:
+    """The error of rows that the table does not take; None if it says something else."""
+    if _BROKEN in why:
+        return FkJoinError(
+            f"{place} has a constraint that a row breaks: {why.partition(_BROKEN)[2]}. Leave such rows out with a filter, "
+            "or drop the constraint; the batch will be written again"
+        )
+    if _APPEND_ONLY in why:
+        return FkJoinError(
+            f"{place}: {why}. Rows change and go: set its property delta.appendOnly to false, and start the query again: it "
+            "goes on with this batch"
+        )
+    return None
 
 
 def mends(error: BaseException) -> bool:
     """Tell whether the same work may succeed later, unchanged."""
     if isinstance(error, CommitFailedError):
-        return not _is_append_only(error)
+        return True
     return _of_a_storage(error) and not _REFUSED.search(str(error))
-
-
-def _is_unreachable(error: BaseException) -> bool:
-    return _of_a_storage(error) and not _is_append_only(error)
-
-
-def _is_append_only(error: BaseException) -> bool:
-    return _APPEND_ONLY in str(error)
 
 
 def _of_a_storage(error: BaseException) -> bool:

@@ -17,16 +17,16 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyspark.sql import SparkSession
+from pyiceberg.transforms import IdentityTransform
 
 from fkjoin.checkpoint.files import require_writable
 from fkjoin.errors import FkJoinError, TopologyError
-from fkjoin.sinks import RETRY_S, column_types
+from fkjoin.sinks import RETRY_S, column_types, partitions
 from fkjoin.sinks.iceberg_catalog import at_catalog, catalog_of, place_in, table_in
-from fkjoin.sinks.iceberg_commit import commit, last_batch
+from fkjoin.sinks.iceberg_commit import commit, last_batch, note
 from fkjoin.sinks.iceberg_rows import Rewrite
 from fkjoin.sinks.iceberg_types import columns_of, evolved, made_of
-from fkjoin.sinks.restored import missing
+from fkjoin.sinks.ledger import missing
 from fkjoin.sinks.table_sink import BatchId, TableSink
 from fkjoin.spark.kinds import TIMES_OF_DAY, require_kinds
 from fkjoin.spark.outages import require_retry_s
@@ -152,9 +152,6 @@ class Iceberg(TableSink):
     def _require_columns(self, there: Schema, schema: pa.Schema) -> None:
         column_types.require_columns(self._target, columns_of(there), schema, evolve=self.evolve)
 
-    def is_there(self, spark: SparkSession) -> bool:
-        return self._repeated(self._table) is not None
-
     def last_batch(self, query: str) -> BatchId | None:
         return self._repeated(lambda: self._last(query))
 
@@ -167,9 +164,12 @@ class Iceberg(TableSink):
 
     def _apply(self, batch: BatchId, upserts: pa.Table, deletes: pa.Table) -> None:
         table = self._opened()
-        if self.has(batch, last_batch(table, batch.query)) or not (upserts.num_rows or deletes.num_rows):
+        if self.has(batch, last_batch(table, batch.query)):
             return
-        self._commit(table, batch, upserts, deletes)
+        if upserts.num_rows or deletes.num_rows:
+            self._commit(table, batch, upserts, deletes)
+        else:
+            note(table, batch)
 
     def replace(self, batch: BatchId, rows: pa.Table) -> None:
         none = rows.select(list(self._key)).slice(0, 0)
@@ -178,7 +178,11 @@ class Iceberg(TableSink):
     def _commit(self, table: Table, batch: BatchId, upserts: pa.Table, deletes: pa.Table, *, everything: bool = False) -> None:
         there = columns_of(table.schema())
         self._require_columns(table.schema(), self._schema)
-        rewrite = Rewrite(table, there, self._fitting(upserts, there), self._fitting(deletes, there), everything)
+        upserts, deletes = self._fitting(upserts, there), self._fitting(deletes, there)
+        on_disk = PyArrowFileIO.parse_location(table.location())[0] == "file"
+        parts = [name for name in _identities(table) if name in upserts.column_names]
+        partitions.require_values(self._target, upserts, parts, partitions.of_iceberg, on_disk=on_disk)
+        rewrite = Rewrite(table, there, upserts, deletes, everything)
         tasks = rewrite.tasks() if self._key else []
         commit(table, batch, [task.file for task in tasks], rewrite.portions(tasks))
 
@@ -195,6 +199,12 @@ class Iceberg(TableSink):
 
     def _repeated(self, work: Callable[[], _T]) -> _T:
         return at_catalog(self.place, self.options, work, self.retry_s)
+
+
+def _identities(table: Table) -> list[str]:
+    """The columns by whose values a table is partitioned as they are."""
+    parts = [part for part in table.spec().fields if isinstance(part.transform, IdentityTransform)]
+    return [table.schema().find_field(part.source_id).name for part in parts]
 
 
 def _has_years(kind: pa.DataType) -> bool:

@@ -27,7 +27,7 @@ from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
 
 from fkjoin.errors import TopologyError, first_line
-from fkjoin.sinks.retry import through_outages
+from fkjoin.sinks.retry import in_a_line, through_outages
 
 _MENDED = (
     AuthorizationExpiredError,
@@ -48,11 +48,6 @@ _REFUSED = re.compile(
 """Texts of a storage or a database that no repetition mends."""
 _SQLITE, _EMPTY = re.compile(r"sqlite(?:\+\w+)?:///(?!file:)([^?]+)"), "sqlite:///:memory:"
 """Address of a catalog in a file of SQLite, and of an empty one in memory."""
-_SECRET = re.compile(r"secret|token|password|credential|key|sas", re.IGNORECASE)
-"""Names of properties whose values no message has."""
-_PASSWORD = re.compile(r"(://[^/@\s]*):[^@\s]*@")
-_SHOWN = 500
-
 _T = TypeVar("_T")
 
 
@@ -72,7 +67,7 @@ def catalog_of(name: str, properties: Mapping[str, str], *, make: bool) -> Catal
     except (ImportError, NoSuchPropertyException, NotInstalledError, ValueError) as error:
         if isinstance(error, OSError):  # of the client of a catalog that is reached by HTTP
             raise
-        why = told(error, properties)
+        why = in_a_line(first_line(error), properties)
     raise TopologyError(
         f"catalog: {name!r} cannot be opened: {why}. Give its properties as options, or as those of a catalog of that name in "
         "pyiceberg's configuration"
@@ -119,7 +114,11 @@ def _if_there(load: Callable[[], _T]) -> _T | None:
 
 def at_catalog(place: str, properties: Mapping[str, str], work: Callable[[], _T], seconds: float) -> _T:
     """Return what the work returns, through outages and conflicts; ``FkJoinError`` of what is refused."""
-    return through_outages(place, work, mends, seconds, told=lambda error: told(error, properties), is_of_place=_of_a_catalog)
+
+    def told(error: BaseException) -> str:
+        return in_a_line(first_line(error), properties)
+
+    return through_outages(place, work, mends, seconds, told=told, is_of_place=_of_a_catalog)
 
 
 def mends(error: BaseException) -> bool:
@@ -127,15 +126,6 @@ def mends(error: BaseException) -> bool:
     if isinstance(error, _MENDED):
         return True
     return _of_a_catalog(error) and not isinstance(error, RESTError | ValueError) and not _REFUSED.search(str(error))
-
-
-def told(error: BaseException, properties: Mapping[str, str]) -> str:
-    """Return the first line of an error, without the catalog's secrets."""
-    text = _PASSWORD.sub(r"\1:…@", first_line(error))
-    for name, value in properties.items():
-        if value and _SECRET.search(name):
-            text = text.replace(value, "…")
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def _of_a_catalog(error: BaseException) -> bool:

@@ -59,6 +59,15 @@ def commit(table: Table, batch: BatchId, gone: Sequence[DataFile], portions: Ite
     for file in gone:
         snapshot.delete_data_file(file)
     snapshot.commit()
-    about = {"number": batch.number, "began_ms": batch.began_ms, "set_back": batch.set_back}
+    _set_batch(transaction, batch)
+
+
+def note(table: Table, batch: BatchId) -> None:
+    """Commit a batch that has no rows: it leaves no snapshot, of which a quiet table would have one a batch."""
+    _set_batch(_SingleAttempt(table), batch)
+
+
+def _set_batch(transaction: Transaction, batch: BatchId) -> None:
+    about = {"number": batch.number, "began_ms": batch.began_ms}
     transaction.set_properties({f"{_PROPERTY}{batch.query}": json.dumps(about)})
     transaction.commit_transaction()

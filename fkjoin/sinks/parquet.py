@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 
-from pyspark.sql import SparkSession
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import DayTimeIntervalType, StructType
 
-from fkjoin.analysis.written import about, set_backs, went_back
-from fkjoin.checkpoint.batch_log import BatchLog, Mark
-from fkjoin.errors import FkJoinError, TopologyError, needs_extra
+from fkjoin.analysis.written import about, restores
+from fkjoin.checkpoint.batch_log import BatchLog, Mark, is_taken
+from fkjoin.errors import TopologyError, needs_extra
 from fkjoin.lowering.lowered import Lowered
+from fkjoin.plan.nodes import Source
 from fkjoin.sinks.batches import Batch, Write
+from fkjoin.sinks.ledger import rows_of_state
 from fkjoin.sinks.parquet_batches import (
     BatchFiles,
     label_for,
@@ -26,11 +29,11 @@ from fkjoin.sinks.parquet_batches import (
     writer_of,
 )
 from fkjoin.sinks.parquet_folders import BatchFolders
-from fkjoin.sinks.restored import SetBack, require_not_set_back
 from fkjoin.spark.kinds import require_kinds
+from fkjoin.spark.names import OPERATION, TIMESTAMP, quoted
 from fkjoin.spark.object_store import is_store, require_no_empty_name, require_no_login
 from fkjoin.spark.outages import RETRY_S, require_retry_s
-from fkjoin.spark.parquet import SET_ASIDE, ChangesOf
+from fkjoin.spark.parquet import ChangesOf
 
 
 @dataclass(frozen=True)
@@ -90,21 +93,25 @@ class Parquet:
 
     def begin(self, table: Lowered) -> Write:
         at, label, schema = self._checked(table)
-        at.note(_facts(table, at))
+        at.note(about(table.node, table.timestamps, restores(at.facts())))
         changes = None if table.encoded is None else ChangesOf(table.encoded[1], table.timestamps != "bigint")
         place = at.place
         begun: dict[str, tuple[BatchFiles, str]] = {}
+        last: dict[str, Mark | None] = {}
 
         def write(batch: Batch, query: str, number: int) -> None:
-            spark = batch.packed.sparkSession
-            if query not in begun:  # an earlier run of this process is at its end now, and what is to be set back is
-                require_not_set_back(self.place, batch.set_backs.get(query), self.last_set_back(spark, query))
-                there = self._at(spark, place)
-                there.clear_drafts(query)
-                begun[query] = there, writer_of(query, set_backs(there.facts()))
-            there, writer = begun[query]
+            spark, mark = batch.packed.sparkSession, Mark(number, batch.began_ms)
+            if query not in begun:  # an earlier run of this process is at its end now
+                files = self._at(spark, place)
+                files.clear_drafts(query)
+                begun[query] = files, writer_of(query, restores(files.facts()))
+                last[query] = self.last(spark, query)
+            if is_taken(self.place, last[query], mark, batch.previous_ms):
+                return
+            files, writer = begun[query]
             rows = batch.changes if changes is None else batch.packed
-            there.publish(rows, changes, label=label, writer=writer, mark=Mark(number, batch.began_ms), schema=schema)
+            files.publish(rows, changes, label=label, writer=writer, mark=mark, schema=schema)
+            last[query] = mark
 
         return write
 
@@ -113,48 +120,50 @@ class Parquet:
         require_not_read(table.spark, at.place, table.planned.files)
         require_alone(table.spark, at, checkpoint)
 
-    def is_there(self, spark: SparkSession) -> bool:
-        at = self._batches(spark)
-        return bool(at.facts() or at.folders())
-
-    def last(self, spark: SparkSession, query: str) -> Mark | None:
+    def last(self, spark: SparkSession, query: str) -> Mark | None:  # see Ledger
         at = self._batches(spark)
         folders = of_query(at.folders(), query)
-        return at.mark(folders[-1]) if folders else None
+        noted = at.noted_batch()
+        if folders and (noted is None or noted.number < number_of(folders[-1])):
+            return at.mark(folders[-1])
+        return noted
 
-    def last_set_back(self, spark: SparkSession, query: str) -> int | None:
-        turns = went_back(self._batches(spark).facts()).get(query)
-        return turns[-1][0] if turns else None
+    def restore(self, table: Lowered, query: str, log: BatchLog) -> None:  # see Ledger
+        """Set later batches aside; of a place that lacks some, or has others, all, and write one batch of the state's rows.
 
-    def way_back(self, table: Lowered, query: str, log: BatchLog, turn: SetBack) -> Callable[[], None]:
-        at = self._batches(table.spark)
-        for _, first in _after(turn.known, went_back(at.facts()).get(query, ())):
-            if first is not None and first <= log.done:
-                raise FkJoinError(f"its batches from {first} on were moved to {SET_ASIDE} for another copy of the checkpoint")
-        folders = of_query(at.folders(), query)
-        later = [folder for folder in folders if number_of(folder) > log.done]
-        first = number_of(later[0]) if later else None
-        told = [folder for folder in folders if folder not in later and log.mark(number_of(folder)).began_ms is not None]
-        for folder in told:
-            if (mark := at.mark(folder)) is not None and not log.has(mark):
-                raise FkJoinError(f"{at.place}/{folder} comes from another run of the query than the checkpoint")
-
-        def go_back() -> None:
-            at.note(_facts(table, at, {query: (turn.identity, first)}))
-            at.clear_drafts(query)
-            at.set_aside(later)
-
-        return go_back
-
-
-def _facts(table: Lowered, at: BatchFiles, now: Mapping[str, tuple[int, int | None]] = MappingProxyType({})) -> bytes:
-    """Write the facts of the place; ``now``: the query that sets it back, the identity and the first batch to move."""
-    facts = at.facts()
-    turns = went_back(facts)
-    turns |= {query: [*turns.get(query, ()), turn] for query, turn in now.items()}
-    return about(table.node, table.timestamps, set_backs(facts) + len(now), turns)
+        Until the end the note has no batch, so that a start after an interruption asks for a restore again.
+        """
+        spark, mark = table.spark, log.mark(log.done)
+        at, label, schema = self._checked(table)
+        last, folders = self.last(spark, query), of_query(at.folders(), query)
+        earlier = [folder for folder in folders if number_of(folder) <= log.done]
+        is_ahead = last is not None and last.number > log.done and _are_of(log, at, earlier)
+        rows = None if is_ahead else _changes_of_state(table, log)
+        count = restores(at.facts()) + 1
+        at.note_batch(Mark(-1, None))
+        at.note(about(table.node, table.timestamps, count))
+        at.clear_drafts(query)
+        at.set_aside([folder for folder in folders if rows is not None or folder not in earlier])
+        if rows is not None:
+            at.publish(rows, None, label=label, writer=writer_of(query, count), mark=mark, schema=schema)
+            rows.unpersist()
+        at.note_batch(mark)
 
 
-def _after(known: int | None, turns: Sequence[tuple[int, int | None]]) -> Sequence[tuple[int, int | None]]:
-    """The set-backs after the one that is known; all of them if none of them is."""
-    return turns[1 + next((place for place, (identity, _) in enumerate(turns) if identity == known), -1) :]
+def _are_of(log: BatchLog, at: BatchFiles, folders: list[str]) -> bool:
+    """Tell whether all batches are the checkpoint's, as far as Spark's logs reach back."""
+    known = [folder for folder in folders if log.mark(number_of(folder)).began_ms is not None]
+    return all(at.mark(folder) == log.mark(number_of(folder)) for folder in known)
+
+
+def _changes_of_state(table: Lowered, log: BatchLog) -> DataFrame:
+    """The state's rows as changes that make them; they are read now, before anything at the place is set aside."""
+    changes, rows = table.changes, rows_of_state(table, log)
+    if log.done < 0:
+        return rows
+    time = F.col(TIMESTAMP) if table.timestamps == "bigint" else F.timestamp_micros(F.col(TIMESTAMP))
+    operation = "upsert" if isinstance(table.node, Source) else "insert"
+    rows = rows.withColumn(OPERATION, F.lit(operation)).withColumn(TIMESTAMP, time)
+    rows = rows.select(*map(quoted, changes.columns)).persist(StorageLevel.MEMORY_AND_DISK)
+    rows.count()
+    return rows

@@ -12,15 +12,18 @@ from urllib.parse import urlsplit
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from fkjoin.analysis.written import LABELS, set_backs
-from fkjoin.checkpoint.batch_log import Mark
+from fkjoin.analysis.written import LABELS, restores
+from fkjoin.checkpoint.batch_log import Mark, another_run
 from fkjoin.checkpoint.files import begun, hadoop, query_id
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.spark import object_store
 from fkjoin.spark.parquet import ChangesOf
 
 FOLDER = re.compile(r"\w+=([0-9]+)-([0-9a-f]{8})(\.[0-9]+)?")
-"""Name of a batch's folder: its number, the beginning of the query's id, and how often batches were set aside."""
+"""Name of a batch's folder: its number, the beginning of the query's id, and how often the place was restored."""
+
+LAST = "_fkjoin-last.json"
+"""Lies beside the folders: the last batch without rows, which has no folder, or the batch that the place was restored to."""
 
 _RENAMING = ("file", "hdfs")
 """Schemes of file systems that rename a folder at once or not at all."""
@@ -46,6 +49,14 @@ class BatchFiles(Protocol):
         """Note facts in place of those that are there, in one step."""
         ...
 
+    def noted_batch(self) -> Mark | None:
+        """The batch in ``LAST``; None without one."""
+        ...
+
+    def note_batch(self, mark: Mark) -> None:
+        """Write a batch to ``LAST``."""
+        ...
+
     def folders(self) -> list[str]:
         """The names of the folders of batches that are whole, whatever wrote them."""
         ...
@@ -59,9 +70,9 @@ class BatchFiles(Protocol):
     ) -> None:
         """Write the batch, or the ``changes`` that are packed in it, into a folder of its own, unless that is there already.
 
-        ``label``, ``writer``: what folders are called; ``schema``: of what is written.  ``FkJoinError`` when the folder that
-        is there is of another batch, and when batches were set aside since the query began: a driver that stood still
-        meanwhile would publish what comes after them, beside the query that goes on.
+        ``label``, ``writer``: what folders are called; ``schema``: of what is written.  A batch without rows is noted.
+        ``FkJoinError`` when the folder that is there is of another batch, when the note has another or a later one, and when
+        the place was restored since the query began: a driver that stood still meanwhile would publish what does not follow.
         """
         ...
 
@@ -118,15 +129,25 @@ def number_of(folder: str) -> int:
     return int(folder.partition("=")[2].partition("-")[0])
 
 
-def writer_of(query: str, set_backs: int) -> str:
+def writer_of(query: str, restored: int) -> str:
     """Return the ending of a query's folders of batches, by which a reader of batches that were set aside notices others."""
-    return f"{query[:8]}.{set_backs}" if set_backs else query[:8]
+    return f"{query[:8]}.{restored}" if restored else query[:8]
 
 
 def require_writer(place: str, writer: str, facts: Mapping[str, Any]) -> None:
-    """``FkJoinError`` if batches were set aside since a query began to write folders of that ending."""
-    if writer != writer_of(writer, set_backs(facts)):
-        raise FkJoinError(f"parquet {place} was set back since this query began, and another query goes on with it")
+    """``FkJoinError`` if the place was restored since a query began to write folders of that ending."""
+    if writer != writer_of(writer, restores(facts)):
+        raise FkJoinError(f"parquet {place} was restored since this query began, and another query goes on with it")
+
+
+def has_batch(at: BatchFiles, folder: str, mark: Mark) -> bool:
+    """Tell whether the place has the batch, whose folder would be ``folder``; ``FkJoinError`` if another one is there."""
+    for last in (at.mark(folder), at.noted_batch()):
+        if last == mark:
+            return True
+        if last is not None and last.number >= mark.number:
+            raise another_run(f"parquet {at.place}", last, mark)
+    return False
 
 
 def of_query(folders: Collection[str], query: str) -> list[str]:

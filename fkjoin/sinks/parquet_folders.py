@@ -6,17 +6,17 @@ import contextlib
 import json
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from fkjoin.analysis.written import ABOUT, folders_of, noted
-from fkjoin.checkpoint.batch_log import Mark, has_batch
+from fkjoin.checkpoint.batch_log import Mark
 from fkjoin.checkpoint.files import hadoop, local_path, moved, read_file, require_writable, write_file
 from fkjoin.errors import FkJoinError
-from fkjoin.sinks.parquet_batches import FOLDER, name_of, number_of, require_writer
+from fkjoin.sinks.parquet_batches import FOLDER, LAST, has_batch, name_of, number_of, require_writer
 from fkjoin.spark.parquet import SET_ASIDE, UNFINISHED, ChangesOf, WriteFile
 
 _READY, _MARK, _GONE = "ready", "_batch.json", "gone-"
@@ -39,6 +39,13 @@ class BatchFolders:
     def note(self, facts: bytes) -> None:
         write_file(*self._at(ABOUT), facts)
 
+    def noted_batch(self) -> Mark | None:
+        path, files = self._at(LAST)
+        return Mark(**json.loads(read_file(path, files))) if files.exists(path) else None
+
+    def note_batch(self, mark: Mark) -> None:
+        write_file(*self._at(LAST), json.dumps(asdict(mark)).encode())
+
     def folders(self) -> list[str]:
         return folders_of(self.spark, self.place)
 
@@ -47,8 +54,7 @@ class BatchFolders:
         if not files.exists(path):
             return None
         about, _ = self._at(folder, _MARK)
-        said = json.loads(read_file(about, files)) if files.exists(about) else {}  # a release before did not say it
-        return Mark(number_of(folder), said.get("began_ms"))
+        return Mark(number_of(folder), json.loads(read_file(about, files))["began_ms"])
 
     def publish(
         self, batch: DataFrame, changes: ChangesOf | None, *, label: str, writer: str, mark: Mark, schema: StructType
@@ -65,14 +71,17 @@ class BatchFolders:
         try:
             write = WriteFile(_for_arrow(f"{self.place}/{draft}"), changes, schema.json().encode())
             written = [row.file for row in batch.mapInArrow(write, "file string").collect()]
-            if has_batch(f"parquet {self.place}", self.mark(name), mark) or not written:
+            require_writer(self.place, writer, self.facts())
+            if has_batch(self, name, mark):
+                return
+            if not written:
+                self.note_batch(mark)
                 return
             write_file(*self._at(draft, _READY, _MARK), json.dumps({"began_ms": mark.began_ms}).encode())
-            require_writer(self.place, writer, self.facts())
             for file in written:
                 moved(self._at(draft, file)[0], self._at(draft, _READY, file)[0], files)
             if not moved(ready, goal, files):  # another attempt was faster
-                has_batch(f"parquet {self.place}", self.mark(name), mark)
+                has_batch(self, name, mark)
         finally:
             files.delete(ready.getParent(), True)
 

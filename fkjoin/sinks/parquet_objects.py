@@ -13,7 +13,7 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
@@ -23,10 +23,10 @@ from pyarrow.fs import FileSelector, FileSystem, FileType
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from fkjoin.analysis.written import ABOUT, LABELS, set_backs
-from fkjoin.checkpoint.batch_log import Mark, has_batch
+from fkjoin.analysis.written import ABOUT, LABELS, restores
+from fkjoin.checkpoint.batch_log import Mark
 from fkjoin.errors import FkJoinError
-from fkjoin.sinks.parquet_batches import FOLDER, name_of, number_of, require_writer
+from fkjoin.sinks.parquet_batches import FOLDER, LAST, has_batch, name_of, number_of, require_writer
 from fkjoin.sinks.retry import in_a_line, through_outages
 from fkjoin.spark.object_store import S3, opened
 from fkjoin.spark.parquet import SET_ASIDE, UNFINISHED, ChangesOf, PutFile, WriteFile
@@ -40,7 +40,7 @@ _REFUSED = re.compile(
 )
 """Answers of a store that no repetition mends: access refused, or no such bucket.  408, 409, 412, 425 and 429 pass."""
 _FILE = re.compile(r"part-([0-9a-f]{16})[0-9a-f]{8}\.parquet")
-"""Name of a batch's file: when it began, and how often batches were set aside before."""
+"""Name of a batch's file: when it began, and how often the place was restored before."""
 _UNKNOWN = 0
 """Time of a batch of which the checkpoint does not know when it began."""
 
@@ -59,10 +59,17 @@ class BatchObjects:
         self._through_outages(self._require_bucket)
 
     def facts(self) -> dict[str, Any]:
-        return self._through_outages(self._facts)
+        return self._through_outages(lambda: self._noted(ABOUT))
 
     def note(self, facts: bytes) -> None:
         self._through_outages(lambda: self._put(ABOUT, facts))
+
+    def noted_batch(self) -> Mark | None:
+        batch = self._through_outages(lambda: self._noted(LAST))
+        return Mark(**batch) if batch else None
+
+    def note_batch(self, mark: Mark) -> None:
+        self._through_outages(lambda: self._put(LAST, json.dumps(asdict(mark)).encode()))
 
     def folders(self) -> list[str]:
         return self._through_outages(lambda: sorted(self._batches()))
@@ -109,25 +116,29 @@ class BatchObjects:
         written = rows.collect()
         if failed := [row.error for row in written if row.error is not None]:
             raise OSError(failed[0])
-        facts = self._facts()
+        facts = self._noted(ABOUT)
         require_writer(self.place, writer, facts)
         if written:
             self._clear(writer, draft)
-        if has_batch(f"parquet {self.place}", self._mark(name), mark) or not written:
+        if has_batch(self, name, mark):
+            return
+        if not written:
+            self.note_batch(mark)
             return
         try:
             self._copy(f"{draft}/{written[0].file}", f"{name}/{_file_of(mark, facts)}")
         except FileNotFoundError:
-            if not has_batch(f"parquet {self.place}", self._mark(name), mark):
+            if not has_batch(self, name, mark):
                 raise FkJoinError(
                     f"parquet {self.place}: another run of the query has deleted the draft of batch {mark.number}: does one "
                     "still write there? Start the query again"
                 ) from None
 
-    def _facts(self) -> dict[str, Any]:
+    def _noted(self, name: str) -> dict[str, Any]:
+        """Read a note; nothing where there is none."""
         files, base = self._opened
         try:
-            with files.open_input_stream(f"{base}/{ABOUT}") as stream:
+            with files.open_input_stream(f"{base}/{name}") as stream:
                 return dict(json.loads(stream.readall()))
         except FileNotFoundError:
             return {}
@@ -210,6 +221,6 @@ def _of_a_store(error: BaseException) -> bool:
 
 
 def _file_of(mark: Mark, facts: Mapping[str, Any]) -> str:
-    """Name the file of a batch: the same for each attempt, and another one after a set-back."""
+    """Name the file of a batch: the same for each attempt, and another one after a restore."""
     began_ms = _UNKNOWN if mark.began_ms is None else mark.began_ms
-    return f"part-{began_ms:016x}{set_backs(facts):08x}.parquet"
+    return f"part-{began_ms:016x}{restores(facts):08x}.parquet"

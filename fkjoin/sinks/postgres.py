@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 from psycopg import Connection
 from psycopg.sql import SQL, Composed, Identifier, Literal
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, StructType
 
@@ -42,9 +42,6 @@ LETTERS = "fkjoin_dead_letters"
 """The one that has the rows that the target cannot have, with ``on_error="dead-letter"``."""
 
 _GONE = "_fkjoin_gone"
-_BEGAN, _BEGAN_OF, _SET_BACK = _LATER = "began_ms", "began_of", "set_back"
-"""Columns with the time when the last batch began, and the batch that has it: an older release writes the number alone.  The
-last one has the identity of the last set-back."""
 _LETTERS = (
     "create table if not exists {} (query text not null, batch bigint not null, target text not null, key json not null, "
     "column_name text, reason text not null, row json not null, recorded timestamptz not null default now())"
@@ -110,11 +107,8 @@ class Postgres(TableSink):
         with connect(self._settings) as connection:
             connection.execute("select pg_advisory_xact_lock(hashtext('fkjoin'))")  # tables made at the same moment collide
             connection.execute(made)
-            batches = (
-                "create table if not exists {} (query text primary key, batch bigint not null, {} bigint, {} bigint, {} bigint)"
-            )
-            connection.execute(SQL(batches).format(self._beside(BATCHES), *map(Identifier, _LATER)))
-            self._require_later(connection)
+            batches = "create table if not exists {} (query text primary key, batch bigint not null, began_ms bigint)"
+            connection.execute(SQL(batches).format(self._beside(BATCHES)))
             if self.on_error == "dead-letter":
                 connection.execute(SQL(_LETTERS).format(self._beside(LETTERS)))
             self._require_types(connection, schema)
@@ -127,7 +121,7 @@ class Postgres(TableSink):
                 raise FkJoinError(
                     f"table {self.into} cannot be kept as fkjoin's table is: {first_line(error)}. It needs the columns "
                     f"{', '.join(schema.names)} and a primary key or unique constraint of ({', '.join(self._key)}); "
-                    "or drop it, and it is made anew"
+                    "or drop it: a new query makes it, and to one that has batches fkjoin restore gives its rows back"
                 ) from error
             if not keep:
                 connection.rollback()
@@ -137,39 +131,18 @@ class Postgres(TableSink):
         if found := list(postgres_types.problems(connection, table, schema, self._key)):
             raise FkJoinError(f"table {self.into} cannot be kept as fkjoin's table is: {'; '.join(found)}")
 
-    def _require_later(self, connection: Connection[Any]) -> None:
-        """Add the columns that a release before did not make."""
-        found = connection.execute(SQL("select * from {} limit 0").format(self._beside(BATCHES))).description or ()
-        if lacking := [name for name in _LATER if name not in {column.name for column in found}]:
-            each = SQL(", ").join(SQL("add column if not exists {} bigint").format(Identifier(name)) for name in lacking)
-            added = SQL("alter table {} {}").format(self._beside(BATCHES), each)
-            try:
-                connection.execute(added)
-            except psycopg.errors.InsufficientPrivilege as error:
-                raise FkJoinError(
-                    f"table {BATCHES} beside {self.into} lacks the columns {', '.join(lacking)}: let its owner run "
-                    f"{added.as_string(connection)}"
-                ) from error
-
-    def is_there(self, spark: SparkSession) -> bool:
-        return self._repeated(self._is_there)
-
-    def _is_there(self) -> bool:
-        with connect(self._settings) as connection:
-            name = self._table().as_string(connection)
-            return connection.execute("select where to_regclass(%s) is not null", (name,)).fetchone() is not None
-
     def last_batch(self, query: str) -> BatchId | None:
-        row = self._repeated(lambda: self._known(query))
-        return _batch_id(query, row["batch"], *(row.get(name) for name in _LATER)) if row else None
+        return self._repeated(lambda: self._known(query))
 
-    def _known(self, query: str) -> dict[str, Any]:
-        """The query's line; empty without one.  A release before made fewer columns."""
+    def _known(self, query: str) -> BatchId | None:
+        """The query's line; None without one, or without a target: the line outlives that."""
         with connect(self._settings) as connection, contextlib.suppress(*_NOT_THERE):
-            text = SQL("select to_jsonb(known) from {} as known where query = %s").format(self._beside(BATCHES))
-            if (row := connection.execute(text, (query,)).fetchone()) is not None:
-                return dict(row[0])
-        return {}
+            text = "select batch, began_ms from {} where query = %s and to_regclass(%s) is not null"
+            names = query, self._table().as_string(connection)
+            row = connection.execute(SQL(text).format(self._beside(BATCHES)), names).fetchone()
+            if row is not None:
+                return BatchId(query, *row)
+        return None
 
     def replace(self, batch: BatchId, rows: pa.Table) -> None:
         self._set_aside(batch.number, self._repeated(lambda: self._become(batch, rows)))
@@ -198,17 +171,16 @@ class Postgres(TableSink):
             connection.execute(SQL("delete from {} where {}").format(self._table(), SQL(" and ").join(named)))
 
     def _note(self, connection: Connection[Any], batch: BatchId) -> None:
-        text = "update {} set batch = %s, began_ms = %s, began_of = %s, set_back = %s where query = %s"
-        values = batch.number, batch.began_ms, batch.number, batch.set_back, batch.query
-        connection.execute(SQL(text).format(self._beside(BATCHES)), values)
+        text = SQL("update {} set batch = %s, began_ms = %s where query = %s").format(self._beside(BATCHES))
+        connection.execute(text, (batch.number, batch.began_ms, batch.query))
 
     def _done(self, connection: Connection[Any], query: str) -> BatchId:
         """The query's last batch, with a lock on its line: an attempt that comes second waits here."""
         text = "insert into {0} as known values (%s, -1) on conflict (query) do update set batch = known.batch "
-        text += "returning batch, began_ms, began_of, set_back"
+        text += "returning batch, began_ms"
         row = connection.execute(SQL(text).format(self._beside(BATCHES)), (query,)).fetchone()
         assert row is not None
-        return _batch_id(query, *row)
+        return BatchId(query, *row)
 
     def as_taken(self, changes: DataFrame) -> DataFrame:
         # Structs, lists and maps as JSON, bytes as PostgreSQL writes them.
@@ -328,10 +300,6 @@ class Postgres(TableSink):
 
     def _beside(self, name: str) -> Identifier:
         return Identifier(*self.into.split(".")[:-1], name)
-
-
-def _batch_id(query: str, number: int, began_ms: int | None, began_of: int | None, set_back: int | None) -> BatchId:
-    return BatchId(query, number, began_ms if began_of == number else None, set_back)
 
 
 def _readable(name: str, kind: DataType) -> Column:

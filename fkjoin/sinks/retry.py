@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TypeVar
 
-from fkjoin.errors import FkJoinError, first_line
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from fkjoin.errors import FkJoinError, first_line, masked
 from fkjoin.sinks.counts import REPEATED, count
 from fkjoin.spark import repetition
 from fkjoin.spark.query_start import unreached
 
 _COLOR = re.compile(r"\x1b\[\d*m")
-_QUERY = re.compile(r"\?\S+")
-"""Query of an address: with some storages a signature is in it."""
+_STACK = re.compile(r"\n\s*0: .*", re.DOTALL)
+"""Addresses in a library's code, which follow some of its errors."""
+_SECRET = re.compile(r"secret|token|password|credential|key|sas", re.IGNORECASE)
+"""Names of options whose values no message has."""
 _SHOWN = 500
+_MEND = "Mend that (damaged files of a target: restore it from its backup, then run fkjoin restore),"
 
 _T = TypeVar("_T")
 
@@ -41,19 +48,28 @@ def through_outages(
     told: Callable[[BaseException], str],
     is_of_place: Callable[[BaseException], bool],
 ) -> _T:
-    """Return what ``work`` returns, see ``repeated``; what the place says otherwise is its ``unreachable``."""
+    """Return what ``work`` returns, see ``repeated``; what the place says otherwise is its ``unreachable``.
+
+    Any other error of a library names the place, too.  No error is the cause of another: its text may have secrets.
+    """
     try:
         return repeated(place, work, mends, seconds, told)
+    except (FkJoinError, PySparkException, Py4JError):
+        raise
     except Exception as error:
-        if not is_of_place(error):
-            raise
-        why = told(error)
-    raise unreachable(place, why)  # not from the error, whose text may have secrets
+        is_away, kind, why = is_of_place(error), type(error).__name__, told(error)
+    if is_away:
+        raise unreachable(place, why)
+    raise unreached(f"{place}: {kind}: {why.rstrip('.')}", _MEND)
 
 
-def in_a_line(error: BaseException) -> str:
-    """Return the text of a storage's error in a line."""
-    text = " ".join(_QUERY.sub("", _COLOR.sub("", str(error))).replace("↳", ":").split()).replace(" : ", ": ")
+def in_a_line(error: BaseException | str, options: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the text of a library's error in a line, without the secrets of addresses and options."""
+    text = _STACK.sub("", _COLOR.sub("", str(error)))
+    for name, value in options.items():
+        if value and _SECRET.search(name):
+            text = text.replace(value, "…")
+    text = " ".join(masked(text).replace("↳", ":").split()).replace(" : ", ": ") or type(error).__name__
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 

@@ -16,7 +16,7 @@ from fkjoin.checkpoint.begun_with import require_begun_with
 from fkjoin.checkpoint.files import hadoop, local_path, require_writable
 from fkjoin.checkpoint.indexes import owner
 from fkjoin.errors import TopologyError, nearest, plain_line
-from fkjoin.sinks.restored import require_spark_at
+from fkjoin.sinks.ledger import require_spark_at
 from fkjoin.spark.cause import cause_of
 
 _OF_FILES = "json", "orc", "csv", "text", "xml", "avro"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import pyarrow as pa
@@ -12,13 +11,12 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from fkjoin.checkpoint.batch_log import BatchLog, Mark, has_batch
-from fkjoin.checkpoint.saved import read_state
+from fkjoin.checkpoint.batch_log import BatchLog, Mark, is_taken
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.plan.nodes import Source
 from fkjoin.sinks.batches import Batch, Write
-from fkjoin.sinks.restored import SetBack, require_not_set_back
+from fkjoin.sinks.ledger import rows_of_state
 from fkjoin.spark.names import quoted, require_results
 from fkjoin.spark.schemas import arrow_schema
 
@@ -32,22 +30,22 @@ class BatchId:
     query : str
         The query that the batch is of.  Several queries may write to one table.
     number : int
-        The batch's number.  Numbers of a query grow; some may be left out.
-    began_ms : int, optional
+        The batch's number, from 0 on; -1 stands for the time before the first batch.
+    began_ms : int or None
         Milliseconds since 1970 when the batch began, the same when it is repeated.  Another batch of that number, after a
-        restore of the checkpoint, has another time.
-    set_back : int, optional
-        Identity of the query's last set-back, see ``TableSink.replace``; None without one.
+        restore of the checkpoint, has another time.  None before the first batch.
+    previous_ms : int, optional
+        When the batch before it began; None for the first one.  A place need not keep it.
 
     Examples
     --------
-    >>> batch = BatchId("5b0f6c1e-2f0a-4f0e-9c5e-0d6f8a1b2c3d", 7, 1767323045006)
+    >>> batch = BatchId("5b0f6c1e-2f0a-4f0e-9c5e-0d6f8a1b2c3d", 7, 1767323045006, previous_ms=1767323044001)
     """
 
     query: str
     number: int
-    began_ms: int | None = None
-    set_back: int | None = None
+    began_ms: int | None
+    previous_ms: int | None = field(default=None, compare=False)
 
     @property
     def mark(self) -> Mark:  # the batch itself
@@ -58,7 +56,7 @@ class TableSink(ABC):
     """A sink that is a table somewhere else, kept as fkjoin's table is: the base of your own.
 
     ``prepare``, ``last_batch`` and ``apply`` make one.  A batch takes effect exactly once if ``apply`` writes rows and batch in
-    one transaction.  ``fkjoin.testing.SinkContract`` tests that.
+    one transaction, also a batch without rows.  ``fkjoin.testing.SinkContract`` tests that.
 
     Examples
     --------
@@ -123,7 +121,7 @@ class TableSink(ABC):
         Returns
         -------
         BatchId or None
-            As ``apply`` or ``replace`` was given it; None if it has none.
+            As ``apply`` or ``replace`` was given it; None if it has none, or the target is not there.
 
         Raises
         ------
@@ -134,6 +132,8 @@ class TableSink(ABC):
     @abstractmethod
     def apply(self, batch: BatchId, upserts: pa.Table, deletes: pa.Table) -> None:
         """Write a batch, all of it or nothing, with its name: unless the place ``has`` it.
+
+        A batch without rows is kept, too: the next start compares the last batch of the place with the checkpoint.
 
         Parameters
         ----------
@@ -148,7 +148,7 @@ class TableSink(ABC):
         Raises
         ------
         FkJoinError
-            If the place has another batch of that number, or a later one; or if it cannot have a row.
+            If the batch does not follow the last one of the place; or if it cannot have a row.
         """
 
     def has(self, batch: BatchId, last: BatchId | None) -> bool:
@@ -169,10 +169,10 @@ class TableSink(ABC):
         Raises
         ------
         FkJoinError
-            If it has another batch of that number, or a later one; or if it was set back since the query began.
+            If the batch does not follow the last one: the query runs twice, or a backup was restored meanwhile.
         """
-        require_not_set_back(self.place, batch.set_back, None if last is None else last.set_back)
-        return has_batch(self.place, None if last is None else last.mark, batch.mark)
+        mark = None if last is None else last.mark
+        return is_taken(self.place, mark, batch.mark, batch.previous_ms)
 
     def examine(self, schema: pa.Schema, key: tuple[str, ...]) -> None:  # noqa: B027
         """Raise what ``prepare`` would, for ``fkjoin run --check``; nothing is made.  By default it raises nothing.
@@ -186,20 +186,19 @@ class TableSink(ABC):
     def replace(self, batch: BatchId, rows: pa.Table) -> None:
         """Have these rows and no others, in one transaction with the batch that they are of.
 
-        ``on_restore="set-back"`` calls it with the rows of the restored state.  A sink need not have it.
+        ``fkjoin restore`` calls it with the rows of the checkpoint's state.  A sink need not have it.
 
         Parameters
         ----------
         batch : BatchId
-            The last batch of the query from here on; its number is -1 before the first one.  Its ``set_back`` is another one
-            than before: another copy of the checkpoint does not know it, and is refused.
+            The last batch of the query from here on.
         rows : pyarrow.Table
             All rows, with the columns of ``prepare``.
 
         Raises
         ------
         NotImplementedError
-            By default: a sink without it is not set back.
+            By default: a sink without it cannot be restored.
         """
         raise NotImplementedError
 
@@ -222,26 +221,20 @@ class TableSink(ABC):
             rows = self.as_taken(batch.changes).toArrow()
             gone = pa.repeat(pa.scalar(value=False), len(rows)) if appends else pc.equal(rows["_operation"], "delete")
             upserts, deletes = rows.filter(pc.invert(gone)).select(columns), rows.filter(gone).select(key)
-            self.apply(BatchId(query, number, batch.began_ms, batch.set_backs.get(query)), upserts, deletes)
+            self.apply(BatchId(query, number, batch.began_ms, batch.previous_ms), upserts, deletes)
 
         return write
 
-    def is_there(self, spark: SparkSession) -> bool:  # see Remembers
-        return True
+    def last(self, spark: SparkSession, query: str) -> Mark | None:  # see Ledger
+        batch = self.last_batch(query)
+        return None if batch is None or batch.number < 0 else batch.mark
 
-    def last(self, spark: SparkSession, query: str) -> Mark | None:  # see Remembers
-        found = self.last_batch(query)
-        return None if found is None or found.number < 0 else found.mark
-
-    def last_set_back(self, spark: SparkSession, query: str) -> int | None:  # see Remembers
-        found = self.last_batch(query)
-        return None if found is None else found.set_back
-
-    def way_back(self, table: Lowered, query: str, log: BatchLog, turn: SetBack) -> Callable[[], None]:  # see Remembers
+    def restore(self, table: Lowered, query: str, log: BatchLog) -> None:  # see Ledger
         if type(self).replace is TableSink.replace:
             raise FkJoinError(f"{type(self).__name__} has no method replace")
-        rows, mark = self.as_taken(rows_of_state(table, log)).toArrow(), log.mark(log.done)
-        return lambda: self.replace(BatchId(query, mark.number, mark.began_ms, turn.identity), rows)
+        rows = rows_of_state(table, log).select(*map(quoted, (*table.key, *table.rest)))
+        mark = log.mark(log.done)
+        self.replace(BatchId(query, mark.number, mark.began_ms), self.as_taken(rows).toArrow())
 
     def _require_last_changes(self, table: Lowered) -> None:
         """Raise ``TopologyError`` unless a batch has the last change of each row, under names that results leave free."""
@@ -273,16 +266,3 @@ def require_table_sink(given: TableSink) -> TableSink:
             "have methods of their own: to_kafka, to_parquet"
         )
     return given
-
-
-def rows_of_state(table: Lowered, log: BatchLog) -> DataFrame:
-    """The table's rows as of the last batch that is done; ``FkJoinError`` where the state does not have them."""
-    spark, names = table.spark, [*table.key, *table.rest]
-    if log.done < 0:
-        kept = spark.createDataFrame([], table.changes.schema)
-    else:
-        name = getattr(table.node, "materialized", None) or table.name
-        kept = read_state(spark, log.checkpoint, name, batch=log.done)
-    if lacking := [name for name in names if name not in kept.columns]:
-        raise FkJoinError(f"{table.name} has no column {lacking[0]} in the state")
-    return kept.select(*map(quoted, names))

@@ -135,9 +135,10 @@ class SinkContract(ABC):
         target.write(1, {"b": 7, "d": 4}, ["a", "never there"])
         target.has_rows({"b": 7, "c": None, "d": 4}, "after an update and a delete")
         target.write(2, {}, ["d", "a"])
-        target.write(5, {"a": 9, "c": 3})
-        target.write(6, {})
+        target.write(3, {"a": 9, "c": 3})
+        target.write(4, {})
         target.has_rows({"a": 9, "b": 7, "c": 3}, "after five batches")
+        same(target.last, target.batch(4), "the last batch, which has no rows")
 
     def test_a_batch_that_is_repeated_is_left_out(self) -> None:
         """Also by a sink in another process."""
@@ -152,24 +153,30 @@ class SinkContract(ABC):
         target = Target(self, "it")
         same(self.make_sink("elsewhere").last_batch("q"), None, "the last batch, where nothing is yet")
         same(target.last, None, "the last batch before the first")
-        target.write(3, {"a": 1})
+        target.write(0, {"a": 1})
         other = target.batch(0, query=query_of("another"))
         target.another().apply(other, target.rows({"b": 2}), target.keys([]))
-        same(target.last, target.batch(3), "the last batch")
+        same(target.last, target.batch(0), "the last batch")
         same(target.another().last_batch(other.query), other, "the last batch of another query")
         target.has_rows({"a": 1, "b": 2}, "after batches of two queries")
 
-    def test_another_batch_of_a_number_and_an_earlier_one_are_refused(self) -> None:
-        """A driver that stood still, or a restored checkpoint, would undo what came later."""
+    def test_a_batch_that_does_not_follow_the_last_one_is_refused(self) -> None:
+        """A driver that stood still, or a restored checkpoint, would undo what came later, or leave batches out."""
         target = Target(self, "it")
         target.write(0, {"a": 1})
         target.write(1, {"b": 2})
-        for number, began_ms in ((1, 77), (0, target.batch(0).began_ms), (0, 77)):
-            batch = target.batch(number, began_ms=began_ms)
-            what = f"batch {number} after batch 1"
-            given = batch, target.rows({"c": 3}), target.keys(["a"])
-            was_refused = refused(lambda given=given: target.sink.apply(*given))  # type: ignore[misc]
-            same(was_refused or batch == target.batch(number), True, f"{what} is an FkJoinError")
+        target.write(2, {})
+        others = {
+            "another batch 2": target.batch(2, began_ms=77),
+            "batch 1": target.batch(1),
+            "another batch 1": target.batch(1, began_ms=77),
+            "batch 4": target.batch(4),
+            "batch 3 of another run": target.batch(3, previous=6),
+        }
+        for what, batch in others.items():
+            changes = batch, target.rows({"c": 3}), target.keys(["a"])
+            was_refused = refused(lambda changes=changes: target.sink.apply(*changes))  # type: ignore[misc]
+            same(was_refused, True, f"{what} after batch 2, which has no rows, is an FkJoinError")
             target.has_rows({"a": 1, "b": 2}, f"after {what}")
 
     def test_a_batch_that_is_cut_off_is_there_or_not(self) -> None:
@@ -178,14 +185,15 @@ class SinkContract(ABC):
             if number % _STEPS == 1:
                 target, before = Target(self, f"it{number}"), {"a": 0, "gone": 0, "kept": 0}
                 target.write(0, before)
+                last = 0
             after = {"a": number, f"new{number}": number, "kept": 0}
-            batch, deletes = target.batch(number), [key for key in before if key not in after]
+            batch, deletes = target.batch(number, previous=last), [key for key in before if key not in after]
             given = batch, target.rows(after), target.keys(deletes)
             where = target.cut_off(number, lambda sink, given=given: sink.apply(*given))  # type: ignore[misc]
             target.is_whole(batch, before, after, where)
             target.another().apply(*given)
             target.has_rows(after, f"after batch {number} was cut off {where} and repeated")
-            before = after
+            before, last = after, number
             if not where:
                 break
 
@@ -217,30 +225,30 @@ class SinkContract(ABC):
         target.another().examine(SCHEMA, ("id",))
         target.has_rows({"a": 1}, "after examine")
 
-    def test_a_sink_that_is_set_back_goes_on_from_there(self) -> None:
+    def test_a_sink_that_is_restored_goes_on_from_there(self) -> None:
         """A sink that has ``replace`` is tried, also cut off and repeated."""
-        from fkjoin.sinks import TableSink
+        from fkjoin.sinks import BatchId, TableSink
 
         target = Target(self, "it")
         if type(target.sink).replace is TableSink.replace:
             return
-        back, rows = target.batch(1, set_back=7), {"a": 1, "b": 1}
+        back, rows = target.batch(1), {"a": 1, "b": 1}
         for number in itertools.count(1, self.every):
             target.another().replace(back, target.rows(rows))
-            later = target.batch(2, began_ms=100 + number, set_back=7)
+            later = target.batch(2, began_ms=100 + number)
             target.another().apply(later, target.rows({"a": 2, "c": number}), target.keys(["b"]))
             there = {"a": 2, "c": number}
-            target.has_rows(there, "after a batch that follows the one that it was set back to")
+            target.has_rows(there, "after a batch that follows the one that it was restored to")
             where = target.cut_off(number, lambda sink: sink.replace(back, target.rows(rows)))
             target.is_whole(back, there, rows, where, later)
             if not where:
                 break
         older = target.batch(9), target.rows({"a": 9}), target.keys([])
-        what = "a batch of a query that began before the place was set back"
+        what = "a batch of a query that began before the place was restored"
         same(refused(lambda: target.another().apply(*older)), True, f"{what} is an FkJoinError")
-        none = target.batch(-1, began_ms=None, set_back=8)
+        none = BatchId(target.query, -1, None)
         target.another().replace(none, target.rows({}))
-        target.has_rows({}, "after it was set back to before the first batch")
+        target.has_rows({}, "after it was restored to before the first batch")
         same(target.last, none, "the last batch after that")
 
     def test_each_type_comes_back_or_is_refused(self) -> None:

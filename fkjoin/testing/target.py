@@ -70,11 +70,13 @@ class Target:
         return sink
 
     def batch(
-        self, number: int, *, query: str | None = None, began_ms: int | None = -1, set_back: int | None = None
+        self, number: int, *, query: str | None = None, began_ms: int | None = None, previous: int | None = None
     ) -> BatchId:
+        """Name a batch; ``previous``: the number of the batch that it follows, by default the one before."""
         from fkjoin.sinks import BatchId
 
-        return BatchId(query or self.query, number, 1000 + number if began_ms == -1 else began_ms, set_back)
+        before = number - 1 if previous is None else previous
+        return BatchId(query or self.query, number, began_ms or _began_ms(number), _began_ms(before))
 
     def rows(self, rows: Mapping[Any, Any]) -> pa.Table:
         parts = [key if isinstance(key, tuple) else (key,) for key in rows]
@@ -162,6 +164,10 @@ class _Steps:
                 self.where = f"at {Path(frame.f_code.co_filename).name}, line {frame.f_lineno} ({event})"
                 raise CutOff
         return self
+
+
+def _began_ms(number: int) -> int | None:
+    return None if number < 0 else 1000 + number
 
 
 def query_of(into: str) -> str:

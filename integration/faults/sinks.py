@@ -20,7 +20,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from fkjoin import session
+from fkjoin import Table, session
 from fkjoin.checkpoint import claim
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS, SHORT_LIVED
 from fkjoin.sinks import Delta, Iceberg, Kafka, Parquet, Postgres, parquet_folders
@@ -62,11 +62,21 @@ class Writing:
 
     def start(self, spark: SparkSession, **more: Any) -> StreamingQuery:
         """Start the query, or go on with it."""
-        folder = Path(self.folder)
-        table, checkpoint = joined(spark, folder).materialize("kept"), str(folder / "ck")
+        table, checkpoint = self._table(spark), str(Path(self.folder) / "ck")
         if self.kind == "function":
             writer = table.changes.writeStream.foreachBatch(lambda frame, number: write(frame, number, self.place))
             return writer.option("checkpointLocation", checkpoint).trigger(**more["trigger"]).start()
+        return table.to(*self._sinks(), checkpoint=checkpoint, **more)
+
+    def restore(self, spark: SparkSession) -> list[str]:
+        """Make the target what the checkpoint's state is."""
+        return self._table(spark).restore(*self._sinks(), checkpoint=Path(self.folder) / "ck")
+
+    def _table(self, spark: SparkSession) -> Table:
+        return joined(spark, Path(self.folder)).materialize("kept")
+
+    def _sinks(self) -> list[Any]:
+        folder = Path(self.folder)
         made: dict[str, Callable[[], Any]] = {
             "parquet": lambda: Parquet(folder / "parquet"),
             "objects": lambda: Parquet(f"s3a://{BUCKET}/{self.topic}", options_of(int(self.address))),
@@ -76,7 +86,7 @@ class Writing:
             "topic": lambda: Kafka(self.topic, self.address, options=TOPIC_OPTIONS),
         }
         kinds = ("parquet", "delta") if self.kind == "several" else (self.kind,)
-        return table.to(*(made[kind]() for kind in kinds), checkpoint=checkpoint, **more)
+        return [made[kind]() for kind in kinds]
 
 
 def write(frame: DataFrame, number: int, place: Path) -> None:

@@ -18,14 +18,13 @@ from fkjoin.errors import FkJoinError
 from fkjoin.files.kept_schemas import SCHEMAS
 from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_sections import JobSection
-from fkjoin.sinks.restored import OnRestore
 from fkjoin.spark.dead_letters import as_records
 from tests.support.files import write
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("own_rules")]
 
 
-def job(spark: SparkSession, folder: Path, on_restore: OnRestore = "fail", sinks: Sequence[str] = (), **orders: Any) -> Job:
+def job(spark: SparkSession, folder: Path, sinks: Sequence[str] = (), **orders: Any) -> Job:
     spec = {
         "name": "orders",
         "checkpoint": f"{folder}/checkpoint",
@@ -39,7 +38,7 @@ def job(spark: SparkSession, folder: Path, on_restore: OnRestore = "fail", sinks
         | {f"of-{table}": {"table": table, "path": f"{folder}/of-{table}"} for table in sinks},
         "dead_letters": {"path": f"{folder}/dead"},
     }
-    return Job(JobSection.model_validate(spec), spark, on_restore)
+    return Job(JobSection.model_validate(spec), spark)
 
 
 def run(made: Job, *, at_once: bool = False) -> None:
@@ -119,8 +118,9 @@ def test_dead_letters_that_have_later_batches_than_a_restored_checkpoint_are_ref
             shutil.copytree(tmp_path / "checkpoint", tmp_path / "backup")
     shutil.rmtree(tmp_path / "checkpoint")
     shutil.copytree(tmp_path / "backup", tmp_path / "checkpoint")
+    assert len(job(spark, tmp_path).restore()) == 1
     with pytest.raises(FkJoinError, match=r"/dead-letters-joined is at batch 0, and .*dead/joined has batch 1 already"):
-        run(job(spark, tmp_path, on_restore="set-back"))
+        run(job(spark, tmp_path))
     for gone in ("checkpoint", "dead", "out"):
         shutil.rmtree(tmp_path / gone)
     run(job(spark, tmp_path))

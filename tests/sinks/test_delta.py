@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from fkjoin import TopologyError, fk_join
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks.delta import Delta, _absolute
-from fkjoin.sinks.table_sink import BatchId
+from tests.support.batch_ids import batch_id
 from tests.support.orders import History, tables
 from tests.support.sessions import small
 
@@ -59,26 +59,26 @@ def prepared(path: Path) -> Delta:
 
 def test_rows_come_change_and_go_and_a_repeated_batch_does_nothing(tmp_path: Path) -> None:
     delta = prepared(tmp_path)
-    delta.apply(BatchId("q", 0), rows(row("a", 1), row("b", 2), row("c")), keys())
+    delta.apply(batch_id(0), rows(row("a", 1), row("b", 2), row("c")), keys())
     assert table_at(tmp_path) == [row("a", 1), row("b", 2), row("c")]
-    delta.apply(BatchId("q", 1), rows(row("a", 7)), keys("b", "never there"))
+    delta.apply(batch_id(1), rows(row("a", 7)), keys("b", "never there"))
     assert table_at(tmp_path) == [row("a", 7), row("c")]
-    prepared(tmp_path).apply(BatchId("q", 1), rows(row("a", 1), row("b", 2)), keys("c"))
+    prepared(tmp_path).apply(batch_id(1), rows(row("a", 1), row("b", 2)), keys("c"))
     assert table_at(tmp_path) == [row("a", 7), row("c")]
-    delta.apply(BatchId("another query", 0), rows(row("d", 4)), keys())
+    delta.apply(batch_id(0, query="another query"), rows(row("d", 4)), keys())
     assert [found["id"] for found in table_at(tmp_path)] == ["a", "c", "d"]
     assert (DeltaTable(tmp_path).transaction_version("q"), DeltaTable(tmp_path).transaction_version("another query")) == (1, 0)
 
 
 def test_another_batch_of_a_number_that_is_there_is_refused(tmp_path: Path) -> None:
     delta = prepared(tmp_path)
-    delta.apply(BatchId("q", 0, 100), rows(row("a", 1)), keys())
-    delta.apply(BatchId("q", 1, 200), rows(row("b", 2)), keys())
-    delta.apply(BatchId("q", 1, 200), rows(row("b", 9)), keys())
-    for batch, began_ms, what in ((1, 201, "another batch of that number"), (0, 100, "batch 0"), (0, None, "batch 0")):
-        says = f"has batch 1 of the query already, which is about to write {what}: the query runs twice"
+    delta.apply(batch_id(0), rows(row("a", 1)), keys())
+    delta.apply(batch_id(1), rows(row("b", 2)), keys())
+    delta.apply(batch_id(1), rows(row("b", 9)), keys())
+    for batch, what in ((batch_id(1, 201), "another batch of that number"), (batch_id(0), "batch 0")):
+        says = f"has batch 1 of the query, which is about to write {what}: the query runs twice"
         with pytest.raises(FkJoinError, match=says):
-            delta.apply(BatchId("q", batch, began_ms), rows(row("c", 3)), keys("b"))
+            delta.apply(batch, rows(row("c", 3)), keys("b"))
     assert table_at(tmp_path) == [row("a", 1), row("b", 2)]
 
 
@@ -94,11 +94,11 @@ def test_events_of_a_batch_that_two_attempts_append_at_a_time_are_there_once(
     def standing_still(sink: Delta) -> DeltaTable:
         table = opened(sink)
         if sink is slow:
-            fast.apply(BatchId("q", 0, 100), events, keys())
+            fast.apply(batch_id(0), events, keys())
         return table
 
     monkeypatch.setattr(Delta, "_opened", standing_still)
-    slow.apply(BatchId("q", 0, 100), events, keys())
+    slow.apply(batch_id(0), events, keys())
     assert table_at(tmp_path) == [row("a", 1), row("a", 1)]
 
 
@@ -106,10 +106,10 @@ def test_a_table_without_the_columns_is_refused(tmp_path: Path) -> None:
     DeltaTable.create(str(tmp_path), pa.schema([("id", pa.string())]))
     with pytest.raises(FkJoinError, match=r"lacks the columns odd \"name, price, day, at, tags \(it has id\): add them"):
         prepared(tmp_path)
-    prepared(tmp_path / "another").apply(BatchId("q", 0, 100), rows(row("a", 1)), keys())
+    prepared(tmp_path / "another").apply(batch_id(0), rows(row("a", 1)), keys())
     assert table_at(tmp_path / "another") == [row("a", 1)]
     DeltaTable(tmp_path).alter.add_columns(DeltaTable(tmp_path / "another").schema().fields[1:])
-    prepared(tmp_path).apply(BatchId("q", 0, 100), rows(row("a", 1)), keys())
+    prepared(tmp_path).apply(batch_id(0), rows(row("a", 1)), keys())
     assert table_at(tmp_path) == [row("a", 1)]
 
 
@@ -124,7 +124,7 @@ def test_columns_are_added_on_request(tmp_path: Path) -> None:
     for _ in range(2):
         delta = Delta(tmp_path, evolve=True)
         delta.prepare(wanted, ("id",))
-    delta.apply(BatchId("q", 0), pa.table({"id": ["a"], "n": pa.array([1], pa.int64())}), keys())
+    delta.apply(batch_id(0), pa.table({"id": ["a"], "n": pa.array([1], pa.int64())}), keys())
     assert table_at(tmp_path) == [{"id": "a", "NAME": None, "n": 1}]
     assert DeltaTable(tmp_path).version() == 2
 
@@ -139,14 +139,15 @@ def test_rows_move_between_partitions_and_files_are_compacted_and_deleted(tmp_pa
         """Apply a batch, and return the operations on the table that it made."""
         before = DeltaTable(tmp_path).version()
         rows = pa.table({"id": list(regions), "region": pa.array(regions.values(), pa.string())})
-        delta.apply(BatchId("q", number), rows, keys("gone"))
+        delta.apply(batch_id(number), rows, keys(*(["gone"] if regions else [])))
         return [entry["operation"] for entry in reversed(DeltaTable(tmp_path).history()) if entry["version"] > before]
 
     assert write(0, a="no/rth", b=None) == ["MERGE"]
     assert write(1, a=None, gone="x") == ["MERGE"]
-    assert write(4, c=None) == ["MERGE", "OPTIMIZE", "VACUUM START", "VACUUM END"], "numbers of batches without rows count"
-    assert write(5, a="west") == ["MERGE"]
-    assert write(5, a="east") == []
+    assert write(2) == ["WRITE", "OPTIMIZE"], "a batch without rows is a commit, and counts"
+    assert write(3, c=None) == ["MERGE", "VACUUM START", "VACUUM END"]
+    assert write(4, a="west") == ["MERGE"]
+    assert write(4, a="east") == []
     assert table_at(tmp_path) == [{"id": "a", "region": "west"}, {"id": "b", "region": None}, {"id": "c", "region": None}]
     assert DeltaTable(tmp_path).metadata().partition_columns == ["region"]
     Delta(tmp_path).prepare(wanted, ("id",))
@@ -167,12 +168,12 @@ def test_columns_that_another_writer_changed_are_refused_by_the_next_batch(
     delta = Delta(tmp_path)
     delta.prepare(schema, key)
     rows = pa.table({"id": ["a"], "n": [2**40 + 1]}, schema)
-    delta.apply(BatchId("q", 0), rows, rows.select(key).slice(0, 0))
+    delta.apply(batch_id(0), rows, rows.select(key).slice(0, 0))
     write_deltalake(tmp_path, pa.table({"id": ["z"], **other}), mode="overwrite", schema_mode="overwrite")
     with pytest.raises(
         FkJoinError, match=r"lacks the columns n \(it has id, m\)|column n is .*, which cannot hold every bigint"
     ):
-        delta.apply(BatchId("q", 1), rows, rows.select(key).slice(0, 0))
+        delta.apply(batch_id(1), rows, rows.select(key).slice(0, 0))
     assert [row["id"] for row in table_at(tmp_path)] == ["z"]
 
 
@@ -184,7 +185,7 @@ def test_a_column_that_the_table_does_not_write_is_null(tmp_path: Path, key: tup
     delta.prepare(schema, key)
     for number in range(2):
         rows = pa.table({"id": [str(number)], "n": [number]}, schema)
-        delta.apply(BatchId("q", number), rows, rows.select(key).slice(0, 0))
+        delta.apply(batch_id(number), rows, rows.select(key).slice(0, 0))
         DeltaTable(tmp_path).alter.add_columns(Field(f"more{number}", PrimitiveType("string")))
     assert table_at(tmp_path) == [
         {"note": None, "n": number, "id": str(number), "more0": None, "more1": None} for number in range(2)
@@ -198,21 +199,21 @@ def test_a_row_that_breaks_a_constraint_stops_the_query_at_once(tmp_path: Path, 
     DeltaTable(tmp_path).alter.add_constraint({"positive": "n > 0"})
     rows = pa.table({"id": ["a", "b"], "n": [-1, 1]}, schema)
     with pytest.raises(FkJoinError, match=r"has a constraint that a row breaks: 1 rows .* a .*\. Leave such rows out"):
-        delta.apply(BatchId("q", 0), rows, keys())
+        delta.apply(batch_id(0), rows, keys())
     assert caplog.messages == []
-    delta.apply(BatchId("q", 0), rows.slice(1), keys())
+    delta.apply(batch_id(0), rows.slice(1), keys())
     DeltaTable(tmp_path).alter.drop_constraint("positive")
-    delta.apply(BatchId("q", 1), rows, keys())
+    delta.apply(batch_id(1), rows, keys())
     assert [row["n"] for row in table_at(tmp_path)] == [-1, 1]
 
 
 def test_a_table_that_was_dropped_stops_the_query(tmp_path: Path) -> None:
     delta = prepared(tmp_path / "table")
     shutil.move(tmp_path / "table", tmp_path / "aside")
-    with pytest.raises(FkJoinError, match=r"delta .* is gone: restore it, or start with a new checkpoint and an empty target"):
-        delta.apply(BatchId("q", 0), rows(row("a", 1)), keys())
+    with pytest.raises(FkJoinError, match=r"delta .* is gone. Stop the query, and run fkjoin restore JOB.toml, or"):
+        delta.apply(batch_id(0), rows(row("a", 1)), keys())
     shutil.move(tmp_path / "aside", tmp_path / "table")
-    delta.apply(BatchId("q", 0), rows(row("a", 1)), keys())
+    delta.apply(batch_id(0), rows(row("a", 1)), keys())
     assert table_at(tmp_path / "table") == [row("a", 1)]
 
 

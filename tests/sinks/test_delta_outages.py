@@ -17,9 +17,9 @@ from pyspark.sql.types import LongType, StringType, StructType
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.sinks.counts import REPEATED, counted, last_events
 from fkjoin.sinks.delta import Delta
-from fkjoin.sinks.table_sink import BatchId
 from fkjoin.spark.query_start import starting
 from fkjoin.spark.schemas import arrow_schema
+from tests.support.batch_ids import batch_id
 from tests.support.writers import write_at_once
 
 SCHEMA = StructType().add("id", StringType()).add("n", LongType())
@@ -37,7 +37,7 @@ def batch(**rows: int) -> tuple[pa.Table, pa.Table]:
 
 
 def test_two_writers_of_the_same_rows_at_the_same_time_both_write_all_their_batches(tmp_path: Path) -> None:
-    sink(tmp_path).apply(BatchId("first", 0), *batch(a=0, b=0))
+    sink(tmp_path).apply(batch_id(0, query="first"), *batch(a=0, b=0))
     write_at_once(lambda: sink(tmp_path), batch, 8)
     table = DeltaTable(tmp_path)
     assert table.to_pyarrow_table().sort_by("id").to_pydict() == {"id": ["a", "b"], "n": [7, 7]}
@@ -50,12 +50,12 @@ def test_an_append_only_table_stops_the_query_at_once_and_goes_on_when_it_no_lon
 ) -> None:
     DeltaTable.create(tmp_path, arrow_schema("test", SCHEMA), configuration={"delta.appendOnly": "true"})
     made = sink(tmp_path, 2)
-    made.apply(BatchId("q", 0), *batch(a=0))
+    made.apply(batch_id(0), *batch(a=0))
     with pytest.raises(FkJoinError, match="is append-only.*delta.appendOnly to false, and start the query again"):
-        made.apply(BatchId("q", 1), *batch(a=1))
+        made.apply(batch_id(1), *batch(a=1))
     assert caplog.messages == []
     DeltaTable(tmp_path).alter.set_table_properties({"delta.appendOnly": "false"})
-    made.apply(BatchId("q", 1), *batch(a=1))
+    made.apply(batch_id(1), *batch(a=1))
     assert DeltaTable(tmp_path).to_pyarrow_table().to_pydict() == {"id": ["a"], "n": [1]}
 
 

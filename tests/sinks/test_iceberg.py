@@ -23,8 +23,8 @@ from fkjoin import TopologyError
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks.iceberg import Iceberg
 from fkjoin.sinks.iceberg_catalog import mends
-from fkjoin.sinks.table_sink import BatchId
 from fkjoin.testing import SinkContract
+from tests.support.batch_ids import batch_id
 from tests.support.sampling import EVERY
 from tests.support.sinks import iceberg, lake
 from tests.support.writers import write_at_once
@@ -86,25 +86,25 @@ def batch(schema: pa.Schema = SCHEMA, deletes: tuple[Any, ...] = (), **rows: Any
 def test_the_last_batch_outlives_expired_snapshots(shop: Shop) -> None:
     sink = shop.sink()
     for number in range(3):
-        sink.apply(BatchId("q", number, 100 + number), *batch(a=number))
+        sink.apply(batch_id(number), *batch(a=number))
     assert shop.table.snapshots()[1].summary["fkjoin.batch"] == "1"
     shop.table.maintenance.expire_snapshots().older_than(datetime.datetime(2999, 1, 1)).commit()
     assert len(shop.table.snapshots()) == 1
-    assert sink.last_batch("q") == BatchId("q", 2, 102)
-    sink.apply(BatchId("q", 2, 102), *batch(a=99))
+    assert sink.last_batch("q") == batch_id(2)
+    sink.apply(batch_id(2), *batch(a=99))
     assert shop.rows == [{"id": "a", "n": 2}]
-    with pytest.raises(FkJoinError, match="has batch 2 of the query already"):
-        sink.apply(BatchId("q", 2, 103), *batch(a=99))
+    with pytest.raises(FkJoinError, match="has batch 2 of the query, which is about"):
+        sink.apply(batch_id(2, 103), *batch(a=99))
 
 
 def test_a_batch_is_one_snapshot_and_leaves_files_without_its_keys(shop: Shop) -> None:
     sink = shop.sink()
-    sink.apply(BatchId("q", 0), *batch(a=1, b=2))
-    sink.apply(BatchId("q", 1), *batch(m=3, n=4))
+    sink.apply(batch_id(0), *batch(a=1, b=2))
+    sink.apply(batch_id(1), *batch(m=3, n=4))
     first, second = (snapshot.summary["operation"] for snapshot in shop.table.snapshots())
     assert (first.value, second.value) == ("append", "append"), "for those who read what was appended"
     before = shop.files
-    sink.apply(BatchId("q", 2), *batch(m=5, z=6, deletes=("n", "never there")))
+    sink.apply(batch_id(2), *batch(m=5, z=6, deletes=("n", "never there")))
     assert len(shop.table.snapshots()) == 3
     assert len(before & shop.files) == 1, "the file with a and b"
     assert shop.rows == [{"id": key, "n": n} for key, n in (("a", 1), ("b", 2), ("m", 5), ("z", 6))]
@@ -115,7 +115,7 @@ def test_an_attempt_that_stands_still_adds_nothing_to_what_another_one_commits(
 ) -> None:
     """Before it commits, another attempt commits the batch, and another writer a row of the same key."""
     slow, fast, opened = shop.sink(), shop.sink(), Iceberg._opened
-    between = [lambda: fast.apply(BatchId("q", 0, 100), *batch(a=1))]
+    between = [lambda: fast.apply(batch_id(0), *batch(a=1))]
 
     def standing_still(sink: Iceberg) -> Table:
         table = opened(sink)
@@ -125,10 +125,10 @@ def test_an_attempt_that_stands_still_adds_nothing_to_what_another_one_commits(
 
     monkeypatch.setattr(Iceberg, "_opened", standing_still)
     with caplog.at_level(logging.WARNING, "fkjoin"):
-        slow.apply(BatchId("q", 0, 100), *batch(a=1))
+        slow.apply(batch_id(0), *batch(a=1))
         assert shop.rows == [{"id": "a", "n": 1}]
         between.append(lambda: shop.table.append(batch(b=8)[0]))
-        slow.apply(BatchId("q", 1, 101), *batch(b=2))
+        slow.apply(batch_id(1), *batch(b=2))
     assert shop.rows == [{"id": "a", "n": 1}, {"id": "b", "n": 2}]
     created, changed = caplog.messages
     assert created.startswith("iceberg default.shop.it: Requirement failed: branch main was created concurrently; tried again")
@@ -138,16 +138,19 @@ def test_an_attempt_that_stands_still_adds_nothing_to_what_another_one_commits(
 def test_events_are_appended_once(shop: Shop) -> None:
     sink = shop.sink(key=())
     for _ in range(2):
-        sink.apply(BatchId("q", 0, 100), batch(a=1)[0], batch()[1].select([]))
-    sink.apply(BatchId("q", 1, 101), batch(a=1)[0], batch()[1].select([]))
+        sink.apply(batch_id(0), batch(a=1)[0], batch()[1].select([]))
+    sink.apply(batch_id(1), batch(a=1)[0], batch()[1].select([]))
     assert shop.rows == 2 * [{"id": "a", "n": 1}]
 
 
 def test_two_writers_of_the_same_rows_at_the_same_time_both_write_all_their_batches(shop: Shop) -> None:
-    shop.sink().apply(BatchId("first", 0), *batch(a=0, b=0))
+    shop.sink().apply(batch_id(0, query="first"), *batch(a=0, b=0))
     write_at_once(shop.sink, batch, 4)
     assert shop.rows == [{"id": "a", "n": 3}, {"id": "b", "n": 3}]
-    assert [shop.sink().last_batch(query) for query in ("one", "other")] == [BatchId("one", 3), BatchId("other", 3)]
+    assert [shop.sink().last_batch(query) for query in ("one", "other")] == [
+        batch_id(3, query="one"),
+        batch_id(3, query="other"),
+    ]
     assert len(shop.table.snapshots()) == 9, "each batch once"
 
 
@@ -159,13 +162,13 @@ def test_a_partitioned_table_with_a_column_of_its_own_keeps_both(shop: Shop) -> 
     noted = pa.table({"note": ["x", None, "z"], "id": ["a", "b", "c"], "n": pa.array([1, 2, 3], pa.int64())})
     shop.table.append(noted)
     sink = shop.sink()
-    sink.apply(BatchId("q", 0), *batch(a=7, d=8, deletes=("b",)))
+    sink.apply(batch_id(0), *batch(a=7, d=8, deletes=("b",)))
     assert shop.rows == [
         {"note": "x", "id": "a", "n": 7},
         {"note": "z", "id": "c", "n": 3},
         {"note": None, "id": "d", "n": 8},
     ]
-    sink.replace(BatchId("q", 0, None, 7), batch(a=9)[0])
+    sink.replace(batch_id(0), batch(a=9)[0])
     assert shop.rows == [{"note": "x", "id": "a", "n": 9}]
 
 
@@ -187,9 +190,9 @@ def test_a_table_without_the_columns_is_refused_or_gets_them(shop: Shop) -> None
     Iceberg("shop.it", options=shop.options, evolve=True).examine(more, ("id",))
     assert shop.table.schema() == narrow, "neither a refusal nor a check changes it"
     row = {"id": "a", "n": 2**40, "tags": [{"a": 1}]}
-    shop.sink(more, evolve=True).apply(BatchId("q", 0), pa.Table.from_pylist([row], more), batch()[1])
+    shop.sink(more, evolve=True).apply(batch_id(0), pa.Table.from_pylist([row], more), batch()[1])
     assert shop.rows == [{"id": "a", "n": 2**40, "Case": None, "tags": [{"a": 1}]}]
-    shop.sink().apply(BatchId("q", 1), *batch(a=5))
+    shop.sink().apply(batch_id(1), *batch(a=5))
     assert shop.rows == [{"id": "a", "n": 5, "Case": None, "tags": [{"a": 1}]}]
 
 
@@ -211,8 +214,8 @@ def test_a_table_may_be_partitioned_by_what_is_worked_out(shop: Shop, transform:
     shop.catalog.create_table("shop.it", there, partition_spec=PartitionSpec(PartitionField(of, 1000, transform, "part")))
     schema = pa.schema([("id", pa.string()), ("at", pa.timestamp("us"))])
     sink, at = shop.sink(schema), datetime.datetime(2026, 1, 2)
-    sink.apply(BatchId("q", 0), *batch(schema, a=at, b=None, c=at))
-    sink.apply(BatchId("q", 1), *batch(schema, ("b",), c=None))
+    sink.apply(batch_id(0), *batch(schema, a=at, b=None, c=at))
+    sink.apply(batch_id(1), *batch(schema, ("b",), c=None))
     assert shop.rows == [{"id": "a", "at": at}, {"id": "c", "at": None}]
 
 
@@ -268,8 +271,8 @@ def test_a_warehouse_that_cannot_be_written_to_is_refused_and_nothing_is_left(tm
     assert other.last_batch("q") is None
     assert {path.name for path in tmp_path.iterdir()} == {"taken"}, "neither a check nor a look makes anything"
     other.prepare(SCHEMA, ("id",))
-    other.apply(BatchId("q", 0), *batch(a=1))
-    assert other.last_batch("q") == BatchId("q", 0)
+    other.apply(batch_id(0), *batch(a=1))
+    assert other.last_batch("q") == batch_id(0)
     assert (tmp_path / "catalog.db").stat().st_size > 0
 
 
@@ -278,17 +281,18 @@ def test_a_time_that_iceberg_cannot_have_stops_the_batch(shop: Shop, kind: pa.Da
     """PyIceberg reads the least and the greatest value of a file's column as Python's times."""
     schema, day = pa.schema([("id", pa.string()), ("at", kind)]), 1 if pa.types.is_date(kind) else 86_400_000_000
     number = pa.int32() if day == 1 else pa.int64()
-    sink = shop.sink(schema)
+    sink, number_of_batch = shop.sink(schema), 0
     for days, fits in ((2_932_896, True), (2_932_897, False), (-719_162, True), (-719_163, False)):
         zoned = pa.timestamp("us", "Europe/Berlin") if kind == pa.timestamp("us", "UTC") else kind  # as Spark's session has it
         rows = pa.table([pa.array(["a"]), pa.array([days * day], number).view(zoned)], schema.names)
         if fits:
-            sink.apply(BatchId("q", days % 7), rows, batch()[1])
+            sink.apply(batch_id(number_of_batch), rows, batch()[1])
+            number_of_batch += 1
             continue
         with pytest.raises(
             FkJoinError, match="column at has a (date|time) outside of the years 1 to 9999, which Iceberg tables"
         ):
-            sink.apply(BatchId("r", 0), rows, batch()[1])
+            sink.apply(batch_id(0, query="r"), rows, batch()[1])
 
 
 def test_a_catalog_that_cannot_be_had_says_why_and_shows_no_secret(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -332,7 +336,7 @@ def test_an_error_is_one_that_a_repetition_mends_or_not(error: Exception, mended
 def test_a_table_that_was_dropped_stops_the_query(shop: Shop) -> None:
     sink = shop.sink()
     shop.catalog.drop_table("shop.it")
-    with pytest.raises(FkJoinError, match="iceberg default.shop.it is gone: restore it, or start with a new checkpoint"):
-        sink.apply(BatchId("q", 3), *batch(a=1))
-    shop.sink().apply(BatchId("another", 0), *batch(a=1))
+    with pytest.raises(FkJoinError, match="iceberg default.shop.it is gone. Stop the query, and run fkjoin restore"):
+        sink.apply(batch_id(3), *batch(a=1))
+    shop.sink().apply(batch_id(0, query="another"), *batch(a=1))
     assert shop.rows == [{"id": "a", "n": 1}]

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from fkjoin import FkJoinError, Table, TopologyError
-from fkjoin.sinks import BatchId, Delta, Parquet, TableSink
-from tests.support.orders import History, batch_join, tables
-from tests.support.own_sink import SetBack, Sqlite, rows_of
+from fkjoin import Table, TopologyError
+from fkjoin.sinks import BatchId, Parquet, TableSink
+from tests.support.orders import History, tables
 from tests.support.queries import write_lines
 from tests.support.sessions import small
-from tests.support.sinks import Backup, delta, finished, joined
+from tests.support.sinks import finished, joined
 
 pytestmark = pytest.mark.spark
 
@@ -90,37 +88,6 @@ def test_what_it_is_given_is_of_the_schema_that_it_was_prepared_for(spark: Spark
     assert (later[0]["id"].to_pylist(), later[1]["id"].to_pylist()) == (["b"], ["a"])
     assert (first.number, second.number, first.query == second.query) == (0, 1, True)
     assert None not in (first.began_ms, second.began_ms)
-
-
-def test_it_is_set_back_with_the_checkpoint_beside_others(spark: SparkSession, tmp_path: Path) -> None:
-    small(spark, tmp_path)
-    history = History(tmp_path)
-
-    def run(kind: Any = SetBack, **more: Any) -> None:
-        sinks = kind(tmp_path / "db", "joined"), Delta(tmp_path / "delta")
-        table = joined(spark, tmp_path).materialize("kept")
-        finished(table.to(*sinks, checkpoint=tmp_path / "ck", trigger=NOW, **more))
-
-    def same() -> None:
-        found = {row.pop("order_id"): row for row in rows_of(tmp_path / "db", "joined")}
-        assert found == delta(tmp_path / "delta") == batch_join(history)
-
-    history.write(60)
-    run()
-    same()
-    backup = Backup(tmp_path / "ck")
-    history.write(60)
-    run()
-    same()
-    backup.restore()
-    with pytest.raises(FkJoinError, match=r"it is at batch 0, and sqlite joined has batch 1 of its query.*on_restore="):
-        run()
-    before = delta(tmp_path / "delta")
-    with pytest.raises(FkJoinError, match=r"sqlite joined cannot be set back to batch 0 .*: Sqlite has no method replace"):
-        run(Sqlite, on_restore="set-back")
-    assert delta(tmp_path / "delta") == before
-    run(on_restore="set-back")
-    same()
 
 
 def test_a_sink_that_is_none_is_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -21,10 +21,10 @@ from fkjoin import Table, TopologyError, fk_join
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks import Parquet
 from fkjoin.sinks.delta import Delta
-from fkjoin.sinks.table_sink import BatchId
 from fkjoin.spark.kinds import TIMES_OF_DAY
 from fkjoin.spark.parquet import WriteFile
 from fkjoin.spark.schemas import arrow_schema, spark_schema
+from tests.support.batch_ids import batch_id
 from tests.support.sessions import small
 from tests.support.sink_rows import DAYS, QUICK, Rows, differences
 
@@ -61,7 +61,7 @@ def test_any_row_comes_back_from_a_delta_table(tmp_path: Path, table: pa.Table) 
     table = table.select([field.name for field in table.schema if not overlooked(field.type)])
     sink = delta(tmp_path / "delta", table.schema)
     for batch in range(2):
-        sink.apply(BatchId("q", batch), table, gone(table))
+        sink.apply(batch_id(batch), table, gone(table))
         assert differences(DeltaTable(tmp_path / "delta").to_pyarrow_table(), table) == []
 
 
@@ -179,7 +179,7 @@ def test_a_wider_type_takes_every_value(tmp_path: Path, ours: pa.DataType, their
     rows = pa.table({"id": pa.array([1, 2], pa.int64()), "x": pa.array([value, None], ours)})
     sink = delta(tmp_path, rows.schema)
     for batch in range(2):
-        sink.apply(BatchId("q", batch), rows, gone(rows))
+        sink.apply(batch_id(batch), rows, gone(rows))
     found = DeltaTable(tmp_path).to_pyarrow_table()
     assert found.schema.field("x").type == theirs
     if pa.types.is_string(theirs):
@@ -212,14 +212,14 @@ def test_a_column_that_takes_no_nulls_and_that_nobody_writes_is_refused(tmp_path
 def test_a_null_where_the_target_takes_none_stops_the_batch(tmp_path: Path) -> None:
     sink = delta(tmp_path, required(tmp_path))
     first = pa.table({"id": [1, 2], "x": [10, 20]})
-    sink.apply(BatchId("q", 0), first, gone(first))
+    sink.apply(batch_id(0), first, gone(first))
     with pytest.raises(FkJoinError) as caught:
-        sink.apply(BatchId("q", 1), pa.table({"id": [2, 3], "x": pa.array([21, None], pa.int64())}), pa.table({"id": [1]}))
+        sink.apply(batch_id(1), pa.table({"id": [2, 3], "x": pa.array([21, None], pa.int64())}), pa.table({"id": [1]}))
     assert str(caught.value).startswith(
         f"a row cannot be in Delta table {tmp_path}: column x is NOT NULL there, and null in the row with id = 3."
     )
     assert DeltaTable(tmp_path).to_pyarrow_table().sort_by("id").to_pydict() == first.to_pydict()
-    sink.apply(BatchId("q", 1), pa.table({"id": [2, 3], "x": [21, 30]}), pa.table({"id": [1]}))
+    sink.apply(batch_id(1), pa.table({"id": [2, 3], "x": [21, 30]}), pa.table({"id": [1]}))
     assert DeltaTable(tmp_path).to_pyarrow_table().sort_by("id").to_pydict() == {"id": [2, 3], "x": [21, 30]}
 
 
@@ -227,8 +227,8 @@ def test_a_key_that_takes_no_nulls_is_as_it_should_be(tmp_path: Path) -> None:
     DeltaTable.create(tmp_path, pa.schema([pa.field("id", pa.int64(), nullable=False), ("x", pa.int64())]))
     rows = pa.table({"id": pa.array([1, 2]), "x": pa.array([1, None])})
     sink = delta(tmp_path, rows.schema)
-    sink.apply(BatchId("q", 0), rows, gone(rows))
-    sink.apply(BatchId("q", 1), rows.slice(0, 0), rows.select(["id"]).slice(1))
+    sink.apply(batch_id(0), rows, gone(rows))
+    sink.apply(batch_id(1), rows.slice(0, 0), rows.select(["id"]).slice(1))
     assert DeltaTable(tmp_path).to_pyarrow_table().to_pylist() == [{"id": 1, "x": 1}]
 
 
@@ -240,7 +240,7 @@ def test_a_date_that_delta_cannot_have_is_refused_before_it_breaks_the_table(tmp
     rows = pa.table({"id": [1], "x": x})
     sink = delta(tmp_path, rows.schema)
     with pytest.raises(FkJoinError, match="column x has a date outside of the years 1 to 9999, which Delta tables cannot have"):
-        sink.apply(BatchId("q", 0), rows, gone(rows))
+        sink.apply(batch_id(0), rows, gone(rows))
     assert DeltaTable(tmp_path).version() == 0
 
 
@@ -248,7 +248,7 @@ def test_a_table_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FkJoinError, match="cannot be made for id bigint, x map<string,timestamp_ntz>: .*TIMESTAMP_NTZ"):
         delta(tmp_path, pa.schema([("id", pa.int64()), ("x", pa.map_(pa.string(), pa.timestamp("us")))]))
     cast = pa.table({"id": [1]}).append_column("x", pa.array([[("a", 1)]], pa.map_(pa.string(), pa.timestamp("us", "UTC"))))
-    delta(tmp_path, cast.schema).apply(BatchId("q", 0), cast, gone(cast))
+    delta(tmp_path, cast.schema).apply(batch_id(0), cast, gone(cast))
     assert DeltaTable(tmp_path).to_pyarrow_table().num_rows == 1
 
 

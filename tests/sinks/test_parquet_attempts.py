@@ -126,17 +126,17 @@ def test_an_attempt_that_was_taken_for_dead_publishes_nothing(
     assert there(place) == 1000
 
 
-def test_a_driver_that_stood_still_while_the_sink_was_set_back_publishes_nothing(
+def test_a_driver_that_stood_still_while_the_sink_was_restored_publishes_nothing(
     place: BatchPlace, thousand: DataFrame
 ) -> None:
     """Its next batches would lie beside those of the query that goes on, under names of their own."""
 
-    def set_back() -> None:
-        place.put(ABOUT, b'{"set_backs": 1}')
+    def restore() -> None:
+        place.put(ABOUT, b'{"restores": 1}')
 
-    with pytest.raises(FkJoinError, match="was set back since this query began, and another query goes on with it"):
-        attempt(place, HeardBatch(thousand, after=set_back))
-    with pytest.raises(FkJoinError, match="was set back since this query began"):
+    with pytest.raises(FkJoinError, match="was restored since this query began, and another query goes on with it"):
+        attempt(place, HeardBatch(thousand, after=restore))
+    with pytest.raises(FkJoinError, match="was restored since this query began"):
         attempt(place, thousand, number=4)
     assert place.names() == []
 

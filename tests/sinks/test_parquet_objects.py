@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from fkjoin import Table
 from fkjoin.checkpoint.batch_log import Mark
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.jobs.job_sections import SinkSection
@@ -20,7 +21,7 @@ from fkjoin.spark.object_store import opened
 from tests.support.batch_places import HeardBatch, LocalPlace, StorePlace
 from tests.support.object_store import BUCKET, SECRET, ObjectStore
 from tests.support.orders import History, batch_join
-from tests.support.queries import table_of
+from tests.support.queries import table_of, write_lines
 from tests.support.sessions import small
 from tests.support.sinks import Backup, finished, joined
 
@@ -87,9 +88,15 @@ def test_a_table_in_an_object_store_is_the_batch_join_through_repeats_and_restor
     small(spark, tmp_path)
     history, place = History(tmp_path), StorePlace(object_store, "joined")
 
-    def run(**more: Any) -> None:
+    def run() -> None:
         about: Any = {"checkpoint": tmp_path / "ck", "trigger": NOW, "options": object_store.options}
-        finished(joined(spark, tmp_path).to_parquet(place.address, **about, **more))
+        finished(kept().to_parquet(place.address, **about))
+
+    def restore() -> list[str]:
+        return kept().restore(Parquet(place.address, object_store.options), checkpoint=tmp_path / "ck")
+
+    def kept() -> Table:
+        return joined(spark, tmp_path).materialize("kept")
 
     def there() -> dict[str, Any]:
         return {
@@ -113,13 +120,21 @@ def test_a_table_in_an_object_store_is_the_batch_join_through_repeats_and_restor
 
     backup.restore()
     history.write(60)
-    with pytest.raises(
-        FkJoinError, match=rf"ck was set back: it is at batch 0, and parquet {place.address} has batch 1 of its"
-    ):
+    with pytest.raises(FkJoinError, match=rf"ck is at batch 0, and parquet {place.address} is ahead, at batch 1"):
         run()
-    run(on_restore="set-back")
+    assert len(restore()) == 1
+    run()
     assert there() == batch_join(history)
     assert len(object_store.names("joined/_set-aside")) == 1
+
+    write_lines(tmp_path / "orders", "none", [{"order_id": "never", "lsn": 10**9, "op": "d"}])
+    run()
+    for name in place.names():
+        object_store.files.delete_file(f"{BUCKET}/joined/{name}")
+    with pytest.raises(FkJoinError, match=rf"ck is at batch 2, and parquet {place.address} "):
+        run()
+    assert len(restore()) == 1
+    assert there() == batch_join(history)
 
     with pytest.raises(TopologyError, match=r"has batches of another query \(\w{8}\), and none of that of checkpoint"):
         joined(spark, tmp_path).to_parquet(place.address, checkpoint=tmp_path / "other", options=object_store.options)

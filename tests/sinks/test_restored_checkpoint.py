@@ -1,8 +1,7 @@
-"""A checkpoint set back to a backup: each sink that remembers batches is set back with it, or the start is refused."""
+"""A checkpoint or a target that was restored from a backup: the start is refused in both directions, and restore mends it."""
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,23 +12,28 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from fkjoin import Table, TopologyError
-from fkjoin.analysis.written import ABOUT
 from fkjoin.checkpoint.files import moved
 from fkjoin.cli import main as cli
 from fkjoin.errors import FkJoinError
 from fkjoin.jobs import runner
-from fkjoin.sinks import Delta, Parquet, parquet_folders
-from fkjoin.sinks.restored import require_spark_at
+from fkjoin.sinks import Delta, Iceberg, Parquet, parquet_folders
+from fkjoin.sinks.ledger import require_spark_at
 from tests.support.orders import CUSTOMER, ORDER, History, batch_join
+from tests.support.own_sink import Restorable, Sqlite, rows_of
 from tests.support.queries import write_lines
 from tests.support.sampling import sampled
 from tests.support.sessions import small
-from tests.support.sinks import Backup, Memory, delta, finished, joined, there
+from tests.support.sinks import Backup, Memory, delta, finished, joined, lake, no_input, there
 
 pytestmark = pytest.mark.spark
 
 NOW = {"availableNow": True}
-SINKS: list[Any] = ["parquet", "delta"]
+SINKS = {
+    "parquet": lambda folder: Parquet(folder / "parquet"),
+    "delta": lambda folder: Delta(folder / "delta"),
+    "iceberg": lambda folder: Iceberg("shop.it", options=lake(folder)),
+}
+FILES = ["parquet", "delta"]
 
 
 @pytest.fixture(autouse=True)
@@ -37,23 +41,30 @@ def settings(spark: SparkSession, tmp_path: Path) -> None:
     small(spark, tmp_path)
 
 
-def run(spark: SparkSession, folder: Path, *kinds: str, **more: Any) -> None:
-    """Run the join on all input into ``folder/parquet``, ``folder/delta`` or both."""
-    table, about = joined(spark, folder), {"checkpoint": folder / "ck", "trigger": NOW, **more}
-    made = {"parquet": Parquet, "delta": Delta}
-    if len(kinds) > 1:
-        finished(table.to(*(made[kind](folder / kind) for kind in kinds), **about))
-    else:
-        (kind,) = kinds
-        finished(getattr(table, f"to_{kind}")(folder / kind, **about))
+def run(spark: SparkSession, folder: Path, *kinds: str, table: Table | None = None) -> None:
+    """Run the join on all input, into sinks of these kinds."""
+    table = joined(spark, folder) if table is None else table
+    finished(table.to(*(SINKS[kind](folder) for kind in kinds), checkpoint=folder / "ck", trigger=NOW))
+
+
+def restore(spark: SparkSession, folder: Path, *kinds: str, table: Table | None = None) -> list[str]:
+    """Restore the sinks; the kinds of those that were rewritten."""
+    table = joined(spark, folder) if table is None else table
+    places = table.restore(*(SINKS[kind](folder) for kind in kinds), checkpoint=folder / "ck")
+    return [place.split()[0] for place in places]
+
+
+def kept(spark: SparkSession, folder: Path) -> Table:
+    """The join, whose state has its rows."""
+    return joined(spark, folder).materialize("kept")
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("kinds", sampled([["parquet"], ["delta"], SINKS], [SINKS]), ids=" and ".join)
-def test_after_a_restore_a_sink_is_refused_or_set_back_and_then_is_the_batch_join(
+@pytest.mark.parametrize("kinds", sampled([["parquet"], ["delta"], FILES], [FILES]), ids=" and ".join)
+def test_sinks_that_are_ahead_of_a_restored_checkpoint_are_refused_until_they_are_restored(
     spark: SparkSession, tmp_path: Path, kinds: list[str]
 ) -> None:
-    """A sample tries both sinks together; for each alone see integration/test_sink_faults.py."""
+    """The state has no rows of a plain join: Delta has them in its history, and Parquet in its folders."""
     history = History(tmp_path)
     for _ in range(2):
         history.write(60)
@@ -64,117 +75,193 @@ def test_after_a_restore_a_sink_is_refused_or_set_back_and_then_is_the_batch_joi
         run(spark, tmp_path, *kinds)
     backup.restore()
     history.write(60)
-    for more in ({}, {"on_restore": "fail"}):
-        says = rf"checkpoint: .*ck was set back: it is at batch 1, and {kinds[0]} .* has batch 3 .*on_restore=\"set-back\""
+    for _ in range(2):
+        says = rf"ck is at batch 1, and {kinds[0]} .* is ahead, at batch 3: the checkpoint was .*fkjoin restore JOB.toml"
         with pytest.raises(FkJoinError, match=says):
-            run(spark, tmp_path, *kinds, **more)
-    for _ in range(2):  # the second is set back to nothing: it goes on
-        run(spark, tmp_path, *kinds, on_restore="set-back")
+            run(spark, tmp_path, *kinds)
+    assert restore(spark, tmp_path, *kinds) == kinds
+    assert restore(spark, tmp_path, *kinds) == [], "they are where the checkpoint is"
+    for _ in range(2):
+        run(spark, tmp_path, *kinds)
         for kind in kinds:
             assert there(spark, tmp_path, kind) == batch_join(history)
         history.write(60)
 
 
-def test_a_sink_that_is_ended_amid_being_set_back_is_set_back_by_the_next_start(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", SINKS)
+def test_a_target_that_is_behind_its_checkpoint_is_refused_and_gets_its_rows_from_the_state(
+    spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:
+    """Batches without rows come first and last: a place tells them, too."""
+    history, place = History(tmp_path), tmp_path / kind
+    table = kept(spark, tmp_path)
+    with no_input(tmp_path):
+        run(spark, tmp_path, kind, table=table)
+    history.write(60)
+    run(spark, tmp_path, kind, table=table)
+    shutil.copytree(place, tmp_path / "place-backup")
+    for _ in range(2):
+        history.write(60)
+        run(spark, tmp_path, kind, table=table)
+    write_lines(tmp_path / "orders", "none", [{"order_id": "never", "lsn": 10**9, "op": "d"}])
+    run(spark, tmp_path, kind, table=table)
+    whole = there(spark, tmp_path, kind)
+    shutil.rmtree(place)
+    (tmp_path / "place-backup").rename(place)
+    says = rf"ck is at batch 3, and {kind} .* is behind, at batch 0: it was restored .* lacks later rows.* fkjoin restore"
+    with pytest.raises(FkJoinError, match=says):
+        run(spark, tmp_path, kind, table=table)
+    assert restore(spark, tmp_path, kind, table=table) == [kind]
+    assert there(spark, tmp_path, kind) == whole == batch_join(history)
+    for _ in range(2):
+        run(spark, tmp_path, kind, table=table)
+        assert there(spark, tmp_path, kind) == batch_join(history)
+        history.write(60)
+
+
+@pytest.mark.parametrize("kind", SINKS)
+def test_a_target_that_was_dropped_is_refused_and_made_from_the_state(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    history = History(tmp_path)
+    history.write(60)
+    run(spark, tmp_path, kind, table=kept(spark, tmp_path))
+    shutil.rmtree(tmp_path / kind)
+    with pytest.raises(FkJoinError, match=rf"ck is at batch 0, and {kind} .* has no batch of its query: it is another place"):
+        run(spark, tmp_path, kind, table=kept(spark, tmp_path))
+    restore(spark, tmp_path, kind, table=kept(spark, tmp_path))
+    assert there(spark, tmp_path, kind) == batch_join(history)
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_the_checkpoint_that_a_backup_replaced_is_refused_and_restored_too(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    """The two copies have batches of one number with other rows."""
+    history = History(tmp_path)
+    history.write(60)
+    run(spark, tmp_path, kind, table=kept(spark, tmp_path))
+    backup = Backup(tmp_path / "ck")
+    history.write(60)
+    run(spark, tmp_path, kind, table=kept(spark, tmp_path))
+    newer = Backup(tmp_path / "ck", "newer")
+    backup.restore()
+    restore(spark, tmp_path, kind, table=kept(spark, tmp_path))
+    history.write(60)
+    run(spark, tmp_path, kind, table=kept(spark, tmp_path))
+    newer.restore()
+    with pytest.raises(FkJoinError, match=rf"ck is at batch 1, and {kind} .* has another batch 1: one of them was restored"):
+        run(spark, tmp_path, kind, table=kept(spark, tmp_path))
+    restore(spark, tmp_path, kind, table=kept(spark, tmp_path))
+    run(spark, tmp_path, kind, table=kept(spark, tmp_path))
+    assert there(spark, tmp_path, kind) == batch_join(history)
+
+
+def test_a_checkpoint_from_before_its_first_batch_was_done_makes_targets_empty(spark: SparkSession, tmp_path: Path) -> None:
+    history = History(tmp_path)
+    history.write(60)
+    run(spark, tmp_path, *FILES)
+    shutil.rmtree(tmp_path / "ck" / "commits")
+    shutil.rmtree(tmp_path / "ck" / "offsets")
+    shutil.rmtree(tmp_path / "ck" / "state")
+    with pytest.raises(FkJoinError, match=r"ck is at its beginning, and parquet .* is ahead, at batch 0"):
+        run(spark, tmp_path, *FILES)
+    assert restore(spark, tmp_path, *FILES) == FILES
+    assert delta(tmp_path / "delta") == {}
+    run(spark, tmp_path, *FILES)
+    for kind in FILES:
+        assert there(spark, tmp_path, kind) == batch_join(history)
+
+
+def test_a_restore_that_is_ended_is_repeated(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parquet moves folder by folder, and the Delta table comes after it."""
     history = History(tmp_path)
     history.write(60)
-    run(spark, tmp_path, *SINKS)
+    run(spark, tmp_path, *FILES)
     backup = Backup(tmp_path / "ck")
     for _ in range(3):
         history.write(60)
-        run(spark, tmp_path, *SINKS)
+        run(spark, tmp_path, *FILES)
     backup.restore()
     moves = 0
 
-    def dies(*given: Any) -> bool:
+    def dies(*arguments: Any) -> bool:
         nonlocal moves
         moves += 1
         if moves == 3:
             raise KeyboardInterrupt
-        return moved(*given)
+        return moved(*arguments)
 
     monkeypatch.setattr(parquet_folders, "moved", dies)
     with pytest.raises(KeyboardInterrupt):
-        run(spark, tmp_path, *SINKS, on_restore="set-back")
+        restore(spark, tmp_path, *FILES)
     monkeypatch.undo()
-    with pytest.raises(FkJoinError, match=r"it is at batch 0, and parquet .* has batch 1 of its query"):
-        run(spark, tmp_path, *SINKS)
-    run(spark, tmp_path, *SINKS, on_restore="set-back")
-    for kind in SINKS:
+    with pytest.raises(FkJoinError, match=r"ck is at batch 0, and parquet .* is ahead, at batch 1"):
+        run(spark, tmp_path, *FILES)
+    assert restore(spark, tmp_path, *FILES) == FILES
+    run(spark, tmp_path, *FILES)
+    for kind in FILES:
         assert there(spark, tmp_path, kind) == batch_join(history)
     aside = sorted(path.name for path in (tmp_path / "parquet" / "_set-aside").iterdir())
     assert [name[:15] for name in aside] == ["batch=00000001-", "batch=00000002-", "batch=00000003-"]
 
 
-def test_the_checkpoint_that_a_backup_replaced_cannot_be_put_back_under_parquet(spark: SparkSession, tmp_path: Path) -> None:
-    """Two batches have one number: Delta has both, and files of one have been moved aside.  The way on is tried.
-
-    The folder is as an older release leaves it, since that did not note set-backs.
-    """
+def test_rows_that_neither_state_nor_target_has_are_not_made_up(spark: SparkSession, tmp_path: Path) -> None:
+    """A plain join keeps hashes.  The way out is a new checkpoint."""
     history = History(tmp_path)
     history.write(60)
-    run(spark, tmp_path, *SINKS)
+    run(spark, tmp_path, "parquet")
+    history.write(60)
+    run(spark, tmp_path, "parquet")
+    (newest,) = (tmp_path / "parquet").glob("batch=00000001-*")
+    shutil.rmtree(newest)
+    before = there(spark, tmp_path, "parquet")
+    says = r"is behind, at batch 0.* cannot be restored: joined keeps only hashes .*materialize.* Or start with a new"
+    with pytest.raises(FkJoinError, match=says):
+        restore(spark, tmp_path, "parquet")
+    assert there(spark, tmp_path, "parquet") == before
+    for folder in ("ck", "parquet"):
+        shutil.rmtree(tmp_path / folder)
+    run(spark, tmp_path, "parquet")
+    assert there(spark, tmp_path, "parquet") == batch_join(history)
+
+
+def test_a_sink_of_ones_own_is_restored_beside_others(spark: SparkSession, tmp_path: Path) -> None:
+    history = History(tmp_path)
+
+    def sinks(kind: Any) -> tuple[Any, ...]:
+        return kind(tmp_path / "db", "joined"), Delta(tmp_path / "delta")
+
+    def same() -> bool:
+        rows = {row.pop("order_id"): row for row in rows_of(tmp_path / "db", "joined")}
+        return rows == delta(tmp_path / "delta") == batch_join(history)
+
+    def go() -> None:
+        finished(kept(spark, tmp_path).to(*sinks(Restorable), checkpoint=tmp_path / "ck", trigger=NOW))
+
+    history.write(60)
+    go()
     backup = Backup(tmp_path / "ck")
     history.write(60)
-    run(spark, tmp_path, *SINKS)
-    replaced = Backup(tmp_path / "ck", "replaced")
+    go()
+    assert same()
     backup.restore()
-    history.write(60)
-    run(spark, tmp_path, *SINKS, on_restore="set-back")
-    about = tmp_path / "parquet" / ABOUT
-    about.write_text(json.dumps({name: said for name, said in json.loads(about.read_text()).items() if name != "went_back"}))
-    replaced.restore()
-    says = r"it is at batch 1, and parquet .* has batch 1 of its query, which is another than the checkpoint's\. The sink would"
-    with pytest.raises(FkJoinError, match=says):
-        run(spark, tmp_path, *SINKS)
-    written = there(spark, tmp_path, "parquet")
-    says = r"on_restore: parquet .* cannot be set back to batch 1 of checkpoint .*batch=00000001-.* comes from another run"
-    with pytest.raises(
-        FkJoinError, match=rf"{says} of the query than the checkpoint\. Start with a new checkpoint and an empty target"
-    ):
-        run(spark, tmp_path, *SINKS, on_restore="set-back")
-    assert there(spark, tmp_path, "parquet") == written == delta(tmp_path / "delta")
-    for gone in ("ck", *SINKS):
-        shutil.rmtree(tmp_path / gone)
-    run(spark, tmp_path, *SINKS)
-    for kind in SINKS:
-        assert there(spark, tmp_path, kind) == batch_join(history)
+    with pytest.raises(FkJoinError, match=r"ck is at batch 0, and sqlite joined is ahead, at batch 1"):
+        go()
+    with pytest.raises(FkJoinError, match=r"sqlite joined .* cannot be restored: Sqlite has no method replace"):
+        kept(spark, tmp_path).restore(*sinks(Sqlite), checkpoint=tmp_path / "ck")
+    kept(spark, tmp_path).restore(*sinks(Restorable), checkpoint=tmp_path / "ck")
+    go()
+    assert same()
 
 
-@pytest.mark.parametrize("kinds", [["parquet"], SINKS], ids=" and ".join)
-def test_a_target_that_was_dropped_between_two_runs_is_refused_and_restored_goes_on(
-    spark: SparkSession, tmp_path: Path, kinds: list[str]
-) -> None:
-    """The first batch has no rows, so that no sink remembers it."""
-    joined(spark, tmp_path)  # makes the folders
-    write_lines(tmp_path / "customers", "0", [{"customer_id": "c", "region": "north", "lsn": 1, "op": "u"}])
-    for number in range(3):
-        run(spark, tmp_path, *kinds)
-        order = {"order_id": f"o{number}", "customer_id": "c", "amount": 1.0, "items": 1, "lsn": number, "op": "u"}
-        write_lines(tmp_path / "orders", str(number), [order])
-    gone = tmp_path / kinds[-1]
-    gone.rename(tmp_path / "aside")
-    for more in ({}, {"on_restore": "set-back"}):
-        says = (
-            rf"ck is at batch 2, and {kinds[-1]} .* is not there: made anew it would lack the rows from before\. Restore it, or"
-        )
-        with pytest.raises(FkJoinError, match=says):
-            run(spark, tmp_path, *kinds, **more)
-    assert not gone.exists()
-    (tmp_path / "aside").rename(gone)
-    run(spark, tmp_path, *kinds)
-    for kind in kinds:
-        assert sorted(there(spark, tmp_path, kind)) == ["o0", "o1", "o2"]
-
-
-def test_what_is_wrong_with_the_argument_is_said(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_cannot_be_restored_is_said(spark: SparkSession, tmp_path: Path) -> None:
     History(tmp_path).write(10)
-    with pytest.raises(TopologyError, match=r"on_restore: 'set_back' is none of 'fail', 'set-back'"):
-        run(spark, tmp_path, "parquet", on_restore="set_back")
-    assert not (tmp_path / "ck").exists()
+    table = joined(spark, tmp_path)
+    with pytest.raises(FkJoinError, match=r"checkpoint: .*ck is of no query: give that of the query that writes"):
+        table.restore(Parquet(tmp_path / "parquet"), checkpoint=tmp_path / "ck")
+    finished(table.to_parquet(tmp_path / "parquet", checkpoint=tmp_path / "ck", trigger=NOW))
+    with pytest.raises(TopologyError, match=r"sinks: the query of .*ck has one; give that one"):
+        table.restore(Parquet(tmp_path / "parquet"), Delta(tmp_path / "delta"), checkpoint=tmp_path / "ck")
+    assert table.restore(Parquet(tmp_path / "parquet"), checkpoint=tmp_path / "ck") == []
 
 
 def test_a_row_that_came_and_went_since_the_backup_is_not_sent_again(spark: SparkSession, tmp_path: Path) -> None:
@@ -229,10 +316,9 @@ def test_who_has_read_what_was_set_aside_is_refused_and_who_has_not_goes_on(spar
     running.processAllAvailable()
     backup.restore()
     history.write(60)
-    run(spark, tmp_path, "parquet", on_restore="set-back")
-    with pytest.raises(
-        StreamingQueryException, match=r"batch=00000001-.*\.1, of another .* or its checkpoint was set back: start"
-    ):
+    restore(spark, tmp_path, "parquet")
+    run(spark, tmp_path, "parquet")
+    with pytest.raises(StreamingQueryException, match=r"batch=00000001-.*\.1, of another .* or it was restored: start"):
         running.awaitTermination()
     for name in ("reader", "running"):
         says = rf"checkpoint .*{name}-ck has read batches from it that are in _set-aside now: start this query, too, with a new"
@@ -245,7 +331,9 @@ def test_who_has_read_what_was_set_aside_is_refused_and_who_has_not_goes_on(spar
         assert delta(tmp_path / name) == batch_join(history)
 
 
-def test_fkjoin_run_refuses_and_sets_back(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fkjoin_run_refuses_and_fkjoin_restore_restores(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "job.toml"
     file.write_text(f"""
         name = "job"
@@ -279,21 +367,25 @@ def test_fkjoin_run_refuses_and_sets_back(spark: SparkSession, tmp_path: Path, m
     monkeypatch.setattr(runner, "job_session", lambda spec: spark)
     monkeypatch.setattr(SparkSession, "stop", lambda session: None)
 
-    def fkjoin(*options: str) -> None:
-        command = ["run", str(file), "--spark-log", str(tmp_path / "spark.log"), *options]
-        CliRunner().invoke(cli.app, command, catch_exceptions=False)
+    def fkjoin(command: str) -> str:
+        arguments = [command, str(file), "--spark-log", str(tmp_path / "spark.log")]
+        return CliRunner().invoke(cli.app, arguments, catch_exceptions=False).output
 
     history = History(tmp_path)
     history.write(60)
-    fkjoin()
+    with pytest.raises(FkJoinError, match=r"checkpoint: .*job has no job, so there is nothing to restore"):
+        fkjoin("restore")
+    fkjoin("run")
     backup = Backup(tmp_path / "job")
     history.write(60)
-    fkjoin()
+    fkjoin("run")
     backup.restore()
     history.write(60)
-    says = r"job/sinks-joined was set back: it is at batch 0, and parquet .* has batch 1 .*fkjoin run --set-back"
+    says = r"job/sinks-joined is at batch 0, and parquet .* is ahead, at batch 1: .*run fkjoin restore JOB.toml"
     with pytest.raises(FkJoinError, match=says):
-        fkjoin()
-    fkjoin("--set-back")
-    for kind in SINKS:
+        fkjoin("run")
+    assert fkjoin("restore").count("is at the checkpoint's batch again") == 2
+    assert "all targets are at the checkpoint's batch: nothing was changed" in fkjoin("restore")
+    fkjoin("run")
+    for kind in FILES:
         assert there(spark, tmp_path, kind) == batch_join(history)

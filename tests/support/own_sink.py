@@ -1,10 +1,9 @@
-"""The example's sink, with a method by which it can be set back."""
+"""The example's sink, with a method by which it can be restored."""
 
 from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,14 @@ from tests.support.examples import module_of
 Sqlite: Any = module_of("sqlite", "sqlite_sink").Sqlite
 
 
-class SetBack(Sqlite):
+class Restorable(Sqlite):
     def replace(self, batch: BatchId, rows: pa.Table) -> None:
         with self.transaction() as db:
             db.execute(f"delete from {self.table}")
             values = ", ".join("?" * rows.num_columns)
             given = [tuple(row.values()) for row in rows.to_pylist()]
             db.executemany(f"insert into {self.table} ({self.names}) values ({values})", given)
-            db.execute("replace into fkjoin_batches values (?, ?, ?, ?)", astuple(batch))
+            db.execute("replace into fkjoin_batches values (?, ?, ?)", (batch.query, batch.number, batch.began_ms))
 
 
 def rows_of(database: Path, into: str) -> list[dict[str, Any]]:

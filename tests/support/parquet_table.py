@@ -40,10 +40,9 @@ class ParquetTable(TableSink):
     def apply(self, batch: BatchId, upserts: pa.Table, deletes: pa.Table) -> None:
         assert self.write is not None
         changes = self._changes(upserts, deletes)
-        given = SimpleNamespace(
-            packed=changes, changes=changes, began_ms=batch.began_ms, set_backs={batch.query: batch.set_back}
-        )
-        self.write(cast(Any, given), batch.query, batch.number)
+        times = {"began_ms": batch.began_ms, "previous_ms": batch.previous_ms}
+        written = SimpleNamespace(packed=changes, changes=changes, **times)
+        self.write(cast(Any, written), batch.query, batch.number)
 
     def _changes(self, upserts: pa.Table, deletes: pa.Table) -> DataFrame:
         deleted = [deletes[name] if name in self.key else pa.nulls(len(deletes), kind) for name, kind in self._kinds()]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from fkjoin.sinks import TableSink
-from fkjoin.sinks.table_sink import BatchId
+from tests.support.batch_ids import batch_id
 
 
 def write_at_once(make: Callable[[], TableSink], batch: Callable[..., tuple[pa.Table, pa.Table]], batches: int) -> None:
@@ -20,7 +20,7 @@ def write_at_once(make: Callable[[], TableSink], batch: Callable[..., tuple[pa.T
         begin.wait(30)
         try:
             for number in range(batches):
-                made.apply(BatchId(query, number), *batch(a=number, b=number))
+                made.apply(batch_id(number, query=query), *batch(a=number, b=number))
         except Exception as error:
             errors.append(error)
 

@@ -1,0 +1,154 @@
+"""Sinks that remember the last batch of each query, compared with the checkpoint when the query starts.
+
+A place and a checkpoint are parted when one of them is restored from a backup.  A place that is ahead would leave out the
+query's next batches, which are other cuts of the input; one that is behind lacks the rows of the batches between.  So they are
+compared in both directions before anything changes, and ``restore`` makes a place what the checkpoint's state is.
+
+*Law*: a query writes to a place only what follows the last batch there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from pyspark.sql import DataFrame, SparkSession
+
+from fkjoin.checkpoint.batch_log import BatchLog, Mark
+from fkjoin.checkpoint.files import begun, hadoop, query_id
+from fkjoin.checkpoint.saved import read_state
+from fkjoin.errors import FkJoinError
+from fkjoin.lowering.lowered import Lowered
+
+RESTORE = "Stop the query, and run fkjoin restore JOB.toml, or Table.restore in a program"
+"""The command that makes places what the checkpoint's state is."""
+
+_OR_ANEW = "Or start with a new checkpoint and an empty target"
+
+
+@runtime_checkable
+class Ledger(Protocol):
+    """A sink that remembers the last batch of each query, also one without rows, and leaves out a batch that it has."""
+
+    @property
+    def place(self) -> str:
+        """Name in errors."""
+        ...
+
+    def last(self, spark: SparkSession, query: str) -> Mark | None:
+        """The last batch of the query that it has; None without any, and where there is no target."""
+        ...
+
+    def restore(self, table: Lowered, query: str, log: BatchLog) -> None:
+        """Make the target what the checkpoint has after its last batch that is done; called after ``begin``.
+
+        It may be interrupted, and called again: until it is done, ``last`` does not return that batch.  ``FkJoinError``, and
+        nothing has changed, when that cannot be: it says why.
+        """
+        ...
+
+
+def parted(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any]) -> Iterator[tuple[str, Ledger, str]]:
+    """Find the sinks that are not where the checkpoint is: names that they remember batches by, sinks, and what is wrong.
+
+    ``sinks``: by what is added to the query's id.
+    """
+    ledgers = _ledgers(spark, checkpoint, sinks)
+    marks = {name: ledger.last(spark, name) for name, ledger in ledgers.items()}
+    log = BatchLog(spark, checkpoint)  # afterwards: an earlier run of this process may still be at work
+    for name, ledger in ledgers.items():
+        if (wrong := _wrong(log, marks[name], ledger.place)) is not None:
+            yield name, ledger, wrong
+
+
+def require_together(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any]) -> None:
+    """``FkJoinError`` if one of the sinks is not where the checkpoint is."""
+    for _, _, wrong in parted(spark, checkpoint, sinks):
+        raise FkJoinError(f"checkpoint: {wrong}. {RESTORE}. {_OR_ANEW}")
+
+
+def _wrong(log: BatchLog, last: Mark | None, place: str) -> str | None:
+    """Say what is wrong with a place whose last batch is ``last``; None if nothing is.
+
+    The batch after the one that is done may be there already: its commit came after the place had it.
+    """
+    time = None if last is None else last.began_ms
+    if time in (log.mark(log.done).began_ms, log.mark(log.last).began_ms):
+        return None
+    here = f"{log.checkpoint} is at batch {log.done}" if log.done >= 0 else f"{log.checkpoint} is at its beginning"
+    if last is None or last.number < 0:
+        return f"{here}, and {place} has no batch of its query: it is another place, or was dropped or restored from a backup"
+    if last.number < log.done:
+        return f"{here}, and {place} is behind, at batch {last.number}: it was restored from a backup, and lacks later rows"
+    if last.number > log.last:
+        return f"{here}, and {place} is ahead, at batch {last.number}: the checkpoint was restored from a backup"
+    return f"{here}, and {place} has another batch {last.number}: one of them was restored from a backup"
+
+
+def restore(table: Lowered, checkpoint: str, sinks: Mapping[str, Any]) -> list[str]:
+    """Make places that are not where the checkpoint is what its state is; their names.
+
+    ``sinks``: by what is added to the query's id.
+    """
+    spark, places = table.spark, []
+    log = BatchLog(spark, checkpoint)
+    for name, ledger, wrong in parted(spark, checkpoint, sinks):
+        try:
+            ledger.restore(table, name, log)
+        except FkJoinError as error:
+            raise FkJoinError(f"checkpoint: {wrong}. It cannot be restored: {error}. {_OR_ANEW}") from error
+        places.append(ledger.place)
+    return places
+
+
+def written_to(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any]) -> str | None:
+    """The place of a sink that has a batch of the checkpoint's query; None if none remembers any."""
+    ledgers = _ledgers(spark, checkpoint, sinks)
+    return next((ledger.place for name, ledger in ledgers.items() if ledger.last(spark, name) is not None), None)
+
+
+def missing(place: str) -> FkJoinError:
+    """The error of a place that is gone while a query writes to it."""
+    return FkJoinError(f"{place} is gone. {RESTORE}. {_OR_ANEW}")
+
+
+def rows_of_state(table: Lowered, log: BatchLog) -> DataFrame:
+    """The table's rows as of the last batch that is done, with all columns of ``read_state``.
+
+    ``FkJoinError`` where the state does not have them.
+    """
+    if table.appends:
+        raise FkJoinError(f"{table.name} has events, which no state keeps")
+    if log.done < 0:
+        return table.spark.createDataFrame([], table.changes.schema)
+    name = getattr(table.node, "materialized", None) or table.name
+    rows = read_state(table.spark, log.checkpoint, name, batch=log.done)
+    lacking = [name for name in (*table.key, *table.rest) if name not in rows.columns]
+    if lacking:
+        raise FkJoinError(f"{table.name} has no column {lacking[0]} in the state")
+    return rows
+
+
+def _ledgers(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any]) -> dict[str, Ledger]:
+    """The sinks that remember batches of the checkpoint's query, by the names under which they do."""
+    if not begun(spark, checkpoint):
+        return {}
+    query = query_id(spark, checkpoint)
+    return {f"{query}{suffix}": sink for suffix, sink in sinks.items() if isinstance(sink, Ledger)}
+
+
+def require_spark_at(spark: SparkSession, checkpoint: str, path: str) -> None:
+    """``FkJoinError`` if Spark's own sink of files has batches at ``path`` that the checkpoint does not know.
+
+    It goes by its log there alone, whichever query wrote it, and leaves out a batch of a number that it has.
+    """
+    folder, files = hadoop(spark, f"{path}/_spark_metadata")
+    names = [status.getPath().getName().split(".")[0] for status in files.listStatus(folder)] if files.exists(folder) else []
+    last, known = max((int(name) for name in names if name.isdigit()), default=-1), BatchLog(spark, checkpoint).last
+    if last > known:
+        at = f"batch {known}" if known >= 0 else "its beginning"
+        raise FkJoinError(
+            f"checkpoint: {checkpoint} is at {at}, and {path} has batch {last} already, as Spark's own sink notes in "
+            "_spark_metadata: it would leave out the next batches. Spark's sinks cannot be restored: start with a new "
+            "checkpoint and an empty path"
+        )

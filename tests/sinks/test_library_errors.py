@@ -1,0 +1,114 @@
+"""Errors of the packages that write targets: they name the sink and a way out, and no message has a secret of an address."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from fkjoin.errors import FkJoinError, masked
+from fkjoin.jobs.job_sections import SinkSection
+from fkjoin.sinks import Delta, Iceberg
+from tests.support.addresses import CANARY
+from tests.support.batch_ids import batch_id
+from tests.support.sinks import lake
+
+SCHEMA = pa.schema([("id", pa.string()), ("n", pa.int64())])
+ROWS = pa.table({"id": ["a"], "n": pa.array([1], pa.int64())})
+WAY_OUT = r"\. Mend that \(damaged files of a target: restore it from its backup, then run fkjoin restore\), and start"
+
+
+def prepared(sink: Any) -> Any:
+    sink.prepare(SCHEMA, ("id",))
+    return sink
+
+
+def damaged_delta(folder: Path) -> Any:
+    sink = prepared(Delta(folder / "lake"))
+    (folder / "lake/_delta_log/00000000000000000001.json").write_text("{broken")
+    return sink
+
+
+def damaged_iceberg(folder: Path) -> Any:
+    sink = prepared(Iceberg("shop.it", options=lake(folder)))
+    sink.apply(batch_id(0), ROWS, ROWS.select(["id"]).slice(0, 0))
+    for file in (folder / "iceberg").rglob("*.metadata.json"):
+        file.write_text("{broken")
+    return sink
+
+
+@pytest.mark.parametrize("damaged", [damaged_delta, damaged_iceberg])
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda sink: sink.last_batch("q"),
+        lambda sink: sink.examine(SCHEMA, ("id",)),
+        lambda sink: sink.prepare(SCHEMA, ("id",)),
+        lambda sink: sink.apply(batch_id(1), ROWS, ROWS.select(["id"]).slice(0, 0)),
+        lambda sink: sink.replace(batch_id(1), ROWS),
+    ],
+    ids=["last_batch", "examine", "prepare", "apply", "replace"],
+)
+def test_a_damaged_table_is_named_with_a_way_out(
+    tmp_path: Path, damaged: Callable[[Path], Any], work: Callable[[Any], Any]
+) -> None:
+    sink = damaged(tmp_path)
+    with pytest.raises(FkJoinError, match=rf"^(delta /.*lake|iceberg default.shop.it): \w+: .*{WAY_OUT}") as caught:
+        work(sink)
+    assert "\n" not in str(caught.value)
+    assert "<unknown>" not in str(caught.value)
+
+
+SECRET = f"me:{CANARY}@"
+ADDRESSES: list[Callable[[Path], Any]] = [
+    lambda folder: Delta(f"s3://{SECRET}bucket/lake", {"aws_region": "x", "aws_endpoint": "http://127.0.0.1:1"}, 0.0),
+    lambda folder: Delta(f"s3://bucket/lake?sig={CANARY}", {"aws_region": "x", "aws_endpoint": "http://127.0.0.1:1"}, 0.0),
+    lambda folder: Delta(
+        "s3://bucket/lake",
+        {"aws_endpoint": f"http://{SECRET}127.0.0.1:1", "aws_region": "x", "aws_allow_http": "true", "max_retries": "0"},
+        0.0,
+    ),
+    lambda folder: Iceberg("shop.it", options={"type": "sql", "uri": f"{SECRET}127.0.0.1/shop"}, retry_s=0.0),
+    lambda folder: Iceberg("shop.it", options={"type": "sql", "uri": f"nodb://{SECRET}127.0.0.1/shop"}, retry_s=0.0),
+    lambda folder: Iceberg("shop.it", options={"type": "rest", "uri": f"http://{SECRET}127.0.0.1:1"}, retry_s=0.0),
+]
+
+
+@pytest.mark.parametrize("made", ADDRESSES)
+def test_no_message_has_a_secret_of_an_address(
+    tmp_path: Path, made: Callable[[Path], Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    caplog.set_level(logging.DEBUG, logger="fkjoin")
+    sink = made(tmp_path)
+    for work in (lambda: sink.last_batch("q"), lambda: prepared(sink), lambda: sink.examine(SCHEMA, ("id",))):
+        with pytest.raises(FkJoinError) as caught:
+            work()
+        assert sink.place in str(caught.value) or str(caught.value).startswith("catalog: ")
+        assert CANARY not in "".join(traceback.format_exception(caught.value))
+    assert CANARY not in caplog.text + sink.place + repr(sink)
+
+
+def test_a_job_shows_no_secret_of_a_path() -> None:
+    section = SinkSection(table="joined", path=f"s3://{SECRET}bucket/lake", format="delta")
+    assert section.place == "s3://me:…@bucket/lake"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("s3://me:secret@bucket/a", "s3://me:…@bucket/a"),
+        ("me:se/cret@host/db", "me:…@host/db"),
+        ("at http://me:secret@host:9000/a?X-Amz-Signature=secret now", "at http://me:…@host:9000/a?… now"),
+        ("s3://bucket/a/b and mail@host", "s3://bucket/a/b and mail@host"),
+        ("why? 12:30", "why? 12:30"),
+    ],
+)
+def test_passwords_and_queries_of_addresses_are_masked(text: str, shown: str) -> None:
+    assert masked(text) == shown
