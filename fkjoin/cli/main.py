@@ -1,4 +1,4 @@
-"""The command line: ``fkjoin demo``, ``run``, ``describe``, ``schema``, ``doctor``, ``prepare``, ``replay`` and ``state``."""
+"""The command line: ``fkjoin demo``, ``run``, ``restore``, ``describe``, ``schema``, ``doctor``, ``prepare``, ``replay``, ``state``."""
 
 from __future__ import annotations
 

@@ -308,7 +308,7 @@ class _Batches:
     def __init__(self, of: Results, write: Write, checkpoint: str, previous_ms: int | None) -> None:
         self._of, self._write, self._checkpoint = of, write, checkpoint
         self._previous_ms = previous_ms
-        """When this run's last batch began: the checkpoint may be another run's by the next one."""
+        """Time when this run's last batch began: the checkpoint may be another run's by the next one."""
         self._query = ""
 
     def __call__(self, batch: DataFrame, number: int) -> None:

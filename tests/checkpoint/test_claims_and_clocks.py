@@ -20,6 +20,7 @@ from fkjoin.checkpoint.claim import claimed, require_held
 from fkjoin.checkpoint.claim_files import CLAIM_FILE, ClaimFiles
 from fkjoin.errors import FkJoinError
 from fkjoin.sessions.arrow_files import ArrowFiles, ArrowPath, WorkerFiles
+from fkjoin.sinks import batches
 
 SPARK = cast(SparkSession, None)
 
@@ -285,6 +286,24 @@ def test_a_batch_is_not_done_when_its_process_stood_still_and_has_lost_the_claim
             require_held(SPARK, f"{tmp_path}/")
         with pytest.raises(FkJoinError, match="this one stood still"):
             require_held(SPARK, f"file:{tmp_path}")
+
+
+def test_a_batch_is_not_written_by_a_process_that_has_lost_the_claim(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sink that keeps no batches, such as a topic, would have it from both."""
+    monkeypatch.setattr(batches, "query_id", lambda *_: "q")
+    monkeypatch.setattr(batches, "began_ms", lambda *_: 1)
+    written: list[int] = []
+    give = batches._Batches(cast(Any, None), lambda _, __, number: written.append(number), str(tmp_path), None)
+    batch = cast(Any, SimpleNamespace(sparkSession=SPARK))
+    with claimed(SPARK, str(tmp_path)):
+        give(batch, 0)
+        Other(tmp_path)
+        clock.now += 31
+        with pytest.raises(FkJoinError, match="this one stood still"):
+            give(batch, 1)
+    assert written == [0]
 
 
 def test_an_owner_whose_claim_was_taken_and_given_up_has_lost_it_too(tmp_path: Path) -> None:

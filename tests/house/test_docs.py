@@ -181,7 +181,7 @@ def test_the_site_builds_strictly(tmp_path: Path) -> None:
         ".": '<a href="messages/">messages</a>',
         "limits": "Decisions",
         "reference": "fk_join",
-        "commands": "--set-back",
+        "commands": "fkjoin restore",
         "job-file": "on_new_topic",
         "messages": "FormatError",
         "checkout": "FkjoinLagGrows",

@@ -289,11 +289,11 @@ def test_symptoms_lead_to_situations() -> None:
     ("words", "fault"),
     [
         ("run job.toml --check", None),
-        ("run job.toml --start-over orders --set-back", None),
+        ("run job.toml --start-over orders", None),
         ("state verify CHECKPOINT --batch 7", None),
         ("state ls", None),
         ("state", None),
-        ("run job.toml --set-bock", "no option '--set-bock'"),
+        ("run job.toml --chek", "no option '--chek'"),
         ("state veryfy CHECKPOINT", "no command 'veryfy'"),
         ("walk job.toml", "no command 'walk'"),
         ("state rescale CHECKPOINT 8 9", "3 arguments, at most 2"),

@@ -32,14 +32,11 @@ TYPES = "tests/jobs/test_ways_out.py::test_a_value_is_read_into_the_type_that_th
 FORMATS = "tests/jobs/test_ways_out.py::test_a_format_is_taken_when_it_is_what_the_message_says"
 LEARNED = "tests/files/test_bad_lines_after_start.py::test_an_expression_is_the_way_out_for_a_new_job"
 OUTAGE = "integration/test_postgres_outages.py::test_what_no_repetition_mends_stops_the_query_at_once"
-RESTORED = (
-    "tests/sinks/test_restored_checkpoint.py::test_after_a_restore_a_sink_is_refused_or_set_back_and_then_is_the_batch_join"
-)
+_RESTORES = "tests/sinks/test_restored_checkpoint.py::"
 STORAGE = "tests/sinks/test_delta_outages.py::test_a_storage_that_refuses_stops_the_query_at_once"
 APPEND_ONLY = (
     "tests/sinks/test_delta_outages.py::test_an_append_only_table_stops_the_query_at_once_and_goes_on_when_it_no_longer_is"
 )
-VACUUMED = "tests/sinks/test_delta_rollback.py::test_a_batch_that_is_no_longer_there_is_named"
 UPKEEP = "tests/sinks/test_delta.py::test_rows_move_between_partitions_and_files_are_compacted_and_deleted"
 CATALOG = "tests/sinks/test_iceberg.py::test_a_catalog_that_cannot_be_had_says_why_and_shows_no_secret"
 SPARKS_SINK = "tests/sinks/test_restored_checkpoint.py::test_a_folder_of_sparks_own_sink_that_is_ahead_is_named"
@@ -86,7 +83,7 @@ WAYS: dict[str, str] = {
     "options: {} is from_delta's own, which reads": DELTA,
     "path: Delta table {} does not record its chan": DELTA,
     "schema: Delta table {} has no column {}; name": DELTA,
-    "path: the table is read from Delta table {}, ": DELTA,
+    "path: the table is read from {}, and would read what it writes: ": DELTA,
     "schema: column {} is {}, and {} in Delta tabl": DELTA,
     "path: a query reads a snapshot from files, and": SNAPSHOT,
     "path: {} is a table of {}, whose folder has": SNAPSHOT,
@@ -347,19 +344,18 @@ WAYS: dict[str, str] = {
     "Iceberg table {} cannot be made: {} names no": (
         "tests/sinks/test_iceberg.py::test_a_catalog_without_a_place_for_files_is_refused"
     ),
-    "Delta table {} cannot be made for {}: {}": (
-        "tests/sinks/test_parquet_and_delta.py::test_a_table_that_cannot_be_made_is_refused"
-    ),
-    "partition_by: Delta table {} exists, parti": UPKEEP,
+    "{} cannot be made for {}: {}": ("tests/sinks/test_parquet_and_delta.py::test_a_table_that_cannot_be_made_is_refused"),
+    "partition_by: {} exists, parti": UPKEEP,
     "{}: {} is no number of batches; leave it out": UPKEEP,
     "Iceberg table {} cannot be made for {}: {}": ("tests/sinks/test_iceberg.py::test_a_table_that_cannot_be_made_is_refused"),
-    "{} is gone: restore it, or start with a new": (
-        "tests/sinks/test_iceberg.py::test_a_table_that_was_dropped_stops_the_query"
+    "path: {} was restored, and checkpoint {} has": (
+        f"{_RESTORES}test_who_has_read_what_was_set_aside_is_refused_and_who_has_not_goes_on"
     ),
-    "checkpoint: {} is at batch {}, and {} is not there": (
-        "tests/sinks/test_restored_checkpoint.py::"
-        "test_a_target_that_was_dropped_between_two_runs_is_refused_and_restored_goes_on"
+    "{} has {} of the query, which is about to": (
+        "tests/testing/test_sink_contract.py::test_a_query_that_had_no_batch_since_its_start_writes_nothing_after_a_restore"
     ),
+    "checkpoint: {} is of no query: give that": f"{_RESTORES}test_what_cannot_be_restored_is_said",
+    "sinks: the query of {} has one; give": f"{_RESTORES}test_what_cannot_be_restored_is_said",
     "{} has a constraint that a row breaks: {}. Leave": (
         "tests/sinks/test_delta.py::test_a_row_that_breaks_a_constraint_stops_the_query_at_once"
     ),
@@ -416,7 +412,7 @@ WAYS: dict[str, str] = {
         "tests/sinks/test_parquet_objects.py::test_the_largest_file_is_what_s3_copies_and_smaller_batches_go"
     ),
     "path: a table with the columns {} leaves": BUILDING,
-    "path: the table is read from {}, and would": FOLDERS,
+    "path: the table is read from {}, and would read what it writes to": FOLDERS,
     "path: {} has batches of another query ({})": FOLDERS,
     "path: {} has the folder {} already{}, and": BUILDING,
     "{} is {}, fkjoin needs {}: {}. Remove or": (
@@ -476,7 +472,6 @@ WAYS: dict[str, str] = {
     "names: {} is no name of a host; write it as": (
         "tests/metrics/test_page_server.py::test_what_is_no_name_of_a_host_is_refused"
     ),
-    "{} cannot be set back: {}. Start with a new": VACUUMED,
     "{}: {}. Rows change and go: set its property": APPEND_ONLY,
     "{}. {} and start the query again: it goes on": OUTAGE,
     "{}. {} and start again": STORAGE,
@@ -486,23 +481,12 @@ WAYS: dict[str, str] = {
     "a row cannot be in table {}: {}; with on_error": (
         "integration/test_postgres_refusals.py::test_each_way_out_that_the_error_names"
     ),
-    "table {} beside {} lacks the columns {}: let": (
-        "integration/test_postgres.py::test_a_user_that_may_not_add_columns_is_told_what_the_owner_has_to_run"
-    ),
     "postgres: the address cannot be read (it is": (
         "tests/sinks/test_database_addresses.py::test_the_ways_of_writing_an_address_that_the_error_names"
     ),
     "checkpoint: {} is at {}, and {} has batch": SPARKS_SINK,
-    "checkpoint: {} was set back: it is at batch": RESTORED,
-    "checkpoint: {} is at batch {}, and {} was set": (
-        "tests/sinks/test_replaced_checkpoint.py::test_it_is_refused_though_no_batch_had_rows_since_and_each_way_out_is_one"
-    ),
-    "on_restore: {} cannot be set back to batch": BACK,
     "{} ({}, retry_s = {}). Start the query again": (
         "integration/test_postgres_outages.py::test_when_the_time_is_over_the_query_stops_and_says_how_long_it_tried"
-    ),
-    "{} has batch {} of the query already, which": (
-        "tests/sinks/test_restored_checkpoint.py::test_the_checkpoint_that_a_backup_replaced_cannot_be_put_back_under_parquet"
     ),
     "kind: the sink {} is of type {}: let it": SEAM,
     "{}.kind: the format {} is of type {}: give it": SEAM,
@@ -515,9 +499,6 @@ WAYS: dict[str, str] = {
     "sink: a {} is no TableSink: let it inherit": "tests/sinks/test_own_sink.py::test_a_sink_that_is_none_is_refused",
     "{} cannot be removed: {}; remove it as its": (
         "tests/checkpoint/test_orphaned_indexes.py::test_an_index_of_a_checkpoint_that_is_gone_is_removed"
-    ),
-    "path: the checkpoint of {} was set back to": (
-        "tests/sinks/test_restored_checkpoint.py::test_who_has_read_what_was_set_aside_is_refused_and_who_has_not_goes_on"
     ),
     "events: a batch DataFrame is no stream; read": BUILDING,
     "events: rows of this stream are not final when": BUILDING,

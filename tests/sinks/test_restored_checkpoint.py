@@ -16,7 +16,7 @@ from fkjoin.checkpoint.files import moved
 from fkjoin.cli import main as cli
 from fkjoin.errors import FkJoinError
 from fkjoin.jobs import runner
-from fkjoin.sinks import Delta, Iceberg, Parquet, parquet_folders
+from fkjoin.sinks import Delta, Iceberg, Parquet, iceberg_catalog, parquet_folders
 from fkjoin.sinks.ledger import require_spark_at
 from tests.support.orders import CUSTOMER, ORDER, History, batch_join
 from tests.support.own_sink import Restorable, Sqlite, rows_of
@@ -34,6 +34,12 @@ SINKS = {
     "iceberg": lambda folder: Iceberg("shop.it", options=lake(folder)),
 }
 FILES = ["parquet", "delta"]
+
+
+def remove(place: Path) -> None:
+    """Remove a target, with what this process knows of a catalog in it."""
+    shutil.rmtree(place)
+    iceberg_catalog._loaded.cache_clear()
 
 
 @pytest.fixture(autouse=True)
@@ -106,7 +112,7 @@ def test_a_target_that_is_behind_its_checkpoint_is_refused_and_gets_its_rows_fro
     write_lines(tmp_path / "orders", "none", [{"order_id": "never", "lsn": 10**9, "op": "d"}])
     run(spark, tmp_path, kind, table=table)
     whole = there(spark, tmp_path, kind)
-    shutil.rmtree(place)
+    remove(place)
     (tmp_path / "place-backup").rename(place)
     says = rf"ck is at batch 3, and {kind} .* is behind, at batch 0: it was restored .* lacks later rows.* fkjoin restore"
     with pytest.raises(FkJoinError, match=says):
@@ -124,7 +130,7 @@ def test_a_target_that_was_dropped_is_refused_and_made_from_the_state(spark: Spa
     history = History(tmp_path)
     history.write(60)
     run(spark, tmp_path, kind, table=kept(spark, tmp_path))
-    shutil.rmtree(tmp_path / kind)
+    remove(tmp_path / kind)
     with pytest.raises(FkJoinError, match=rf"ck is at batch 0, and {kind} .* has no batch of its query: it is another place"):
         run(spark, tmp_path, kind, table=kept(spark, tmp_path))
     restore(spark, tmp_path, kind, table=kept(spark, tmp_path))
