@@ -1,4 +1,4 @@
-"""The command line: ``fkjoin demo``, ``run``, ``restore``, ``describe``, ``schema``, ``doctor``, ``prepare``, ``replay``, ``state``."""
+"""The command line: ``fkjoin demo``, ``run``, ``restore``, ``describe``, ``schema``, ``doctor``, ``replay``, ``state`` and others."""
 
 from __future__ import annotations
 

@@ -208,7 +208,9 @@ def restore_places(spark: SparkSession, table: AsBegun, sinks: Sequence[Sink], c
         _require_known_places(spark, checkpoint, sinks)
     elif len(sinks) > 1:
         raise TopologyError(f"sinks: the query of {checkpoint} has one; give that one")
-    with claimed(spark, checkpoint):
+    with claimed(spark, checkpoint) as held:
+        if running := [query.name for query in held.queries if query.isActive]:
+            raise FkJoinError(f"checkpoint: {checkpoint} is in use by query {running[0]} of this session: stop that one first")
         begun_as, _ = table(checkpoint)
         for sink in sinks:
             sink.begin(begun_as)

@@ -106,8 +106,8 @@ class Parquet:
                 files.clear_drafts(query)
                 begun[query] = files, writer_of(query, restores(files.facts()))
                 last[query] = self.last(spark, query)
-            if is_taken(self.place, last[query], mark, batch.previous_ms):
-                return
+            # A batch that is there is worked out all the same, and then thrown away: Spark commits the state that it makes.
+            is_taken(self.place, last[query], mark, batch.previous_ms)
             files, writer = begun[query]
             rows = batch.changes if changes is None else batch.packed
             files.publish(rows, changes, label=label, writer=writer, mark=mark, schema=schema)

@@ -57,7 +57,7 @@ class OfParquet(SinkContract):
     [
         "test_a_batch_that_is_repeated_is_left_out",
         "test_the_last_batch_of_each_query_is_remembered",
-        "test_another_batch_of_a_number_and_an_earlier_one_are_refused",
+        "test_a_batch_that_does_not_follow_the_last_one_is_refused",
         "test_a_batch_that_is_cut_off_is_there_or_not",
     ],
 )

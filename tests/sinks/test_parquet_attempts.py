@@ -154,7 +154,7 @@ def test_another_batch_of_a_number_that_is_there_is_refused(place: BatchPlace, t
     attempt(place, thousand)
     for frame in (thousand, thousand.limit(0)):
         with pytest.raises(
-            FkJoinError, match="has batch 3 of the query already, which is about to write another batch of that"
+            FkJoinError, match="has batch 3 of the query, which is about to write another batch of that"
         ):
             attempt(place, frame, began_ms=101)
     attempt(place, thousand)

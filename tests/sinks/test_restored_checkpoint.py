@@ -267,6 +267,10 @@ def test_what_cannot_be_restored_is_said(spark: SparkSession, tmp_path: Path) ->
     finished(table.to_parquet(tmp_path / "parquet", checkpoint=tmp_path / "ck", trigger=NOW))
     with pytest.raises(TopologyError, match=r"sinks: the query of .*ck has one; give that one"):
         table.restore(Parquet(tmp_path / "parquet"), Delta(tmp_path / "delta"), checkpoint=tmp_path / "ck")
+    query = table.to_parquet(tmp_path / "parquet", checkpoint=tmp_path / "ck")
+    with pytest.raises(FkJoinError, match=r"ck is in use by query joined of this session: stop that one first"):
+        table.restore(Parquet(tmp_path / "parquet"), checkpoint=tmp_path / "ck")
+    query.stop()
     assert table.restore(Parquet(tmp_path / "parquet"), checkpoint=tmp_path / "ck") == []
 
 
