@@ -1,4 +1,4 @@
-"""The command line: ``fkjoin demo``, ``run``, ``restore``, ``describe``, ``schema``, ``doctor``, ``replay``, ``state`` and others."""
+"""The command line: ``fkjoin demo``, ``run``, ``restore``, ``describe``, ``schema``, ``doctor``, ``state`` and others."""
 
 from __future__ import annotations
 

@@ -131,23 +131,29 @@ class Parquet:
     def restore(self, table: Lowered, query: str, log: BatchLog) -> None:  # see Ledger
         """Set later batches aside; of a place that lacks some, or has others, all, and write one batch of the state's rows.
 
-        Until the end the note has no batch, so that a start after an interruption asks for a restore again.
+        A start after an interruption asks for a restore again: until the end, ``last`` is a later batch that is still there,
+        or the note has no batch.
         """
-        spark, mark = table.spark, log.mark(log.done)
+        mark = log.mark(log.done)
         at, label, schema = self._checked(table)
-        last, folders = self.last(spark, query), of_query(at.folders(), query)
+        last, folders = self.last(table.spark, query), of_query(at.folders(), query)
         earlier = [folder for folder in folders if number_of(folder) <= log.done]
-        is_ahead = last is not None and last.number > log.done and _are_of(log, at, earlier)
-        rows = None if is_ahead else _changes_of_state(table, log)
+        later = [folder for folder in folders if folder not in earlier]
         count = restores(at.facts()) + 1
+        if last is not None and last.number > log.done and _are_of(log, at, earlier):
+            at.note_batch(mark)
+            at.note(about(table.node, table.timestamps, count))
+            at.clear_drafts(query)
+            at.set_aside(later)
+            return
+        rows = _changes_of_state(table, log)
         at.note_batch(Mark(-1, None))
         at.note(about(table.node, table.timestamps, count))
         at.clear_drafts(query)
-        at.set_aside([folder for folder in folders if rows is not None or folder not in earlier])
-        if rows is not None:
-            at.publish(rows, None, label=label, writer=writer_of(query, count), mark=mark, schema=schema)
-            rows.unpersist()
+        at.set_aside(folders)
+        at.publish(rows, None, label=label, writer=writer_of(query, count), mark=mark, schema=schema)
         at.note_batch(mark)
+        rows.unpersist()
 
 
 def _are_of(log: BatchLog, at: BatchFiles, folders: list[str]) -> bool:

@@ -153,9 +153,7 @@ def test_files_of_tasks_that_come_second_are_not_published(spark: SparkSession, 
 def test_another_batch_of_a_number_that_is_there_is_refused(place: BatchPlace, thousand: DataFrame) -> None:
     attempt(place, thousand)
     for frame in (thousand, thousand.limit(0)):
-        with pytest.raises(
-            FkJoinError, match="has batch 3 of the query, which is about to write another batch of that"
-        ):
+        with pytest.raises(FkJoinError, match="has batch 3 of the query, which is about to write another batch of that"):
             attempt(place, frame, began_ms=101)
     attempt(place, thousand)
     assert there(place) == 1000

@@ -210,6 +210,31 @@ def test_a_restore_that_is_ended_is_repeated(spark: SparkSession, tmp_path: Path
     assert [name[:15] for name in aside] == ["batch=00000001-", "batch=00000002-", "batch=00000003-"]
 
 
+def test_a_restore_of_a_folder_from_the_state_that_is_ended_is_repeated(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All batches are set aside by then, and the batch of the state's rows is not there yet."""
+    history, table = History(tmp_path), kept(spark, tmp_path)
+    for _ in range(2):
+        history.write(60)
+        run(spark, tmp_path, "parquet", table=table)
+    (newest,) = (tmp_path / "parquet").glob("batch=00000001-*")
+    shutil.rmtree(newest)
+
+    def dies(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(parquet_folders.BatchFolders, "publish", dies)
+    with pytest.raises(KeyboardInterrupt):
+        restore(spark, tmp_path, "parquet", table=table)
+    monkeypatch.undo()
+    with pytest.raises(FkJoinError, match=r"ck is at batch 1, and parquet .* has no batch of its query"):
+        run(spark, tmp_path, "parquet", table=table)
+    assert restore(spark, tmp_path, "parquet", table=table) == ["parquet"]
+    run(spark, tmp_path, "parquet", table=table)
+    assert there(spark, tmp_path, "parquet") == batch_join(history)
+
+
 def test_rows_that_neither_state_nor_target_has_are_not_made_up(spark: SparkSession, tmp_path: Path) -> None:
     """A plain join keeps hashes.  The way out is a new checkpoint."""
     history = History(tmp_path)
