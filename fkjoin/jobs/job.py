@@ -17,7 +17,7 @@ from fkjoin.analysis.written import schema_of
 from fkjoin.cogroups import cogroup
 from fkjoin.errors import TopologyError
 from fkjoin.files.kept_schemas import KeptSchemas
-from fkjoin.files.source import open_files
+from fkjoin.files.source import format_of, open_files
 from fkjoin.jobs.job_events import enriched
 from fkjoin.jobs.job_kinds import JobError, Value, located
 from fkjoin.jobs.job_operators import wanted_of
@@ -203,6 +203,7 @@ class Job:
         else:
             assert spec.key is not None
             assert spec.version is not None
+            form = spec.format or format_of(spec.path) or self._schemas.formats.get(name)
             table = Table._of_files(
                 spark,
                 spec.path,
@@ -213,9 +214,11 @@ class Job:
                 timestamp=spec.timestamp,
                 log=spec.log,
                 schema=spec.columns or kept,
-                format=spec.format,
+                format=form,
                 **about,
             )
+            assert form is not None
+            self._schemas.formats[name] = form
         recipe = table._recipe
         if recipe is not None and (recipe.learned is not None or (recipe.folders is not None and kept is None)):
             self._schemas.take(name, recipe.learned, recipe.folders)
