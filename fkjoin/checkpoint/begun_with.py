@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -36,36 +36,42 @@ def require_begun_with(
     store compares then, with the first data.
     """
     spark, place = frame.sparkSession, checkpoint.rstrip("/")
-    now = {"zone": time_zone(spark), "operators": _operators(frame)}
+    specs = _read_back(frame)
+    operators = None if specs is None else [[spec.name, spec.state.identity] for spec in specs]
+    zone = time_zone(spark)
     path, files = hadoop(spark, f"{place}/{OPERATORS}")
     bound = BatchLog(spark, place).done >= 0
     if files.exists(path):
         holder = None if bound else written()
         if bound or holder is not None:
             first = "" if holder is None else f", and {holder} has a batch of that one"
-            _require_same(spark, json.loads(read_file(path, files)), now, checkpoint, first)
-    return (lambda: None) if bound else (lambda: write_file(path, files, json.dumps(now, indent=1).encode()))
+            was = json.loads(read_file(path, files))
+            _require_operators(was["operators"], specs, checkpoint, first)
+            _require_zone(spark, was["zone"], zone, checkpoint, first)
+    note = json.dumps({"zone": zone, "operators": operators}, indent=1).encode()
+    return (lambda: None) if bound else (lambda: write_file(path, files, note))
 
 
-def _operators(frame: DataFrame) -> list[list[str]] | None:
-    """List the frame's stores, each with what it is bound to; None where they cannot be read back."""
+def _read_back(frame: DataFrame) -> list[StageSpec] | None:
     try:
-        return [[spec.name, spec.state.identity] for spec in specs_in(frame)]
+        return list(specs_in(frame))
     except UnreadableError:
         return None
 
 
-def _require_same(spark: SparkSession, was: dict[str, Any], now: dict[str, Any], checkpoint: str, first: str) -> None:
-    changed = None
-    if was["operators"] is not None and now["operators"] is not None:
-        changed = _changed(was["operators"], now["operators"])
+def _require_operators(was: list[list[str]] | None, specs: list[StageSpec] | None, checkpoint: str, first: str) -> None:
+    if was is None or specs is None:
+        return
+    changed = _changed(was, specs)
     if changed is not None:
         raise FkJoinError(f"checkpoint: {checkpoint} was made by another job: {changed}{first}; {NEW_OR_BACK}")
-    zone, other = was["zone"], now["zone"]
-    if not _same_clocks(spark, zone, other):
+
+
+def _require_zone(spark: SparkSession, was: str, zone: str, checkpoint: str, first: str) -> None:
+    if not _same_clocks(spark, was, zone):
         raise FkJoinError(
-            f"checkpoint: {checkpoint} was begun in the time zone {zone}, and this session has {other}: a time without a zone "
-            f"would be another instant{first}; set {TIME_ZONE} to {zone}, or start with a new checkpoint and an empty target"
+            f"checkpoint: {checkpoint} was begun in the time zone {was}, and this session has {zone}: a time without a zone "
+            f"would be another instant{first}; set {TIME_ZONE} to {was}, or start with a new checkpoint and an empty target"
         )
 
 
@@ -80,17 +86,21 @@ def _same_clocks(spark: SparkSession, zone: str, other: str) -> bool:
     return not row[0]
 
 
-def _changed(was: list[list[str]], now: list[list[str]]) -> str | None:
+def _changed(was: list[list[str]], specs: list[StageSpec]) -> str | None:
     """Say what is other than it was; None if nothing is."""
-    if len(was) != len(now):
+    if len(was) != len(specs):
+        before, after = _names(name for name, _ in was), _names(spec.name for spec in specs)
         rules = "spark.fkjoin.optimize, spark.fkjoin.optimizer.excludedRules"
-        return f"its operators were {_names(was)} and are now {_names(now)}, perhaps by other rules of the optimizer ({rules})"
-    differences = (difference(before.encode(), after.encode()) for (_, before), (_, after) in zip(was, now, strict=True))
-    return next((found for found in differences if found is not None), None)
+        return f"its operators were {before} and are now {after}, perhaps by other rules of the optimizer ({rules})"
+    for (_, identity), spec in zip(was, specs, strict=True):
+        changed = difference(identity.encode(), spec.state.identity.encode(), spec.state.tables)
+        if changed is not None:
+            return changed
+    return None
 
 
-def _names(operators: list[list[str]]) -> str:
-    return ", ".join(name for name, _ in operators) or "none"
+def _names(operators: Iterable[str]) -> str:
+    return ", ".join(operators) or "none"
 
 
 def specs_in(frame: DataFrame) -> Iterator[StageSpec]:

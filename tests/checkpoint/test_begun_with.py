@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,9 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from fkjoin import FkJoinError, Table
+from fkjoin import FkJoinError, Table, cogroup, fk_join
 from fkjoin import aggregates as agg
 from fkjoin.checkpoint import begun_with
 from fkjoin.sessions.access import UnreadableError
@@ -80,6 +81,69 @@ def test_another_name_of_a_time_zone_is_no_other_one(spark: SparkSession, tmp_pa
     zone("Europe/London")  # the same as UTC in winter
     with pytest.raises(FkJoinError, match="in the time zone UTC, and this session has Europe/London"):
         run()
+
+
+AMOUNT, SCORE = "amount of orders", "score of customers"
+OPERATORS: dict[str, tuple[Callable[[Table, Table], Table], list[str]]] = {
+    "join": (lambda orders, customers: fk_join(orders, customers, "customer", name="joined"), [AMOUNT, SCORE]),
+    "star": (
+        lambda orders, customers: fk_join(
+            fk_join(orders, customers, "customer", joiner=["left.*", "right.name"], name="one"), customers, "customer"
+        ),
+        [AMOUNT, SCORE],
+    ),
+    "aggregate": (lambda orders, _: orders.group_by("customer", name="by").agg(total=agg.sum("amount")), [AMOUNT]),
+    "of a join": (
+        lambda orders, customers: (
+            fk_join(orders, customers, "customer").group_by("right.name", name="by").agg(total=agg.sum("left.amount"))
+        ),
+        [AMOUNT],
+    ),
+    "cogroup": (
+        lambda orders, customers: cogroup(
+            orders.group_by("customer", name="n").agg(total=agg.sum("amount")),
+            customers.group_by("id as customer", name="m").count(),
+        ),
+        [AMOUNT],
+    ),
+    "kept": (lambda orders, _: orders.materialize("all"), [AMOUNT]),
+    "view": (lambda orders, _: orders.filter("amount > 1", name="dear").materialize("dear"), ["amount of dear"]),
+    "rekey": (lambda orders, _: orders.rekey("customer", name="by"), [AMOUNT]),
+    "merge": (lambda orders, _: orders.merge(orders.filter("true", name="others")), ["amount of orders and others"]),
+    "children": (lambda orders, customers: customers.with_children(orders, "customer"), [AMOUNT, SCORE]),
+    "by key": (lambda orders, customers: orders.join(customers, name="joined"), [AMOUNT, SCORE]),
+}
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_another_type_of_a_column_is_named_by_table_and_column_and_says_nothing_of_rules(
+    spark: SparkSession, tmp_path: Path, operator: str
+) -> None:
+    make, columns = OPERATORS[operator]
+
+    def frame(amount: str, score: str) -> DataFrame:
+        schemas = {
+            "orders": f"id string, customer string, amount {amount}",
+            "customers": f"id string, name string, score {score}",
+        }
+        orders, customers = (
+            Table.from_files(spark, tmp_path, key="id", version="n", schema=f"{schema}, n bigint", format="json", name=name)
+            for name, schema in schemas.items()
+        )
+        return make(orders, customers).changes
+
+    place = str(tmp_path / "ck")
+    begun_with.require_begun_with(frame("bigint", "int"), place)()
+    said = []
+    for kinds in (("double", "int"), ("bigint", "decimal(10,2)")):
+        with contextlib.suppress(FkJoinError):
+            begun_with.require_begun_with(frame(*kinds), place, lambda: "a sink")
+            continue
+        with pytest.raises(FkJoinError, match=r"made by another job: of store [\w-]+, column ") as refused:
+            begun_with.require_begun_with(frame(*kinds), place, lambda: "a sink")
+        said.append(str(refused.value).partition(", column ")[2].partition(", and a sink has")[0])
+    types = {AMOUNT: "bigint and is now double", SCORE: "int and is now decimal(10,2)"}
+    assert said == [f"{column} was {types.get(column, types[AMOUNT])}" for column in columns]
 
 
 def test_of_a_function_that_cannot_be_read_back_the_time_zone_is_compared(

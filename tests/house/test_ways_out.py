@@ -202,6 +202,7 @@ WAYS: dict[str, str] = {
     'path: {} {}: give format="json", "parquet"': BUILDING,
     "path: {} does not exist; create the folder first": BUILDING,
     "path: {} cannot be read to learn its columns": BUILDING,
+    "path: {} has files of several kinds: give": BUILDING,
     "schema: column {} is {}, and Spark's JSON": BUILDING,
     "right: timestamps are {} here and {} in left": BUILDING,
     "{}: {} column{} given, but the key of {} has": BUILDING,
