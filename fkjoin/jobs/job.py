@@ -228,7 +228,7 @@ class Job:
         return table
 
     def _made(self, kind: str, name: str) -> Any:
-        """The table of a join, an aggregate, a cogroup, a merge, a flat map or a view; or enriched events."""
+        """The table of a join, of children, an aggregate, a cogroup, a merge, a flat map or a view; or enriched events."""
         spec = self.spec
         if kind == "enrichments":
             return enriched(self._spark, spec, name, self.tables)
@@ -242,6 +242,10 @@ class Job:
                 staged: Any = {"deployment": join.deployment, "application": spec.name, "wire": join.wire}
                 joined = fk_join(left, right, join.extractor, **named, **staged, spread=join.spread)
             return joined.materialize(name) if join.materialize else joined
+        if kind == "children":
+            family = spec.children[name]
+            parents, children = self.tables[family.right], self.tables[family.left]
+            return parents.with_children(children, family.extractor, column=family.column, name=name, emit=family.emit)
         if kind == "aggregates":
             made = spec.aggregates[name]
             columns = {title: wanted_of(title, text) for title, text in made.columns.items()}

@@ -82,6 +82,21 @@ class JoinSection(Section):
         return self
 
 
+class ChildrenSection(Strict):
+    """A table whose rows get a map of the rows of another one that point at them."""
+
+    left: str
+    """The table of the children, whose rows point at the other."""
+    right: str
+    """The table that they point at, whose rows get the map."""
+    extractor: str | list[str]
+    """Columns or expressions of the left row that give the right key."""
+    column: str = "children"
+    """The name of the map's column."""
+    emit: EmitText = "on-change"
+    """The results to send: those on change, on update, or at intervals."""
+
+
 class WindowSection(Strict):
     """Windows of time, whose results are sent when they close."""
 
