@@ -58,18 +58,21 @@ class Job:
         self._schemas = KeptSchemas.of(spark, self._checkpoint, queries)
         self.tables: dict[str, Any] = {name: self._source(spark, name, table) for name, table in spec.tables.items()}
         for kind, name in order:
-            with located(f"{kind}.{name}"):
+            with located(f"{kind}.{name}", getattr(spec, kind)[name]):
                 self.tables[name] = self._made(kind, name)
         for sink in spec.sinks.values():
             self.tables[sink.table]._when(spec.trigger)
         self._sinks = {name: self._sink(name, sink) for name, sink in spec.sinks.items()}
-        targets = {f"sinks.{name}": (sink.topic, sink.options) for name, sink in spec.sinks.items()}
+        targets: dict[str, tuple[Any, dict[str, Value]]] = {
+            f"sinks.{name}": (sink, sink.options) for name, sink in spec.sinks.items()
+        }
         if spec.dead_letters is not None:
-            targets["dead_letters"] = spec.dead_letters.topic, {}
-        for where, (topic, own) in targets.items():
+            targets["dead_letters"] = spec.dead_letters, {}
+        for where, (section, own) in targets.items():
+            topic = section.topic
             if topic is not None:
                 servers, options = self._kafka
-                with located(where):
+                with located(where, section):
                     require_topic(topic, servers, source_options({**options, **own}))
 
     @property
@@ -146,10 +149,10 @@ class Job:
             batches.require_whole_topics(table._lowered, checkpoint)
             of_query = {name: self._sinks[name] for name in query.sinks}
             remembered = {f" {one.place}" if query.shared else "": one for one in of_query.values() if one is not None}
-            with located(", ".join(f"sinks.{one}" for one in query.sinks)):
+            with located(", ".join(f"sinks.{one}" for one in query.sinks), self.spec.sinks[query.sinks[0]]):
                 batches.compared(self._spark, table._unkept, remembered, checkpoint, self._on_restore)
             for name, sink in of_query.items():
-                with located(f"sinks.{name}"):
+                with located(f"sinks.{name}", self.spec.sinks[name]):
                     if isinstance(sink, batches.Checks):
                         sink.check(table._lowered)
                     elif (path := self.spec.sinks[name].path) is not None:
@@ -158,7 +161,7 @@ class Job:
 
     def _source(self, spark: SparkSession, name: str, spec: TableSection) -> Table:
         where = f"tables.{name}"
-        with located(where):
+        with located(where, spec):
             if spec.topic is not None:
                 servers, options = self._kafka
                 assert spec.key is not None
@@ -167,8 +170,8 @@ class Job:
                     spark,
                     spec.topic,
                     servers,
-                    key=_format(f"{where}.key", spec.key, "key"),
-                    value=_format(f"{where}.value", spec.value, "value"),
+                    key=_format(where, spec.key, "key"),
+                    value=_format(where, spec.value, "value"),
                     version=spec.version,
                     deleted=spec.deleted,
                     timestamp=spec.timestamp,
@@ -278,14 +281,15 @@ class Job:
 
     def _sink(self, name: str, spec: SinkSection) -> sinks.Sink | None:
         """None where Spark's own sink writes."""
-        with located(f"sinks.{name}"):
+        where = f"sinks.{name}"
+        with located(where, spec):
             if spec.topic is not None:
                 servers, settings = self._kafka
                 return sinks.Kafka(
                     spec.topic,
                     servers,
-                    key=None if spec.key is None else _format("key", spec.key, "key"),
-                    value=spec.value.build("value") if isinstance(spec.value, FormatSection) else spec.value,
+                    key=None if spec.key is None else _format(where, spec.key, "key"),
+                    value=_format(where, spec.value, "value") if isinstance(spec.value, FormatSection) else spec.value,
                     headers=spec.headers,
                     positions=spec.positions,
                     options={**client_options(settings), **spec.options},
@@ -301,7 +305,7 @@ class Job:
         name = query.sinks[0]
         spec, sink = self.spec.sinks[name], self._sinks[name]
         table = self.tables[spec.table]
-        with located(", ".join(f"sinks.{one}" for one in query.sinks)):
+        with located(", ".join(f"sinks.{one}" for one in query.sinks), self.spec.sinks[query.sinks[0]]):
             if query.shared:
                 places = (found for one in query.sinks if (found := self._sinks[one]) is not None)
                 return table.to(*places, **common, on_restore=self._on_restore)
@@ -342,7 +346,8 @@ def _learned(spark: SparkSession, spec: TableSection) -> tuple[StructType | None
 
 def _format(where: str, given: str | list[str] | FormatSection, name: str) -> Format | str:
     if isinstance(given, FormatSection):
-        return given.build(name)
+        with located(f"{where}.{name}", given):
+            return given.build(name)
     if isinstance(given, str):
         return given
-    raise JobError(f'{where}: a topic\'s key has a format: "string", "bytes" or {{format = …, schema = …}}')
+    raise JobError(f'{name}: a topic\'s key has a format: "string", "bytes" or {{format = …, schema = …}}')
