@@ -81,9 +81,11 @@ def test_aggregates_and_saved_state(shop: Client, tmp_path: Path) -> None:
     assert {key: row["region"] for key, row in placed.items()} == {
         key: row["region"] for key, row in batch_join(log).items() if row["region"] is not None
     }
-    said = shop("another_job", table="joined", folder=str(tmp_path), checkpoint=f"{tmp_path}/ck", delta=f"{tmp_path}/delta")
+    job = {"folder": str(tmp_path), "checkpoint": f"{tmp_path}/ck", "delta": f"{tmp_path}/delta"}
+    said = shop("another_job", table="joined", **job)
     assert "/ck was made by another job: its operators were " in said
     assert " and are now joined-rekey, joined-subscription, joined-resolve, " in said, said
+    assert "and this session has Asia/Tokyo: " in shop("another_job", table="by_region", zone="Asia/Tokyo", **job)
 
 
 def test_queries_are_watched(shop: Client) -> None:

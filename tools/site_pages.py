@@ -44,6 +44,7 @@ SECTIONS = {
     "`[tables.NAME]`": "TableSection",
     "A format": "FormatSection",
     "`[joins.NAME]`": "JoinSection",
+    "`[children.NAME]`": "ChildrenSection",
     "`[aggregates.NAME]`": "AggregateSection",
     "`[aggregates.NAME.window]`": "WindowSection",
     "`[cogroups.NAME]` and `[merges.NAME]`": "TogetherSection",

@@ -39,6 +39,8 @@ class KeptSchemas:
     """Paths of fields; columns of folders end with ``=``."""
     folders: dict[str, StructType] = field(default_factory=dict)
     """The columns of folders, those of them that were learned."""
+    formats: dict[str, str] = field(default_factory=dict)
+    """The formats of a job's files: an empty folder does not tell them."""
 
     @classmethod
     def of(cls, spark: SparkSession, checkpoint: str, queries: Iterable[str] = ("",)) -> KeptSchemas:
@@ -54,7 +56,8 @@ class KeptSchemas:
         found: dict[str, Any] = json.loads(read_file(path, files)) if files.exists(path) else {}
         schemas = {name: kept_type(one["schema"]) for name, one in found.items()}
         folders = {name: kept_type(one["folders"]) for name, one in found.items() if one.get("folders")}
-        return cls(schemas, {name: one["reported"] for name, one in found.items()}, folders)
+        formats = {name: one["format"] for name, one in found.items() if "format" in one}
+        return cls(schemas, {name: one["reported"] for name, one in found.items()}, folders, formats)
 
     def texts(self, spark: SparkSession) -> dict[str, str]:
         """The schemas as DDL, but for those that the user gave."""
@@ -68,6 +71,8 @@ class KeptSchemas:
         }
         for name, columns in self.folders.items():
             said[name]["folders"] = columns.jsonValue()
+        for name, form in self.formats.items():
+            said[name]["format"] = form
         write_file(*hadoop(spark, f"{checkpoint}/{SCHEMAS}"), json.dumps(said, indent=1).encode())
 
     def take(self, name: str, learned: StructType | None, folders: StructType | None = None) -> bool:

@@ -43,7 +43,7 @@ from fkjoin.spark.schemas import arrow_schema, listed, nullable, struct_type
 
 FileFormat = Literal["json", "parquet", "csv"]
 
-_FORMATS = {".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet", ".csv": "csv"}
+_FORMATS: dict[str, FileFormat] = {".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet", ".csv": "csv"}
 _ANY_AGE = "36500d"
 """Spark by itself skips files that are a week older than the newest one, and does not say so."""
 _CORRUPT, _FILE, _LINE, _UNNAMED, _MISFIT = (f"__fkjoin_{name}" for name in ("corrupt", "file", "line", "unnamed", "type"))
@@ -104,7 +104,12 @@ def open_files(
 ) -> FilesRead:
     """Open files, see ``Table.from_files``; ``numbers``: what orders and dates changes; ``kept``: as the checkpoint has it."""
     prepare(spark)
-    chosen = format or _format_of(pattern)
+    chosen = format or format_of(pattern)
+    if chosen is None:
+        absent = (
+            f"has no {', '.join(_FORMATS)} file" if _matches(pattern) else "is not there; correct it, or, if files come later"
+        )
+        raise TopologyError(f'path: {pattern} {absent}: give format="json", "parquet" or "csv"')
     if chosen not in get_args(FileFormat):
         raise TopologyError(f"format: {chosen!r} is not one of {', '.join(get_args(FileFormat))}")
     require_options(options or {})
@@ -163,8 +168,8 @@ def _learned(place: _Place, format: str, pattern: str, numbers: Sequence[Any]) -
         found = read.schema if format == "parquet" else with_numbers(read, read.schema, numbers)
     except Exception as error:
         raise TopologyError(
-            f"path: {pattern} cannot be read to learn its columns; is it there, and not empty? "
-            f"Else give schema=. ({cause_of(error)})"
+            f"path: {pattern} cannot be read to learn its columns; is it there, and not empty? Else give schema=, as "
+            f'"fkjoin state columns CHECKPOINT" prints it if a query has read files there before. ({cause_of(error)})'
         ) from error
     corrupt = _corrupt_name(place)
     return StructType([field for field in found if field.name != corrupt])
@@ -323,16 +328,17 @@ def _place(spark: SparkSession, pattern: str, given: Mapping[str, Any]) -> _Plac
     return _Place(spark, _GLOB.sub(r"\\\1", pattern), options)
 
 
-def _format_of(pattern: str) -> str:
-    """Choose a ``FileFormat`` from the endings of the files that ``pattern`` means."""
-    places = [pattern] if Path(pattern).exists() else glob.glob(pattern)
-    below = [Path(name) for place in places for name in ([place] if Path(place).is_file() else _files_in(place))]
+def format_of(pattern: str) -> FileFormat | None:
+    """Choose a format from the endings of the files that ``pattern`` means; None where there are none of any format."""
+    below = [Path(name) for place in _matches(pattern) for name in ([place] if Path(place).is_file() else _files_in(place))]
     endings = {_FORMATS[name.suffix] for name in [*below, Path(pattern)] if name.suffix in _FORMATS}
-    if len(endings) == 1:
-        return endings.pop()
-    absent = f"has no {', '.join(_FORMATS)} file" if places else "is not there; correct it, or, if files come later"
-    found = "has files of several kinds" if endings else absent
-    raise TopologyError(f'path: {pattern} {found}: give format="json", "parquet" or "csv"')
+    if len(endings) > 1:
+        raise TopologyError(f'path: {pattern} has files of several kinds: give format="json", "parquet" or "csv"')
+    return endings.pop() if endings else None
+
+
+def _matches(pattern: str) -> list[str]:
+    return [pattern] if Path(pattern).exists() else glob.glob(pattern)
 
 
 def _files_in(place: str) -> list[str]:

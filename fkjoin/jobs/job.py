@@ -18,7 +18,7 @@ from fkjoin.checkpoint.files import begun
 from fkjoin.cogroups import cogroup
 from fkjoin.errors import TopologyError
 from fkjoin.files.kept_schemas import KeptSchemas
-from fkjoin.files.source import open_files
+from fkjoin.files.source import format_of, open_files
 from fkjoin.jobs.job_events import enriched
 from fkjoin.jobs.job_kinds import JobError, Value, located
 from fkjoin.jobs.job_operators import wanted_of
@@ -59,18 +59,21 @@ class Job:
         self._schemas = KeptSchemas.of(spark, self._checkpoint, queries)
         self.tables: dict[str, Any] = {name: self._source(spark, name, table) for name, table in spec.tables.items()}
         for kind, name in order:
-            with located(f"{kind}.{name}"):
+            with located(f"{kind}.{name}", getattr(spec, kind)[name]):
                 self.tables[name] = self._made(kind, name)
         for sink in spec.sinks.values():
             self.tables[sink.table]._when(spec.trigger)
         self._sinks = {name: self._sink(name, sink) for name, sink in spec.sinks.items()}
-        targets = {f"sinks.{name}": (sink.topic, sink.options) for name, sink in spec.sinks.items()}
+        targets: dict[str, tuple[Any, dict[str, Value]]] = {
+            f"sinks.{name}": (sink, sink.options) for name, sink in spec.sinks.items()
+        }
         if spec.dead_letters is not None:
-            targets["dead_letters"] = spec.dead_letters.topic, {}
-        for where, (topic, own) in targets.items():
+            targets["dead_letters"] = spec.dead_letters, {}
+        for where, (section, own) in targets.items():
+            topic = section.topic
             if topic is not None:
                 servers, options = self._kafka
-                with located(where):
+                with located(where, section):
                     require_topic(topic, servers, source_options({**options, **own}))
 
     @property
@@ -147,10 +150,10 @@ class Job:
             batches.require_whole_topics(table._lowered, checkpoint)
             of_query = {name: self._sinks[name] for name in query.sinks}
             remembered = {f" {one.place}" if query.shared else "": one for one in of_query.values() if one is not None}
-            with located(", ".join(f"sinks.{one}" for one in query.sinks)):
+            with located(", ".join(f"sinks.{one}" for one in query.sinks), self.spec.sinks[query.sinks[0]]):
                 batches.compared(self._spark, table._unkept, remembered, checkpoint)
             for name, sink in of_query.items():
-                with located(f"sinks.{name}"):
+                with located(f"sinks.{name}", self.spec.sinks[name]):
                     if isinstance(sink, batches.Checks):
                         sink.check(table._lowered)
                     elif (path := self.spec.sinks[name].path) is not None:
@@ -165,13 +168,13 @@ class Job:
             checkpoint, table = f"{self._checkpoint}/{query.name}", self.tables[self.spec.sinks[query.sinks[0]].table]
             targets = [sink for name in query.sinks if (sink := self._sinks[name]) is not None]
             if begun(self._spark, checkpoint) and any(isinstance(sink, Ledger) for sink in targets):
-                with located(", ".join(f"sinks.{name}" for name in query.sinks)):
+                with located(", ".join(f"sinks.{name}" for name in query.sinks), self.spec.sinks[query.sinks[0]]):
                     places += table.restore(*targets, checkpoint=checkpoint)
         return places
 
     def _source(self, spark: SparkSession, name: str, spec: TableSection) -> Table:
         where = f"tables.{name}"
-        with located(where):
+        with located(where, spec):
             if spec.topic is not None:
                 servers, options = self._kafka
                 assert spec.key is not None
@@ -180,8 +183,8 @@ class Job:
                     spark,
                     spec.topic,
                     servers,
-                    key=_format(f"{where}.key", spec.key, "key"),
-                    value=_format(f"{where}.value", spec.value, "value"),
+                    key=_format(where, spec.key, "key"),
+                    value=_format(where, spec.value, "value"),
                     version=spec.version,
                     deleted=spec.deleted,
                     timestamp=spec.timestamp,
@@ -216,6 +219,7 @@ class Job:
         else:
             assert spec.key is not None
             assert spec.version is not None
+            form = spec.format or format_of(spec.path) or self._schemas.formats.get(name)
             table = Table._of_files(
                 spark,
                 spec.path,
@@ -226,9 +230,11 @@ class Job:
                 timestamp=spec.timestamp,
                 log=spec.log,
                 schema=spec.columns or kept,
-                format=spec.format,
+                format=form,
                 **about,
             )
+            assert form is not None
+            self._schemas.formats[name] = form
         recipe = table._recipe
         if recipe is not None and (recipe.learned is not None or (recipe.folders is not None and kept is None)):
             self._schemas.take(name, recipe.learned, recipe.folders)
@@ -238,7 +244,7 @@ class Job:
         return table
 
     def _made(self, kind: str, name: str) -> Any:
-        """The table of a join, an aggregate, a cogroup, a merge, a flat map or a view; or enriched events."""
+        """The table of a join, of children, an aggregate, a cogroup, a merge, a flat map or a view; or enriched events."""
         spec = self.spec
         if kind == "enrichments":
             return enriched(self._spark, spec, name, self.tables)
@@ -252,6 +258,10 @@ class Job:
                 staged: Any = {"deployment": join.deployment, "application": spec.name, "wire": join.wire}
                 joined = fk_join(left, right, join.extractor, **named, **staged, spread=join.spread)
             return joined.materialize(name) if join.materialize else joined
+        if kind == "children":
+            family = spec.children[name]
+            parents, children = self.tables[family.right], self.tables[family.left]
+            return parents.with_children(children, family.extractor, column=family.column, name=name, emit=family.emit)
         if kind == "aggregates":
             made = spec.aggregates[name]
             columns = {title: wanted_of(title, text) for title, text in made.columns.items()}
@@ -284,14 +294,15 @@ class Job:
 
     def _sink(self, name: str, spec: SinkSection) -> sinks.Sink | None:
         """None where Spark's own sink writes."""
-        with located(f"sinks.{name}"):
+        where = f"sinks.{name}"
+        with located(where, spec):
             if spec.topic is not None:
                 servers, settings = self._kafka
                 return sinks.Kafka(
                     spec.topic,
                     servers,
-                    key=None if spec.key is None else _format("key", spec.key, "key"),
-                    value=spec.value.build("value") if isinstance(spec.value, FormatSection) else spec.value,
+                    key=None if spec.key is None else _format(where, spec.key, "key"),
+                    value=_format(where, spec.value, "value") if isinstance(spec.value, FormatSection) else spec.value,
                     headers=spec.headers,
                     positions=spec.positions,
                     options={**client_options(settings), **spec.options},
@@ -307,7 +318,7 @@ class Job:
         name = query.sinks[0]
         spec, sink = self.spec.sinks[name], self._sinks[name]
         table = self.tables[spec.table]
-        with located(", ".join(f"sinks.{one}" for one in query.sinks)):
+        with located(", ".join(f"sinks.{one}" for one in query.sinks), self.spec.sinks[query.sinks[0]]):
             if query.shared:
                 places = (found for one in query.sinks if (found := self._sinks[one]) is not None)
                 return table.to(*places, **common)
@@ -348,7 +359,8 @@ def _learned(spark: SparkSession, spec: TableSection) -> tuple[StructType | None
 
 def _format(where: str, given: str | list[str] | FormatSection, name: str) -> Format | str:
     if isinstance(given, FormatSection):
-        return given.build(name)
+        with located(f"{where}.{name}", given):
+            return given.build(name)
     if isinstance(given, str):
         return given
-    raise JobError(f'{where}: a topic\'s key has a format: "string", "bytes" or {{format = …, schema = …}}')
+    raise JobError(f'{name}: a topic\'s key has a format: "string", "bytes" or {{format = …, schema = …}}')

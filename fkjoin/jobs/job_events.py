@@ -13,7 +13,7 @@ from fkjoin.analysis.projection import Projection
 from fkjoin.errors import TopologyError
 from fkjoin.events import Enriched
 from fkjoin.files.options import require_options
-from fkjoin.jobs.job_kinds import JobError
+from fkjoin.jobs.job_kinds import located
 from fkjoin.jobs.job_sections import EventsSection, JobSection
 from fkjoin.kafka.admin import require_topic
 from fkjoin.kafka.options import source_options
@@ -35,14 +35,12 @@ def enriched(spark: SparkSession, spec: JobSection, name: str, tables: Mapping[s
 def _read(spark: SparkSession, spec: JobSection, name: str) -> DataFrame:
     """The stream of events that is read; ``JobError`` names its section."""
     of = spec.events[name]
-    try:
+    with located(f"events.{name}", of):
         frame = _files(spark, of) if of.topic is None else _topic(spark, spec, of)
         if of.select is None:
             return frame
         scope = Scope(frame, tuple(frame.columns), f"events {name}", arrow_schema("events", frame.schema))
         return frame.select(*(one.column for one in Projection.of("select", of.select, scope).bound))
-    except TopologyError as error:
-        raise JobError(f"events: in events.{name}.{error}") from error
 
 
 def _files(spark: SparkSession, of: EventsSection) -> DataFrame:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from fkjoin.errors import nearest
 from fkjoin.jobs.job_kinds import JobError, Strict
 from fkjoin.jobs.job_order import in_order
-from fkjoin.jobs.job_sections import FormatSection, JobSection
+from fkjoin.jobs.job_sections import JobSection
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -80,15 +80,39 @@ def _contents(path: Path, where: str) -> str:
         raise JobError(f"{where}: {path} cannot be read: {reason}") from None
 
 
+_NEEDED = {
+    "string_type": "a text in quotes is needed",
+    "bool_type": "true or false is needed",
+    "int_type": "a whole number is needed",
+    "int_parsing": "a whole number is needed",
+    "int_from_float": "a whole number is needed",
+    "float_type": "a number is needed",
+    "float_parsing": "a number is needed",
+    "list_type": "a list in brackets is needed",
+    "dict_type": "settings in braces, or a section of their own, are needed",
+    "model_type": "settings in braces, or a section of their own, are needed",
+    "model_attributes_type": "settings in braces, or a section of their own, are needed",
+}
+"""What must stand at a place, by the type of pydantic's error."""
+
+
 def _explained(error: Any) -> str:
     """A pydantic error as a line: where, what, and the nearest setting for an unknown one."""
-    place = [part for part in map(str, error["loc"]) if part not in ("str", "list[str]") and FormatSection.__name__ not in part]
+    section, inner = error["loc"][:2], error["loc"][2:]
+    place = [*map(str, section), *(part for part in map(str, inner) if not _ALTERNATIVE.match(part))]
     where = ".".join(place)
     if error["type"] == "extra_forbidden":
         return f"{where}: there is no such setting; {nearest(place[-1], _settings(place[:-1]))}"
     if error["type"] == "missing":
         return f"{where}: must be given"
-    return f"{where}: {error['msg'].removeprefix('Value error, ')}".removeprefix(": ")
+    if error["type"] == "too_short":
+        return f"{where}: {error['ctx']['min_length']} or more are needed"
+    said = _NEEDED.get(error["type"], error["msg"].removeprefix("Value error, "))
+    return f"{where}: {said.replace('Input should be', 'it must be')}".removeprefix(": ")
+
+
+_ALTERNATIVE = re.compile(r"str$|int$|float$|bool$|list\[|literal\[|\w*Section$|function-")
+"""What pydantic calls one of several types that may stand at a place."""
 
 
 def _settings(place: list[str]) -> list[str]:

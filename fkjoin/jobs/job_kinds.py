@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,15 +23,60 @@ class JobError(FkJoinError, ValueError):
     """A job file is wrong; the message says where in it, and what may stand there."""
 
 
+class LocatedError(JobError):
+    """An error whose message begins with its place in the job file."""
+
+
+_ARGUMENT = re.compile(r"(\w+(?:\[\d+\]|\.\w+)*): ")
+"""The name of an argument, or of a call, with which a message of the library begins."""
+_IN_JOB_FILES = (
+    (re.compile(r"start the session with fkjoin\.session\(kafka=True\), in a job file "), "write "),
+    (re.compile(r"write \.materialize\(\"[^\"]*\"\) first \(in a job file, (materialize = true)\)"), r"write \1"),
+    (re.compile(r"give it to group_by, with fkjoin\.window\(…\) in its key"), "give window = {time = …, size = …}"),
+    (re.compile(r"put fkjoin\.window\(…\) into the key"), "give window = {time = …, size = …}"),
+    (re.compile(r"give it as table\.group_by\(…\)\.agg\(…\)"), "name one of aggregates"),
+    (re.compile(r"group_by\(\"([^\"]*)\"\)"), r'group_by = "\1"'),
+    (re.compile(r"Json\(…\) or Debezium\(…\)"), "{format = …, schema = …}"),
+    (re.compile(r" \(Table\.from_kafka\)"), ""),
+    (re.compile(r"\b(?:with|in) map_values"), "in the columns of a view"),
+    (re.compile(r",? (?:each |with |or )?(?:give )?\w* ?(?:another|a) name= (?:of its own)?"), ""),
+    (re.compile(r'options=\{"(\w+)": True\}'), r"options = {\1 = true}"),
+    (re.compile(r"\b([a-z_]+)=(?=[\s,.;)]|$)"), r"\1"),
+)
+"""Words of the library's messages that speak of Python, and what a job file has in their place."""
+
+
 @contextmanager
-def located(where: str) -> Iterator[None]:
-    """Put the place in the job file in front of what goes wrong inside."""
+def located(where: str, section: Strict | None = None) -> Iterator[None]:
+    """Put the place in the job file in front of what goes wrong inside, in the job file's words.
+
+    ``section``: the one that is there, whose settings arguments of the library's calls are.
+    """
     try:
         yield
+    except LocatedError:
+        raise
     except (TopologyError, JobError) as error:
-        raise JobError(f"{where}.{error}") from error
+        raise LocatedError(_in_job_file(where, section, str(error))) from error
     except UnreachableError as error:
-        raise JobError(f"{where}: {error}") from error
+        raise LocatedError(f"{where}: {error}") from error
+
+
+def _in_job_file(where: str, section: Strict | None, text: str) -> str:
+    for python, words in _IN_JOB_FILES:
+        text = python.sub(words, text)
+    argument = _ARGUMENT.match(text)
+    if argument is None:
+        return f"{where}: {text}"
+    rest = text[argument.end() :]
+    setting = None if section is None else section.setting(argument[1])
+    if setting is not None:
+        return f"{where}.{setting}: {rest}"
+    return f"{where}: {rest}" if argument[1] in _CALLS else f"{where}: {text}"
+
+
+_CALLS = ("from_files", "from_kafka", "from_delta", "Registry", "Debezium")
+"""Names of calls and classes of the library with which messages begin."""
 
 
 ANY = object()
@@ -39,6 +85,12 @@ ANY = object()
 
 class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=False, use_attribute_docstrings=True)
+
+    def setting(self, argument: str) -> str | None:
+        """Return the setting that is an argument of the library's call for this section; None if none is."""
+        name = argument.partition(".")[0]
+        known = {self.shown(field) for field in type(self).model_fields}
+        return argument if name in known else None
 
     @classmethod
     def shown(cls, name: str) -> str:

@@ -82,6 +82,21 @@ class JoinSection(Section):
         return self
 
 
+class ChildrenSection(Strict):
+    """A table whose rows get a map of the rows of another one that point at them."""
+
+    left: str
+    """The table of the children, whose rows point at the other."""
+    right: str
+    """The table that they point at, whose rows get the map."""
+    extractor: str | list[str]
+    """Columns or expressions of the left row that give the right key."""
+    column: str = "children"
+    """The name of the map's column."""
+    emit: EmitText = "on-change"
+    """The results to send: those on change, on update, or at intervals."""
+
+
 class WindowSection(Strict):
     """Windows of time, whose results are sent when they close."""
 
@@ -123,6 +138,13 @@ class AggregateSection(Strict):
             raise ValueError("give group_by, window, or both")
         return self
 
+    def setting(self, argument: str) -> str | None:
+        if argument == "key":
+            return "group_by" if self.group_by else "window"
+        if argument in WindowSection.model_fields:
+            return f"window.{argument}"
+        return "columns" if argument == "agg" or argument in get_args(fold.AggregateKind) else super().setting(argument)
+
     @property
     def key(self) -> list[Any]:
         """The key of `Table.group_by`."""
@@ -144,6 +166,12 @@ class TogetherSection(Strict):
     emit: EmitText = "on-change"
     """The results to send: those on change, on update, or at intervals."""
 
+    def setting(self, argument: str) -> str | None:
+        of_list = re.fullmatch(r"(tables|others)\[(\d+)\]", argument)
+        if of_list is None:
+            return super().setting(argument)
+        return f"of.{int(of_list[2]) + (of_list[1] == 'others')}"  # the others come after the first one
+
 
 class ViewSection(Strict):
     """A table with some of its rows, or with other columns."""
@@ -158,6 +186,9 @@ class ViewSection(Strict):
     """The results to send: those on change, on update, or at intervals."""
     materialize: bool = False
     """Keep the rows in state under the view's name."""
+
+    def setting(self, argument: str) -> str | None:
+        return "filter" if argument == "condition" else super().setting(argument)
 
     @model_validator(mode="after")
     def _something(self) -> ViewSection:

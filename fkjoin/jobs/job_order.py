@@ -51,6 +51,7 @@ def reads_of(spec: JobSection) -> dict[tuple[str, str], dict[str, str]]:
     """List the tables and events that each join, aggregate and other operator reads, by the settings that name them."""
     return {
         **{("joins", name): {"left": join.left, "right": join.right} for name, join in spec.joins.items()},
+        **{("children", name): {"left": one.left, "right": one.right} for name, one in spec.children.items()},
         **{("aggregates", name): {"of": one.of} for name, one in spec.aggregates.items()},
         **{("flat_maps", name): {"of": one.of} for name, one in spec.flat_maps.items()},
         **{("views", name): {"of": one.of} for name, one in spec.views.items()},

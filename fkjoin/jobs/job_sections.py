@@ -12,6 +12,7 @@ from fkjoin.jobs import installed
 from fkjoin.jobs.job_kinds import ANY, Kind, PageSection, Section, SparkSection, Strict, Value, Values
 from fkjoin.jobs.job_operators import (
     AggregateSection,
+    ChildrenSection,
     EnrichmentSection,
     FlatMapSection,
     JoinSection,
@@ -327,6 +328,8 @@ class JobSection(Strict):
     """Events with the columns of tables, by name."""
     joins: dict[str, JoinSection] = Field({})
     """Joins, by name."""
+    children: dict[str, ChildrenSection] = Field({})
+    """Tables with maps of the rows that point at theirs, by name."""
     aggregates: dict[str, AggregateSection] = Field({})
     """Aggregates, by name."""
     cogroups: dict[str, TogetherSection] = Field({})

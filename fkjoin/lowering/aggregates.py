@@ -66,7 +66,8 @@ def lower_aggregate(planned: Planned, table: Lowered) -> Lowered:
 
     def state(kind: type[StageSpec], materialized: str | None) -> StateSpec:
         said = {"key": planned.key_type} if kind is CloseSpec else {}
-        return state_spec(settings, kind, label, bound_to={"materialized": materialized, **bound_to}, about=about | said)
+        facts, tables = {"materialized": materialized, **bound_to}, dict.fromkeys(("key", "row_key", "value"), table.name)
+        return state_spec(settings, kind, label, bound_to=facts, about=about | said, tables=tables)
 
     def regrouped(number: int | None = None, every: bool = emission.every, name: str = label) -> DataFrame:
         spec = RegroupSpec(

@@ -37,18 +37,19 @@ def lower_children(planned: Planned, right: Lowered, left: Lowered) -> Lowered:
     }
     kinds = {"key": left.key_type, "foreign_key": right.key_type, "left": left.row_type, "right": right.row_type}
     about = {**kinds, "result": bound.result, "versions": [["version", 1]], "fused": True}
+    tables = {"key": left.name, "left": left.name, "foreign_key": right.name, "right": right.name}
     sides = packed_sides(
         node, settings, left, right=right, foreign_key=bound.foreign_key, schemas=(key, foreign_key, left_row, right_row)
     )
 
     rekey = RekeySpec(
-        state_spec(settings, RekeySpec, label, bound_to=facts, about=about),
+        state_spec(settings, RekeySpec, label, bound_to=facts, about=about, tables=tables),
         in_order=let_through(node.left),
         every=emission.every,
         from_answers=sides.from_answers,
     )
     children = ChildrenSpec(
-        state_spec(settings, ChildrenSpec, label, bound_to=facts, about=about),
+        state_spec(settings, ChildrenSpec, label, bound_to=facts, about=about, tables=tables),
         family=family,
         rights_in_order=let_through(node.right),
         every=emission.every,

@@ -41,7 +41,7 @@ def lower_enrich(planned: Planned, table: Lowered, events: Lowered) -> Lowered:
     messages = packed_rows(table, pack).unionAll(asked.mapInArrow(PackEvents(key, event, settings.buckets), ENVELOPE))
     about = {"key": table.key_type, "row": spark_schema(row), "versions": [list(version) for version in table.node.versions]}
     facts = {"key": schema_text(key), "row": schema_text(row)}
-    state = state_spec(settings, EnrichSpec, label, bound_to=facts, about=about)
+    state = state_spec(settings, EnrichSpec, label, bound_to=facts, about=about, tables=dict.fromkeys(facts, table.name))
     spec = EnrichSpec(state, how=node.how, in_order=let_through(table.node))
     results = counted(stage(messages, spec), label, "enrich")
     unpack = UnpackEvents(event, row, node.added)

@@ -40,8 +40,12 @@ def lower_flat_map(planned: Planned, table: Lowered) -> Lowered:
     }
     about = {"key": planned.key_type, "row_key": table.key_type, "result": planned.row_type, "versions": [["version", 1]]}
 
+    tables = {"row_key": table.name}
+    if node.rows is None:
+        tables["result"] = table.name
+
     def state(kind: type[StageSpec], **more: Any) -> StateSpec:
-        return state_spec(settings, kind, label, bound_to={**bound_to, **more}, about=about)
+        return state_spec(settings, kind, label, bound_to={**bound_to, **more}, about=about, tables=tables)
 
     gather = Gather(key, row, "rekey" if node.rows is None else "flat_map")
     pack = PackOutputs(

@@ -185,7 +185,10 @@ class JoinLowering:
         }
         types = {"left": spark_schema(kept.left), "right": spark_schema(kept.right)}
         about = {**self._about, **types, "result": result}
-        return state_spec(self.bound.settings, kind, node.name, bound_to=bound_to, about=about, spread=node.spread)
+        left, right = node.left.name, node.right.name
+        tables = {"key": left, "left": left, "foreign_key": right, "right": right}
+        settings, spread = self.bound.settings, node.spread
+        return state_spec(settings, kind, node.name, bound_to=bound_to, about=about, tables=tables, spread=spread)
 
     def _rekey(self, kept: Kept, from_answers: Carry | CarryRows | None) -> RekeySpec:
         return RekeySpec(

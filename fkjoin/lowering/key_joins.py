@@ -129,7 +129,9 @@ class _KeyJoin:
             **{what: schema_text(schema) for what, schema in schemas.items()},
         }
         types = {"left": spark_schema(left), "right": spark_schema(right), "result": self.planned.row_type}
-        return state_spec(self._bound.settings, kind, node.name, bound_to=bound_to, about={**self._about, **types})
+        tables = {"key": node.left.name, "left": node.left.name, "right": node.right.name}
+        about = {**self._about, **types}
+        return state_spec(self._bound.settings, kind, node.name, bound_to=bound_to, about=about, tables=tables)
 
     def _pair(self, materialized: str | None, *, answers: bool) -> PairSpec:
         node, makes = self._node, None

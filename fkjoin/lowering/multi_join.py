@@ -169,7 +169,9 @@ def _results(
     buckets, validate = settings.buckets, settings.validate
     kinds = {"key": joins.left.key_type, "left": spark_schema(multi_join.left), "result": spark_schema(multi_join.schema)}
     rights = list(zip((table for table, _ in joins.rights), multi_join.rights, strict=True))
+    tables = dict.fromkeys(("key", "left"), joins.left.name)
     for at, (table, right) in enumerate(rights):
+        tables |= {f"foreign_key{at}": table.name, f"right{at}": table.name}
         kinds |= {f"foreign_key{at}": table.key_type, f"right{at}": spark_schema(right.row)}
     about = {**kinds, **versions, "star": multi_join.facts(), "fused": True}  # "star": the name in stores that are there
     facts = {
@@ -182,7 +184,7 @@ def _results(
     }
 
     def state(kind: type[StageSpec]) -> StateSpec:
-        return state_spec(settings, kind, label, bound_to=facts, about=about)
+        return state_spec(settings, kind, label, bound_to=facts, about=about, tables=tables)
 
     keys = tuple(right.key for right in multi_join.rights)
     anew = starts_over(joins.left.node)

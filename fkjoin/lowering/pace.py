@@ -27,7 +27,7 @@ def paced(
     """
     if emission.interval_ms is None:
         return results
-    spec = PaceSpec(state_spec(settings, PaceSpec, operator, bound_to=bound_to, about=about))
+    spec = PaceSpec(state_spec(settings, PaceSpec, operator, bound_to=bound_to, about=about, tables={}))
     over = ticks_for(results.sparkSession, emission.interval_ms, settings.buckets)
     return counted(stage(results.where("counter is null").unionAll(over), spec), f"{operator}-pace", "pace")
 

@@ -29,19 +29,20 @@ def state_spec(
     *,
     bound_to: Mapping[str, Any],
     about: Mapping[str, Any],
+    tables: Mapping[str, str],
     spread: int = 1,
 ) -> StateSpec:
     """Make what a stage of the operator says of its state, under the settings that were there when it was applied.
 
     ``bound_to``: facts that its checkpoint is bound to, besides name, stage and buckets; ``about``: what is kept for tools
-    that read the state, types among it.
+    that read the state, types among it; ``tables``: names of the tables that these types are of, the operator's left out.
     """
     facts = {"join": operator, "stage": kind.stage, "buckets": settings.buckets, **bound_to}
     if spread > 1:
         facts["spread"] = spread
     kept = {name: json.loads(item.json()) if isinstance(item, DataType) else item for name, item in about.items()}
     common = settings.buckets, settings.retention_ms, settings.index_dir
-    return StateSpec(operator, *common, identity_text(facts, kept), settings.validate, spread)
+    return StateSpec(operator, *common, identity_text(facts, kept), settings.validate, spread, dict(tables))
 
 
 def let_through(node: Node) -> bool:

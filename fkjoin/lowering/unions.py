@@ -48,7 +48,8 @@ def lower_merge(planned: Planned, *tables: Lowered) -> Lowered:
         for at, table in enumerate(tables)
     ]
     rows = functools.reduce(DataFrame.unionAll, packed)
-    state = state_spec(settings, MergeSpec, label, bound_to=facts, about=about)
+    names = dict.fromkeys(("key", "result"), " and ".join(one.name for one in node.tables))
+    state = state_spec(settings, MergeSpec, label, bound_to=facts, about=about, tables=names)
     roots = origins(node)
     spec = MergeSpec(state, in_order=made_by_operators(*node.tables), every=bound.emission.every, origins=roots)
     results = paced(counted(stage(rows, spec), label, "merge"), label, bound.emission, about, settings)
@@ -74,7 +75,7 @@ def lower_cogroup(planned: Planned, *tables: Lowered) -> Lowered:
     grouped = functools.reduce(
         DataFrame.unionAll, (_contributions(table, at, emission.every) for at, table in enumerate(tables))
     )
-    state = state_spec(settings, AggregateSpec, label, bound_to=facts, about=about)
+    state = state_spec(settings, AggregateSpec, label, bound_to=facts, about=about, tables={})
     spec = AggregateSpec(state, fold=fold, in_order=True, every=emission.every)
     results = paced(counted(stage(grouped, spec), label, "aggregate"), label, emission, about, settings)
     return _together(planned, node, tables, results, UnpackResults(key, (fold.schema,), node.versions))

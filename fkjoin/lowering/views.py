@@ -73,8 +73,10 @@ def lower_view(planned: Planned, table: Lowered) -> Lowered:
         failing = label if table.on_error == "fail" else None
         packed, as_read = packed_view(frame, undecoded, pack, failing=failing), read_from(below) is not None
     unpack = UnpackResults(key, (schema,), node.versions)
+    facts = {"materialized": materialized, **bound_to}
+    tables = {} if planned.node.steps else dict.fromkeys(("key", "result"), table.name)
     spec = ResolveSpec(
-        state_spec(settings, ResolveSpec, label, bound_to={"materialized": materialized, **bound_to}, about=about),
+        state_spec(settings, ResolveSpec, label, bound_to=facts, about=about, tables=tables),
         materialized=materialized is not None,
         as_read=as_read,
         in_order=let_through(below),
@@ -107,7 +109,8 @@ def lower_complete(planned: Planned, table: Lowered) -> Lowered:
         "row": schema_text(schema),
     }
     about = {"key": table.key_type, "result": whole, "versions": [list(version) for version in node.versions]}
-    state = state_spec(settings, ResolveSpec, planned.name, bound_to=facts, about=about)
+    tables = dict.fromkeys(("key", "result"), node.table.name)
+    state = state_spec(settings, ResolveSpec, planned.name, bound_to=facts, about=about, tables=tables)
     spec = ResolveSpec(state, materialized=True, as_read=True, complete=Complete(came))
     results = counted(stage(packed_rows(table, pack), spec), planned.name, "resolve")
     return Lowered(planned, node, frame_of(results, unpack), table.dead, table.stages, encoded=(results, unpack))

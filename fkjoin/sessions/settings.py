@@ -37,6 +37,7 @@ RETENTION_MS = 24 * 60 * 60 * 1000
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 CHECKPOINT_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 PARTITIONS = "spark.sql.shuffle.partitions"
+TIME_ZONE = "spark.sql.session.timeZone"
 
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _REQUIRED = {
@@ -310,7 +311,7 @@ def validated(spark: SparkSession) -> bool:
 
 def time_zone(spark: SparkSession) -> str:
     """The session's time zone, in which Spark reads clocks that say no zone."""
-    return str(spark.conf.get("spark.sql.session.timeZone"))
+    return str(spark.conf.get(TIME_ZONE))
 
 
 @read_once

@@ -7,6 +7,7 @@ import re
 import time
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -162,7 +163,12 @@ class BucketRun:
         kept = self._log.meta()
         home = uuid.uuid4().hex[:8] if kept is None else home_of(Meta.decode(kept).identity)
         folder = self._directory() / bucket_folder(self._bucket, home)
-        return BucketStore(self._log, folder, identity=with_home(self._state.identity, home).encode(), differs=difference)
+        return BucketStore(
+            self._log,
+            folder,
+            identity=with_home(self._state.identity, home).encode(),
+            differs=partial(difference, tables=self._state.tables),
+        )
 
     def _note_owner(self) -> None:
         note_owner(self._directory().parent)

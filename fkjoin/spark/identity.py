@@ -6,8 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from fkjoin.spark.schemas import kept_type
+
 _ABOUT = "about"
 _HOME = "home"
+_RESULT = "result"
 
 
 def identity_text(facts: Mapping[str, Any], about: Mapping[str, Any]) -> str:
@@ -37,15 +40,54 @@ def home_of(identity: bytes) -> str:
     return str(read_identity(identity)[1].get(_HOME, ""))
 
 
-def difference(kept: bytes, now: bytes) -> str | None:
+def difference(kept: bytes, now: bytes, tables: Mapping[str, str]) -> str | None:
     """Say how the facts of a checkpoint differ from a job's; None if they do not.
 
-    A fact that only one of them has counts as null: a release may add one without refusing older checkpoints.
+    A fact that only one of them has counts as null: a release may add one without refusing older checkpoints.  ``tables``: the
+    names of the tables that types are of.
     """
-    (was, _), (is_, _) = read_identity(kept), read_identity(now)
+    (was, was_about), (is_, is_about) = read_identity(kept), read_identity(now)
     names = [name for name in sorted({*was, *is_}) if was.get(name) != is_.get(name)]
-    changes = [f"{name} was {json.dumps(was.get(name))} and is now {json.dumps(is_.get(name))}" for name in names]
-    where = f"{is_.get('join')}-{is_.get('stage')}"
+    if not names:
+        return None
+    changes = _other_types(_named(was, was_about), _named(is_, is_about), tables, str(is_.get("join")))
+    if changes:
+        names = [name for name in names if name.rstrip("0123456789") not in _WITH_TYPES]
+    changes += [f"{name} was {json.dumps(was.get(name))} and is now {json.dumps(is_.get(name))}" for name in names]
     if names and {"left", "right"}.issuperset(names):  # of rows alone: the same join, perhaps under other rules
         changes.append("if the tables are the same, a rule of the optimizer is not: set spark.fkjoin.optimizer.excludedRules")
-    return f"of store {where}, {'; '.join(changes)}" if changes else None
+    return f"of store {is_.get('join')}-{is_.get('stage')}, {'; '.join(changes)}"
+
+
+_WITH_TYPES = {"key", "foreign_key", "left", "right", "row", "row_key", "value", "columns", _RESULT}
+"""Facts that differ if a type of a column does."""
+
+
+def _named(facts: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """The columns of each type that is known, and their types; values of an aggregate by what the user has written."""
+    columns = {name: _columns(kind) for name, kind in about.items()}
+    texts = [text.rpartition(": ")[0] for text in facts.get("value", [])]
+    if texts:
+        columns["value"] = dict(zip(texts, columns.get("value", {}).values(), strict=False))
+    return columns
+
+
+def _other_types(was: Mapping[str, Any], now: Mapping[str, Any], tables: Mapping[str, str], operator: str) -> list[str]:
+    """Say which columns have other types than they had; of results, only where none that leads to them does."""
+    changes: dict[tuple[str, str], str] = {}
+    for name in [*sorted({*was, *now} - {_RESULT}), _RESULT]:
+        if name == _RESULT and changes:
+            break
+        before, after = was.get(name, {}), now.get(name, {})
+        for column in before.keys() & after.keys():
+            if before[column] != after[column]:
+                table = tables.get(name, operator)
+                changes[table, column] = f"column {column} of {table} was {before[column]} and is now {after[column]}"
+    return sorted(changes.values())
+
+
+def _columns(kind: Any) -> dict[str, str]:
+    """The columns and their types, if it is a struct's type."""
+    if not isinstance(kind, dict) or kind.get("type") != "struct":
+        return {}
+    return {field.name: field.dataType.simpleString() for field in kept_type(kind)}

@@ -1,23 +1,166 @@
-"""The operators that a checkpoint was begun with, where Spark does not give all of them back."""
+"""The operators and the time zone that a checkpoint was begun with."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
+from fkjoin import FkJoinError, Table, cogroup, fk_join
+from fkjoin import aggregates as agg
 from fkjoin.checkpoint import begun_with
 from fkjoin.sessions.access import UnreadableError
+from fkjoin.sessions.settings import TIME_ZONE
+from tests.support.queries import write_lines
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("own_rules")]
+
+BERLIN = "Europe/Berlin"
 
 
-def test_a_query_with_a_function_that_cannot_be_read_back_starts_and_nothing_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its stores compare it in its place.  No file is read or written, or this would ask a session that is none."""
+@pytest.fixture
+def zone(spark: SparkSession) -> Iterator[Callable[[str], None]]:
+    """Set the session's time zone until the end of the test."""
+    before = spark.conf.get(TIME_ZONE)
+    yield lambda name: spark.conf.set(TIME_ZONE, name)
+    assert before is not None
+    spark.conf.set(TIME_ZONE, before)
+
+
+def visits(spark: SparkSession, folder: Path) -> Table:
+    schema = "id string, at timestamp, n bigint"
+    return Table.from_files(spark, folder / "visits", key="id", version="n", schema=schema, name="visits")
+
+
+TABLES: dict[str, Callable[[Table], Table]] = {
+    "without an operator": lambda table: table.filter("at is not null"),
+    "kept": lambda table: table.materialize("visits"),
+    "by day": lambda table: table.group_by("to_date(at) as day", name="days").agg(n=agg.count()),
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_start_in_another_time_zone_is_refused_and_goes_on_in_the_one_that_is_named(
+    spark: SparkSession, tmp_path: Path, zone: Callable[[str], None], kind: str
+) -> None:
+    def run(number: int) -> None:
+        write_lines(tmp_path / "visits", str(number), [{"id": f"v{number}", "at": "2026-03-01 10:00:00", "n": number}])
+        table = TABLES[kind](visits(spark, tmp_path))
+        query = table.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck", trigger="available-now")
+        query.awaitTermination()
+
+    zone(BERLIN)
+    run(1)
+    zone("America/New_York")
+    with pytest.raises(FkJoinError) as refused:
+        run(2)
+    said = str(refused.value)
+    assert f"{tmp_path}/ck was begun in the time zone {BERLIN}, and this session has America/New_York: " in said
+    (setting, name) = re.search(r"; set (\S+) to (\S+), or start with a new checkpoint and an empty target$", said).groups()  # type: ignore[union-attr]
+    spark.conf.set(setting, name)
+    run(3)
+    assert spark.read.parquet(str(tmp_path / "out")).count() == (3 if kind != "by day" else 2)
+
+
+def test_another_name_of_a_time_zone_is_no_other_one(spark: SparkSession, tmp_path: Path, zone: Callable[[str], None]) -> None:
+    def run() -> None:
+        visits(spark, tmp_path).to_parquet(
+            tmp_path / "out", checkpoint=tmp_path / "ck", trigger="available-now"
+        ).awaitTermination()
+
+    write_lines(tmp_path / "visits", "1", [{"id": "v1", "at": "2026-03-01 10:00:00", "n": 1}])
+    for name in ("UTC", "Etc/UTC", "+00:00", "Z"):
+        zone(name)
+        run()
+    zone("Europe/London")  # the same as UTC in winter
+    with pytest.raises(FkJoinError, match="in the time zone UTC, and this session has Europe/London"):
+        run()
+
+
+AMOUNT, SCORE = "amount of orders", "score of customers"
+OPERATORS: dict[str, tuple[Callable[[Table, Table], Table], list[str]]] = {
+    "join": (lambda orders, customers: fk_join(orders, customers, "customer", name="joined"), [AMOUNT, SCORE]),
+    "star": (
+        lambda orders, customers: fk_join(
+            fk_join(orders, customers, "customer", joiner=["left.*", "right.name"], name="one"), customers, "customer"
+        ),
+        [AMOUNT, SCORE],
+    ),
+    "aggregate": (lambda orders, _: orders.group_by("customer", name="by").agg(total=agg.sum("amount")), [AMOUNT]),
+    "of a join": (
+        lambda orders, customers: (
+            fk_join(orders, customers, "customer").group_by("right.name", name="by").agg(total=agg.sum("left.amount"))
+        ),
+        [AMOUNT],
+    ),
+    "cogroup": (
+        lambda orders, customers: cogroup(
+            orders.group_by("customer", name="n").agg(total=agg.sum("amount")),
+            customers.group_by("id as customer", name="m").count(),
+        ),
+        [AMOUNT],
+    ),
+    "kept": (lambda orders, _: orders.materialize("all"), [AMOUNT]),
+    "view": (lambda orders, _: orders.filter("amount > 1", name="dear").materialize("dear"), ["amount of dear"]),
+    "rekey": (lambda orders, _: orders.rekey("customer", name="by"), [AMOUNT]),
+    "merge": (lambda orders, _: orders.merge(orders.filter("true", name="others")), ["amount of orders and others"]),
+    "children": (lambda orders, customers: customers.with_children(orders, "customer"), [AMOUNT, SCORE]),
+    "by key": (lambda orders, customers: orders.join(customers, name="joined"), [AMOUNT, SCORE]),
+}
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_another_type_of_a_column_is_named_by_table_and_column_and_says_nothing_of_rules(
+    spark: SparkSession, tmp_path: Path, operator: str
+) -> None:
+    make, columns = OPERATORS[operator]
+
+    def frame(amount: str, score: str) -> DataFrame:
+        schemas = {
+            "orders": f"id string, customer string, amount {amount}",
+            "customers": f"id string, name string, score {score}",
+        }
+        orders, customers = (
+            Table.from_files(spark, tmp_path, key="id", version="n", schema=f"{schema}, n bigint", format="json", name=name)
+            for name, schema in schemas.items()
+        )
+        return make(orders, customers).changes
+
+    place = str(tmp_path / "ck")
+    begun_with.require_begun_with(frame("bigint", "int"), place)()
+    said = []
+    for kinds in (("double", "int"), ("bigint", "decimal(10,2)")):
+        with contextlib.suppress(FkJoinError):
+            begun_with.require_begun_with(frame(*kinds), place, lambda: "a sink")
+            continue
+        with pytest.raises(FkJoinError, match=r"made by another job: of store [\w-]+, column ") as refused:
+            begun_with.require_begun_with(frame(*kinds), place, lambda: "a sink")
+        said.append(str(refused.value).partition(", column ")[2].partition(", and a sink has")[0])
+    types = {AMOUNT: "bigint and is now double", SCORE: "int and is now decimal(10,2)"}
+    assert said == [f"{column} was {types.get(column, types[AMOUNT])}" for column in columns]
+
+
+def test_of_a_function_that_cannot_be_read_back_the_time_zone_is_compared(
+    spark: SparkSession, tmp_path: Path, zone: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its stores compare the operators in its place."""
 
     def unreadable(frame: Any) -> Iterator[Any]:
         yield SimpleNamespace(name="joined", state=SimpleNamespace(identity=""))
         raise UnreadableError("kept apart")
 
     monkeypatch.setattr(begun_with, "specs_in", unreadable)
-    begun_with.require_begun_with(SimpleNamespace(sparkSession=None), "ck", lambda: "a sink")()  # type: ignore[arg-type]
+    frame = spark.range(1)
+    zone(BERLIN)
+    begun_with.require_begun_with(frame, str(tmp_path))()
+    begun_with.require_begun_with(frame, str(tmp_path), lambda: "a sink")
+    zone("UTC")
+    begun_with.require_begun_with(frame, str(tmp_path))
+    with pytest.raises(FkJoinError, match="another instant, and a sink has a batch of that one; set"):
+        begun_with.require_begun_with(frame, str(tmp_path), lambda: "a sink")

@@ -145,6 +145,7 @@ def classes_of_spark() -> bytes:
     jars = Path(pyspark.__file__).parent / "jars"
     where = {
         "spark-catalyst_*.jar": "org/apache/spark/sql/internal/SQLConf$",
+        "spark-sql-api_*.jar": "org/apache/spark/sql/internal/SqlApiConf",
         "spark-core_*.jar": "org/apache/spark/internal/config/",
         "spark-common-utils*.jar": "org/apache/spark/",
     }

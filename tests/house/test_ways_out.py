@@ -199,6 +199,7 @@ WAYS: dict[str, str] = {
     'path: {} {}: give format="json", "parquet"': BUILDING,
     "path: {} does not exist; create the folder first": BUILDING,
     "path: {} cannot be read to learn its columns": BUILDING,
+    "path: {} has files of several kinds: give": BUILDING,
     "schema: column {} is {}, and Spark's JSON": BUILDING,
     "right: timestamps are {} here and {} in left": BUILDING,
     "{}: {} column{} given, but the key of {} has": BUILDING,
@@ -443,6 +444,9 @@ WAYS: dict[str, str] = {
     "path: {} has batches of {} checkpoints ({})": WRITTEN,
     "key: the table that was written has the key": WRITTEN,
     "key: name the key's columns of {}: an older": WRITTEN,
+    "checkpoint: {} was begun in the time zone {}, ": (
+        "tests/checkpoint/test_begun_with.py::test_a_start_in_another_time_zone_is_refused_and_goes_on_in_the_one_that_is_named"
+    ),
     "the checkpoint was made by another job: {}": (
         "tests/state/test_bucket_store.py::test_another_identity_is_refused_and_says_both"
     ),

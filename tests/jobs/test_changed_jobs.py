@@ -49,7 +49,11 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     "the key": ('key = "id"', 'key = "customer"', r'table orders: key = \["id"\], the job now has \["customer"\]'),
     "the version": ('"lsn"\n\n[tables.c', '["lsn", "seq"]\n\n[tables.c', "table orders: version = "),
     "the columns": ("amount bigint, lsn", "amount bigint, city string, lsn", "table orders: columns = "),
-    "a column's type": ("amount bigint", "amount double", "was made by another job: of store joined-rekey, "),
+    "a column's type": (
+        "amount bigint",
+        "amount double",
+        "of store joined-rekey, column amount of orders was bigint and is now double; start",
+    ),
     "the extractor": ('extractor = "customer"', 'extractor = "upper(customer)"', 'join joined: extractor = "customer"'),
     "the joiner": ('"right.name"]', '"upper(right.name) as name"]', "join joined: joiner = "),
     "the kind of join": (

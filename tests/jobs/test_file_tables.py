@@ -18,6 +18,7 @@ from fkjoin.errors import FkJoinError
 from fkjoin.files.kept_schemas import SCHEMAS
 from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_sections import JobSection
+from fkjoin.sessions.settings import TIME_ZONE
 from fkjoin.spark.dead_letters import as_records
 from tests.support.files import write
 
@@ -105,6 +106,43 @@ def test_a_job_keeps_columns_of_folders(
     rows = {row.id: row.left.n for row in spark.read.parquet(str(tmp_path / "out")).collect()}
     assert rows == {"o1": 1, "o3": 2}
     assert [letter["reason"] for letter in letters(tmp_path / "dead" / "joined")] == ["the folder n=x is no int"]
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "parquet"])
+def test_a_job_whose_files_were_archived_starts_with_the_columns_and_the_format_that_it_was_begun_with(
+    spark: SparkSession, tmp_path: Path, form: str
+) -> None:
+    def put(number: int) -> None:
+        row = f"struct('o{number}' as id, 'c1' as customer, {number} as amount, {number} as lsn)"
+        writer = spark.range(1).selectExpr(f"inline(array({row}))").coalesce(1).write.format(form).option("header", True)
+        writer.mode("overwrite").save(str(tmp_path / "orders" / "region=eu"))
+
+    write(tmp_path / "customers", "1.json", '{"customer":"c1","name":"Ada","lsn":1}')
+    put(1)
+    run(job(spark, tmp_path))
+    shutil.rmtree(tmp_path / "orders")
+    (tmp_path / "orders").mkdir()
+    started = job(spark, tmp_path)
+    started.check()
+    run(started)
+    put(2)
+    run(job(spark, tmp_path))
+    rows = spark.read.parquet(str(tmp_path / "out")).collect()
+    assert sorted((row.id, row.left.amount, row.left.region) for row in rows) == [("o1", 1, "eu"), ("o2", 2, "eu")]
+
+
+def test_a_check_names_the_time_zone_that_a_job_was_begun_in(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "customers", "1.json", '{"customer":"c1","name":"Ada","lsn":1}')
+    write(tmp_path / "orders", "1.json", '{"id":"o1","customer":"c1","lsn":1}')
+    run(job(spark, tmp_path))
+    zone = str(spark.conf.get(TIME_ZONE))
+    spark.conf.set(TIME_ZONE, "Asia/Tokyo")
+    try:
+        with pytest.raises(FkJoinError, match=f"dead-letters-joined was begun in the time zone {zone}, .* Asia/Tokyo: "):
+            job(spark, tmp_path).check()
+    finally:
+        spark.conf.set(TIME_ZONE, zone)
+    job(spark, tmp_path).check()
 
 
 def test_dead_letters_that_have_later_batches_than_a_restored_checkpoint_are_refused(

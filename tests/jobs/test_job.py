@@ -333,6 +333,11 @@ right = "names"
 how = "outer"
 joiner = ["left.name", "right.names"]
 materialize = true
+[children.families]
+left = "orders"
+right = "everybody"
+extractor = "customer"
+column = "orders"
 [events.clicks]
 path = "{folder}/customers"
 schema = "customer string"
@@ -352,6 +357,9 @@ path = "{folder}/again"
 [sinks.named]
 table = "named"
 path = "{folder}/named"
+[sinks.families]
+table = "families"
+path = "{folder}/families"
 [sinks.words]
 table = "by_name"
 path = "{folder}/words"
@@ -399,6 +407,7 @@ def test_a_job_puts_tables_together(spark: SparkSession, tmp_path: Path) -> None
     )
     assert "enrich again  (left)\n  events       seen\n  table        everybody\n" in shown
     assert "source clicks  (events)\n" in shown
+    assert "children families  (on-change)\n" in shown
     for change, says in (
         (
             ('how = "outer"\n', 'wire = "wrapper"\n'),
@@ -408,7 +417,7 @@ def test_a_job_puts_tables_together(spark: SparkSession, tmp_path: Path) -> None
         (('events = "seen"', 'events = "sen"'), r"enrichments\.again\.events: there are no events 'sen'; did you mean 'seen'"),
         (('table = "everybody"', 'table = "seen"'), r"enrichments\.again\.table: there is no table or join 'seen'"),
         (('schema = "customer string"\nselect', "select"), r"events\.clicks: files of events need a schema"),
-        (('"1 as one"', '"on as one"'), r"enrichments\.seen\.events: in events\.clicks\.select: "),
+        (('"1 as one"', '"on as one"'), r"^events\.clicks\.select: "),
         (("[events.clicks]", "[events.names]"), r"events\.names: a table has this name already; choose another"),
         (('"names"]', '"name"]'), r"cogroups\.both\.of\.1: there is no table or join 'name'; did you mean 'names'"),
         (('of = ["amounts", "names"]', 'of = ["amounts"]'), r"cogroups\.both\.of: List should have at least 2 items"),

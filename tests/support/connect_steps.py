@@ -30,6 +30,7 @@ from fkjoin.replay import on_spark
 from fkjoin.replay.in_memory import final_line, result_lines
 from fkjoin.replay.traces import Trace, TraceChange, read_trace
 from fkjoin.sessions.connect import Connect
+from fkjoin.sessions.settings import TIME_ZONE
 from fkjoin.sinks import Delta, Iceberg, Kafka, Parquet, Postgres, Sink
 from fkjoin.testing import Driver
 from tests.support.orders import tables
@@ -70,12 +71,16 @@ def write(spark: SparkSession, table: str, folder: str, checkpoint: str, **place
     return shown.getvalue()
 
 
-def another_job(spark: SparkSession, table: str, folder: str, checkpoint: str, delta: str) -> str:
-    """Start a query of the table on a checkpoint that another table's has begun; what the error says is returned."""
+def another_job(spark: SparkSession, table: str, folder: str, checkpoint: str, delta: str, zone: str = "UTC") -> str:
+    """Start a query on a checkpoint that another table or time zone has begun; return what the error says."""
+    before = str(spark.conf.get(TIME_ZONE))
+    spark.conf.set(TIME_ZONE, zone)
     try:
         _TABLES[table](spark, folder).to(Delta(delta), checkpoint=checkpoint)
     except fkjoin.FkJoinError as error:
         return str(error)
+    finally:
+        spark.conf.set(TIME_ZONE, before)
     return "started"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, TypedDict
 
@@ -53,6 +53,8 @@ class StateSpec:
     """Check the store's invariants after each batch."""
     spread: int = 1
     """Number of buckets over which the subscriptions of one foreign key are spread."""
+    tables: Mapping[str, str] = field(default_factory=dict)
+    """Names of the tables that the types in its identity are of, as errors call them."""
 
 
 @dataclass
