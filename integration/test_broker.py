@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from fkjoin import Table, TopologyError, fk_join
 from fkjoin.kafka import Json, admin
+from fkjoin.kafka.internal import read_internal
 from fkjoin.kafka.reading import records_of
 from fkjoin.replay.traces import TraceChange
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
@@ -41,24 +42,75 @@ def test_a_topic_that_is_not_there_and_a_broker_that_is_not(
         Table.from_kafka(spark, "there-orders", "localhost:1", key="string", value="string")
 
 
-def test_aborted_records_are_not_seen(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    broker.create("tx-left", "tx-right", "tx-out", partitions=1)
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "tx", "log_level": 0})
-    producer.init_transactions(30)
-    for value, commit in (("committed", True), ("aborted", False)):
+class Transactions:
+    """Transactions on a topic with one partition: a change of key ``k`` in each, by a producer of its own."""
+
+    def __init__(self, broker: Broker, topic: str) -> None:
+        self._broker, self._topic, self._number = broker, topic, 0
+
+    def begin(self, *values: bytes | None) -> Producer:
+        self._number += 1
+        of_transaction = f"{self._topic}-{self._number}"
+        producer = Producer({"bootstrap.servers": self._broker.bootstrap, "transactional.id": of_transaction, "log_level": 0})
+        producer.init_transactions(30)
         producer.begin_transaction()
-        producer.produce("tx-left", document(fk="a", value=value), b"k")
+        for value in values:
+            producer.produce(self._topic, value, b"k")
         assert producer.flush(30) == 0
-        if commit:
-            producer.commit_transaction(30)
-        else:
-            producer.abort_transaction(30)
-    broker.send("tx-right", [Record(b"a", document(value="right"))])
-    left, right = tables(spark, broker, "tx", **{"kafka.isolation.level": "read_committed"})
-    joined = fk_join(left, right, "fk", name="tx")
-    with running(joined, "tx-out", broker, tmp_path) as job:
+        return producer
+
+    def commit(self, *values: bytes | None) -> None:
+        self.begin(*values).commit_transaction(30)
+
+    def abort(self, *values: bytes | None) -> None:
+        self.begin(*values).abort_transaction(30)
+
+
+@pytest.mark.parametrize("deployment", ["fused", "staged"])
+def test_only_committed_records_are_read_and_waited_for(
+    spark: SparkSession, broker: Broker, tmp_path: Path, deployment: Any
+) -> None:
+    """Aborted ones at a topic's end end a run; those after an open one are read when it is committed."""
+    name = f"tx-{deployment}"
+    broker.create(f"{name}-left", f"{name}-right", f"{name}-out", partitions=1)
+    lefts = Transactions(broker, f"{name}-left")
+    lefts.commit(document(fk="a", value="committed"))
+    lefts.abort(document(fk="a", value="aborted"), None)
+    broker.send(f"{name}-right", [Record(b"a", document(value="right"))])
+    left, right = tables(spark, broker, name)
+    joined = fk_join(left, right, "fk", name=name, deployment=deployment, application="tx")
+    (connection,) = left._topics
+
+    def left_to_read(query: Any) -> int:
+        assert " behind" in repr(query)
+        return int(repr(query).rpartition("; ")[2].split(" behind")[0])
+
+    with running(joined, f"{name}-out", broker, tmp_path) as job:
         job.drain()
-    assert joined_rows(broker, "tx-out") == {"k": ["committed", "right"]}
+        assert joined_rows(broker, f"{name}-out") == {"k": ["committed", "right"]}
+        opened = lefts.begin(document(fk="a", value="late"))
+        lefts.commit(document(fk="a", value="later"))
+        job.drain()
+        assert joined_rows(broker, f"{name}-out") == {"k": ["committed", "right"]}
+        assert left_to_read(job.queries[0]) == 0, "what cannot be read yet is no lag"
+        assert admin.offset_ranges(connection.topic, broker.bootstrap, connection.options) == {0: range(5)}
+        opened.commit_transaction(30)
+        job.drain()
+        assert joined_rows(broker, f"{name}-out") == {"k": ["later", "right"]}
+        assert left_to_read(job.queries[0]) == 0, "nor is the mark at the end of a transaction"
+    asked = {"kafka.isolation.level": "read_uncommitted"}
+    every = Table.from_kafka(spark, f"{name}-left", broker.bootstrap, key="string", value="string", options=asked)
+    assert len(rows(every.changes, tmp_path / "every")) == 5
+
+
+def test_an_internal_topic_is_read_as_its_table_is(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    broker.create("tx-between", partitions=1)
+    between = Transactions(broker, "tx-between")
+    between.commit(b"committed")
+    between.abort(b"aborted")
+    (connection,) = Table.from_kafka(spark, "tx-between", broker.bootstrap, key="string", value="string")._topics
+    found = rows(read_internal(spark, connection, "tx-between"), tmp_path / "read")
+    assert [bytes(row.value) for row in found] == [b"committed"]
 
 
 def test_a_broker_restarted_and_a_topic_with_more_partitions(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
@@ -20,17 +21,19 @@ from fkjoin.jobs.job_file import read_job
 from .broker import Broker, Record
 
 JOB = """
-name = "drain"
+name = "{name}"
 checkpoint = "{folder}/checkpoint"
 trigger = "available-now"
 log = "{folder}/job.log"
+purge = "{purge}"
 [spark]
+"spark.sql.streaming.minBatchesToRetain" = {retained}
 "spark.sql.shuffle.partitions" = 2
 "spark.fkjoin.index.dir" = "{folder}/index"
 [kafka]
 bootstrap_servers = "{bootstrap}"
 [tables.orders]
-topic = "drain-orders"
+topic = "{name}-orders"
 key = "string"
 value = {{format = "json", schema = "customer string"}}
 [aggregates.counts]
@@ -55,7 +58,8 @@ def test_a_job_is_drained_when_all_its_queries_have_read_its_internal_topics(
     job = tmp_path / "job.toml"
 
     def write(deployment: str) -> None:
-        job.write_text(JOB.format(folder=tmp_path, bootstrap=broker.bootstrap, deployment=deployment))
+        about = {"folder": tmp_path, "bootstrap": broker.bootstrap, "retained": 100, "purge": "never"}
+        job.write_text(JOB.format(name="drain", deployment=deployment, **about))
 
     def send_and_regroup(*keys: str) -> None:
         """Send orders, and run the first stage alone."""
@@ -90,7 +94,8 @@ def test_a_job_is_drained_when_all_its_queries_have_read_its_internal_topics(
     fkjoin_here("run", job)
     assert drained() == nothing
 
-    assert sum(broker.ends(TOPIC).values()) == len(broker.read(TOPIC)) == 4
+    assert sum(broker.ends(TOPIC).values()) == 4
+    assert [record.offset() for record in broker.read(TOPIC)] == [0, 1, 2, 3], 'purge = "never"'
     assert f"{TOPIC}: partition 0 from 3\n" in fkjoin_here("state", "purge", job), "the first batch may be gone back to"
     assert [record.offset() for record in broker.read(TOPIC)] == [3]
     assert drained() == nothing
@@ -98,3 +103,45 @@ def test_a_job_is_drained_when_all_its_queries_have_read_its_internal_topics(
     (tmp_path / "checkpoint/counts-regroup/fkjoin-job.claim.99").write_text(json.dumps(owner))
     with pytest.raises(FkJoinError, match=f"counts-regroup is in use by process {os.getppid()} on .*: stop that job first"):
         drained()
+
+
+def test_a_job_that_runs_purges_what_all_its_stages_have_read_and_no_batch_may_need_again(
+    spark: SparkSession, broker: Broker, tmp_path: Path, fkjoin_here: Callable[..., str]
+) -> None:
+    """Each run purges when it begins; the second to last batch of each query is kept.  A topic that refuses is said once."""
+    broker.create("purged-orders", partitions=1)
+    job, topic = tmp_path / "job.toml", "purged-counts-repartition"
+    about = {"name": "purged", "folder": tmp_path, "bootstrap": broker.bootstrap, "deployment": "staged"}
+    job.write_text(JOB.format(**about, retained=2, purge="1 hour"))
+
+    def run(key: str) -> str:
+        broker.send("purged-orders", [Record(key.encode(), json.dumps({"customer": "c"}).encode())])
+        return fkjoin_here("run", job)
+
+    def offsets() -> list[int | None]:
+        return [record.offset() for record in broker.read(topic)]
+
+    def counted() -> int:
+        return int(spark.read.parquet(str(tmp_path / "out")).agg({"n": "max"}).first()[0])  # type: ignore[index]
+
+    def oldest_kept() -> int:
+        return min(int(path.name) for path in (tmp_path / "checkpoint/sink-out/offsets").glob("[0-9]*"))
+
+    first = run("a")
+    assert offsets() == [0]
+    run("b")
+    run("c")
+    before = oldest_kept()
+    run("d")
+    (begin, *_) = offsets()
+    assert before + 1 <= (begin or 0) <= oldest_kept() + 1, "each batch of this job has one record"
+    assert counted() == 4
+    newest = max((tmp_path / "checkpoint/sink-out/commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    newest.unlink()
+    compact = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
+    of_topic = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[compact])
+    broker.admin.incremental_alter_configs([of_topic])[of_topic].result(30)
+    says = f"internal topics are not purged: topic {topic}: the brokers did not delete its records: "
+    assert says not in first
+    assert run("e").count(says) == 1
+    assert counted() == 5, "a batch that is repeated has its records"

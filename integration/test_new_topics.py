@@ -234,8 +234,7 @@ def test_records_that_end_with_marks_of_transactions_end(shop: Shop, broker: Bro
         producer.produce(shop.orders, document(customer="d", n=1), key)
         producer.flush(30)
         producer.commit_transaction(30) if commit else producer.abort_transaction(30)
-    committed = {"maxOffsetsPerTrigger": 4, "kafka.isolation.level": "read_committed"}
-    orders = shop.table(shop.orders, "customer string, n int", options=committed, on_new_topic="start-over")
+    orders = shop.table(shop.orders, "customer string, n int", options={"maxOffsetsPerTrigger": 4}, on_new_topic="start-over")
     table = orders.group_by("customer", name="count").count()
     trigger = {"availableNow": True}
     table.to_parquet(shop.folder / "count", checkpoint=shop.folder / "count-ck", trigger=trigger).awaitTermination()

@@ -20,6 +20,7 @@ from fkjoin.jobs.job_operators import (
     ViewSection,
     understood,
 )
+from fkjoin.jobs.purging import interval_s
 from fkjoin.kafka import Bytes, Debezium, Format, Json, Registry, String
 from fkjoin.kafka.connection import OnNewTopic
 from fkjoin.sinks import RETRY_S
@@ -32,6 +33,7 @@ _OF_REGISTRY = "columns", "registry", "registry_settings", "write_schema", "subj
 """Settings of formats with a registry."""
 
 TriggerText = Annotated[str, understood("trigger", arguments_of)]
+PurgeText = Annotated[str, understood("purge", interval_s)]
 
 
 class FormatSection(Section):
@@ -314,6 +316,8 @@ class JobSection(Strict):
     """The folder of the checkpoints, a local one or one that Hadoop knows."""
     trigger: TriggerText = "0 seconds"
     """The time between the beginnings of batches, or `available-now` to read what is there and end."""
+    purge: PurgeText = "10 minutes"
+    """The time between two purges of the topics between stages, or `never`."""
     log: str | None = None
     """A file that gets a JSON line for each batch, or `-` for standard output."""
     spark: SparkSection = Field(default_factory=SparkSection, repr=False)

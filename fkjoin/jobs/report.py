@@ -109,6 +109,10 @@ class Report:
         mode = Mode.STOPS if self._mode is Mode.RUNS and self._stops() else self._mode
         return JobView(self._name, self._flow, self._began, now, queries, mode, troubles, self._notes, silent)
 
+    def take_internal(self, records: Mapping[str, int]) -> None:
+        """Take the numbers of records that internal topics have, from any thread."""
+        self._metrics._take_internal(records)
+
     def stops_when(self, asked: Callable[[], bool]) -> None:
         """Show that the job stops as soon as it is ``asked`` to, also while the start of a query waits."""
         self._stops = asked

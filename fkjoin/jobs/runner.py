@@ -28,6 +28,7 @@ from fkjoin.jobs.job_kinds import JobError
 from fkjoin.jobs.job_sections import JobSection
 from fkjoin.jobs.job_sinks import PlannedQuery
 from fkjoin.jobs.places import STDOUT, require_places
+from fkjoin.jobs.purging import interval_s, purging
 from fkjoin.jobs.report import Report
 from fkjoin.jobs.screen import Screen
 from fkjoin.jobs.view import Mode
@@ -105,8 +106,10 @@ def run_job(
             for query in planned:
                 check_logs(spark, query.checkpoint)
             screen.watch(report.view)
+            checkpoints, every_s = [query.checkpoint for query in planned], interval_s(spec.purge)
             try:
-                _run(planned, stop, report, one_by_one=spec.trigger == AVAILABLE_NOW)
+                with purging(job.stages, checkpoints, every_s, say=screen.say, take=report.take_internal):
+                    _run(planned, stop, report, one_by_one=spec.trigger == AVAILABLE_NOW)
             finally:
                 screen.wait("stopping Spark")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from fkjoin.checkpoint.files import hadoop, numbered, read_file
@@ -29,15 +30,28 @@ def committed_offsets(
     """Find where the oldest batch that the checkpoint keeps has ended in each topic that the query reads.
 
     A query that reads a topic in several places has several offsets of it.  ``newest``: where the last committed batch has
-    ended.  None if that batch is not committed, or if there is none.
+    ended.  None if no batch is committed.
     """
     begun, done = (dict(numbered(spark, f"{checkpoint}/{log}")) for log in ("offsets", "commits"))
-    number = max(begun.keys() & done.keys(), default=-1) if newest else min(begun, default=-1)
-    if number not in begun or number not in done:
+    committed = sorted(begun.keys() & done.keys(), reverse=newest)
+    texts = (_text(spark, begun[number]) for number in committed)
+    text = next((text for text in texts if text is not None), None)
+    if text is None:
         return None
     found: dict[str, list[Offsets]] = {}
-    for line in read_file(*hadoop(spark, begun[number])).decode().split("\n"):
+    for line in text.split("\n"):
         for topic in topics:
             if (offsets := offsets_of(line, topic)) is not None:
                 found.setdefault(topic, []).append({int(partition): offset for partition, offset in offsets.items()})
     return found
+
+
+def _text(spark: SparkSession, file: str) -> str | None:
+    """The text of a batch's file; None if it is gone: a query that runs deletes those of its oldest batches."""
+    path, files = hadoop(spark, file)
+    try:
+        return read_file(path, files).decode()
+    except (Py4JJavaError, OSError):
+        if files.exists(path):
+            raise
+        return None

@@ -33,6 +33,9 @@ _LEAST = {
     **dict.fromkeys(("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"), 0),
 }
 
+_ISOLATION = "kafka.isolation.level"
+"""The default is explicit in a table's options: all that ask brokers for ends with these options agree with Spark's source."""
+
 _OUTAGE_MS = "120000"
 """Time for which brokers may be gone; with the clients' own minute, a minute is too long."""
 
@@ -73,7 +76,7 @@ def source_options(given: Mapping[str, Any] | None) -> dict[str, str]:
                 f"options: Spark's Kafka source has no option {name!r}{hint} Settings of the consumer itself begin with kafka."
             )
     require_whole(options, _LEAST)
-    return {"startingOffsets": "earliest", **options}
+    return {"startingOffsets": "earliest", _ISOLATION: "read_committed", **options}
 
 
 def with_fetching(options: Mapping[str, str]) -> dict[str, str]:
@@ -91,8 +94,8 @@ def sink_options(given: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def client_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Select the options that consumers and producers alike are given: ``kafka.…``."""
-    return {name: value for name, value in options.items() if name.startswith("kafka.")}
+    """Select the options that producers are given of those of consumers: ``kafka.…``, without what no producer knows."""
+    return {name: value for name, value in options.items() if name.startswith("kafka.") and name != _ISOLATION}
 
 
 def _checked(given: Mapping[str, Any]) -> dict[str, str]:

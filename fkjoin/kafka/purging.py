@@ -8,7 +8,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from fkjoin.errors import FkJoinError
-from fkjoin.kafka.admin import delete_records
+from fkjoin.kafka.admin import delete_records, offset_ranges
 from fkjoin.kafka.committed_offsets import Offsets, committed_offsets, internal_connections
 from fkjoin.kafka.internal import StageQuery
 
@@ -59,6 +59,26 @@ def purge(stages: Sequence[StageQuery], checkpoints: Sequence[str | Path]) -> di
     for topic, before in firsts.items():
         delete_records(topic, connections[topic].bootstrap_servers, connections[topic].options, before)
     return firsts
+
+
+def purge_read(stages: Sequence[StageQuery], checkpoints: Sequence[str]) -> dict[str, dict[int, int]]:
+    """Purge as ``purge`` does; ``checkpoints``: those of all queries, of which some read no internal topic.
+
+    Nothing is deleted as long as one of them has no committed batch, since it is not known what that query reads.
+    """
+    topics = list(internal_connections(stages))
+    read = {place: committed_offsets(stages[0].frame.sparkSession, place, topics) for place in checkpoints}
+    if None in read.values():
+        return {}
+    return purge(stages, [place for place, offsets in read.items() if offsets])
+
+
+def internal_records(stages: Sequence[StageQuery]) -> dict[str, int]:
+    """Count the offsets that each internal topic has."""
+    return {
+        topic: sum(map(len, offset_ranges(topic, connection.bootstrap_servers, connection.options).values()))
+        for topic, connection in internal_connections(stages).items()
+    }
 
 
 def _read(spark: SparkSession, checkpoint: str, topics: Sequence[str]) -> dict[str, list[Offsets]]:

@@ -58,6 +58,8 @@ class Metrics(Collector):
         self._works: dict[str, str] = {}
         """The work of each query at this moment, in words."""
         self._end_of_job: dict[str, Any] | None = None
+        self._internal: dict[str, int] = {}
+        """The numbers of records of the topics between stages."""
         self._topics: dict[str, tuple[SourceTopic, ...]] = {}
         self._intervals_s: dict[str, float] = {}
         self._runs: dict[str, str] = {}
@@ -108,6 +110,11 @@ class Metrics(Collector):
         """Take down what a query works on at this moment; nothing while it waits."""
         with self._lock:
             self._works[name] = words
+
+    def _take_internal(self, records: Mapping[str, int]) -> None:
+        """Take down how many records the topics between stages have."""
+        with self._lock:
+            self._internal = dict(records)
 
     def _end_job(self, *, failed: bool, words: str) -> None:
         """Take down how the job has ended; pages that are open show it when the job's process is gone."""
@@ -267,7 +274,7 @@ class Metrics(Collector):
         """
         with self._lock:
             self._count_left()
-            found = list(families_of(self._queries, self._started_ms))
+            found = list(families_of(self._queries, self._started_ms, self._internal))
         yield from found
 
     def prometheus(self) -> bytes:

@@ -36,8 +36,10 @@ COUNTED = {
 """The texts of counters of operators for Prometheus; ``docs/watching.md`` says more."""
 
 
-def families_of(queries: Mapping[str, QueryMetrics], started_ms: Mapping[str, int]) -> Iterator[Metric]:
-    """Yield the metric families of queries, and when these last started, by the queries' names."""
+def families_of(
+    queries: Mapping[str, QueryMetrics], started_ms: Mapping[str, int], internal: Mapping[str, int]
+) -> Iterator[Metric]:
+    """Yield the metric families of queries, by name, of when these last started, and of the records of internal topics."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     starts = GaugeMetricFamily("fkjoin_query_start_time_seconds", "When the query started, since 1970.", labels=["query"])
@@ -46,6 +48,7 @@ def families_of(queries: Mapping[str, QueryMetrics], started_ms: Mapping[str, in
     phases = GaugeMetricFamily("fkjoin_batch_seconds", "The last batch, by Spark's phases.", labels=["query", "phase"])
     lag = GaugeMetricFamily("fkjoin_lag_records", "Records that are yet to be read.", labels=["query", "topic", "partition"])
     as_of = GaugeMetricFamily("fkjoin_lag_timestamp_seconds", "When the lag was so, since 1970.", labels=["query"])
+    between = GaugeMetricFamily("fkjoin_internal_topic_records", "Records between stages.", labels=["topic"])
     where = ["query", "operator"]
     stages = CounterMetricFamily("fkjoin_stage_seconds", "Time of stages, of all tasks.", labels=[*where, "stage"])
     skips = CounterMetricFamily("fkjoin_stage_idempotent_update_skip", "Unchanged results, by stage.", labels=[*where, "stage"])
@@ -59,6 +62,8 @@ def families_of(queries: Mapping[str, QueryMetrics], started_ms: Mapping[str, in
         name: GaugeMetricFamily(f"fkjoin_{name.replace('-', '_')}", f"{name.replace('-', ' ').capitalize()}.", labels=where)
         for name in STATE_SIZES
     }
+    for topic, records in internal.items():
+        between.add_metric([topic], records)
     for name, ms in started_ms.items():
         starts.add_metric([name], ms / 1000)
     for name, query in queries.items():
@@ -97,6 +102,7 @@ def families_of(queries: Mapping[str, QueryMetrics], started_ms: Mapping[str, in
         phases,
         lag,
         as_of,
+        between,
         stages,
         skips,
         fan_out,

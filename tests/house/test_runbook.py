@@ -59,7 +59,7 @@ def code(text: str) -> Iterator[str]:
 
 
 def metric_names() -> set[str]:
-    return {f"{one.name}_total" if one.type == "counter" else one.name for one in families_of({}, {})}
+    return {f"{one.name}_total" if one.type == "counter" else one.name for one in families_of({}, {}, {})}
 
 
 def lines_of_commands(text: str) -> Iterator[list[str]]:
@@ -239,7 +239,9 @@ def test_the_table_of_alerts_says_what_the_rules_do() -> None:
             "60": "60 s",
             "3": "3 times",
             "1e9": "1 GB",
+            "1e7": "10 million records",
             "2 * fkjoin_index_bytes": "double",
+            "2 * fkjoin_internal_topic_records": "double",
             "0": "",
         }
         for bound in re.findall(r"> (2 \* \w+|\S+)", rule["expr"]):

@@ -26,7 +26,7 @@ from fkjoin.jobs.job_operators import wanted_of
 from fkjoin.jobs.job_sections import FormatSection
 from fkjoin.jobs.runner import job_session
 from fkjoin.kafka import Bytes, Debezium, Json, Registry, String
-from fkjoin.kafka.options import masked, sink_options, source_options, with_fetching
+from fkjoin.kafka.options import client_options, masked, sink_options, source_options, with_fetching
 from fkjoin.sinks import RETRY_S
 from tests.support.commands import fkjoin
 from tests.support.queries import write_lines
@@ -249,6 +249,7 @@ def test_options_are_checked_and_secrets_are_not_shown() -> None:
     given = {"kafka.sasl.jaas.config": "password=p", "kafka.SSL.Keystore.Key": "q", "maxOffsetsPerTrigger": 5}
     assert masked(source_options(given)) == {
         "startingOffsets": "earliest",
+        "kafka.isolation.level": "read_committed",
         "kafka.sasl.jaas.config": "***",
         "kafka.ssl.keystore.key": "***",
         "maxOffsetsPerTrigger": "5",
@@ -271,6 +272,13 @@ def test_brokers_may_be_gone_for_more_than_a_minute_or_for_as_long_as_one_says()
     longer = dict.fromkeys(limits, 600_000)
     chosen = {**with_fetching(source_options(longer)), **sink_options(longer)}
     assert [int(chosen[name]) for name in limits] == [600_000] * 3
+
+
+def test_records_of_aborted_transactions_are_read_only_by_those_that_ask_for_them() -> None:
+    isolation, uncommitted = "kafka.isolation.level", {"kafka.Isolation.Level": "read_uncommitted"}
+    assert with_fetching(source_options({}))[isolation] == "read_committed"
+    assert with_fetching(source_options(uncommitted))[isolation] == "read_uncommitted"
+    assert client_options({"kafka.acks": "all", **source_options({})}) == {"kafka.acks": "all"}, "no producer knows it"
 
 
 def test_an_aggregates_column_is_read_from_its_text() -> None:
