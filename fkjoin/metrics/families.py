@@ -25,7 +25,7 @@ COUNTED = {
     counters.RESTARTS: "Rows whose topic is another than before.",
     counters.ANSWERS: "Answers of subscriptions.",
     counters.TOMBSTONES: "Tombstones of rows that were not there.",
-    counters.IDEMPOTENT: "Unchanged results that are dropped (KIP-557).",
+    counters.IDEMPOTENT: "Unchanged results that are not sent (KIP-557).",
     counters.OUT: "Results emitted.",
     counters.INDEX_REBUILT: "Local indexes rebuilt from their logs.",
     counters.HIDDEN: "Rows of a flat map that another row with the same key hides.",

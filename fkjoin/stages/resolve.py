@@ -42,7 +42,7 @@ from fkjoin.codec.messages import RESULT, column
 from fkjoin.stages import counters
 from fkjoin.stages.complete import Complete
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.emit_on_change import DIGEST_BYTES, HAS_RESULT, EmitDecision, count_unchanged, digests, entries
+from fkjoin.stages.emit_on_change import DIGEST_BYTES, HAS_RESULT, EmitDecision, digests, entries
 from fkjoin.stages.ordering import newest_only
 from fkjoin.stages.retention import later, sweep
 from fkjoin.state import Store
@@ -119,7 +119,6 @@ def settle(
     answers = np.arange(len(code))
     previous = take(stack(digest_before, digest), np.where(first, code, len(keys) + answers - 1))
     same, has = equal(digest, previous), valid(digest)
-    count_unchanged(count, same & ~has, same & has)  # answer by answer, those that a later one of the batch takes over, too
 
     final = code[last]
     time = ts[np.maximum.accumulate(np.where(~same | every, answers, 0))[last]]
@@ -127,9 +126,8 @@ def settle(
     if keep == "value":  # a group has the timestamp of its rows' latest changes, also of those that contribute the same
         time = np.maximum.reduceat(ts, np.flatnonzero(first))
         unchanged &= time <= held.ts[final]
-    emission = EmitDecision.of(had[final], has[last], unchanged, every=every)
+    emission = EmitDecision.of(had[final], has[last], unchanged, every=every).counted(count)
     emit = emission.emit
-    count[counters.OUT] += int(emit.sum())
     place, newest = order[last], take(version, last)
     emitted = last[emit]
     results = emission.results(take(keys, final[emit]), take(value, order[emitted]), take(version, emitted), time[emit])
