@@ -22,6 +22,7 @@ COUNTED = {
     counters.DEAD_LETTERS: "Records that cannot be used.",
     counters.UNAVAILABLE_VALUES: "Events that lack a value of a row that the table does not have.",
     counters.STALE: "Changes dropped since their version is not newer.",
+    counters.TIES: "Changes with the version of another change of their key, and another content.",
     counters.RESTARTS: "Rows whose topic is another than before.",
     counters.ANSWERS: "Answers of subscriptions.",
     counters.TOMBSTONES: "Tombstones of rows that were not there.",

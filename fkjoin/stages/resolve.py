@@ -103,9 +103,16 @@ def settle(
     names = prefixed(tags.ROW, keys)
     held = records.decode(store.get_many(names))
 
-    order, code, version = newest_only(code, column(joined, "version"), held, count, as_read=as_read, in_order=in_order)
     had = held.flags & HAS_RESULT > 0
     body_before = masked(held.body, had)
+    digest_before = pc.binary_slice(body_before, 0, DIGEST_BYTES) if keep == "both" else body_before
+
+    def contents() -> tuple[Bytes, Bytes]:
+        value = column(joined, "value")
+        return value if keep == "value" else digests(value), digest_before
+
+    how: Any = {"as_read": as_read, "in_order": in_order, "contents": contents if as_read else None}
+    order, code, version = newest_only(code, column(joined, "version"), held, count, **how)
     if complete is not None:
         joined, code, version = _whole(
             joined.take(pa.array(order)), code, version, body_before=body_before, count=count, complete=complete
@@ -114,7 +121,6 @@ def settle(
     value, ts = column(joined, "value"), take(column(joined, "ts"), order).to_numpy()
 
     digest = take(value if keep == "value" else digests(value), order)
-    digest_before = pc.binary_slice(body_before, 0, DIGEST_BYTES) if keep == "both" else body_before
     first, last = changes_from_previous(code), np.flatnonzero(last_of_run(code))
     answers = np.arange(len(code))
     previous = take(stack(digest_before, digest), np.where(first, code, len(keys) + answers - 1))
