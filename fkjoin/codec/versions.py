@@ -9,6 +9,9 @@ The identity is then four bytes for the topic's name and four for its id, zeros 
 (``topic_identity``).
 Older releases wrote such a version as one number, the offset, with the partition in the place of the id.
 
+The next bit (``TIED``) is set in the versions of other sources: their last number is a tie-break (see ``ties``), which no
+result shows.
+
 *Law* (``is_newer``): the first part in which two versions differ decides.  An absent part is older than any other.  Of one
 source, the greater numbers are newer; of one topic and partition, the greater offset is, whatever the timestamps say.
 Different sources are never compared: the arriving version starts over.
@@ -44,6 +47,7 @@ from fkjoin.errors import FormatError
 HEAD_BYTES = 9
 SIGN = np.uint64(1 << 63)
 PLACED = 0x80
+TIED = 0x40
 PLACE = ("timestamp", "partition", "offset")
 """Place of a record in its topic: the milliseconds that its producer or broker gave it, its partition, its offset."""
 
@@ -51,6 +55,8 @@ UNTIMED = -(1 << 63)
 OLDEST = -(1 << 63)
 """Each number of the versions of a snapshot's rows, but for the partition, which is 0: they are older than every change."""
 
+UNTIED = OLDEST
+"""The tie-break of a version as it is read."""
 PLACE_BYTES = 24
 _STEM = slice(1, 5)
 _ID = slice(5, HEAD_BYTES)
@@ -79,14 +85,17 @@ def topic_identity(topic: str, topic_id: str | None, generation: int = 0) -> byt
     return identity(topic)[:4] + known
 
 
-def encode(source: bytes | Bytes, columns: Sequence[Ints], *, placed: bool = False) -> Bytes:
+def encode(source: bytes | Bytes, columns: Sequence[Ints], *, placed: bool = False, tied: bool = False) -> Bytes:
     """Encode ``columns`` of int64, one per place of the tuple, into one-part versions.
 
-    ``source`` is an ``identity``, the same for all rows or one per row.  ``placed``: the last columns are a ``PLACE``.
+    ``source`` is an ``identity``, the same for all rows or one per row.  ``placed``: the last columns are a ``PLACE``;
+    ``tied``: add a tie-break.
     """
-    rows, n = len(columns[0]), len(columns)
+    rows = len(columns[0])
+    columns = [*columns, np.full(rows, UNTIED)] if tied else columns
+    n = len(columns)
     table = np.empty((rows, HEAD_BYTES + 8 * n), np.uint8)
-    table[:, 0] = n | PLACED if placed else n
+    table[:, 0] = n | PLACED * placed | TIED * tied
     ids = np.frombuffer(source, np.uint8) if isinstance(source, bytes) else padded(source, 8)
     table[:, 1:HEAD_BYTES] = ids
     for place, column in enumerate(columns):
@@ -102,15 +111,16 @@ def absent(parts: int) -> bytes:
 
 
 def decode(version: bytes) -> list[tuple[bytes, tuple[int, ...]]]:
-    """The parts of a version: identity and tuple of each."""
+    """The parts of a version: identity and tuple of each, without tie-breaks."""
     parts: list[tuple[bytes, tuple[int, ...]]] = []
     at = 0
     while at < len(version):
-        n = version[at] & ~PLACED
+        n = version[at] & ~(PLACED | TIED)
+        shown = n - (version[at] & TIED > 0)
         end = at + HEAD_BYTES + 8 * n
         if end > len(version):
             raise FormatError(f"version {version.hex()} is cut off in its part {len(parts)}")
-        words = np.frombuffer(version, ">u8", n, at + HEAD_BYTES) ^ SIGN
+        words = np.frombuffer(version, ">u8", shown, at + HEAD_BYTES) ^ SIGN
         parts.append((version[at + 1 : at + HEAD_BYTES], tuple(int(w) for w in words.astype(np.uint64).view(np.int64))))
         at = end
     return parts
@@ -144,16 +154,20 @@ def split(versions: Bytes, parts: int) -> tuple[Bytes, Bytes]:
 
 
 def numbers(versions: Bytes, first: int, last: int) -> pa.ListArray:
-    """The integers of parts ``first`` up to but not including ``last``, as ``list<int64>``; null where all are absent."""
+    """The integers of parts ``first`` up to but not including ``last``, as ``list<int64>``; null where all are absent.
+
+    Tie-breaks are left out.
+    """
     data, bounds = buffers(versions)
     rows = np.arange(len(versions))
     starts, row, at = bounds[:-1], [], []
     for part in range(last):
-        n = numbers_in(data[starts]) if len(rows) else rows
+        first_byte = data[starts] if len(rows) else np.zeros(0, np.uint8)
         if part >= first:
+            n = shown_in(first_byte)
             row.append(np.repeat(rows, n))
             at.append(np.repeat(starts + HEAD_BYTES - 8 * (np.cumsum(n) - n), n) + 8 * np.arange(n.sum()))
-        starts = starts + HEAD_BYTES + 8 * n
+        starts = starts + HEAD_BYTES + 8 * numbers_in(first_byte)
     row_of, position = np.concatenate(row), np.concatenate(at)
     order = np.argsort(row_of, kind="stable")
     raw = np.ascontiguousarray(window(data, position[order], 8))
@@ -316,6 +330,11 @@ def before_all(version: Bytes, identity: bytes) -> Bytes:
     return slices(whole, starts[:-1], HEAD_BYTES + 8 * numbers_in(first))
 
 
+def shown_in(first: Octets) -> Ints:
+    """Read from its first byte how many numbers each part has besides a tie-break."""
+    return numbers_in(first) - (first & TIED > 0)
+
+
 def numbers_in(first: Octets) -> Ints:
     """Read from its first byte how many numbers each part has."""
-    return (first & ~np.uint8(PLACED)).astype(np.int64)
+    return (first & ~np.uint8(PLACED | TIED)).astype(np.int64)

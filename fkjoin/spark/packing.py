@@ -274,7 +274,8 @@ def versions_of(batch: pa.RecordBatch) -> Bytes:
         )
     columns = [pc.cast(member, pa.int64()).to_numpy(zero_copy_only=False) for member in version.flatten()]
     names = tuple(field.name for field in version.type)
-    return versions.encode(source, columns, placed=names[-len(versions.PLACE) :] == versions.PLACE)
+    placed = names[-len(versions.PLACE) :] == versions.PLACE
+    return versions.encode(source, columns, placed=placed, tied=not placed)
 
 
 def envelopes(payloads: Iterable[Payload]) -> pa.RecordBatch:

@@ -16,13 +16,15 @@ UNAVAILABLE_VALUES = "unavailable"
 """Changes that lack a value which the table does not have either."""
 STALE = "stale-dropped"
 """Changes and subscriptions not newer than what is remembered, and answers not above the highwater mark."""
+TIES = "version-ties"
+"""Changes that have the version of another change of their key, and another content."""
 RESTARTS = "source-restarts"
 """Changes that count because their row came from another topic or log before, whatever their offsets."""
 ANSWERS = "answers"
 TOMBSTONES = "tombstones-suppressed"
 """Deletions of what has no result, which are not emitted."""
 IDEMPOTENT = "idempotent-update-skip"
-"""Changes that leave something unchanged, and go no further (KIP-557)."""
+"""Changes that are not sent since they leave something unchanged (KIP-557); a batch has one result of a key."""
 OUT = "out"
 """Results that are emitted."""
 INDEX_REBUILT = "index-rebuilt"
@@ -48,6 +50,7 @@ ALL = (
     DEAD_LETTERS,
     UNAVAILABLE_VALUES,
     STALE,
+    TIES,
     RESTARTS,
     ANSWERS,
     TOMBSTONES,

@@ -50,9 +50,10 @@ class EmitDecision(NamedTuple):
         return cls(had, has, emit if among is None else emit & among)
 
     def counted(self, count: Counters, among: Bools | None = None) -> EmitDecision:
-        """Count what is emitted and what is not; ``among``: see ``of``."""
+        """Count what is emitted, and what is not: a key without a result, or an unchanged one; ``among``: see ``of``."""
         held_back = ~self.emit if among is None else among & ~self.emit
-        count_unchanged(count, held_back & ~self.had & ~self.has, held_back & self.has)
+        count[counters.TOMBSTONES] += int((held_back & ~self.has).sum())
+        count[counters.IDEMPOTENT] += int((held_back & self.has).sum())
         count[counters.OUT] += int(self.emit.sum())
         return self
 
@@ -93,12 +94,6 @@ def entries(
     if among is not None:
         names, values, version, gone = chosen(names, among), chosen(values, among), chosen(version, among), gone[among]
     return kept(names, values, version, gone=gone, due_ms=due_ms, in_order=in_order)
-
-
-def count_unchanged(count: Counters, absent: Bools, unchanged: Bools) -> None:
-    """Count tombstones of what is ``absent`` anyway, and updates that leave a result ``unchanged``."""
-    count[counters.TOMBSTONES] += int(absent.sum())
-    count[counters.IDEMPOTENT] += int(unchanged.sum())
 
 
 def counters_of(version: Bytes) -> Ints:

@@ -77,11 +77,20 @@ def _taken_in(
     rows: pa.Table, code: Ints, keys: Bytes, held: Records, store: Store, *, count: Counters, due_ms: int, in_order: bool
 ) -> Bytes:
     """Write what the batch changes, and return the row of each key after that; null where there is none."""
-    order, code, version = newest_only(code, column(rows, "version"), held, count, as_read=True, in_order=in_order)
+    row = masked(held.body, held.found & (held.flags & GONE == 0))
+    order, code, version = newest_only(
+        code,
+        column(rows, "version"),
+        held,
+        count,
+        as_read=True,
+        in_order=in_order,
+        contents=lambda: (column(rows, "value"), row),
+    )
     last = np.flatnonzero(last_of_run(code))
     place, where, version = order[last], code[last], take(version, last)
     value, ts = take(column(rows, "value"), place), take(column(rows, "ts"), place).to_numpy()
     gone = ~valid(value)
     body = records.encode(np.where(gone, GONE, 0).astype(np.uint8), ts, version, value)
     store.write(*kept(prefixed(tags.ROW, take(keys, where)), body, version, gone=gone, due_ms=due_ms, in_order=in_order))
-    return replaced(masked(held.body, held.found & (held.flags & GONE == 0)), where, value)
+    return replaced(row, where, value)

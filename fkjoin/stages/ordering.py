@@ -1,15 +1,26 @@
-"""The choice of a batch's messages that count, and their order: by versions alone, never by arrival."""
+"""The choice of a batch's messages that count, and their order: by versions and contents, never by arrival.
+
+*Law*: of a key's changes with one version the one with the greatest content counts, whatever the order and the batches in which
+they come; a row that is gone is less than all others.  Contents are compared by their hashes, so that a stage need not keep
+them.  Where the greater one comes in a later batch, its version gets a tie-break, and so is newer in all later stages.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numpy as np
 
-from fkjoin.codec import versions
-from fkjoin.codec.arrays import Bools, Bytes, Ints, changes_from_previous, equal, take
+from fkjoin.codec import ties, versions
+from fkjoin.codec.arrays import Bools, Bytes, Ints, changes_from_previous, chosen, equal, last_of_run, replaced, take
 from fkjoin.codec.record_order import in_one_order
 from fkjoin.codec.records import Records
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
+
+Contents = Callable[[], tuple[Bytes, Bytes]]
+"""Function that returns the contents of the messages, and those held for each code; null where the row is gone."""
 
 
 def newest_only(
@@ -21,14 +32,16 @@ def newest_only(
     or_equal: bool | Bools = False,
     as_read: bool = False,
     in_order: bool | Bools = False,
+    contents: Contents | None = None,
 ) -> tuple[Ints, Ints, Bytes]:
     """Choose the messages newer than what is ``held`` for their code, sorted by code and version.
 
-    Returns their places, codes and versions.  Of messages with the same code and version the first one counts; what does not
-    count is counted as stale.  ``or_equal``: all of them, or which, also count if they are as new as what is held.  What comes
-    ``in_order`` (all of it, or of which codes) is newer than what is held, whatever its version: the stage before has let it
-    through, and stages must not disagree.  Changes ``as_read`` may come from a source: those that start over from another one
-    are counted, and records of a topic get versions that make one order of them.
+    Returns their places, codes and versions.  Of messages with the same code, version and content the first one counts; what
+    does not count is counted as stale.  ``or_equal``: all of them, or which, also count if they are as new as what is held.
+    What comes ``in_order`` (all of it, or of which codes) is newer than what is held, whatever its version: the stage before
+    has let it through, and stages must not disagree.  Changes ``as_read`` may come from a source: those that start over from
+    another one are counted, and records of a topic get versions that make one order of them.  ``contents``: what ties are
+    broken by, where versions have tie-breaks.
     """
     if as_read:
         version = in_one_order(code, version, held.version)
@@ -46,9 +59,66 @@ def newest_only(
     repeated = ~changes_from_previous(code)
     if repeated.any():
         repeated[1:] &= equal(version.slice(1), version.slice(0, max(0, len(version) - 1)))
-    keep = np.flatnonzero(fresh & ~repeated)
+    counts = fresh & ~repeated
+    if contents is not None:
+        counts, version = _without_ties(_Sorted(order, code, version, fresh, repeated), held, contents, count)
+    keep = np.flatnonzero(counts)
     count[counters.STALE] += len(order) - len(keep)
     return order[keep], code[keep], take(version, keep)
+
+
+class _Sorted(NamedTuple):
+    """Messages, sorted by code and version."""
+
+    order: Ints
+    code: Ints
+    version: Bytes
+    fresh: Bools
+    """True for a message that is newer than what is held."""
+    repeated: Bools
+    """True for one with the code and version of the message before."""
+
+    def beside(self, held: Records) -> Bools:
+        """Tell which messages have the version of what is held, but for its tie-break."""
+        rows = np.flatnonzero(~self.fresh)
+        arriving, before = take(self.version, rows), take(held.version, self.code[rows])
+        both = ties.may_tie(arriving) & ties.may_tie(before)
+        rows, arriving, before = rows[both], chosen(arriving, both), chosen(before, both)
+        beside = np.zeros(len(self.code), bool)
+        beside[rows] = equal(ties.split_ties(arriving)[0], ties.split_ties(before)[0])
+        return beside
+
+
+def _without_ties(messages: _Sorted, held: Records, contents: Contents, count: Counters) -> tuple[Bools, Bytes]:
+    """Tell which messages count, and give those that win against what is held a version that is newer."""
+    order, code, version, fresh, repeated = messages
+    counts = fresh & ~repeated
+    beside = messages.beside(held)
+    tied = beside | repeated
+    tied[:-1] |= repeated[1:]
+    rows = np.flatnonzero(tied)
+    rows = rows[ties.may_tie(take(version, rows))]
+    if not len(rows):
+        return counts, version
+    came, known = contents()
+    run = np.cumsum(~repeated)[rows]
+    beside = beside[rows]
+    tie, held_tie = ties.of_contents(take(came, order[rows])), np.zeros(len(rows), np.uint64)
+    codes = code[rows[beside]]
+    _, broken = ties.split_ties(take(held.version, codes))
+    held_tie[beside] = np.where(broken > 0, broken, ties.of_contents(take(known, codes)))
+    contenders = np.concatenate([np.stack([run, tie]), np.stack([run, held_tie])[:, beside]], axis=1)
+    count[counters.TIES] += np.unique(contenders, axis=1).shape[1] - len(np.unique(run))
+
+    # Of a run's equal contents the first one stays, as of all repeated messages.
+    best = np.lexsort((-rows, tie, run))
+    best = best[last_of_run(run[best].astype(np.int64))]
+    winners, beside, tie = rows[best], beside[best], tie[best]
+    counts[rows] = False
+    counts[winners] = np.where(beside, tie > held_tie[best], fresh[winners])
+    raised = beside & counts[winners]
+    stems, _ = ties.split_ties(take(version, winners[raised]))
+    return counts, replaced(version, winners[raised], ties.with_ties(stems, tie[raised]))
 
 
 def by_code_and_version(code: Ints, version: Bytes) -> Ints:

@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 
 from fkjoin.codec import records, tags, versions
 from fkjoin.codec.arrays import (
+    Bools,
     Bytes,
     Ints,
     changes_from_previous,
@@ -28,6 +28,7 @@ from fkjoin.codec.arrays import (
     concat,
     constant,
     equal,
+    fixed,
     last_of_run,
     masked,
     prefixed,
@@ -36,11 +37,12 @@ from fkjoin.codec.arrays import (
     valid,
 )
 from fkjoin.codec.messages import ANSWER, SUBSCRIPTION, column, table
+from fkjoin.codec.ties import fingerprints
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.ordering import newest_only
 from fkjoin.stages.retention import GONE, kept, sweep
-from fkjoin.state import Store, items
+from fkjoin.state import Store
 
 HAS_FOREIGN_KEY = 2
 """The flag of a record with a foreign key."""
@@ -80,18 +82,25 @@ def rekey(
     names = prefixed(tags.ROW, keys)
     held = records.decode(store.get_many(names))
 
-    order, code, version = newest_only(code, column(changes, "version"), held, count, as_read=True, in_order=in_order)
+    digest, alive = fingerprints(column(changes, "value")), valid(column(changes, "value"))
+    foreign_key_before = masked(held.body, held.flags & HAS_FOREIGN_KEY > 0)
+
+    def contents() -> tuple[Bytes, Bytes]:
+        came = contents_of(digest, column(changes, "foreign_key"), alive)
+        return came, contents_of(held.ts, foreign_key_before, held.flags & HASHED > 0)
+
+    order, code, version = newest_only(
+        code, column(changes, "version"), held, count, as_read=True, in_order=in_order, contents=contents
+    )
 
     key, value, ts = (take(column(changes, name), order) for name in ("key", "value", "ts"))
-    alive = valid(value)
+    digest, alive = digest[order], alive[order]
     foreign_key = masked(take(column(changes, "foreign_key"), order), alive)
     first = changes_from_previous(code)
     rank = np.arange(len(code))
-    foreign_key_before = masked(held.body, held.flags & HAS_FOREIGN_KEY > 0)
     before = take(stack(foreign_key_before, foreign_key), np.where(first, code, len(keys) + rank - 1))
     seen = ~first | held.found[code]
     stays = equal(before, foreign_key)
-    digest = fingerprints(value)
     known = np.where(first, (held.flags & HASHED > 0)[code], np.append(False, alive[:-1]))
     unchanged = alive & known & stays & (digest == np.where(first, held.ts[code], np.append(0, digest[:-1])))
     count[counters.IDEMPOTENT] += 0 if every else int(unchanged.sum())
@@ -126,9 +135,7 @@ def rekey(
     return Rekeyed(subscriptions, answers)
 
 
-def fingerprints(values: Bytes) -> Ints:
-    """A 64-bit hash of each value; 0 for null."""
-    present = valid(values)
-    hashes = np.zeros(len(values), np.uint64)
-    hashes[present] = np.fromiter(map(xxhash.xxh3_64_intdigest, items(chosen(values, present))), np.uint64, int(present.sum()))
-    return hashes.view(np.int64)
+def contents_of(digest: Ints, foreign_key: Bytes, alive: Bools) -> Bytes:
+    """Contents that ties are broken by: a hash of the row, which may lack columns of the foreign key, and the foreign key."""
+    hashes = fixed(digest.view(np.uint8).reshape(-1, 8))
+    return masked(concat(hashes, prefixed(b"1", foreign_key)), alive)

@@ -42,7 +42,7 @@ from fkjoin.codec.messages import RESULT, column
 from fkjoin.stages import counters
 from fkjoin.stages.complete import Complete
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.emit_on_change import DIGEST_BYTES, HAS_RESULT, EmitDecision, count_unchanged, digests, entries
+from fkjoin.stages.emit_on_change import DIGEST_BYTES, HAS_RESULT, EmitDecision, digests, entries
 from fkjoin.stages.ordering import newest_only
 from fkjoin.stages.retention import later, sweep
 from fkjoin.state import Store
@@ -103,9 +103,16 @@ def settle(
     names = prefixed(tags.ROW, keys)
     held = records.decode(store.get_many(names))
 
-    order, code, version = newest_only(code, column(joined, "version"), held, count, as_read=as_read, in_order=in_order)
     had = held.flags & HAS_RESULT > 0
     body_before = masked(held.body, had)
+    digest_before = pc.binary_slice(body_before, 0, DIGEST_BYTES) if keep == "both" else body_before
+
+    def contents() -> tuple[Bytes, Bytes]:
+        value = column(joined, "value")
+        return value if keep == "value" else digests(value), digest_before
+
+    how: Any = {"as_read": as_read, "in_order": in_order, "contents": contents if as_read else None}
+    order, code, version = newest_only(code, column(joined, "version"), held, count, **how)
     if complete is not None:
         joined, code, version = _whole(
             joined.take(pa.array(order)), code, version, body_before=body_before, count=count, complete=complete
@@ -114,12 +121,10 @@ def settle(
     value, ts = column(joined, "value"), take(column(joined, "ts"), order).to_numpy()
 
     digest = take(value if keep == "value" else digests(value), order)
-    digest_before = pc.binary_slice(body_before, 0, DIGEST_BYTES) if keep == "both" else body_before
     first, last = changes_from_previous(code), np.flatnonzero(last_of_run(code))
     answers = np.arange(len(code))
     previous = take(stack(digest_before, digest), np.where(first, code, len(keys) + answers - 1))
     same, has = equal(digest, previous), valid(digest)
-    count_unchanged(count, same & ~has, same & has)  # answer by answer, those that a later one of the batch takes over, too
 
     final = code[last]
     time = ts[np.maximum.accumulate(np.where(~same | every, answers, 0))[last]]
@@ -127,9 +132,8 @@ def settle(
     if keep == "value":  # a group has the timestamp of its rows' latest changes, also of those that contribute the same
         time = np.maximum.reduceat(ts, np.flatnonzero(first))
         unchanged &= time <= held.ts[final]
-    emission = EmitDecision.of(had[final], has[last], unchanged, every=every)
+    emission = EmitDecision.of(had[final], has[last], unchanged, every=every).counted(count)
     emit = emission.emit
-    count[counters.OUT] += int(emit.sum())
     place, newest = order[last], take(version, last)
     emitted = last[emit]
     results = emission.results(take(keys, final[emit]), take(value, order[emitted]), take(version, emitted), time[emit])

@@ -11,8 +11,8 @@ row changes.
 
 subscription: as in a join of two tables, with all right tables in one store; keys are told apart by a first byte.
 
-Store of scatter: ``{'d'}{left key}`` → version, and for each right table foreign key and since when; for a retention time also
-of rows that are gone.
+Store of scatter: ``{'d'}{left key}`` → version, a 64-bit hash of the row in the place of a timestamp, and for each right table
+foreign key and since when; for a retention time also of rows that are gone.
 """
 
 from __future__ import annotations
@@ -41,9 +41,11 @@ from fkjoin.codec.arrays import (
 )
 from fkjoin.codec.messages import LEFT, NO_TIMESTAMP, PART, SUBSCRIPTION, column, table
 from fkjoin.codec.rows import bytes_codec
+from fkjoin.codec.ties import fingerprints
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.ordering import newest_only
+from fkjoin.stages.rekey import contents_of
 from fkjoin.stages.retention import GONE, kept, sweep
 from fkjoin.stages.subscription import subscription
 from fkjoin.state import Store
@@ -79,17 +81,26 @@ def scatter(
     code, keys = codes(column(changes, "key"))
     names = prefixed(tags.ROW, keys)
     held = records.decode(store.get_many(names))
-    order, code, version = newest_only(code, column(changes, "version"), held, count, as_read=True, in_order=in_order)
+    remembered = bytes_codec(2 * rights).decode(held.body)
+    digest, alive = fingerprints(column(changes, "value")), valid(column(changes, "value"))
+
+    def contents() -> tuple[Bytes, Bytes]:
+        known = bytes_codec(rights).encode(remembered[::2], len(keys))
+        came = contents_of(digest, column(changes, "foreign_key"), alive)
+        return came, contents_of(held.ts, known, held.found & (held.flags & GONE == 0))
+
+    order, code, version = newest_only(
+        code, column(changes, "version"), held, count, as_read=True, in_order=in_order, contents=contents
+    )
     last = np.flatnonzero(last_of_run(code))
     order, code, version = order[last], code[last], take(version, last)
 
     key, value, ts = (take(column(changes, name), order) for name in ("key", "value", "ts"))
-    alive, seen = valid(value), held.found[code]
+    digest, alive, seen = digest[order], alive[order], held.found[code]
     wanted = bytes_codec(rights).decode(take(column(changes, "foreign_key"), order))
-    remembered = bytes_codec(2 * rights).decode(take(held.body, code))
     subscriptions, keys_and_since = [], []
     for right in range(rights):
-        before, began = remembered[2 * right : 2 * right + 2]
+        before, began = (take(known, code) for known in remembered[2 * right : 2 * right + 2])
         foreign_key = masked(wanted[right], alive)
         names_row, stays = valid(foreign_key), equal(before, foreign_key)
         since = masked(pc.if_else(pa.array(stays), began, version), names_row)
@@ -112,7 +123,7 @@ def scatter(
 
     flags = np.where(alive, 0, GONE).astype(np.uint8)
     body = bytes_codec(2 * rights).encode(keys_and_since, len(key))
-    values = records.encode(flags, np.zeros(len(key), np.int64), version, body)
+    values = records.encode(flags, digest, version, body)
     store.write(*kept(take(names, code), values, version, gone=~alive, due_ms=now_ms + retention_ms, in_order=in_order))
     return Scattered(pa.concat_tables(subscriptions).combine_chunks(), rows)
 

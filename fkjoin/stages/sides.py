@@ -103,12 +103,21 @@ def read_rights(
     key_in_order = np.full(len(keys), in_order is True)
     if isinstance(in_order, Sequence):
         key_in_order = np.isin(first_bytes(keys), np.flatnonzero(in_order))
-    order, code, version = newest_only(code, column(rights, "version"), held, count, as_read=True, in_order=key_in_order)
+    held_value = masked(held.body, held.found & (held.flags & GONE == 0))
+    order, code, version = newest_only(
+        code,
+        column(rights, "version"),
+        held,
+        count,
+        as_read=True,
+        in_order=key_in_order,
+        contents=lambda: (column(rights, "value"), held_value),
+    )
 
     value, ts = take(column(rights, "value"), order), take(column(rights, "ts"), order).to_numpy()
     stored = np.arange(len(keys))
     all_code = np.concatenate([stored, code])
-    all_value = stack(masked(held.body, held.found & (held.flags & GONE == 0)), value)
+    all_value = stack(held_value, value)
     all_ts = np.concatenate([np.where(held.found, held.ts, NO_TIMESTAMP), ts])
 
     # A result has the timestamp of the change that first led to it.  So of a run of changes with equal bytes each refers to the

@@ -40,19 +40,29 @@ def take_in(
 
     ``code``: the places of the rows' keys among those of the slots; ``in_order``: of each table, see ``newest_only``.
     """
-    number, times = column(rows, "number").to_numpy(), column(rows, "ts").to_numpy()
+    number = column(rows, "number").to_numpy()
     changed = []
     for at, slot in enumerate(slots):
         own = np.flatnonzero(number == at)
         if not len(own):
             changed.append(ChangedSlots(np.zeros(0, np.int64), np.zeros(0, np.int64)))
             continue
-        known = Records(valid(slot.version), held.flags, held.ts, pc.fill_null(slot.version, b""), slot.row)
-        how: Any = {"as_read": True, "in_order": bool(in_order) and in_order[at]}
-        order, which, version = newest_only(code[own], take(column(rows, "version"), own), known, count, **how)
-        last = np.flatnonzero(last_of_run(which))
-        place, where = own[order[last]], which[last]
-        row = take(column(rows, "value"), place)
-        slots[at] = Slot(replaced(slot.version, where, take(version, last)), replaced(slot.row, where, row))
-        changed.append(ChangedSlots(where, times[place]))
+        how: Any = {"held": held, "count": count, "in_order": bool(in_order) and in_order[at]}
+        slots[at], change = _with_rows(rows.take(pa.array(own)), code[own], slot, **how)
+        changed.append(change)
     return changed
+
+
+def _with_rows(
+    rows: pa.Table, code: Ints, slot: Slot, *, held: Records, count: Counters, in_order: bool
+) -> tuple[Slot, ChangedSlots]:
+    """The slot with rows of its table, and what they change in it."""
+    known = Records(valid(slot.version), held.flags, held.ts, pc.fill_null(slot.version, b""), slot.row)
+    value = column(rows, "value")
+    order, where, version = newest_only(
+        code, column(rows, "version"), known, count, as_read=True, in_order=in_order, contents=lambda: (value, slot.row)
+    )
+    last = np.flatnonzero(last_of_run(where))
+    place, where = order[last], where[last]
+    after = Slot(replaced(slot.version, where, take(version, last)), replaced(slot.row, where, take(value, place)))
+    return after, ChangedSlots(where, column(rows, "ts").to_numpy()[place])

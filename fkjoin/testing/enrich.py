@@ -115,7 +115,7 @@ def _changes(changes: list[Change]) -> pa.Table:
     return table(
         JOINED,
         as_bytes(pa.array([one.key for one in changes], pa.string())),
-        versions.encode(versions.identity("left"), [np.array([one.version for one in changes], np.int64)]),
+        versions.encode(versions.identity("left"), [np.array([one.version for one in changes], np.int64)], tied=True),
         rows,
         ~valid(rows),
         np.zeros(len(changes), np.int64),

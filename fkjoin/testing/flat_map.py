@@ -81,7 +81,7 @@ class FlatMapTest(Kit):
         return table(
             JOINED,
             _texts([change.key for change in batch]),
-            versions.encode(versions.identity("left"), [version]),
+            versions.encode(versions.identity("left"), [version], tied=True),
             pairs.encode(lists, len(batch)),
             np.array([change.row is None for change in batch], bool),
             np.zeros(len(batch), np.int64),

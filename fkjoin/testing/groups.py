@@ -38,11 +38,13 @@ class GroupKit(Kit):
         self._group(change)
 
     def _run(self, batch: list[Change], stages: int) -> pa.Table:
-        changed = regroup(self._rows(batch), self._stores[0], self.count, **TIMES)
+        changed = regroup(self._rows(batch), self._stores[0], self.count, as_read=True, **TIMES)
         return self._aggregated(changed) if stages == 2 else RESULT.empty_table()
 
     def _reordered(self, batch: list[Change]) -> list[pa.Table]:
-        changed = [regroup(part, self._stores[0], self.count, **TIMES) for part in self._portions(self._rows(batch))]
+        changed = [
+            regroup(part, self._stores[0], self.count, as_read=True, **TIMES) for part in self._portions(self._rows(batch))
+        ]
         return [self._aggregated(part) for part in self._portions(pa.concat_tables([GROUPED.empty_table(), *changed]))]
 
     def _aggregated(self, changed: pa.Table) -> pa.Table:
@@ -54,6 +56,6 @@ class GroupKit(Kit):
         groups = pa.array([None if change.row is None else self._group(change) for change in batch], pa.string())
         value = contributions(GROUP, [groups], self._fold.value, self._values(batch), there)
         number = np.array([change.version for change in batch], np.int64)
-        version = versions.encode(versions.identity("left"), [number])
+        version = versions.encode(versions.identity("left"), [number], tied=True)
         key = as_bytes(pa.array([change.key for change in batch], pa.string()))
         return table(JOINED, key, version, value, ~there, np.zeros(len(batch), np.int64))

@@ -119,7 +119,7 @@ class JoinTest(Kit):
             as_bytes(pa.array([row.key for row in rows], pa.string())),
             pa.array([self._foreign_key(row) if side == "left" else None for row in rows], BYTES),
             pa.array([None if row.row is None else json_bytes(row.row) for row in rows], BYTES),
-            versions.encode(_SOURCES[side == "right"], [np.array([row.version for row in rows], np.int64)]),
+            versions.encode(_SOURCES[side == "right"], [np.array([row.version for row in rows], np.int64)], tied=True),
             np.zeros(len(rows), np.int64),
         )
 

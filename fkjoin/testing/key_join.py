@@ -83,7 +83,7 @@ class KeyJoinTest(Kit):
         return table(
             NUMBERED,
             as_bytes(pa.array([one.key for one in batch], pa.string())),
-            versions.encode(sources, [np.array([one.version for one in batch], np.int64)]),
+            versions.encode(sources, [np.array([one.version for one in batch], np.int64)], tied=True),
             pa.array(rows, BYTES),
             np.array([row is None for row in rows], bool),
             np.zeros(len(batch), np.int64),

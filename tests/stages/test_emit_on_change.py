@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fkjoin.codec import records, tags, versions
+from fkjoin.codec import pairs, records, tags, versions
 from fkjoin.codec.arrays import BYTES
-from fkjoin.codec.messages import Operation
-from fkjoin.stages import Counters, counters
+from fkjoin.codec.messages import JOINED, Operation, table
+from fkjoin.codec.pairs import Pairs
+from fkjoin.stages import Counters, counters, regroup, resolve, spread
 from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, entries
 from fkjoin.stages.retention import GONE
+from fkjoin.state import MemoryStore
 
 HAD, HAS, UNCHANGED = (np.array(column) for column in zip(*itertools.product([False, True], repeat=3), strict=True))
 """All cases: whether there was a result, whether there is one, and whether it is the same."""
@@ -51,6 +56,26 @@ def test_keys_that_are_left_out_are_neither_emitted_nor_counted() -> None:
     emission = EmitDecision.of(HAD, HAS, UNCHANGED, among=among).counted(count, among)
     assert not emission.emit.any()
     assert +count == {counters.IDEMPOTENT: 1}
+
+
+LISTS = [None, pairs.encode(Pairs(np.zeros(1, np.int64), keys(1), keys(1)), 1)[0].as_py()]
+CHANGES = st.lists(st.tuples(st.integers(0, 4), st.sampled_from(LISTS), st.integers(0, 3)), max_size=8)
+
+
+@pytest.mark.parametrize("every", [False, True])
+@pytest.mark.parametrize("stage", [resolve, regroup, spread])
+@given(changes=CHANGES)
+def test_a_skip_is_a_change_that_is_not_sent(stage: Any, every: bool, changes: list[Any]) -> None:
+    """Each of the changes that come one by one is sent, skipped, a tombstone of nothing, or stale."""
+    store, count, sent = MemoryStore(), Counters(), 0
+    for version, value, ts in changes:
+        number = versions.encode(b"a-source", [np.array([version])])
+        values = pa.array([value], BYTES)
+        came = table(JOINED, keys(1), number, values, np.array([value is None]), np.array([ts]))
+        sent += bool(len(stage(came, store, count, now_ms=0, retention_ms=9, every=every)))
+    skipped = count[counters.IDEMPOTENT]
+    assert sent + skipped + count[counters.TOMBSTONES] + count[counters.STALE] == len(changes)
+    assert not (every and skipped)
 
 
 def test_own_versions_are_never_behind_the_clock_nor_stand_still() -> None:

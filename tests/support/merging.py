@@ -24,7 +24,7 @@ def messages(events: Iterable[Event]) -> pa.Table:
     at = np.array(version, np.int64)
     keys = as_bytes(pa.array(key, pa.string()))
     gone = values.is_null()
-    return table(NUMBERED, keys, versions.encode(b"a-source", [at]), values, gone, at, np.array(number, np.int8))
+    return table(NUMBERED, keys, versions.encode(b"a-source", [at], tied=True), values, gone, at, np.array(number, np.int8))
 
 
 def overlaid(events: Iterable[Event]) -> dict[str, bytes]:

@@ -48,7 +48,7 @@ def messages(changes: Iterable[Change], number: int) -> pa.Table:
     by = foreign_keys(foreign) if number == LEFT else pa.nulls(len(rows), BYTES)
     at = np.array([row.version for row in rows], np.int64)
     key = keys if number == LEFT else tagged(number, keys)
-    return table(CHANGE, key, by, value, versions.encode(b"source-%d" % (number % 3), [at]), at)
+    return table(CHANGE, key, by, value, versions.encode(b"source-%d" % (number % 3), [at], tied=True), at)
 
 
 def right_messages(changes: Iterable[Change]) -> pa.Table:

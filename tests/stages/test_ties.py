@@ -1,0 +1,151 @@
+"""Changes of a key with one version: the content decides, whatever their order, their batches and how often they come."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fkjoin.codec import versions
+from fkjoin.codec.arrays import BYTES
+from fkjoin.codec.messages import JOINED, LEFT, table
+from fkjoin.stages import Counters, answered, counters, gather, merge, resolve, scatter
+from fkjoin.state import MemoryStore
+from fkjoin.testing import (
+    DUPLICATE,
+    REORDER,
+    AggregateTest,
+    Change,
+    EnrichTest,
+    FlatMapTest,
+    JoinTest,
+    KeyJoinTest,
+    event,
+)
+from tests.support import merging, multi_join
+from tests.support.sampling import examples
+
+TIMES: Any = {"now_ms": 0, "retention_ms": 1000}
+NAMES = [{"to": "b", "n": 1}, {"to": "b", "n": 2}, {"to": "c", "n": 1}, None]
+ROWS = st.sampled_from(NAMES)
+SOME = st.lists(st.tuples(st.sampled_from(["left", "right"]), st.sampled_from("bc"), st.integers(1, 2), ROWS), max_size=7)
+
+Run = Callable[[list[list[Change]]], tuple[Any, Counters]]
+
+
+def of_kit(make: Callable[[], Any], side: str | None, *ends: Any) -> Run:
+    """A kit that is fed with the changes of one side, or of both."""
+
+    def run(batches: list[list[Change]]) -> tuple[Any, Counters]:
+        kit = make()
+        for batch in batches:
+            kit.feed(*(one for one in batch if side in (None, one.side)), *ends)
+        if isinstance(kit, EnrichTest):
+            return kit.feed(event({"to": "b"}), event({"to": "c"})), kit.count
+        return kit.table, kit.count
+
+    return run
+
+
+def merged(batches: list[list[Change]]) -> tuple[Any, Counters]:
+    store, count, rows = MemoryStore(), Counters(), dict[str, bytes]()
+    for batch in batches:
+        events = [(int(one.side == "right"), one.key, one.version or 0, _bytes(one)) for one in batch]
+        merging.apply(merge(merging.messages(events), store, count, 2, source=b"a-source", **TIMES), rows)
+    return rows, count
+
+
+def viewed(batches: list[list[Change]]) -> tuple[Any, Counters]:
+    """A table whose rows are kept as hashes."""
+    store, count, rows = MemoryStore(), Counters(), dict[str, bytes]()
+    for batch in batches:
+        keys, values = ([one.key.encode() for one in batch], [_bytes(one) for one in batch])
+        at = versions.encode(b"a-source", [np.array([one.version for one in batch], np.int64)], tied=True)
+        gone = np.array([value is None for value in values], bool)
+        came = table(JOINED, pa.array(keys, BYTES), at, pa.array(values, BYTES), gone, np.zeros(len(batch), np.int64))
+        merging.apply(resolve(came, store, count, as_read=True, **TIMES), rows)
+    return rows, count
+
+
+def joined_at_once(batches: list[list[Change]]) -> tuple[Any, Counters]:
+    of, stores, count = multi_join.of_rights("left", "left"), [MemoryStore() for _ in range(3)], Counters()
+    joined = multi_join.Joined(of)
+    for batch in batches:
+        changes = [
+            multi_join.Change(
+                LEFT if one.side == "left" else int(one.key == "c"),
+                one.key,
+                one.version or 0,
+                None if one.row is None else str(one.row["n"]),
+                (None, None) if one.row is None else (one.row["to"], "c"),
+            )
+            for one in batch
+        ]
+        lefts, rows = scatter(multi_join.messages(changes, LEFT), stores[0], count, 2, **TIMES)
+        answers = answered(lefts, multi_join.right_messages(changes), stores[1], count, [1, 1], **TIMES)
+        joined.take(gather(pa.concat_tables([rows, *answers]), stores[2], count, of, in_order=True, **TIMES))
+    return dict(joined), count
+
+
+def _bytes(change: Change) -> bytes | None:
+    return None if change.row is None else str(change.row).encode()
+
+
+def _count(key: str, row: Any, n: int) -> int:
+    return n + int(row["n"])
+
+
+RUNS: dict[str, Run] = {
+    "join": of_kit(lambda: JoinTest("to", how="left"), None),
+    "staged join": of_kit(lambda: JoinTest("to", how="left"), None, REORDER),
+    "join by primary key": of_kit(lambda: KeyJoinTest(how="outer"), None),
+    "aggregate": of_kit(lambda: AggregateTest("to", 0, _count, lambda key, row, n: n - int(row["n"])), "left"),
+    "flat map": of_kit(lambda: FlatMapTest(lambda key, row: [row], "to"), "left"),
+    "enrich": of_kit(lambda: EnrichTest(on="to", how="left"), "left"),
+    "again": of_kit(lambda: JoinTest("to", how="inner"), None, DUPLICATE),
+    "merge": merged,
+    "view": viewed,
+    "multi-way join": joined_at_once,
+}
+
+
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
+@given(drawn=SOME, cuts=st.sets(st.integers(1, 6)), data=st.data())
+@settings(max_examples=examples(60), deadline=None)
+def test_the_order_of_changes_with_one_version_makes_no_difference(run: Run, drawn: Any, cuts: set[int], data: Any) -> None:
+    changes = [Change(side, key, row, version) for side, key, version, row in drawn]
+    wanted, _ = run([sorted(changes, key=str)])
+    shuffled = data.draw(st.permutations(changes))
+    bounds = [0, *sorted(cut for cut in cuts if cut < len(changes)), len(changes)]
+    batches = [shuffled[start:end] for start, end in itertools.pairwise(bounds)]
+    assert run(batches)[0] == wanted
+    assert run([*batches, *batches])[0] == wanted
+
+
+def test_ties_are_counted_and_repeats_are_none() -> None:
+    test = JoinTest("to", how="left")
+    one, other = (Change("left", "a", row, 1) for row in NAMES[:2])
+    test.feed(one)
+    test.feed(one)
+    assert (test.count[counters.TIES], test.count[counters.STALE]) == (0, 1)
+    test.feed(other)
+    assert test.count[counters.TIES] == 1
+    again = JoinTest("to", how="left")
+    again.feed(one, other, one)
+    assert again.count[counters.TIES] == 1
+    assert again.table == test.table
+
+
+def test_a_row_wins_over_a_deletion_with_its_version() -> None:
+    changes = [Change("left", "a", row, 1) for row in (NAMES[0], None)]
+    for order in (changes, changes[::-1]):
+        test = JoinTest("to", how="left")
+        for change in order:
+            test.feed(change)
+        assert set(test.table) == {"a"}
