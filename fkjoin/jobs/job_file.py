@@ -93,7 +93,7 @@ _NEEDED = {
     "model_type": "settings in braces, or a section of their own, are needed",
     "model_attributes_type": "settings in braces, or a section of their own, are needed",
 }
-"""What must stand at a place, by the type of pydantic's error."""
+"""Words for what must stand at a place, by the type of pydantic's error."""
 
 
 def _explained(error: Any) -> str:

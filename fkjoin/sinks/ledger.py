@@ -20,8 +20,7 @@ from fkjoin.checkpoint.saved import read_state
 from fkjoin.errors import FkJoinError
 from fkjoin.lowering.lowered import Lowered
 
-RESTORE = "Stop the query, and run fkjoin restore JOB.toml, or Table.restore in a program"
-"""The command that makes places what the checkpoint's state is."""
+_WAY_BACK = "Stop the query, and run fkjoin restore JOB.toml, or Table.restore in a program"
 
 _OR_ANEW = "Or start with a new checkpoint and an empty target"
 
@@ -64,7 +63,7 @@ def parted(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any]) -> It
 def require_together(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any]) -> None:
     """``FkJoinError`` if one of the sinks is not where the checkpoint is."""
     for _, _, wrong in parted(spark, checkpoint, sinks):
-        raise FkJoinError(f"checkpoint: {wrong}. {RESTORE}. {_OR_ANEW}")
+        raise FkJoinError(f"{wrong}. {_WAY_BACK}. {_OR_ANEW}")
 
 
 def _wrong(log: BatchLog, last: Mark | None, place: str) -> str | None:
@@ -75,14 +74,26 @@ def _wrong(log: BatchLog, last: Mark | None, place: str) -> str | None:
     time = None if last is None else last.began_ms
     if time in (log.mark(log.done).began_ms, log.mark(log.last).began_ms):
         return None
-    here = f"{log.checkpoint} is at batch {log.done}" if log.done >= 0 else f"{log.checkpoint} is at its beginning"
+    here = f"batch {log.done}" if log.done >= 0 else "its beginning"
     if last is None or last.number < 0:
-        return f"{here}, and {place} has no batch of its query: it is another place, or was dropped or restored from a backup"
+        return (
+            f"checkpoint: {log.checkpoint} is at {here}, and {place} has no batch of its query: it is another place, or was "
+            "dropped or restored from a backup"
+        )
     if last.number < log.done:
-        return f"{here}, and {place} is behind, at batch {last.number}: it was restored from a backup, and lacks later rows"
+        return (
+            f"checkpoint: {log.checkpoint} is at {here}, and {place} is behind, at batch {last.number}: it was restored from a "
+            "backup, and lacks later rows"
+        )
     if last.number > log.last:
-        return f"{here}, and {place} is ahead, at batch {last.number}: the checkpoint was restored from a backup"
-    return f"{here}, and {place} has another batch {last.number}: one of them was restored from a backup"
+        return (
+            f"checkpoint: {log.checkpoint} is at {here}, and {place} is ahead, at batch {last.number}: the checkpoint was "
+            "restored from a backup"
+        )
+    return (
+        f"checkpoint: {log.checkpoint} is at {here}, and {place} has another batch {last.number}: one of them was restored "
+        "from a backup"
+    )
 
 
 def restore(table: Lowered, checkpoint: str, sinks: Mapping[str, Any]) -> list[str]:
@@ -96,7 +107,7 @@ def restore(table: Lowered, checkpoint: str, sinks: Mapping[str, Any]) -> list[s
         try:
             ledger.restore(table, name, log)
         except FkJoinError as error:
-            raise FkJoinError(f"checkpoint: {wrong}. It cannot be restored: {error}. {_OR_ANEW}") from error
+            raise FkJoinError(f"{wrong}. It cannot be restored: {error}. {_OR_ANEW}") from error
         places.append(ledger.place)
     return places
 
@@ -109,7 +120,7 @@ def written_to(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any]) -
 
 def missing(place: str) -> FkJoinError:
     """The error of a place that is gone while a query writes to it."""
-    return FkJoinError(f"{place} is gone. {RESTORE}. {_OR_ANEW}")
+    return FkJoinError(f"{place} is gone. {_WAY_BACK}. {_OR_ANEW}")
 
 
 def rows_of_state(table: Lowered, log: BatchLog) -> DataFrame:

@@ -129,11 +129,9 @@ class Parquet:
         return noted
 
     def restore(self, table: Lowered, query: str, log: BatchLog) -> None:  # see Ledger
-        """Set later batches aside; of a place that lacks some, or has others, all, and write one batch of the state's rows.
-
-        A start after an interruption asks for a restore again: until the end, ``last`` is a later batch that is still there,
-        or the note has no batch.
-        """
+        # It sets later batches aside; of a place that lacks some, or has others, all, and writes one batch of the state's rows.
+        # A start after an interruption asks for a restore again: until the end, ``last`` is a later batch that is still there,
+        # or the note has no batch.
         mark = log.mark(log.done)
         at, label, schema = self._checked(table)
         last, folders = self.last(table.spark, query), of_query(at.folders(), query)
