@@ -112,7 +112,7 @@ def _explained(error: Any) -> str:
 
 
 _ALTERNATIVE = re.compile(r"str$|int$|float$|bool$|list\[|literal\[|\w*Section$|function-")
-"""What pydantic calls one of several types that may stand at a place."""
+"""Name that pydantic has for one of several types that may stand at a place."""
 
 
 def _settings(place: list[str]) -> list[str]:
