@@ -44,7 +44,7 @@ def require_columns(spec: JobSection, order: Sequence[tuple[str, str]]) -> None:
 def _of_table(name: str, table: TableSection) -> KnownColumns:
     """Return the columns of a table; unknown where files are elsewhere, or folders may give it more of them."""
     if table.topic is not None:
-        parts = [_of_format(table.key, "key"), _of_format(table.value, "value")]
+        parts = [_of_format(f"tables.{name}", table.key, "key"), _of_format(f"tables.{name}", table.value, "value")]
         in_record = [column for part in parts for column in part or ()]
         return None if None in parts else _unknown_fields([*in_record, "headers", "_position"])
     columns = None if table.columns is None else _names_in(table.columns)
@@ -57,8 +57,10 @@ def _of_table(name: str, table: TableSection) -> KnownColumns:
     return found
 
 
-def _of_format(given: Any, name: str) -> list[str] | None:
+def _of_format(where: str, given: Any, name: str) -> list[str] | None:
     if not isinstance(given, FormatSection):
+        if isinstance(given, str) and given not in ("string", "bytes"):
+            raise JobError(f'{where}.{name}: {given!r} is no format: write "string", "bytes" or {{format = …, schema = …}}')
         return [name]
     if given.format in ("string", "bytes"):
         return [given.name or name]

@@ -154,7 +154,10 @@ def test_a_setting_of_another_kind_is_refused(tmp_path: Path, place: str, given:
 def test_a_setting_of_another_kind_that_is_as_by_default_is_left_alone(tmp_path: Path, place: str, given: str) -> None:
     """Templates write them all."""
     assert place in GOOD
-    read_job(job(tmp_path, GOOD.replace(place, given, 1).replace('extractor = "customer"', 'extractor = "value"')))
+    text = GOOD.replace(place, given, 1)
+    if "value = " in given:
+        text = text.replace('key = "id"', 'key = "string"').replace('extractor = "customer"', 'extractor = "value"')
+    read_job(job(tmp_path, text))
 
 
 @pytest.mark.parametrize(
@@ -206,7 +209,8 @@ def test_the_schema_tells_editors_what_a_kind_has(tmp_path: Path) -> None:
         ((OF_OUT, 'topic = "o"\npositions = true'), True),
         ((OF_OUT, 'postgres = "d"'), False),
     ):
-        path = job(tmp_path, GOOD.replace(*change, 1))
+        text = GOOD.replace(*change, 1)
+        path = job(tmp_path, text.replace('key = "id"', 'key = "string"') if topic[:11] in text else text)
         assert validator.is_valid(tomllib.loads(path.read_text())) == good, change
         with contextlib.nullcontext() if good else pytest.raises(JobError):
             read_job(path)
@@ -219,6 +223,7 @@ def test_variables_of_the_environment_are_filled_in(tmp_path: Path, monkeypatch:
 
 def test_formats_of_a_job_file(tmp_path: Path) -> None:
     text = GOOD.replace('path = "{folder}/orders"', 'topic = "o"\nvalue = {format = "debezium", schema = "customer int"}', 1)
+    text = text.replace('key = "id"', 'key = "string"')
     spec = read_job(job(tmp_path, text)).tables["orders"]
     assert isinstance(spec.value, FormatSection)
     assert spec.value.build("value") == Debezium("customer int")
