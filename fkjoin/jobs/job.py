@@ -23,11 +23,10 @@ from fkjoin.jobs.job_events import enriched
 from fkjoin.jobs.job_kinds import JobError, Value, located
 from fkjoin.jobs.job_operators import wanted_of
 from fkjoin.jobs.job_order import in_order
-from fkjoin.jobs.job_sections import FormatSection, JobSection, SinkSection, TableSection
-from fkjoin.jobs.job_sinks import PlannedQuery, SinkQuery, sink_of, sink_queries
+from fkjoin.jobs.job_sections import DeadLettersSection, FormatSection, JobSection, SinkSection, TableSection
+from fkjoin.jobs.job_sinks import PlannedQuery, SinkQuery, format_at, sink_of, sink_queries
 from fkjoin.jobs.places import require_letters
 from fkjoin.join import fk_join
-from fkjoin.kafka import Format
 from fkjoin.kafka.admin import require_topic
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.new_topics import require_known_topics
@@ -64,17 +63,16 @@ class Job:
         for sink in spec.sinks.values():
             self.tables[sink.table]._when(spec.trigger)
         self._sinks = {name: self._sink(name, sink) for name, sink in spec.sinks.items()}
-        targets: dict[str, tuple[Any, dict[str, Value]]] = {
-            f"sinks.{name}": (sink, sink.options) for name, sink in spec.sinks.items()
-        }
+        for name, sink in spec.sinks.items():
+            self._require_topic(f"sinks.{name}", sink, sink.options)
         if spec.dead_letters is not None:
-            targets["dead_letters"] = spec.dead_letters, {}
-        for where, (section, own) in targets.items():
-            topic = section.topic
-            if topic is not None:
-                servers, options = self._kafka
-                with located(where, section):
-                    require_topic(topic, servers, source_options({**options, **own}))
+            self._require_topic("dead_letters", spec.dead_letters, {})
+
+    def _require_topic(self, where: str, target: SinkSection | DeadLettersSection, own: Mapping[str, Value]) -> None:
+        if target.topic is not None:
+            servers, options = self._kafka
+            with located(where, target):
+                require_topic(target.topic, servers, source_options({**options, **own}))
 
     @property
     def _checkpoint(self) -> str:
@@ -183,8 +181,8 @@ class Job:
                     spark,
                     spec.topic,
                     servers,
-                    key=_format(where, spec.key, "key"),
-                    value=_format(where, spec.value, "value"),
+                    key=format_at(where, spec.key, "key"),
+                    value=format_at(where, spec.value, "value"),
                     version=spec.version,
                     deleted=spec.deleted,
                     timestamp=spec.timestamp,
@@ -294,15 +292,16 @@ class Job:
 
     def _sink(self, name: str, spec: SinkSection) -> sinks.Sink | None:
         """None where Spark's own sink writes."""
-        where = f"sinks.{name}"
-        with located(where, spec):
+        with located(f"sinks.{name}", spec):
             if spec.topic is not None:
                 servers, settings = self._kafka
                 return sinks.Kafka(
                     spec.topic,
                     servers,
-                    key=None if spec.key is None else _format(where, spec.key, "key"),
-                    value=_format(where, spec.value, "value") if isinstance(spec.value, FormatSection) else spec.value,
+                    key=None if spec.key is None else format_at(f"sinks.{name}", spec.key, "key"),
+                    value=format_at(f"sinks.{name}", spec.value, "value")
+                    if isinstance(spec.value, FormatSection)
+                    else spec.value,
                     headers=spec.headers,
                     positions=spec.positions,
                     options={**client_options(settings), **spec.options},
@@ -355,12 +354,3 @@ def _learned(spark: SparkSession, spec: TableSection) -> tuple[StructType | None
         return columns_of(spark, spec.path) if spec.columns is None else None, None
     files = open_files(spark, spec.path, spec.key, schema=spec.columns, format=spec.format, options=spec.options)
     return files.schema if files.learned else None, files.folders
-
-
-def _format(where: str, given: str | list[str] | FormatSection, name: str) -> Format | str:
-    if isinstance(given, FormatSection):
-        with located(f"{where}.{name}", given):
-            return given.build(name)
-    if isinstance(given, str):
-        return given
-    raise JobError(f'{name}: a topic\'s key has a format: "string", "bytes" or {{format = …, schema = …}}')

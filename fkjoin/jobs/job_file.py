@@ -11,6 +11,7 @@ from typing import Any, get_args
 from pydantic import ValidationError
 
 from fkjoin.errors import nearest
+from fkjoin.jobs.job_columns import require_columns
 from fkjoin.jobs.job_kinds import JobError, Strict
 from fkjoin.jobs.job_order import in_order
 from fkjoin.jobs.job_sections import JobSection
@@ -34,7 +35,7 @@ def read_job(path: Path) -> JobSection:
         raise JobError(f"{path}: cannot be read as TOML: {error}") from error
     try:
         spec = JobSection.model_validate(_filled(data, str(path)))
-        in_order(spec)
+        require_columns(spec, in_order(spec))
         return spec
     except JobError as error:
         raise JobError(str(error) if str(error).startswith(f"{path}: ") else f"{path}: {error}") from None
@@ -93,7 +94,7 @@ _NEEDED = {
     "model_type": "settings in braces, or a section of their own, are needed",
     "model_attributes_type": "settings in braces, or a section of their own, are needed",
 }
-"""Words for what must stand at a place, by the type of pydantic's error."""
+"""Values that are needed, by the types of pydantic's errors."""
 
 
 def _explained(error: Any) -> str:
@@ -112,7 +113,7 @@ def _explained(error: Any) -> str:
 
 
 _ALTERNATIVE = re.compile(r"str$|int$|float$|bool$|list\[|literal\[|\w*Section$|function-")
-"""Name that pydantic has for one of several types that may stand at a place."""
+"""Names that pydantic gives to one of several types."""
 
 
 def _settings(place: list[str]) -> list[str]:

@@ -272,15 +272,22 @@ def _wanted(kind: str, given: str, order: list[str], descending: bool) -> Wanted
     return Wanted(kind, given if given not in ("", "*") else None)  # type: ignore[arg-type]
 
 
-def split_arguments(text: str) -> list[str]:
-    """Cut SQL text at its commas, but for those in quotes or parentheses."""
+def arguments_of(text: str) -> list[str]:
+    """List what stands in the parentheses of an aggregate's column, and what it is ordered by."""
+    _, column, order, _ = _parsed(text)
+    return [*split_arguments(column), *order]
+
+
+def split_arguments(text: str, brackets: str = "([{)]}") -> list[str]:
+    """Cut SQL text at its commas, but for those in quotes or ``brackets``, the opening ones first."""
+    opening, closing = brackets[: len(brackets) // 2], brackets[len(brackets) // 2 :]
     found, depth, quote = [""], 0, ""
     for at, sign in enumerate(text):
         if quote:
             quote = "" if sign == quote and text[at - 1] != "\\" else quote
         elif sign in "'\"`":
             quote = sign
-        depth += (not quote) * ((sign in "([{") - (sign in ")]}"))
+        depth += (not quote) * ((sign in opening) - (sign in closing))
         if sign == "," and not quote and not depth:
             found.append("")
         else:

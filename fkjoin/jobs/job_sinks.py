@@ -11,8 +11,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from fkjoin import sinks as kinds
 from fkjoin.checkpoint.files import begun
 from fkjoin.jobs import installed
-from fkjoin.jobs.job_kinds import JobError
-from fkjoin.jobs.job_sections import SinkSection
+from fkjoin.jobs.job_kinds import JobError, located
+from fkjoin.jobs.job_sections import FormatSection, SinkSection
+from fkjoin.kafka import Format
 from fkjoin.plan.rules import SINKS_SHARE_A_QUERY, Verdict
 from fkjoin.sessions.settings import switched_off
 from fkjoin.sinks import Sink
@@ -43,6 +44,16 @@ class SinkQuery:
     @property
     def shared(self) -> bool:
         return self.name.startswith("sinks-")
+
+
+def format_at(where: str, given: str | list[str] | FormatSection, name: str) -> Format | str:
+    """Make the format of the records' key or value of a section; ``name``: which of them."""
+    if isinstance(given, list):
+        raise JobError(f'{name}: a topic\'s key has a format: "string", "bytes" or {{format = …, schema = …}}')
+    if isinstance(given, str):
+        return given
+    with located(f"{where}.{name}", given):
+        return given.build(name)
 
 
 def sink_of(spec: SinkSection) -> Sink | None:

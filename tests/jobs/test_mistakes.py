@@ -86,7 +86,7 @@ CHECKED: dict[str, tuple[str, str]] = {
     ),
     "a source kept in Delta": (
         'table = "orders"\npath = "{folder}/out"\nformat = "delta"',
-        "sinks.out.orders: a source's changes",
+        "sinks.out: orders: a source's changes come as they are read",
     ),
     "a folder in a file": (
         'table = "joined"\npath = "{folder}/job.toml"',

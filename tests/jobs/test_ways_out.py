@@ -53,6 +53,13 @@ JOB_FILES: dict[str, tuple[tuple[str, str], tuple[str, str]]] = {
         ('path = "{folder}/orders"', 'path = "o"\ntopic = "o"'),
         ('path = "{folder}/orders"', 'path = "o"'),
     ),
+    "tables.orders.value: 'jsn' is no format": (
+        ('path = "{folder}/orders"\nkey = "id"', 'topic = "o"\nkey = "bytes"\nvalue = "jsn"'),
+        (
+            'path = "{folder}/orders"\nkey = "id"',
+            'topic = "o"\nkey = "bytes"\nvalue = {format = "json", schema = "customer int"}',
+        ),
+    ),
     "spark: 'kafk' is no setting of Spark": (
         ("[spark]\n", "[spark]\nkafk = true\n"),
         ("[spark]\n", "[spark]\nkafka = true\n"),

@@ -1,0 +1,154 @@
+"""Columns that a job file names: a misspelt one is found before Spark starts, and no other is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fkjoin.jobs.job_file import read_job
+from fkjoin.jobs.job_kinds import JobError
+from tests.support.job_files import job
+
+SHOP = """
+name = "shop"
+checkpoint = "{folder}/ck"
+[kafka]
+bootstrap_servers = "localhost:1"
+[tables.orders]
+path = "{folder}/orders"
+schema = "id string, customer STRING COMMENT 'a, b', at timestamp, lines array<struct<sku: string, n: int>>, lsn: bigint"
+key = "id"
+version = ["lsn"]
+timestamp = "at"
+[tables.customers]
+topic = "customers"
+key = {format = "string", name = "cid"}
+value = {format = "debezium", schema = "name string, score decimal(10, 2)"}
+[joins.joined]
+left = "orders"
+right = "customers"
+extractor = "Customer"
+joiner = ["left.lines", "right.name as who", "current_date as today"]
+[joins.whole]
+left = "orders"
+right = "customers"
+extractor = ["customer"]
+[joins.again]
+left = "whole"
+right = "customers"
+extractor = "left.customer"
+[children.families]
+left = "orders"
+right = "customers"
+extractor = "customer"
+column = "orders"
+[views.large]
+of = "joined"
+filter = "upper(who) > 'A'"
+columns = ["who", "size(lines) as size"]
+[aggregates.sums]
+of = "large"
+group_by = ["who as name"]
+columns = {n = "count()", most = "max_by(size, who, 3)", all = "string_agg(who, ', ') within group (order by size desc)"}
+[aggregates.windows]
+of = "orders"
+window = {time = "at", size = "1 hour"}
+emit = "on-close"
+columns = {n = "count(*)"}
+[flat_maps.lines]
+of = "orders"
+rows = "lines"
+key = ["id", "sku"]
+[flat_maps.by_name]
+of = "sums"
+key = "name"
+[merges.both]
+of = ["customers", "others"]
+[tables.others]
+topic = "others"
+key = {format = "string", name = "cid"}
+value = {format = "json", schema = "name string, score decimal(10, 2)"}
+[views.named]
+of = "both"
+columns = "score"
+[sinks.out]
+table = "again"
+path = "{folder}/out"
+"""
+
+TYPOS: dict[str, tuple[str, str, str]] = {
+    "key": ('key = "id"', 'key = "idd"', "tables.orders.key: orders has no column 'idd'; did you mean 'id'?"),
+    "version": ('["lsn"]', '["lsm"]', "tables.orders.version: orders has no column 'lsm'; did you mean 'lsn'?"),
+    "foreign key": (
+        '"Customer"',
+        '"Custmer"',
+        "joins.joined.extractor: left table orders has no column 'Custmer'; did you mean 'customer'?",
+    ),
+    "joiner": (
+        '"right.name as who"',
+        '"right.nme as who"',
+        "joins.joined.joiner: the joined row has no column 'right.nme'; did you mean 'right.name'?",
+    ),
+    "column of a joined row": (
+        '"left.customer"',
+        '"left.custmer"',
+        "joins.again.extractor: left table whole has no column 'left.custmer'; did you mean 'left.customer'?",
+    ),
+    "children": (
+        'extractor = "customer"\ncolumn',
+        'extractor = "customers"\ncolumn',
+        "children.families.extractor: left table orders has no column 'customers'; did you mean 'customer'?",
+    ),
+    "view": ('["who",', '["whom",', "views.large.columns: table joined has no column 'whom'; did you mean 'who'?"),
+    "group": (
+        '"who as name"',
+        '"whom as name"',
+        "aggregates.sums.group_by: table large has no column 'whom'; did you mean 'who'?",
+    ),
+    "aggregate": (
+        "max_by(size,",
+        "max_by(siz,",
+        "aggregates.sums.columns.most: table large has no column 'siz'; did you mean 'size'?",
+    ),
+    "order": (
+        "order by size",
+        "order by siz",
+        "aggregates.sums.columns.all: table large has no column 'siz'; did you mean 'size'?",
+    ),
+    "no aggregate": ('"count()"', '"cnt()"', "aggregates.sums.columns.n: 'cnt()' is none of count(), "),
+    "window": (
+        'time = "at"',
+        'time = "att"',
+        "aggregates.windows.window.time: table orders has no column 'att'; did you mean 'at'?",
+    ),
+    "items": (
+        'rows = "lines"',
+        'rows = "line"',
+        "flat_maps.lines.rows: table orders has no column 'line'; did you mean 'lines'?",
+    ),
+    "other key": ('key = "name"', 'key = "nam"', "flat_maps.by_name.key: table sums has no column 'nam'; did you mean 'name'?"),
+    "merge": (
+        'columns = "score"',
+        'columns = "scor"',
+        "views.named.columns: table both has no column 'scor'; did you mean 'score'?",
+    ),
+}
+
+
+@pytest.mark.parametrize("typo", TYPOS)
+def test_a_misspelt_column_is_found_without_spark(tmp_path: Path, typo: str) -> None:
+    before, after, says = TYPOS[typo]
+    assert before in SHOP
+    (tmp_path / "orders").mkdir()
+    read_job(job(tmp_path, SHOP))
+    with pytest.raises(JobError) as refused:
+        read_job(job(tmp_path, SHOP.replace(before, after, 1)))
+    assert str(refused.value).startswith(f"{tmp_path}/job.toml: {says}")
+
+
+@pytest.mark.parametrize("path", ["{folder}/elsewhere", "s3a://shop/orders", "{folder}/*", "{folder}/orders"])
+def test_a_column_that_may_be_one_of_folders_is_left_to_spark(tmp_path: Path, path: str) -> None:
+    (tmp_path / "orders" / "region=eu").mkdir(parents=True)
+    text = SHOP.replace("{folder}/orders", path).replace('key = "id"', 'key = "region"')
+    assert read_job(job(tmp_path, text)).tables["orders"].key == "region"
