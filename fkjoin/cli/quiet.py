@@ -98,7 +98,10 @@ def quiet_spark(log: Path | None = None) -> Iterator[None]:
     pump.start()
     try:
         yield
-    except (FkJoinError, KeyboardInterrupt, SystemExit):
+    except FkJoinError as error:
+        take(f"fkjoin: {error}\n".encode())
+        raise
+    except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException:
         failed = True

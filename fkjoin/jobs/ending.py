@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,9 +29,38 @@ def stopped_after(spark: SparkSession) -> Iterator[SparkSession]:
     """
     if threading.current_thread() is threading.main_thread():  # PySpark's own handler asks the JVM first, and waits
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield spark
-    except Exception:
+    _say_nothing_of_broken_connections(spark)
+    with naming_the_end_of_the_jvm():
+        try:
+            yield spark
+        except Exception:
+            spark.stop()
+            raise
         spark.stop()
-        raise
-    spark.stop()
+
+
+@contextlib.contextmanager
+def naming_the_end_of_the_jvm(heard: Callable[[str], None] = lambda _: None) -> Iterator[None]:
+    """Raise ``SessionError`` in the place of whatever goes wrong because the JVM has ended; ``heard`` gets its text."""
+    try:
+        yield
+    except Exception as error:
+        from fkjoin.sessions.launch import end_of_jvm
+
+        if (end := end_of_jvm(error)) is None:
+            raise
+        heard(str(end))
+        raise end from None
+
+
+def _say_nothing_of_broken_connections(spark: SparkSession) -> None:
+    """Leave out tracebacks that Py4J logs, and PySpark's server of accumulators prints, when the JVM's connections break."""
+    logging.getLogger().addFilter(_is_not_of_py4j)
+    server = spark.sparkContext._accumulatorServer
+    if server is not None:
+        others = server.handle_error
+        server.handle_error = lambda *request: None if sys.exc_info()[0] is EOFError else others(*request)  # type: ignore[method-assign]
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return "py4j" not in record.pathname

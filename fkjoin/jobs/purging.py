@@ -10,6 +10,7 @@ from fkjoin.checkpoint.progress import span
 from fkjoin.errors import TopologyError, first_line
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.purging import internal_records, purge_read
+from fkjoin.sessions.launch import end_of_jvm
 from fkjoin.spark.trigger import interval_ms
 
 NEVER = "never"
@@ -56,7 +57,7 @@ def purging(
                 purge_read(stages, checkpoints)
                 fails = False
             except Exception as error:  # of whatever kind: upkeep stops no job
-                if not fails and not ended.is_set():
+                if not fails and not ended.is_set() and end_of_jvm(error) is None:
                     say(f"internal topics are not purged: {first_line(error)}; tried again every {span(every_s)}")
                 fails = True
             ended.wait(every_s)

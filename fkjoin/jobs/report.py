@@ -82,6 +82,7 @@ class Report:
         screen: Screen,
     ) -> None:
         self._name, self._flow, self._began = spec.name, flow_of(spec), screen.began
+        metrics._began_ms = round(1000 * screen.began)
         self._tables = {name for name, _ in self._flow.made}
         self._metrics, self._log, self._screen = metrics, log, screen
         self._seen: dict[str, int] = {}
@@ -111,7 +112,7 @@ class Report:
 
     def take_internal(self, records: Mapping[str, int]) -> None:
         """Take the numbers of records that internal topics have, from any thread."""
-        self._metrics._take_internal(records)
+        self._metrics._internal = dict(records)
 
     def stops_when(self, asked: Callable[[], bool]) -> None:
         """Show that the job stops as soon as it is ``asked`` to, also while the start of a query waits."""
@@ -146,6 +147,7 @@ class Report:
 
     def look(self, name: str, query: StreamingQuery) -> None:
         """Take what is new of a query."""
+        self._metrics._learn_topics(name, str(query.runId), lambda: _with_sources(query))
         for progress in progress_since(query, self._seen.get(name, -1), idle=True):
             event = progress.timestamp, is_batch(progress.durationMs)
             if self._events.get(name) == event:  # a query that waits has the same last event for ten seconds
@@ -158,7 +160,6 @@ class Report:
             behind, at = self._metrics._left(name)
             self._queries[name] = replace(self._queries[name], behind=behind, behind_at=at)
         if query.isActive:
-            self._metrics._learn_topics(name, str(query.runId), lambda: _with_sources(query))
             status = query.status
             known = replace(self._queries[name], start=start_of(status))
             self._queries[name] = self._now_doing(known, self._does(name, status), lambda: _tasks(query))

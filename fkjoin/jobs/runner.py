@@ -21,7 +21,7 @@ from fkjoin.checkpoint.failure import failure
 from fkjoin.checkpoint.files import hadoop, read_file, write_file
 from fkjoin.checkpoint.progress import QueryPhase, several
 from fkjoin.errors import nearest
-from fkjoin.jobs.ending import stopped_after
+from fkjoin.jobs.ending import naming_the_end_of_the_jvm, stopped_after
 from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_file import read_job
 from fkjoin.jobs.job_kinds import JobError
@@ -108,7 +108,10 @@ def run_job(
             screen.watch(report.view)
             checkpoints, every_s = [query.checkpoint for query in planned], interval_s(spec.purge)
             try:
-                with purging(job.stages, checkpoints, every_s, say=screen.say, take=report.take_internal):
+                with (
+                    purging(job.stages, checkpoints, every_s, say=screen.say, take=report.take_internal),
+                    naming_the_end_of_the_jvm(lambda says: report.turn(Mode.FAILED, says)),
+                ):
                     _run(planned, stop, report, one_by_one=spec.trigger == AVAILABLE_NOW)
             finally:
                 screen.wait("stopping Spark")

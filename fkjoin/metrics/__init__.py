@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryProgress
 
-from fkjoin.checkpoint.progress import event_of, is_batch, records_of, seconds_of
-from fkjoin.checkpoint.source_topics import SourceTopic, source_topics
+from fkjoin.checkpoint.progress import event_of, is_batch, records_of, rows_of, seconds_of
+from fkjoin.checkpoint.source_topics import scans_of, source_topics
 from fkjoin.errors import needs_extra
 from fkjoin.kafka.end_offsets import Silence, read_ends
 from fkjoin.metrics.families import families_of
 from fkjoin.metrics.history import History
 from fkjoin.metrics.listener import Listener
-from fkjoin.metrics.query_metrics import OperatorMetrics, QueryMetrics
+from fkjoin.metrics.query_metrics import OperatorMetrics, QueryMetrics, Run
 from fkjoin.metrics.server import ClientAccess, PageServer
 from fkjoin.spark.trigger import interval_of
 from fkjoin.stages.counters import metrics_name, state_metrics_name
@@ -53,6 +53,8 @@ class Metrics(Collector):
         self._waiting: dict[str, QueryMetrics] = {}
         """Queries that have said that they wait, and have not ended a batch."""
         self._started_ms: dict[str, int] = {}
+        self._began_ms: int | None = None
+        """The beginning of the job, or of its first query."""
         self._ended: dict[str, str] = {}
         """The reasons why queries ended; nothing where they were stopped."""
         self._works: dict[str, str] = {}
@@ -60,25 +62,25 @@ class Metrics(Collector):
         self._end_of_job: dict[str, Any] | None = None
         self._internal: dict[str, int] = {}
         """The numbers of records of the topics between stages."""
-        self._topics: dict[str, tuple[SourceTopic, ...]] = {}
-        self._intervals_s: dict[str, float] = {}
-        self._runs: dict[str, str] = {}
-        """The topics that queries read, the intervals of their triggers, and the runs of the queries that have these."""
+        self._runs: dict[str, Run] = {}
 
     def __repr__(self) -> str:
         return f"Metrics[queries: {', '.join({**self._started_ms, **self._queries}) or 'none'}]"
 
     def _learn_topics(self, name: str, run: str, running: Callable[[], StreamingQuery | None]) -> None:
-        """Find out once in a run which topics a query reads, and how far its batches are apart; its sources must be there."""
-        if self._runs.get(name) != run and (query := running()) is not None:
-            topics, interval_s = source_topics(query), interval_of(query)
+        """Find out once in a run what a query reads, and how far its batches are apart; its sources must be there."""
+        if self._run(name).run_id != run and (query := running()) is not None:
+            found = Run(run, source_topics(query), interval_of(query), scans_of(query))
             with self._lock:
-                self._runs[name], self._topics[name], self._intervals_s[name] = run, topics, interval_s
+                self._runs[name] = found
+
+    def _run(self, name: str) -> Run:
+        return self._runs.get(name, Run())
 
     def _silences(self) -> dict[str, list[Silence]]:
         """Return the topics of running queries whose brokers do not answer."""
         with self._lock:
-            reading = {name: topics for name, topics in self._topics.items() if name not in self._ended}
+            reading = {name: run.topics for name, run in self._runs.items() if name not in self._ended}
         return {name: silent for name, topics in reading.items() if (silent := read_ends(topics)[1])}
 
     def _left(self, name: str) -> tuple[int | None, float]:
@@ -92,13 +94,14 @@ class Metrics(Collector):
         """Bring the lag of running queries up to date; the lock is held."""
         for name, query in self._queries.items():
             if name not in self._ended:
-                query.last = {**query.last, **query.lag(self._topics.get(name, ()))}
-                query.history.lag, query.history.interval_s = records_of(query.last["lag"]), self._intervals_s.get(name, 0.0)
+                query.last = {**query.last, **query.lag(self._run(name).topics)}
+                query.history.lag, query.history.interval_s = records_of(query.last["lag"]), self._run(name).interval_s
 
     def _start(self, name: str) -> None:
         """Take down that a query has started, or will soon."""
         with self._lock:
             self._started_ms[name] = round(1000 * time.time())
+            self._began_ms = self._began_ms or self._started_ms[name]
             self._ended.pop(name, None)
 
     def _end(self, name: str, why: str | None) -> None:
@@ -110,11 +113,6 @@ class Metrics(Collector):
         """Take down what a query works on at this moment; nothing while it waits."""
         with self._lock:
             self._works[name] = words
-
-    def _take_internal(self, records: Mapping[str, int]) -> None:
-        """Take down how many records the topics between stages have."""
-        with self._lock:
-            self._internal = dict(records)
 
     def _end_job(self, *, failed: bool, words: str) -> None:
         """Take down how the job has ended; pages that are open show it when the job's process is gone."""
@@ -194,6 +192,7 @@ class Metrics(Collector):
         with self._lock:
             query = self._queries.setdefault(query_name, self._waiting.pop(query_name, QueryMetrics()))
             query.batches += 1
+            about["numInputRows"] = rows_of(about, self._run(query_name).scans)
             query.inputs += about["numInputRows"]
             began_ms = round(1000 * seconds_of(about["timestamp"]))
             query.since_ms, query.ended_ms = query.ended_ms or began_ms, began_ms + round(1000 * seconds)
@@ -214,7 +213,7 @@ class Metrics(Collector):
         with self._lock:
             query = self._queries.get(name) or self._waiting.setdefault(name, QueryMetrics())
             query.take_sources(about)
-            query.last = {**query.last, **query.lag(self._topics.get(name, ()))}
+            query.last = {**query.last, **query.lag(self._run(name).topics)}
             query.history.wait(round(1000 * seconds_of(about["timestamp"])), records_of(query.last["lag"]))
 
     def _waits_first(self) -> dict[str, History]:
@@ -238,7 +237,7 @@ class Metrics(Collector):
             "phases": {phase: ms / 1000 for phase, ms in about["durationMs"].items()},
             "stages": {operator: dict(known.stage_seconds) for operator, known in operators.items()},
             "state": {operator: known.sizes for operator, known in operators.items() if known.sizes},
-            **query.lag(self._topics.get(name, ())),
+            **query.lag(self._run(name).topics),
             "fan_out": {operator: known.fan_out for operator, known in operators.items() if known.fan_out},
             "hot_keys": {operator: dict(known.hot) for operator, known in operators.items() if known.hot},
         }

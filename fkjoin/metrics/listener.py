@@ -31,8 +31,8 @@ class _Events(JStreamingQueryListener):
 
     def onQueryProgress(self, jevent: Any) -> None:  # noqa: N802
         progress = jevent.progress().json()
-        self._metrics.take_json(progress)
         self._own._learn_topics(progress)
+        self._metrics.take_json(progress)
 
 
 class Listener(StreamingQueryListener):

@@ -61,7 +61,7 @@ def status(shown: ShownJob, metrics: Metrics) -> dict[str, Any]:
     return {
         "job": shown.job,
         "now_ms": now_ms,
-        "began_ms": metrics._look(lambda _, started, __: min(started.values(), default=None)),
+        "began_ms": metrics._began_ms,
         "doing": metrics._doing(),
         "ended": metrics._ended_job(),
         "picture": svg(_drawn(shown.steps), rates, by_hand=True) if shown.steps else "",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from fkjoin.checkpoint.progress import lag_of, positions_of, records_of, seconds_of
 from fkjoin.checkpoint.source_topics import SourceTopic
@@ -66,6 +66,18 @@ class OperatorMetrics:
             self.hot[key] = row[counters.FAN_OUT]
             while len(self.hot) > 10:
                 del self.hot[next(iter(self.hot))]
+
+
+class Run(NamedTuple):
+    """A run of a query, and what is known of it from its start on."""
+
+    run_id: str = ""
+    topics: tuple[SourceTopic, ...] = ()
+    """The topics that it reads."""
+    interval_s: float = 0.0
+    """The interval of its trigger."""
+    scans: Mapping[str, int] = {}
+    """The number of times that it reads each source."""
 
 
 @dataclass

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from py4j.java_gateway import JavaGateway
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.find_spark_home import _find_spark_home
@@ -40,6 +41,8 @@ _PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 _REMOTE = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE")
 _TEMPORARY = "-Djava.io.tmpdir="
 
+_END_S = 2.0
+"""The time that a process may need to end after its connections have broken."""
 _SET_PARENT_DEATH_SIGNAL = 1
 """Option of Linux's prctl."""
 
@@ -74,6 +77,31 @@ def launch(settings: Mapping[str, Any]) -> None:
         SparkContext._jvm.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(  # type: ignore[union-attr]
             SparkContext._jvm.java.io.File(str(folder))  # type: ignore[union-attr]
         )
+
+
+def end_of_jvm(error: BaseException) -> SessionError | None:
+    """Say how this process's JVM has ended, if it has; None while it runs, and of one that others have started.
+
+    ``error``: what has gone wrong.  A connection that breaks is noticed some time before the end of the process.
+    """
+    process: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)
+    if process is None:
+        return None
+    is_connection = isinstance(error, OSError | Py4JError) and not isinstance(error, Py4JJavaError)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_END_S if is_connection else 0)
+    return None if process.returncode is None else SessionError(_how_it_ended(process.returncode))
+
+
+def _how_it_ended(status: int) -> str:
+    """Say how a JVM has ended, by the status of its process, and what to do."""
+    if status == -signal.SIGKILL:
+        return (
+            "the JVM was killed (SIGKILL), as systems do when memory runs out. Give the machine or the container more memory, "
+            "or the JVM less (spark.driver.memory), and start again: a job goes on from its checkpoint"
+        )
+    how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"has ended with status {status}"
+    return f"the JVM {how}. Read the end of Spark's log, mend that, and start again: a job goes on from its checkpoint"
 
 
 def _wanted(settings: Mapping[str, Any]) -> bool:
@@ -139,6 +167,8 @@ def _started(
             if process.poll() is not None:
                 if output is not None and (says := unresolved(output.said())) is not None:
                     raise SessionError(says)
+                if process.returncode == -signal.SIGKILL:
+                    raise SessionError(_how_it_ended(process.returncode))
                 fine, java = found_java()
                 if not fine:
                     raise SessionError(f"Java: {java}, so that no session can start: {ADVICE}")

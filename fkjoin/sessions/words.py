@@ -12,6 +12,7 @@ import os
 import re
 import select
 import threading
+import time
 import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,12 @@ _SAID = (
     rb"  require_minimum_pandas_version\(\)$",
     rb"\d\d/\d\d/\d\d \d\d:\d\d:\d\d WARN (?:" + b"|".join(_LOGGED) + b")",
 )
+
+_RETRY = re.compile(rb"\d\d/\d\d/\d\d \d\d:\d\d:\d\d WARN NetworkClient: \[[^]]*\] (.*?)(?: with correlation id \d+|\n|$)")
+"""A retry of Kafka's client, which says it of each client, many times a second."""
+_SILENT_S = 60.0
+"""The time without a retry from which on the same one is said again."""
+_MOST_RETRIES = 1000
 
 _NOISE = re.compile(b"|".join(_SAID))
 
@@ -133,6 +140,8 @@ class FilteredOutput:
     def __init__(self, *, held: bool = False, everything: bool = False) -> None:
         self._error, self._everything = os.dup(2), everything
         self._dropped = False
+        self._retries: dict[bytes, float] = {}
+        """The times of retries, by what they say."""
         self._held: list[bytes] | None = [] if held else None
         self._lock = threading.Lock()
         self.pump = Pump(self._take)
@@ -158,10 +167,21 @@ class FilteredOutput:
             else:
                 self._show(line)
 
+    def _is_said(self, line: bytes) -> bool:
+        """Tell whether a line is a retry that goes on, and was said when it began."""
+        if (retry := _RETRY.match(line)) is None:
+            return False
+        if len(self._retries) == _MOST_RETRIES:
+            self._retries.clear()
+        now = time.monotonic()
+        last = self._retries.get(retry[1])
+        self._retries[retry[1]] = now
+        return last is not None and now - last < _SILENT_S
+
     def _show(self, line: bytes) -> None:
         is_rest = self._dropped and _REST.match(line) is not None
         all_lines = self._everything or _told_all.is_set()
-        self._dropped = not all_lines and (is_rest or _NOISE.match(line) is not None)
+        self._dropped = not all_lines and (is_rest or _NOISE.match(line) is not None or self._is_said(line))
         if self._dropped:
             return
         with contextlib.suppress(OSError):  # closed: those that write must not wait

@@ -30,8 +30,8 @@ def repeated(
 ) -> _T:
     """Return what ``work`` returns.  It is called ever more rarely, for ``seconds``, while it throws what ``mends`` knows.
 
-    Each repetition is a warning in the log ``fkjoin``, and ``heard`` is called with its reason.  ``FkJoinError`` when the time
-    is over; other errors come as they are.
+    The first repetition is a warning in the log ``fkjoin``.  ``heard`` is called with the reason of each.  ``FkJoinError`` when
+    the time is over; other errors come as they are.
     """
     started = time.monotonic()
 
@@ -40,13 +40,14 @@ def repeated(
         assert error is not None
         assert state.next_action is not None
         heard(told(error))
-        logging.getLogger("fkjoin").warning(
-            "%s: %s; tried again in %.1f s, for up to %g s",
-            place,
-            told(error),
-            state.next_action.sleep,
-            seconds,
-        )
+        if state.attempt_number == 1:
+            logging.getLogger("fkjoin").warning(
+                "%s: %s; tried again in %.1f s, then ever more rarely, for up to %g s",
+                place,
+                told(error),
+                state.next_action.sleep,
+                seconds,
+            )
 
     attempts = Retrying(
         stop=stop_after_delay(seconds),

@@ -18,6 +18,8 @@ from unittest.mock import MagicMock
 import pytest
 from pyspark import SparkContext
 
+from fkjoin.errors import FkJoinError
+from fkjoin.jobs.ending import naming_the_end_of_the_jvm
 from fkjoin.sessions import launch, own_folder
 from tests.support.job_files import GOOD, job
 from tests.support.processes import Command, ends, interruptible, linux
@@ -28,7 +30,10 @@ from tests.support.traces import TRACES, assert_agrees, expected
 pytestmark = linux
 
 
-MOMENTS = ("a shell of Spark's", "the JVM", "a session", "a batch", "the stop")
+MOMENTS = ("a shell of Spark's", "the JVM", "a session", "the first batch", "a batch", "the stop")
+JVM_KILLED = (
+    "fkjoin: the JVM was killed (SIGKILL), as systems do when memory runs out. Give the machine or the container more memory, "
+)
 
 
 def reached(moment: str, one: Command, folder: Path) -> Callable[[], object]:
@@ -40,6 +45,8 @@ def reached(moment: str, one: Command, folder: Path) -> Callable[[], object]:
         return lambda: one.java() is not None
     if moment == "a session":
         return lambda: (folder / "checkpoint").exists()
+    if moment == "the first batch":
+        return lambda: "first batch begins" in one.said.read_text()
     return lambda: (folder / "job.log").exists() and (folder / "job.log").stat().st_size
 
 
@@ -48,9 +55,10 @@ SAMPLE = [
     ("the JVM", signal.SIGTERM, False),
     ("the JVM", signal.SIGKILL, True),
     ("the JVM", signal.SIGKILL, False),
+    ("the first batch", signal.SIGKILL, True),
+    ("a batch", signal.SIGKILL, True),
 ]
-"""A few; ``make faults`` tries ``ALL``.  Of a batch and of the stop: tests/jobs/test_secrets.py, no process has a secret; of a
-JVM that is killed in a batch: integration/test_run.py."""
+"""A few; ``make faults`` tries ``ALL``.  Of a batch and of the stop: tests/jobs/test_secrets.py, no process has a secret."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 ALL = [(moment, number, of_java) for moment in MOMENTS for number in SIGNALS for of_java in (False, True)]
 
@@ -80,11 +88,62 @@ def test_nothing_is_left_of_a_job(
         one.wait_for("a batch", reached("a batch", one, tmp_path))
         one.process.send_signal(signal.SIGTERM)
     one.ends()
-    if not of_java:
-        assert "Traceback" not in one.said.read_text()
+    said = one.said.read_text()
+    if not of_java or number == signal.SIGKILL:
+        assert "Traceback" not in said
+    if of_java and number == signal.SIGKILL and (one.process.returncode or moment != "the stop"):
+        assert one.process.returncode == 1
+        assert JVM_KILLED in said
+        assert JVM_KILLED in (tmp_path / "spark.log").read_text()
     own_folder.sweep(one.temporary)  # as the next start does
     kept = {path.name for path in one.temporary.iterdir()}
     assert kept <= {f"fkjoin-{os.getuid()}"}, "but indexes, which the next start goes on with"
+
+
+@pytest.mark.spark
+def test_a_job_whose_workers_are_killed_while_it_waits_says_so_in_the_next_batch(
+    command: Callable[..., Command], tmp_path: Path
+) -> None:
+    """A local session without retries: the query fails, and goes on when it is started again."""
+    write_lines(tmp_path / "orders", "1", [{"id": 1, "customer": "c", "amount": 1, "lsn": 1, "op": "u"}])
+    write_lines(tmp_path / "customers", "1", [{"customer": "c", "name": "Ada", "lsn": 1}])
+    text = GOOD.replace('trigger = "available-now"\n', "")
+    one = command("run", str(job(tmp_path, text)), "--spark-log", str(tmp_path / "spark.log"))
+    one.wait_for("a batch", reached("a batch", one, tmp_path))
+    for process, line in one.processes().items():
+        if "pyspark.daemon" in line:
+            os.kill(process, signal.SIGKILL)
+    write_lines(tmp_path / "orders", "2", [{"id": 2, "customer": "c", "amount": 2, "lsn": 2, "op": "u"}])
+    one.ends()
+    said = one.said.read_text()
+    assert one.process.returncode == 1
+    assert "Traceback" not in said
+    assert "fkjoin: query sink-out failed: Python worker exited unexpectedly" in said
+    assert "\nwhat to do: give the session more memory" in said
+
+
+def test_how_a_jvm_has_ended_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of a JVM that runs is what it is, as is one of a JVM that others have started."""
+    error = ConnectionRefusedError()
+    monkeypatch.setattr(launch, "_END_S", 0.01)
+    for command, says in (
+        ("kill -9 $$", JVM_KILLED.removeprefix("fkjoin: ")),
+        ("kill -11 $$", "the JVM was ended by SIGSEGV. Read the end of Spark's log"),
+        ("exit 3", "the JVM has ended with status 3. Read the end of Spark's log"),
+    ):
+        process = subprocess.Popen(["sh", "-c", f"read line; {command}"], stdin=subprocess.PIPE)
+        monkeypatch.setattr(SparkContext, "_gateway", MagicMock(proc=process))
+        assert launch.end_of_jvm(error) is None
+        process.communicate(b"\n")
+        assert str(launch.end_of_jvm(ValueError())).startswith(says)
+        heard = list[str]()
+        on_from = r"start again: a job goes on from its checkpoint$"
+        with pytest.raises(FkJoinError, match=on_from), naming_the_end_of_the_jvm(heard.append):
+            raise error
+        assert heard[0].startswith(says)
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    with pytest.raises(ConnectionRefusedError), naming_the_end_of_the_jvm():
+        raise error
 
 
 @pytest.mark.spark

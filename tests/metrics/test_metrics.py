@@ -296,6 +296,12 @@ def test_the_dashboard_the_alerts_and_the_page_of_documentation_name_metrics_tha
     assert set(re.findall(r"\bfkjoin_\w+", table)) == there
 
 
+def test_records_of_internal_topics_are_a_gauge_by_topic() -> None:
+    metrics = Metrics()
+    metrics._internal = {"shop-joined-subscription-response": 7}
+    assert 'fkjoin_internal_topic_records{topic="shop-joined-subscription-response"} 7.0' in metrics.prometheus().decode()
+
+
 def test_each_alert_has_labels_that_its_metrics_have_and_says_what_to_do() -> None:
     metrics = Metrics()
     metrics.take(progress(0), "a")
@@ -329,9 +335,9 @@ def test_the_topics_of_a_query_are_found_out_once_in_a_run(monkeypatch: pytest.M
 
     def learn(run: str, topics: Any) -> Any:
         metrics._learn_topics("sink-out", run, lambda: asked.append(run) or topics)
-        return metrics._topics.get("sink-out")
+        return metrics._run("sink-out").topics
 
-    assert learn("first", None) is None, "its sources are not there"
+    assert learn("first", None) == (), "its sources are not there"
     assert learn("first", ("orders",)) == learn("first", ("customers",)) == ("orders",)
     assert learn("second", ("customers",)) == ("customers",)
     assert asked == ["first", "first", "second"]

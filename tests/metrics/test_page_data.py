@@ -77,6 +77,9 @@ def test_the_page_has_when_the_job_started_and_what_is_at_work(monkeypatch: pyte
     found = status(ShownJob("shop"), metrics)
     assert (found["began_ms"], found["now_ms"]) == (FIRST_MS + 10_000, FIRST_MS + 70_000), "the first query's start"
     assert found["doing"] == {"sink-out": "batch 2 for 4 s"}
+    metrics._began_ms = FIRST_MS
+    metrics._start("sink-out")
+    assert status(ShownJob("shop"), metrics)["began_ms"] == FIRST_MS, "a job has begun before its queries"
 
 
 def test_the_map_leaves_rules_to_the_box_that_is_chosen() -> None:

@@ -106,6 +106,21 @@ def test_lines_of_no_use_are_left_out_and_nothing_else_is(capfd: pytest.CaptureF
     assert written({}, LINES[:70], LINES[70:], capfd=capfd) == kept, "lines that come in parts"
 
 
+def test_a_retry_of_kafkas_client_that_goes_on_is_said_once(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retry = "26/11/26 18:14:0{} WARN NetworkClient: [Consumer clientId=c-{}] Connection to node {} could not be established.\n"
+    topic = (
+        "26/11/26 18:14:0{} WARN NetworkClient: [Producer clientId=p] Error while fetching metadata with correlation id {}\n"
+    )
+    other = "26/11/26 18:14:09 WARN Sender: [Producer clientId=p] Got error produce response\n"
+    lines = [retry.format(0, 1, 1), retry.format(1, 2, 1), retry.format(1, 2, 2), topic.format(2, 7), topic.format(3, 8)]
+    said = [lines[0], lines[2], lines[3], other, other]
+    assert written({}, *(line.encode() for line in (*lines, other, other)), capfd=capfd) == "".join(said)
+    monkeypatch.setattr(words, "_SILENT_S", 0.0)
+    assert written({}, *(line.encode() for line in lines), capfd=capfd) == "".join(lines), "as after a minute without it"
+
+
 def test_a_session_does_not_repeat_what_pyspark_says_of_pandas() -> None:
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(record=True) as said:
 
