@@ -54,7 +54,7 @@ class Completed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Row:
+class _KeyRow:
     """A key's row, as its newest change has it."""
 
     version: bytes
@@ -63,15 +63,15 @@ class _Row:
     deletion: bytes
     """The version of the last deletion before it."""
     as_of: tuple[bytes, ...]
-    """Of each column, the version of the change that its value is of."""
+    """The version of the change that each column's value is of."""
     places: tuple[int, ...]
-    """Of each column, the place of its value."""
+    """The place of each column's value."""
 
     @property
     def missing(self) -> bool:
         return _MISSING in self.as_of
 
-    def with_newer(self, change: _Row, lacking: Sequence[int]) -> _Row:
+    def with_newer(self, change: _KeyRow, lacking: Sequence[int]) -> _KeyRow:
         """The row of a newer change, with values of this one."""
         if change.gone:
             return replace(change, deletion=change.version)
@@ -80,7 +80,7 @@ class _Row:
             as_of[at], places[at] = self.as_of[at], self.places[at]
         return replace(change, deletion=self.deletion, as_of=tuple(as_of), places=tuple(places))
 
-    def with_older(self, change: _Row, lacking: Sequence[int]) -> _Row:
+    def with_older(self, change: _KeyRow, lacking: Sequence[int]) -> _KeyRow:
         """The row, with what a change that is not newer says of columns that it lacks."""
         *nearer, undeleted = versions.is_newer(
             pa.array([change.version] * (len(self.as_of) + 1), BYTES), pa.array([*self.as_of, self.deletion], BYTES)
@@ -128,11 +128,11 @@ class Complete:
         ``joined``: all messages, of which ``code`` has the keys' numbers; ``held``, ``rows``: the keys' records, and the rows
         that were shown.  What no value comes for yet becomes a change to no row, and is counted.
         """
-        batch = _Batch(self, joined, code, newer, keys=keys, held=held, rows=rows, store=store)
+        batch = _CompletedBatch(self, joined, code, newer, keys=keys, held=held, rows=rows, store=store)
         return batch.completed(count)
 
 
-class _Batch:
+class _CompletedBatch:
     """A batch of changes, and what is kept of their keys."""
 
     def __init__(
@@ -200,7 +200,7 @@ class _Batch:
         place = np.searchsorted(all_code, np.array(list(last), np.int64), side="right") - 1
         return Completed(whole, all_code, self._entries(last, take(rows, place)))
 
-    def _rows(self, key: int, count: Counters) -> list[_Row]:
+    def _rows(self, key: int, count: Counters) -> list[_KeyRow]:
         """The whole rows that a key's changes lead to, in order; first the held one, if older changes complete it."""
         order, code, version = self.newer
         start, end = np.searchsorted(code, [key, key + 1])
@@ -218,20 +218,20 @@ class _Batch:
             made.append(row)
         return made
 
-    def _held(self, key: int) -> _Row:
+    def _held(self, key: int) -> _KeyRow:
         """The row that is held under a key; of none, one that is gone."""
         number = self.held.version[key].as_py()
         places = (len(self.code) + key,) * self.width
         alive = bool(self.held.found[key]) and not self.held.flags[key] & GONE
         if not alive:
-            return _Row(number, 0, True, number, (_MISSING,) * self.width, places)
+            return _KeyRow(number, 0, True, number, (_MISSING,) * self.width, places)
         if not self.kept.found[key]:
-            return _Row(number, int(self.held.ts[key]), False, _NO_DELETION, (number,) * self.width, places)
+            return _KeyRow(number, int(self.held.ts[key]), False, _NO_DELETION, (number,) * self.width, places)
         as_of = (version[key].as_py() for version in self.as_of)
         all_as_of = tuple(number if version is None else version for version in as_of)
-        return _Row(number, int(self.kept.ts[key]), False, self.deletion[key].as_py(), all_as_of, places)
+        return _KeyRow(number, int(self.kept.ts[key]), False, self.deletion[key].as_py(), all_as_of, places)
 
-    def _older(self, key: int, newer: Ints) -> list[tuple[_Row, list[int]]]:
+    def _older(self, key: int, newer: Ints) -> list[tuple[_KeyRow, list[int]]]:
         """The changes of a key that are not newer than the row that it has."""
         if not self.held.found[key] or self.held.flags[key] & GONE:
             return []
@@ -244,15 +244,15 @@ class _Batch:
             for place, number in zip(rows[rest], version.filter(pa.array(rest)).to_pylist(), strict=True)
         ]
 
-    def _change(self, place: int, version: bytes) -> tuple[_Row, list[int]]:
+    def _change(self, place: int, version: bytes) -> tuple[_KeyRow, list[int]]:
         """A change as it came, and the columns that it lacks."""
         gone = bool(self.gone[place])
         lacking = [] if gone else self.lacking[place].as_py() or []
         as_of = tuple(_MISSING if gone or at in lacking else version for at in range(self.width))
         ts = self.joined.column("ts")[place].as_py()
-        return _Row(version, ts, gone, _NO_DELETION, as_of, (place,) * self.width), lacking
+        return _KeyRow(version, ts, gone, _NO_DELETION, as_of, (place,) * self.width), lacking
 
-    def _entries(self, last: dict[int, _Row], rows: Bytes) -> tuple[Bytes, Bytes]:
+    def _entries(self, last: dict[int, _KeyRow], rows: Bytes) -> tuple[Bytes, Bytes]:
         """The entries of keys whose last rows these are."""
         borrows = [not row.gone and any(version != row.version for version in row.as_of) for row in last.values()]
         columns = [
