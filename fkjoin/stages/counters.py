@@ -37,6 +37,10 @@ LATE = "late-dropped"
 """Changes of contributions to windows that were closed before the batch."""
 STREAM_TIME = "stream-time"
 """The stream time of an aggregate by windows, in milliseconds since 1970: a maximum, not a sum."""
+HOLDS = "holds-windows:"
+"""The beginning of the name of a counter of a source that has no rows, and whose time holds windows open; its name follows.
+
+It counts the milliseconds by which the source is behind the one that is furthest: a maximum, not a sum."""
 EVENTS_IN = "events-in"
 """Events that come to an enrich."""
 WITHOUT_ROW = "events-without-row"
