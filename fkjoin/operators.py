@@ -121,6 +121,7 @@ class Operators(RowOperators):
         emit: Emit = "on-change",
         grace: str | None = None,
         idle: str | None = None,
+        ahead: str | None = None,
         deployment: Deployment = "fused",
         application: str | None = None,
         upgrade_from: int | None = None,
@@ -146,6 +147,9 @@ class Operators(RowOperators):
             How long after its end a window takes in rows, such as ``"2 minutes"``.  By default 0 seconds.
         idle : str, optional
             How long a source without rows holds stream time back.  By default forever.
+        ahead : str, optional
+            How far a row's timestamp may be ahead of the time of its batch, such as ``"1 hour"``.  Rows beyond that are dead
+            letters, and do not move stream time.  By default any timestamp counts.
         deployment : {"fused", "staged"}, default "fused"
             ``"fused"``: in one query.  ``"staged"``, for tables made from topics: a query of ``Table.stages`` writes rows'
             contributions to the topic ``APPLICATION-NAME-repartition``, in KIP-904's format; the aggregate reads it.
@@ -172,7 +176,7 @@ class Operators(RowOperators):
         >>> counts = orders.group_by("customer_id").count()
         """
         return Grouped()._by(
-            self, key, value, Options(name, emit, deployment, application, upgrade_from, validate, grace, idle)
+            self, key, value, Options(name, emit, deployment, application, upgrade_from, validate, grace, idle, ahead)
         )
 
     @remembered

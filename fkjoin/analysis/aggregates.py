@@ -41,6 +41,7 @@ class Options:
     validate: bool | None = None
     grace: str | None = None
     idle: str | None = None
+    ahead: str | None = None
     window: Window | None = None
     """The window among the keys."""
 
@@ -96,7 +97,7 @@ def aggregated(
 
     Raises ``TopologyError``.
     """
-    closes = Closes.of(options.window, options.emit, options.grace, options.idle)
+    closes = Closes.of(options.window, options.emit, grace=options.grace, idle=options.idle, ahead=options.ahead)
     emission = Emission.of(options.emit, windows=closes is not None)
     require_deployment(options.deployment)
     if options.upgrade_from is not None and options.deployment == "fused":
@@ -122,7 +123,7 @@ def aggregated(
     through = None if topic is None else topic.last
     node = Aggregate(label, table.node, keys, grouped_by, value.texts, columns, options.emit, through, having=having)
     if closes is not None:
-        node = replace(node, closes=(closes.grace, closes.idle))
+        node = replace(node, closes=(closes.grace, closes.idle, closes.ahead))
     arrow_schema("key", table.key_type)
     tried = attempt("group_by", table.name, (*key.bound, *value.bound), table.on_error)
     settings = Settings.of(table.spark, options.validate)

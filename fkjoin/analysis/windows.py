@@ -102,6 +102,7 @@ class Closes:
     window: Window
     grace: str
     idle: str | None
+    ahead: str | None
 
     @property
     def grace_us(self) -> int:
@@ -111,23 +112,29 @@ class Closes:
     def idle_ms(self) -> int | None:
         return None if self.idle is None else interval_us("idle", self.idle) // 1000
 
+    @property
+    def ahead_us(self) -> int | None:
+        return None if self.ahead is None else interval_us("ahead", self.ahead)
+
     @staticmethod
-    def of(window: Window | None, emit: str, grace: str | None, idle: str | None) -> Closes | None:
+    def of(window: Window | None, emit: str, *, grace: str | None, idle: str | None, ahead: str | None) -> Closes | None:
         """Check that arguments of ``Table.group_by`` go together; None where groups are no windows."""
         if window is None:
             if emit == ON_CLOSE:
                 raise TopologyError(f'emit: "{ON_CLOSE}" is for windows; put fkjoin.window(…) into the key')
-            for argument, given in (("grace", grace), ("idle", idle)):
+            for argument, given in (("grace", grace), ("idle", idle), ("ahead", ahead)):
                 if given is not None:
                     raise TopologyError(f"{argument}: it is for windows; put fkjoin.window(…) into the key, or leave it out")
             return None
         if emit != ON_CLOSE:
             raise TopologyError(f'emit: a window is sent when it closes, and {emit!r} is not that; give emit="{ON_CLOSE}"')
-        closes = Closes(window, "0 seconds" if grace is None else grace, idle)
+        closes = Closes(window, "0 seconds" if grace is None else grace, idle, ahead)
         if closes.grace_us < 0:
             raise TopologyError(f'grace: {grace} is less than nothing; give an interval such as "2 minutes"')
         if closes.idle_ms is not None and closes.idle_ms < _SHORTEST_IDLE_MS:
             raise TopologyError(f'idle: {idle} is too short; give at least "{_SHORTEST_IDLE_MS // 1000} second"')
+        if closes.ahead_us is not None and closes.ahead_us < 0:
+            raise TopologyError(f'ahead: {ahead} is less than nothing; give an interval such as "1 hour"')
         return closes
 
     def check(self, table: Planned, key: StructType, deployment: str) -> None:

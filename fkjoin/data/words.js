@@ -12,7 +12,7 @@ export const COUNTERS = {
   "tombstones-suppressed": ["Deletions of nothing", "deletions of rows that were not there"],
   "null-key-dropped": ["Without a key, left out", "records that have no key"],
   "dead-letters": ["Dead letters", "records and rows that cannot be used"],
-  "unavailable": ["Values left out by PostgreSQL", "changes that lack a value which the table does not have either"],
+  "unavailable": ["Values left out by PostgreSQL", "changes that lack a value which no change before them had; their rows wait for it"],
   "version-ties": ["Changes with equal versions", "changes of a key with the version of another one; their contents decide which counts"],
   "source-restarts": ["Rows that started over", "rows whose topic was created again, or is another one"],
   "index-rebuilt": ["Indexes built anew", "local indexes that were lost or damaged, and were built from their logs"],

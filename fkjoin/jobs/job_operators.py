@@ -110,6 +110,8 @@ class WindowSection(Strict):
     """The time after its end in which a window takes in rows; without it, no longer."""
     idle: str | None = None
     """The time for which a source without rows holds windows open; without it, for ever."""
+    ahead: str | None = None
+    """The time by which a row's timestamp may be ahead of its batch; rows beyond it are dead letters."""
 
 
 class AggregateSection(Strict):
@@ -155,7 +157,7 @@ class AggregateSection(Strict):
     def emission(self) -> dict[str, Any]:
         """Its arguments that say when a result is sent."""
         made = self.window
-        return {"emit": self.emit} | ({} if made is None else {"grace": made.grace, "idle": made.idle})
+        return {"emit": self.emit} | ({} if made is None else {"grace": made.grace, "idle": made.idle, "ahead": made.ahead})
 
 
 class TogetherSection(Strict):

@@ -216,6 +216,13 @@ class Report:
                     f"{name}: batch {line['batch']}: {operator}: {restarted:,} rows started over: their topic was created "
                     "again, or is another one; what came last counts"
                 )
+            late, came = counted_now.get(counters.LATE, 0), counted_now.get(counters.ROWS_IN, 0)
+            if 2 * late > came:
+                self._screen.say(
+                    f"{name}: batch {line['batch']}: {operator}: {late:,} of {came:,} changes came to windows that were "
+                    'closed. A row with a timestamp far ahead closes them: set ahead, such as ahead = "1 hour", or a longer '
+                    "grace"
+                )
         known = self._metrics.snapshot()
         about = known[name]
         self._batches[name] = batches = batches_of(about["recent"])

@@ -69,7 +69,9 @@ def lower_aggregate(planned: Planned, table: Lowered) -> Lowered:
         facts, tables = {"materialized": materialized, **bound_to}, dict.fromkeys(("key", "row_key", "value"), table.name)
         return state_spec(settings, kind, label, bound_to=facts, about=about | said, tables=tables)
 
-    def regrouped(number: int | None = None, every: bool = emission.every, name: str = label) -> DataFrame:
+    def regrouped(
+        number: int | None = None, every: bool = emission.every, name: str = label, letters: bool = False
+    ) -> DataFrame:
         spec = RegroupSpec(
             state(RegroupSpec, None),
             as_read=read_from(table.node) is not None,
@@ -78,6 +80,7 @@ def lower_aggregate(planned: Planned, table: Lowered) -> Lowered:
             from_answers=contributed.contribute,
             number=number,
             windows=None if closing is None else closing.windows,
+            letters=letters,
         )
         return counted(stage(contributed.envelopes, spec), f"{name}-regroup", "regroup").where("counter is null")
 
@@ -93,7 +96,8 @@ def lower_aggregate(planned: Planned, table: Lowered) -> Lowered:
         closes = CloseSpec(state(CloseSpec, None), fold=fold, closing=closing)
         results = counted(stage(with_time(grouped, table.planned, closes), closes), label, "close")
         if table.on_error == "dead-letter":
-            dead += (late_letters(with_time(regrouped(name=f"{label}-late"), table.planned, closes), closes, label, row_key),)
+            again = with_time(regrouped(name=f"{label}-late", letters=True), table.planned, closes)
+            dead += (late_letters(again, closes, label, row_key),)
     else:
         kept = state(AggregateSpec, node.materialized or label)
         spec = AggregateSpec(kept, fold=fold, in_order=topic is None, every=emission.every)

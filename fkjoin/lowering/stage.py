@@ -60,14 +60,18 @@ def made_by_operators(*nodes: Node) -> tuple[bool, ...]:
 
 
 def stage(rows: DataFrame, spec: StageSpec) -> DataFrame:
-    """Envelopes through a stage, which gets the time that Spark has logged for the batch with them.
+    """Envelopes through a stage, which gets the time of the batch with them."""
+    return dated(rows).groupBy("bucket").transformWithStateInPandas(StageProcessor(spec), ENVELOPE, "append", "None")
+
+
+def dated(rows: DataFrame) -> DataFrame:
+    """The rows with the time that Spark has logged for their batch.
 
     Spark writes the time as a number into the code that it generates, and would compile that code again in each batch.
     ``zip_with`` is one of the functions for which it generates none (docs/adr/0068).
     """
     now = F.array(F.current_timestamp())
-    dated = rows.withColumn(BATCH_MS, F.zip_with(now, now, lambda time, _: F.unix_millis(time))[0])
-    return dated.groupBy("bucket").transformWithStateInPandas(StageProcessor(spec), ENVELOPE, "append", "None")
+    return rows.withColumn(BATCH_MS, F.zip_with(now, now, lambda time, _: F.unix_millis(time))[0])
 
 
 def counted(envelopes: DataFrame, name: str, *stages: StageName) -> DataFrame:
@@ -89,6 +93,7 @@ def counted(envelopes: DataFrame, name: str, *stages: StageName) -> DataFrame:
         F.max(F.when(counter == counters.FAN_OUT, count)).alias(counters.FAN_OUT),
         most(counters.HOT_KEY).alias("hot-key"),
         most(counters.REASON).alias("dead-letter"),
+        most(counters.HOLDS).alias("holds-windows"),
     ]
     items = [*counters.ALL, *(item for stage in stages for item in counters.OF_STAGES.get(stage, ()))]
     observed = envelopes.observe(metrics_name(name), *map(total, items))

@@ -20,7 +20,7 @@ COUNTED = {
     counters.ROWS_IN: "Changes that reached another stage.",
     counters.NULL_KEY: "Records without a key.",
     counters.DEAD_LETTERS: "Records that cannot be used.",
-    counters.UNAVAILABLE_VALUES: "Events that lack a value of a row that the table does not have.",
+    counters.UNAVAILABLE_VALUES: "Events that lack a value which no event before them had.",
     counters.STALE: "Changes dropped since their version is not newer.",
     counters.TIES: "Changes with the version of another change of their key, and another content.",
     counters.RESTARTS: "Rows whose topic is another than before.",

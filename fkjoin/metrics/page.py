@@ -128,7 +128,9 @@ def _health(
     found = {}
     for name in dict.fromkeys([*started, *queries]):
         past = queries[name].history if name in queries else waiting.get(name, History())
-        found[name] = of_query(past, started.get(name, now_ms), ended.get(name), now_ms, silences.get(name, ()))
+        health = of_query(past, started.get(name, now_ms), ended.get(name), now_ms, silences.get(name, ()))
+        waits = queries[name].waits_for() if name in queries and name not in ended else ""
+        found[name] = replace(health, words=health.words + waits)
     last = max((query.ended_ms for query in queries.values()), default=0)
     whole = of_job(found, last_events(), last, now_ms)
     figures = {name: _figures(query.history, now_ms, name in ended) for name, query in queries.items()}

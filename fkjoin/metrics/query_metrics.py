@@ -38,6 +38,8 @@ class OperatorMetrics:
     fan_out: int = 0
     stream_time_ms: int | None = None
     """The stream time of an aggregate by windows."""
+    holds_windows: str | None = None
+    """The source without rows in the last batch that holds windows open."""
     hot: dict[str, int] = field(default_factory=dict)
     """The hot keys, as JSON, with their last fan-out."""
 
@@ -60,6 +62,7 @@ class OperatorMetrics:
             self.sizes = {item: row[item] for item in STATE_SIZES}
         if (time := row.get(counters.STREAM_TIME)) is not None:
             self.stream_time_ms = time
+        self.holds_windows = row.get("holds-windows")
         self.fan_out = max(self.fan_out, row.get(counters.FAN_OUT) or 0)
         if (key := row.get("hot-key")) is not None:
             self.hot.pop(key, None)
@@ -108,6 +111,15 @@ class QueryMetrics:
         """Return the lag of this moment as the brokers know it, and the time as of which that is."""
         left = left_to_read(topics, self.positions, self.by_spark)
         return {"lag": left.lag, "lag_ms": round(1000 * left.at)}
+
+    def waits_for(self) -> str:
+        """Say which sources windows wait for; nothing where they wait for none."""
+        held = ((name, known.holds_windows) for name, known in self.operators.items())
+        return "".join(
+            f" Windows of {name} stay open until {source} has rows: its time is behind, and it has none now."
+            for name, source in held
+            if source is not None
+        )
 
     def forget_last(self) -> None:
         """Forget what operators said of the last batch: the next one begins."""

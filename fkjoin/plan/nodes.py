@@ -142,8 +142,9 @@ class Aggregate:
     materialized: str | None = None
     having: str | None = None
     """The condition on groups that have a row."""
-    closes: tuple[str, str | None] | None = None
-    """The grace time of windows, and the time after which a source is idle; None where groups are no windows."""
+    closes: tuple[str, str | None, str | None] | None = None
+    """The grace time of windows, the time after which a source is idle, and the time by which rows may be ahead of their batch;
+    None where groups are no windows."""
 
     log = None
     parts = 1

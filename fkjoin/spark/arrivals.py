@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fkjoin.spark.buckets import bucket_ids
+from fkjoin.spark.operator import BATCH_MS
 from fkjoin.spark.packing import Batches
 from fkjoin.spark.worker import settle
 from fkjoin.stages.stream_time import CAME
@@ -20,14 +23,15 @@ class GreatestTime:
     number: int
     """The source's number."""
     buckets: int
+    ahead: int | None = None
+    """The microseconds by which a timestamp may be ahead of the batch: see ``UntilBatchTime``."""
+    until: int | None = None
+    """The greatest timestamp that counts."""
 
     def __call__(self, batches: Batches) -> Batches:
         settle()
-        found = [
-            most
-            for batch in batches
-            if (most := pc.max(batch.column("ts").filter(pc.is_null(batch.column("problem")))).as_py()) is not None
-        ]
+        all_most = [self._most(batch) for batch in batches]
+        found = [most for most in all_most if most is not None]
         if found:
             numbers = [int(number) for number in bucket_ids(self.buckets)]
             count = len(numbers)
@@ -39,3 +43,28 @@ class GreatestTime:
                     "count": pa.array([max(found)] * count, pa.int64()),
                 }
             )
+
+    def _most(self, batch: pa.RecordBatch) -> int | None:
+        times = batch.column("ts").filter(pc.is_null(batch.column("problem")))
+        if self.until is not None:
+            times = times.filter(pc.less_equal(times, self.until))
+        most: int | None = pc.max(times).as_py()
+        return most
+
+
+@dataclass(frozen=True)
+class UntilBatchTime:
+    """Rows as workers read them, with their batch's time → envelopes of ``GreatestTime``, of timestamps that count."""
+
+    reading: Any
+    """``JsonLines``, or another reader that packs."""
+    latest: GreatestTime
+
+    def __call__(self, batches: Batches) -> Batches:
+        some = (batch for batch in batches if batch.num_rows)
+        first = next(some, None)
+        if first is not None:
+            assert self.latest.ahead is not None
+            until = 1000 * first.column(BATCH_MS)[0].as_py() + self.latest.ahead
+            undated = (batch.drop_columns([BATCH_MS]) for batch in itertools.chain([first], some))
+            yield from self.reading.packing(replace(self.latest, until=until))(undated)

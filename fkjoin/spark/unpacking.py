@@ -15,6 +15,7 @@ from fkjoin.codec.rows import KeyCodec, Path, RowCodec
 from fkjoin.spark.packing import Batches
 from fkjoin.spark.worker import settle
 from fkjoin.stages import split_rows
+from fkjoin.stages.close import too_early
 from fkjoin.stages.join_rows import HowByKey, matched, structs
 
 
@@ -196,14 +197,15 @@ def _at(values: pa.Array, path: Path) -> pa.Array:
 
 @dataclass(frozen=True)
 class UnpackLate:
-    """Envelopes of ``GROUPED`` → rows ``row_key, group``: which row's changes they are, and of which group."""
+    """Envelopes of ``GROUPED`` → rows ``row_key, group, early``: which row's changes they are, and of which group."""
 
     row_key: pa.Schema
     group: pa.Schema
 
     @property
     def schema(self) -> pa.Schema:
-        return pa.schema([("row_key", pa.struct(list(self.row_key))), ("group", pa.struct(list(self.group)))])
+        keys = [("row_key", pa.struct(list(self.row_key))), ("group", pa.struct(list(self.group)))]
+        return pa.schema([*keys, ("early", pa.bool_())])
 
     def __call__(self, batches: Batches) -> Batches:
         settle()
@@ -211,4 +213,4 @@ class UnpackLate:
             for payload in payloads(batch):
                 late = unpack(payload)
                 parts = [_key(self.row_key, column(late, "row")), _key(self.group, column(late, "key"))]
-                yield pa.record_batch(parts, schema=self.schema)
+                yield pa.record_batch([*parts, pa.array(too_early(late))], schema=self.schema)

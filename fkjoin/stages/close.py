@@ -55,14 +55,23 @@ class Closing:
     windows: TimeWindows
     grace: int
     """The time after its end for which a window stays open, in microseconds of stream time."""
-    sources: int
-    """The number of sources that stream time is made of."""
+    sources: tuple[str, ...]
+    """The names of the sources that stream time is made of."""
     idle_ms: int | None = None
     """The time for which a silent source still holds stream time back; None: for ever."""
 
     def after(self, before: StreamTime, arrivals: Arrivals) -> StreamTime:
         """The stream time after a batch."""
         return before.after(arrivals, self.idle_ms, self.grace)
+
+    def holding(self, time: StreamTime, arrivals: Arrivals) -> Counters:
+        """Name the source that holds windows open, if a batch had no rows of it, and count by how much it is behind."""
+        least, most = min(time.times), max(time.times)
+        number = time.times.index(least)
+        if number in arrivals.latest or least == most or time.now > least:
+            return Counters()
+        behind = 1 if least == NO_TIMESTAMP else max(1, (most - least) // 1000)
+        return Counters({counters.HOLDS + self.sources[number]: behind})
 
 
 def close(
@@ -81,7 +90,7 @@ def close(
     ``source``: identity of the versions of the results.
     """
     count[counters.ROWS_IN] += len(grouped)
-    before = StreamTime.read(store, closing.sources)
+    before = StreamTime.read(store, len(closing.sources))
     ends = closing.windows.ends(column(grouped, "key"))
     over = ends <= before.closed
     count[counters.LATE] += int((over & _differs(grouped)).sum())
@@ -91,19 +100,25 @@ def close(
     time = closing.after(before, arrivals)
     if time != before:
         time.write(store)
+    count.update(closing.holding(time, arrivals))
     if time.now != NO_TIMESTAMP:
         count[counters.STREAM_TIME] = time.now // 1000
         yield from _closed(time.closed, store, count, fold, now_ms)
 
 
 def late(grouped: pa.Table, arrivals: Arrivals, store: Store, closing: Closing) -> pa.Table:
-    """The changes that ``close`` counts as late, for dead letters; the store has stream time alone."""
-    before = StreamTime.read(store, closing.sources)
+    """The changes that ``close`` counts as late, and regroup's letters, for dead letters; the store has stream time alone."""
+    before = StreamTime.read(store, len(closing.sources))
     time = closing.after(before, arrivals)
     if time != before:
         time.write(store)
     over = closing.windows.ends(column(grouped, "key")) <= before.closed
-    return grouped.filter(pa.array(over & _differs(grouped)))
+    return grouped.filter(pa.array((over & _differs(grouped)) | too_early(grouped)))
+
+
+def too_early(grouped: pa.Table) -> Bools:
+    """Tell which messages are letters of regroup's, of rows too far ahead."""
+    return ~valid(column(grouped, "old")) & ~valid(column(grouped, "new"))
 
 
 def _differs(grouped: pa.Table) -> Bools:

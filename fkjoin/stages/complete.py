@@ -1,22 +1,101 @@
-"""complete, in front of resolve: rows whose source left values out get those that the key's row has.
+"""complete, within resolve: rows whose source left values out get those that earlier changes of their key have.
 
-*Law*: what comes out is as if every change had carried its whole row.  A change that lacks a value, and whose key has no row,
-cannot be completed: it does not count.
+*Law*: the row of a key is that of its newest change, as if every change had carried its whole row, whatever the order and the
+batches in which changes come.  So each column has the value of the newest change that carries it, and that is newer than the
+key's last deletion.  A change that came before a value that it lacks waits: its row is shown when no column is missing, and is
+corrected when a change comes that is nearer to it.
+
+Store: beside resolve's record, while the row has values that its newest change lacks, ``{'b'}{key}`` → that change's version
+and timestamp, and for each column the version of the change that its value is of (null: that one's own; empty: the value is
+missing), the version of the last deletion, and, while values are missing, the others.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec.arrays import Bools, Bytes, Ints, bools, changes_from_previous, masked, valid
-from fkjoin.codec.rows import RowCodec
+from fkjoin.codec import records, tags, versions
+from fkjoin.codec.arrays import BYTES, Bools, Bytes, Ints, bools, masked, prefixed, take, valid
+from fkjoin.codec.messages import JOINED, column, table
+from fkjoin.codec.records import Records
+from fkjoin.codec.rows import RowCodec, bytes_codec
+from fkjoin.stages import counters
+from fkjoin.stages.counters import Counters
+from fkjoin.stages.retention import GONE
+from fkjoin.state import Store
 
 UNAVAILABLE = "__fkjoin_unavailable"
 """A column of rows that may lack values: the places of the columns that do, or null."""
+
+_MISSING = b""
+_NO_DELETION = b""
+
+
+class Newer(NamedTuple):
+    """The messages that are newer than what is held, sorted by code and version: their places, codes and versions."""
+
+    order: Ints
+    code: Ints
+    version: Bytes
+
+
+class Completed(NamedTuple):
+    """Changes with whole rows (``JOINED``), sorted by code and version, and the entries to be written with them."""
+
+    joined: pa.Table
+    code: Ints
+    entries: tuple[Bytes, Bytes]
+
+
+@dataclass(frozen=True)
+class _KeyRow:
+    """A key's row, as its newest change has it."""
+
+    version: bytes
+    ts: int
+    gone: bool
+    deletion: bytes
+    """The version of the last deletion before it."""
+    as_of: tuple[bytes, ...]
+    """The version of the change that each column's value is of."""
+    places: tuple[int, ...]
+    """The place of each column's value."""
+
+    @property
+    def missing(self) -> bool:
+        return _MISSING in self.as_of
+
+    def with_newer(self, change: _KeyRow, lacking: Sequence[int]) -> _KeyRow:
+        """The row of a newer change, with values of this one."""
+        if change.gone:
+            return replace(change, deletion=change.version)
+        as_of, places = list(change.as_of), list(change.places)
+        for at in lacking:
+            as_of[at], places[at] = self.as_of[at], self.places[at]
+        return replace(change, deletion=self.deletion, as_of=tuple(as_of), places=tuple(places))
+
+    def with_older(self, change: _KeyRow, lacking: Sequence[int]) -> _KeyRow:
+        """The row, with what a change that is not newer says of columns that it lacks."""
+        *nearer, undeleted = versions.is_newer(
+            pa.array([change.version] * (len(self.as_of) + 1), BYTES), pa.array([*self.as_of, self.deletion], BYTES)
+        ).tolist()
+        if not undeleted:
+            return self
+        as_of, places = list(self.as_of), list(self.places)
+        for at in np.flatnonzero(nearer).tolist():
+            if change.gone:
+                as_of[at] = _MISSING
+            elif at not in lacking:
+                as_of[at], places[at] = change.version, change.places[at]
+        after = replace(self, as_of=tuple(as_of), places=tuple(places))
+        # A deletion matters where values are missing alone: those that there are, are newer than it.
+        return replace(after, deletion=change.version) if change.gone and after.missing else after
 
 
 @dataclass(frozen=True)
@@ -32,44 +111,159 @@ class Complete:
     def whole(self) -> pa.Schema:
         return pa.schema([field for field in self.schema if field.name != UNAVAILABLE])
 
-    def __call__(self, values: Bytes, code: Ints, before: Bytes) -> tuple[Bytes, Bools]:
-        """Make rows whole, and tell which of them count.
+    def __call__(
+        self,
+        joined: pa.Table,
+        code: Ints,
+        newer: Newer,
+        *,
+        keys: Bytes,
+        held: Records,
+        rows: Bytes,
+        store: Store,
+        count: Counters,
+    ) -> Completed:
+        """Make rows whole.
 
-        ``values``: rows by key and version; ``code``: each one's key, ascending; ``before``: the whole rows that keys have.
+        ``joined``: all messages, of which ``code`` has the keys' numbers; ``held``, ``rows``: the keys' records, and the rows
+        that were shown.  What no value comes for yet becomes a change to no row, and is counted.
         """
-        present = valid(values)
-        columns = dict(zip(self.schema.names, RowCodec(self.schema).decode(values), strict=True))
-        lacking = columns.pop(UNAVAILABLE)
-        whole = [columns[name] for name in self.whole.names]
-        usable = np.ones(len(values), bool)
-        if lacking.null_count < len(lacking):
-            places, usable = _places(lacking, present, code, valid(before), len(whole))
-            old = RowCodec(self.whole).decode(before)
-            pairs = zip(whole, old, strict=True)
-            whole = [pa.concat_arrays([then, now]).take(pa.array(places[:, at])) for at, (now, then) in enumerate(pairs)]
-        return masked(RowCodec(self.whole).encode(whole, len(values)), present), usable
+        batch = _CompletedBatch(self, joined, code, newer, keys=keys, held=held, rows=rows, store=store)
+        return batch.completed(count)
 
 
-def _places(lacking: pa.ListArray, present: Bools, code: Ints, known: Bools, columns: int) -> tuple[Ints, Bools]:
-    """The place of each row's columns, among the rows before, of which there are as many as keys, and then those that came.
+class _CompletedBatch:
+    """A batch of changes, and what is kept of their keys."""
 
-    ``last`` goes along the rows of a key: the places of the columns that the key's row has by then, or None where it
-    has no row.  A completed row is what the next one of its key is completed from; a deleted one is not.
-    """
-    keys = len(known)
-    places = np.repeat(keys + np.arange(len(code))[:, None], columns, axis=1)
-    usable = np.ones(len(code), bool)
-    first = changes_from_previous(code)
-    concerned = np.isin(code, code[bools(pc.is_valid(lacking))])
-    last: Ints | None = None
-    for row in np.flatnonzero(concerned):
-        if first[row]:
-            last = np.full(columns, code[row]) if known[code[row]] else None
-        gaps = lacking[int(row)].as_py()
-        if gaps and present[row]:
-            if last is None:
-                usable[row] = False
-                continue
-            places[row, gaps] = last[gaps]
-        last = places[row] if present[row] else None
-    return places, usable
+    def __init__(
+        self,
+        of: Complete,
+        joined: pa.Table,
+        code: Ints,
+        newer: Newer,
+        *,
+        keys: Bytes,
+        held: Records,
+        rows: Bytes,
+        store: Store,
+    ) -> None:
+        self.codec, self.joined, self.code, self.newer, self.keys, self.held = (
+            RowCodec(of.whole),
+            joined,
+            code,
+            newer,
+            keys,
+            held,
+        )
+        self.width, self.by_key = len(of.whole), np.argsort(code, kind="stable")
+        self.names = prefixed(tags.BORROWED, keys)
+        self.kept = records.decode(store.get_many(self.names))
+        *self.as_of, self.deletion, waiting = bytes_codec(self.width + 2).decode(self.kept.body)
+
+        values = column(joined, "value")
+        columns = dict(zip(of.schema.names, RowCodec(of.schema).decode(values), strict=True))
+        self.lacking = columns.pop(UNAVAILABLE)
+        self.gone = ~valid(values)
+        before = self.codec.decode(pc.coalesce(waiting, rows))
+        self.columns = [pa.concat_arrays([columns[name], known]) for name, known in zip(of.whole.names, before, strict=True)]
+        lacks = bools(pc.greater(pc.fill_null(pc.list_value_length(self.lacking), 0), 0)) & ~self.gone
+        self.concerned: Bools = self.kept.found | np.isin(np.arange(len(keys)), code[lacks])
+
+    def completed(self, count: Counters) -> Completed:
+        """Return the batch's changes with whole rows; rows that wait are counted."""
+        order, code, version = self.newer
+        simple = np.flatnonzero(~self.concerned[code])
+        made = [(key, row) for key in np.flatnonzero(self.concerned).tolist() for row in self._rows(key, count)]
+        all_code = np.concatenate([code[simple], np.array([key for key, _ in made], np.int64)])
+        sorting = np.argsort(all_code, kind="stable")
+        own = np.repeat(order[simple, None], self.width, axis=1)
+        borrowed = np.array([row.places for _, row in made], np.int64).reshape(-1, self.width)
+        places = np.concatenate([own, borrowed])[sorting]
+        ts = column(self.joined, "ts").to_numpy()[order[simple]]
+        all_ts = np.concatenate([ts, np.array([row.ts for _, row in made], np.int64)])[sorting]
+        all_versions = [*take(version, simple).to_pylist(), *(row.version for _, row in made)]
+        gone = np.concatenate([self.gone[order[simple]], np.array([row.gone for _, row in made], bool)])[sorting]
+        missing = np.concatenate([np.zeros(len(simple), bool), np.array([row.missing for _, row in made], bool)])[sorting]
+        columns = [values.take(pa.array(places[:, at])) for at, values in enumerate(self.columns)]
+        rows = self.codec.encode(columns, len(places))
+
+        all_code = all_code[sorting]
+        whole = table(
+            JOINED,
+            take(self.keys, all_code),
+            take(pa.array(all_versions, BYTES), sorting),
+            masked(rows, ~gone & ~missing),
+            gone,
+            all_ts,
+        )
+        last = dict(made)
+        place = np.searchsorted(all_code, np.array(list(last), np.int64), side="right") - 1
+        return Completed(whole, all_code, self._entries(last, take(rows, place)))
+
+    def _rows(self, key: int, count: Counters) -> list[_KeyRow]:
+        """The whole rows that a key's changes lead to, in order; first the held one, if older changes complete it."""
+        order, code, version = self.newer
+        start, end = np.searchsorted(code, [key, key + 1])
+        row, made = self._held(key), []
+        before = row
+        for change, lacking in self._older(key, order[start:end]):
+            after = row.with_older(change, lacking)
+            count[counters.STALE] -= after != row
+            row = after
+        if row != before:
+            made.append(row)
+        for place, number in zip(order[start:end].tolist(), version[start:end].to_pylist(), strict=True):
+            row = row.with_newer(*self._change(place, number))
+            count[counters.UNAVAILABLE_VALUES] += row.missing and not row.gone
+            made.append(row)
+        return made
+
+    def _held(self, key: int) -> _KeyRow:
+        """The row that is held under a key; of none, one that is gone."""
+        number = self.held.version[key].as_py()
+        places = (len(self.code) + key,) * self.width
+        alive = bool(self.held.found[key]) and not self.held.flags[key] & GONE
+        if not alive:
+            return _KeyRow(number, 0, True, number, (_MISSING,) * self.width, places)
+        if not self.kept.found[key]:
+            return _KeyRow(number, int(self.held.ts[key]), False, _NO_DELETION, (number,) * self.width, places)
+        as_of = (version[key].as_py() for version in self.as_of)
+        all_as_of = tuple(number if version is None else version for version in as_of)
+        return _KeyRow(number, int(self.kept.ts[key]), False, self.deletion[key].as_py(), all_as_of, places)
+
+    def _older(self, key: int, newer: Ints) -> list[tuple[_KeyRow, list[int]]]:
+        """The changes of a key that are not newer than the row that it has."""
+        if not self.held.found[key] or self.held.flags[key] & GONE:
+            return []
+        start, end = np.searchsorted(self.code, [key, key + 1], sorter=self.by_key)
+        rows = np.setdiff1d(self.by_key[start:end], newer)
+        version = take(column(self.joined, "version"), rows)
+        rest = ~versions.is_newer(version, take(self.held.version, np.full(len(rows), key)))
+        return [
+            self._change(int(place), number)
+            for place, number in zip(rows[rest], version.filter(pa.array(rest)).to_pylist(), strict=True)
+        ]
+
+    def _change(self, place: int, version: bytes) -> tuple[_KeyRow, list[int]]:
+        """A change as it came, and the columns that it lacks."""
+        gone = bool(self.gone[place])
+        lacking = [] if gone else self.lacking[place].as_py() or []
+        as_of = tuple(_MISSING if gone or at in lacking else version for at in range(self.width))
+        ts = self.joined.column("ts")[place].as_py()
+        return _KeyRow(version, ts, gone, _NO_DELETION, as_of, (place,) * self.width), lacking
+
+    def _entries(self, last: dict[int, _KeyRow], rows: Bytes) -> tuple[Bytes, Bytes]:
+        """The entries of keys whose last rows these are."""
+        borrows = [not row.gone and any(version != row.version for version in row.as_of) for row in last.values()]
+        columns = [
+            pa.array([None if row.as_of[at] == row.version else row.as_of[at] for row in last.values()], BYTES)
+            for at in range(self.width)
+        ]
+        deletion = pa.array([row.deletion for row in last.values()], BYTES)
+        waiting = masked(rows, np.array([row.missing for row in last.values()], bool))
+        body = bytes_codec(self.width + 2).encode([*columns, deletion, waiting], len(last))
+        version = pa.array([row.version for row in last.values()], BYTES)
+        ts = np.array([row.ts for row in last.values()], np.int64)
+        values = records.encode(np.zeros(len(last), np.uint8), ts, version, body)
+        keys = np.array(list(last), np.int64)
+        return take(self.names, keys), masked(values, np.array(borrows, bool))

@@ -47,20 +47,37 @@ def regroup(
     as_read: bool = False,
     in_order: bool = False,
     windows: TimeWindows | None = None,
+    letters: bool = False,
 ) -> pa.Table:
     """Turn rows whose values are contributions (``JOINED``; any order, duplicates allowed) into ``GROUPED``.
 
     A change that is not newer than the row's last is dropped; one that leaves the contribution unchanged too, unless ``every``
-    one is to be emitted.  ``in_order``: see ``newest_only``.
+    one is to be emitted.  ``in_order``: see ``newest_only``.  Rows whose time is too far ahead of the batch's are set aside and
+    counted, so that the last row of their key stays; with ``letters``, each becomes a message without old and new value.
     """
     count[counters.ROWS_IN] += len(rows)
+    beyond = rows.slice(0, 0)
+    if windows is not None and windows.ahead is not None:
+        early = valid(column(rows, "value")) & (column(rows, "ts").to_numpy() > 1000 * now_ms + windows.ahead)
+        rows, beyond = rows.filter(pa.array(~early)), rows.filter(pa.array(early)).combine_chunks()
+        if len(beyond):
+            count.update(counters.commonest([windows.ahead_text] * len(beyond)))
     how: Any = {"now_ms": now_ms, "retention_ms": retention_ms, "as_read": as_read, "in_order": in_order}
     settled = settle(rows, store, count, keep="value", every=every, **how)
     results = settled.results
     changed = _changed if windows is None else windows.changed
     of, key, old, new = changed(settled.before, column(results, "value"))
     row, version, ts = (take(column(results, name), of) for name in ("key", "version", "ts"))
-    return table(GROUPED, key, row, version, old, new, ts)
+    grouped = table(GROUPED, key, row, version, old, new, ts)
+    return pa.concat_tables([grouped, _letters(beyond, windows)]) if letters and windows is not None else grouped
+
+
+def _letters(rows: pa.Table, windows: TimeWindows) -> pa.Table:
+    """The windows that rows would be in, as messages without values."""
+    group, _ = unpaired(column(rows, "value"))
+    of, key = windows.windows_of(group)
+    row, version, ts = (take(column(rows, name), of) for name in ("key", "version", "ts"))
+    return table(GROUPED, key, row, version, constant(None, len(of)), constant(None, len(of)), ts)
 
 
 def _changed(before: Bytes, after: Bytes) -> tuple[Ints, Bytes, Bytes, Bytes]:

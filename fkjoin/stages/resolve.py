@@ -22,11 +22,9 @@ from fkjoin.codec import records, tags
 from fkjoin.codec.arrays import (
     BYTES,
     Bytes,
-    Ints,
     after,
     bools,
     changes_from_previous,
-    chosen,
     codes,
     concat,
     constant,
@@ -39,8 +37,7 @@ from fkjoin.codec.arrays import (
     valid,
 )
 from fkjoin.codec.messages import RESULT, column
-from fkjoin.stages import counters
-from fkjoin.stages.complete import Complete
+from fkjoin.stages.complete import Complete, Newer
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import DIGEST_BYTES, HAS_RESULT, EmitDecision, digests, entries
 from fkjoin.stages.ordering import newest_only
@@ -111,13 +108,15 @@ def settle(
         value = column(joined, "value")
         return value if keep == "value" else digests(value), digest_before
 
-    how: Any = {"as_read": as_read, "in_order": in_order, "contents": contents if as_read else None}
-    order, code, version = newest_only(code, column(joined, "version"), held, count, **how)
+    how: Any = {"as_read": as_read, "in_order": in_order, "contents": contents if as_read and complete is None else None}
+    of = code
+    order, code, version = newest_only(of, column(joined, "version"), held, count, **how)
     if complete is not None:
-        joined, code, version = _whole(
-            joined.take(pa.array(order)), code, version, body_before=body_before, count=count, complete=complete
-        )
-        order = np.arange(len(code))
+        rows = after(body_before, np.full(len(body_before), DIGEST_BYTES), valid(body_before))
+        newer = Newer(order, code, version)
+        joined, code, borrowed = complete(joined, of, newer, keys=keys, held=held, rows=rows, store=store, count=count)
+        order, version = np.arange(len(code)), column(joined, "version")
+        store.write(*borrowed)
     value, ts = column(joined, "value"), take(column(joined, "ts"), order).to_numpy()
 
     digest = take(value if keep == "value" else digests(value), order)
@@ -152,14 +151,3 @@ def settle(
     if keep == "both":
         body_before = after(body_before, np.full(len(body_before), DIGEST_BYTES), valid(body_before))
     return Settled(results, take(body_before, final[emit]))
-
-
-def _whole(
-    joined: pa.Table, code: Ints, version: Bytes, *, body_before: Bytes, count: Counters, complete: Complete
-) -> tuple[pa.Table, Ints, Bytes]:
-    """Complete the rows of changes; those that lack values which no stored row has are dropped."""
-    before = after(body_before, np.full(len(body_before), DIGEST_BYTES), valid(body_before))
-    values, usable = complete(column(joined, "value"), code, before)
-    count[counters.UNAVAILABLE_VALUES] += int((~usable).sum())
-    joined = joined.set_column(joined.schema.get_field_index("value"), "value", values)
-    return joined.filter(pa.array(usable)), code[usable], chosen(version, usable)

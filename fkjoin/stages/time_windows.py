@@ -26,6 +26,14 @@ class TimeWindows:
     slide: int
     group: pa.Schema
     """The group of a contribution: the row's time, then the other columns of the group."""
+    ahead: int | None = None
+    """The microseconds by which a row's timestamp may be ahead of its batch; None: any."""
+
+    @property
+    def ahead_text(self) -> str:
+        """The reason of dead letters for rows beyond that."""
+        assert self.ahead is not None
+        return f"its timestamp is more than {self.ahead / 1e6:g} s ahead of the batch's time"
 
     @property
     def key(self) -> pa.Schema:

@@ -173,6 +173,10 @@ WAYS: dict[str, Way] = {
         lambda t: closing(t, grace="soon").count(),
         lambda t: closing(t, grace="10 seconds").count(),
     ),
+    "ahead: -1 hour is less than nothing": (
+        lambda t: closing(t, ahead="-1 hour").count(),
+        lambda t: closing(t, ahead="1 hour").count(),
+    ),
     "grace: -1 minute is less than nothing": (
         lambda t: closing(t, grace="-1 minute").count(),
         lambda t: closing(t, grace="2 minutes").count(),

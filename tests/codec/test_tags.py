@@ -15,6 +15,7 @@ IN_ONE_STORE = (
     (tags.ROW, tags.RIGHT, tags.SUBSCRIBER, tags.DUE, tags.EXTREME),
     (tags.ROW, tags.RIGHT, tags.SUBSCRIBER, tags.DUE, tags.ENDS),
     (tags.ROW, tags.EXTREME, tags.CLOSES, tags.TIME),
+    (tags.ROW, tags.BORROWED, tags.DUE, tags.ENDS),
     (tags.WAITING, tags.EMITTED),
 )
 
@@ -30,6 +31,7 @@ def test_the_bytes_of_tags_stand_in_checkpoints() -> None:
         "EMITTED": b"e",
         "ENDS": b"e",
         "CLOSES": b"w",
+        "BORROWED": b"b",
         "TIME": b"h",
         "EXTREME": b"o",
     }

@@ -149,6 +149,7 @@ WAYS: dict[str, str] = {
     "key: there are two windows; give one, and gr": BUILDING,
     "emit: a window is sent when it closes, and {": BUILDING,
     "grace: {} is less than nothing; give an inte": BUILDING,
+    "ahead: {} is less than nothing; give an inte": BUILDING,
     'idle: {} is too short; give at least "{} sec': BUILDING,
     "trigger: {} is longer than the idle time of {": BUILDING,
     "deployment: windows close in one query; leav": BUILDING,

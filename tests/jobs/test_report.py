@@ -220,6 +220,17 @@ def test_rows_that_started_over_and_dead_letters_are_said(followed: Followed) ->
     assert followed.report.view().troubles == ("2 dead letters in joined", "1,200 rows started over in joined")
 
 
+def test_most_rows_of_a_batch_being_late_is_said(followed: Followed) -> None:
+    for number, late in ((3, 5), (4, 6)):
+        event = json.loads(progress(number).json)
+        event["observedMetrics"]["fkjoin:joined"] |= {"late-dropped": late, "rows-in": 10}
+        followed.query.done(SimpleNamespace(timestamp=str(number), json=json.dumps(event)))
+        followed.look(number + 1)
+    said = followed.said.getvalue()
+    assert "batch 3: joined" not in said
+    assert "sink-out: batch 4: joined: 6 of 10 changes came to windows that were closed." in said
+
+
 def test_an_operator_that_runs_twice_counts_its_dead_letters_once() -> None:
     """In two queries, or for two readers; a table's own name may look like that of such an operator."""
     one = {"joined": {"dead-letters": 3, "out": 9}, "joined-answers-for-sums": {"dead-letters": 2}}

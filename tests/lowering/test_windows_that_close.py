@@ -122,6 +122,36 @@ def test_windows_of_two_joined_sources_close_once(spark: SparkSession, tmp_path:
     assert shown(rows[closed:]) == [("10:25", "10:35", "north", 1, 3, 3)], "both sources are idle, and one is at 10:40"
 
 
+@pytest.mark.parametrize("by_workers", [True, False])
+def test_a_row_from_the_future_is_a_dead_letter_and_closes_nothing(
+    spark: SparkSession, tmp_path: Path, by_workers: bool
+) -> None:
+    small(spark, tmp_path)
+    folder = tmp_path / "orders"
+    folder.mkdir()
+    kind = "order_id string, customer_id string, amount bigint, at timestamp, sent timestamp, lsn bigint"
+
+    def table() -> Table:
+        sent = "sent" if by_workers else "sent + make_interval(0)"
+        about: Any = {"version": "lsn", "format": "json", "schema": kind, "timestamp": sent, "name": "orders"}
+        orders = Table.from_files(spark, folder, key="order_id", **about)
+        key = fkjoin.window("at", "10 minutes")
+        return orders.group_by(key, name="sums", emit="on-close", ahead="1 hour").agg(rows=agg.count())
+
+    far = {**order("far", "c1", 1, "10:00", 1), "at": "2100-01-01T00:00:00Z", "sent": "2100-01-01T00:00:00Z"}
+    write_lines(folder, "0", [far, order("o1", "c1", 1, "10:01", 2)])
+    first = run(table().changes, tmp_path / "ck", metrics_name("sums-regroup"))
+    assert (first.rows, first.count["dead-letters"]) == ([], 1)
+    write_lines(folder, "1", [order("o2", "c1", 1, "10:02", 3), order("o3", "c1", 1, "10:30", 4)])
+    rows = run(table().changes, tmp_path / "ck").rows
+    assert [(f"{row['window_end']:%H:%M}", row["rows"]) for row in rows] == [("10:10", 2)]
+    letters = table().dead_letters
+    assert letters is not None
+    dead = run(letters, tmp_path / "letters").rows
+    assert [bytes(one["key"]) for one in dead] == [b'{"order_id":"far"}']
+    assert "3600 s ahead of the batch's time" in dead[0]["reason"]
+
+
 def test_windows_close_in_the_driver_by_its_clock(spark: SparkSession, tmp_path: Path) -> None:
     small(spark, tmp_path)
     for name in ("orders", "customers"):

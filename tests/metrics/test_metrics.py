@@ -22,6 +22,7 @@ from fkjoin.errors import FkJoinError
 from fkjoin.jobs.web import served
 from fkjoin.metrics import Listener, Metrics, watch
 from fkjoin.metrics.flows import rates_on_arrows
+from fkjoin.metrics.query_metrics import OperatorMetrics, QueryMetrics
 from fkjoin.metrics.server import ClientAccess
 from fkjoin.plan.describe.steps import Stage, Step
 from tests.support.places import ROOT
@@ -173,6 +174,15 @@ def test_the_last_ten_hot_keys_are_known() -> None:
         line = metrics.take(progress(number, **{"hot-key": f'"c{number}"', "fan-out-max": 2000 + number}))
     assert list(line["hot_keys"]["joined"].items()) == [(f'"c{number}"', 2000 + number) for number in range(2, 12)]
     assert line["fan_out"] == {"joined": 2011}
+
+
+def test_a_silent_source_that_holds_windows_open_is_named_for_as_long_as_it_does() -> None:
+    known = QueryMetrics(operators={"sums": OperatorMetrics()})
+    known.operators["sums"].take_state({"holds-windows": "customers"}, 0)
+    wanted = " Windows of sums stay open until customers has rows: its time is behind, and it has none now."
+    assert known.waits_for() == wanted
+    known.operators["sums"].take_state({"holds-windows": None}, 0)
+    assert known.waits_for() == ""
 
 
 def test_prometheus_reads_it() -> None:

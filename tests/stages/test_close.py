@@ -24,6 +24,7 @@ from fkjoin.folds.extremes import Extreme
 from fkjoin.folds.fold import Fold
 from fkjoin.folds.members import Collected, ColumnForm, DistinctCount
 from fkjoin.folds.sums import Count, WholeSum
+from fkjoin.spark.arrivals import GreatestTime, UntilBatchTime
 from fkjoin.stages import Counters, close, regroup
 from fkjoin.stages.close import Closing, late
 from fkjoin.stages.regroup import contributions
@@ -88,7 +89,7 @@ class Windows:
 
     def __post_init__(self) -> None:
         self.windows = TimeWindows(self.size, self.slide, GROUP)
-        self.closing = Closing(self.windows, self.grace, self.sources, self.idle)
+        self.closing = Closing(self.windows, self.grace, tuple(map(str, range(self.sources))), self.idle)
         self.stores = MemoryStore(), MemoryStore(page_entries=3), MemoryStore()
         self.sent: dict[Window, tuple[Any, ...]] = {}
         self.letters = 0
@@ -394,3 +395,62 @@ def test_stream_time_is_the_least_of_sources_that_are_not_idle() -> None:
 def test_without_an_idle_time_a_source_holds_stream_time_back_for_ever() -> None:
     time = StreamTime.read(MemoryStore(), 2).after(times(50, None, tick=1), None)
     assert time.after(times(tick=10**9), None).now == NO_TIMESTAMP
+
+
+def test_a_row_from_the_future_is_set_aside_and_closes_nothing() -> None:
+    """The last row of its key stays; deletions count whatever their time."""
+    running = Windows()
+    running.windows = replace(running.windows, ahead=100)
+    how: Any = {"now_ms": 1, "retention_ms": 1000, "windows": running.windows, "as_read": True}
+    store, letters = MemoryStore(), MemoryStore()
+    first, far = Change("a", 1, 1100, "r", 1), Change("a", 2, 1101, "r", 2)
+
+    def sent(*changes: Change) -> list[Any]:
+        return regroup(messages(changes), store, running.count, **how).column("new").to_pylist()
+
+    assert len(sent(first)) == 1
+    assert sent(far) == []
+    assert (running.count["dead-letters"], running.count["stale-dropped"]) == (1, 0)
+    assert sent(Change("a", 3, 5000, "r", None)) == [None]
+    passed = regroup(messages([first, far]), letters, Counters(), letters=True, **how)
+    closed = late(passed, Arrivals(), MemoryStore(), running.closing)
+    assert [(one["row"], one["old"], one["new"]) for one in closed.to_pylist()] == [(b"a", None, None)]
+
+
+def test_only_timestamps_that_are_not_too_far_ahead_move_stream_time() -> None:
+    class Read:
+        def packing(self, pack: Any) -> Any:
+            return pack
+
+    def batch(*times: int) -> pa.RecordBatch:
+        problems = pa.nulls(len(times), pa.string())
+        return pa.record_batch(
+            {"ts": pa.array(times, pa.int64()), "problem": problems, "batch_ms": pa.array([2] * len(times), pa.int64())}
+        )
+
+    def greatest(*batches: pa.RecordBatch) -> list[int]:
+        made = UntilBatchTime(Read(), GreatestTime(0, 1, ahead=100))(iter(batches))
+        return [one for envelopes in made for one in envelopes.column("count").to_pylist()]
+
+    assert greatest(batch(), batch(5, 2101, 2100), batch(9999)) == [2100]
+    assert greatest(batch(9999)) == []
+    assert greatest() == []
+
+
+def test_the_source_that_holds_windows_open_is_named() -> None:
+    closing = Closing(TimeWindows(10, 10, GROUP), 0, ("orders", "customers"))
+
+    def holding(*batches: Arrivals) -> dict[str, int]:
+        time = StreamTime.read(MemoryStore(), 2)
+        for arrivals in batches:
+            time = closing.after(time, arrivals)
+        return dict(closing.holding(time, batches[-1]))
+
+    assert holding(times(50_000, None)) == {"holds-windows:customers": 1}
+    assert holding(times(50_000, 20_000)) == {}, "it is not silent"
+    assert holding(times(50_000, 20_000), times(60_000, None)) == {"holds-windows:customers": 40}
+    assert holding(times(50_000, 50_000), times(None, None, tick=1)) == {}
+    idle = replace(closing, idle_ms=10)
+    time = idle.after(idle.after(StreamTime.read(MemoryStore(), 2), times(50_000, 20_000, tick=1)), times(60_000, tick=2))
+    time = idle.after(time, times(70_000, tick=12))
+    assert not idle.holding(time, times(70_000, tick=12)), "what is idle holds nothing open"

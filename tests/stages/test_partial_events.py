@@ -10,20 +10,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from fkjoin import Table, fk_join, read_state
 from fkjoin.analysis.views import completed
-from fkjoin.codec import versions
+from fkjoin.codec import tags, versions
 from fkjoin.codec.arrays import as_bytes, masked
 from fkjoin.codec.messages import JOINED, table
 from fkjoin.codec.rows import RowCodec
 from fkjoin.stages import Counters, counters, resolve
 from fkjoin.stages.complete import UNAVAILABLE, Complete
+from fkjoin.stages.invariants import GuardedStore
 from fkjoin.state import MemoryStore
 from tests.support.queries import run, table_of
+from tests.support.sampling import examples
 from tests.support.sessions import small
 
 WHOLE = pa.schema([("bio", pa.string()), ("n", pa.int64()), ("list", pa.list_(pa.string()))])
@@ -80,11 +82,61 @@ def test_the_table_is_as_if_every_event_had_its_whole_row(drawn: Any, cuts: list
         found = resolve(messages(batch, whole=False), stores[1], counts[1], **TIMES, complete=Complete(CAME))
         assert found.equals(wanted)
     assert counts[0] == counts[1]
-    assert stores[0].items() == stores[1].items()
+    rows, completed_rows = (dict(store.items()) for store in stores)
+    borrowed = {key for key in completed_rows if key.startswith(tags.BORROWED)}
+    assert {key: value for key, value in completed_rows.items() if key not in borrowed} == rows
 
 
-def test_what_lacks_a_value_of_no_row_does_not_count() -> None:
-    """Neither the first event of a key counts nor the first after its delete; a later whole row does."""
+def newest_values(events: list[tuple[int, Event]]) -> dict[str, Row]:
+    """The rows of keys whose newest event deletes none, each value of the newest event since the last delete that has it."""
+    rows: dict[str, dict[int, Any] | None] = {}
+    for _, (key, row, lacking) in sorted(events, key=lambda one: one[0]):
+        before = rows.get(key) or {}
+        rows[key] = None if row is None else before | {at: row[at] for at in range(3) if at not in lacking}
+    return {key: (row[0], row[1], row[2]) for key, row in rows.items() if row is not None and len(row) == 3}
+
+
+@given(drawn=events, cuts=st.sets(st.integers(1, 13)), data=st.data())
+@settings(max_examples=examples(200), deadline=None)
+def test_in_every_order_a_row_has_the_newest_values(drawn: Any, cuts: set[int], data: Any) -> None:
+    """Values may never come; then the row is not shown."""
+    numbered = [(at, (key, row, sorted(lacking) if row else [])) for at, (key, row, lacking) in enumerate(drawn)]
+    shuffled = data.draw(
+        st.permutations(numbered + data.draw(st.lists(st.sampled_from(numbered), max_size=3)) if drawn else [])
+    )
+    bounds = [0, *sorted(cut for cut in cuts if cut < len(shuffled)), len(shuffled)]
+    store, count, shown = MemoryStore(), Counters(), dict[str, Row]()
+    for start, end in itertools.pairwise(bounds):
+        guarded = GuardedStore(store, "people")
+        found = resolve(messages(shuffled[start:end], whole=False), guarded, count, **TIMES, complete=Complete(CAME))
+        values = RowCodec(WHOLE).decode(as_bytes(found.column("value")))
+        for at, one in enumerate(found.to_pylist()):
+            key = one["key"].decode()
+            before = shown.pop(key, None)
+            if one["value"] is not None:
+                shown[key] = tuple(column[at].as_py() for column in values)
+            assert before != shown.get(key)
+        assert shown == newest_values(shuffled[:end])
+
+
+def test_what_lacks_a_value_waits_for_it() -> None:
+    store, count = MemoryStore(), Counters()
+
+    def came(*some: tuple[int, Event]) -> list[Any]:
+        found = resolve(messages(list(some), whole=False), store, count, **TIMES, complete=Complete(CAME))
+        values = RowCodec(WHOLE).decode(as_bytes(found.column("value")))
+        return list(zip(*(column.to_pylist() for column in values), strict=True))
+
+    assert came((3, ("a", ("?", 3, None), [0]))) == []
+    assert count[counters.UNAVAILABLE_VALUES] == 1
+    assert came((1, ("a", ("x", 1, None), []))) == [("x", 3, None)]
+    assert came((2, ("a", ("y", 2, None), []))) == [("y", 3, None)]
+    assert came((1, ("a", ("x", 1, None), []))) == []
+    assert count[counters.STALE] == 1
+
+
+def test_what_lacks_a_value_of_no_row_is_not_shown() -> None:
+    """Neither the first event of a key is, nor the first after its delete; a later whole row is."""
     store, count = MemoryStore(), Counters()
     lacking, full = ("a", ("x", 1, None), [0]), ("a", ("y", 2, None), [])
     gone: Event = ("a", None, [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql import Row, SparkSession
 
+from fkjoin import Table, fk_join
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES
 from fkjoin.codec.messages import JOINED, LEFT, table
@@ -29,7 +32,9 @@ from fkjoin.testing import (
     event,
 )
 from tests.support import merging, multi_join
+from tests.support.queries import run, table_of, write_lines
 from tests.support.sampling import examples
+from tests.support.sessions import small
 
 TIMES: Any = {"now_ms": 0, "retention_ms": 1000}
 NAMES = [{"to": "b", "n": 1}, {"to": "b", "n": 2}, {"to": "c", "n": 1}, None]
@@ -149,3 +154,20 @@ def test_a_row_wins_over_a_deletion_with_its_version() -> None:
         for change in order:
             test.feed(change)
         assert set(test.table) == {"a"}
+
+
+@pytest.mark.spark
+def test_files_end_alike_in_whatever_order_they_come(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+    lines = [{"id": 1, "to": to, "n": n, "lsn": 7} for to, n in (("a", 1), ("b", 2), ("b", 3))]
+    ends = []
+    for number, order in enumerate((lines, lines[::-1])):
+        folder, rows = tmp_path / str(number), list[Row]()
+        for batch, line in enumerate(order):
+            write_lines(folder / "orders", str(batch), [line])
+            orders = Table.from_files(spark, folder / "orders", key="id", version="lsn", format="json", name="orders")
+            joined = fk_join(orders, orders, "n", how="left", joiner=["left.to", "left.n"], name="joined")
+            rows.extend(run(joined.changes, folder / "checkpoint").rows)
+        ends.append([(row["to"], row["n"], row["_left_version"]) for row in table_of(rows, "id").values()])
+    assert ends[0] == ends[1]
+    assert ends[0][0][2] == [7], "nobody is shown the tie-break"

@@ -406,7 +406,7 @@ class Windowed(Operator):
     def __init__(self, folder: Path, rng: random.Random) -> None:
         super().__init__(folder, rng)
         windows = TimeWindows(self.SIZE, self.SIZE, self.GROUP)
-        fold, closing = Fold(SUMS, (Count("rows"), WholeSum("n", 0, "sum"))), Closing(windows, 0, 1)
+        fold, closing = Fold(SUMS, (Count("rows"), WholeSum("n", 0, "sum"))), Closing(windows, 0, ("rows",))
         self._key, self._row = KeyCodec(windows.key), RowCodec(fold.schema)
         self._engine = self.engine(
             lambda state: RegroupSpec(state=state, as_read=True, windows=windows),

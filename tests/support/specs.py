@@ -44,7 +44,7 @@ MULTI_JOIN = MultiJoin(TEXT, TEXT, 1, tuple(Right(name, TEXT, TEXT, 1, "inner") 
 CARRY, CONTRIBUTE = Carry(FIELDS, PLACES, PLACES, TEXT, TEXT), Contribute(FIELDS, PLACES, PLACES, TEXT, TEXT)
 BOTH = pa.schema([(side, pa.struct(list(TEXT))) for side in ("left", "right")])
 JOINS = Joined(AnswerRows(FIELDS, RowMaker(None)), BOTH)
-CLOSING = Closing(TimeWindows(10, 5, pa.schema([("time", pa.timestamp("us", "UTC"))])), grace=2, sources=1, idle_ms=3)
+CLOSING = Closing(TimeWindows(10, 5, pa.schema([("time", pa.timestamp("us", "UTC"))])), grace=2, sources=("rows",), idle_ms=3)
 FOLD, FAMILY = Fold(TEXT, (Count("count"),)), Family(TEXT, TEXT, TEXT, TEXT)
 
 PLAIN: tuple[tuple[StageSpec, tuple[pa.Schema, ...], bytes], ...] = (

@@ -188,8 +188,9 @@ def _operator(node: Node) -> Step:
     having: tuple[tuple[str, str], ...] = () if node.having is None else (("having", node.having),)
     second = Stage("aggregate", "group", f"{node.name}-aggregate", node.topic, kept)
     if node.closes is not None:
-        grace, idle = node.closes
+        grace, idle, ahead = node.closes
         having += (("grace", grace), ("idle", f"after {idle}" if idle else "never"))
+        having += () if ahead is None else (("ahead", f"at most {ahead}"),)
         second = Stage("close", "window", f"{node.name}-close", notes=kept)
     return Step(
         "aggregate",

@@ -36,6 +36,8 @@ class RegroupSpec(ByRow, StageSpec):
     """Number of the cogroup's table that the rows are of; None where its aggregate is of one table."""
     windows: TimeWindows | None = None
     """The windows that groups are of; None where they are not."""
+    letters: bool = False
+    """Pass on rows that are set aside, for dead letters."""
 
     @property
     def takes(self) -> tuple[pa.Schema, ...]:
@@ -54,6 +56,7 @@ class RegroupSpec(ByRow, StageSpec):
             as_read=self.as_read,
             in_order=self.in_order,
             windows=self.windows,
+            letters=self.letters,
             **self._times(messages),
         )
         yield changed if self.number is None else numbered(changed, self.number)
