@@ -294,6 +294,7 @@ WAYS: dict[str, str] = {
         "tests/spark/test_schema_registry_access.py::test_an_outage_and_a_refusal_stop_the_batch_and_make_no_dead_letters"
     ),
     "{}: a {} column cannot have {} exactly; take": REGISTRY,
+    "{}: a {} column has no number as great as {}": REGISTRY,
     "Registry: JSON has no {}, and {} is one; write": (
         "tests/spark/test_schema_registry_access.py::test_a_column_that_json_has_no_type_for_is_refused_before_the_start"
     ),
