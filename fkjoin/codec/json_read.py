@@ -39,16 +39,15 @@ _ALONE = 64
 
 _FEWER = 8
 
-_END = f"fkjoin-{uuid.uuid4().hex}"
-"""Name of a member that no text has, see ``_ended``."""
+_END = uuid.uuid4().hex[:8]
+"""Name of a member that no text has, see ``_ended``: nobody knows it beforehand."""
 _DIGITS = 40
 _WHOLE = re.compile(r"-?[0-9]+")
 _FLOATS = {"NaN": "nan", "Infinity": "inf", "+Infinity": "inf", "+INF": "inf", "-Infinity": "-inf", "-INF": "-inf"}
 """Texts that count as floating numbers."""
 _BEYOND = {32: (2 - 2**-24) * 2.0**127, 64: math.inf}
 """Least number, by the bits of a type, that the type has only infinity for."""
-_ONLY_ARROWS = re.compile(rb"-NaN|Inf[ \t\r\n]*[,}\]]")
-"""Pattern of what Arrow takes for numbers and ``loaded`` does not; it may be in a text, too."""
+_INFINITY = re.compile(rb"Inf[ \t\r\n]*[,}\]]")
 _HALVES = re.compile(rb"\\u[dD][89a-fA-F]")
 """Pattern of an escape that may be half a surrogate pair."""
 _STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
@@ -128,7 +127,7 @@ def read_together(texts: pa.Array, kind: pa.StructType, how: Reading = PLAIN) ->
     if ended is None:
         return None
     data, bounds = buffers(ended)
-    if _ONLY_ARROWS.search(data.data) or _any_deep(data, bounds):
+    if _has_only_arrows(data) or _any_deep(data, bounds):
         return None
     try:
         texts.validate(full=True)  # bytes that are no UTF-8 would pass
@@ -157,6 +156,21 @@ def _ended(texts: pa.Array) -> Bytes | None:
         if not _in_braces(whole):
             return None
     return concat(pc.binary_slice(whole, 0, -1), constant(f',"{_END}":true}}\n'.encode(), len(whole)))
+
+
+def _has_only_arrows(data: Octets) -> bool:
+    """Tell whether there may be a number that Arrow takes and ``loaded`` does not; it may be in a text, too."""
+    if len(_places(data, b"-NaN")):
+        return True
+    return any(_INFINITY.match(data.data, place) for place in _places(data, b"Inf").tolist())
+
+
+def _places(data: Octets, word: bytes) -> Ints:
+    """The places where a word is; for a short one, several times as fast as a search by Python."""
+    places = np.flatnonzero(data[: len(data) - len(word) + 1] == word[0])
+    for step, octet in enumerate(word[1:], 1):
+        places = places[data[places + step] == octet]
+    return places
 
 
 def _in_braces(texts: Bytes) -> bool:
