@@ -20,6 +20,8 @@ class Rewritten(NamedTuple):
 
     schema: Any
     units: Notation
+    endless: bool = False
+    """The schema has itself in it, so that records may be of any depth."""
 
 
 def _instants(kind: pa.DataType) -> bool:
@@ -59,7 +61,7 @@ def rewritten(schema: Any, kind: pa.StructType) -> Rewritten:
     try:
         return _Rewriting(dict(_named(schema))).of(schema, kind)
     except _RecursiveError:
-        return Rewritten(schema, None)
+        return Rewritten(schema, None, endless=True)
 
 
 def _named(schema: Any) -> list[tuple[str, dict[str, Any]]]:

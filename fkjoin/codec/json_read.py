@@ -1,38 +1,58 @@
 """JSON texts, one object each, as rows, without the JVM.
 
+``loaded`` says what JSON is: RFC 8259 in UTF-8, and ``NaN``, ``Infinity`` and ``-Infinity``; of no more than ``DEEPEST``
+levels, and without half a surrogate pair.
+
 Arrow's reader parses what has the types that the schema says.  Texts that it does not take (they are few) are read one by
 one: a field of another type is null, except that a text column takes any JSON as its text; of fields that occur twice the last
 counts; a text that is no JSON object is a row of nulls.  ``read_objects`` also says which texts are as they should be.
 Times, decimals and bytes are read by their units (``fkjoin.codec.units``).
+
+*Law*: a text's row, and whether it fits, do not depend on the texts beside it.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Mapping
+import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json
 
 from fkjoin.codec import json_values
-from fkjoin.codec.arrays import Bools, as_bytes, buffers, concat, constant
+from fkjoin.codec.arrays import Bools, Bytes, Ints, Octets, as_bytes, buffers, concat, constant
 from fkjoin.codec.json_values import MisfitError, Number
-from fkjoin.codec.units import ITEM, Notation, Unit, is_special, needs_units
+from fkjoin.codec.units import ITEM, Notation, Unit, is_special
+
+DEEPEST = 200
+"""Levels of objects and arrays within one another, the outermost among them: Python's JSON needs a stack for them."""
 
 _ALONE = 64
 """Number of texts up to which those that are not taken together are read one by one."""
 
 _FEWER = 8
 
-_BLANKS = b" \t\r\n"
+_END = uuid.uuid4().hex[:8]
+"""Name of a member that no text has, see ``_ended``: nobody knows it beforehand."""
 _DIGITS = 40
 _WHOLE = re.compile(r"-?[0-9]+")
 _FLOATS = {"NaN": "nan", "Infinity": "inf", "+Infinity": "inf", "+INF": "inf", "-Infinity": "-inf", "-INF": "-inf"}
 """Texts that count as floating numbers."""
+_BEYOND = {32: (2 - 2**-24) * 2.0**127, 64: math.inf}
+"""Least number, by the bits of a type, that the type has only infinity for."""
+_INFINITY = re.compile(rb"Inf[ \t\r\n]*[,}\]]")
+_HALVES = re.compile(rb"\\u[dD][89a-fA-F]")
+"""Pattern of an escape that may be half a surrogate pair."""
+_STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
+"""Pattern of a string, which may lack its end; in this form it is searched for in linear time."""
+_OPENS, _CLOSES = list(b"[{"), list(b"]}")
 
 
 @dataclass(frozen=True)
@@ -98,30 +118,67 @@ def read_objects(texts: pa.Array, kind: pa.StructType, how: Reading = PLAIN) -> 
 
 
 def read_together(texts: pa.Array, kind: pa.StructType, how: Reading = PLAIN) -> pa.StructArray | None:
-    """Read all rows at once; None when there is a text among them that Arrow does not take.
-
-    Each text is the only member of an object of its own, so that none can end too soon, run into the next, or be two.
-    """
+    """Read all rows at once; None when there is a text among them that Arrow does not take, or reads in another way."""
     rows = len(texts)
     if not rows:
         return pa.array([], kind)
-    wire = _wire(kind, how.units)
-    if texts.null_count or wire is None:
+    wire: Any = _wire(kind, how.units)
+    ended = None if texts.null_count or wire is None else _ended(texts)
+    if ended is None:
         return None
-    data, bounds = buffers(concat(constant(b'{"":', rows), as_bytes(texts), constant(b"}\n", rows)))
+    data, bounds = buffers(ended)
+    if _has_only_arrows(data) or _any_deep(data, bounds):
+        return None
     try:
         texts.validate(full=True)  # bytes that are no UTF-8 would pass
         table = pyarrow.json.read_json(
             pa.BufferReader(pa.py_buffer(data[: bounds[-1]])),
             pyarrow.json.ReadOptions(use_threads=False, block_size=len(data) + 1),
-            pyarrow.json.ParseOptions(pa.schema([("", wire)]), unexpected_field_behavior="ignore"),
+            pyarrow.json.ParseOptions(pa.schema([*wire, (_END, pa.bool_())]), unexpected_field_behavior="ignore"),
         )
     except pa.ArrowException:
         return None
-    if table.num_rows != rows:
+    if table.num_rows != rows or table.column(_END).null_count:
         return None
-    found = table.column(0).combine_chunks()
-    return None if found.null_count else _converted(found, kind, how.units, how.zone)
+    columns = [table.column(field.name).combine_chunks() for field in wire]
+    return _converted(pa.StructArray.from_arrays(columns, fields=list(wire)), kind, how.units, how.zone)
+
+
+def _ended(texts: pa.Array) -> Bytes | None:
+    """The texts with a last member of a name that none has; None if one is not in braces.
+
+    A row that has the member is a whole text.  So no text ends too soon, runs into the next, or is two: there are as many of
+    these members as texts, and each is the end of its object.
+    """
+    whole = as_bytes(texts)
+    if not _in_braces(whole):
+        whole = as_bytes(pc.ascii_trim(whole.view(pa.large_string()), " \t\r\n"))
+        if not _in_braces(whole):
+            return None
+    return concat(pc.binary_slice(whole, 0, -1), constant(f',"{_END}":true}}\n'.encode(), len(whole)))
+
+
+def _has_only_arrows(data: Octets) -> bool:
+    """Tell whether there may be a number that Arrow takes and ``loaded`` does not; it may be in a text, too."""
+    if len(_places(data, b"-NaN")):
+        return True
+    return any(_INFINITY.match(data.data, place) for place in _places(data, b"Inf").tolist())
+
+
+def _places(data: Octets, word: bytes) -> Ints:
+    """The places where a word is; for a short one, several times as fast as a search by Python."""
+    places = np.flatnonzero(data[: len(data) - len(word) + 1] == word[0])
+    for step, octet in enumerate(word[1:], 1):
+        places = places[data[places + step] == octet]
+    return places
+
+
+def _in_braces(texts: Bytes) -> bool:
+    """Tell whether each begins and ends as an object does.  Arrow's reader ends the process if a null comes first."""
+    data, bounds = buffers(texts)
+    if not np.diff(bounds).all():
+        return False
+    return bool((data[bounds[:-1]] == ord("{")).all() and (data[bounds[1:] - 1] == ord("}")).all())
 
 
 def _wire(kind: pa.DataType, units: Notation) -> pa.DataType | None:
@@ -141,8 +198,6 @@ def _wire(kind: pa.DataType, units: Notation) -> pa.DataType | None:
 
 def _converted(values: pa.Array, kind: pa.DataType, units: Notation, zone: str) -> pa.Array | None:
     """Convert what was read as ``_wire`` into the type; None if a value may be none of the type."""
-    if values.type == kind and not needs_units(kind):
-        return values
     nulls = values.is_null() if values.null_count else None
     if pa.types.is_struct(kind):
         parts = [_converted(values.field(at), field.type, _below(units, field.name), zone) for at, field in enumerate(kind)]
@@ -151,9 +206,10 @@ def _converted(values: pa.Array, kind: pa.DataType, units: Notation, zone: str) 
     if pa.types.is_list(kind):
         items = _converted(values.values, kind.value_type, _below(units, ITEM), zone)
         return None if items is None else pa.ListArray.from_arrays(values.offsets, items, type=kind, mask=nulls)
-    if pa.types.is_float32(kind):
-        return values.cast(kind, safe=False)
-    return json_values.column(values, kind, _unit(units), zone)
+    if pa.types.is_floating(kind):
+        floats = values.cast(kind, safe=False)
+        return None if pc.any(pc.is_inf(floats)).as_py() else floats  # it may be a number beyond the type
+    return json_values.column(values, kind, _unit(units), zone) if is_special(kind) else values
 
 
 def _below(units: Notation, name: str) -> Notation:
@@ -164,14 +220,38 @@ def _unit(units: Notation) -> Unit | None:
     return units if isinstance(units, Unit) else None
 
 
-def loaded(text: bytes) -> Any:
-    """The value of a JSON text, its numbers as they are written; None if it is none."""
-    try:
-        return json.loads(
-            text.decode("utf-8-sig", errors="replace"), parse_float=Number, parse_int=Number, parse_constant=Number
-        )
-    except (ValueError, RecursionError):
+def loaded(text: bytes, fraction: Callable[[str], Any] = Number, whole: Callable[[str], Any] = Number) -> Any:
+    """The value of a JSON text; None if it is none.
+
+    ``fraction``, ``whole``: what makes numbers of their texts, by default as they are written.
+    """
+    if _is_deep(text):
         return None
+    try:
+        value = json.loads(text.decode(), parse_float=fraction, parse_int=whole, parse_constant=fraction)
+        if _HALVES.search(text):
+            json.dumps(value, ensure_ascii=False, default=str).encode()  # which half a surrogate pair has no bytes for
+    except ValueError:
+        return None
+    return value
+
+
+def _is_deep(text: bytes) -> bool:
+    """Tell whether a text has more than ``DEEPEST`` levels; it need not be JSON."""
+    if text.count(b"[") + text.count(b"{") <= DEEPEST:
+        return False
+    octets = np.frombuffer(_STRINGS.sub(b"", text), np.uint8)
+    steps = np.isin(octets, _OPENS).astype(np.int64) - np.isin(octets, _CLOSES)
+    return bool(steps.cumsum().max(initial=0) > DEEPEST)
+
+
+def _any_deep(data: Octets, bounds: Ints) -> bool:
+    """Tell whether one of several texts has too many levels."""
+    if np.diff(bounds).max() <= 2 * DEEPEST:
+        return False
+    opens = np.flatnonzero((data | 0x20) == ord("{"))  # [ and { differ in this bit
+    many = np.flatnonzero(np.diff(np.searchsorted(opens, bounds)) > DEEPEST)
+    return any(_is_deep(data[bounds[place] : bounds[place + 1]].tobytes()) for place in many)
 
 
 def _one(text: bytes | None, kind: pa.StructType, how: Reading = PLAIN) -> tuple[Any, bool, str]:
@@ -180,7 +260,7 @@ def _one(text: bytes | None, kind: pa.StructType, how: Reading = PLAIN) -> tuple
         return None, False, ""
     value, fitting = loaded(text), _Fitting(how.zone)
     row = fitting.fitted(value if isinstance(value, dict) else {}, kind, how.units, "")
-    fits = isinstance(value, dict) and not fitting.misfits and text.lstrip(_BLANKS).startswith(b"{")
+    fits = isinstance(value, dict) and not fitting.misfits
     return row, fits, next((words for words in fitting.misfits if words), "")
 
 
@@ -215,7 +295,7 @@ class _Fitting:
         if pa.types.is_map(kind):
             if not isinstance(value, dict):
                 return None
-            return [(_clean(key), self.fitted(one, kind.item_type, _below(units, ITEM), name)) for key, one in value.items()]
+            return [(key, self.fitted(one, kind.item_type, _below(units, ITEM), name)) for key, one in value.items()]
         if pa.types.is_list(kind):
             if not isinstance(value, list):
                 return None
@@ -226,19 +306,22 @@ class _Fitting:
 
 def _simple(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_string(kind):
-        return _clean(_text(value))
+        return _text(value)
     if pa.types.is_boolean(kind):
         return value if isinstance(value, bool) else None
     if pa.types.is_floating(kind):
         number = _FLOATS.get(value, value if isinstance(value, Number) else "") if isinstance(value, str) else ""
-        return float(number) if number else None
+        return _float(number, kind) if number else None
     whole = int(value) if isinstance(value, Number) and _WHOLE.fullmatch(value) and len(value) < _DIGITS else None
     limit = 1 << (kind.bit_width - 1)
     return whole if whole is not None and -limit <= whole < limit else None
 
 
-def _clean(text: str) -> str:
-    return text.encode(errors="replace").decode()
+def _float(text: str, kind: pa.DataType) -> float | None:
+    """The floating number of a text; None if it is a number beyond the type, which would be infinity."""
+    number = float(text)
+    beyond = text[-1].isdigit() and abs(number) >= _BEYOND[kind.bit_width]
+    return None if beyond else number
 
 
 def _text(value: Any) -> str:

@@ -21,14 +21,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fkjoin.codec.arrays import valid
-from fkjoin.codec.units import NANOS, UNSURE, Unit
+from fkjoin.codec.units import NANOS, SCALE, UNSURE, Unit
 
 _DAY = 86_400 * 10**6
 _CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
 EXACT = Context(prec=200, Emin=-400, Emax=400)
 _LIMIT = 1 << 63
-_MOST_DIGITS = 60
+_MOST_DIGITS, _LONGEST = 60, 240
+"""Lengths of a number, and of the text of a time: Python reads no number of thousands of digits."""
 
 UTC = frozenset(("UTC", "Z", "GMT", "Etc/UTC", "Etc/GMT", "Etc/Zulu", "Zulu", "UCT", "Etc/UCT", "Etc/Universal", "+00:00"))
 """Names of zones whose clocks show UTC."""
@@ -78,7 +79,7 @@ def scalar(value: Any, kind: pa.DataType, unit: Unit | None, zone: str) -> Any:
         return _bytes(value, unit)
     if isinstance(value, Number):
         return _counted(value, kind, unit)
-    if not isinstance(value, str):
+    if not isinstance(value, str) or len(value) > _LONGEST:
         raise MisfitError
     if pa.types.is_timestamp(kind):
         return _instant(value, zone, zoned=kind.tz is not None, local=unit is not None and unit.name == "local")
@@ -285,8 +286,8 @@ def _sql_span(found: re.Match[str]) -> int:
 
 def _decimal(value: Any, kind: pa.Decimal128Type, unit: Unit | None) -> Decimal:
     if isinstance(value, dict) and isinstance(value.get("value"), str) and isinstance(value.get("scale"), Number):
-        found = _unscaled(value["value"], int(value["scale"]) if value["scale"].lstrip("-").isdigit() else None)
-    elif not isinstance(value, str) or len(value) > _MOST_DIGITS * 4:
+        found = _unscaled(value["value"], int(value["scale"]) if SCALE.fullmatch(value["scale"]) else None)
+    elif not isinstance(value, str) or len(value) > _LONGEST:
         raise MisfitError
     elif isinstance(value, Number) or unit is None or unit.name == "text":
         found = plain(value)

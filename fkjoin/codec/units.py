@@ -6,6 +6,7 @@ of its items under ``ITEM``; of anything else, a ``Unit``.  What is not in it is
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
@@ -18,6 +19,10 @@ ITEM = "[]"
 
 NANOS = {"days": 86_400 * 10**9, "seconds": 10**9, "millis": 10**6, "micros": 10**3, "nanos": 1}
 """Nanoseconds in each unit of time."""
+
+
+SCALE = re.compile("-?[0-9]{1,3}")
+"""Pattern of a decimal's scale."""
 
 
 class Unit(NamedTuple):
@@ -133,7 +138,7 @@ def _unit(schema: Mapping[str, Any], kind: pa.DataType) -> Unit | None:
     if name == _DECIMAL:
         parameters = schema.get("parameters")
         scale = str(parameters.get("scale", 0)) if isinstance(parameters, dict) else "0"
-        return Unit("base64", scale=int(scale)) if scale.lstrip("-").isdigit() else None
+        return Unit("base64", scale=int(scale)) if SCALE.fullmatch(scale) else None
     if isinstance(name, str) and name in CONNECT_UNITS:
         return CONNECT_UNITS[name]
     if schema.get("type") == "string" and pa.types.is_decimal(kind):

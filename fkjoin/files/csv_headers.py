@@ -1,18 +1,45 @@
-"""Columns of CSV files by the names in their headers, where Spark goes by place."""
+"""Columns of CSV files by the names in their headers, where Spark goes by place; and quotes as RFC 4180 has them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from fkjoin.errors import TopologyError
+from fkjoin.files.newest import finding, newest, reading
+from fkjoin.spark.names import quoted
 
-_WHICH = {"pathglobfilter", "recursivefilelookup", "basepath"}
+
+def with_defaults(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options, and where they say nothing a header and the quotes of RFC 4180: with lines within, and doubled for one."""
+    defaults = {"header": True, "multiLine": True, "escape": _option(options, "quote", '"')}
+    known = {name.lower() for name in options}
+    return {**{name: value for name, value in defaults.items() if name.lower() not in known}, **options}
+
+
+def unclosed(fields: StructType, options: Mapping[str, Any]) -> Iterator[Column]:
+    """Yield the problems of texts that Spark's reader has made of a quote without an end, and of the records behind it.
+
+    It takes all up to the next quotes, and the text then begins with one; or all up to the end of the file.
+    """
+    mark, separator = str(_option(options, "quote", '"')), str(_option(options, "sep", _option(options, "delimiter", ",")))
+    told = 'column {}: a quote has no end; write "" for a quote within quotes'.format
+    for place, field in enumerate(fields):
+        if not mark or not isinstance(field.dataType, StringType):
+            continue
+        text = F.col(quoted(field.name))
+        swallowed = text.startswith(mark)
+        if place == len(fields) - 1:
+            last = F.substring_index(F.substring_index(text, "\n", -2), "\n", 1)
+            separators = F.size(F.split(last, re.escape(separator))) - 1
+            swallowed |= text.endswith("\n") & (separators >= F.lit(max(place, 1)))
+        yield F.when(text.contains("\n") & swallowed, F.lit(told(field.name)))
 
 
 def by_name(spark: SparkSession, pattern: str, options: Mapping[str, Any], columns: StructType) -> StructType:
@@ -24,9 +51,10 @@ def by_name(spark: SparkSession, pattern: str, options: Mapping[str, Any], colum
     by_place = str(_option(options, "enforceSchema", False)).lower() == "true"
     if by_place or not _has_header(options):
         return columns
-    file = _newest(spark, pattern, options)
-    if file is None:
+    files = newest(spark, pattern, options, 1)
+    if not files:
         return columns
+    file = files[0]
     header = _header(spark, file, options)
     _require_once(file, header)
     wanted = {field.name.lower(): field for field in columns}
@@ -44,29 +72,22 @@ def by_name(spark: SparkSession, pattern: str, options: Mapping[str, Any], colum
 
 def learned(spark: SparkSession, pattern: str, options: Mapping[str, Any]) -> tuple[DataFrame, StructType]:
     """Find the files whose header is that of the newest one, and their columns, as Spark makes their types out."""
-    lines = spark.read.format("text").options(**_finding(options)).load(pattern).where("_metadata.file_block_start = 0")
+    lines = spark.read.format("text").options(**finding(options)).load(pattern).where("_metadata.file_block_start = 0")
     about = F.max("_metadata.file_modification_time").alias("time"), F.first("value").alias("header")
     files = lines.groupBy(F.col("_metadata.file_path").alias("path")).agg(*about).collect()
     newest = max(files, key=lambda file: (file.time, file.path), default=None)
     same = [_escaped(unquote(file.path)) for file in files if newest is not None and file.header == newest.header]
     places = pattern if len(same) == len(files) or not _has_header(options) else same
-    found = spark.read.format("csv").options(**{"inferSchema": True, **_reading(options, places)}).load(places)
+    found = spark.read.format("csv").options(**{"inferSchema": True, **reading(options, places)}).load(places)
     if newest is None or not _has_header(options):
         return found, found.schema
     unnamed = [place for place, name in enumerate(_header(spark, unquote(newest.path), options)) if name is None]
     return found, StructType([field for place, field in enumerate(found.schema) if place not in unnamed])
 
 
-def _newest(spark: SparkSession, pattern: str, options: Mapping[str, Any]) -> str | None:
-    """The path of the newest file that is not empty."""
-    files = spark.read.format("binaryFile").options(**_finding(options)).load(pattern).where("length > 0")
-    newest = files.select(F.max_by("path", F.struct("modificationTime", "path"))).first()
-    return None if newest is None else newest[0]
-
-
 def _header(spark: SparkSession, file: str, options: Mapping[str, Any]) -> list[str | None]:
     """The names of a file's columns as they stand there; None where there is no name."""
-    chosen = {name: value for name, value in _reading(options, [file]).items() if name.lower() not in ("header", "inferschema")}
+    chosen = {name: value for name, value in reading(options, [file]).items() if name.lower() not in ("header", "inferschema")}
     return list(spark.read.format("csv").options(**chosen).load(_escaped(file)).first() or ())
 
 
@@ -87,16 +108,6 @@ def _has_header(options: Mapping[str, Any]) -> bool:
 
 def _option(options: Mapping[str, Any], name: str, default: Any) -> Any:
     return next((value for given, value in options.items() if given.lower() == name.lower()), default)
-
-
-def _finding(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that say which files there are."""
-    return {name: value for name, value in options.items() if name.lower() in _WHICH}
-
-
-def _reading(options: Mapping[str, Any], places: str | list[str]) -> dict[str, Any]:
-    """The options with which files are read; of single ones, without those for folders."""
-    return {name: value for name, value in options.items() if isinstance(places, str) or name.lower() not in _WHICH}
 
 
 def _escaped(path: str) -> str:

@@ -113,7 +113,7 @@ def open_files(
     if chosen not in get_args(FileFormat):
         raise TopologyError(f"format: {chosen!r} is not one of {', '.join(get_args(FileFormat))}")
     require_options(options or {})
-    place = _place(spark, pattern, {**({"header": True} if chosen == "csv" else {}), **(options or {})})
+    place = _place(spark, pattern, csv_files.with_defaults(options or {}) if chosen == "csv" else options or {})
     learned = schema is None
     found = _learned(place, chosen, pattern, numbers) if schema is None else struct_type(schema, "from_files")
     lines = _lines(place)
@@ -249,7 +249,8 @@ def _csv(place: _Place, inner: StructType, folders: Folders, *, learned: bool) -
     if own:
         return _checked(frame, inner, folders, None)
     problem = F.when(_corrupt(named).isNotNull(), F.lit(f"not a CSV line of {_what(inner)}"))
-    return _checked(frame, inner, folders, F.coalesce(problem, *_far_years(named)))
+    wrong = *_far_years(named), *csv_files.unclosed(named, place.options)
+    return _checked(frame, inner, folders, F.coalesce(problem, *wrong))
 
 
 def _far_years(fields: StructType) -> Iterator[Column]:

@@ -168,6 +168,10 @@ class ArrowFiles:
     def read(self, path: ArrowPath) -> bytes:
         return bytes(self.do("read", path))
 
+    def read_end(self, path: ArrowPath, most: int) -> bytes:
+        """The last bytes of a file, at most so many."""
+        return bytes(self.do("end", path, most))
+
     def write(self, path: ArrowPath, data: bytes) -> None:
         self.do("write", path, base64.b64encode(data).decode())
 
@@ -232,6 +236,13 @@ def _read(path: ArrowPath) -> bytes:
         return stream.readall()
 
 
+def _read_end(path: ArrowPath, most: int) -> bytes:
+    files, place = opened(path)
+    with files.open_input_file(place) as stream:
+        stream.seek(max(0, stream.size() - most))
+        return stream.read(most)
+
+
 def _write(path: ArrowPath, encoded: str) -> None:
     """Make or replace a file in one step; an object store shows a file when it is whole."""
     files, place = opened(path)
@@ -281,6 +292,7 @@ _DONE: dict[str, Callable[..., Any]] = {
     "status": _status,
     "matching": _matching,
     "read": _read,
+    "end": _read_end,
     "write": _write,
     "make": _make,
     "delete": _delete,

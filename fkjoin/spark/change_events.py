@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +17,7 @@ import pyarrow.compute as pc
 
 from fkjoin.codec.arrays import Bools, Ints, after, as_bytes, bools, concat, constant
 from fkjoin.codec.json_read import PLAIN, Reading, as_json, loaded
+from fkjoin.codec.json_values import Number
 from fkjoin.codec.units import Notation, field_of, from_connect, merged, needs_units
 from fkjoin.spark.event_rows import EventRows
 from fkjoin.spark.json_lines import at
@@ -25,6 +25,7 @@ from fkjoin.spark.topic_records import JsonObjects, Read, read_bytes
 from fkjoin.spark.unavailable import Placeholder, may_lack
 
 _SCHEMA_FIRST = re.compile(r'[ \t\r\n]*\{[ \t\r\n]*"schema"[ \t\r\n]*:[ \t\r\n]*')
+_DECODER = json.JSONDecoder(parse_float=Number, parse_int=Number)
 _PAYLOAD_NEXT = re.compile(r'[ \t\r\n]*,[ \t\r\n]*"payload"[ \t\r\n]*:')
 
 
@@ -71,7 +72,7 @@ class ReadEvents:
             body = event["payload"] if isinstance(event.get("payload"), dict) else event
             if names := lacking.complete(body, fields.names):
                 missing[int(place)] = names
-            texts[place] = as_json(event).encode(errors="replace")
+            texts[place] = as_json(event).encode()
         return pa.array(texts, pa.binary()), missing
 
 
@@ -152,22 +153,15 @@ def _by_schema(data: pa.BinaryArray) -> Iterator[_Group]:
 
 def _head(text: bytes) -> tuple[bytes, Any]:
     """The bytes up to the payload, and the schema in them; without bytes, if the schema does not stand in front."""
-    told = text.decode(errors="surrogateescape")
-    if (start := _SCHEMA_FIRST.match(told)) is not None:
-        try:
-            _, end = json.JSONDecoder().raw_decode(told, start.end())
-        except (ValueError, RecursionError):
-            return b"", None
-        if (next_part := _PAYLOAD_NEXT.match(told, end)) is not None:
-            head = told[: next_part.end()].encode(errors="surrogateescape")
-            return head, _schema(told[start.end() : end])
     whole = loaded(text)
-    return b"", whole.get("schema") if isinstance(whole, dict) else None
-
-
-@lru_cache(64)
-def _schema(text: str) -> Any:
-    return json.loads(text)
+    if not isinstance(whole, dict):
+        return b"", None
+    told = text.decode()
+    if (start := _SCHEMA_FIRST.match(told)) is not None:
+        schema, end = _DECODER.raw_decode(told, start.end())
+        if (next_part := _PAYLOAD_NEXT.match(told, end)) is not None:
+            return told[: next_part.end()].encode(), schema
+    return b"", whole.get("schema")
 
 
 def _true(found: pa.BooleanArray) -> Bools:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
@@ -27,7 +28,8 @@ from fkjoin.codec.json_values import MisfitError, Number
 from fkjoin.codec.units import ITEM, NANOS, UNSURE, Notation, Unit, is_special
 
 _TIMES = datetime.datetime, datetime.date, datetime.time
-_MISFITS = ValueError, TypeError, ArithmeticError, pa.ArrowException
+_MISFITS = ValueError, TypeError, ArithmeticError, RecursionError, pa.ArrowException
+"""Errors of values that are none of a column's type, and of those that are too deep to be written as JSON."""
 
 _TYPES: list[tuple[Callable[[pa.DataType], bool], set[type]]] = [
     (pa.types.is_boolean, {bool}),
@@ -47,6 +49,8 @@ class Fraction(float):
 
     def __new__(cls, text: str) -> Fraction:
         made = super().__new__(cls, text)
+        if math.isinf(made) and text[-1].isdigit():
+            raise ValueError(f"{text} is a number beyond double")
         made.text = text
         return made
 
@@ -162,12 +166,16 @@ def _read(values: pa.Array, kind: pa.DataType, how: Reading, name: str) -> pa.Ar
 
 def _floats(values: list[Any], kind: pa.DataType, name: str) -> pa.Array:
     try:
-        return pa.array(values, kind)
+        made = pa.array(values, kind)
+        if not pc.any(pc.is_inf(made)).as_py():
+            return made
     except pa.ArrowInvalid:  # Arrow takes whole numbers of 53 bits, or of 24
         made = pa.array([None if value is None else float(value) for value in values], kind)
     for value, taken in zip(values, made.to_pylist(), strict=True):
         if type(value) is int and value != taken:
             raise ValueError(f"{name}: a {kind} column cannot have {value} exactly; take a bigint or decimal column")
+        if value is not None and math.isinf(taken) and not math.isinf(value):
+            raise ValueError(f"{name}: a {kind} column has no number as great as {value}; take a double column")
     return made
 
 

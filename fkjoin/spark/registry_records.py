@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from fkjoin.codec.arrays import Bools, Ints, as_bytes, buffers, valid, window
+from fkjoin.codec.avro_schemas import Rewritten
 from fkjoin.codec.json_read import Reading
 from fkjoin.codec.units import Notation, merged
 from fkjoin.errors import FkJoinError
@@ -35,6 +36,8 @@ _PLACES = np.array([1 << 24, 1 << 16, 1 << 8, 1])
 _IDS = 1 << 31
 """A number above all ids: registries number schemas by Java's ``int``, and tell other numbers as pages that are not there."""
 _LONGEST = 500
+_SHALLOW = 1000
+"""A record of Avro with no more bytes is not too deep for any stack: each level has a byte."""
 _ADDRESS = re.compile(r" from <_io\.BytesIO object at 0x[0-9a-f]+>")
 """Words of fastavro's that are others at each attempt."""
 
@@ -104,7 +107,7 @@ class RegistryRecords:
                     yield _Records.decoded(places, texts, self.registry.from_json)
                 else:
                     found = self.registry.avro(number, kind)
-                    yield _Records.decoded(places, texts, _avro(found.schema), found.units)
+                    yield _Records.decoded(places, texts, _avro(found), found.units)
             except SchemaProblemError as error:
                 yield _Records.none(places, str(error))
 
@@ -186,11 +189,13 @@ def _one_by_one(texts: list[bytes], decode: Callable[[bytes], Any]) -> tuple[lis
     return values, problems
 
 
-def _avro(schema: Any) -> Callable[[bytes], Any]:
-    from fastavro import schemaless_reader
+def _avro(how: Rewritten) -> Callable[[bytes], Any]:
+    from fastavro import _read_py, schemaless_reader
 
     def decode(text: bytes) -> Any:
-        return schemaless_reader(io.BytesIO(text[_HEADER:]), schema, None)
+        # Records in records by the thousand end the process in fastavro's C, and are a RecursionError in its Python.
+        read = _read_py.schemaless_reader if how.endless and len(text) > _SHALLOW else schemaless_reader
+        return read(io.BytesIO(text[_HEADER:]), how.schema, None)
 
     return decode
 

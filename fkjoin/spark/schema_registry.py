@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 import pyarrow as pa
 
 from fkjoin.codec.avro_schemas import Rewritten, rewritten
+from fkjoin.codec.json_read import loaded
 from fkjoin.errors import FkJoinError
 from fkjoin.spark.outages import RETRY_S
 from fkjoin.spark.python_columns import Fraction
@@ -198,5 +199,11 @@ def _json_deserializer(registry: SchemaRegistry) -> Any:
 
     # The writer's schema, by its id, is all that is wanted.
     conf = {"subject.name.strategy": lambda *_: None}
-    decode = partial(json.loads, parse_float=Fraction)
-    return JSONDeserializer(None, schema_registry_client=registry.client(), conf=conf, json_decode=decode)
+    return JSONDeserializer(None, schema_registry_client=registry.client(), conf=conf, json_decode=_loaded)
+
+
+def _loaded(text: bytes) -> Any:
+    value = loaded(text, Fraction, int)
+    if value is None:
+        raise ValueError("no JSON that is read")
+    return value

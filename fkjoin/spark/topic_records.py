@@ -22,6 +22,8 @@ from fkjoin.spark.packing import Batches, Pack
 
 TAKEN = ("partition", "offset", "timestamp", "key", "value")
 """The columns of Spark's Kafka source that ``PackRecords`` takes."""
+_NULLS = b'{"":null}'
+"""An object in the place of a null: any type has a row for it, and with a member it is read together with others."""
 RECORD_PLACE = ("topic", "partition", "offset")
 """Fields of a record's position, as Spark's Kafka source names them."""
 
@@ -194,7 +196,7 @@ class JsonObjects(NamedTuple):
 def read_bytes(data: pa.BinaryArray, kind: pa.StructType, how: Reading, what: str) -> JsonObjects:
     """The rows that bytes are, and what is wrong with them; ``what``: how an error names their schema."""
     there = valid(data)
-    rows, fit, advice = read_objects(pc.fill_null(data, b"{}").view(pa.string()), kind, how)
+    rows, fit, advice = read_objects(pc.fill_null(data, _NULLS).view(pa.string()), kind, how)
     problem = where(~fit, not_an_object(what))
     if advice:
         problem = pa.array([advice.get(place, text) for place, text in enumerate(problem.to_pylist())], pa.string())

@@ -8,11 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fkjoin.codec import json_read as json_text
 from fkjoin.codec.json_read import read_objects, readable
+from tests.support.json_values import KINDS
 
 KIND = pa.struct(
     [
@@ -26,6 +27,7 @@ KIND = pa.struct(
     ]
 )
 NOTHING = dict.fromkeys([field.name for field in KIND])
+SINGLE = pa.struct([("double", pa.float64()), ("float", pa.float32())])
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(),
@@ -45,11 +47,71 @@ fitting = st.fixed_dictionaries(
         "other": json_values,
     },
 ).map(json.dumps)
-anything = st.dictionaries(st.sampled_from(KIND.names), json_values, max_size=4).map(json.dumps)
+anything = st.dictionaries(st.sampled_from([*KIND.names, *KINDS, "float"]), json_values, max_size=4).map(json.dumps)
 broken = st.sampled_from(
     ["", " ", "null", "[]", "{", "}", '{"text":"a"}{"text":"b"}', '{"text":"a"} x', "{}}", '{},"":{}', '{"text":"a']
 )
-texts = st.lists(fitting | anything | broken | st.text(max_size=8), max_size=12)
+PIECES = [
+    *(
+        "Inf",
+        "-Inf",
+        "NaN",
+        "-NaN",
+        "Infinity",
+        "-Infinity",
+        "1e400",
+        "-1e309",
+        "1e39",
+        "1e-400",
+        "01",
+        "1.",
+        "+1",
+        "-",
+        "null",
+    ),
+    *("{", "}", "[", "]", "{}", "}{", ",", ":", '"', '""', "\\", " ", "\n", "\r", "\0", "[[[[[", "]]]]]"),
+    *(
+        '"\\ud800"',
+        '"\\udc00x"',
+        "\\ud800",
+        '"\\ud83d\\ude00"',
+        "\\u0000",
+        ',"other":1',
+        '},"other":{"a":1',
+        ',"long" : 7',
+        '"other": Inf ,',
+    ),
+]
+NO_TEXT = [b"\xff", b"\xed\xa0\x80", b"\xef\xbb\xbf"]
+pieces = st.sampled_from([*map(str.encode, PIECES), *NO_TEXT])
+
+
+@st.composite
+def nearly(draw: st.DrawFn) -> bytes:
+    """A text of JSON, a member or a place of which is something else."""
+    text = draw(fitting | anything).encode()
+    if draw(st.booleans()):
+        name, value = draw(st.sampled_from(["double", "float", "text", "other"])), draw(pieces)
+        return text[:-1] + f',"{name}":'.encode() + value + b"}"
+    start = draw(st.integers(0, len(text)))
+    return text[:start] + draw(pieces) + text[start:]
+
+
+valid = fitting.map(str.encode)
+arbitrary = st.binary(max_size=9) | st.lists(pieces, max_size=6).map(b"".join) | broken.map(str.encode)
+lines = valid | nearly() | arbitrary
+ALL_KINDS = {field.name: field.type for field in [*KIND, *SINGLE]} | KINDS
+WHOLE = pa.struct(list(ALL_KINDS.items()))
+
+
+def as_texts(some: list[bytes]) -> pa.StringArray:
+    return pa.array(some, pa.binary()).view(pa.string())
+
+
+def alone(text: bytes) -> str:
+    """Read a text without Arrow's reader: its row, whether it fits, the advice."""
+    row, fits, advice = json_text._one(text, WHOLE)
+    return repr((pa.array([row], WHOLE).to_pylist(), fits, advice))
 
 
 def rows_of(given: list[Any], kind: pa.StructType = KIND) -> list[Any]:
@@ -63,16 +125,39 @@ def same(one: Any, other: Any) -> bool:
     return one == other or (isinstance(one, float) and isinstance(other, float) and math.isnan(one) and math.isnan(other))
 
 
-@given(texts)
-def test_together_is_as_one_by_one(lines: list[str]) -> None:
-    lines = [line.encode(errors="replace").decode() for line in lines]
-    one_by_one = [json_text._one(line.encode(), KIND)[0] for line in lines]
-    assert all(map(same, rows_of(lines), one_by_one))
-    # Each alone through Arrow, too: what it takes, it reads as the slow way does.
-    assert all(same(rows_of([line])[0], row) for line, row in zip(lines, one_by_one, strict=True))
+@settings(max_examples=200)
+@given(st.lists(lines, max_size=12))
+def test_a_text_is_read_as_it_is_alone_whatever_stands_beside_it(some: list[bytes]) -> None:
+    rows, fits, advice = read_objects(as_texts(some), WHOLE)
+    for place, text in enumerate(some):
+        together = rows[place : place + 1].to_pylist(), bool(fits[place]), advice.get(place, "")
+        assert repr(together) == alone(text)
 
 
-@given(st.lists(fitting, min_size=1, max_size=400))
+@settings(max_examples=400)
+@given(lines)
+def test_arrows_reader_takes_only_what_the_other_takes_too(text: bytes) -> None:
+    found = json_text.read_together(as_texts([text]), WHOLE)
+    if found is not None:
+        assert repr((found.to_pylist(), True, "")) == alone(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "row"),
+    [
+        ('{"double": 1.7976931348623159e308, "float": 3.5e38}', {}),
+        ('{"double": 1.7976931348623158e308, "float": 1e38}', {"double": 1.7976931348623157e308, "float": 1e38}),
+        ('{"double": -1e308, "float": -3.4028235677973366e38}', {"double": -1e308}),
+        ('{"double": -Infinity, "float": NaN}', {"double": -math.inf, "float": math.nan}),
+    ],
+)
+def test_a_number_beyond_its_type_is_none(text: str, row: dict[str, float]) -> None:
+    (found,) = rows_of([text], SINGLE)
+    wanted = pa.array([row], SINGLE).to_pylist()
+    assert repr(found) == repr(wanted[0])
+
+
+@given(st.lists(fitting.filter(lambda text: text != "{}"), min_size=1, max_size=400))
 def test_what_has_the_schemas_types_is_read_together(lines: list[str]) -> None:
     found = json_text.read_together(pa.array(lines), KIND)
     assert found is not None
@@ -89,17 +174,30 @@ def test_what_has_the_schemas_types_is_read_together(lines: list[str]) -> None:
         ('{"text": 1.50, "long": 1.0, "double": "NaN"}', {"text": "1.50", "double": math.nan}),
         ('{"text": {"a": [1, 2.50, "é\\n"]}, "long": "5", "truth": "true"}', {"text": '{"a":[1,2.50,"é\\n"]}'}),
         ('{"text": true, "long": 9223372036854775808, "int": 2147483648}', {"text": "true"}),
-        ('{"text": false, "double": 1e400}', {"text": "false", "double": math.inf}),
+        ('{"text": false, "double": 1e400}', {"text": "false"}),
+        ('{"text": "a", "double": Inf}', {}),
+        ('{"text": "a", "other": [-Inf ]}', {}),
+        ('{"text": "a", "other": -NaN}', {}),
+        ('{"text": "Inf, -NaN"}', {"text": "Inf, -NaN"}),
+        ('{"text": "a"}, "other": {"b": 1}', {}),
+        ('{"text": "a"}, "other": 1', {}),
         ('{"long": 3, "long": 4, "double": "-Infinity", "inner": {"text": 5, "long": "no"}}',
          {"long": 4, "double": -math.inf, "inner": {"text": "5", "long": None}}),
         ('{"list": [1, "x"], "inner": [1], "text": []}', {"text": "[]"}),
-        ('{"list": [1, null], "text": "\\ud800x"}', {"list": [1, None], "text": "?x"}),
-        ('\ufeff{"text": "after a byte order mark"}', {"text": "after a byte order mark"}),
+        ('{"text": "\\ud83d\\ude00\\\\ud800"}', {"text": "\U0001f600\\ud800"}),
+        ('{"long": 1, "text": "\\ud800x"}', {}),
+        ('{"long": 1, "other": {"\\udc00": 1}}', {}),
+        ('\ufeff{"text": "after a byte order mark"}', {}),
         ('{"text": "a"} {"text": "b"}', {}),
         ('[{"text": "a"}]', {}),
         ("{'text': 'a'}", {}),
         ("[" * 200_000, {}),
-        ('{"text": "deep", "other": ' + "[" * 5_000 + "]" * 5_000 + "}", {"text": "deep"}),
+        ('{"text": "deep", "other": ' + "[" * 199 + "]" * 199 + "}", {"text": "deep"}),
+        ('{"text": "deep", "other": ' + "[" * 200 + "]" * 200 + "}", {}),
+        ('{"text": ' + '{"\\"":' * 199 + '"]"' + "}" * 200, {"text": '{"\\"":' * 199 + '"]"' + "}" * 199}),
+        ('{"text": ' + '{"a":' * 200 + "1" + "}" * 201, {}),
+        ('{"text": "' + "[{" * 500 + '"}', {"text": "[{" * 500}),
+        ('{"text": "wide", "other": [' + "[], " * 500 + "[]]}", {"text": "wide"}),
     ],
 )  # fmt: skip
 def test_what_is_not_of_the_schemas_types(text: str, row: dict[str, Any]) -> None:
@@ -118,10 +216,11 @@ def test_a_few_bad_lines_among_many_are_found_where_they_are() -> None:
     assert [place for place, text in enumerate(found.field("text").to_pylist()) if text == "7"] == sorted(bad)
 
 
-def test_bytes_that_are_no_text_are_replaced() -> None:
+def test_bytes_that_are_no_text_are_no_json() -> None:
     raw = pa.array([b'{"text":"a\xff"}', b'{"text":"b"}'], pa.binary())
     text = pa.StringArray.from_buffers(2, raw.buffers()[1], raw.buffers()[2])
-    assert read_objects(text, pa.struct([("text", pa.string())])).rows.to_pylist() == [{"text": "a�"}, {"text": "b"}]
+    rows, fits, _ = read_objects(text, pa.struct([("text", pa.string())]))
+    assert (rows.to_pylist(), fits.tolist()) == ([{"text": None}, {"text": "b"}], [False, True])
 
 
 def test_no_text_is_no_row() -> None:

@@ -37,9 +37,7 @@ def test_csv_is_read_by_name(spark: SparkSession, tmp_path: Path) -> None:
     put(tmp_path / "in", "1.csv", 'id,city,more,lsn,name\n007,Rome,x,1,Ann\n7,Oslo,y,1,"Bob, ""B"""\n')
     schema = "id string, lsn bigint, name string, city string"
     made = table(spark, tmp_path / "in", schema=schema)
-    plain = spark.read.option("header", True).csv(str(tmp_path / "in"))
-    names = {row.id: row.name for row in plain.collect()}
-    assert kept(made, tmp_path / "kept", "id", "name", "city") == [("007", "Ann", "Rome"), ("7", names["7"], "Oslo")]
+    assert kept(made, tmp_path / "kept", "id", "name", "city") == [("007", "Ann", "Rome"), ("7", 'Bob, "B"', "Oslo")]
     with pytest.raises(TopologyError, match=r"schema: .*1.csv has no column nme; its header is id, city, more, lsn, name\."):
         table(spark, tmp_path / "in", schema="id string, lsn bigint, nme string")
     put(tmp_path / "in", "2.csv", "id,name,more,lsn,city\n9,Cy,x,1,Bonn\n")

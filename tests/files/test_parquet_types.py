@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-from datetime import date, datetime, timezone
+from datetime import date, datetime, time, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,11 @@ MISREAD: dict[str, tuple[str, pa.DataType, Any]] = {
 """Columns or fields, the table's type of the column, and another one of the file that Spark reads without an error."""
 
 
+NANOS = pa.array([datetime(2026, 1, 2, 3, 4, 5)], pa.timestamp("ns"))
+BESIDE = {"seen": NANOS, "at": pa.array([time(1)], pa.time64("ns")), "half": pa.array([1.5], pa.float16())}
+"""Columns of types that Spark lacks, which no table here has."""
+
+
 def test_a_kind_that_spark_misreads_is_refused_and_the_type_that_is_named_is_read(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     made = table(spark, tmp_path / "in", schema="id string, lsn bigint, x bigint", name="t", format="parquet")
@@ -102,16 +108,79 @@ def test_a_kind_that_spark_misreads_is_refused_and_the_type_that_is_named_is_rea
     assert dict(made.changes.dtypes)["x"] == "bigint", "of a file that is cut off"
     for field, (given, kind, value) in MISREAD.items():
         name = field.rstrip("[]").split(".")[0]
-        pq.write_table(pa.table({"id": ["a"], "lsn": [1], name: pa.array([value], kind)}), tmp_path / "in" / "a.parquet")
-        with pytest.raises(
-            TopologyError, match=rf"^schema: {re.escape(field)} is \S+, and .* in the files of .*; give it that type"
-        ):
-            table(spark, tmp_path / "in", schema=f"id string, lsn bigint, {name} {given}", name="t")
+        columns = {"id": ["a"], "lsn": [1], name: pa.array([value], kind)}
+        for more in ({}, BESIDE):
+            for integers in (False, True):
+                file = tmp_path / "in" / "a.parquet"
+                pq.write_table(pa.table({**columns, **more}), file, store_decimal_as_integer=integers)
+                refused = rf"^schema: {re.escape(field)} is \S+, and .* in the files of .*; give it that type"
+                with pytest.raises(TopologyError, match=refused):
+                    table(spark, tmp_path / "in", schema=f"id string, lsn bigint, {name} {given}", name="t")
     pq.write_table(pa.table({"id": ["a"], "lsn": [1], "x": pa.array([Decimal("7.50")])}), tmp_path / "in" / "a.parquet")
     found = table(spark, tmp_path / "in", schema="id string, lsn bigint, x decimal(3,2)", name="t").with_columns(
         {"x": "round(x)"}
     )
     assert [row.x for row in collected(found.materialize("kept").changes, tmp_path / "kept")] == [Decimal("8")]
+
+
+def test_what_spark_has_no_type_for_is_its_number_or_refused(spark: SparkSession, tmp_path: Path) -> None:
+    clock = pa.array([time(1, 2, 3)], pa.time64("us"))
+    nested = pa.array([{"at": datetime(2026, 1, 2)}], pa.struct([("at", pa.timestamp("ns", "UTC"))]))
+    (tmp_path / "in").mkdir()
+    file = tmp_path / "in" / "a.parquet"
+    pq.write_table(pa.table({"id": ["a"], "lsn": [1], "seen": NANOS, "clock": clock, "s": nested}), file)
+    for wanted in ("seen timestamp", "seen timestamp_ntz", "seen int", "seen string", "clock int", "s struct<at: timestamp>"):
+        name = "s.at" if wanted.startswith("s ") else wanted.split()[0]
+        with pytest.raises(TopologyError, match=rf"^schema: {name} is .*, which Spark does not read: make it bigint"):
+            table(spark, tmp_path / "in", schema=f"id string, lsn bigint, {wanted}", name="t")
+    schema = "id string, lsn bigint, seen bigint, clock bigint, s struct<at: bigint>"
+    made = table(spark, tmp_path / "in", schema=schema, name="t").with_columns({"seen": "timestamp_micros(seen div 1000)"})
+    (row,) = collected(made.materialize("kept").changes, tmp_path / "kept")
+    assert row.seen == datetime(2026, 1, 2, 3, 4, 5)
+    assert (row.clock, row.s["at"]) == (3723 * 10**6, 1767312000 * 10**9)
+
+
+def test_old_instants_of_96_bits_are_timestamps(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    file = tmp_path / "in" / "a.parquet"
+    pq.write_table(pa.table({"id": ["a"], "lsn": [1], "seen": NANOS}), file, use_deprecated_int96_timestamps=True)
+    made = table(spark, tmp_path / "in", schema="id string, lsn bigint, seen timestamp", name="t")
+    assert [row.seen for row in collected(made.changes, tmp_path / "kept")] == [datetime(2026, 1, 2, 3, 4, 5)]
+    with pytest.raises(TopologyError, match="schema: seen is timestamp_ntz, and timestamp in the files"):
+        table(spark, tmp_path / "in", schema="id string, lsn bigint, seen timestamp_ntz", name="t")
+
+
+def test_the_types_of_the_newest_files_are_compared_whatever_stands_beside_them(spark: SparkSession, tmp_path: Path) -> None:
+    columns = [pa.array([name]) for name in map("a column with a long name {}".format, range(2000))]
+    wide = pa.table([*columns, [1], [Decimal("7.50")]], [*(f"{place}" * 40 for place in range(2000)), "lsn", "x"])
+    good = put(tmp_path, "good", [7], pa.int64())
+    bad = tmp_path / "in" / "bad.parquet"
+    pq.write_table(wide, bad, store_decimal_as_integer=True)
+    cut = tmp_path / "in" / "cut.parquet"
+    cut.write_bytes(good.read_bytes()[:-9] + b"PAR1")
+    for newest in (good, cut):
+        os.utime(newest, (2_000_000_000, 2_000_000_000))
+        with pytest.raises(TopologyError, match=r"schema: x is bigint, and decimal\(3,2\) in the files"):
+            table(spark, tmp_path / "in", schema="id string, lsn bigint, x bigint", name="t")
+
+
+def test_a_file_whose_types_cannot_be_compared_is_refused(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made() -> Any:
+        return table(spark, tmp_path / "in", schema="id string, lsn bigint, x bigint", name="t")
+
+    file = put(tmp_path, "a", [7], pa.int64())
+    file.with_name(".a.parquet.crc").write_bytes(b"crc\0\0\0\2\0\0\0\0\0")
+    with pytest.raises(TopologyError, match=r"^path: .*a\.parquet cannot be opened, and its types not compared .*Checksum"):
+        made()
+    file.with_name(".a.parquet.crc").unlink()
+    with monkeypatch.context() as other:
+        other.setattr(pq.ParquetFile, "schema_arrow", property(lambda _: pa.array([1]).cast(pa.null())))
+        with pytest.raises(TopologyError, match=r"^path: the types of .*a\.parquet cannot be compared"):
+            made()
+    pq.write_table(pq.read_table(file).drop_columns(["x"]), file)
+    assert made() is not None
 
 
 def test_another_kind_of_type_stops_the_query_with_the_file_and_both_ways_on(spark: SparkSession, tmp_path: Path) -> None:

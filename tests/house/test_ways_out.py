@@ -123,6 +123,15 @@ WAYS: dict[str, str] = {
     "spark: spark.remote: jobs need a classic": CONNECT,
     "spark: this process has Spark Connect, and": "integration/test_connect.py::test_the_session_that_is_there_is_completed",
     "kafka: {} has its own jars: start the server": CONNECT,
+    "schema: {} is {}, and {} in the files of {}, which": (
+        "tests/files/test_parquet_types.py::test_what_spark_has_no_type_for_is_its_number_or_refused"
+    ),
+    "path: {} cannot be opened, and its types not": (
+        "tests/files/test_parquet_types.py::test_a_file_whose_types_cannot_be_compared_is_refused"
+    ),
+    "path: the types of {} cannot be compared with": (
+        "tests/files/test_parquet_types.py::test_a_file_whose_types_cannot_be_compared_is_refused"
+    ),
     "schema: {} is {}, and {} in the files of {};": (
         "tests/files/test_parquet_types.py::test_a_kind_that_spark_misreads_is_refused_and_the_type_that_is_named_is_read"
     ),
@@ -293,6 +302,7 @@ WAYS: dict[str, str] = {
         "tests/spark/test_schema_registry_access.py::test_an_outage_and_a_refusal_stop_the_batch_and_make_no_dead_letters"
     ),
     "{}: a {} column cannot have {} exactly; take": REGISTRY,
+    "{}: a {} column has no number as great as {}": REGISTRY,
     "Registry: JSON has no {}, and {} is one; write": (
         "tests/spark/test_schema_registry_access.py::test_a_column_that_json_has_no_type_for_is_refused_before_the_start"
     ),

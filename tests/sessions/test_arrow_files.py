@@ -46,6 +46,7 @@ def test_a_file_is_made_replaced_read_dated_and_deleted(files: ArrowFiles, tmp_p
     for data in (b"\0one", b"two"):
         write_file(path, files, data)
         assert read_file(path, files) == data
+        assert [files.read_end(path, most) for most in (2, 9)] == [data[-2:], data]
     assert [one.name for one in (tmp_path / "a folder").iterdir()] == ["ä.json"]
     files.setTimes(path, 1_700_000_000_000, -1)
     status = files.getFileStatus(path)

@@ -236,6 +236,8 @@ KINDS: list[tuple[Any, Any, pa.DataType, Any]] = [
     ("long", 10**18, pa.float64(), 1e18),
     ("long", (1 << 53) + 1, pa.float64(), "it: a double column cannot have 9007199254740993 exactly; take a bigint or"),
     ("long", (1 << 24) + 1, pa.float32(), "it: a float column cannot have 16777217 exactly; take a bigint or decimal"),
+    ("double", 1e39, pa.float32(), "it: a float column has no number as great as 1e+39; take a double column"),
+    ("double", 1e39, pa.float64(), 1e39),
     ("long", 125, pa.decimal128(6, 2), Decimal("125.00")),
     ("long", 12500, pa.decimal128(6, 2), "it: 12500 in a column of another type"),
     ("double", 12.5, pa.decimal128(6, 2), "it: 12.5 is float; give the column the type that it has"),
