@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import enum
 import json
-import math
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -140,20 +139,6 @@ def positions_of(sources: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, in
     """Return the offsets up to which each topic's partitions are read."""
     ends = (source.get("endOffset") for source in sources)
     return {topic: parts for end in ends if isinstance(end, dict) for topic, parts in end.items() if isinstance(parts, dict)}
-
-
-def rows_of(event: Mapping[str, Any], scans: Mapping[str, int]) -> int:
-    """Count the rows that an event's batch has read, each once.
-
-    ``scans``: how often the query reads each source; none: that is not known, and each of them counts.
-    """
-    if not scans:
-        return int(event["numInputRows"])
-    read: dict[str, int] = {}
-    for source in event["sources"]:
-        name = source["description"]
-        read[name] = read.get(name, 0) + source["numInputRows"]
-    return sum(math.ceil(rows / max(1, scans.get(name, 1))) for name, rows in read.items())
 
 
 def records_of(lag: Mapping[str, Mapping[str, int]]) -> int | None:

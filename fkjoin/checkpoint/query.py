@@ -25,10 +25,8 @@ from fkjoin.checkpoint.progress import (
     line_of,
     moment,
     records_of,
-    rows_of,
     seconds_of,
 )
-from fkjoin.checkpoint.source_topics import scans_of
 from fkjoin.spark.cause import innermost
 from fkjoin.stages import counters
 from fkjoin.stages.counters import metrics_name
@@ -170,8 +168,7 @@ class QueryDisplay(_Base):
         """The progress of the last batch; that of a query which waits is older than its last progress."""
         last = self.lastProgress
         kept = [] if last is None else [last] if is_batch(last.durationMs) else self.recentProgress
-        found = next((event_of(progress.json) for progress in reversed(kept) if is_batch(progress.durationMs)), None)
-        return found and {**found, "numInputRows": rows_of(found, scans_of(self))}
+        return next((event_of(progress.json) for progress in reversed(kept) if is_batch(progress.durationMs)), None)
 
     def _followed(self, timeout: int | None, update: Callable[[], None]) -> bool | None:
         """Wait as ``awaitTermination`` does, and update a line each second."""

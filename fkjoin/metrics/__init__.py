@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryProgress
 
-from fkjoin.checkpoint.progress import event_of, is_batch, records_of, rows_of, seconds_of
-from fkjoin.checkpoint.source_topics import scans_of, source_topics
+from fkjoin.checkpoint.progress import event_of, is_batch, records_of, seconds_of
+from fkjoin.checkpoint.source_topics import source_topics
 from fkjoin.errors import needs_extra
 from fkjoin.kafka.end_offsets import Silence, read_ends
 from fkjoin.metrics.families import families_of
@@ -68,9 +68,9 @@ class Metrics(Collector):
         return f"Metrics[queries: {', '.join({**self._started_ms, **self._queries}) or 'none'}]"
 
     def _learn_topics(self, name: str, run: str, running: Callable[[], StreamingQuery | None]) -> None:
-        """Find out once in a run what a query reads, and how far its batches are apart; its sources must be there."""
+        """Find out once in a run which topics a query reads, and how far its batches are apart; its sources must be there."""
         if self._run(name).run_id != run and (query := running()) is not None:
-            found = Run(run, source_topics(query), interval_of(query), scans_of(query))
+            found = Run(run, source_topics(query), interval_of(query))
             with self._lock:
                 self._runs[name] = found
 
@@ -192,7 +192,6 @@ class Metrics(Collector):
         with self._lock:
             query = self._queries.setdefault(query_name, self._waiting.pop(query_name, QueryMetrics()))
             query.batches += 1
-            about["numInputRows"] = rows_of(about, self._run(query_name).scans)
             query.inputs += about["numInputRows"]
             began_ms = round(1000 * seconds_of(about["timestamp"]))
             query.since_ms, query.ended_ms = query.ended_ms or began_ms, began_ms + round(1000 * seconds)

@@ -79,8 +79,6 @@ class Run(NamedTuple):
     """The topics that it reads."""
     interval_s: float = 0.0
     """The interval of its trigger."""
-    scans: Mapping[str, int] = {}
-    """The number of times that it reads each source."""
 
 
 @dataclass

@@ -46,19 +46,6 @@ def totals(spark: SparkSession, tmp_path: Path) -> Iterator[Table]:
     spark.conf.set(EXCLUDED, "")
 
 
-def test_a_line_that_two_operators_read_is_one_row_read(tmp_path: Path, totals: Table) -> None:
-    """Spark counts each of their readings."""
-    query = totals.to_parquet(tmp_path / "out", checkpoint=tmp_path / "checkpoint", trigger="available-now")
-    query.awaitTermination()
-    assert sum(progress.numInputRows for progress in query.recentProgress) == 14
-    metrics = Metrics()
-    metrics._learn_topics("both", str(query.runId), lambda: query)
-    for progress in query.recentProgress:
-        metrics.take(progress, "both")
-    assert metrics.snapshot()["both"]["all_inputs"] == 7
-    assert "had 7 rows" in repr(query)
-
-
 def test_each_run_of_a_join_that_is_read_twice_is_counted(
     tmp_path: Path, totals: Table, capsys: pytest.CaptureFixture[str]
 ) -> None:
