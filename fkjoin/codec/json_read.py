@@ -40,7 +40,7 @@ _ALONE = 64
 _FEWER = 8
 
 _END = uuid.uuid4().hex[:8]
-"""Name of a member that no text has, see ``_ended``: nobody knows it beforehand."""
+"""Name of a member that no text has, see ``_ended``: each process has another."""
 _DIGITS = 40
 _WHOLE = re.compile(r"-?[0-9]+")
 _FLOATS = {"NaN": "nan", "Infinity": "inf", "+Infinity": "inf", "+INF": "inf", "-Infinity": "-inf", "-INF": "-inf"}
