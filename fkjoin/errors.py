@@ -38,16 +38,16 @@ def plain_line(error: BaseException) -> str:
     return _CODES.sub("", first_line(error)).strip(" ;")
 
 
-_LOGIN = re.compile(r"([^\s/@:'\"]+):(?!//)[^\s@]+@")
-_QUERY = re.compile(r"\?[\w.~-]+=\S+")
+_LOGIN = re.compile(r"(?<=://)[^\s/?#]*@|(?<![\w/:@])([^\s/@:'\"]*):(?!//)\S*@")
+_QUERY = re.compile(r"\?\S+|[;#]\S*=\S*")
 
 
 def masked(text: str) -> str:
-    """A text without passwords and queries of addresses: with some storages, a query has a signature.
+    """A text without logins and queries of addresses: with some storages, a query has a signature.
 
     An address needs no scheme: what stands between a colon and an @ is taken for a password.
     """
-    return _QUERY.sub("?…", _LOGIN.sub(r"\1:…@", text))
+    return _QUERY.sub("?…", _LOGIN.sub("…@", text))
 
 
 def set_aside(what: str) -> str:

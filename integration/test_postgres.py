@@ -169,3 +169,24 @@ def test_two_tables_of_one_database_in_one_query(spark: SparkSession, dsn: str, 
             assert select(dsn, f"select order_id, items, region from shop.{table} order by 1") == expected
     batches = select(dsn, "select split_part(query, ' ', 3), batch from shop.fkjoin_batches order by 1")
     assert batches == [("shop.one", 1), ("shop.two", 1)]
+
+
+def test_a_batch_is_of_a_query_and_a_target(dsn: str) -> None:
+    """Another target of the same query has none of its batches."""
+    postgres = target(dsn, NUMBERS, "id")
+    postgres.apply(batch_id(0), batch(a=1), gone())
+    assert Postgres("shop.other", dsn).last_batch("q") is None
+    other = Postgres("shop.other", dsn)
+    other.prepare(NUMBERS, ("id",))
+    assert other.last_batch("q") is None
+    with psycopg.connect(dsn) as connection:
+        connection.execute("drop table shop.other")
+
+
+def test_a_restore_leaves_the_rows_of_other_queries(dsn: str) -> None:
+    postgres = target(dsn, NUMBERS, "id")
+    postgres.apply(batch_id(0), batch(a=1), gone())
+    postgres.apply(batch_id(0, query="another"), batch(b=2), gone())
+    with pytest.raises(FkJoinError, match="query another writes to shop.it, too, and would lose its rows"):
+        postgres.replace(batch_id(0), batch(a=1))
+    assert select(dsn, "select * from shop.it order by id") == [("a", 1), ("b", 2)]

@@ -36,3 +36,7 @@ class TestPostgres(SinkContract):
         with psycopg.connect(self.dsn, row_factory=dict_row) as connection:
             connection.execute("set time zone 'UTC'")
             return connection.execute(SQL("select * from {}").format(Identifier("shop", into))).fetchall()
+
+    def drop(self, into: str) -> None:
+        with psycopg.connect(self.dsn) as connection:
+            connection.execute(SQL("drop table {}").format(Identifier("shop", into)))

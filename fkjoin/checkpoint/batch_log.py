@@ -74,7 +74,7 @@ def is_taken(place: str, last: Mark | None, batch: Mark, previous_ms: int | None
     ``previous_ms``: when the batch before it began.  ``FkJoinError`` unless the batch follows the last one.
     """
     last_ms = None if last is None else last.began_ms
-    if last_ms == batch.began_ms:
+    if last_ms is not None and last_ms == batch.began_ms:
         return True
     if last_ms != previous_ms:
         raise another_run(place, last, batch)

@@ -46,6 +46,11 @@ def require_begun_with(
         if bound or holder is not None:
             first = "" if holder is None else f", and {holder} has a batch of that one"
             was = json.loads(read_file(path, files))
+            if isinstance(was, list):
+                raise FkJoinError(
+                    f"checkpoint: {checkpoint} was begun before release 0.1.0, with other versions of rows: start with a new "
+                    "checkpoint and an empty target"
+                )
             _require_operators(was["operators"], specs, checkpoint, first)
             _require_zone(spark, was["zone"], zone, checkpoint, first)
     note = json.dumps({"zone": zone, "operators": operators}, indent=1).encode()

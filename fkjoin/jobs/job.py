@@ -38,7 +38,7 @@ from fkjoin.plan.describe.steps import SinkStep, Step, job_steps
 from fkjoin.plan.nodes import Source
 from fkjoin.plan.rules import verdicts
 from fkjoin.sinks import batches
-from fkjoin.sinks.ledger import Ledger
+from fkjoin.sinks.ledger import Ledger, require_together
 from fkjoin.sinks.spark_files import require_written, start_by_spark
 from fkjoin.spark.dead_letters import as_records
 from fkjoin.spark.query_start import starting
@@ -147,7 +147,7 @@ class Job:
             require_known_topics(self._spark, checkpoint, table._topics, stateful=not isinstance(table._planned.node, Source))
             batches.require_whole_topics(table._lowered, checkpoint)
             of_query = {name: self._sinks[name] for name in query.sinks}
-            remembered = {f" {one.place}" if query.shared else "": one for one in of_query.values() if one is not None}
+            remembered = self._remembering(query)
             with located(", ".join(f"sinks.{one}" for one in query.sinks), self.spec.sinks[query.sinks[0]]):
                 batches.compared(self._spark, table._unkept, remembered, checkpoint)
             for name, sink in of_query.items():
@@ -159,8 +159,22 @@ class Job:
                         require_written(table._lowered.changes, *given, path=path, checkpoint=checkpoint)
 
     @starting()
+    def require_together(self) -> None:
+        """``FkJoinError`` if a target of any query is not where its checkpoint is, before the first of them starts."""
+        require_letters(self._spark, self.spec, self._letters)
+        for query in self._sink_queries(run=True):
+            with located(", ".join(f"sinks.{one}" for one in query.sinks), self.spec.sinks[query.sinks[0]]):
+                require_together(self._spark, f"{self._checkpoint}/{query.name}", self._remembering(query))
+
+    def _remembering(self, query: SinkQuery) -> dict[str, sinks.Sink]:
+        """The sinks of a query, by what is added to its id where they remember its batches."""
+        made = [sink for name in query.sinks if (sink := self._sinks[name]) is not None]
+        return {f" {sink.place}" if query.shared else "": sink for sink in made}
+
+    @starting()
     def restore(self) -> list[str]:
         """Make targets what the checkpoints' states are, see ``Table.restore``; the places that were not."""
+        require_letters(self._spark, self.spec, self._letters)
         places: list[str] = []
         for query in self._sink_queries(run=True):
             checkpoint, table = f"{self._checkpoint}/{query.name}", self.tables[self.spec.sinks[query.sinks[0]].table]

@@ -98,6 +98,7 @@ def run_job(
             says = f"{path}: fine; {several(len(names), 'query', 'queries')}: {', '.join(names)}"
             console.print(says, markup=False, soft_wrap=True)
             return
+        job.require_together()
         names = [query.name for query in planned]
         notes = () if spark_log is None else (f"Spark's log is in {spark_log}",)
         with claimed(spark, spec.checkpoint), _signals() as stop, _report(job, screen, ui, names, notes) as report:

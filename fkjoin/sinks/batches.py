@@ -33,7 +33,7 @@ from fkjoin.kafka.end_offsets import telling_lag
 from fkjoin.kafka.internal import Topics, require_first_records
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.results import Results
-from fkjoin.sinks.ledger import require_together, restore, written_to
+from fkjoin.sinks.ledger import parted, require_together, restore, written_to
 from fkjoin.spark.frame import RAW
 from fkjoin.spark.query_start import starting
 
@@ -212,9 +212,11 @@ def restore_places(spark: SparkSession, table: AsBegun, sinks: Sequence[Sink], c
         if running := [query.name for query in held.queries if query.isActive]:
             raise FkJoinError(f"checkpoint: {checkpoint} is in use by query {running[0]} of this session: stop that one first")
         begun_as, _ = table(checkpoint)
-        for sink in sinks:
+        # Before they begin: a target that is gone is made by that, and its place may remember batches apart from it.
+        apart = parted(spark, checkpoint, _by_place(sinks) if shared else {"": sinks[0]})
+        for _, sink, _ in apart:
             sink.begin(begun_as)
-        return restore(begun_as, checkpoint, _by_place(sinks) if shared else {"": sinks[0]})
+        return restore(begun_as, checkpoint, apart)
 
 
 def _by_place(sinks: Sequence[Sink]) -> dict[str, Sink]:
@@ -317,6 +319,10 @@ class _Batches:
         spark = batch.sparkSession
         self._query = self._query or query_id(spark, self._checkpoint)  # there from the first batch on
         began = began_ms(spark, self._checkpoint, number)
+        if began is None:  # what has no time is no batch that a place could know again
+            raise FkJoinError(
+                f"checkpoint: {self._checkpoint} does not say when batch {number} began: restore it from a backup"
+            )
         require_held(spark, self._checkpoint)
         self._write(Batch(self._of, batch, began, self._previous_ms), self._query, number)
         require_held(spark, self._checkpoint)

@@ -99,12 +99,8 @@ def fitting(
     """
     for name in rows.column_names:
         if rows[name].null_count and not there.field(name).nullable:
-            row = rows.filter(rows[name].is_null()).select(key).slice(0, 1).to_pylist()[0]
-            raise cannot_be(
-                target,
-                f"column {name} is NOT NULL there, and null in the row with "
-                f"{', '.join(f'{part} = {value!r}' for part, value in row.items())}",
-            )
+            row = row_text(rows.filter(rows[name].is_null()), key)
+            raise cannot_be(target, f"column {name} is NOT NULL there, and null in the row with {row}")
         for days in _days(rows[name].combine_chunks(), of_days):
             kind, number, of_a_day = ("date", pa.int32(), 1) if pa.types.is_date32(days.type) else ("time", pa.int64(), _DAY_US)
             ends = pc.min_max(days.cast(number))
@@ -118,11 +114,17 @@ def fitting(
     return rows.cast(pa.schema([there.field(name).with_nullable(True) for name in rows.column_names]))
 
 
+def row_text(rows: pa.Table, key: Sequence[str]) -> str:
+    """The key of the first row, for people."""
+    row = rows.select(key).slice(0, 1).to_pylist()[0]
+    return ", ".join(f"{part} = {value!r}" for part, value in row.items())
+
+
 def cannot_be(target: str, why: str) -> FkJoinError:
     """The error of a row that a target cannot have."""
     return FkJoinError(
         f"a row cannot be in {target}: {why}. Replace such values in a view of the table, or leave such rows out with a "
-        "filter; the batch will be written again"
+        "filter: either needs a new checkpoint and an empty target"
     )
 
 

@@ -113,7 +113,8 @@ class Delta(TableSink):
             found.alter.add_columns(Schema.from_arrow(pa.schema(added)).fields)
 
     def _require_partitions(self, schema: pa.Schema, parts: Sequence[str]) -> None:
-        partitions.require_delta_types(self._target, schema, [name for name in parts if name in schema.names])
+        names = [name for name in parts if name in schema.names]
+        partitions.require_types(self._target, schema, names, partitions.DELTA_TYPES, "deltalake")
 
     def _require_columns(self, there: pa.Schema) -> None:
         column_types.require_columns(self._target, there, self._schema, evolve=self.evolve)
@@ -235,7 +236,7 @@ class Delta(TableSink):
         self._require_columns(there)
         rows = column_types.fitting(self._target, rows, there, key)
         parts = [name for name in table.metadata().partition_columns if name in rows.column_names]
-        partitions.require_values(self._target, rows, parts, partitions.of_delta, on_disk="://" not in str(self.path))
+        partitions.require_values(self._target, rows, parts, key, partitions.of_delta, on_disk="://" not in str(self.path))
         return rows
 
 

@@ -12,8 +12,12 @@ from fkjoin.checkpoint.batch_log import Mark
 from fkjoin.errors import FkJoinError
 
 _QUERY, _BATCH, _BEGAN = "fkjoin.query", "fkjoin.batch", "fkjoin.beganMs"
-_UPKEEP = ("OPTIMIZE", "VACUUM START", "VACUUM END")
-"""Operations that leave the rows as they are."""
+_ROWS_STAY = {
+    *("OPTIMIZE", "VACUUM START", "VACUUM END", "ADD COLUMN", "ADD COLUMNS", "SET TBLPROPERTIES", "SET TABLE PROPERTIES"),
+    *("ADD CONSTRAINT", "DROP CONSTRAINT", "ADD FEATURE", "UPDATE TABLE METADATA", "CHANGE COLUMN", "UPDATE FIELD METADATA"),
+}
+"""Operations of others that leave the rows as they are."""
+_RESTORE = "RESTORE"
 _NEVER = -1
 """Stands for the time of the batch before the first one."""
 
@@ -29,9 +33,20 @@ def commit(query: str, mark: Mark) -> CommitProperties:
 def last(table: DeltaTable, query: str) -> Mark | None:
     """The query's last batch that is in the table."""
     number, began_ms = table.transaction_version(query), table.transaction_version(_began(query))
-    if number is None:
+    if number is None or _was_restored(table, query):
         return None
     return Mark(number, None if began_ms == _NEVER else began_ms)
+
+
+def _was_restored(table: DeltaTable, query: str) -> bool:
+    """Tell whether another writer restored an earlier version after the query's last commit; its transactions outlive that."""
+    for limit in (1, 20, None):  # mostly the newest commit is the query's
+        for entry in table.history(limit):
+            if entry.get(_QUERY) == query:
+                return False
+            if entry["operation"] == _RESTORE and _QUERY not in entry:
+                return True
+    return False
 
 
 def note(table: DeltaTable, query: str, mark: Mark) -> None:
@@ -51,7 +66,7 @@ def version_of(table: DeltaTable, query: str, mark: Mark) -> int | None:
                 version, operation = others[-1]
                 raise FkJoinError(f"its version {version} ({operation}) comes from another writer, and would be undone")
             return int(entry["version"])
-        if entry.get(_QUERY) != query and entry["operation"] not in _UPKEEP:
+        if entry.get(_QUERY) != query and entry["operation"] not in (*_ROWS_STAY, _RESTORE):
             others.append((entry["version"], entry["operation"]))
     return None
 

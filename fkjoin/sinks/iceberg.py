@@ -23,7 +23,7 @@ from fkjoin.checkpoint.files import require_writable
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.sinks import RETRY_S, column_types, partitions
 from fkjoin.sinks.iceberg_catalog import at_catalog, catalog_of, place_in, table_in
-from fkjoin.sinks.iceberg_commit import commit, last_batch, note
+from fkjoin.sinks.iceberg_commit import commit, last_batch
 from fkjoin.sinks.iceberg_rows import Rewrite
 from fkjoin.sinks.iceberg_types import columns_of, evolved, made_of
 from fkjoin.sinks.ledger import missing
@@ -97,13 +97,23 @@ class Iceberg(TableSink):
                 self._make(schema)
             else:
                 self._try(schema, has_place=place is not None)
-        elif self.evolve:
+            return
+        self._identities(found)
+        if self.evolve:
             change = evolved(found, schema)
             self._require_columns(change.table_metadata.schema(), schema)
             if keep:
                 change.commit_transaction()
         else:
             self._require_columns(found.schema(), schema)
+
+    def _identities(self, table: Table) -> list[str]:
+        """The columns by whose values a table is partitioned as they are; ``TopologyError`` if one does not come back."""
+        fields = [part for part in table.spec().fields if isinstance(part.transform, IdentityTransform)]
+        names = [table.schema().find_field(field.source_id).name for field in fields]
+        parts = [name for name in names if name in self._schema.names]
+        partitions.require_types(self._target, self._schema, parts, partitions.ICEBERG_TYPES, "pyiceberg")
+        return parts
 
     @property
     def _namespace(self) -> str:
@@ -169,7 +179,7 @@ class Iceberg(TableSink):
         if upserts.num_rows or deletes.num_rows:
             self._commit(table, batch, upserts, deletes)
         else:
-            note(table, batch)
+            commit(table, batch, [], [])
 
     def replace(self, batch: BatchId, rows: pa.Table) -> None:
         none = rows.select(list(self._key)).slice(0, 0)
@@ -180,8 +190,9 @@ class Iceberg(TableSink):
         self._require_columns(table.schema(), self._schema)
         upserts, deletes = self._fitting(upserts, there), self._fitting(deletes, there)
         on_disk = PyArrowFileIO.parse_location(table.location())[0] == "file"
-        parts = [name for name in _identities(table) if name in upserts.column_names]
-        partitions.require_values(self._target, upserts, parts, partitions.of_iceberg, on_disk=on_disk)
+        partitions.require_values(
+            self._target, upserts, self._identities(table), self._key or self._schema.names, on_disk=on_disk
+        )
         rewrite = Rewrite(table, there, upserts, deletes, everything)
         tasks = rewrite.tasks() if self._key else []
         commit(table, batch, [task.file for task in tasks], rewrite.portions(tasks))
@@ -199,12 +210,6 @@ class Iceberg(TableSink):
 
     def _repeated(self, work: Callable[[], _T]) -> _T:
         return at_catalog(self.place, self.options, work, self.retry_s)
-
-
-def _identities(table: Table) -> list[str]:
-    """The columns by whose values a table is partitioned as they are."""
-    parts = [part for part in table.spec().fields if isinstance(part.transform, IdentityTransform)]
-    return [table.schema().find_field(part.source_id).name for part in parts]
 
 
 def _has_years(kind: pa.DataType) -> bool:

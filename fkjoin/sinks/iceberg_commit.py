@@ -1,7 +1,7 @@
 """Commits of batches to an Iceberg table: one snapshot each, and the batch's name in the table's properties.
 
 Properties outlive snapshots, which are expired.  *Law*: a commit is on top of the snapshot in which the batch was looked for,
-or it fails.
+or it fails.  So a batch without rows is a snapshot, too.
 """
 
 from __future__ import annotations
@@ -38,9 +38,23 @@ class _SingleAttempt(Transaction):
 
 
 def last_batch(table: Table, query: str) -> BatchId | None:
-    """Return the query's last batch that the table has."""
-    said = table.properties.get(f"{_PROPERTY}{query}")
-    return None if said is None else BatchId(query, **json.loads(said))
+    """Return the query's last batch that the table has; None also if it was rolled back to a snapshot from before it."""
+    text = table.properties.get(f"{_PROPERTY}{query}")
+    if text is None:
+        return None
+    facts = json.loads(text)
+    if _is_undone(table, facts["snapshot"]):
+        return None
+    return BatchId(query, facts["number"], facts["began_ms"])
+
+
+def _is_undone(table: Table, snapshot_id: int) -> bool:
+    """Tell whether a snapshot is there, and is none of those that the current one came from."""
+    known = {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in table.snapshots()}
+    current = table.metadata.current_snapshot_id
+    while current is not None and current != snapshot_id:
+        current = known.get(current)
+    return current is None and snapshot_id in known
 
 
 def commit(table: Table, batch: BatchId, gone: Sequence[DataFile], portions: Iterable[pa.Table]) -> None:
@@ -59,15 +73,6 @@ def commit(table: Table, batch: BatchId, gone: Sequence[DataFile], portions: Ite
     for file in gone:
         snapshot.delete_data_file(file)
     snapshot.commit()
-    _set_batch(transaction, batch)
-
-
-def note(table: Table, batch: BatchId) -> None:
-    """Commit a batch that has no rows: it leaves no snapshot, of which a quiet table would have one a batch."""
-    _set_batch(_SingleAttempt(table), batch)
-
-
-def _set_batch(transaction: Transaction, batch: BatchId) -> None:
-    about = {"number": batch.number, "began_ms": batch.began_ms}
-    transaction.set_properties({f"{_PROPERTY}{batch.query}": json.dumps(about)})
+    facts = {"number": batch.number, "began_ms": batch.began_ms, "snapshot": snapshot.snapshot_id}
+    transaction.set_properties({f"{_PROPERTY}{batch.query}": json.dumps(facts)})
     transaction.commit_transaction()

@@ -9,7 +9,7 @@ compared in both directions before anything changes, and ``restore`` makes a pla
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from pyspark.sql import DataFrame, SparkSession
@@ -34,6 +34,10 @@ class Ledger(Protocol):
         """Name in errors."""
         ...
 
+    def begin(self, table: Lowered) -> Any:
+        """Make what has to be there, see ``Sink``."""
+        ...
+
     def last(self, spark: SparkSession, query: str) -> Mark | None:
         """The last batch of the query that it has; None without any, and where there is no target."""
         ...
@@ -47,7 +51,7 @@ class Ledger(Protocol):
         ...
 
 
-def parted(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any]) -> Iterator[tuple[str, Ledger, str]]:
+def parted(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any]) -> list[tuple[str, Ledger, str]]:
     """Find the sinks that are not where the checkpoint is: names that they remember batches by, sinks, and what is wrong.
 
     ``sinks``: by what is added to the query's id.
@@ -55,9 +59,8 @@ def parted(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any]) -> It
     ledgers = _ledgers(spark, checkpoint, sinks)
     marks = {name: ledger.last(spark, name) for name, ledger in ledgers.items()}
     log = BatchLog(spark, checkpoint)  # afterwards: an earlier run of this process may still be at work
-    for name, ledger in ledgers.items():
-        if (wrong := _wrong(log, marks[name], ledger.place)) is not None:
-            yield name, ledger, wrong
+    wrongs = {name: _wrong(log, marks[name], ledger.place) for name, ledger in ledgers.items()}
+    return [(name, ledgers[name], wrong) for name, wrong in wrongs.items() if wrong is not None]
 
 
 def require_together(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any]) -> None:
@@ -71,8 +74,10 @@ def _wrong(log: BatchLog, last: Mark | None, place: str) -> str | None:
 
     The batch after the one that is done may be there already: its commit came after the place had it.
     """
-    time = None if last is None else last.began_ms
-    if time in (log.mark(log.done).began_ms, log.mark(log.last).began_ms):
+    if last is None or last.began_ms is None:
+        if log.done < 0:
+            return None
+    elif last.began_ms in (log.mark(log.done).began_ms, log.mark(log.last).began_ms):
         return None
     here = f"batch {log.done}" if log.done >= 0 else "its beginning"
     if last is None or last.number < 0:
@@ -96,14 +101,11 @@ def _wrong(log: BatchLog, last: Mark | None, place: str) -> str | None:
     )
 
 
-def restore(table: Lowered, checkpoint: str, sinks: Mapping[str, Any]) -> list[str]:
-    """Make places that are not where the checkpoint is what its state is; their names.
-
-    ``sinks``: by what is added to the query's id.
-    """
-    spark, places = table.spark, []
-    log = BatchLog(spark, checkpoint)
-    for name, ledger, wrong in parted(spark, checkpoint, sinks):
+def restore(table: Lowered, checkpoint: str, places_apart: Sequence[tuple[str, Ledger, str]]) -> list[str]:
+    """Make places what the checkpoint's state is; their names.  ``places_apart``: as of ``parted``."""
+    places = []
+    log = BatchLog(table.spark, checkpoint)
+    for name, ledger, wrong in places_apart:
         try:
             ledger.restore(table, name, log)
         except FkJoinError as error:
@@ -160,6 +162,6 @@ def require_spark_at(spark: SparkSession, checkpoint: str, path: str) -> None:
         at = f"batch {known}" if known >= 0 else "its beginning"
         raise FkJoinError(
             f"checkpoint: {checkpoint} is at {at}, and {path} has batch {last} already, as Spark's own sink notes in "
-            "_spark_metadata: it would leave out the next batches. Spark's sinks cannot be restored: start with a new "
-            "checkpoint and an empty path"
+            "_spark_metadata: it would leave out the next batches. Spark's sinks cannot be restored: give another path, or "
+            "start with a new checkpoint and an empty path"
         )

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DayTimeIntervalType, StructType
 
-from fkjoin.analysis.written import about, restores
+from fkjoin.analysis.written import ABOUT, about, restores
 from fkjoin.checkpoint.batch_log import BatchLog, Mark, is_taken
 from fkjoin.errors import TopologyError, needs_extra
 from fkjoin.lowering.lowered import Lowered
@@ -21,6 +21,8 @@ from fkjoin.sinks.ledger import rows_of_state
 from fkjoin.sinks.parquet_batches import (
     BatchFiles,
     label_for,
+    note_batch,
+    noted_batch,
     number_of,
     of_query,
     place_of,
@@ -93,7 +95,7 @@ class Parquet:
 
     def begin(self, table: Lowered) -> Write:
         at, label, schema = self._checked(table)
-        at.note(about(table.node, table.timestamps, restores(at.facts())))
+        at.put(ABOUT, about(table.node, table.timestamps, restores(at.noted(ABOUT))))
         changes = None if table.encoded is None else ChangesOf(table.encoded[1], table.timestamps != "bigint")
         place = at.place
         begun: dict[str, tuple[BatchFiles, str]] = {}
@@ -104,7 +106,7 @@ class Parquet:
             if query not in begun:  # an earlier run of this process is at its end now
                 files = self._at(spark, place)
                 files.clear_drafts(query)
-                begun[query] = files, writer_of(query, restores(files.facts()))
+                begun[query] = files, writer_of(query, restores(files.noted(ABOUT)))
                 last[query] = self.last(spark, query)
             # A batch that is there is worked out all the same, and then thrown away: Spark commits the state that it makes.
             is_taken(self.place, last[query], mark, batch.previous_ms)
@@ -123,10 +125,10 @@ class Parquet:
     def last(self, spark: SparkSession, query: str) -> Mark | None:  # see Ledger
         at = self._batches(spark)
         folders = of_query(at.folders(), query)
-        noted = at.noted_batch()
-        if folders and (noted is None or noted.number < number_of(folders[-1])):
+        note = noted_batch(at, query)
+        if folders and (note is None or note.number < number_of(folders[-1])):
             return at.mark(folders[-1])
-        return noted
+        return note
 
     def restore(self, table: Lowered, query: str, log: BatchLog) -> None:  # see Ledger
         # It sets later batches aside; of a place that lacks some, or has others, all, and writes one batch of the state's rows.
@@ -137,20 +139,20 @@ class Parquet:
         last, folders = self.last(table.spark, query), of_query(at.folders(), query)
         earlier = [folder for folder in folders if number_of(folder) <= log.done]
         later = [folder for folder in folders if folder not in earlier]
-        count = restores(at.facts()) + 1
+        count = restores(at.noted(ABOUT)) + 1
         if last is not None and last.number > log.done and _are_of(log, at, earlier):
-            at.note_batch(mark)
-            at.note(about(table.node, table.timestamps, count))
+            note_batch(at, query, mark)
+            at.put(ABOUT, about(table.node, table.timestamps, count))
             at.clear_drafts(query)
             at.set_aside(later)
             return
         rows = _changes_of_state(table, log)
-        at.note_batch(Mark(-1, None))
-        at.note(about(table.node, table.timestamps, count))
+        note_batch(at, query, Mark(-1, None))
+        at.put(ABOUT, about(table.node, table.timestamps, count))
         at.clear_drafts(query)
         at.set_aside(folders)
         at.publish(rows, None, label=label, writer=writer_of(query, count), mark=mark, schema=schema)
-        at.note_batch(mark)
+        note_batch(at, query, mark)
         rows.unpersist()
 
 

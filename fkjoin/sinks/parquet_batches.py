@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -41,20 +42,12 @@ class BatchFiles(Protocol):
         """Raise ``FkJoinError`` if the place cannot be written to; nothing is made."""
         ...
 
-    def facts(self) -> dict[str, Any]:
-        """The facts that are noted at the place; none at a new one."""
+    def noted(self, name: str) -> dict[str, Any]:
+        """The facts of a note at the place; none without one."""
         ...
 
-    def note(self, facts: bytes) -> None:
-        """Note facts in place of those that are there, in one step."""
-        ...
-
-    def noted_batch(self) -> Mark | None:
-        """The batch in ``LAST``; None without one."""
-        ...
-
-    def note_batch(self, mark: Mark) -> None:
-        """Write a batch to ``LAST``."""
+    def put(self, name: str, data: bytes) -> None:
+        """Write a note at the place, in one step."""
         ...
 
     def folders(self) -> list[str]:
@@ -140,9 +133,20 @@ def require_writer(place: str, writer: str, facts: Mapping[str, Any]) -> None:
         raise FkJoinError(f"parquet {place} was restored since this query began, and another query goes on with it")
 
 
-def has_batch(at: BatchFiles, folder: str, mark: Mark) -> bool:
+def noted_batch(at: BatchFiles, query: str) -> Mark | None:
+    """The query's batch in ``LAST``; None without one."""
+    note = at.noted(LAST)
+    return Mark(note["number"], note["began_ms"]) if note.get("query") == query[:8] else None
+
+
+def note_batch(at: BatchFiles, query: str, mark: Mark) -> None:
+    """Write a batch of the query to ``LAST``."""
+    at.put(LAST, json.dumps({"query": query[:8], "number": mark.number, "began_ms": mark.began_ms}).encode())
+
+
+def has_batch(at: BatchFiles, folder: str, mark: Mark, writer: str) -> bool:
     """Tell whether the place has the batch, whose folder would be ``folder``; ``FkJoinError`` if another one is there."""
-    for last in (at.mark(folder), at.noted_batch()):
+    for last in (at.mark(folder), noted_batch(at, writer)):
         if last == mark:
             return True
         if last is not None and last.number >= mark.number:

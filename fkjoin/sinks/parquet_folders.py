@@ -6,17 +6,17 @@ import contextlib
 import json
 import uuid
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from fkjoin.analysis.written import ABOUT, folders_of, noted
+from fkjoin.analysis.written import ABOUT, folders_of
 from fkjoin.checkpoint.batch_log import Mark
 from fkjoin.checkpoint.files import hadoop, local_path, moved, read_file, require_writable, write_file
 from fkjoin.errors import FkJoinError
-from fkjoin.sinks.parquet_batches import FOLDER, LAST, has_batch, name_of, number_of, require_writer
+from fkjoin.sinks.parquet_batches import FOLDER, has_batch, name_of, note_batch, number_of, require_writer
 from fkjoin.spark.parquet import SET_ASIDE, UNFINISHED, ChangesOf, WriteFile
 
 _READY, _MARK, _GONE = "ready", "_batch.json", "gone-"
@@ -33,18 +33,12 @@ class BatchFolders:
         if (here := local_path(*self._at())) is not None:
             require_writable(here)
 
-    def facts(self) -> dict[str, Any]:
-        return noted(self.spark, self.place)
+    def noted(self, name: str) -> dict[str, Any]:
+        path, files = self._at(name)
+        return dict(json.loads(read_file(path, files))) if files.exists(path) else {}
 
-    def note(self, facts: bytes) -> None:
-        write_file(*self._at(ABOUT), facts)
-
-    def noted_batch(self) -> Mark | None:
-        path, files = self._at(LAST)
-        return Mark(**json.loads(read_file(path, files))) if files.exists(path) else None
-
-    def note_batch(self, mark: Mark) -> None:
-        write_file(*self._at(LAST), json.dumps(asdict(mark)).encode())
+    def put(self, name: str, data: bytes) -> None:
+        write_file(*self._at(name), data)
 
     def folders(self) -> list[str]:
         return folders_of(self.spark, self.place)
@@ -71,17 +65,17 @@ class BatchFolders:
         try:
             write = WriteFile(_for_arrow(f"{self.place}/{draft}"), changes, schema.json().encode())
             written = [row.file for row in batch.mapInArrow(write, "file string").collect()]
-            require_writer(self.place, writer, self.facts())
-            if has_batch(self, name, mark):
+            require_writer(self.place, writer, self.noted(ABOUT))
+            if has_batch(self, name, mark, writer):
                 return
             if not written:
-                self.note_batch(mark)
+                note_batch(self, writer, mark)
                 return
             write_file(*self._at(draft, _READY, _MARK), json.dumps({"began_ms": mark.began_ms}).encode())
             for file in written:
                 moved(self._at(draft, file)[0], self._at(draft, _READY, file)[0], files)
             if not moved(ready, goal, files):  # another attempt was faster
-                has_batch(self, name, mark)
+                has_batch(self, name, mark, writer)
         finally:
             files.delete(ready.getParent(), True)
 

@@ -13,7 +13,7 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 from fkjoin.analysis.written import ABOUT, LABELS, restores
 from fkjoin.checkpoint.batch_log import Mark
 from fkjoin.errors import FkJoinError
-from fkjoin.sinks.parquet_batches import FOLDER, LAST, has_batch, name_of, number_of, require_writer
+from fkjoin.sinks.parquet_batches import FOLDER, has_batch, name_of, note_batch, number_of, require_writer
 from fkjoin.sinks.retry import in_a_line, through_outages
 from fkjoin.spark.object_store import S3, opened
 from fkjoin.spark.parquet import SET_ASIDE, UNFINISHED, ChangesOf, PutFile, WriteFile
@@ -58,18 +58,11 @@ class BatchObjects:
     def check(self) -> None:
         self._through_outages(self._require_bucket)
 
-    def facts(self) -> dict[str, Any]:
-        return self._through_outages(lambda: self._noted(ABOUT))
+    def noted(self, name: str) -> dict[str, Any]:
+        return self._through_outages(lambda: self._noted(name))
 
-    def note(self, facts: bytes) -> None:
-        self._through_outages(lambda: self._put(ABOUT, facts))
-
-    def noted_batch(self) -> Mark | None:
-        batch = self._through_outages(lambda: self._noted(LAST))
-        return Mark(**batch) if batch else None
-
-    def note_batch(self, mark: Mark) -> None:
-        self._through_outages(lambda: self._put(LAST, json.dumps(asdict(mark)).encode()))
+    def put(self, name: str, data: bytes) -> None:
+        self._through_outages(lambda: self._put(name, data))
 
     def folders(self) -> list[str]:
         return self._through_outages(lambda: sorted(self._batches()))
@@ -120,15 +113,15 @@ class BatchObjects:
         require_writer(self.place, writer, facts)
         if written:
             self._clear(writer, draft)
-        if has_batch(self, name, mark):
+        if has_batch(self, name, mark, writer):
             return
         if not written:
-            self.note_batch(mark)
+            note_batch(self, writer, mark)
             return
         try:
             self._copy(f"{draft}/{written[0].file}", f"{name}/{_file_of(mark, facts)}")
         except FileNotFoundError:
-            if not has_batch(self, name, mark):
+            if not has_batch(self, name, mark, writer):
                 raise FkJoinError(
                     f"parquet {self.place}: another run of the query has deleted the draft of batch {mark.number}: does one "
                     "still write there? Start the query again"

@@ -36,12 +36,16 @@ from fkjoin.spark.query_start import unreached
 from fkjoin.spark.schemas import spark_schema
 
 BATCHES = "fkjoin_batches"
-"""The table beside the target, in its schema, that has the last batch of each query."""
+"""The table beside the targets, in their schema, that has the last batch of each query in each of them."""
 
 LETTERS = "fkjoin_dead_letters"
 """The one that has the rows that the target cannot have, with ``on_error="dead-letter"``."""
 
 _GONE = "_fkjoin_gone"
+_BATCHES = (
+    "create table if not exists {} (query text not null, target text not null, batch bigint not null, began_ms bigint, "
+    "primary key (query, target))"
+)
 _LETTERS = (
     "create table if not exists {} (query text not null, batch bigint not null, target text not null, key json not null, "
     "column_name text, reason text not null, row json not null, recorded timestamptz not null default now())"
@@ -106,9 +110,10 @@ class Postgres(TableSink):
     def _prepare(self, schema: StructType, made: Composed, *, keep: bool) -> None:
         with connect(self._settings) as connection:
             connection.execute("select pg_advisory_xact_lock(hashtext('fkjoin'))")  # tables made at the same moment collide
+            connection.execute(SQL(_BATCHES).format(self._beside(BATCHES)))
+            if not self._is_there(connection):  # its batches went with the table that was there
+                connection.execute(SQL("delete from {} where target = %s").format(self._beside(BATCHES)), (self.into,))
             connection.execute(made)
-            batches = "create table if not exists {} (query text primary key, batch bigint not null, began_ms bigint)"
-            connection.execute(SQL(batches).format(self._beside(BATCHES)))
             if self.on_error == "dead-letter":
                 connection.execute(SQL(_LETTERS).format(self._beside(LETTERS)))
             self._require_types(connection, schema)
@@ -135,14 +140,17 @@ class Postgres(TableSink):
         return self._repeated(lambda: self._known(query))
 
     def _known(self, query: str) -> BatchId | None:
-        """The query's line; None without one, or without a target: the line outlives that."""
+        """The query's line; None without one, or without a target."""
         with connect(self._settings) as connection, contextlib.suppress(*_NOT_THERE):
-            text = "select batch, began_ms from {} where query = %s and to_regclass(%s) is not null"
-            names = query, self._table().as_string(connection)
-            row = connection.execute(SQL(text).format(self._beside(BATCHES)), names).fetchone()
-            if row is not None:
+            text = SQL("select batch, began_ms from {} where query = %s and target = %s").format(self._beside(BATCHES))
+            row = connection.execute(text, (query, self.into)).fetchone()
+            if row is not None and self._is_there(connection):
                 return BatchId(query, *row)
         return None
+
+    def _is_there(self, connection: Connection[Any]) -> bool:
+        name = self._table().as_string(connection)
+        return connection.execute("select where to_regclass(%s) is not null", (name,)).fetchone() is not None
 
     def replace(self, batch: BatchId, rows: pa.Table) -> None:
         self._set_aside(batch.number, self._repeated(lambda: self._become(batch, rows)))
@@ -154,6 +162,9 @@ class Postgres(TableSink):
         """
         with connect(self._settings) as connection:
             self._done(connection, batch.query)
+            others = SQL("select query from {} where target = %s and query <> %s and batch >= 0").format(self._beside(BATCHES))
+            if (other := connection.execute(others, (self.into, batch.query)).fetchone()) is not None:
+                raise FkJoinError(f"query {other[0]} writes to {self.into}, too, and would lose its rows")
             self._stage(connection)
             letters = self._written(connection, rows, alone=True)
             for letter in letters:
@@ -171,14 +182,14 @@ class Postgres(TableSink):
             connection.execute(SQL("delete from {} where {}").format(self._table(), SQL(" and ").join(named)))
 
     def _note(self, connection: Connection[Any], batch: BatchId) -> None:
-        text = SQL("update {} set batch = %s, began_ms = %s where query = %s").format(self._beside(BATCHES))
-        connection.execute(text, (batch.number, batch.began_ms, batch.query))
+        text = SQL("update {} set batch = %s, began_ms = %s where query = %s and target = %s").format(self._beside(BATCHES))
+        connection.execute(text, (batch.number, batch.began_ms, batch.query, self.into))
 
     def _done(self, connection: Connection[Any], query: str) -> BatchId:
         """The query's last batch, with a lock on its line: an attempt that comes second waits here."""
-        text = "insert into {0} as known values (%s, -1) on conflict (query) do update set batch = known.batch "
+        text = "insert into {0} as known values (%s, %s, -1) on conflict (query, target) do update set batch = known.batch "
         text += "returning batch, began_ms"
-        row = connection.execute(SQL(text).format(self._beside(BATCHES)), (query,)).fetchone()
+        row = connection.execute(SQL(text).format(self._beside(BATCHES)), (query, self.into)).fetchone()
         assert row is not None
         return BatchId(query, *row)
 

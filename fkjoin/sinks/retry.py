@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -20,6 +20,9 @@ _STACK = re.compile(r"\n\s*0: .*", re.DOTALL)
 """Addresses in a library's code, which follow some of its errors."""
 _SECRET = re.compile(r"secret|token|password|credential|key|sas", re.IGNORECASE)
 """Names of options whose values no message has."""
+_LOGIN = re.compile(r"(?:^|://)(?!\w+://)(\S*)@")
+_SHORT = 2
+"""Letters of a part of a login that is left as it is: it may stand in any word."""
 _SHOWN = 500
 _MEND = "Mend that (damaged files of a target: restore it from its backup, then run fkjoin restore),"
 
@@ -66,11 +69,20 @@ def through_outages(
 def in_a_line(error: BaseException | str, options: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return the text of a library's error in a line, without the secrets of addresses and options."""
     text = _STACK.sub("", _COLOR.sub("", str(error)))
-    for name, value in options.items():
-        if value and _SECRET.search(name):
-            text = text.replace(value, "…")
+    for secret in _secrets_of(options):
+        text = text.replace(secret, "…")
     text = " ".join(masked(text).replace("↳", ":").split()).replace(" : ", ": ") or type(error).__name__
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _secrets_of(options: Mapping[str, str]) -> Iterator[str]:
+    """Values of secret options, and parts of logins, at which a library may cut an address in another way."""
+    for name, value in options.items():
+        if value and _SECRET.search(name):
+            yield value
+        login = _LOGIN.search(str(value))
+        parts = () if login is None else re.split("[:@]", login[1])
+        yield from (part for part in parts if len(part) > _SHORT)
 
 
 def unreachable(place: str, why: str) -> FkJoinError:

@@ -37,6 +37,7 @@ from fkjoin.codec.arrays import (
     valid,
 )
 from fkjoin.codec.messages import RESULT, column
+from fkjoin.codec.record_order import in_one_order
 from fkjoin.stages.complete import Complete, Newer
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import DIGEST_BYTES, HAS_RESULT, EmitDecision, digests, entries
@@ -108,6 +109,9 @@ def settle(
         value = column(joined, "value")
         return value if keep == "value" else digests(value), digest_before
 
+    if complete is not None:  # whose changes that are not newer have versions of the same order, too
+        ordered = in_one_order(code, column(joined, "version"), held.version)
+        joined = joined.set_column(joined.schema.get_field_index("version"), "version", ordered)
     how: Any = {"as_read": as_read, "in_order": in_order, "contents": contents if as_read and complete is None else None}
     of = code
     order, code, version = newest_only(of, column(joined, "version"), held, count, **how)

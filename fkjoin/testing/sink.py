@@ -69,7 +69,7 @@ _STEPS = 16
 
 
 class SinkContract(ABC):
-    """The promises of a ``TableSink`` as tests for pytest: inherit in a class ``Test…``, with the two methods below.
+    """The promises of a ``TableSink`` as tests for pytest: inherit in a class ``Test…``, with the first two methods below.
 
     Each test writes to places of its own.  A place may refuse a type, a name or a value, with an ``FkJoinError`` before
     anything is written; it may not change one.  A batch is cut off at each line and each return of the sink's own module or
@@ -126,6 +126,21 @@ class SinkContract(ABC):
         list of dict
             Rows, their values such as ``pyarrow`` takes for the types of the table's columns.
         """
+
+    def drop(self, into: str) -> None:
+        """Remove the target of a place, past the sink.  Without this method, a target that is gone is not tried.
+
+        Parameters
+        ----------
+        into : str
+            See ``make_sink``.
+
+        Raises
+        ------
+        NotImplementedError
+            By default.
+        """
+        raise NotImplementedError
 
     def test_rows_come_change_and_go(self) -> None:
         """A delete of a row that is not there does nothing."""
@@ -250,6 +265,17 @@ class SinkContract(ABC):
         target.another().replace(none, target.rows({}))
         target.has_rows({}, "after it was restored to before the first batch")
         same(target.last, none, "the last batch after that")
+
+    def test_a_target_that_is_gone_has_no_batch(self) -> None:
+        """A query would go on with a target without its rows.  One that has ``drop`` is tried."""
+        if type(self).drop is SinkContract.drop:
+            return
+        target = Target(self, "it")
+        target.write(0, {"a": 1})
+        self.drop("it")
+        same(target.last, None, "the last batch of a target that is gone")
+        target.another()
+        same(target.last, None, "the last batch of a target that was made in its place")
 
     def test_each_type_comes_back_or_is_refused(self) -> None:
         """A null is one, and no value becomes another."""

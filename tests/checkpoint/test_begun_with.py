@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -66,6 +67,16 @@ def test_a_start_in_another_time_zone_is_refused_and_goes_on_in_the_one_that_is_
     spark.conf.set(setting, name)
     run(3)
     assert spark.read.parquet(str(tmp_path / "out")).count() == (3 if kind != "by day" else 2)
+
+
+def test_a_checkpoint_from_before_the_first_release_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Its file has a list of operators.  Its rows have versions that newer ones would never be compared with."""
+    query = visits(spark, tmp_path).to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck", trigger="available-now")
+    query.awaitTermination()
+    file = tmp_path / "ck" / begun_with.OPERATORS
+    file.write_text(json.dumps(json.loads(file.read_text())["operators"]))
+    with pytest.raises(FkJoinError, match=r"ck was begun before release 0.1.0, with other versions of rows: start with a new"):
+        visits(spark, tmp_path).to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck", trigger="available-now")
 
 
 def test_another_name_of_a_time_zone_is_no_other_one(spark: SparkSession, tmp_path: Path, zone: Callable[[str], None]) -> None:

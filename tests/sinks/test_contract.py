@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,9 @@ class TestDelta(SinkContract):
 
     def read_rows(self, into: str) -> list[dict[str, Any]]:
         return DeltaTable(self.at / into).to_pyarrow_table().to_pylist()
+
+    def drop(self, into: str) -> None:
+        shutil.rmtree(self.at / into)
 
 
 class OfParquet(SinkContract):

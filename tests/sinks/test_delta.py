@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from fkjoin import TopologyError, fk_join
 from fkjoin.errors import FkJoinError
+from fkjoin.sinks import delta_log
 from fkjoin.sinks.delta import Delta, _absolute
 from tests.support.batch_ids import batch_id
 from tests.support.orders import History, tables
@@ -256,3 +257,33 @@ def test_a_join_is_kept_as_a_delta_table_through_restarts(spark: SparkSession, t
         }
     with pytest.raises(TopologyError, match=r'orders: a source.*write .materialize\("orders"\) first'):
         orders.to_delta(tmp_path / "other", checkpoint=tmp_path / "other-ck")
+
+
+def test_a_table_that_another_has_restored_has_no_batch_of_the_query(tmp_path: Path) -> None:
+    """Its transactions outlive a RESTORE; upkeep and another query's batches may come after it."""
+    delta = prepared(tmp_path)
+    for number in range(2):
+        delta.apply(batch_id(number), rows(row("a", number)), keys())
+    DeltaTable(tmp_path).optimize.compact()
+    assert delta.last_batch("q") == batch_id(1)
+    DeltaTable(tmp_path).restore(1)
+    DeltaTable(tmp_path).optimize.compact()
+    delta.apply(batch_id(0, query="another"), rows(row("b", 1)), keys())
+    assert (delta.last_batch("q"), delta.last_batch("another")) == (None, batch_id(0, query="another"))
+    with pytest.raises(FkJoinError, match="has no batch of the query, which is about to write batch 2"):
+        delta.apply(batch_id(2), rows(row("a", 2)), keys())
+    delta.replace(batch_id(1), rows(row("a", 1)))
+    delta.apply(batch_id(2), rows(row("a", 2)), keys())
+    assert table_at(tmp_path) == [row("a", 2)]
+
+
+def test_columns_and_properties_are_no_rows_of_another_writer(tmp_path: Path) -> None:
+    delta = prepared(tmp_path)
+    delta.apply(batch_id(0), rows(row("a", 1)), keys())
+    delta.apply(batch_id(1), rows(row("a", 2)), keys())
+    DeltaTable(tmp_path).alter.add_columns(Field("more", PrimitiveType("string")))
+    DeltaTable(tmp_path).alter.set_table_properties({"delta.appendOnly": "false"})
+    assert delta_log.version_of(DeltaTable(tmp_path), "q", batch_id(0).mark) == 1
+    write_deltalake(tmp_path, rows(row("z", 9)).append_column("more", pa.array(["x"])), mode="append")
+    with pytest.raises(FkJoinError, match=r"its version 5 \(WRITE\) comes from another writer"):
+        delta_log.version_of(DeltaTable(tmp_path), "q", batch_id(0).mark)

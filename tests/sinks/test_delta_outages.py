@@ -117,7 +117,7 @@ def test_a_storage_that_is_away_is_tried_for_as_long_as_one_says(
     assert said.startswith("delta s3://bucket/table: Kernel error"), "each repetition is counted, and the first is said"
     assert not status or storage.asked > 1
     repeated = counted()[REPEATED, "delta s3://bucket/table"] - before
-    assert repeated > 1
+    assert repeated >= 1
     events = [event for event in last_events() if event.what == REPEATED][-repeated:]
     assert said.startswith(f"{events[0].place}: {events[0].words}; tried again in "), "the page says the same"
     assert "CaNaRy17" not in line + caplog.text

@@ -21,6 +21,7 @@ from sqlalchemy.exc import OperationalError
 
 from fkjoin import TopologyError
 from fkjoin.errors import FkJoinError
+from fkjoin.sinks import BatchId
 from fkjoin.sinks.iceberg import Iceberg
 from fkjoin.sinks.iceberg_catalog import mends
 from fkjoin.testing import SinkContract
@@ -45,6 +46,9 @@ class TestIceberg(SinkContract):
 
     def read_rows(self, into: str) -> list[dict[str, Any]]:
         return iceberg(self.at, f"shop.{into}")
+
+    def drop(self, into: str) -> None:
+        load_catalog("default", **self.options).drop_table(f"shop.{into}")
 
 
 class Shop:
@@ -340,3 +344,43 @@ def test_a_table_that_was_dropped_stops_the_query(shop: Shop) -> None:
         sink.apply(batch_id(3), *batch(a=1))
     shop.sink().apply(batch_id(0, query="another"), *batch(a=1))
     assert shop.rows == [{"id": "a", "n": 1}]
+
+
+def test_a_table_that_was_rolled_back_has_no_batch_of_the_query(shop: Shop) -> None:
+    """Its properties outlive that."""
+    sink = shop.sink()
+    for number in range(3):
+        sink.apply(batch_id(number), *batch(a=number))
+    first, second, _ = (snapshot.snapshot_id for snapshot in shop.table.snapshots())
+    with shop.table.manage_snapshots() as snapshots:
+        snapshots.set_current_snapshot(second)
+    assert sink.last_batch("q") is None
+    with pytest.raises(FkJoinError, match="has no batch of the query, which is about to write batch 3"):
+        sink.apply(batch_id(3), *batch(a=3))
+    sink.replace(batch_id(2), batch(a=2)[0])
+    assert sink.last_batch("q") == batch_id(2)
+    shop.table.maintenance.expire_snapshots().by_id(first).commit()
+    sink.apply(batch_id(3), *batch(a=3))
+    assert shop.rows == [{"id": "a", "n": 3}]
+
+
+@pytest.mark.parametrize("own", [batch(b=2), batch()], ids=["with rows", "without rows"])
+def test_a_driver_that_stood_still_writes_nothing_after_batches_without_rows(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, own: Any
+) -> None:
+    """It has looked for its batch, and another run commits two batches without rows before its commit."""
+    slow, fast, opened = shop.sink(), shop.sink(), Iceberg._opened
+    fast.apply(batch_id(0), *batch(a=1))
+    later = [BatchId("q", 1, 777, 100), BatchId("q", 2, 888, 777)]
+
+    def standing_still(sink: Iceberg) -> Any:
+        table = opened(sink)
+        while sink is slow and later:
+            fast.apply(later.pop(0), *batch())
+        return table
+
+    monkeypatch.setattr(Iceberg, "_opened", standing_still)
+    with pytest.raises(FkJoinError, match="has batch 2 of the query, which is about to write batch 1"):
+        slow.apply(batch_id(1), *own)
+    assert shop.rows == [{"id": "a", "n": 1}]
+    assert fast.last_batch("q") == BatchId("q", 2, 888)

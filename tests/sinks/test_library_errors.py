@@ -73,7 +73,13 @@ ADDRESSES: list[Callable[[Path], Any]] = [
         {"aws_endpoint": f"http://{SECRET}127.0.0.1:1", "aws_region": "x", "aws_allow_http": "true", "max_retries": "0"},
         0.0,
     ),
+    lambda folder: Delta(
+        "s3://bucket/lake",
+        {"aws_endpoint": f"http://:{CANARY}@127.0.0.1:1", "aws_region": "x", "aws_allow_http": "true", "max_retries": "0"},
+        0.0,
+    ),
     lambda folder: Iceberg("shop.it", options={"type": "sql", "uri": f"{SECRET}127.0.0.1/shop"}, retry_s=0.0),
+    lambda folder: Iceberg("shop.it", options={"type": "sql", "uri": f"postgresql+psycopg://u:x@{CANARY}@h/d"}, retry_s=0.0),
     lambda folder: Iceberg("shop.it", options={"type": "sql", "uri": f"nodb://{SECRET}127.0.0.1/shop"}, retry_s=0.0),
     lambda folder: Iceberg("shop.it", options={"type": "rest", "uri": f"http://{SECRET}127.0.0.1:1"}, retry_s=0.0),
 ]
@@ -97,15 +103,20 @@ def test_no_message_has_a_secret_of_an_address(
 
 def test_a_job_shows_no_secret_of_a_path() -> None:
     section = SinkSection(table="joined", path=f"s3://{SECRET}bucket/lake", format="delta")
-    assert section.place == "s3://me:…@bucket/lake"
+    assert section.place == "s3://…@bucket/lake"
 
 
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("s3://me:secret@bucket/a", "s3://me:…@bucket/a"),
-        ("me:se/cret@host/db", "me:…@host/db"),
-        ("at http://me:secret@host:9000/a?X-Amz-Signature=secret now", "at http://me:…@host:9000/a?… now"),
+        ("s3://me:secret@bucket/a", "s3://…@bucket/a"),
+        ("s3://:secret@bucket/a", "s3://…@bucket/a"),
+        ("https://token@host/a", "https://…@host/a"),
+        ("me:se/cret@host/db", "…@host/db"),
+        ("me:se@cret@host/db", "…@host/db"),
+        ("at http://me:secret@host:9000/a?X-Amz-Signature=secret now", "at http://…@host:9000/a?… now"),
+        ("https://host/a?sv&sig=secret", "https://host/a?…"),
+        ("https://host/a#access_token=secret", "https://host/a?…"),
         ("s3://bucket/a/b and mail@host", "s3://bucket/a/b and mail@host"),
         ("why? 12:30", "why? 12:30"),
     ],

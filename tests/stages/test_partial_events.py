@@ -119,6 +119,40 @@ def test_in_every_order_a_row_has_the_newest_values(drawn: Any, cuts: set[int], 
         assert shown == newest_values(shuffled[:end])
 
 
+Record = tuple[int, int, int, int | None, list[int]]
+"""Partition, offset, time, number (null: a delete), and the places of columns that are lacking."""
+
+CAME_BACK: Record = (1, 1, 1, 11, [0])
+"""A record whose clock went back: it counts as no older than the one before it in its partition."""
+FIRST: list[Record] = [(0, 0, 4, None, []), (2, 0, 3, 20, []), (1, 0, 7, 10, [])]
+LAST: Record = (2, 1, 9, 21, [1])
+
+
+def row_of_topic(*batches: list[Record]) -> Row | None:
+    """The row that records of a topic lead to."""
+    store, shown = MemoryStore(), None
+    for records in batches:
+        events: list[tuple[int, Event]] = [
+            (0, ("k", None if n is None else (f"{p}.{o}", n, None), lacks)) for p, o, _, n, lacks in records
+        ]
+        places = [np.array(column) for column in zip(*((time, p, o) for p, o, time, _, _ in records), strict=True)]
+        version = versions.encode(versions.topic_identity("t", None), places, placed=True)
+        came = messages(events, whole=False)
+        came = came.set_column(came.schema.get_field_index("version"), "version", version)
+        found = resolve(came, store, Counters(), **TIMES, as_read=True, complete=Complete(CAME))
+        values = RowCodec(WHOLE).decode(as_bytes(found.column("value")))
+        for at, one in enumerate(found.to_pylist()):
+            shown = None if one["value"] is None else tuple(column[at].as_py() for column in values)
+    return shown
+
+
+def test_a_record_whose_clock_went_back_gives_its_value_before_and_after_the_one_that_lacks_it() -> None:
+    in_order = row_of_topic([*FIRST, CAME_BACK], [LAST])
+    assert in_order == ("2.1", 11, None)
+    assert row_of_topic(FIRST, [LAST, CAME_BACK]) == in_order
+    assert row_of_topic(FIRST[:2], [LAST], [FIRST[2], CAME_BACK]) == in_order
+
+
 def test_what_lacks_a_value_waits_for_it() -> None:
     store, count = MemoryStore(), Counters()
 

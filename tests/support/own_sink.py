@@ -12,7 +12,8 @@ import pyarrow as pa
 from fkjoin.sinks import BatchId
 from tests.support.examples import module_of
 
-Sqlite: Any = module_of("sqlite", "sqlite_sink").Sqlite
+sqlite_sink = module_of("sqlite", "sqlite_sink")
+Sqlite: Any = sqlite_sink.Sqlite
 
 
 class Restorable(Sqlite):
@@ -22,7 +23,8 @@ class Restorable(Sqlite):
             values = ", ".join("?" * rows.num_columns)
             given = [tuple(row.values()) for row in rows.to_pylist()]
             db.executemany(f"insert into {self.table} ({self.names}) values ({values})", given)
-            db.execute("replace into fkjoin_batches values (?, ?, ?)", (batch.query, batch.number, batch.began_ms))
+            mark = batch.query, self.into, batch.number, batch.began_ms
+            db.execute("replace into fkjoin_batches values (?, ?, ?, ?)", mark)
 
 
 def rows_of(database: Path, into: str) -> list[dict[str, Any]]:
