@@ -49,9 +49,9 @@ def sink(dsn: str, retry_s: float = 60) -> Postgres:
 class Writing(threading.Thread):
     """A batch that is being written."""
 
-    def __init__(self, sink: Postgres, **rows: int) -> None:
+    def __init__(self, sink: Postgres, number: int, **rows: int) -> None:
         super().__init__()
-        self._write: Callable[[], None] = lambda: sink.apply(batch_id(1), batch(**rows), gone())
+        self._write: Callable[[], None] = lambda: sink.apply(batch_id(number), batch(**rows), gone())
         self.error: Exception | None = None
         self.start()
 
@@ -136,7 +136,7 @@ def test_a_deadlock_is_repeated(dsn: str, log: Log) -> None:
     with psycopg.connect(dsn) as other:
         other.execute("set deadlock_timeout = '1min'")  # so that it is the batch that is given up
         other.execute("update shop.it set n = 7 where id = 'b'")
-        writing = Writing(made, a=2, b=2)
+        writing = Writing(made, 1, a=2, b=2)
         until_it_waits(dsn)
         other.execute("update shop.it set n = 7 where id = 'a'")
     writing.done()
@@ -149,7 +149,7 @@ def test_a_serialization_failure_is_repeated(dsn: str, log: Log) -> None:
     made.apply(batch_id(0), batch(a=1), gone())
     with psycopg.connect(dsn) as other:
         other.execute("update shop.it set n = 7 where id = 'a'")
-        writing = Writing(made, a=2)
+        writing = Writing(made, 1, a=2)
         until_it_waits(dsn)
     writing.done()
     assert select(dsn, "select * from shop.it") == [("a", 2)]
@@ -160,7 +160,7 @@ def test_a_server_that_restarts_is_waited_for(dsn: str, log: Log) -> None:
     made = sink(dsn)
     made.apply(batch_id(0), batch(a=1), gone())
     with stopped(dsn):
-        writing = Writing(made, a=2)
+        writing = Writing(made, 1, a=2)
         assert log.said.wait(30)
     writing.done()
     assert select(dsn, "select * from shop.it") == [("a", 2)]
@@ -180,7 +180,7 @@ def test_too_many_connections_are_waited_for(dsn: str, log: Log) -> None:
     try:
         made = sink(make_conninfo(dsn, user="few"))
         with connected(make_conninfo(dsn, user="few")):
-            writing = Writing(made, a=1)
+            writing = Writing(made, 0, a=1)
             assert log.said.wait(30)
         writing.done()
         assert select(dsn, "select * from shop.it") == [("a", 1)]
