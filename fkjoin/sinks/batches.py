@@ -25,6 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from fkjoin.checkpoint.batch_log import BatchLog, began_ms
 from fkjoin.checkpoint.begun_with import require_begun_with
 from fkjoin.checkpoint.claim import claimed, require_held, start_claimed
+from fkjoin.checkpoint.damage import RESTORE
 from fkjoin.checkpoint.files import begun, hadoop, query_id, read_file, write_file
 from fkjoin.checkpoint.indexes import owner
 from fkjoin.checkpoint.query import Query
@@ -320,9 +321,7 @@ class _Batches:
         self._query = self._query or query_id(spark, self._checkpoint)  # there from the first batch on
         began = began_ms(spark, self._checkpoint, number)
         if began is None:  # what has no time is no batch that a place could know again
-            raise FkJoinError(
-                f"checkpoint: {self._checkpoint} does not say when batch {number} began: restore it from a backup"
-            )
+            raise FkJoinError(f"checkpoint: {self._checkpoint} does not say when batch {number} began: {RESTORE}")
         require_held(spark, self._checkpoint)
         self._write(Batch(self._of, batch, began, self._previous_ms), self._query, number)
         require_held(spark, self._checkpoint)

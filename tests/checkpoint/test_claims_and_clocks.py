@@ -306,6 +306,15 @@ def test_a_batch_is_not_written_by_a_process_that_has_lost_the_claim(
     assert written == [0]
 
 
+def test_a_batch_without_a_time_is_written_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No place would know it again."""
+    monkeypatch.setattr(batches, "query_id", lambda *_: "q")
+    monkeypatch.setattr(batches, "began_ms", lambda *_: None)
+    give = batches._Batches(cast(Any, None), lambda *_: pytest.fail("it was written"), str(tmp_path), None)
+    with pytest.raises(FkJoinError, match="does not say when batch 7 began: restore it from a backup"):
+        give(cast(Any, SimpleNamespace(sparkSession=SPARK)), 7)
+
+
 def test_an_owner_whose_claim_was_taken_and_given_up_has_lost_it_too(tmp_path: Path) -> None:
     query = Running()
     (tmp_path / "metadata").touch()
