@@ -1,4 +1,4 @@
-"""Columns of Parquet files whose stored number Spark's reader takes for a value of another kind, and says nothing.
+"""Columns of Parquet files whose types Spark's reader refuses, or takes for others without a word.
 
 The files' own footers tell: Spark makes out no schema of a file if one of its columns, wanted or not, is of a type that it
 lacks.  A footer that is none is left to Spark, which stops at the file and names it; one that cannot be opened is refused.
@@ -6,33 +6,22 @@ lacks.  A footer that is none is left to Spark, which stops at the file and name
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkTypeError
 from pyspark.sql import SparkSession
-from pyspark.sql.types import (
-    ArrayType,
-    ByteType,
-    DataType,
-    DateType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructType
 
 from fkjoin.checkpoint.files import hadoop
 from fkjoin.errors import TopologyError
 from fkjoin.files.newest import newest
 from fkjoin.sessions.arrow_files import ArrowFiles, ArrowPath
 from fkjoin.spark.cause import cause_of
-from fkjoin.spark.kinds import TIMES_OF_DAY
 from fkjoin.spark.object_store import by_one_name
 from fkjoin.spark.schemas import kind_text
 
@@ -43,51 +32,45 @@ _END = 64 << 10
 _LENGTH = 8
 """Bytes that say how long the footer before them is, and that it is one."""
 _MAGIC = b"PAR1"
-_INT96 = "s"
-"""Unit that stands for the old instants of 96 bits: no other column of Parquet counts seconds."""
-
-
-def _is_instant(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_timestamp(kind)) and (kind.tz is not None or kind.unit == _INT96)
-
-
-def _is_clock(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_timestamp(kind)) and not _is_instant(kind)
-
-
-def _is_unknown(kind: pa.DataType) -> bool:
-    """Tell whether Spark has no type for it."""
-    return bool(pa.types.is_time(kind)) or (bool(pa.types.is_timestamp(kind)) and kind.unit == "ns")
-
-
-_WHOLE = (ByteType, ShortType, IntegerType, LongType)
-_Tests = tuple[Callable[[pa.DataType], bool], ...]
-_MISREAD: tuple[tuple[tuple[type[DataType], ...], _Tests], ...] = (
-    (_WHOLE, (pa.types.is_date, pa.types.is_timestamp, pa.types.is_decimal)),
-    ((DateType,), (pa.types.is_signed_integer,)),
-    ((TimestampType,), (_is_clock,)),
-    ((TimestampNTZType,), (_is_instant,)),
-)
-"""Types of a table, each with the types of files that Spark reads as other values."""
+_INT96 = "timestamp[s]"
+"""The old instants of 96 bits: no other column of Parquet counts seconds."""
+_LACKED = ("timestamp[ns]", "timestamp[ns, tz]", "time32[ms]", "time64[us]", "time64[ns]")
+"""Types of files that Spark has none for, but for their numbers."""
+_CALLED = {"uint8": "smallint", "uint16": "int", "uint32": "bigint", "uint64": "decimal(20,0)", _INT96: "timestamp"}
+"""Types of files, as Spark calls them, where Arrow does not tell."""
+_DIGITS = {"int8": 10, "int16": 10, "int32": 10, "int64": 20}
+_SMALL = ("int8", "int16", "int32", "uint8", "uint16", "null")
+_WHOLE = (*_SMALL, "int64", "uint32", "duration[s]", "duration[ms]", "duration[us]", "duration[ns]")
+_READ_FROM: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("byte", "short", "integer"), _WHOLE),
+    "long": (*_WHOLE, *_LACKED),
+    **dict.fromkeys(("float", "double"), (*_SMALL, "float", "double")),
+    "boolean": ("bool",),
+    "string": ("string", "binary"),
+    "binary": ("string", "binary", "fixed_size_binary"),
+    "date": ("date32[day]", "null"),
+    "timestamp": (_INT96, "timestamp[ms, tz]", "timestamp[us, tz]"),
+    "timestamp_ntz": ("timestamp[ms]", "timestamp[us]", "date32[day]"),
+    "daytimeinterval": ("int64", "duration[us]"),
+    "time": ("time64[us]",),
+}
+"""Types of a table, each with those of files that Spark reads right for it; of decimals, see ``_holds``."""
+_IN_MAPS = {"byte": ("int8",), "short": ("int8", "int16", "uint8"), "integer": _SMALL, "float": ("float",)}
+"""Types in maps, which Spark does not read as wider ones."""
 
 
 def require_kinds(spark: SparkSession, pattern: str, options: dict[str, Any], schema: StructType) -> None:
-    """Refuse a schema that one of the newest files there contradicts without Spark's notice."""
+    """Refuse a schema that Spark does not read right from one of the newest files there."""
     for file in newest(spark, pattern, options, _MOST_FILES):
-        footer = _footer(spark, file)
-        if footer is None:
-            continue
-        for name, given, kind in _misread("", schema, _kinds(footer, file)):
-            wanted, own = given.simpleString(), _text(kind)
-            if _is_unknown(kind):
+        for name, given, kind in unread("", schema, _kinds(spark, file)):
+            contrast = f"schema: {name} is {given.simpleString()}, and {_text(kind)} in {file}"
+            if _name(kind) in _LACKED:
                 raise TopologyError(
-                    f"schema: {name} is {wanted}, and {own} in the files of {pattern}, which Spark does not read: make it "
-                    "bigint, its number, and convert that with with_columns, such as timestamp_micros(… div 1000) of "
-                    "nanoseconds; or write the files with microseconds"
+                    f"{contrast}, which Spark does not read: make it bigint, its number, and convert that with with_columns, "
+                    "such as timestamp_micros(… div 1000) of nanoseconds; or write the file with microseconds"
                 )
             raise TopologyError(
-                f"schema: {name} is {wanted}, and {own} in the files of {pattern}; give it that type, and convert it with "
-                "with_columns: Spark would read other values"
+                f"{contrast}; give it that type, and convert it with with_columns, or write the file with the table's type"
             )
 
 
@@ -105,7 +88,7 @@ def _footer(spark: SparkSession, file: str) -> pq.ParquetFile | None:
             "read it, or take it out of the folder"
         ) from error
     try:
-        return pq.ParquetFile(pa.BufferReader(_MAGIC + end[-size:]), coerce_int96_timestamp_unit=_INT96)
+        return pq.ParquetFile(pa.BufferReader(_MAGIC + end[-size:]), coerce_int96_timestamp_unit="s")
     except (pa.ArrowException, OSError):
         return None
 
@@ -122,38 +105,54 @@ def _end(path: Any, files: Any, most: int) -> bytes:
         stream.close()
 
 
-def _kinds(footer: pq.ParquetFile, file: str) -> pa.StructType:
+def _kinds(spark: SparkSession, file: str) -> pa.StructType:
+    """The types of a file's columns; none if it has no footer."""
+    footer = _footer(spark, file)
     try:
-        return pa.struct(list(footer.schema_arrow))
+        return pa.struct([] if footer is None else list(footer.schema_arrow))
     except pa.ArrowException as error:
         raise TopologyError(
             f"path: the types of {file} cannot be compared with the schema: {error}. Write the file again without that column"
         ) from error
 
 
-def _misread(name: str, given: DataType, kind: pa.DataType) -> Iterator[tuple[str, DataType, pa.DataType]]:
-    """Yield the columns and fields that are misread, each with its type in the table and in the files."""
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
+def unread(
+    name: str, given: DataType, kind: pa.DataType, allowed: Mapping[str, tuple[str, ...]] = _READ_FROM
+) -> Iterator[tuple[str, DataType, pa.DataType]]:
+    """Yield the columns and fields that Spark does not read right, each with its type in the table and in the files."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else getattr(kind, "storage_type", kind)
     if isinstance(given, StructType) and pa.types.is_struct(kind):
         kinds = {field.name.lower(): field.type for field in kind}
+        above = f"{name}." if name else ""
         for field in given:
             if field.name.lower() in kinds:
-                yield from _misread(f"{name}.{field.name}".lstrip("."), field.dataType, kinds[field.name.lower()])
-    elif isinstance(given, ArrayType) and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
-        yield from _misread(f"{name}[]", given.elementType, kind.value_type)
+                yield from unread(above + field.name, field.dataType, kinds[field.name.lower()], allowed)
+    elif isinstance(given, ArrayType) and hasattr(kind, "value_type"):
+        yield from unread(f"{name}[]", given.elementType, kind.value_type, allowed)
     elif isinstance(given, MapType) and pa.types.is_map(kind):
-        yield from _misread(f"{name}.key", given.keyType, kind.key_type)
-        yield from _misread(f"{name}.value", given.valueType, kind.item_type)
-    elif _is_unknown(kind):
-        if not isinstance(given, (LongType, *(TIMES_OF_DAY if pa.types.is_time(kind) else ()))):
-            yield name, given, kind
-    elif any(isinstance(given, ours) and any(test(kind) for test in theirs) for ours, theirs in _MISREAD):
+        yield from unread(f"{name}.key", given.keyType, kind.key_type, _READ_FROM | _IN_MAPS)
+        yield from unread(f"{name}.value", given.valueType, kind.item_type, _READ_FROM | _IN_MAPS)
+    elif not (_holds(given, kind) if isinstance(given, DecimalType) else _name(kind) in allowed.get(given.typeName(), ())):
         yield name, given, kind
+
+
+def _holds(given: DecimalType, kind: pa.DataType) -> bool:
+    """Tell whether Spark reads the numbers as such decimals: for whole numbers, it wants ``_DIGITS`` before the point."""
+    whole = given.precision - given.scale
+    if pa.types.is_decimal(kind):
+        return bool(given.scale >= kind.scale and whole >= kind.precision - kind.scale)
+    return whole >= _DIGITS.get(str(kind), 39) or given.simpleString() == _CALLED.get(str(kind))
+
+
+def _name(kind: pa.DataType) -> str:
+    """The type as ``_READ_FROM`` calls it: one for all layouts in memory, zones and lengths."""
+    return re.sub(r"^large_|_view$|(?<=tz)=[^]]+|(?<=fixed_size_binary)\[.+", "", str(kind))
 
 
 def _text(kind: pa.DataType) -> str:
     """The type as Spark calls it, where it has it."""
-    if _is_unknown(kind):
-        return str(kind)
-    return kind_text(pa.timestamp("us", "UTC") if _is_instant(kind) else kind)
+    name = _name(kind)
+    try:
+        return name if name in _LACKED else _CALLED.get(name) or kind_text(kind)
+    except PySparkTypeError:
+        return name

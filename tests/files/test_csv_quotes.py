@@ -64,6 +64,7 @@ def test_options_that_are_given_count(spark: SparkSession, tmp_path: Path) -> No
         ('note,id,lsn\nx,a,1\n"never,b,1\ny,c,1\n"z",d,1\nx,e,1\n', ["a", "e"]),
         ('note,id,lsn\nx,a,1\n"never,b,1\ny,c,1\n', ["a"]),
         ('lsn,id\n1,"a"\n1,"b\n1,c\n', ["a"]),
+        ('id,lsn,note\na,1,x\nb,1,"""never"" she\nsaid"\nc,1,y\n', ["a", "c"]),
     ],
 )
 def test_a_quote_without_an_end_takes_no_record_with_it_unseen(

@@ -85,6 +85,12 @@ MISREAD: dict[str, tuple[str, pa.DataType, Any]] = {
     "y": ("int", pa.date32(), date(2026, 1, 2)),
     "z": ("bigint", pa.timestamp("us"), datetime(2026, 1, 2)),
     "d": ("date", pa.int32(), 7),
+    "f": ("double", pa.decimal128(9, 2), Decimal("7.50")),
+    "g": ("double", pa.date32(), date(2026, 1, 2)),
+    "h": ("date", pa.decimal128(9, 2), Decimal("7.50")),
+    "i": ("date", pa.uint16(), 7),
+    "j[]": ("array<date>", pa.list_(pa.int32(), 1), [7]),
+    "k": ("binary", pa.decimal128(25, 2), Decimal("7.50")),
     "t": ("timestamp", pa.timestamp("us"), datetime(2026, 1, 2)),
     "u": ("timestamp_ntz", pa.timestamp("us", "UTC"), datetime(2026, 1, 2, tzinfo=timezone.utc)),
     "s.n": ("struct<n: int>", pa.struct([("n", pa.decimal128(5, 2))]), {"n": Decimal("7.50")}),
@@ -92,8 +98,6 @@ MISREAD: dict[str, tuple[str, pa.DataType, Any]] = {
     "m.value": ("map<string, int>", pa.map_(pa.string(), pa.date32()), [("a", date(2026, 1, 2))]),
 }
 """Columns or fields, the table's type of the column, and another one of the file that Spark reads without an error."""
-
-
 NANOS = pa.array([datetime(2026, 1, 2, 3, 4, 5)], pa.timestamp("ns"))
 BESIDE = {"seen": NANOS, "at": pa.array([time(1)], pa.time64("ns")), "half": pa.array([1.5], pa.float16())}
 """Columns of types that Spark lacks, which no table here has."""
@@ -113,7 +117,7 @@ def test_a_kind_that_spark_misreads_is_refused_and_the_type_that_is_named_is_rea
             for integers in (False, True):
                 file = tmp_path / "in" / "a.parquet"
                 pq.write_table(pa.table({**columns, **more}), file, store_decimal_as_integer=integers)
-                refused = rf"^schema: {re.escape(field)} is \S+, and .* in the files of .*; give it that type"
+                refused = rf"^schema: {re.escape(field)} is .*, and .* in file:.*; give it that type"
                 with pytest.raises(TopologyError, match=refused):
                     table(spark, tmp_path / "in", schema=f"id string, lsn bigint, {name} {given}", name="t")
     pq.write_table(pa.table({"id": ["a"], "lsn": [1], "x": pa.array([Decimal("7.50")])}), tmp_path / "in" / "a.parquet")
@@ -121,6 +125,9 @@ def test_a_kind_that_spark_misreads_is_refused_and_the_type_that_is_named_is_rea
         {"x": "round(x)"}
     )
     assert [row.x for row in collected(found.materialize("kept").changes, tmp_path / "kept")] == [Decimal("8")]
+    pq.write_table(pa.table({"id": ["a"], "lsn": [1], "x": [7]}), tmp_path / "in" / "a.parquet")
+    found = table(spark, tmp_path / "in", schema="id string, lsn bigint, x bigint", name="t")
+    assert [row.x for row in collected(found.changes, tmp_path / "anew")] == [7], "of a file that has the table's type"
 
 
 def test_what_spark_has_no_type_for_is_its_number_or_refused(spark: SparkSession, tmp_path: Path) -> None:
@@ -146,7 +153,7 @@ def test_old_instants_of_96_bits_are_timestamps(spark: SparkSession, tmp_path: P
     pq.write_table(pa.table({"id": ["a"], "lsn": [1], "seen": NANOS}), file, use_deprecated_int96_timestamps=True)
     made = table(spark, tmp_path / "in", schema="id string, lsn bigint, seen timestamp", name="t")
     assert [row.seen for row in collected(made.changes, tmp_path / "kept")] == [datetime(2026, 1, 2, 3, 4, 5)]
-    with pytest.raises(TopologyError, match="schema: seen is timestamp_ntz, and timestamp in the files"):
+    with pytest.raises(TopologyError, match="schema: seen is timestamp_ntz, and timestamp in file:"):
         table(spark, tmp_path / "in", schema="id string, lsn bigint, seen timestamp_ntz", name="t")
 
 
@@ -160,7 +167,7 @@ def test_the_types_of_the_newest_files_are_compared_whatever_stands_beside_them(
     cut.write_bytes(good.read_bytes()[:-9] + b"PAR1")
     for newest in (good, cut):
         os.utime(newest, (2_000_000_000, 2_000_000_000))
-        with pytest.raises(TopologyError, match=r"schema: x is bigint, and decimal\(3,2\) in the files"):
+        with pytest.raises(TopologyError, match=r"schema: x is bigint, and decimal\(3,2\) in file:.*bad"):
             table(spark, tmp_path / "in", schema="id string, lsn bigint, x bigint", name="t")
 
 
@@ -184,8 +191,10 @@ def test_a_file_whose_types_cannot_be_compared_is_refused(
 
 
 def test_another_kind_of_type_stops_the_query_with_the_file_and_both_ways_on(spark: SparkSession, tmp_path: Path) -> None:
-    def run(name: str, kind: str) -> dict[str, Any]:
+    def run(name: str, kind: str, added: dict[str, tuple[list[Any], pa.DataType]] | None = None) -> dict[str, Any]:
         made = table(spark, tmp_path / "in", schema=f"id string, lsn bigint, x {kind}", name="t").materialize("kept")
+        for file, values in (added or {}).items():
+            put(tmp_path, file, *values)
         made.to_parquet(
             tmp_path / f"out{name}", checkpoint=tmp_path / f"checkpoint{name}", trigger={"availableNow": True}
         ).awaitTermination()
@@ -193,14 +202,15 @@ def test_another_kind_of_type_stops_the_query_with_the_file_and_both_ways_on(spa
 
     put(tmp_path, "a", [1], pa.int32())
     assert run("", "int") == {"a0": 1}
-    place = put(tmp_path, "b", [2.5], pa.float64())
-    put(tmp_path, "c", [3], pa.int32())
+    place = tmp_path / "in" / "b.parquet"
     with pytest.raises(QueryError) as raised:
-        run("", "int")
+        run("", "int", {"b": ([2.5], pa.float64()), "c": ([3], pa.int32())})
     first, where, way = str(raised.value).splitlines()
     assert first.endswith(f"failed: file://{place}: column x is DOUBLE in it, and is to be read as bigint")
     assert str(place) in where
     assert "write that file again, under its name, with the types of the table, and start the query again" in way
+    with pytest.raises(TopologyError, match=rf"^schema: x is int, and double in file:{place}; give it that type"):
+        run("", "int")
     assert run("-anew", "double") == {"a0": 1.0, "b0": 2.5, "c0": 3.0}
     put(tmp_path, "b", [2], pa.int32())
     assert run("", "int") == {"a0": 1, "b0": 2, "c0": 3}

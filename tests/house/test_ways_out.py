@@ -123,7 +123,7 @@ WAYS: dict[str, str] = {
     "spark: spark.remote: jobs need a classic": CONNECT,
     "spark: this process has Spark Connect, and": "integration/test_connect.py::test_the_session_that_is_there_is_completed",
     "kafka: {} has its own jars: start the server": CONNECT,
-    "schema: {} is {}, and {} in the files of {}, which": (
+    "{}, which Spark does not read: make it bigint": (
         "tests/files/test_parquet_types.py::test_what_spark_has_no_type_for_is_its_number_or_refused"
     ),
     "path: {} cannot be opened, and its types not": (
@@ -132,7 +132,7 @@ WAYS: dict[str, str] = {
     "path: the types of {} cannot be compared with": (
         "tests/files/test_parquet_types.py::test_a_file_whose_types_cannot_be_compared_is_refused"
     ),
-    "schema: {} is {}, and {} in the files of {};": (
+    "{}; give it that type, and convert it with": (
         "tests/files/test_parquet_types.py::test_a_kind_that_spark_misreads_is_refused_and_the_type_that_is_named_is_read"
     ),
     "checkpoints: {} belongs to a query that reads none": (
