@@ -147,13 +147,15 @@ class Parquet:
             at.set_aside(later)
             return
         rows = _changes_of_state(table, log)
-        note_batch(at, query, Mark(-1, None))
-        at.put(ABOUT, about(table.node, table.timestamps, count))
-        at.clear_drafts(query)
-        at.set_aside(folders)
-        at.publish(rows, None, label=label, writer=writer_of(query, count), mark=mark, schema=schema)
-        note_batch(at, query, mark)
-        rows.unpersist()
+        try:
+            note_batch(at, query, Mark(-1, None))
+            at.put(ABOUT, about(table.node, table.timestamps, count))
+            at.clear_drafts(query)
+            at.set_aside(folders)
+            at.publish(rows, None, label=label, writer=writer_of(query, count), mark=mark, schema=schema)
+            note_batch(at, query, mark)
+        finally:
+            rows.unpersist()
 
 
 def _are_of(log: BatchLog, at: BatchFiles, folders: list[str]) -> bool:
