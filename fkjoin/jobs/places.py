@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from fkjoin.checkpoint.begun_with import require_begun_with
 from fkjoin.checkpoint.files import hadoop, local_path, require_writable
-from fkjoin.jobs.job_kinds import JobError, located
+from fkjoin.jobs.job_kinds import JobError
 from fkjoin.jobs.job_sections import JobSection
 from fkjoin.sinks.ledger import require_spark_at
 
@@ -33,8 +33,7 @@ def require_letters(spark: SparkSession, spec: JobSection, frames: Mapping[str, 
         checkpoint = f"{spec.checkpoint.rstrip('/')}/dead-letters-{name}"
         require_begun_with(frame, checkpoint)
         if spec.dead_letters is not None and (folder := spec.dead_letters.folder(name)) is not None:
-            with located("dead_letters.path"):
-                require_spark_at(spark, checkpoint, folder)
+            require_spark_at(spark, checkpoint, folder)
 
 
 def _require_log(spec: JobSection) -> None:

@@ -71,6 +71,7 @@ def test_a_start_in_another_time_zone_is_refused_and_goes_on_in_the_one_that_is_
 
 def test_a_checkpoint_from_before_the_first_release_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     """Its file has a list of operators.  Its rows have versions that newer ones would never be compared with."""
+    write_lines(tmp_path / "visits", "1", [{"id": "v1", "at": "2026-03-01 10:00:00", "n": 1}])
     query = visits(spark, tmp_path).to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck", trigger="available-now")
     query.awaitTermination()
     file = tmp_path / "ck" / begun_with.OPERATORS

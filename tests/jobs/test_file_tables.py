@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from fkjoin.errors import FkJoinError
 from fkjoin.files.kept_schemas import SCHEMAS
 from fkjoin.jobs.job import Job
-from fkjoin.jobs.job_sections import JobSection
+from fkjoin.jobs.job_sections import DeadLettersSection, JobSection
 from fkjoin.sessions.settings import TIME_ZONE
 from fkjoin.spark.dead_letters import as_records
 from tests.support.files import write
@@ -156,9 +156,15 @@ def test_dead_letters_that_have_later_batches_than_a_restored_checkpoint_are_ref
             shutil.copytree(tmp_path / "checkpoint", tmp_path / "backup")
     shutil.rmtree(tmp_path / "checkpoint")
     shutil.copytree(tmp_path / "backup", tmp_path / "checkpoint")
-    assert len(job(spark, tmp_path).restore()) == 1
-    with pytest.raises(FkJoinError, match=r"/dead-letters-joined is at batch 0, and .*dead/joined has batch 1 already"):
-        run(job(spark, tmp_path))
+    made = job(spark, tmp_path)
+    for refused in (made.restore, made.require_together):
+        with pytest.raises(FkJoinError, match=r"dead-letters-joined is at batch 0, and .*dead.joined .*: give another path"):
+            refused()
+    made.spec = made.spec.model_copy(update={"dead_letters": DeadLettersSection(path=f"{tmp_path}/later")})
+    assert len(made.restore()) == 1
+    made.require_together()
+    run(made)
+    assert len(letters(tmp_path / "later" / "joined")) == 1
     for gone in ("checkpoint", "dead", "out"):
         shutil.rmtree(tmp_path / gone)
     run(job(spark, tmp_path))
