@@ -147,9 +147,8 @@ class Job:
             require_known_topics(self._spark, checkpoint, table._topics, stateful=not isinstance(table._planned.node, Source))
             batches.require_whole_topics(table._lowered, checkpoint)
             of_query = {name: self._sinks[name] for name in query.sinks}
-            remembered = self._remembering(query)
             with located(", ".join(f"sinks.{one}" for one in query.sinks), self.spec.sinks[query.sinks[0]]):
-                batches.compared(self._spark, table._unkept, remembered, checkpoint)
+                batches.compared(self._spark, table._unkept, self._remembering(query), checkpoint)
             for name, sink in of_query.items():
                 with located(f"sinks.{name}", self.spec.sinks[name]):
                     if isinstance(sink, batches.Checks):

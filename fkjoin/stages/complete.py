@@ -147,15 +147,10 @@ class _CompletedBatch:
         rows: Bytes,
         store: Store,
     ) -> None:
-        self.codec, self.joined, self.code, self.newer, self.keys, self.held = (
-            RowCodec(of.whole),
-            joined,
-            code,
-            newer,
-            keys,
-            held,
-        )
-        self.width, self.by_key = len(of.whole), np.argsort(code, kind="stable")
+        self.codec, self.width = RowCodec(of.whole), len(of.whole)
+        self.joined, self.code, self.newer = joined, code, newer
+        self.keys, self.held = keys, held
+        self.by_key = np.argsort(code, kind="stable")
         self.names = prefixed(tags.BORROWED, keys)
         self.kept = records.decode(store.get_many(self.names))
         *self.as_of, self.deletion, waiting = bytes_codec(self.width + 2).decode(self.kept.body)
