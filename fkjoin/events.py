@@ -6,7 +6,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from fkjoin.kafka.internal import StageQuery
-from fkjoin.lowering.running import running
 from fkjoin.outputs import Outputs
 from fkjoin.plan.describe.render import Form, draw
 
@@ -65,7 +64,7 @@ class Enriched(Outputs):
         >>> query = enriched.events.where("amount > 10").writeStream.format("console").start()
         """
         self._planned.require_fitting()
-        return self._lowered.changes
+        return self._plan.changes
 
     @property
     def dead_letters(self) -> DataFrame | None:
@@ -76,7 +75,7 @@ class Enriched(Outputs):
         pyspark.sql.DataFrame or None
             An event on which ``on`` throws is in ``value``, as JSON.
         """
-        return self._lowered.dead_letters
+        return self._plan.dead_letters
 
     @property
     def stages(self) -> tuple[StageQuery, ...]:
@@ -100,7 +99,7 @@ class Enriched(Outputs):
         -------
         str
         """
-        return draw(self._lowered.node, running(self._lowered), format)
+        return draw(self._plan.node, self._plan.running(), format)
 
     def __repr__(self) -> str:
         return f"Enriched[{self.name}; columns: {', '.join(self.columns)}]"

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
-from fkjoin.lowering.running import running
 from fkjoin.operators import Operators
 from fkjoin.plan.describe.render import Form, draw
 from fkjoin.plan.nodes import Source
@@ -188,7 +187,7 @@ class Inspection(Operators):
         --------
         >>> topology = orders.describe()
         """
-        drawn = draw(self._lowered.node, running(self._lowered), format)
+        drawn = draw(self._plan.node, self._plan.running(), format)
         return f"{drawn}\n{_AT_A_SERVER}" if format == "text" and is_connect(self._planned.spark) else drawn
 
     def _repr_html_(self) -> str:

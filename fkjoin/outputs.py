@@ -94,7 +94,16 @@ class Outputs(TableOutputs):
             records = Kafka(topic, bootstrap_servers, key, value, headers, positions).records(table)
             keep_columns()
             name = query_name or table.name
-            return writing.start(records, topic, bootstrap_servers, checkpoint=place, options=options, trigger=when, name=name)
+            return writing.start(
+                spark,
+                records,
+                topic,
+                bootstrap_servers,
+                checkpoint=place,
+                options=options,
+                trigger=when,
+                name=name,
+            )
 
         return telling_lag(start_claimed(spark, place, begin))
 

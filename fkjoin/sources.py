@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from fkjoin.analysis.change_columns import ChangeColumns
 from fkjoin.analysis.snapshots import with_snapshot
-from fkjoin.analysis.sources import read_stream, with_lines
+from fkjoin.analysis.sources import given_stream, read_stream, with_lines
 from fkjoin.analysis.topics import read_topic
 from fkjoin.analysis.views import completed
 from fkjoin.files.folders import KeptFolders
@@ -93,7 +93,18 @@ class Sources(TableSources):
         >>> stream = spark.readStream.schema("order_id string, customer_id string, lsn bigint, gone boolean").json("orders")
         >>> orders = Table.from_stream(stream, key="order_id", version="lsn", deleted="gone", name="orders")
         """
-        table = read_stream(df, key, version, deleted=deleted, timestamp=timestamp, name=name, log=log, on_error=on_error)
+        stream = given_stream(df)
+        table = read_stream(
+            df.sparkSession,
+            stream,
+            key,
+            version,
+            deleted=deleted,
+            timestamp=timestamp,
+            name=name,
+            log=log,
+            on_error=on_error,
+        )
         if explodes(df):
             logging.getLogger("fkjoin").warning(_EXPLODED, table.name)
         return cls._of(table)
@@ -161,7 +172,7 @@ class Sources(TableSources):
         files = open_files(spark, str(path), **of_files, numbers=numbers, kept=kept)
         name = about["name"] or files.name
         with telling_files(lambda: [(name, path)] if files.learned else []):
-            planned = read_stream(files.frame, name=name, **of_change)
+            planned = read_stream(spark, files.rows, name=name, **of_change)
         columns = about["key"], about["version"], about["deleted"], about["timestamp"]
         learned, folders = files.schema if files.learned else None, files.folders if kept is None else None
         with settings_of_call() as settings:

@@ -58,7 +58,7 @@ class Table(Sources, Inspection, Outputs):
         >>> query = orders.changes.writeStream.format("console").start()
         """
         self._planned.require_fitting()
-        return self._lowered.changes
+        return self._plan.changes
 
     @property
     def dead_letters(self) -> DataFrame | None:
@@ -81,4 +81,4 @@ class Table(Sources, Inspection, Outputs):
         >>> if orders.dead_letters is not None:
         ...     query = orders.dead_letters.writeStream.format("console").start()
         """
-        return self._lowered.dead_letters
+        return self._plan.dead_letters

@@ -46,7 +46,7 @@ def test_topics_with_fields_of_any_name_go_in_and_out(spark: SparkSession, broke
         table = Table.from_kafka(
             spark, "names-in", broker.bootstrap, key=Json(f"{quoted(KEY)} string"), value=fields, headers=headers, name=out
         )
-        assert (table._lowered.undecoded is None) == headers
+        assert (table._plan.undecoded is None) == headers
         kept = table.filter("`a.b` = 'a.b!'").map_values([quoted(name) for name in NASTY])
         kept.to_kafka(
             out,

@@ -108,7 +108,7 @@ def test_records_read_by_the_workers_are_as_dead_as_others(spark: SparkSession, 
     value = Json("customer string, amount int", text="whole")
     left = Table.from_kafka(spark, "plain-orders", broker.bootstrap, key="string", value=value)
     right = Table.from_kafka(spark, "plain-customers", broker.bootstrap, key="string", value=Json("name string"))
-    assert left._lowered.undecoded is not None
+    assert left._plan.undecoded is not None
     joined = fk_join(left, right, "customer", how="left", name="plain")
     with running(joined, "plain-out", broker, tmp_path / "run", value="concat(left.whole, right.name)") as job:
         job.drain()

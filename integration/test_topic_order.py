@@ -177,8 +177,8 @@ def test_a_topic_goes_on_from_a_snapshot_whoever_reads_it(spark: SparkSession, b
     with pytest.raises(TopologyError, match="with_snapshot: begun has roots=.*; give the snapshot to the tables of that job"):
         table(keep=False, roots=1).with_snapshot(place)
     with pytest.raises(TopologyError, match="positions: begun has a snapshot, and its rows no position in a topic; leave"):
-        Kafka("out", broker.bootstrap, positions=True).records(begun.materialize("kept")._lowered)
-    assert Kafka("out", broker.bootstrap).records(begun.materialize("kept")._lowered).columns == ["key", "value"]
+        Kafka("out", broker.bootstrap, positions=True).records(begun.materialize("kept")._plan)
+    assert Kafka("out", broker.bootstrap).records(begun.materialize("kept")._plan).columns == ["key", "value"]
 
 
 def test_soft_deletes_and_what_is_no_version(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:

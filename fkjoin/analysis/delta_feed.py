@@ -21,10 +21,12 @@ from fkjoin.analysis.planned import Planned, SourceBound
 from fkjoin.analysis.sources import read_stream
 from fkjoin.errors import SessionError, TopologyError, first_line
 from fkjoin.plan.nodes import Source
+from fkjoin.plan.physical import Physical, Read, by_spark
 from fkjoin.sessions.access import is_connect
 from fkjoin.sessions.settings import prepare
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.names import named, quoted
+from fkjoin.spark.on_spark import on_spark
 from fkjoin.spark.schemas import Expression, Expressions, nullable, struct_type
 
 FEED = "_change_type", "_commit_version", "_commit_timestamp"
@@ -76,19 +78,27 @@ def read_delta(
     place = path.rstrip("/")
     feed = _feed(spark, place, options or {})
     _require_changes(spark, place)
-    there = StructType([field for field in feed.schema if field.name not in FEED])
+    there = _own_columns(spark, feed)
     columns = there if schema is None else _chosen(place, there, struct_type(schema, "from_delta"))
     about: Any = {"timestamp": timestamp, "name": name or place.rpartition("/")[2], "on_error": on_error}
-    table = of_feed(feed.select(*map(quoted, (*columns.names, *FEED))), place, key, **about)
-    return table, columns
+    chosen = [quoted(name) for name in (*columns.names, *FEED)]
+    rows = by_spark(lambda frame: frame.select(*chosen), feed)
+    return of_feed(spark, rows, place, key, **about), columns
 
 
 def of_feed(
-    feed: DataFrame, place: str, key: Expressions, *, timestamp: Expression | None, name: str, on_error: OnError
+    spark: SparkSession,
+    feed: Physical,
+    place: str,
+    key: Expressions,
+    *,
+    timestamp: Expression | None,
+    name: str,
+    on_error: OnError,
 ) -> Planned:
     """Make the table of a change data feed, which is a stream of rows with ``FEED``; ``place``: of the Delta table."""
     about: Any = {"deleted": _IS_DELETE, "timestamp": FEED[2] if timestamp is None else timestamp}
-    table = read_stream(feed, key, _ORDER, **about, name=name, log=None, on_error=on_error, beside=FEED)
+    table = read_stream(spark, feed, key, _ORDER, **about, name=name, log=None, on_error=on_error, beside=FEED)
     node, bound = table.node, table.bound
     assert isinstance(node, Source)
     assert isinstance(bound, SourceBound)
@@ -106,14 +116,20 @@ def reads_commit_time(source: Planned) -> bool:
 
 def columns_of(spark: SparkSession, path: str) -> StructType:
     """The columns that the Delta table has."""
-    return StructType([field for field in _feed(spark, path.rstrip("/"), {}).schema if field.name not in FEED])
+    return _own_columns(spark, _feed(spark, path.rstrip("/"), {}))
 
 
-def _feed(spark: SparkSession, place: str, options: Mapping[str, Any]) -> DataFrame:
-    """Read the table's rows and then its changes as a stream; ``SessionError`` where the session cannot."""
+def _own_columns(spark: SparkSession, feed: Read) -> StructType:
+    """The columns of a feed that are the Delta table's."""
+    fields = on_spark(spark, feed).schema
+    return StructType([field for field in fields if field.name not in FEED])
+
+
+def _feed(spark: SparkSession, place: str, options: Mapping[str, Any]) -> Read:
+    """The table's rows and then its changes; ``SessionError`` where the session cannot read them."""
+    feed = Read("delta", {**options, "readChangeFeed": "true"}, place)
     with _with_connector(spark, place):
-        feed = spark.readStream.format("delta").options(**{**options, "readChangeFeed": True}).load(place)
-        feed.schema  # noqa: B018  (a client of Spark Connect asks its server now)
+        on_spark(spark, feed).schema  # noqa: B018  (a client of Spark Connect asks its server now)
     return feed
 
 

@@ -18,6 +18,7 @@ from fkjoin.errors import TopologyError
 from fkjoin.kafka.connection import Connection
 from fkjoin.plan.events import Enrich, Events
 from fkjoin.plan.nodes import Aggregate, Join, Node, generated_name, in_order
+from fkjoin.plan.physical import Given
 from fkjoin.sessions.access import access
 from fkjoin.sessions.plan_sources import sources_of
 from fkjoin.sessions.settings import prepare
@@ -32,7 +33,7 @@ from fkjoin.stages.join_rows import require_how_of_events
 class EventsBound:
     """A stream of events."""
 
-    frame: DataFrame
+    rows: Given
     topics: tuple[Connection, ...] = ()
     """The topics that it reads, which must not be made anew."""
 
@@ -63,7 +64,7 @@ def planned_events(events: Any, name: str | None) -> Planned:
     label = name or f"events-{generated_name(events.schema.json())}"
     node = Events(label, tuple(events.columns), f"stream of {', '.join(events.columns)}")
     row = as_emitted("events", events.schema)
-    return Planned(node, StructType(), row, spark, EventsBound(events, _topics(events)))
+    return Planned(node, StructType(), row, spark, EventsBound(Given(events), _topics(events)))
 
 
 def topics_of_events(table: Planned) -> list[Connection]:
@@ -127,7 +128,7 @@ def planned_enrich(
 def _scope(events: Planned) -> Scope:
     """The columns of events.  Those of a stream that is read may be given as its own, such as ``df["id"]``."""
     bound = events.bound
-    frame = bound.frame if isinstance(bound, EventsBound) else events.spark.createDataFrame([], events.row_type)
+    frame = bound.rows.frame if isinstance(bound, EventsBound) else events.spark.createDataFrame([], events.row_type)
     return Scope(frame, tuple(events.row_type.names), f"events {events.name}", arrow_schema("events", events.row_type))
 
 

@@ -16,6 +16,7 @@ from fkjoin.analysis.bound import Scope
 from fkjoin.errors import TopologyError
 from fkjoin.kafka.connection import Connection
 from fkjoin.plan.nodes import Node
+from fkjoin.plan.physical import Physical
 from fkjoin.sessions.settings import bucket_count, index_dir, require_running, retention_ms, switched_off, validated
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
@@ -44,23 +45,23 @@ class Settings:
 class Undecoded(NamedTuple):
     """The lines of files, or a topic's records, and how workers read them."""
 
-    frame: DataFrame
+    lines: Physical
     reading: Any
     """``JsonLines``, ``TopicRecords``, or one of these ``Stepped``."""
-    snapshot: DataFrame | None = None
+    snapshot: Physical | None = None
     """Rows of a snapshot, which Spark reads; see ``spark.frame``."""
 
 
 @dataclass(frozen=True, eq=False)
 class SourceBound:
-    """Source of a table, read when the table is made: what there is to read decides what its rows are."""
+    """Source of a table."""
 
-    frame: DataFrame
-    """See ``spark.frame``."""
-    dead: tuple[DataFrame, ...] = ()
-    """Frames, with ``RAW`` and ``PROBLEM``, that dead letters come from."""
+    rows: Physical
+    """With the columns of ``spark.frame``."""
+    dead: tuple[Physical, ...] = ()
+    """Rows, with ``RAW`` and ``PROBLEM``, that dead letters come from."""
     undecoded: Undecoded | None = None
-    """Lines or records that workers read without ``frame``."""
+    """Lines or records that workers read without ``rows``."""
     starts_over: bool = False
     """The user said so of the topic, should it be made anew."""
     files: tuple[str, ...] = ()
@@ -75,14 +76,14 @@ class SourceBound:
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """A table to be lowered.  Nothing in it is a frame that streams, but for what a source reads."""
+    """A table as it was asked for.  No frame is in it, but one that the user gave."""
 
     node: Node
     key_type: StructType
     row_type: StructType
     spark: SparkSession = field(repr=False)
     bound: Any = field(repr=False)
-    """Needs of lowering besides the node: the operator's expressions and settings.  Its type says which operator it is."""
+    """Needs of the planner besides the node: the operator's expressions and settings.  Its type says which operator it is."""
     inputs: tuple[Planned, ...] = ()
     """The tables that the operator reads."""
     timestamps: str | None = None
@@ -91,8 +92,8 @@ class Planned:
     """Action on rows on which an expression or a function of the user's throws."""
     connection: Connection | None = None
     """The topic that the table is read from, or one of those."""
-    lowered: list[Any] = field(init=False, repr=False, default_factory=list)
-    """Outcome of lowering, made once: several tables that stand on it have the same frames."""
+    cache: dict[str, Any] = field(init=False, repr=False, default_factory=dict)
+    """What is made of it once, whatever reads it: its plan."""
 
     @property
     def name(self) -> str:
@@ -149,7 +150,7 @@ class Planned:
 
     @cached_property
     def visible(self) -> DataFrame:
-        """An empty frame with the columns of a lowered table, over which expressions are analyzed."""
+        """An empty frame with the columns of a table's frame, over which expressions are analyzed."""
         require_running(self.spark)
         return with_visible(self.spark.createDataFrame([], _internal(self.key_type, self.row_type)), self.key, self.row_type)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -34,24 +35,33 @@ class Said:
 
 def with_change_columns(
     records: DataFrame, columns: ChangeColumns, key: Column, *, row: Column, value_format: Format, label: str
-) -> tuple[DataFrame, Said]:
-    """The records with what the expressions say of each, and the columns to read it by.
+) -> tuple[Callable[[DataFrame], DataFrame], Said]:
+    """Find what the expressions say of records: a function that adds it, and the columns to read it by.
 
     The expressions see the value's columns, those of the key that the value lacks, and what the format knows of an event
     besides its row (``Debezium.about``).  A record whose version is null cannot be ordered: that is a problem.  Of Debezium's
     records with a version, null values are left out: the delete event before each has said it.
     """
     of_record = [F.col(quoted(name)).alias(f"__record_{name}") for name in records.columns]
+    restored = [F.col(f"__record_{name}").alias(name) for name in records.columns]
     about = getattr(value_format, "about", None)
-    parts = {_ROW: row, _KEY: key} | ({} if about is None else {_ABOUT: about(F.col("value"))})
-    if about is not None and columns.version is not None:
-        records = records.where(F.col("value").isNotNull())  # such a tombstone follows a delete event, which has a version
-    opened = records.select(*of_record, *[part.alias(name) for name, part in parts.items()])
+    parts = {_ROW: row, _KEY: key}
+    if about is not None:
+        parts[_ABOUT] = about(F.col("value"))
+    titled = [part.alias(name) for name, part in parts.items()]
+    # A tombstone follows a delete event, which has a version.
+    only_values = about is not None and columns.version is not None
+
+    def opened(frame: DataFrame) -> DataFrame:
+        usable = frame.where(F.col("value").isNotNull()) if only_values else frame
+        return usable.select(*of_record, *titled)
+
     names: dict[str, Column] = {}
+    of_records = opened(records)
     for part in parts:
-        for name in fields_of(opened, F.col(part)):
+        for name in fields_of(of_records, F.col(part)):
             names.setdefault(name, F.col(part).getField(name).alias(name))
-    visible = opened.select("*", *names.values())
+    visible = of_records.select("*", *names.values())
     known = list(names)
     numbers, gone = columns.numbers(visible, known, label), columns.gone(visible, known, label)
     time, kind_of_time = columns.time(visible, known, label)
@@ -60,13 +70,18 @@ def with_change_columns(
     bound = bound_columns(texts, [*numbers, gone, time], Scope(visible, tuple(known), label, pa.schema([])))
     said = attempt("source", label, bound, "skip", usable=F.lit(True), key=F.col(_KEY))
     *numbers, gone, time = said.columns
-    found = said.on(visible).select(
-        *[F.col(f"__record_{name}").alias(name) for name in records.columns],
-        F.struct(F.lit(0).alias("none"), *[number.alias(f"v{at}") for at, number in enumerate(numbers)]).alias(_NUMBERS),
-        F.coalesce(gone, F.lit(False)).alias(_GONE),
-        time.alias(_TIME),
-        (F.lit(None).cast("string") if said.reason is None else said.reason).alias(_THREW),
-    )
+    numbered = [number.alias(f"v{place}") for place, number in enumerate(numbers)]
+    threw = F.lit(None).cast("string") if said.reason is None else said.reason
+
+    def added(frame: DataFrame) -> DataFrame:
+        return said.on(opened(frame).select("*", *names.values())).select(
+            *restored,
+            F.struct(F.lit(0).alias("none"), *numbered).alias(_NUMBERS),
+            F.coalesce(gone, F.lit(False)).alias(_GONE),
+            time.alias(_TIME),
+            threw.alias(_THREW),
+        )
+
     read = [F.col(_NUMBERS).getField(f"v{at}") for at in range(len(numbers))]
     missing = [F.when(number.isNull(), F.lit(no_version(text(item)))) for item, number in zip(given, read, strict=True)]
-    return found, Said(read, F.col(_GONE), F.col(_TIME), kind_of_time, F.coalesce(F.col(_THREW), *missing))
+    return added, Said(read, F.col(_GONE), F.col(_TIME), kind_of_time, F.coalesce(F.col(_THREW), *missing))

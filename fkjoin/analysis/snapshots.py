@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,10 @@ from fkjoin.codec import versions
 from fkjoin.errors import ColumnTypeError, TopologyError, first_line
 from fkjoin.files.source import open_files
 from fkjoin.plan.nodes import Source
+from fkjoin.plan.physical import Union, by_spark
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.names import POSITION, quoted
+from fkjoin.spark.on_spark import columns_of
 from fkjoin.spark.schemas import nullable
 from fkjoin.stages.complete import UNAVAILABLE
 
@@ -77,8 +80,12 @@ def _begun(source: Planned, path: Any, options: Mapping[str, Any] | None, *, was
         first = _files(source.spark, place)
     chosen = options if not was_read and misfit is None else {**(options or {}), **_NOTHING}
     files = open_files(source.spark, place, source.key, schema=wanted, format="parquet", options=chosen)
+    stream = files.rows
+    if first is not None:
+        stream = by_spark(partial(_only, first, place), stream)
     read = read_stream(
-        files.frame if first is None else _only(first, files.frame, place),
+        source.spark,
+        stream,
         list(source.key),
         F.lit(versions.OLDEST),
         deleted=gone,
@@ -87,13 +94,15 @@ def _begun(source: Planned, path: Any, options: Mapping[str, Any] | None, *, was
         log=None,
         on_error=source.on_error,
     )
-    kept = read.bound.frame if gone is None else read.bound.frame.where(~F.col(DELETED))
-    rows = _as_in(bound.frame, kept, _identity(source, node))
+    columns = columns_of(source.spark, bound.rows)
+    as_in = partial(_as_in, columns, _identity(source, node), only_alive=gone is not None)
+    rows = by_spark(as_in, read.bound.rows)
+    undecoded = bound.undecoded
     both = replace(
         bound,
-        frame=bound.frame.unionAll(rows),
+        rows=Union((bound.rows, rows)),
         dead=(*bound.dead, *read.bound.dead),
-        undecoded=None if bound.undecoded is None else bound.undecoded._replace(snapshot=rows),
+        undecoded=None if undecoded is None else undecoded._replace(snapshot=rows),
         files=(*bound.files, place),
         misfit=misfit,
     )
@@ -123,7 +132,7 @@ def _source(table: Planned) -> tuple[SourceBound, Source]:
         raise TopologyError(f"with_snapshot: {table.name} begins with the rows of its Delta table: leave with_snapshot out")
     if node.snapshot is not None:
         raise TopologyError(f"with_snapshot: {table.name} has the snapshot {node.snapshot}; put all its files into one folder")
-    if not isinstance(bound.frame.schema[VERSION].dataType, StructType):
+    if not isinstance(columns_of(table.spark, bound.rows)[VERSION].dataType, StructType):
         raise TopologyError(
             f"with_snapshot: {table.name} has roots=, and another job's rows carry their own order; give the snapshot to the "
             "tables of that job"
@@ -198,7 +207,7 @@ def _files(spark: SparkSession, place: str) -> dict[str, int]:
     return {path: time or 0 for path, time in files.select("_metadata.file_path", F.unix_micros("modificationTime")).collect()}
 
 
-def _only(first: Mapping[str, int], frame: DataFrame, place: str) -> DataFrame:
+def _only(first: Mapping[str, int], place: str, frame: DataFrame) -> DataFrame:
     """The rows of files; it stops the query at one that is none of the first, however old, and at one that is newer."""
     if "_metadata" in frame.columns:  # the table's own
         return frame
@@ -251,19 +260,33 @@ def _identity(table: Planned, node: Source) -> bytes:
     return versions.topic_identity(node.topic, None if table.connection is None else table.connection.topic_id)
 
 
-def _as_in(frame: DataFrame, rows: DataFrame, identity: bytes) -> DataFrame:
+def _as_in(columns: StructType, identity: bytes, rows: DataFrame, *, only_alive: bool) -> DataFrame:
     """The rows of the snapshot with the columns of a source's frame, and versions that are older than all of the source's."""
+    own = {
+        DELETED: F.lit(False),
+        SOURCE: F.lit(bytearray(identity)),
+        TS: F.lit(None),
+        PROBLEM: F.col(PROBLEM),
+    }
+    there: Any = rows.schema[ROW].dataType
+    read = {name: F.col(quoted(ROW, name)) for name in there.names}
 
     def column(name: str, kind: Any) -> Column:
         if name == VERSION:
-            numbers = [F.lit(0 if one == _PARTITION else versions.OLDEST).cast("bigint").alias(one) for one in kind.names]
-            return F.struct(*numbers)
-        if name in (KEY, ROW):
-            there = rows.schema[ROW].dataType.names  # type: ignore[attr-defined]  # a struct
-            read = {one: F.col(quoted(ROW, one)) for one in there}
-            fields = [read.get(one.name, F.lit(None)).cast(nullable(one.dataType)).alias(one.name) for one in kind]
-            return F.when(F.col(PROBLEM).isNull(), F.struct(*fields))
-        own = {DELETED: F.lit(False), SOURCE: F.lit(bytearray(identity)), TS: F.lit(None), PROBLEM: F.col(PROBLEM)}
-        return own.get(name, F.lit(None)).cast(kind)
+            return F.struct(*map(_oldest, kind.names))
+        if name not in (KEY, ROW):
+            return own.get(name, F.lit(None)).cast(kind)
+        fields = []
+        for field in kind:
+            value = read.get(field.name, F.lit(None))
+            fields.append(value.cast(nullable(field.dataType)).alias(field.name))
+        return F.when(F.col(PROBLEM).isNull(), F.struct(*fields))
 
-    return rows.select(*(column(field.name, field.dataType).alias(field.name) for field in frame.schema))
+    chosen = [column(field.name, field.dataType).alias(field.name) for field in columns]
+    usable = rows.where(~F.col(DELETED)) if only_alive else rows
+    return usable.select(*chosen)
+
+
+def _oldest(name: str) -> Column:
+    """A number of a version that is older than all changes."""
+    return F.lit(0 if name == _PARTITION else versions.OLDEST).cast("bigint").alias(name)

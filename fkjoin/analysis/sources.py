@@ -1,12 +1,13 @@
-"""A streaming DataFrame, or change-log files, as a table's node and frame."""
+"""A streaming DataFrame, or change-log files, as a table's node and rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -22,6 +23,7 @@ from fkjoin.errors import TopologyError, set_aside
 from fkjoin.files.source import FilesRead, as_session
 from fkjoin.kafka.connection import Connection
 from fkjoin.plan.nodes import Source, generated_name
+from fkjoin.plan.physical import Given, Physical, by_spark
 from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS
 from fkjoin.sessions.settings import prepare, switched_off
 from fkjoin.spark.dead_letters import OnError, require_on_error
@@ -29,6 +31,7 @@ from fkjoin.spark.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERS
 from fkjoin.spark.json_lines import JsonLines, kind_at, no_version, plain_path
 from fkjoin.spark.line_places import local_pattern
 from fkjoin.spark.names import named, quoted, require_apart
+from fkjoin.spark.on_spark import columns_of, on_spark
 from fkjoin.spark.schemas import (
     Expression,
     Expressions,
@@ -41,8 +44,21 @@ from fkjoin.spark.schemas import (
 )
 
 
+def given_stream(df: Any) -> Given:
+    """The rows of a stream that a user gives; ``TopologyError`` if it is none."""
+    if not isinstance(df, DataFrame):
+        raise TopologyError(f"df: a streaming DataFrame is needed, this is a {type(df).__name__}")
+    if not df.isStreaming:
+        raise TopologyError(
+            "df: a batch DataFrame has no changes to follow; read it as a stream "
+            "(spark.readStream…), or use Table.from_files for change logs in files"
+        )
+    return Given(df)
+
+
 def read_stream(
-    df: DataFrame,
+    spark: SparkSession,
+    stream: Physical,
     key: Expressions,
     version: Expressions,
     *,
@@ -54,20 +70,14 @@ def read_stream(
     beside: Collection[str] = (),
     places_of: Sequence[str] = (),
 ) -> Planned:
-    """A table of a streaming DataFrame; see ``Table.from_stream``.
+    """A table of rows that are read as a stream; see ``Table.from_stream``.
 
-    ``df`` may have ``RAW`` and ``PROBLEM``, which are no columns of the table.  ``beside``: columns that are not the row's,
+    ``stream`` may have ``RAW`` and ``PROBLEM``, which are no columns of the table.  ``beside``: columns that are not the row's,
     whatever expressions read them.  ``places_of``: names for the last numbers of versions, of records in a topic.
     """
     require_on_error(on_error)
-    if not isinstance(df, DataFrame):
-        raise TopologyError(f"df: a streaming DataFrame is needed, this is a {type(df).__name__}")
-    if not df.isStreaming:
-        raise TopologyError(
-            "df: a batch DataFrame has no changes to follow; read it as a stream "
-            "(spark.readStream…), or use Table.from_files for change logs in files"
-        )
-    prepare(df.sparkSession)
+    prepare(spark)
+    df = on_spark(spark, stream)
     label = name or "the table"
     columns = [column for column in df.columns if column not in (RAW, PROBLEM)]
     require_apart("df", columns, "rename one of them: df.withColumnRenamed(…), or in the files' schema=")
@@ -99,11 +109,11 @@ def read_stream(
     bound = bound_columns(given, [*places, gone, time], Scope(df, tuple(columns), label, pa.schema([])))
     tried = attempt("source", node.name, bound, on_error, usable=before.isNull(), key=struct)
     *places, gone, time = tried.columns
-    rows, raw = tried.on(df), _raw(df, node.name, keys, row)
+    raw = _raw(df, node.name, keys, row)
     missing = _without_version(keys, dict(zip(node.version, places, strict=True)))
     stops = _failing(node.name, raw, fields_of(df, raw)) if on_error == "fail" else _as_it_is
     titles = [*(f"v{at}" for at in range(len(places) - len(places_of))), *places_of]
-    frame = rows.select(
+    chosen = (
         struct.alias(KEY),
         F.when(~gone, F.struct(*[F.col(quoted(column)) for column in row])).alias(ROW),
         gone.alias(DELETED),
@@ -113,27 +123,38 @@ def read_stream(
         F.coalesce(stops(before), _or_null(tried.problem), stops(missing)).alias(PROBLEM),
         raw.alias(RAW),
     )
-    letters = rows.select(F.coalesce(before, _or_null(tried.reason), missing).alias(PROBLEM), raw.alias(RAW))
-    return planned_source(node, frame, kind_of_time, on_error, letters, deleted=deleted)
+    why = F.coalesce(before, _or_null(tried.reason), missing).alias(PROBLEM)
+    rows = by_spark(lambda frame: tried.on(frame).select(*chosen), stream)
+    letters = by_spark(lambda frame: tried.on(frame).select(why, raw.alias(RAW)), stream)
+    return planned_source(spark, node, rows, kind_of_time, on_error=on_error, letters=letters, deleted=deleted)
 
 
 def planned_source(
+    spark: SparkSession,
     node: Source,
-    frame: DataFrame,
+    rows: Physical,
     timestamps: str | None,
-    on_error: OnError,
-    letters: DataFrame,
     *,
+    on_error: OnError,
+    letters: Physical,
     undecoded: Undecoded | None = None,
     connection: Connection | None = None,
     starts_over: bool = False,
     deleted: Expression | None = None,
 ) -> Planned:
-    """The table that a source is; ``letters``: the frame that its dead letters come from."""
-    key, row = (struct_column(frame.schema, column) for column in (KEY, ROW))
+    """The table that a source is; ``letters``: the rows that its dead letters come from."""
+    columns = columns_of(spark, rows)
     dead = (letters,) if on_error == "dead-letter" else ()
-    bound = SourceBound(frame, dead, undecoded, starts_over, deleted=deleted)
-    return Planned(node, key, row, frame.sparkSession, bound, timestamps=timestamps, on_error=on_error, connection=connection)
+    return Planned(
+        node,
+        struct_column(columns, KEY),
+        struct_column(columns, ROW),
+        spark,
+        SourceBound(rows, dead, undecoded, starts_over, deleted=deleted),
+        timestamps=timestamps,
+        on_error=on_error,
+        connection=connection,
+    )
 
 
 def with_lines(
@@ -141,14 +162,16 @@ def with_lines(
 ) -> Planned:
     """The table of the files at a path, whose lines workers parse where that can be; ``columns``: see ``plain_lines``."""
     assert isinstance(table.node, Source)
-    lines = plain_lines(files, table.node, columns, table.on_error, local_pattern(path))
+    lines = plain_lines(table.spark, files, table.node, columns, on_error=table.on_error, place=local_pattern(path))
     return replace(table, bound=replace(table.bound, undecoded=lines, files=(path,)))
 
 
 def plain_lines(
+    spark: SparkSession,
     files: FilesRead,
     node: Source,
     columns: tuple[Expressions, Expressions, Expression | None, Expression | None],
+    *,
     on_error: OnError,
     place: str | None = None,
 ) -> Undecoded | None:
@@ -158,7 +181,6 @@ def plain_lines(
     """
     if files.lines is None:
         return None
-    spark = files.lines.sparkSession
     arrow = arrow_schema("schema", files.schema)
     _, version, deleted, timestamp = columns
     versions_at = [plain_path(named(item, arrow.names) or item, arrow) for item in listed(version)]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_args
 
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import StringType, StructType
 
 from fkjoin.analysis.change_columns import ChangeColumns
 from fkjoin.analysis.planned import Planned, Undecoded
@@ -23,10 +23,12 @@ from fkjoin.kafka.positions import column_of, given_chains
 from fkjoin.kafka.positions import version as version_of
 from fkjoin.kafka.reading import records_of
 from fkjoin.plan.nodes import ROOT, Source
+from fkjoin.plan.physical import InWorkers, by_spark
 from fkjoin.sessions.access import require_classic
 from fkjoin.spark.dead_letters import OnError, require_on_error
 from fkjoin.spark.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.names import POSITION, require_apart
+from fkjoin.spark.on_spark import on_spark
 from fkjoin.spark.schemas import fields_of, listed, require_plain_keys, struct_type_of, text
 from fkjoin.spark.topic_records import TAKEN, DeadRecords, TopicRecords
 from fkjoin.stages.start_over import StartOver
@@ -67,7 +69,8 @@ def read_topic(
         require_classic(spark, 'on_new_topic="start-over"', "leave it out, and give a topic that is made anew a new checkpoint")
     chosen = source_options(options)
     partitions, topic_id = require_topic(topic, bootstrap_servers, chosen)
-    records = records_of(spark, topic, bootstrap_servers, chosen)
+    read = records_of(spark, topic, bootstrap_servers, chosen)
+    records = on_spark(spark, read)
     key_format, value_format = as_format("key", key, "key"), as_format("value", value, "value")
     decoded_key, decoded = decode_key(key_format, F.col("key")), value_format.decode(F.col("value"))
     key_names = fields_of(records, decoded_key.row)
@@ -96,8 +99,9 @@ def read_topic(
     gone, time, kind_of_time = decoded.deleted, F.unix_micros("timestamp"), "timestamp"
     place = F.unix_millis("timestamp"), F.col("partition").cast("bigint"), F.col("offset")
     numbers: list[Column] = []
+    with_columns: Callable[[DataFrame], DataFrame] = _as_it_is
     if columns.given:
-        records, said = with_change_columns(
+        with_columns, said = with_change_columns(
             records, columns, decoded_key.row, row=row, value_format=value_format, label=name or topic
         )
         gone = gone | said.gone
@@ -119,7 +123,7 @@ def read_topic(
     usable = problem.isNull()  # what is not must not reach Python: it may not even be UTF-8
     if on_error == "fail":
         problem = failing(problem)
-    frame = records.select(
+    selected = (
         F.when(usable, decoded_key.row).alias(KEY),
         F.when(usable & ~gone, row).alias(ROW),
         gone.alias(DELETED),
@@ -130,6 +134,7 @@ def read_topic(
         _raw(name or topic).alias(RAW),
         *kept,
     )
+    rows = by_spark(lambda frame: with_columns(frame).select(*selected), read)
     shown = {"bootstrap.servers": bootstrap_servers, **masked(chosen), "on_error": on_error}
     ordering = ("topic", "partition", "offset") if roots is None else tuple(f"{ROOT}{place + 1}" for place in range(roots))
     deletes = ["null value", *([] if columns.deleted is None else [text(columns.deleted)])]
@@ -145,21 +150,37 @@ def read_topic(
         parts=roots or 1,
         start_over=again,
     )
-    dead, unread = frame, None
+    dead, unread = rows, None
     read_key, read_value = key_reader(key_format), reader(value_format)
     if not headers and roots is None and not columns.given and read_key is not None and read_value is not None:
         reading = TopicRecords(topic, read_key, read_value, identity, on_error == "fail", positions)
-        unread = Undecoded(records.select(*TAKEN), reading)
-        raw = records.select(*RAW_COLUMNS)
-        letters = raw.mapInArrow(DeadRecords(reading), StructType([*raw.schema, StructField("problem", StringType())]))
-        dead = letters.select(_raw(name or topic).alias(RAW), F.col("problem").alias(PROBLEM))
+        unread = Undecoded(by_spark(lambda frame: frame.select(*TAKEN), read), reading)
+        whole = [_raw(name or topic).alias(RAW), F.col("problem").alias(PROBLEM)]
+        kind = StructType(list(records.select(*RAW_COLUMNS).schema)).add("problem", StringType())
+        raw = by_spark(lambda frame: frame.select(*RAW_COLUMNS), read)
+        letters = InWorkers(raw, DeadRecords(reading), kind)
+        dead = by_spark(lambda frame: frame.select(*whole), letters)
     lossy = {name.lower(): text.lower() for name, text in chosen.items()}.get("failondataloss") == "false" and roots is None
     new_topic = on_new_topic or ("start-over" if lossy else "fail")
     tombstones = columns.version is None or not hasattr(value_format, "about")
     connection = Connection(topic, bootstrap_servers, chosen, partitions, topic_id, new_topic, tombstones)
     asked = on_new_topic == "start-over"
-    more_of_it: Any = {"connection": connection, "starts_over": asked, "deleted": columns.deleted}
-    return planned_source(node, frame, kind_of_time, on_error, dead, undecoded=unread, **more_of_it)
+    return planned_source(
+        spark,
+        node,
+        rows,
+        kind_of_time,
+        on_error=on_error,
+        letters=dead,
+        undecoded=unread,
+        connection=connection,
+        starts_over=asked,
+        deleted=columns.deleted,
+    )
+
+
+def _as_it_is(records: DataFrame) -> DataFrame:
+    return records
 
 
 def _raw(table: str) -> Column:

@@ -25,9 +25,11 @@ from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.files.source import open_files
 from fkjoin.plan.events import Enrich
 from fkjoin.plan.nodes import Node, Source
+from fkjoin.plan.physical import by_spark
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.frame import PROBLEM
 from fkjoin.spark.names import OPERATION, TIMESTAMP, is_added
+from fkjoin.spark.on_spark import on_spark
 from fkjoin.spark.parquet import SET_ASIDE
 from fkjoin.spark.schemas import Expressions
 
@@ -90,8 +92,9 @@ def read_written(
             f"path: {place} has events, and no changes of a table; read them with spark.readStream or spark.read"
         )
     files = open_files(spark, place, key, schema=schema, format="parquet", options=options)
-    frame = _one_writer(files.frame, place, label, writers)
-    beside = [column for column in frame.columns if column == label or is_added(column)]
+    rows = by_spark(lambda frame: _one_writer(frame, place, label, writers), files.rows)
+    columns = on_spark(spark, rows).columns
+    beside = [column for column in columns if column == label or is_added(column)]
     if missing := [column for column in (OPERATION, TIMESTAMP) if column not in beside]:
         raise TopologyError(f"path: the files of {place} have no column {missing[0]}: to_parquet has not written them")
     label_of_table = name or files.name
@@ -101,7 +104,8 @@ def read_written(
     places = versions.PLACE if numbers and said.get("placed") else ()
     gone, at = F.col(OPERATION) == "delete", None if said.get("timestamps", TIMESTAMP) is None else TIMESTAMP
     table = read_stream(
-        frame,
+        spark,
+        rows,
         keys,
         ordering,
         deleted=gone,

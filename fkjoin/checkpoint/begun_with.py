@@ -5,18 +5,15 @@ Each bucket's store says the same of its operator, but only once there is data, 
 
 from __future__ import annotations
 
-import inspect
 import json
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from fkjoin.checkpoint.batch_log import BatchLog
 from fkjoin.checkpoint.damage import NEW_OR_BACK
 from fkjoin.checkpoint.files import hadoop, read_file, write_file
 from fkjoin.errors import FkJoinError
-from fkjoin.sessions.access import Operator, UnreadableError, access
 from fkjoin.sessions.settings import TIME_ZONE, time_zone
 from fkjoin.spark.identity import difference
 from fkjoin.spark.specs import StageSpec
@@ -26,18 +23,19 @@ OPERATORS = "fkjoin-operators.json"
 
 
 def require_begun_with(
-    frame: DataFrame, checkpoint: str, written: Callable[[], str | None] = lambda: None
+    spark: SparkSession,
+    specs: Sequence[StageSpec],
+    checkpoint: str,
+    written: Callable[[], str | None] = lambda: None,
 ) -> Callable[[], None]:
-    """Raise ``FkJoinError`` if the checkpoint has batches of a query with other operators than the frame's, or of another zone.
+    """Raise ``FkJoinError`` if the checkpoint has batches of a query with other operators, or of another zone.
 
     Returns what notes both, to be called when the query is about to start.  A checkpoint without a finished batch is
     bound to nothing yet, unless a sink has the first one: ``written`` names it.  The sink would leave out the rows that the
-    batch has by the frame.  Operators are not compared where Spark keeps a function apart because of its size: each bucket's
-    store compares then, with the first data.
+    batch has by the plan.  ``specs``: the query's stages.
     """
-    spark, place = frame.sparkSession, checkpoint.rstrip("/")
-    specs = _read_back(frame)
-    operators = None if specs is None else [[spec.name, spec.state.identity] for spec in specs]
+    place = checkpoint.rstrip("/")
+    operators = [[spec.name, spec.state.identity] for spec in specs]
     zone = time_zone(spark)
     path, files = hadoop(spark, f"{place}/{OPERATORS}")
     bound = BatchLog(spark, place).done >= 0
@@ -57,16 +55,7 @@ def require_begun_with(
     return (lambda: None) if bound else (lambda: write_file(path, files, note))
 
 
-def _read_back(frame: DataFrame) -> list[StageSpec] | None:
-    try:
-        return list(specs_in(frame))
-    except UnreadableError:
-        return None
-
-
-def _require_operators(was: list[list[str]] | None, specs: list[StageSpec] | None, checkpoint: str, first: str) -> None:
-    if was is None or specs is None:
-        return
+def _require_operators(was: list[list[str]], specs: Sequence[StageSpec], checkpoint: str, first: str) -> None:
     changed = _changed(was, specs)
     if changed is not None:
         raise FkJoinError(f"checkpoint: {checkpoint} was made by another job: {changed}{first}; {NEW_OR_BACK}")
@@ -91,7 +80,7 @@ def _same_clocks(spark: SparkSession, zone: str, other: str) -> bool:
     return not row[0]
 
 
-def _changed(was: list[list[str]], specs: list[StageSpec]) -> str | None:
+def _changed(was: list[list[str]], specs: Sequence[StageSpec]) -> str | None:
     """Say what is other than it was; None if nothing is."""
     if len(was) != len(specs):
         before, after = _names(name for name, _ in was), _names(spec.name for spec in specs)
@@ -106,25 +95,3 @@ def _changed(was: list[list[str]], specs: list[StageSpec]) -> str | None:
 
 def _names(operators: Iterable[str]) -> str:
     return ", ".join(operators) or "none"
-
-
-def specs_in(frame: DataFrame) -> Iterator[StageSpec]:
-    """Read the stateful operators of a streaming DataFrame from its plan, each after those that it reads."""
-    yield from _below(access(frame.sparkSession).plan(frame))
-
-
-def _below(node: Operator) -> Iterator[StageSpec]:
-    for child in node.children:
-        yield from _below(child)
-    if node.function is not None and (spec := spec_of(node.function)) is not None:
-        yield spec
-
-
-def spec_of(function: Any) -> StageSpec | None:
-    """Read an operator's spec from the function that this process has given to Spark; None if it is the user's own operator."""
-    if inspect.ismethod(function):
-        processor = getattr(function.__self__, "_stateful_processor", None)
-    else:  # of Spark 4.0
-        processor = inspect.getclosurevars(function).nonlocals.get("statefulProcessor")
-    spec = getattr(processor, "_spec", None)
-    return spec if isinstance(spec, StageSpec) else None

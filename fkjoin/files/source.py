@@ -6,6 +6,7 @@ import glob
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -32,6 +33,7 @@ from fkjoin.files.learned_numbers import with_numbers
 from fkjoin.files.options import OF_ANY_FILE, require_options
 from fkjoin.files.parquet_kinds import require_kinds
 from fkjoin.files.wider_types import narrowed, wider_fields
+from fkjoin.plan.physical import InWorkers, Physical, Read, by_spark
 from fkjoin.sessions.access import access
 from fkjoin.sessions.settings import prepare, time_zone
 from fkjoin.spark.cause import cause_of
@@ -39,6 +41,7 @@ from fkjoin.spark.frame import PROBLEM, RAW
 from fkjoin.spark.json_lines import ReadLines, not_an_object
 from fkjoin.spark.kinds import TIMES_OF_DAY, parts
 from fkjoin.spark.names import quoted
+from fkjoin.spark.on_spark import on_spark
 from fkjoin.spark.schemas import arrow_schema, listed, nullable, struct_type
 
 FileFormat = Literal["json", "parquet", "csv"]
@@ -54,9 +57,9 @@ _GLOB = re.compile(r"([\[\]{}*?\\])")
 class FilesRead(NamedTuple):
     """Files that were read, before they are a table."""
 
-    frame: DataFrame
+    rows: Physical
     """Their columns, ``RAW`` and ``PROBLEM``; where there is a problem, columns are null."""
-    lines: DataFrame | None
+    lines: Read | None
     """Their lines, where workers can read them."""
     schema: StructType
     """Types of the columns."""
@@ -81,9 +84,8 @@ class _Place:
     pattern: str
     options: dict[str, Any]
 
-    def stream(self, format: str, schema: StructType | None = None, **more: Any) -> DataFrame:
-        reader = self.spark.readStream.format(format).options(**{**more, **self.options})
-        return (reader if schema is None else reader.schema(schema)).load(self.pattern)
+    def stream(self, format: str, schema: StructType | None = None, **more: Any) -> Read:
+        return Read(format, {**more, **self.options}, self.pattern, schema)
 
     @property
     def given(self) -> set[str]:
@@ -117,7 +119,9 @@ def open_files(
     learned = schema is None
     found = _learned(place, chosen, pattern, numbers) if schema is None else struct_type(schema, "from_files")
     lines = _lines(place)
-    there = StructType([lines.schema[name] for name in access(spark).folders(lines, place.pattern, place.options)])
+    as_stream = on_spark(spark, lines)
+    names = access(spark).folders(as_stream, place.pattern, place.options)
+    there = StructType([as_stream.schema[name] for name in names])
     columns = folder_columns(found, there, kept)
     unsaid = lowered(columns.names) if learned else lowered(columns.names) - lowered(found.names)
     keys = lowered(name for name in listed(key) if isinstance(name, str))  # 007 and 7 are two keys
@@ -130,7 +134,7 @@ def open_files(
     plain = None
     if chosen == "json" and not place.given and _corrupt_name(place) not in inner.names:
         plain = None if folders.columns else lines
-        frame = _json(place, lines, inner, folders)
+        rows = _json(place, lines, inner, folders)
     else:
         folders.require_apart(inner)
         if not there.names:
@@ -138,19 +142,21 @@ def open_files(
             alone = place.pattern if _GLOB.search(place.pattern) else as_glob(place.pattern)
             place, folders = _Place(spark, alone, without_base(place.options)), replace(folders, base=base)
         if chosen == "parquet":
-            frame = _parquet(place, inner, folders)
+            rows = _parquet(place, inner, folders)
+        elif chosen == "csv":
+            rows = _csv(place, inner, folders, learned=learned)
         else:
-            frame = _csv(place, inner, folders, learned=learned) if chosen == "csv" else _by_reader(place, inner, folders)
+            rows = _by_reader(place, inner, folders)
     stem = Path(pattern.rstrip("/*")).name or "files"
     of_folders = StructType([one for one in folders.columns if one.name.lower() in unsaid])
-    return FilesRead(frame, plain, StructType([*inner, *folders.columns]), learned, stem.split(".")[0], of_folders)
+    return FilesRead(rows, plain, StructType([*inner, *folders.columns]), learned, stem.split(".")[0], of_folders)
 
 
-def _lines(place: _Place) -> DataFrame:
+def _lines(place: _Place) -> Read:
     """The lines, and the columns that names of folders are."""
+    lines = place.stream("text")
     try:
-        lines = place.stream("text")
-        lines.columns  # noqa: B018  (a client of Spark Connect asks its server now)
+        on_spark(place.spark, lines).columns  # noqa: B018  (a client of Spark Connect asks its server now)
     except Exception as error:
         hadoop(place.spark, place.pattern)  # which says why where the session cannot reach it
         if not isinstance(error, AnalysisException) or error.getCondition() != "PATH_NOT_FOUND":
@@ -175,27 +181,37 @@ def _learned(place: _Place, format: str, pattern: str, numbers: Sequence[Any]) -
     return StructType([field for field in found if field.name != corrupt])
 
 
-def _json(place: _Place, lines: DataFrame, inner: StructType, folders: Folders) -> DataFrame:
+def _json(place: _Place, lines: Read, inner: StructType, folders: Folders) -> Physical:
     """The columns of JSON lines."""
-    what = _what(inner)
+    columns = _what(inner)
     fields = arrow_schema("schema", inner)
-    if folders.there:
-        lines = place.stream("text", StructType([StructField("value", StringType()), *folders.texts]))
-    located, misfit = folders.placed(lines.withColumn(_FILE, F.col("_metadata.file_path")))
     if not parsable(pa.struct(list(fields))):
-        raise TopologyError(f"schema: {what} cannot be read from JSON: a name is in it twice, or a map whose keys are no text")
-    # By the same code as in the workers: Spark's own reader takes other texts for JSON than that does.
-    whole = StructType([StructField(one.name, nullable(one.dataType)) for one in [*inner, *folders.columns]])
+        raise TopologyError(
+            f"schema: {columns} cannot be read from JSON: a name is in it twice, or a map whose keys are no text"
+        )
+    if folders.there:
+        schema = StructType([StructField("value", StringType()), *folders.texts])
+        lines = place.stream("text", schema)
+    whole = StructType([StructField(field.name, nullable(field.dataType)) for field in [*inner, *folders.columns]])
+    _, misfit = folders.placed(on_spark(place.spark, lines))
     beside = [] if misfit is None else [StructField(MISFIT, StringType())]
-    made = StructType([*whole, *beside, *(StructField(name, StringType()) for name in (PROBLEM, _FILE))])
-    made.add(_LINE, BinaryType())
-    more = (*folders.columns.names, *(one.name for one in beside))
-    read = located.mapInArrow(ReadLines(fields, what, more, _FILE, PROBLEM, _LINE, as_session(lines.sparkSession)), made)
-    raw = F.struct(F.col(_FILE).alias("file"), F.col(_LINE).alias("value"))
+    texts = [StructField(name, StringType()) for name in (PROBLEM, _FILE)]
+    kind = StructType([*whole, *beside, *texts]).add(_LINE, BinaryType())
+    others = (*folders.columns.names, *(field.name for field in beside))
+    # By the same code as in the workers: Spark's own reader takes other texts for JSON.
+    reading = ReadLines(fields, columns, others, _FILE, PROBLEM, _LINE, as_session(place.spark))
+    located = by_spark(lambda frame: folders.placed(_with_file(frame))[0], lines)
+    raw = F.struct(F.col(_FILE).alias("file"), F.col(_LINE).alias("value")).alias(RAW)
     if misfit is None:
-        return read.select(*_named(whole.names), PROBLEM, raw.alias(RAW))
-    problem = F.coalesce(F.col(PROBLEM), misfit)
-    return read.select(*_where(problem.isNull(), whole.names), problem.alias(PROBLEM), raw.alias(RAW))
+        chosen = [*_named(whole.names), F.col(PROBLEM), raw]
+    else:
+        problem = F.coalesce(F.col(PROBLEM), misfit)
+        chosen = [*_where(problem.isNull(), whole.names), problem.alias(PROBLEM), raw]
+    return by_spark(lambda frame: frame.select(*chosen), InWorkers(located, reading, kind))
+
+
+def _with_file(lines: DataFrame) -> DataFrame:
+    return lines.withColumn(_FILE, F.col("_metadata.file_path"))
 
 
 def as_session(spark: SparkSession) -> Reading:
@@ -203,15 +219,17 @@ def as_session(spark: SparkSession) -> Reading:
     return Reading(zone=time_zone(spark))
 
 
-def _by_reader(place: _Place, inner: StructType, folders: Folders) -> DataFrame:
+def _by_reader(place: _Place, inner: StructType, folders: Folders) -> Physical:
     """JSON as Spark's reader has it, which knows more options; with a column for lines that do not fit, those are rows."""
     _require_no_times(inner, place)
     if _corrupt_name(place) in inner.names:
-        return _checked(place.stream("json", StructType([*inner, *folders.texts])), inner, folders, None)
+        read = place.stream("json", StructType([*inner, *folders.texts]))
+        return by_spark(partial(_checked, inner, folders, None), read)
     hidden = StructField(_CORRUPT, StringType())
-    frame = _with_option(place, _CORRUPT_NAME, _CORRUPT).stream("json", StructType([*inner, hidden, *folders.texts]))
+    hiding = _with_option(place, _CORRUPT_NAME, _CORRUPT)
+    read = hiding.stream("json", StructType([*inner, hidden, *folders.texts]))
     problem = F.when(_corrupt(inner).isNotNull(), F.lit(not_an_object(_what(inner))))
-    return _checked(frame, inner, folders, problem)
+    return by_spark(partial(_checked, inner, folders, problem), read)
 
 
 def _require_no_times(fields: StructType, place: _Place) -> None:
@@ -227,30 +245,34 @@ def _require_no_times(fields: StructType, place: _Place) -> None:
             )
 
 
-def _parquet(place: _Place, inner: StructType, folders: Folders) -> DataFrame:
+def _parquet(place: _Place, inner: StructType, folders: Folders) -> Physical:
     require_kinds(place.spark, place.pattern, place.options, inner)
     read = place.stream("parquet", StructType([*wider_fields(inner), *folders.texts]))
     if wider_fields(inner) == StructType([StructField(one.name, one.dataType) for one in inner]):
-        return _checked(read, inner, folders, None)
-    return _checked(narrowed(read, inner, _MISFIT, _CORRUPT), inner, folders, F.col(_MISFIT))
+        return by_spark(partial(_checked, inner, folders, None), read)
+    fitting = by_spark(lambda frame: narrowed(frame, inner, _MISFIT, _CORRUPT), read)
+    return by_spark(partial(_checked, inner, folders, F.col(_MISFIT)), fitting)
 
 
-def _csv(place: _Place, inner: StructType, folders: Folders, *, learned: bool) -> DataFrame:
+def _csv(place: _Place, inner: StructType, folders: Folders, *, learned: bool) -> Physical:
     corrupt = _corrupt_name(place)
     own = corrupt in inner.names and not learned
     fields = StructType([field for field in inner if not own or field.name != corrupt])
     read = csv_files.by_name(place.spark, place.pattern, place.options, fields)
     hidden = inner[corrupt] if own else StructField(_CORRUPT, StringType())
     source = place if own else _with_option(place, _CORRUPT_NAME, _CORRUPT)
-    frame = source.stream("csv", StructType([*read, hidden, *folders.texts]), enforceSchema=False)
+    schema = StructType([*read, hidden, *folders.texts])
+    lines = source.stream("csv", schema, enforceSchema="false")
     # A column without a name must be read, too, and no expression can do so.
     named = StructType([StructField(field.name or _UNNAMED, field.dataType) for field in read])
-    frame = frame.toDF(*named.names, hidden.name, *folders.there)
-    if own:
-        return _checked(frame, inner, folders, None)
-    problem = F.when(_corrupt(named).isNotNull(), F.lit(f"not a CSV line of {_what(inner)}"))
-    wrong = *_far_years(named), *csv_files.unclosed(named, place.options)
-    return _checked(frame, inner, folders, F.coalesce(problem, *wrong))
+    titles = (*named.names, hidden.name, *folders.there)
+    titled = by_spark(lambda frame: frame.toDF(*titles), lines)
+    problem = None
+    if not own:
+        unfit = F.when(_corrupt(named).isNotNull(), F.lit(f"not a CSV line of {_what(inner)}"))
+        wrong = *_far_years(named), *csv_files.unclosed(named, place.options)
+        problem = F.coalesce(unfit, *wrong)
+    return by_spark(partial(_checked, inner, folders, problem), titled)
 
 
 def _far_years(fields: StructType) -> Iterator[Column]:
@@ -272,7 +294,7 @@ def _corrupt(fields: StructType) -> Column:
     return F.when(nothing, F.concat(given, F.lit(""))).otherwise(given)
 
 
-def _checked(frame: DataFrame, inner: StructType, folders: Folders, problem: Column | None) -> DataFrame:
+def _checked(inner: StructType, folders: Folders, problem: Column | None, frame: DataFrame) -> DataFrame:
     """Add ``PROBLEM`` and ``RAW`` to what a reader of Spark's has read; ``problem``: of the line."""
     path = F.input_file_name() if "_metadata" in frame.columns else F.col("_metadata.file_path")
     misplaced = folders.misplaced(path, inner.names)

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
@@ -32,11 +32,12 @@ from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.new_topics import require_known_topics
 from fkjoin.kafka.options import client_options, source_options
 from fkjoin.kafka.writing import start
-from fkjoin.lowering.running import running, running_in
 from fkjoin.plan.describe.render import drawn
 from fkjoin.plan.describe.steps import SinkStep, Step, job_steps
 from fkjoin.plan.nodes import Source
+from fkjoin.plan.physical import Physical, by_spark
 from fkjoin.plan.rules import verdicts
+from fkjoin.plan.stages import running_in
 from fkjoin.sinks import batches
 from fkjoin.sinks.ledger import Ledger, require_together
 from fkjoin.sinks.spark_files import require_written, start_by_spark
@@ -91,8 +92,10 @@ class Job:
         """The topology of all sinks, to be drawn."""
         queries = self._sink_queries(run=False)
         rules = {name: rule for query in queries for name, rule in query.rules.items()}
-        tables = {name: self.tables[sink.table]._lowered for name, sink in self.spec.sinks.items()}
-        stages = [one for query in queries for one in running(tables[query.sinks[0]], f"sink {' and '.join(query.sinks)}")]
+        tables = {name: self.tables[sink.table]._plan for name, sink in self.spec.sinks.items()}
+        stages = []
+        for query in queries:
+            stages += tables[query.sinks[0]].running(f"sink {' and '.join(query.sinks)}")
         for name, letters in self._letters.items():
             stages += running_in(letters, f"dead letters of {name}")
         made = {name: sink.place for name, sink in self._sinks.items() if sink is not None and self.spec.sinks[name].kind}
@@ -130,10 +133,11 @@ class Job:
         return list({one.name: one for sink in self.spec.sinks.values() for one in self.tables[sink.table].stages}.values())
 
     @property
-    def _letters(self) -> dict[str, DataFrame]:
+    def _letters(self) -> dict[str, Physical]:
         """The dead letters that queries of their own write, by the tables of sinks."""
         names = dict.fromkeys(sink.table for sink in self.spec.sinks.values()) if self.spec.dead_letters is not None else ()
-        return {name: letters for name in names if (letters := self.tables[name].dead_letters) is not None}
+        plans = {name: self.tables[name]._plan.letters for name in names}
+        return {name: letters for name, letters in plans.items() if letters is not None}
 
     @starting()
     def check(self) -> None:
@@ -145,17 +149,17 @@ class Job:
             checkpoint, table = f"{self._checkpoint}/{query.name}", self.tables[self.spec.sinks[query.sinks[0]].table]
             table._with_read_snapshots(checkpoint)
             require_known_topics(self._spark, checkpoint, table._topics, stateful=not isinstance(table._planned.node, Source))
-            batches.require_whole_topics(table._lowered, checkpoint)
+            batches.require_whole_topics(table._plan, checkpoint)
             of_query = {name: self._sinks[name] for name in query.sinks}
             with located(", ".join(f"sinks.{one}" for one in query.sinks), self.spec.sinks[query.sinks[0]]):
                 batches.compared(self._spark, table._unkept, self._remembering(query), checkpoint)
             for name, sink in of_query.items():
                 with located(f"sinks.{name}", self.spec.sinks[name]):
                     if isinstance(sink, batches.Checks):
-                        sink.check(table._lowered)
+                        sink.check(table._plan)
                     elif (path := self.spec.sinks[name].path) is not None:
                         given = self.spec.sinks[name].format, self.spec.sinks[name].options
-                        require_written(table._lowered.changes, *given, path=path, checkpoint=checkpoint)
+                        require_written(table._plan.changes, *given, path=path, checkpoint=checkpoint)
 
     @starting()
     def require_together(self) -> None:
@@ -342,20 +346,29 @@ class Job:
             begun_as, keep_columns = table._as_begun(checkpoint)
             batches.make_topics(begun_as, checkpoint)
             keep_columns()
-            return start_by_spark(begun_as.changes, spec.format, spec.options, path=spec.path, **common, query_name=name)
+            return start_by_spark(
+                self._spark,
+                begun_as.changes_plan,
+                spec.format,
+                spec.options,
+                path=spec.path,
+                **common,
+                query_name=name,
+            )
 
     def _dead_letters(self, name: str, trigger: Mapping[str, Any], checkpoint: str) -> StreamingQuery:
         common: Any = {"checkpoint": checkpoint, "trigger": trigger}
         spec, query = self.spec.dead_letters, f"dead-letters-{name}"
         assert spec is not None
         begun_as, keep_columns = self.tables[name]._as_begun(checkpoint)
-        letters = begun_as.dead_letters
+        letters = begun_as.letters
         assert letters is not None
         keep_columns()
         if (folder := spec.folder(name)) is not None:
-            return start_by_spark(letters, "json", {}, path=folder, **common, query_name=query)
+            return start_by_spark(self._spark, letters, "json", {}, path=folder, **common, query_name=query)
         servers, options = self._kafka
-        return start(as_records(letters), spec.topic, servers, options=client_options(options), **common, name=query)
+        records = by_spark(as_records, letters)
+        return start(self._spark, records, spec.topic, servers, options=client_options(options), **common, name=query)
 
 
 def _learned(spark: SparkSession, spec: TableSection) -> tuple[StructType | None, StructType | None]:

@@ -18,6 +18,7 @@ from fkjoin.jobs.job_sections import EventsSection, JobSection
 from fkjoin.kafka.admin import require_topic
 from fkjoin.kafka.options import source_options
 from fkjoin.kafka.reading import records_of
+from fkjoin.spark.on_spark import on_spark
 from fkjoin.spark.schemas import arrow_schema, struct_type
 from fkjoin.table import Table
 
@@ -65,4 +66,4 @@ def _topic(spark: SparkSession, spec: JobSection, of: EventsSection) -> DataFram
     assert of.topic is not None
     servers, options = spec.kafka.bootstrap_servers, source_options({**spec.kafka.options, **of.options})
     require_topic(of.topic, servers, options)
-    return records_of(spark, of.topic, servers, options)
+    return on_spark(spark, records_of(spark, of.topic, servers, options))

@@ -6,12 +6,13 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from fkjoin.checkpoint.begun_with import require_begun_with
 from fkjoin.checkpoint.files import hadoop, local_path, require_writable
 from fkjoin.jobs.job_kinds import JobError
 from fkjoin.jobs.job_sections import JobSection
+from fkjoin.plan.physical import Physical, stages
 from fkjoin.sinks.ledger import require_spark_at
 
 STDOUT = "-"
@@ -27,11 +28,11 @@ def require_places(spark: SparkSession, spec: JobSection) -> None:
             require_writable(place)
 
 
-def require_letters(spark: SparkSession, spec: JobSection, frames: Mapping[str, DataFrame]) -> None:
-    """``FkJoinError`` if the queries of dead letters do not fit their checkpoints; ``frames``: theirs, by table."""
-    for name, frame in frames.items():
+def require_letters(spark: SparkSession, spec: JobSection, plans: Mapping[str, Physical]) -> None:
+    """``FkJoinError`` if the queries of dead letters do not fit their checkpoints; ``plans``: theirs, by table."""
+    for name, plan in plans.items():
         checkpoint = f"{spec.checkpoint.rstrip('/')}/dead-letters-{name}"
-        require_begun_with(frame, checkpoint)
+        require_begun_with(spark, stages(plan), checkpoint)
         if spec.dead_letters is not None and (folder := spec.dead_letters.folder(name)) is not None:
             require_spark_at(spark, checkpoint, folder)
 

@@ -25,7 +25,9 @@ from fkjoin.kafka.new_topics import checked_topics, require_known_topics
 from fkjoin.kafka.options import client_options
 from fkjoin.kafka.reading import records_of
 from fkjoin.kafka.writing import start
+from fkjoin.plan.physical import Physical, Read, stages
 from fkjoin.sessions.settings_of_call import read_once
+from fkjoin.spark.on_spark import on_spark
 from fkjoin.spark.trigger import Trigger, arguments_of
 
 RECORD = "topic string, partition int, key binary, value binary, headers array<struct<key: string, value: binary>>"
@@ -97,14 +99,20 @@ class StageQuery:
     """A stage that runs as a query of its own; it may be started in another process, and restarted at any time."""
 
     name: str
-    frame: DataFrame
+    spark: SparkSession
+    plan: Physical
     topics: Topics
     reads: tuple[Connection, ...] = ()
     """The topics of tables that it reads."""
     internal: str | None = None
     """The internal topic that it reads."""
-    as_begun: Callable[[str], DataFrame] | None = field(default=None, repr=False, compare=False)
-    """Make the frame as the query of a checkpoint reads it; None where each reads the same."""
+    as_begun: Callable[[str], Physical] | None = field(default=None, repr=False, compare=False)
+    """Make the plan as the query of a checkpoint reads it; None where each reads the same."""
+
+    @property
+    def frame(self) -> DataFrame:
+        """The records that it writes, as a streaming DataFrame."""
+        return on_spark(self.spark, self.plan)
 
     def start(
         self, checkpoint: str | Path, *, trigger: Trigger = None, options: Mapping[str, Any] | None = None
@@ -119,24 +127,33 @@ class StageQuery:
         def begin() -> StreamingQuery:
             self.topics.create()
             self._require_first_records(str(checkpoint))
-            checked_topics(self.frame.sparkSession, str(checkpoint), self._own_reads)
+            checked_topics(self.spark, str(checkpoint), self._own_reads)
             servers = self.topics.connection.bootstrap_servers
-            frame = self.frame if self.as_begun is None else self.as_begun(str(checkpoint))
-            return start(frame, None, servers, checkpoint=str(checkpoint), options=chosen, trigger=when, name=self.name)
+            plan = self.plan if self.as_begun is None else self.as_begun(str(checkpoint))
+            return start(
+                self.spark,
+                plan,
+                None,
+                servers,
+                checkpoint=str(checkpoint),
+                options=chosen,
+                trigger=when,
+                name=self.name,
+            )
 
-        return telling_lag(start_claimed(self.frame.sparkSession, str(checkpoint), begin))
+        return telling_lag(start_claimed(self.spark, str(checkpoint), begin))
 
     def check(self, checkpoint: str) -> None:
         """Raise what would stop its start, as far as the checkpoint and the topics tell it; nothing is made or changed."""
         if self.as_begun is not None:
             self.as_begun(checkpoint)
         self._require_first_records(checkpoint)
-        require_known_topics(self.frame.sparkSession, checkpoint, self._own_reads, stateful=True)
-        require_begun_with(self.frame, checkpoint)
+        require_known_topics(self.spark, checkpoint, self._own_reads, stateful=True)
+        require_begun_with(self.spark, stages(self.plan), checkpoint)
 
     def _require_first_records(self, checkpoint: str) -> None:
         if self.internal is not None:
-            require_first_records(self.frame.sparkSession, checkpoint, self.topics.connection, self.internal)
+            require_first_records(self.spark, checkpoint, self.topics.connection, self.internal)
 
     @property
     def _own_reads(self) -> list[Connection]:
@@ -159,7 +176,7 @@ def require_first_records(spark: SparkSession, checkpoint: str, connection: Conn
             )
 
 
-def read_internal(spark: SparkSession, connection: Connection, topic: str) -> DataFrame:
+def read_internal(spark: SparkSession, connection: Connection, topic: str) -> Read:
     """The records of an internal topic, from its beginning, as Spark's source gives them, with headers."""
     options = {n: v for n, v in connection.options.items() if n.startswith("kafka.") or n == "maxOffsetsPerTrigger"}
     return records_of(spark, topic, connection.bootstrap_servers, {"startingOffsets": "earliest", **options})

@@ -48,7 +48,7 @@ def purge(stages: Sequence[StageQuery], checkpoints: Sequence[str | Path]) -> di
     connections = internal_connections(stages)
     read: dict[str, list[Offsets]] = {topic: [] for topic in connections}
     for checkpoint in checkpoints:
-        for topic, offsets in _read(stages[0].frame.sparkSession, str(checkpoint).rstrip("/"), list(connections)).items():
+        for topic, offsets in _read(stages[0].spark, str(checkpoint).rstrip("/"), list(connections)).items():
             read[topic] += offsets
     if missing := [topic for topic, readers in read.items() if not readers]:
         raise FkJoinError(f"checkpoints: none belongs to a query that reads {missing[0]}; name those of all queries that do")
@@ -67,7 +67,7 @@ def purge_read(stages: Sequence[StageQuery], checkpoints: Sequence[str]) -> dict
     Nothing is deleted as long as one of them has no committed batch, since it is not known what that query reads.
     """
     topics = list(internal_connections(stages))
-    read = {place: committed_offsets(stages[0].frame.sparkSession, place, topics) for place in checkpoints}
+    read = {place: committed_offsets(stages[0].spark, place, topics) for place in checkpoints}
     if None in read.values():
         return {}
     return purge(stages, [place for place, offsets in read.items() if offsets])

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from fkjoin.codec.arrays import Bools, as_bytes
@@ -25,8 +25,10 @@ from fkjoin.kafka.formats import header
 from fkjoin.kafka.internal import RECORD, TopicSettings, read_internal, record_batch
 from fkjoin.kafka.murmur2 import partitions_of
 from fkjoin.kafka.wire import HEADER_PREFIX, WIRE_VERSION
+from fkjoin.plan.physical import InWorkers, Physical, by_spark
 from fkjoin.spark.buckets import packed_by_bucket
 from fkjoin.spark.frame import PROBLEM, RAW
+from fkjoin.spark.on_spark import on_spark
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import Batches, dead_letters, envelopes
 
@@ -74,20 +76,24 @@ def require_older_version(upgrade_from: int | None) -> None:
         )
 
 
-def to_records(grouped: DataFrame, topic: RepartitionTopic, upgrade_from: int | None) -> DataFrame:
+def to_records(grouped: Physical, topic: RepartitionTopic, upgrade_from: int | None) -> Physical:
     """Envelopes of ``GROUPED`` as records; ``upgrade_from``: in that older wire version."""
-    return grouped.mapInArrow(_ToRecords(topic.last, topic.partitions, upgrade_from == wire_change.TWO_RECORDS), RECORD)
+    two_records = upgrade_from == wire_change.TWO_RECORDS
+    return InWorkers(grouped, _ToRecords(topic.last, topic.partitions, two_records), RECORD)
 
 
-def read_back(spark: SparkSession, topic: RepartitionTopic, value: pa.Schema, buckets: int) -> tuple[DataFrame, DataFrame]:
-    """The topic as envelopes of ``GROUPED``, and the frame that its dead letters come from."""
-    headers = [header(f"{HEADER_PREFIX}{name}").alias(f"header_{name}") for name in wire_change.REPARTITION_HEADERS]
-    records = read_internal(spark, topic.connection, topic.last).select(*RAW_COLUMNS, *headers)
-    find = _FindProblems(value)
-    raw = records.select(*RAW_COLUMNS).schema
-    letters = records.mapInArrow(find, raw.add(PROBLEM, "string"))
-    dead = letters.select(F.struct(*RAW_COLUMNS).alias(RAW), PROBLEM)
-    return records.drop("headers").mapInArrow(_Pack(find, buckets), ENVELOPE), dead
+def read_back(spark: SparkSession, topic: RepartitionTopic, value: pa.Schema, buckets: int) -> tuple[Physical, Physical]:
+    """The topic as envelopes of ``GROUPED``, and the rows that its dead letters come from."""
+    names = wire_change.REPARTITION_HEADERS
+    headers = [header(f"{HEADER_PREFIX}{name}").alias(f"header_{name}") for name in names]
+    read = read_internal(spark, topic.connection, topic.last)
+    records = by_spark(lambda frame: frame.select(*RAW_COLUMNS, *headers), read)
+    unusable = _FindProblems(value)
+    raw = on_spark(spark, read).select(*RAW_COLUMNS).schema
+    problems = InWorkers(records, unusable, raw.add(PROBLEM, "string"))
+    dead = by_spark(lambda frame: frame.select(F.struct(*RAW_COLUMNS).alias(RAW), PROBLEM), problems)
+    usable = by_spark(lambda frame: frame.drop("headers"), records)
+    return InWorkers(usable, _Pack(unusable, buckets), ENVELOPE), dead
 
 
 @dataclass(frozen=True)

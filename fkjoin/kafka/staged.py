@@ -6,13 +6,12 @@ Here messages really do overtake each other and come twice; versions alone decid
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from fkjoin.codec.arrays import as_bytes
 from fkjoin.codec.messages import ANSWER, SUBSCRIPTION, column, unpack
@@ -22,9 +21,11 @@ from fkjoin.kafka.formats import header
 from fkjoin.kafka.internal import RECORD, StageQuery, TopicSettings, read_internal, record_batch
 from fkjoin.kafka.murmur2 import partitions_of
 from fkjoin.kafka.wire import Wire, WireRecords
+from fkjoin.plan.physical import Counted, InWorkers, Physical, Stage, by_spark, union
 from fkjoin.spark.buckets import packed_by_bucket
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import Batches, envelopes
+from fkjoin.spark.specs import SubscriptionSpec
 
 
 @dataclass(frozen=True)
@@ -62,23 +63,39 @@ def internal_topics(
     return InternalTopics(*names, registrations, responses, form, left, right, settings)
 
 
-_Stage = Callable[[DataFrame, Literal["rekey", "subscription"]], DataFrame]
-
-
 def staged(
-    packed_left: DataFrame, packed_right: DataFrame, stage: _Stage, *, join: str, buckets: int, topics: InternalTopics
-) -> tuple[DataFrame, tuple[StageQuery, StageQuery]]:
+    spark: SparkSession,
+    rekeyed: Physical,
+    packed_right: Physical,
+    subscription: SubscriptionSpec,
+    *,
+    join: str,
+    buckets: int,
+    topics: InternalTopics,
+) -> tuple[Physical, tuple[StageQuery, StageQuery]]:
     """Answers for resolve to read, and the queries of the two stages before it."""
-    spark = packed_left.sparkSession
     to_records = ToRecords(topics)
-    rekeyed = stage(packed_left, "rekey").mapInArrow(to_records, RECORD)
     registered = _read(spark, topics, topics.registration)
-    registrations = registered.mapInArrow(PackMessages("registration", topics.wire, buckets), ENVELOPE)
-    answered = stage(registrations.unionAll(packed_right), "subscription").mapInArrow(to_records, RECORD)
-    responses = _read(spark, topics, topics.response).mapInArrow(PackMessages("response", topics.wire, buckets), ENVELOPE)
-    return responses, (
-        StageQuery(f"{join}-rekey", rekeyed, topics, (topics.connection,)),
-        StageQuery(f"{join}-subscription", answered, topics, (topics.right,), topics.registration),
+    pack = PackMessages("registration", topics.wire, buckets)
+    subscribed = Stage(union(InWorkers(registered, pack, ENVELOPE), packed_right), subscription)
+    answered = Counted(subscribed, f"{join}-subscription", ("subscription",))
+    responses = _read(spark, topics, topics.response)
+    return InWorkers(responses, PackMessages("response", topics.wire, buckets), ENVELOPE), (
+        StageQuery(
+            f"{join}-rekey",
+            spark,
+            InWorkers(rekeyed, to_records, RECORD),
+            topics,
+            (topics.connection,),
+        ),
+        StageQuery(
+            f"{join}-subscription",
+            spark,
+            InWorkers(answered, to_records, RECORD),
+            topics,
+            (topics.right,),
+            topics.registration,
+        ),
     )
 
 
@@ -127,10 +144,11 @@ class PackMessages:
                 yield envelopes(packed_by_bucket(wire.read_responses(records, self.wire), "key", self.buckets))
 
 
-def _read(spark: SparkSession, topics: InternalTopics, topic: str) -> DataFrame:
+def _read(spark: SparkSession, topics: InternalTopics, topic: str) -> Physical:
     """Key, value and the four headers of an internal topic's records."""
+    headers = [header(f"{wire.HEADER_PREFIX}{name}").alias(name) for name in wire.HEADERS]
     records = read_internal(spark, topics.connection, topic)
-    return records.select("key", "value", *[header(f"{wire.HEADER_PREFIX}{name}").alias(name) for name in wire.HEADERS])
+    return by_spark(lambda frame: frame.select("key", "value", *headers), records)
 
 
 def _record_batch(topic: str, partitions: np.ndarray, records: WireRecords) -> pa.RecordBatch:

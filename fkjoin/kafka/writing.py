@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.checkpoint.begun_with import require_begun_with
 from fkjoin.checkpoint.indexes import owner
 from fkjoin.kafka.admin import require_topic
 from fkjoin.kafka.options import sink_options
+from fkjoin.plan.physical import Physical, stages
+from fkjoin.spark.on_spark import on_spark
 
 
 def start(
-    frame: DataFrame,
+    spark: SparkSession,
+    plan: Physical,
     topic: str | None,
     bootstrap_servers: str,
     *,
@@ -24,15 +27,16 @@ def start(
     trigger: Mapping[str, Any] | None,
     name: str,
 ) -> StreamingQuery:
-    """Start writing ``frame`` (key, value, perhaps headers) to the topic, or to the topics and partitions that it names."""
-    note = require_begun_with(frame, checkpoint)
+    """Start writing a plan's rows (key, value, perhaps headers) to the topic; without one, to the places that they name."""
+    note = require_begun_with(spark, stages(plan), checkpoint)
     chosen = sink_options(options)
     if topic is not None:
         require_topic(topic, bootstrap_servers, chosen)
         chosen["topic"] = topic
     note()
     writer = (
-        frame.writeStream.format("kafka")
+        on_spark(spark, plan)
+        .writeStream.format("kafka")
         .options(**chosen)
         .option("kafka.bootstrap.servers", bootstrap_servers)
         .option("includeHeaders", "true")
@@ -40,5 +44,5 @@ def start(
         .outputMode("append")
         .queryName(name)
     )
-    with owner(frame.sparkSession, checkpoint):
+    with owner(spark, checkpoint):
         return (writer.trigger(**trigger) if trigger else writer).start()

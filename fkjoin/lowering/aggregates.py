@@ -1,28 +1,29 @@
-"""An aggregate on streaming DataFrames: regroup by row, then aggregate by group."""
+"""An aggregate: regroup by row, then aggregate by group, or close of windows."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from fkjoin.analysis.aggregates import AggregateBound
 from fkjoin.analysis.planned import Planned
-from fkjoin.analysis.projection import Projection
 from fkjoin.analysis.windows import sources_of
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.repartition import read_back, to_records
 from fkjoin.lowering.closing import closing_of, late_letters, with_time
-from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.pace import paced
 from fkjoin.lowering.pruning import narrowed, narrowed_rows
-from fkjoin.lowering.stage import counted, frame_of, let_through, packing_columns, stage, state_spec
+from fkjoin.lowering.stage import counted, let_through, packing_columns, rows_of, state_spec
+from fkjoin.lowering.table_plan import Packed, TablePlan
 from fkjoin.lowering.workers import contributing, packed_contributions
 from fkjoin.plan.nodes import Aggregate, fired, read_from, starts_over
 from fkjoin.plan.optimizer import aggregate_reads_answers
+from fkjoin.plan.physical import Counted, InWorkers, Messages, Physical, Stage, by_spark
 from fkjoin.plan.rules import AGGREGATE_READS_ANSWERS
 from fkjoin.spark.frame import DELETED, LEFT_GONE, RAW
 from fkjoin.spark.operator import ENVELOPE
@@ -30,79 +31,14 @@ from fkjoin.spark.packing import PackRows
 from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema, text
 from fkjoin.spark.specs import AggregateSpec, CloseSpec, RegroupSpec, StageSpec, StateSpec
 from fkjoin.spark.unpacking import UnpackResults
-from fkjoin.stages.answer_rows import AnswerRows, ContributeRows, RowMaker
+from fkjoin.stages.answer_rows import AnswerRows, ContributeRows
+from fkjoin.stages.close import Closing
 from fkjoin.stages.contribute import Contribute
 
 
-def lower_aggregate(planned: Planned, table: Lowered) -> Lowered:
+def plan_aggregate(planned: Planned, table: TablePlan) -> TablePlan:
     """The table of what the rows of each group come to."""
-    bound: AggregateBound = planned.bound
-    settings, emission, topic, label = bound.settings, bound.emission, bound.topic, planned.name
-    assert isinstance(planned.node, Aggregate)
-    key, value, fold = bound.key, bound.value, bound.fold
-    group, row_key = arrow_schema("key", key.schema), arrow_schema("key", table.key_type)
-    bound_to = {
-        "deployment": "fused"
-        if topic is None
-        else "staged",  # the store of a fused one does not know what each row contributed
-        "grouped_by": list(key.texts),
-        "value": [f"{item}: {field.type}" for item, field in zip(value.texts, fold.value, strict=True)],
-        "columns": [f"{title} = {what}: {fold.schema.field(title).type}" for title, what in planned.node.columns],
-        "key": schema_text(group),
-        "row_key": schema_text(row_key),
-    }
-    if fold.having is not None:
-        bound_to["having"] = fold.having.text
-    closing = None if bound.closes is None else closing_of(bound.closes, table.planned, group)
-    if closing is not None:
-        bound_to |= {"windows": [str(closing.windows.size), str(closing.windows.slide)]}
-        bound_to |= {"sources": [one.name for one in sources_of(table.planned)]}
-    kinds = {"key": key.schema, "row_key": table.key_type, "value": value.schema, "result": spark_schema(fold.schema)}
-    about = {**kinds, "versions": [["version", 1]], **({"collected": fold.collected} if fold.collected else {})}
-    start_over = starts_over(table.node)
-    pack = PackRows(row_key, fold.value, settings.buckets, group, settings.validate, start_over=start_over)
-    contributed = _contributed(replace(planned.node, table=table.node), bound, table, pack)
-    node = contributed.node
-
-    def state(kind: type[StageSpec], materialized: str | None) -> StateSpec:
-        said = {"key": planned.key_type} if kind is CloseSpec else {}
-        facts, tables = {"materialized": materialized, **bound_to}, dict.fromkeys(("key", "row_key", "value"), table.name)
-        return state_spec(settings, kind, label, bound_to=facts, about=about | said, tables=tables)
-
-    def regrouped(
-        number: int | None = None, every: bool = emission.every, name: str = label, letters: bool = False
-    ) -> DataFrame:
-        spec = RegroupSpec(
-            state(RegroupSpec, None),
-            as_read=read_from(table.node) is not None,
-            in_order=topic is None and let_through(table.node),
-            every=every,
-            from_answers=contributed.contribute,
-            number=number,
-            windows=None if closing is None else closing.windows,
-            letters=letters,
-        )
-        return counted(stage(contributed.envelopes, spec), f"{name}-regroup", "regroup").where("counter is null")
-
-    grouped = regrouped()
-    stages, dead = table.stages, (*table.dead, *table.dead_of(bound.tried, label))
-    if topic is not None:
-        records = to_records(grouped, topic, bound.upgrade_from)
-        stages += (StageQuery(f"{label}-regroup", records, topic, (topic.connection,)),)
-        grouped, unreadable = read_back(planned.spark, topic, fold.value, settings.buckets)
-        dead += (unreadable.withColumn(RAW, F.col(RAW).withField("table", F.lit(label))),)
-    unpack = UnpackResults(arrow_schema("key", planned.key_type), (fold.schema,), node.versions)
-    if closing is not None:
-        closes = CloseSpec(state(CloseSpec, None), fold=fold, closing=closing)
-        results = counted(stage(with_time(grouped, table.planned, closes), closes), label, "close")
-        if table.on_error == "dead-letter":
-            again = with_time(regrouped(name=f"{label}-late", letters=True), table.planned, closes)
-            dead += (late_letters(again, closes, label, row_key),)
-    else:
-        kept = state(AggregateSpec, node.materialized or label)
-        spec = AggregateSpec(kept, fold=fold, in_order=topic is None, every=emission.every)
-        results = paced(counted(stage(grouped, spec), label, "aggregate"), label, emission, about, settings)
-    return Lowered(planned, node, frame_of(results, unpack), dead, stages, encoded=(results, unpack), contributions=regrouped)
+    return AggregatePlan(planned, table).plan()
 
 
 class _Contributed(NamedTuple):
@@ -110,52 +46,261 @@ class _Contributed(NamedTuple):
 
     node: Aggregate
     """After all rules."""
-    envelopes: DataFrame
+    envelopes: Physical
     contribute: Contribute | ContributeRows | None = None
     """Function that makes contributions of a join's answers, where those come."""
 
 
-def _contributed(node: Aggregate, bound: AggregateBound, table: Lowered, pack: PackRows) -> _Contributed:
-    """The contributions of the table's rows, packed."""
-    assert pack.group is not None
-    key, value, tried, off = bound.key, bound.value, bound.tried, bound.settings.off
-    before = table.pre_resolve
-    paths = [path for one in (*key.bound, *value.bound) for path in one.paths]
-    taken = _contribute(table, key, value, pack.group, pack.row)
-    node = aggregate_reads_answers(node, off, taken if isinstance(taken, str) else None)
-    groups, values = tried.columns[: len(key.bound)], tried.columns[len(key.bound) :]
-    row, group = value.struct_of(values), key.struct_of(groups)
-    columns, frame = {"row": F.when(~F.col(DELETED), row), "group": group}, table.frame
-    if fired(node, AGGREGATE_READS_ANSWERS) and table.answers is not None and not isinstance(taken, str):
-        node, answers = narrowed(node, off, table.answers, taken.places)
-        return _Contributed(node, answers.counted, replace(taken, fields=answers.of))
-    if fired(node, AGGREGATE_READS_ANSWERS):
-        assert before is not None
-        node, answers = narrowed(node, off, before.answers, before.places(paths))
-        if isinstance(before.made, RowMaker) and (found := contributing(table, key, value)) is not None:
-            made = ContributeRows(AnswerRows(answers.of, before.made, table.on_error == "fail"), *found)
-            return _Contributed(node, answers.counted, made)
-        frame, columns["gone"] = before.frame(answers), F.col(LEFT_GONE)
-    elif table.narrow is not None:
-        node, fewer = narrowed_rows(node, off, table.narrow, paths)
-        frame = frame if fewer is None else fewer
-    else:
-        node, by_workers = packed_contributions(node, off, table, key=key, value=value, pack=pack)
+@dataclass(frozen=True, eq=False)
+class AggregatePlan:
+    """An aggregate of a table; its parts are made when they are asked for."""
+
+    planned: Planned
+    table: TablePlan
+
+    def plan(self) -> TablePlan:
+        """The table of the groups' rows."""
+        table, bound, label = self.table, self._bound, self.planned.name
+        grouped = self.contributions(every=bound.emission.every)
+        queries = table.stages
+        dead = (*table.dead, *table.dead_of(bound.tried, label))
+        if bound.topic is not None:
+            records = to_records(grouped, bound.topic, bound.upgrade_from)
+            reads = (bound.topic.connection,)
+            regroup = StageQuery(f"{label}-regroup", table.spark, records, bound.topic, reads)
+            queries = (*queries, regroup)
+            grouped, unreadable = read_back(table.spark, bound.topic, bound.fold.value, bound.settings.buckets)
+            dead = (*dead, by_spark(self._named, unreadable))
+        if self._closing is not None:
+            dead = (*dead, *self._late(self._closing))
+            closes = self._closes(self._closing)
+            timed = with_time(grouped, table.planned, closes)
+            results: Physical = counted(timed, closes)
+        else:
+            results = self._aggregated(grouped)
+        key = arrow_schema("key", self.planned.key_type)
+        unpack = UnpackResults(key, (bound.fold.schema,), self._contributed.node.versions)
+        return TablePlan(
+            self.planned,
+            self._contributed.node,
+            rows_of(results, unpack),
+            dead,
+            queries,
+            Packed(results, unpack),
+            aggregate=self,
+        )
+
+    def contributions(
+        self,
+        *,
+        every: bool,
+        number: int | None = None,
+        counted_as: str | None = None,
+        letters: bool = False,
+    ) -> Physical:
+        """Envelopes of ``GROUPED``; with the ``number`` that the table has in a cogroup that folds them itself.
+
+        ``every``: also of updates that contribute what they did.  ``letters``: rows that are set
+        aside, too.
+        """
+        spec = RegroupSpec(
+            self._state(RegroupSpec, None),
+            as_read=read_from(self.table.node) is not None,
+            in_order=self._bound.topic is None and let_through(self.table.node),
+            every=every,
+            from_answers=self._contributed.contribute,
+            number=number,
+            windows=None if self._closing is None else self._closing.windows,
+            letters=letters,
+        )
+        name = f"{counted_as or self.planned.name}-regroup"
+        regrouped = Stage(self._contributed.envelopes, spec)
+        return Messages(Counted(regrouped, name, ("regroup",)))
+
+    @property
+    def _bound(self) -> AggregateBound:
+        bound: AggregateBound = self.planned.bound
+        return bound
+
+    @cached_property
+    def _group(self) -> pa.Schema:
+        return arrow_schema("key", self._bound.key.schema)
+
+    @cached_property
+    def _row_key(self) -> pa.Schema:
+        return arrow_schema("key", self.table.key_type)
+
+    @cached_property
+    def _closing(self) -> Closing | None:
+        closes = self._bound.closes
+        return None if closes is None else closing_of(closes, self.table.planned, self._group)
+
+    def _named(self, letters: DataFrame) -> DataFrame:
+        """The letters with the aggregate's name."""
+        return letters.withColumn(RAW, F.col(RAW).withField("table", F.lit(self.planned.name)))
+
+    @cached_property
+    def _facts(self) -> dict[str, Any]:
+        """Facts that the checkpoint is bound to."""
+        key, value, fold = self._bound.key, self._bound.value, self._bound.fold
+        assert isinstance(self.planned.node, Aggregate)
+        columns = self.planned.node.columns
+        types = zip(value.texts, fold.value, strict=True)
+        # The store of a fused one does not know what each row contributed.
+        deployment = "fused" if self._bound.topic is None else "staged"
+        facts = {
+            "deployment": deployment,
+            "grouped_by": list(key.texts),
+            "value": [f"{item}: {field.type}" for item, field in types],
+            "columns": [f"{title} = {column}: {fold.schema.field(title).type}" for title, column in columns],
+            "key": schema_text(self._group),
+            "row_key": schema_text(self._row_key),
+        }
+        if fold.having is not None:
+            facts["having"] = fold.having.text
+        if self._closing is not None:
+            windows = self._closing.windows
+            facts["windows"] = [str(windows.size), str(windows.slide)]
+            facts["sources"] = [source.name for source in sources_of(self.table.planned)]
+        return facts
+
+    @cached_property
+    def _about(self) -> dict[str, Any]:
+        bound = self._bound
+        about: dict[str, Any] = {
+            "key": bound.key.schema,
+            "row_key": self.table.key_type,
+            "value": bound.value.schema,
+            "result": spark_schema(bound.fold.schema),
+            "versions": [["version", 1]],
+        }
+        if bound.fold.collected:
+            about["collected"] = bound.fold.collected
+        return about
+
+    def _state(self, kind: type[StageSpec], materialized: str | None) -> StateSpec:
+        about = self._about
+        if kind is CloseSpec:
+            about = {**about, "key": self.planned.key_type}
+        return state_spec(
+            self._bound.settings,
+            kind,
+            self.planned.name,
+            bound_to={"materialized": materialized, **self._facts},
+            about=about,
+            tables=dict.fromkeys(("key", "row_key", "value"), self.table.name),
+        )
+
+    def _aggregated(self, grouped: Physical) -> Physical:
+        bound, label = self._bound, self.planned.name
+        spec = AggregateSpec(
+            self._state(AggregateSpec, self._contributed.node.materialized or label),
+            fold=bound.fold,
+            in_order=bound.topic is None,
+            every=bound.emission.every,
+        )
+        results = counted(grouped, spec)
+        return paced(results, label, bound.emission, self._about, bound.settings)
+
+    def _closes(self, closing: Closing) -> CloseSpec:
+        return CloseSpec(self._state(CloseSpec, None), fold=self._bound.fold, closing=closing)
+
+    def _late(self, closing: Closing) -> tuple[Physical, ...]:
+        """The rows that dead letters of windows come from, in a query of their own."""
+        if self.table.on_error != "dead-letter":
+            return ()
+        label, closes = self.planned.name, self._closes(closing)
+        contributions = self.contributions(every=self._bound.emission.every, counted_as=f"{label}-late", letters=True)
+        timed = with_time(contributions, self.table.planned, closes)
+        return (late_letters(timed, closes, label, self._row_key),)
+
+    @cached_property
+    def _contributed(self) -> _Contributed:
+        """The contributions of the table's rows, packed."""
+        table, bound = self.table, self._bound
+        off, on_error = bound.settings.off, table.on_error
+        assert isinstance(self.planned.node, Aggregate)
+        node = replace(self.planned.node, table=table.node)
+        contribute = self._contribute()
+        obstacle = contribute if isinstance(contribute, str) else None
+        node = aggregate_reads_answers(node, off, obstacle)
+        if not fired(node, AGGREGATE_READS_ANSWERS):
+            return self._of_rows(node)
+        if table.answers is not None and isinstance(contribute, Contribute):
+            node, answers = narrowed(node, off, table.answers, contribute.places)
+            return _Contributed(node, answers.counted, replace(contribute, fields=answers.fields))
+        assert table.join is not None
+        node, answers = narrowed(node, off, table.join.of, table.join.places(self._paths))
+        maker = table.join.maker
+        columns = contributing(table, bound.key, bound.value)
+        if isinstance(maker, str) or columns is None:
+            rows = table.join.rows(answers)
+            return _Contributed(node, self._packed(rows, gone=F.col(LEFT_GONE)))
+        made = AnswerRows(answers.fields, maker, on_error == "fail")
+        return _Contributed(node, answers.counted, ContributeRows(made, *columns))
+
+    def _of_rows(self, node: Aggregate) -> _Contributed:
+        """The contributions of the table's own rows."""
+        table, bound = self.table, self._bound
+        if table.multi is not None:
+            node, fewer = narrowed_rows(node, bound.settings.off, table.multi, self._paths)
+            return _Contributed(node, self._packed(table.rows if fewer is None else fewer))
+        node, by_workers = packed_contributions(
+            node, bound.settings.off, table, key=bound.key, value=bound.value, pack=self._pack
+        )
         if by_workers is not None:
             return _Contributed(node, by_workers)
-    rows = tried.on(table.visible_in(frame)).select(*packing_columns(problem=tried.problems, **columns))
-    return _Contributed(node, rows.mapInArrow(pack, ENVELOPE))
+        return _Contributed(node, self._packed(table.rows))
 
+    @property
+    def _paths(self) -> list[tuple[str, ...]]:
+        """The paths of what groups and values read of the rows."""
+        paths: list[tuple[str, ...]] = []
+        for expression in (*self._bound.key.bound, *self._bound.value.bound):
+            paths += expression.paths
+        return paths
 
-def _contribute(table: Lowered, key: Projection, value: Projection, group: pa.Schema, values: pa.Schema) -> Contribute | str:
-    """The way to take contributions from a join's answers; or why they cannot be taken from there."""
-    answers = table.answers
-    if answers is None:
-        return "its rows are more than fields of both rows"
-    expressions = (*key.given, *value.given)
-    places = answers.places(expressions, table.planned.scope.schema)
-    if None in places:
-        return f"{text(expressions[places.index(None)])} is more than a field"
-    fields = tuple(place for place in places if place is not None)
-    parts = fields[: len(key.given)], fields[len(key.given) :]
-    return Contribute(answers.of, *parts, group, values)
+    @property
+    def _pack(self) -> PackRows:
+        settings = self._bound.settings
+        return PackRows(
+            self._row_key,
+            self._bound.fold.value,
+            settings.buckets,
+            self._group,
+            settings.validate,
+            start_over=starts_over(self.table.node),
+        )
+
+    def _packed(self, rows: Physical, **columns: Column) -> Physical:
+        """The contributions of rows, evaluated by Spark."""
+        bound = self._bound
+        groups = len(bound.key.bound)
+        value = bound.value.struct_of(bound.tried.columns[groups:])
+        chosen = packing_columns(
+            problem=bound.tried.problems,
+            row=F.when(~F.col(DELETED), value),
+            group=bound.key.struct_of(bound.tried.columns[:groups]),
+            **columns,
+        )
+        evaluated = by_spark(lambda frame: bound.tried.on(frame).select(*chosen), self.table.visible_in(rows))
+        return InWorkers(evaluated, self._pack, ENVELOPE)
+
+    def _contribute(self) -> Contribute | str:
+        """The way to take contributions from a join's answers; or why they cannot be taken from there."""
+        join = self.table.answers
+        if join is None:
+            return "its rows are more than fields of both rows"
+        key, value = self._bound.key.given, self._bound.value.given
+        expressions = (*key, *value)
+        places = join.places_of(expressions, self.table.planned.scope.schema)
+        if None in places:
+            return f"{text(expressions[places.index(None)])} is more than a field"
+        fields = tuple(place for place in places if place is not None)
+        return Contribute(
+            join.whole,
+            fields[: len(key)],
+            fields[len(key) :],
+            self._group,
+            self._bound.fold.value,
+        )

@@ -16,15 +16,15 @@ from fkjoin.analysis.extractor import THROWN, ForeignKey
 from fkjoin.analysis.planned import Settings
 from fkjoin.codec.rows import Path
 from fkjoin.codec.vectors import Columns
-from fkjoin.lowering.lowered import Lowered, dead_of_all
 from fkjoin.lowering.pruning import narrowed, narrowed_rows
-from fkjoin.lowering.stage import packing_columns
+from fkjoin.lowering.stage import packed
+from fkjoin.lowering.table_plan import TablePlan, dead_of_all
 from fkjoin.lowering.workers import packed_by_workers
 from fkjoin.plan.nodes import fired, starts_over
 from fkjoin.plan.optimizer import N, join_reads_answers
+from fkjoin.plan.physical import Physical, by_spark
 from fkjoin.plan.rules import JOIN_READS_ANSWERS, WORKERS_EVALUATE_STEPS
 from fkjoin.spark.json_lines import plain_paths
-from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackChanges
 from fkjoin.stages.answer_rows import AnswerRows, CarryRows
 from fkjoin.stages.contribute import Carry, leaves
@@ -36,107 +36,155 @@ class PackedSides(Generic[N]):
 
     node: N
     """After the rules that are for what reads a join's rows as left rows."""
-    left: DataFrame
-    right: DataFrame
-    from_answers: Carry | CarryRows | None
+    left: Physical
+    right: Physical
+    from_answers: Carry | CarryRows | None = None
     """Function that makes left rows of answers, where ``left`` is those as they are."""
 
 
-def dead_frames(left: Lowered, right: Lowered, foreign_key: ForeignKey, reader: str) -> tuple[DataFrame, ...]:
-    """The frames that dead letters of both tables come from, and of an extractor that throws on left rows."""
-    dead = dead_of_all(left, right)
-    if left.on_error == "dead-letter" and foreign_key.tried.reason is not None:
-        rows = foreign_key.on(left.visible_in(left.every_row(f"{reader}-letters")))
-        dead += (letters(rows, F.col(THROWN), left.name),)
-    return dead
+@dataclass(frozen=True)
+class Schemas:
+    """The columns that a join by a foreign key keeps."""
+
+    key: pa.Schema
+    foreign_key: pa.Schema
+    left: pa.Schema
+    right: pa.Schema
 
 
-def packed_sides(
-    node: N,
-    settings: Settings,
-    left: Lowered,
-    *,
-    right: Lowered,
-    foreign_key: ForeignKey,
-    schemas: tuple[pa.Schema, pa.Schema, pa.Schema, pa.Schema],
-) -> PackedSides[N]:
-    """Pack what ``node`` reads; ``schemas``: of both keys, then of both rows."""
-    key, right_key, left_row, right_row = schemas
-    off, buckets, validate = settings.off, settings.buckets, settings.validate
-    pack = PackChanges(right_key, None, right_row, buckets, validate, start_over=starts_over(right.node))
-    packed_right = packed_right_rows(right, pack)
-    carry = _carry(left, foreign_key, right_key, left_row)
-    node = join_reads_answers(node, off, carry if isinstance(carry, str) else None)
-    if fired(node, JOIN_READS_ANSWERS) and left.answers is not None and isinstance(carry, Carry):
-        node, answers = narrowed(node, off, left.answers, carry.places)
-        return PackedSides(node, answers.counted, packed_right, replace(carry, fields=answers.of))
-    frame = left.frame
-    if fired(node, JOIN_READS_ANSWERS):
-        pre_resolve = left.pre_resolve
-        assert pre_resolve is not None
-        places = pre_resolve.places(_read(foreign_key, left_row))
-        node, answers = narrowed(node, off, pre_resolve.answers, places)
-        by = None if isinstance(pre_resolve.made, str) else _for_workers(left, foreign_key.bound, settings)
-        if not isinstance(pre_resolve.made, str) and by is not None:
-            carried = CarryRows(AnswerRows(answers.of, pre_resolve.made, left.on_error == "fail"), by, left_row)
-            return PackedSides(node, answers.counted, packed_right, carried)
-        frame = pre_resolve.frame(answers)
-    elif left.narrow is not None:
-        node, fewer = narrowed_rows(node, off, left.narrow, _read(foreign_key, left_row))
-        frame = left.frame if fewer is None else fewer
-    pack = PackChanges(key, right_key, left_row, buckets, validate, start_over=starts_over(left.node))
-    rows = foreign_key.on(left.visible_in(frame))
-    return PackedSides(node, packed_left_rows(left, rows, foreign_key.bound, settings, pack), packed_right, None)
+@dataclass(frozen=True)
+class Sides:
+    """Both tables of a join by a foreign key."""
+
+    left: TablePlan
+    right: TablePlan
+    foreign_key: ForeignKey
+    settings: Settings
+
+    def dead(self, reader: str) -> tuple[Physical, ...]:
+        """The rows that dead letters of both tables come from, and of an extractor that throws on left rows."""
+        left, foreign_key = self.left, self.foreign_key
+        dead = dead_of_all(left, self.right)
+        if left.on_error != "dead-letter" or foreign_key.tried.reason is None:
+            return dead
+
+        def thrown(rows: DataFrame) -> DataFrame:
+            return letters(foreign_key.on(rows), F.col(THROWN), left.name)
+
+        every = left.visible_in(left.every_row(f"{reader}-letters"))
+        return (*dead, by_spark(thrown, every))
+
+    def packed(self, node: N, schemas: Schemas) -> PackedSides[N]:
+        """Pack what ``node`` reads."""
+        left, off = self.left, self.settings.off
+        pack = PackChanges(
+            schemas.foreign_key,
+            None,
+            schemas.right,
+            self.settings.buckets,
+            self.settings.validate,
+            start_over=starts_over(self.right.node),
+        )
+        right = packed_right_rows(self.right, pack)
+        carry = self._carry(schemas)
+        node = join_reads_answers(node, off, carry if isinstance(carry, str) else None)
+        if not fired(node, JOIN_READS_ANSWERS):
+            node, rows = self._narrowed(node, schemas)
+            return PackedSides(node, self._packed_left(rows, schemas), right)
+        if left.answers is not None and isinstance(carry, Carry):
+            node, answers = narrowed(node, off, left.answers, carry.places)
+            return PackedSides(node, answers.counted, right, replace(carry, fields=answers.fields))
+        return self._before_resolve(node, schemas, right)
+
+    def _narrowed(self, node: N, schemas: Schemas) -> tuple[N, Physical]:
+        """The left rows; of a multi-way join, with no more columns than are read."""
+        multi = self.left.multi
+        if multi is None:
+            return node, self.left.rows
+        node, fewer = narrowed_rows(node, self.settings.off, multi, self._read(schemas))
+        return node, self.left.rows if fewer is None else fewer
+
+    def _before_resolve(self, node: N, schemas: Schemas, right: Physical) -> PackedSides[N]:
+        """The rows of a join, and of views of it, before its resolve as left rows."""
+        left = self.left
+        assert left.join is not None
+        places = left.join.places(self._read(schemas))
+        node, answers = narrowed(node, self.settings.off, left.join.of, places)
+        maker = left.join.maker
+        by = for_workers_of(left, self.foreign_key.bound, self.settings)
+        if isinstance(maker, str) or by is None:
+            rows = left.join.rows(answers)
+            return PackedSides(node, self._packed_left(rows, schemas), right)
+        made = AnswerRows(answers.fields, maker, left.on_error == "fail")
+        return PackedSides(node, answers.counted, right, CarryRows(made, by, schemas.left))
+
+    def _packed_left(self, rows: Physical, schemas: Schemas) -> Physical:
+        pack = PackChanges(
+            schemas.key,
+            schemas.foreign_key,
+            schemas.left,
+            self.settings.buckets,
+            self.settings.validate,
+            start_over=starts_over(self.left.node),
+        )
+        keyed = by_spark(self.foreign_key.on, self.left.visible_in(rows))
+        return packed_left_rows(self.left, keyed, self.foreign_key.bound, self.settings, pack)
+
+    def _read(self, schemas: Schemas) -> list[Path] | None:
+        """The paths of what is read of left rows; None: everything."""
+        if self.foreign_key.bound is None:
+            return None
+        paths: list[Path] = []
+        for expression in self.foreign_key.bound:
+            paths += expression.paths
+        return [*paths, *leaves(schemas.left)]
+
+    def _carry(self, schemas: Schemas) -> Carry | str:
+        """The way to take left rows from the answers of the join that the table is; or why they cannot be taken from there."""
+        join, bound = self.left.answers, self.foreign_key.bound
+        if join is None or join.fields is None:
+            return "its rows are more than fields of both rows"
+        if bound is None:
+            return "the foreign key is more than a field"
+        keys = join.places_of([key.given for key in bound], self.left.planned.scope.schema)
+        places = tuple(place for place in keys if place is not None)
+        if len(places) < len(keys):
+            return "the foreign key is more than a field"
+        row = tuple(join.fields[name] for name in schemas.left.names)
+        return Carry(join.whole, places, row, schemas.foreign_key, schemas.left)
 
 
-def packed_right_rows(right: Lowered, pack: PackChanges) -> DataFrame:
+def packed_right_rows(right: TablePlan, pack: PackChanges) -> Physical:
     """The changes of a right table, packed."""
     if right.undecoded is not None:
         return packed_by_workers(right, pack)
-    return _packed(right.frame.withColumn("foreign_key", F.lit(None)), pack)
+    return packed(right.rows, pack, foreign_key=F.lit(None))
 
 
 def packed_left_rows(
-    left: Lowered, rows: DataFrame, bound: Sequence[Bound] | None, settings: Settings, pack: PackChanges
-) -> DataFrame:
-    """The changes of a left table, packed with their foreign keys; ``rows`` is the frame that has them.
+    left: TablePlan,
+    rows: Physical,
+    bound: Sequence[Bound] | None,
+    settings: Settings,
+    pack: PackChanges,
+) -> Physical:
+    """The changes of a left table, packed with their foreign keys; ``rows`` have them.
 
     ``bound``: the extractor's expressions; None where one is a function.
     """
-    if left.undecoded is not None and (by := _for_workers(left, bound, settings)) is not None:
-        return packed_by_workers(left, pack, by)
-    return _packed(rows, pack)
+    if left.undecoded is not None:
+        by = for_workers_of(left, bound, settings)
+        if by is not None:
+            return packed_by_workers(left, pack, by)
+    return packed(rows, pack, "foreign_key")
 
 
-def _packed(rows: DataFrame, pack: PackChanges) -> DataFrame:
-    return rows.select(*packing_columns(), "foreign_key").mapInArrow(pack, ENVELOPE)
-
-
-def _read(foreign_key: ForeignKey, row: pa.Schema) -> list[Path] | None:
-    """The paths of what is read of left rows, of which so much is kept; None: everything."""
-    if foreign_key.bound is None:
-        return None
-    return [*(path for one in foreign_key.bound for path in one.paths), *leaves(row)]
-
-
-def _for_workers(left: Lowered, bound: Sequence[Bound] | None, settings: Settings) -> Columns | None:
+def for_workers_of(left: TablePlan, bound: Sequence[Bound] | None, settings: Settings) -> Columns | None:
     """The foreign key for workers; None if Spark has to evaluate it."""
     if bound is None:
         return None
-    plain = plain_paths([one.given for one in bound], left.planned.scope.schema)
+    plain = plain_paths([key.given for key in bound], left.planned.scope.schema)
     if plain is None and WORKERS_EVALUATE_STEPS in settings.off:
         return None
-    return for_workers({f"k{place}": one for place, one in enumerate(bound)}, f"extractor of {left.name}")
-
-
-def _carry(left: Lowered, foreign_key: ForeignKey, key: pa.Schema, row: pa.Schema) -> Carry | str:
-    """The way to take the rows of the join that ``left`` is from its answers; or why they cannot be taken from there."""
-    answers = left.answers
-    if answers is None:
-        return "its rows are more than fields of both rows"
-    bound = foreign_key.bound
-    places = [None] if bound is None else answers.places([one.given for one in bound], left.planned.scope.schema)
-    fields = tuple(place for place in places if place is not None)
-    if len(fields) < len(places):
-        return "the foreign key is more than a field"
-    return Carry(answers.of, fields, tuple(answers.fields[name] for name in row.names), key, row)
+    named = {f"k{number}": key for number, key in enumerate(bound)}
+    return for_workers(named, f"extractor of {left.name}")

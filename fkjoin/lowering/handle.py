@@ -16,11 +16,12 @@ from fkjoin.errors import TopologyError
 from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.lowering.as_begun import as_begun, with_read_snapshots
-from fkjoin.lowering.lowered import Lowered
-from fkjoin.lowering.planner import lower
+from fkjoin.lowering.planner import plan
 from fkjoin.lowering.recipes import Remembered, recipes_below
+from fkjoin.lowering.table_plan import TablePlan
 from fkjoin.plan.events import Enrich
 from fkjoin.plan.nodes import Source
+from fkjoin.plan.physical import Physical
 from fkjoin.sessions.settings import require_running
 from fkjoin.spark.trigger import Trigger, arguments_of
 
@@ -38,18 +39,18 @@ class Handle(Remembered):
         return handle
 
     @property
-    def _lowered(self) -> Lowered:
-        """The table as streaming DataFrames, made once, at its first use."""
+    def _plan(self) -> TablePlan:
+        """The table's physical plan, made once, at its first use."""
         require_running(self._planned.spark)
-        return lower(self._planned)
+        return plan(self._planned)
 
-    def _as_begun(self, checkpoint: str) -> tuple[Lowered, Callable[[], None]]:
+    def _as_begun(self, checkpoint: str) -> tuple[TablePlan, Callable[[], None]]:
         """The table as the query of the checkpoint reads it, and what keeps the columns of files: see ``as_begun``."""
         stateful = not isinstance(self._planned.node, Source)
         events = topics_of_events(self._planned)
         begun, keep = as_begun(self._planned.spark, self, checkpoint, stateful=stateful, events=events)
         begun._planned.require_fitting()
-        return begun._lowered, keep
+        return begun._plan, keep
 
     def _with_read_snapshots(self, checkpoint: str) -> Handle:
         """The table as the query of the checkpoint reads snapshots; ``TopologyError`` if one is to be read and does not fit."""
@@ -58,17 +59,18 @@ class Handle(Remembered):
         return begun
 
     def _stages(self) -> tuple[StageQuery, ...]:
-        """The queries besides, each with the frame that its own checkpoint asks for."""
+        """The queries besides, each with the plan that its own checkpoint asks for."""
 
-        def frame(name: str, checkpoint: str) -> DataFrame:
-            stages = self._with_read_snapshots(checkpoint)._lowered.stages
-            return next(stage.frame for stage in stages if stage.name == name)
+        def as_begun(name: str, checkpoint: str) -> Physical:
+            stages = self._with_read_snapshots(checkpoint)._plan.stages
+            return next(stage.plan for stage in stages if stage.name == name)
 
-        return tuple(replace(stage, as_begun=partial(frame, stage.name)) for stage in self._lowered.stages)
+        stages = self._plan.stages
+        return tuple(replace(stage, as_begun=partial(as_begun, stage.name)) for stage in stages)
 
-    def _unkept(self, checkpoint: str) -> tuple[Lowered, Callable[[], None]]:
+    def _unkept(self, checkpoint: str) -> tuple[TablePlan, Callable[[], None]]:
         """The table for a check without a start: as ``_as_begun`` returns it, whatever the checkpoint has."""
-        return self._lowered, lambda: None
+        return self._plan, lambda: None
 
     def _when(self, trigger: Trigger) -> dict[str, Any]:
         """Arguments of ``DataStreamWriter.trigger``, for a query of the table.

@@ -1,32 +1,43 @@
-"""A foreign-key join of two tables on streaming DataFrames: its stages, its answers for other operators, its rows."""
+"""A foreign-key join of two tables: its stages, its answers for other operators, its rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, StructField, StructType
 
 from fkjoin.analysis.joins import JoinBound
-from fkjoin.analysis.planned import Planned
+from fkjoin.analysis.planned import Planned, with_visible
+from fkjoin.analysis.views import ViewStep
 from fkjoin.codec.rows import Path
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.staged import staged
-from fkjoin.lowering.foreign_keys import dead_frames, packed_sides
+from fkjoin.lowering.foreign_keys import Schemas, Sides
 from fkjoin.lowering.joiner import Joining, evaluated
-from fkjoin.lowering.lowered import Answers, Kept, Lowered, PreResolve, stages_of
-from fkjoin.lowering.multi_join import Joins, begin, lower_joins, share
+from fkjoin.lowering.multi_join import Joins, begin, plan_joins, share
 from fkjoin.lowering.pace import paced
-from fkjoin.lowering.pruning import needed
-from fkjoin.lowering.stage import counted, frame_of, let_through, stage, state_spec
+from fkjoin.lowering.pruning import Kept, needed
+from fkjoin.lowering.stage import let_through, rows_of, state_spec
+from fkjoin.lowering.table_plan import Packed, TablePlan, stages_of
 from fkjoin.plan.nodes import Join, fired
 from fkjoin.plan.optimizer import join_keeps_what_it_needs, resolve_makes_rows
+from fkjoin.plan.physical import (
+    Counted,
+    InWorkers,
+    Messages,
+    Physical,
+    Stage,
+    by_spark,
+    union,
+)
 from fkjoin.plan.rules import JOIN_KEEPS_WHAT_IT_NEEDS, RESOLVE_MAKES_ROWS
-from fkjoin.spark.operator import ENVELOPE, StageName
+from fkjoin.spark.frame import LEFT_GONE, PACKED_KEY
+from fkjoin.spark.json_lines import plain_path
+from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import CopyRights, PackJoined
 from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema
 from fkjoin.spark.specs import RekeySpec, ResolveSpec, StageSpec, StateSpec, SubscriptionSpec
@@ -35,14 +46,76 @@ from fkjoin.stages.answer_rows import AnswerRows, CarryRows, Joined, RowMaker
 from fkjoin.stages.contribute import Carry, Fields, Place
 
 
-def lower_join(planned: Planned, left: Lowered, right: Lowered) -> Lowered:
+def plan_join(planned: Planned, left: TablePlan, right: TablePlan) -> TablePlan:
     """The join of two tables; one with the joins that the left table is, where the rule allows it."""
     assert isinstance(planned.node, Join)
-    lowering = JoinLowering(planned, replace(planned.node, left=left.node, right=right.node), left, right)
-    node, joins = share(lowering.node, lowering.alone, left, right, planned.bound)
+    node = replace(planned.node, left=left.node, right=right.node)
+    join = JoinPlan(planned, node, left, right)
+    node, joins = share(node, join.alone, left, right, planned.bound)
     if joins is not None:
-        return lower_joins(planned, node, joins, left, lowering.dead)
-    return replace(lowering, node=node).lowered()
+        return plan_joins(planned, node, joins, left, join.dead)
+    return replace(join, node=node).plan()
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """A join's answers before resolve, for one reader."""
+
+    name: str
+    """Name of their counters in the progress: the join's name is that of what resolve emits."""
+    envelopes: Physical
+    fields: Fields
+    stages: tuple[str, ...]
+    """Stages whose counters come with the answers."""
+
+    @cached_property
+    def counted(self) -> Physical:
+        """The answers alone."""
+        return Messages(Counted(self.envelopes, self.name, self.stages))
+
+
+@dataclass(frozen=True, eq=False)
+class JoinRows:
+    """The rows of a join, and of views of it, before resolve."""
+
+    of: JoinPlan
+    steps: tuple[tuple[Planned, ViewStep], ...] = ()
+    """Views, each with the table that it is of."""
+
+    def then(self, table: Planned, step: ViewStep) -> JoinRows:
+        """The rows after one more view."""
+        return JoinRows(self.of, (*self.steps, (table, step)))
+
+    def places(self, paths: Sequence[Path] | None) -> list[Place] | None:
+        """What the answers must have for paths of the rows (None: all of them); None: everything."""
+        for _, step in reversed(self.steps):
+            paths = step.reads(paths)
+        return self.of.places(paths)
+
+    def rows(self, answers: Answers) -> Physical:
+        """The rows, by Spark, with ``PACKED_KEY`` and ``LEFT_GONE``."""
+        rows = self.of.before_resolve(answers)
+        for table, step in self.steps:
+            visible = by_spark(partial(with_visible, key=table.key, row=table.row_type), rows)
+            rows = by_spark(partial(_after, step), visible)
+        return rows
+
+    @property
+    def maker(self) -> RowMaker | str:
+        """The way in which workers make rows of answers; or why Spark has to."""
+        maker = self.of.maker
+        for _, step in self.steps:
+            if isinstance(maker, str):
+                return maker
+            steps = step.evaluate()
+            if steps is None:
+                return f"{step} is left to Spark"
+            maker = RowMaker(maker.joiner, (*maker.steps, *steps))
+        return maker
+
+
+def _after(step: ViewStep, visible: Any) -> Any:
+    return step.taken(visible, PACKED_KEY, LEFT_GONE)
 
 
 class _Answered(NamedTuple):
@@ -50,8 +123,8 @@ class _Answered(NamedTuple):
 
     node: Join
     """After the rules that are for what is before resolve."""
-    envelopes: DataFrame
-    queries: tuple[StageQuery, ...]
+    envelopes: Physical
+    queries: tuple[StageQuery, ...] = ()
 
 
 class _Joined(NamedTuple):
@@ -59,7 +132,7 @@ class _Joined(NamedTuple):
 
     node: Join
     """After all rules."""
-    envelopes: DataFrame
+    envelopes: Physical
     makes: Joined | None
     """Function that makes rows of answers, where resolve does so itself."""
     rows: tuple[pa.Schema, ...]
@@ -67,63 +140,149 @@ class _Joined(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class JoinLowering:
-    """A join of two tables that are lowered; its parts are made when they are asked for."""
+class JoinPlan:
+    """A join of two tables; its parts are made when they are asked for."""
 
     planned: Planned
     node: Join
     """With the rules that have fired in its inputs, and its own so far."""
-    left: Lowered
-    right: Lowered
+    left: TablePlan
+    right: TablePlan
+    _read: dict[str, Answers] = field(default_factory=dict, init=False, repr=False)
+    """Whole answers, by their readers."""
 
     @property
     def bound(self) -> JoinBound:
-        return self.planned.bound
+        bound: JoinBound = self.planned.bound
+        return bound
+
+    @property
+    def is_staged(self) -> bool:
+        return self.bound.topics is not None
+
+    @property
+    def fields(self) -> Mapping[str, Place]:
+        """Columns of a joined row, and of its key; none where they are more than fields of both rows."""
+        return self.bound.fields or {}
 
     @property
     def alone(self) -> str | None:
         """The reason why it cannot be one with other joins, whatever its rows are."""
-        if self.bound.topics is not None:
+        if self.is_staged:
             return "the join is staged"
         if self.node.spread > 1:
             return "its left rows are spread"
         return f"it is {self.node.emit}" if self.bound.emission.every else None
 
     @cached_property
-    def rows(self) -> DataFrame:
-        """The left table's rows with their foreign keys."""
-        return self.bound.foreign_key.on(self.left.visible)
+    def dead(self) -> tuple[Physical, ...]:
+        """The rows that dead letters come from."""
+        dead = self._sides.dead(self.node.name)
+        if self.bound.fields is not None or self.left.on_error != "dead-letter":
+            return dead  # fields cannot throw
+        unpack = self._unpack(self.kept, self._key)
+        return (*dead, *self._joining.letters(self.answers().counted, unpack))
 
-    @cached_property
-    def dead(self) -> tuple[DataFrame, ...]:
-        """List the frames that dead letters come from."""
-        frames = dead_frames(self.left, self.right, self.bound.foreign_key, self.node.name)
-        if self.bound.fields is not None or self.left.on_error != "dead-letter":  # fields cannot throw
-            return frames
-        unpack = UnpackAnswers(self._kept.left, self._kept.right, self.node.how, self._key)
-        return (*frames, *self._joining.letters(self._answers.counted, unpack))
-
-    def lowered(self) -> Lowered:
+    def plan(self) -> TablePlan:
         """The table of the joined rows."""
         bound, materialized = self.bound, self.node.materialized
-        node, left, right = self._joined.node, self.left, self.right
-        resolved = stage(self._joined.envelopes, self._resolve(materialized))
-        resolved = counted(resolved, self.node.name, *self._before, "resolve")
+        node = self._joined.node
+        resolved = Stage(self._joined.envelopes, self._resolve(materialized))
+        results = paced(
+            Counted(resolved, node.name, (*self._before, "resolve")),
+            node.name,
+            bound.emission,
+            {**self._about, "result": self._joined.result},
+            bound.settings,
+            joiner=node.joiner,
+        )
         unpack = UnpackResults(self._key, self._joined.rows, node.versions)
-        about = {**self._about, "result": self._joined.result}
-        results = paced(resolved, self.node.name, bound.emission, about, bound.settings, joiner=node.joiner)
-        before = PreResolve(self._answers, self._places, self._before_resolve, self._row_maker)
-        return Lowered(
+        return TablePlan(
             self.planned,
             node,
-            frame_of(results, unpack),
+            rows_of(results, unpack),
             self.dead,
-            (*stages_of(left, right), *self._answered.queries),
-            encoded=(results, unpack),
-            answers=None if bound.fields is None else self._answers,
-            pre_resolve=None if bound.topics is not None else before,
+            (*stages_of(self.left, self.right), *self._answered.queries),
+            Packed(results, unpack),
+            answers=None if bound.fields is None else self,
+            join=None if self.is_staged else JoinRows(self),
             joins=None if materialized is not None else self._joins,
         )
+
+    @cached_property
+    def kept(self) -> Kept:
+        """What is kept of both rows."""
+        return self._needed[1]
+
+    @property
+    def whole(self) -> Fields:
+        """The fields of answers with all that is kept."""
+        return self._fields(self.kept)
+
+    def answers(self, reader: str | None = None, kept: Kept | None = None) -> Answers:
+        """The answers for a reader, with no more than ``kept`` of both rows (None: all that is kept).
+
+        Each reader runs the join, and Spark counts by name.
+        """
+        name = f"{self.node.name}-answers"
+        if reader is not None:
+            name = f"{name}-for-{reader}"
+        if kept is not None:
+            envelopes = self._answering(kept).envelopes
+            return Answers(name, envelopes, self._fields(kept), self._before)
+        if name not in self._read:
+            envelopes = self._answered.envelopes
+            self._read[name] = Answers(name, envelopes, self.whole, self._before)
+        return self._read[name]
+
+    def places_of(self, given: Iterable[Any], columns: pa.Schema) -> list[Place | None]:
+        """Places of expressions over the columns of a joined row; None for what is more than a field."""
+        places: list[Place | None] = []
+        for expression in given:
+            path = plain_path(expression, columns)
+            place = None if path is None else self._place(path)
+            places.append(place if place is not None and place[1] else None)
+        return places
+
+    def _place(self, path: Path) -> Place | None:
+        """The place of a field of a joined row, or with an empty path one of both rows; None if there is no such field."""
+        if path[0] not in self.fields:
+            return None
+        side, above = self.fields[path[0]]
+        return side, (*above, *path[1:])
+
+    def places(self, paths: Sequence[Path] | None) -> list[Place] | None:
+        """What the answers must have for paths of the rows; None: everything.
+
+        Without a joiner rows are both rows, and a path in them one of left or right.
+        """
+        if not self.bound.joiner.both_rows or paths is None:
+            return None
+        return [(self.fields[path[0]][0], path[1:]) for path in paths]
+
+    def before_resolve(self, answers: Answers) -> Physical:
+        """The rows before resolve, by Spark."""
+        unpack = UnpackAnswers(answers.fields.left, answers.fields.right, self.node.how, self._key)
+        return self._joining.before_resolve(answers.counted, unpack)
+
+    @cached_property
+    def maker(self) -> RowMaker | str:
+        """The way in which workers make rows of answers, or why Spark has to."""
+        why = self.bound.settings.off.get(RESOLVE_MAKES_ROWS)
+        if why is not None:
+            return why
+        if self.bound.joiner.both_rows:
+            return RowMaker(None)
+        columns = evaluated(self.node.name, self.bound.joiner)
+        return columns if isinstance(columns, str) else RowMaker(columns)
+
+    @property
+    def _sides(self) -> Sides:
+        return Sides(self.left, self.right, self.bound.foreign_key, self.bound.settings)
+
+    @property
+    def _joining(self) -> Joining:
+        return Joining(self.node.name, self.bound.joiner)
 
     @cached_property
     def _key(self) -> pa.Schema:
@@ -136,72 +295,91 @@ class JoinLowering:
     @cached_property
     def _needed(self) -> tuple[Join, Kept]:
         """The node after the rule for what the joiner reads, and what is kept of both rows."""
-        whole = Kept(arrow_schema("left", self.left.row_type), arrow_schema("right", self.right.row_type))
+        left = arrow_schema("left", self.left.row_type)
+        whole = Kept(left, arrow_schema("right", self.right.row_type))
         less = needed(self.bound.joiner, whole)
-        node = join_keeps_what_it_needs(self.node, self.bound.settings.off, less if isinstance(less, str) else None)
-        return node, less if isinstance(less, Kept) and fired(node, JOIN_KEEPS_WHAT_IT_NEEDS) else whole
+        obstacle = less if isinstance(less, str) else None
+        node = join_keeps_what_it_needs(self.node, self.bound.settings.off, obstacle)
+        if isinstance(less, Kept) and fired(node, JOIN_KEEPS_WHAT_IT_NEEDS):
+            return node, less
+        return node, whole
+
+    def _fields(self, kept: Kept) -> Fields:
+        return Fields(self._key, kept.left, kept.right, self.node.how)
+
+    def _unpack(self, kept: Kept, named: pa.Schema | None) -> UnpackAnswers:
+        return UnpackAnswers(kept.left, kept.right, self.node.how, named)
 
     @property
-    def _kept(self) -> Kept:
-        return self._needed[1]
-
-    @property
-    def _before(self) -> tuple[StageName, ...]:
+    def _before(self) -> tuple[str, ...]:
         """The stages whose counters come with the answers: they are within the query."""
-        return () if self.bound.topics is not None else ("rekey", "subscription")
+        return () if self.is_staged else ("rekey", "subscription")
 
     @property
     def _about(self) -> dict[str, object]:
-        node = self.node
-        parts = node.left.parts, node.right.parts
-        kinds = {"key": self.left.key_type, "foreign_key": self.right.key_type}
-        return {**kinds, "parts": parts, "fused": self.bound.topics is None}
+        return {
+            "key": self.left.key_type,
+            "foreign_key": self.right.key_type,
+            "parts": (self.node.left.parts, self.node.right.parts),
+            "fused": not self.is_staged,
+        }
 
     @property
     def _joins(self) -> Joins | str:
         """Collect what another join needs to be one with this one; or say why it cannot."""
         label = self.node.name
+        if self.is_staged:
+            return f"{label} is staged"
+        if self.node.spread > 1:
+            return f"{label} has left rows that are spread"
         if self.alone is not None:
-            if self.node.spread > 1:
-                return f"{label} has left rows that are spread"
-            return f"{label} is staged" if self.bound.topics is not None else f"{label} is {self.node.emit}"
+            return f"{label} is {self.node.emit}"
         if self.bound.fields is None:
             return f"{label} makes more of the rows than fields of them"
-        return begin(
-            self.left, self.right, self.rows, foreign_key=self.bound.foreign_key, how=self.node.how, fields=self.bound.fields
-        )
+        return begin(self._sides, how=self.node.how, fields=self.bound.fields)
 
     def _state(
-        self, kind: type[StageSpec], kept: Kept, materialized: str | None = None, result: DataType | None = None
+        self,
+        kind: type[StageSpec],
+        kept: Kept,
+        materialized: str | None = None,
+        result: DataType | None = None,
     ) -> StateSpec:
         node = self.node
-        named = {"key": self._key, "foreign_key": self._foreign_key, "left": kept.left, "right": kept.right}
         bound_to = {
             "how": node.how,
             "materialized": materialized,
             "extractor": node.extractor,
             "joiner": node.joiner,
-            **{what: schema_text(schema) for what, schema in named.items()},
+            "key": schema_text(self._key),
+            "foreign_key": schema_text(self._foreign_key),
+            "left": schema_text(kept.left),
+            "right": schema_text(kept.right),
         }
         types = {"left": spark_schema(kept.left), "right": spark_schema(kept.right)}
-        about = {**self._about, **types, "result": result}
         left, right = node.left.name, node.right.name
-        tables = {"key": left, "left": left, "foreign_key": right, "right": right}
-        settings, spread = self.bound.settings, node.spread
-        return state_spec(settings, kind, node.name, bound_to=bound_to, about=about, tables=tables, spread=spread)
+        return state_spec(
+            self.bound.settings,
+            kind,
+            node.name,
+            bound_to=bound_to,
+            about={**self._about, **types, "result": result},
+            tables={"key": left, "left": left, "foreign_key": right, "right": right},
+            spread=node.spread,
+        )
 
     def _rekey(self, kept: Kept, from_answers: Carry | CarryRows | None) -> RekeySpec:
         return RekeySpec(
             self._state(RekeySpec, kept),
             in_order=let_through(self.node.left),
-            fused=self.bound.topics is None,
+            fused=not self.is_staged,
             right_parts=self.node.right.parts,
             every=self.bound.emission.every,
             from_answers=from_answers,
         )
 
     def _subscription(self, kept: Kept) -> SubscriptionSpec:
-        node, fused = self.node, self.bound.topics is None
+        node, fused = self.node, not self.is_staged
         return SubscriptionSpec(
             self._state(SubscriptionSpec, kept),
             in_order=fused,
@@ -213,96 +391,65 @@ class JoinLowering:
 
     def _resolve(self, materialized: str | None) -> ResolveSpec:
         return ResolveSpec(
-            self._state(ResolveSpec, self._kept, materialized, self._joined.result),
+            self._state(ResolveSpec, self.kept, materialized, self._joined.result),
             how=self.node.how,
             materialized=materialized is not None,
-            in_order=self.bound.topics is None,
+            in_order=not self.is_staged,
             every=self.bound.emission.every,
             from_answers=self._joined.makes,
         )
 
+    @cached_property
+    def _answered(self) -> _Answered:
+        return self._answering(self.kept)
+
     def _answering(self, kept: Kept) -> _Answered:
         """The answers with so much of both rows."""
         bound, label = self.bound, self.node.name
-        left, right = kept
-        schemas = self._key, self._foreign_key, left, right
-        sides = packed_sides(
-            self._needed[0], bound.settings, self.left, right=self.right, foreign_key=bound.foreign_key, schemas=schemas
-        )
-
-        specs = {"rekey": self._rekey(kept, sides.from_answers), "subscription": self._subscription(kept)}
-
-        def through(rows: DataFrame, kind: StageName) -> DataFrame:
-            return counted(stage(rows, specs[kind]), f"{label}-{kind}", kind)
-
+        schemas = Schemas(self._key, self._foreign_key, kept.left, kept.right)
+        sides = self._sides.packed(self._needed[0], schemas)
+        rekey, subscription = self._rekey(kept, sides.from_answers), self._subscription(kept)
         if bound.topics is not None:
-            buckets = bound.settings.buckets
-            return _Answered(
-                sides.node, *staged(sides.left, sides.right, through, join=label, buckets=buckets, topics=bound.topics)
+            first = Counted(Stage(sides.left, rekey), f"{label}-rekey", ("rekey",))
+            answers, queries = staged(
+                self.planned.spark,
+                first,
+                sides.right,
+                subscription,
+                join=label,
+                buckets=bound.settings.buckets,
+                topics=bound.topics,
             )
-        rekeyed = stage(sides.left, specs["rekey"])  # within a query counters travel on
+            return _Answered(sides.node, answers, queries)
+        rekeyed = Stage(sides.left, rekey)  # within a query counters travel on
         right, spread = sides.right, self.node.spread
         if spread > 1:
-            right = right.mapInArrow(CopyRights(bound.settings.buckets, spread), ENVELOPE)
-        return _Answered(sides.node, stage(rekeyed.unionAll(right), specs["subscription"]), ())
-
-    @cached_property
-    def _answered(self) -> _Answered:
-        return self._answering(self._kept)
-
-    @cached_property
-    def _answers(self) -> Answers:
-        of = Fields(self._key, self._kept.left, self._kept.right, self.node.how)
-        less = None if self.bound.topics is not None else self._with_less
-        return Answers(f"{self.node.name}-answers", self._answered.envelopes, of, self.bound.fields or {}, self._before, less)
-
-    def _with_less(self, kept: Kept, reader: str) -> Answers:
-        """See ``Answers.less``."""
-        of = Fields(self._key, kept.left, kept.right, self.node.how)
-        name = f"{self.node.name}-answers-for-{reader}"
-        return Answers(name, self._answering(kept).envelopes, of, self._answers.fields, self._before)
-
-    def _places(self, paths: Sequence[Path] | None) -> list[Place] | None:
-        """See ``PreResolve``.  Without a joiner rows are both rows, and a path in them one of left or right."""
-        if not self.bound.joiner.both_rows or paths is None:
-            return None
-        fields = self._answers.fields
-        return [(fields[path[0]][0], path[1:]) for path in paths]
-
-    def _before_resolve(self, answers: Answers) -> DataFrame:
-        unpack = UnpackAnswers(answers.of.left, answers.of.right, self.node.how, self._key)
-        return self._joining.before_resolve(answers.counted, unpack)
-
-    @property
-    def _joining(self) -> Joining:
-        return Joining(self.node.name, self.bound.joiner)
-
-    @cached_property
-    def _row_maker(self) -> RowMaker | str:
-        """The way in which workers make rows of answers, or why Spark has to."""
-        if (why := self.bound.settings.off.get(RESOLVE_MAKES_ROWS)) is not None:
-            return why
-        if self.bound.joiner.both_rows:
-            return RowMaker(None)
-        columns = evaluated(self.node.name, self.bound.joiner)
-        return columns if isinstance(columns, str) else RowMaker(columns)
+            right = InWorkers(right, CopyRights(bound.settings.buckets, spread), ENVELOPE)
+        return _Answered(sides.node, Stage(union(rekeyed, right), subscription))
 
     @cached_property
     def _joined(self) -> _Joined:
-        left, right = self._kept.left, self._kept.right
-        if self.bound.joiner.both_rows:
-            both = StructType([StructField("left", self.left.row_type), StructField("right", self.right.row_type)])
-            return _Joined(self._answered.node, self._answered.envelopes, None, (left, right), both)
-        named = self._key if self.left.on_error == "fail" else None
-        rows = self._joining.joined(self._answered.envelopes, UnpackAnswers(left, right, self.node.how, named))
-        result = rows.schema["row"].dataType
+        node, envelopes, _ = self._answered
+        joiner = self.bound.joiner
+        if joiner.both_rows:
+            sides = {"left": self.left.row_type, "right": self.right.row_type}
+            both = StructType([StructField(name, kind) for name, kind in sides.items()])
+            return _Joined(node, envelopes, None, tuple(self.kept), both)
+        fails = self.left.on_error == "fail"
+        rows = self._joining.joined(envelopes, self._unpack(self.kept, self._key if fails else None))
+        result = self.left.columns_of(rows)["row"].dataType
         schema = arrow_schema("joiner", result)
-        node = resolve_makes_rows(
-            self._answered.node, self.bound.settings.off, self._row_maker if isinstance(self._row_maker, str) else None
-        )
-        if isinstance(self._row_maker, str):
-            rows = rows.select("key", "version", "ts", "gone", "row", "problem", "counter", "count")
-            packed = rows.mapInArrow(PackJoined(schema, self.bound.settings.buckets), ENVELOPE)
-            return _Joined(node, packed, None, (schema,), result)
-        makes = Joined(AnswerRows(self._answers.of, self._row_maker, self.left.on_error == "fail"), schema)
-        return _Joined(node, self._answered.envelopes, makes, (schema,), result)
+        maker = self.maker
+        if isinstance(maker, str):
+            node = resolve_makes_rows(node, self.bound.settings.off, maker)
+            pack = PackJoined(schema, self.bound.settings.buckets)
+            return _Joined(node, packed_joined(rows, pack), None, (schema,), result)
+        node = resolve_makes_rows(node, self.bound.settings.off, None)
+        makes = Joined(AnswerRows(self.whole, maker, fails), schema)
+        return _Joined(node, envelopes, makes, (schema,), result)
+
+
+def packed_joined(rows: Physical, pack: PackJoined) -> Physical:
+    """Joined rows that Spark has made, packed for resolve."""
+    columns = ("key", "version", "ts", "gone", "row", "problem", "counter", "count")
+    return InWorkers(by_spark(lambda frame: frame.select(*columns), rows), pack, ENVELOPE)

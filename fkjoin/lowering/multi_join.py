@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from fkjoin.analysis.bound import Bound, bind
 from fkjoin.analysis.checks import described
 from fkjoin.analysis.extractor import ForeignKey
 from fkjoin.analysis.joins import JoinBound
-from fkjoin.analysis.planned import Planned, Settings
+from fkjoin.analysis.planned import Planned
 from fkjoin.codec.messages import LEFT
 from fkjoin.codec.rows import Path
-from fkjoin.lowering.foreign_keys import packed_left_rows, packed_right_rows
-from fkjoin.lowering.lowered import Lowered, Narrow, stages_of
+from fkjoin.lowering.foreign_keys import Sides, packed_left_rows, packed_right_rows
 from fkjoin.lowering.pace import paced
 from fkjoin.lowering.pruning import narrow
-from fkjoin.lowering.stage import counted, frame_of, let_through, made_by_operators, stage, state_spec
+from fkjoin.lowering.stage import let_through, made_by_operators, rows_of, state_spec
+from fkjoin.lowering.table_plan import Packed, TablePlan, stages_of
 from fkjoin.plan.nodes import Join, shares_stages, starts_over
 from fkjoin.plan.optimizer import join_keeps_what_it_needs, joins_share_stages
+from fkjoin.plan.physical import Counted, Physical, Stage, by_spark, union
 from fkjoin.plan.rules import JOIN_KEEPS_WHAT_IT_NEEDS
 from fkjoin.spark.frame import DELETED, KEY, ROW
 from fkjoin.spark.names import quoted, quoted_if_needed
-from fkjoin.spark.operator import StageName
 from fkjoin.spark.packing import PackChanges
 from fkjoin.spark.schemas import arrow_schema, listed, schema_text, spark_schema
 from fkjoin.spark.specs import GatherSpec, MultiSubscriptionSpec, ScatterSpec, StageSpec, StateSpec
@@ -37,68 +39,91 @@ from fkjoin.stages.multi_join import KEY as KEY_PART
 from fkjoin.stages.multi_join import Field, MultiJoin, Nested, Origin, Right, fields_at, fields_of, pruned
 
 _MOST = 100
-_STAGES: tuple[StageName, ...] = ("scatter", "subscription", "gather")
+_STAGES = ("scatter", "subscription", "gather")
 
 
 @dataclass(frozen=True)
 class Joins:
     """A left table and the right tables that it is joined with; for another join of the result to be one with them."""
 
-    left: Lowered
-    rows: DataFrame
-    """The left frame with a struct ``foreign_key``: the columns of all foreign keys, one after the other."""
+    left: TablePlan
+    rows: Physical
+    """The left rows with a struct ``foreign_key``: the columns of all foreign keys, one after the other."""
     extractor: tuple[Any, ...]
     """Foreign keys as the user gave them, or as names of the left table's fields."""
     bound: tuple[Bound, ...] | None
     """Foreign keys, analyzed; None where one is a function."""
-    rights: tuple[tuple[Lowered, How], ...]
+    rights: tuple[tuple[TablePlan, How], ...]
     made: Nested
     """Columns of the joined rows."""
 
+    @property
+    def tables(self) -> list[TablePlan]:
+        """The left table and the right ones."""
+        return [self.left, *(table for table, _ in self.rights)]
+
     def joined(
-        self, table: Lowered, right: Lowered, foreign_key: ForeignKey, how: How, fields: Mapping[str, Place] | None
+        self,
+        table: TablePlan,
+        right: TablePlan,
+        foreign_key: ForeignKey,
+        how: How,
+        fields: Mapping[str, Place] | None,
     ) -> Joins | str:
         """With one more; or why it cannot be one with the others.  ``table`` is the result so far."""
         if fields is None:
             return "the joiner makes more of the rows than fields of them"
         if foreign_key.bound is None:
             return "the extractor is a function, and may read rows of the right tables"
-        paths = [one.path for one in foreign_key.bound if one.path is not None]
+        paths = [key.path for key in foreign_key.bound if key.path is not None]
         if len(paths) < len(foreign_key.bound):
             return "the foreign key is more than fields"
-        found = [self.made.at(path) if path[0] in table.row_type.names else Field(KEY_PART, path) for path in paths]
-        places = [place for place in found if isinstance(place, Field) and place.part < 0]
-        if len(places) < len(found):
+        origins = [self._origin(table.row_type, path) for path in paths]
+        keys = [origin for origin in origins if isinstance(origin, Field) and origin.part < 0]
+        if len(keys) < len(origins):
             return "the foreign key reads a right table's columns"
         if len(self.rights) >= _MOST:
             return f"{_MOST} right tables are the most"
-        named = [place.path[0] if len(place.path) == 1 else ".".join(map(quoted_if_needed, place.path)) for place in places]
-        bound = None if self.bound is None else (*self.bound, *bind("extractor", named, self.left.planned.scope))
+        names = [_name(key) for key in keys]
+        bound = self.bound
+        if bound is not None:
+            bound = (*bound, *bind("extractor", names, self.left.planned.scope))
+        width = sum(len(table.key_type) for table, _ in self.rights)
+        columns = list(map(_column, keys))
         return replace(
             self,
-            rows=_with(self.rows, [_column(place) for place in places]),
-            extractor=(*self.extractor, *named),
+            rows=by_spark(lambda frame: _with(frame, width, columns), self.rows),
+            extractor=(*self.extractor, *names),
             bound=bound,
             rights=(*self.rights, (right, how)),
             made=_nested(fields, table.key, len(self.rights), self.made),
         )
 
+    def _origin(self, row: StructType, path: Path) -> Origin | None:
+        return self.made.at(path) if path[0] in row.names else Field(KEY_PART, path)
 
-def begin(
-    left: Lowered, right: Lowered, rows: DataFrame, *, foreign_key: ForeignKey, how: How, fields: Mapping[str, Place]
-) -> Joins:
-    """A join, for others to be one with it; ``rows``: with foreign keys, ``fields``: where the joined columns are."""
+
+def begin(sides: Sides, *, how: How, fields: Mapping[str, Place]) -> Joins:
+    """A join, for others to be one with it; ``fields``: where the joined columns are."""
+    left, foreign_key = sides.left, sides.foreign_key
     return Joins(
         left,
-        rows,
+        by_spark(foreign_key.on, left.visible),
         tuple(listed(foreign_key.given)),
         foreign_key.bound,
-        ((right, how),),
+        ((sides.right, how),),
         _nested(fields, left.key, 0, Field(LEFT, ())),
     )
 
 
-def share(node: Join, alone: str | None, left: Lowered, right: Lowered, bound: JoinBound) -> tuple[Join, Joins | None]:
+def _name(key: Field) -> str:
+    """The text of a field of the left table."""
+    if len(key.path) == 1:
+        return key.path[0]
+    return ".".join(map(quoted_if_needed, key.path))
+
+
+def share(node: Join, alone: str | None, left: TablePlan, right: TablePlan, bound: JoinBound) -> tuple[Join, Joins | None]:
     """A join, and the joins that ``left`` is with this one more, if they are one.
 
     ``alone``: what is in the way, whatever the rows are.
@@ -113,94 +138,154 @@ def share(node: Join, alone: str | None, left: Lowered, right: Lowered, bound: J
     return node, joins if shares_stages(node) else None
 
 
-def lower_joins(planned: Planned, node: Join, joins: Joins, left: Lowered, dead: tuple[DataFrame, ...]) -> Lowered:
+def plan_joins(planned: Planned, node: Join, joins: Joins, left: TablePlan, dead: tuple[Physical, ...]) -> TablePlan:
     """The table of the joins; ``left`` and ``node`` are those of the last one."""
     bound: JoinBound = planned.bound
-    settings, emission, label = bound.settings, bound.emission, node.name
-    whole_rows = JOIN_KEEPS_WHAT_IT_NEEDS in settings.off
-    multi_join = _kept(joins, whole=whole_rows)
-    all_read = multi_join == _kept(joins, whole=True)
-    node = join_keeps_what_it_needs(node, settings.off, "the joiner reads every column" if all_read else None)
-    versions = {"versions": [list(version) for version in node.versions]}
-    about = {"key": joins.left.key_type, "result": spark_schema(multi_join.schema), **versions}
-    unpack = UnpackResults(multi_join.key, (multi_join.schema,), node.versions)
-    tables = [joins.left, *(table for table, _ in joins.rights)]
-
-    def fewer(paths: Sequence[Path]) -> tuple[Joins, MultiJoin]:
-        known = [path for path in paths if path[0] in multi_join.schema.names]  # others are the key's
-        less = replace(joins, made=pruned(joins.made, known))
-        return less, _kept(less, list(fields_at(joins.made, known)), whole=whole_rows)
-
-    def with_fewer(paths: Sequence[Path], reader: str) -> DataFrame:
-        less, some = fewer(paths)
-        results = _results(
-            less, some, label, materialized=None, versions=versions, counted_as=f"{label}-for-{reader}", settings=settings
-        )
-        return frame_of(results, UnpackResults(some.key, (some.schema,), node.versions))
-
-    narrow = Narrow(lambda paths: fewer(paths)[1] != multi_join, with_fewer)
-    results = _results(
-        joins, multi_join, label, materialized=node.materialized, versions=versions, counted_as=label, settings=settings
+    multi = MultiJoinPlan(node, bound, joins)
+    obstacle = "the joiner reads every column" if multi.reads_all else None
+    node = join_keeps_what_it_needs(node, bound.settings.off, obstacle)
+    multi = replace(multi, node=node)
+    kinds = {"key": joins.left.key_type, "result": spark_schema(multi.whole.schema)}
+    results = paced(
+        multi.results(joins, multi.whole, node.name, node.materialized),
+        node.name,
+        bound.emission,
+        {**kinds, **multi.versions},
+        bound.settings,
     )
-    results = paced(results, label, emission, about, settings)
-    return Lowered(
+    unpack = multi.unpack(multi.whole)
+    apart = node.materialized is not None or bound.emission.interval_ms is not None
+    return TablePlan(
         planned,
         node,
-        frame_of(results, unpack),
+        rows_of(results, unpack),
         dead,
-        stages_of(*tables),
-        encoded=(results, unpack),
+        stages_of(*joins.tables),
+        Packed(results, unpack),
         joins=joins,
-        narrow=None if node.materialized is not None or emission.interval_ms is not None else narrow,
+        multi=None if apart else multi,
     )
 
 
-def _results(
-    joins: Joins,
-    multi_join: MultiJoin,
-    label: str,
-    *,
-    materialized: str | None,
-    versions: Mapping[str, Any],
-    counted_as: str,
-    settings: Settings,
-) -> DataFrame:
-    """The envelopes of what gather sends."""
-    buckets, validate = settings.buckets, settings.validate
-    kinds = {"key": joins.left.key_type, "left": spark_schema(multi_join.left), "result": spark_schema(multi_join.schema)}
-    rights = list(zip((table for table, _ in joins.rights), multi_join.rights, strict=True))
-    tables = dict.fromkeys(("key", "left"), joins.left.name)
-    for at, (table, right) in enumerate(rights):
-        tables |= {f"foreign_key{at}": table.name, f"right{at}": table.name}
-        kinds |= {f"foreign_key{at}": table.key_type, f"right{at}": spark_schema(right.row)}
-    about = {**kinds, **versions, "star": multi_join.facts(), "fused": True}  # "star": the name in stores that are there
-    facts = {
-        "materialized": materialized,
-        "of": [right.name for right in multi_join.rights],
-        "how": [right.how for right in multi_join.rights],
-        "extractor": [described(one, "key", "row") for one in joins.extractor],
-        "columns": multi_join.columns,
-        **{name: schema_text(arrow_schema(name, kind)) for name, kind in kinds.items()},
-    }
+@dataclass(frozen=True, eq=False)
+class MultiJoinPlan:
+    """A multi-way join, which can be made with fewer columns."""
 
-    def state(kind: type[StageSpec]) -> StateSpec:
-        return state_spec(settings, kind, label, bound_to=facts, about=about, tables=tables)
+    node: Join
+    bound: JoinBound
+    joins: Joins
 
-    keys = tuple(right.key for right in multi_join.rights)
-    anew = starts_over(joins.left.node)
-    pack = PackChanges(multi_join.key, None, multi_join.left, buckets, validate, keys, start_over=anew)
-    rows = packed_left_rows(joins.left, joins.rows, joins.bound, settings, pack)
-    sent = stage(rows, ScatterSpec(state(ScatterSpec), rights=len(rights), in_order=let_through(joins.left.node)))
-    for at, (table, right) in enumerate(rights):
-        pack = PackChanges(right.key, None, right.row, buckets, validate, number=at, start_over=starts_over(table.node))
-        sent = sent.unionAll(packed_right_rows(table, pack))
-    subscription = MultiSubscriptionSpec(
-        state(MultiSubscriptionSpec),
-        right_parts=tuple(right.parts for right in multi_join.rights),
-        rights_in_order=made_by_operators(*(table.node for table, _ in joins.rights)),
-    )
-    gather = GatherSpec(state(GatherSpec), multi_join=multi_join)
-    return counted(stage(stage(sent, subscription), gather), counted_as, *_STAGES)
+    @property
+    def _keeps_whole_rows(self) -> bool:
+        return JOIN_KEEPS_WHAT_IT_NEEDS in self.bound.settings.off
+
+    @cached_property
+    def whole(self) -> MultiJoin:
+        """What is kept of all rows."""
+        return _kept(self.joins, whole=self._keeps_whole_rows)
+
+    @property
+    def reads_all(self) -> bool:
+        """Tell whether joined rows have all columns of all rows."""
+        return self.whole == _kept(self.joins, whole=True)
+
+    @property
+    def versions(self) -> dict[str, Any]:
+        return {"versions": [list(version) for version in self.node.versions]}
+
+    def unpack(self, multi_join: MultiJoin) -> UnpackResults:
+        """The function that makes rows of results."""
+        return UnpackResults(multi_join.key, (multi_join.schema,), self.node.versions)
+
+    def can_be_less(self, paths: Sequence[Path]) -> bool:
+        """Tell whether fewer columns are kept if only what is at paths of the rows is wanted."""
+        return self._fewer(paths)[1] != self.whole
+
+    def rows_with(self, paths: Sequence[Path], reader: str) -> Physical:
+        """The rows with what is at paths, for a reader of that name."""
+        joins, less = self._fewer(paths)
+        results = self.results(joins, less, f"{self.node.name}-for-{reader}", None)
+        return rows_of(results, self.unpack(less))
+
+    def _fewer(self, paths: Sequence[Path]) -> tuple[Joins, MultiJoin]:
+        names = self.whole.schema.names
+        known = [path for path in paths if path[0] in names]  # others are the key's
+        joins = replace(self.joins, made=pruned(self.joins.made, known))
+        read = list(fields_at(self.joins.made, known))
+        return joins, _kept(joins, read, whole=self._keeps_whole_rows)
+
+    def results(self, joins: Joins, multi_join: MultiJoin, counted_as: str, materialized: str | None) -> Physical:
+        """The envelopes of what gather sends."""
+        settings = self.bound.settings
+        state = self._state(joins, multi_join, materialized)
+        scatter = ScatterSpec(
+            state(ScatterSpec),
+            rights=len(joins.rights),
+            in_order=let_through(joins.left.node),
+        )
+        pack = PackChanges(
+            multi_join.key,
+            None,
+            multi_join.left,
+            settings.buckets,
+            settings.validate,
+            tuple(right.key for right in multi_join.rights),
+            start_over=starts_over(joins.left.node),
+        )
+        rows = packed_left_rows(joins.left, joins.rows, joins.bound, settings, pack)
+        sent = [Stage(rows, scatter), *self._packed_rights(joins, multi_join)]
+        subscription = MultiSubscriptionSpec(
+            state(MultiSubscriptionSpec),
+            right_parts=tuple(right.parts for right in multi_join.rights),
+            rights_in_order=made_by_operators(*(table.node for table, _ in joins.rights)),
+        )
+        answers = Stage(union(*sent), subscription)
+        gather = GatherSpec(state(GatherSpec), multi_join=multi_join)
+        return Counted(Stage(answers, gather), counted_as, _STAGES)
+
+    def _packed_rights(self, joins: Joins, multi_join: MultiJoin) -> Iterator[Physical]:
+        settings = self.bound.settings
+        for number, right in enumerate(multi_join.rights):
+            table, _ = joins.rights[number]
+            pack = PackChanges(
+                right.key,
+                None,
+                right.row,
+                settings.buckets,
+                settings.validate,
+                number=number,
+                start_over=starts_over(table.node),
+            )
+            yield packed_right_rows(table, pack)
+
+    def _state(self, joins: Joins, multi_join: MultiJoin, materialized: str | None) -> Callable[[type[StageSpec]], StateSpec]:
+        """What each stage says of its state."""
+        left = joins.left
+        kinds = {
+            "key": left.key_type,
+            "left": spark_schema(multi_join.left),
+            "result": spark_schema(multi_join.schema),
+        }
+        tables = {"key": left.name, "left": left.name}
+        for number, right in enumerate(multi_join.rights):
+            table, _ = joins.rights[number]
+            kinds |= {
+                f"foreign_key{number}": table.key_type,
+                f"right{number}": spark_schema(right.row),
+            }
+            tables |= {f"foreign_key{number}": table.name, f"right{number}": table.name}
+        facts = {
+            "materialized": materialized,
+            "of": [right.name for right in multi_join.rights],
+            "how": [right.how for right in multi_join.rights],
+            "extractor": [described(key, "key", "row") for key in joins.extractor],
+            "columns": multi_join.columns,
+        }
+        for name, kind in kinds.items():
+            facts[name] = schema_text(arrow_schema(name, kind))
+        star = {"star": multi_join.facts(), "fused": True}
+        about = {**kinds, **self.versions, **star}
+        return lambda kind: state_spec(self.bound.settings, kind, self.node.name, bound_to=facts, about=about, tables=tables)
 
 
 def _kept(joins: Joins, read: Iterable[Field] | None = None, *, whole: bool) -> MultiJoin:
@@ -252,9 +337,8 @@ def _column(place: Field) -> Column:
     return column
 
 
-def _with(rows: DataFrame, more: Sequence[Column]) -> DataFrame:
-    """The frame with more columns of ``foreign_key``."""
-    had = len(rows.schema["foreign_key"].dataType.names)  # type: ignore[attr-defined]
-    columns = [F.col(f"foreign_key.k{at}") for at in range(had)]
-    columns += [column.alias(f"k{had + at}") for at, column in enumerate(more)]
-    return rows.withColumn("foreign_key", F.when(~F.col(DELETED), F.struct(*columns)))
+def _with(rows: DataFrame, width: int, columns: Sequence[Column]) -> DataFrame:
+    """The frame with more columns of ``foreign_key``, which has so many."""
+    keys = [F.col(f"foreign_key.k{number}") for number in range(width)]
+    keys += [column.alias(f"k{number}") for number, column in enumerate(columns, width)]
+    return rows.withColumn("foreign_key", F.when(~F.col(DELETED), F.struct(*keys)))

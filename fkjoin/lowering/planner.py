@@ -1,4 +1,4 @@
-"""Planned tables made into streaming DataFrames."""
+"""Physical plans of planned tables."""
 
 from __future__ import annotations
 
@@ -12,50 +12,51 @@ from fkjoin.analysis.key_joins import KeyJoinBound
 from fkjoin.analysis.planned import Planned, SourceBound
 from fkjoin.analysis.unions import CogroupBound, MergeBound
 from fkjoin.analysis.views import CompleteBound, ViewBound
-from fkjoin.lowering.aggregates import lower_aggregate
-from fkjoin.lowering.children import lower_children
-from fkjoin.lowering.enrich import lower_enrich
-from fkjoin.lowering.flat_maps import lower_flat_map
-from fkjoin.lowering.joins import lower_join
-from fkjoin.lowering.key_joins import lower_key_join
-from fkjoin.lowering.lowered import Lowered
-from fkjoin.lowering.unions import lower_cogroup, lower_merge
-from fkjoin.lowering.views import lower_complete, lower_view
+from fkjoin.lowering.aggregates import plan_aggregate
+from fkjoin.lowering.children import plan_children
+from fkjoin.lowering.enrich import plan_enrich
+from fkjoin.lowering.flat_maps import plan_flat_map
+from fkjoin.lowering.joins import plan_join
+from fkjoin.lowering.key_joins import plan_key_join
+from fkjoin.lowering.table_plan import TablePlan
+from fkjoin.lowering.unions import plan_cogroup, plan_merge
+from fkjoin.lowering.views import plan_complete, plan_view
 
 
-def lower(planned: Planned) -> Lowered:
-    """The table as frames, and so all that it is made of; each is lowered once, whatever reads it.
+def plan(planned: Planned) -> TablePlan:
+    """The table's part of a physical plan, and so all that it is made of; each is planned once, whatever reads it.
 
-    Else a query on the changes of two tables that stand on one would observe that one under the same names twice, which
-    Spark refuses.
+    Else a query on the changes of two tables that stand on it would observe it under the same
+    names twice, which Spark refuses.
     """
-    if not planned.lowered:
-        planned.lowered.append(_LOWER[type(planned.bound)](planned, *map(lower, planned.inputs)))
-    lowered: Lowered = planned.lowered[0]
-    return lowered
+    if "plan" not in planned.cache:
+        inputs = map(plan, planned.inputs)
+        planned.cache["plan"] = _PLAN[type(planned.bound)](planned, *inputs)
+    made: TablePlan = planned.cache["plan"]
+    return made
 
 
-def _lower_source(planned: Planned) -> Lowered:
+def _plan_source(planned: Planned) -> TablePlan:
     source: SourceBound = planned.bound
-    return Lowered(planned, planned.node, source.frame, source.dead, undecoded=source.undecoded)
+    return TablePlan(planned, planned.node, source.rows, source.dead, undecoded=source.undecoded)
 
 
-def _lower_events(planned: Planned) -> Lowered:
+def _plan_events(planned: Planned) -> TablePlan:
     events: EventsBound = planned.bound
-    return Lowered(planned, planned.node, events.frame)
+    return TablePlan(planned, planned.node, events.rows)
 
 
-_LOWER: dict[type, Callable[..., Lowered]] = {
-    SourceBound: _lower_source,
-    ViewBound: lower_view,
-    CompleteBound: lower_complete,
-    JoinBound: lower_join,
-    KeyJoinBound: lower_key_join,
-    ChildrenBound: lower_children,
-    AggregateBound: lower_aggregate,
-    MergeBound: lower_merge,
-    CogroupBound: lower_cogroup,
-    FlatMapBound: lower_flat_map,
-    EventsBound: _lower_events,
-    EnrichBound: lower_enrich,
+_PLAN: dict[type, Callable[..., TablePlan]] = {
+    SourceBound: _plan_source,
+    ViewBound: plan_view,
+    CompleteBound: plan_complete,
+    JoinBound: plan_join,
+    KeyJoinBound: plan_key_join,
+    ChildrenBound: plan_children,
+    AggregateBound: plan_aggregate,
+    MergeBound: plan_merge,
+    CogroupBound: plan_cogroup,
+    FlatMapBound: plan_flat_map,
+    EventsBound: _plan_events,
+    EnrichBound: plan_enrich,
 }

@@ -1,28 +1,31 @@
 """Tables made row by row: ``filter``, ``map_values``, and tables whose rows are kept.
 
-Joins and aggregates read such a table as it comes: a row that is left out is a tombstone to them.  Sinks, and all readers if
-its rows are kept, read it through a stage that knows what was sent: a row's changes that leave it unchanged are dropped
-(KIP-557), and so are tombstones of rows that were never there.
+Joins and aggregates read such a table as it comes: a row that is left out is a tombstone to them.
+Sinks, and all readers if its rows are kept, read it through a stage that knows what was sent: a
+row's changes that leave it unchanged are dropped (KIP-557), and so are tombstones of rows that were
+never there.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import NamedTuple
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from fkjoin.analysis.planned import Planned
-from fkjoin.analysis.views import CompleteBound, ViewBound, ViewStep
-from fkjoin.lowering.lowered import Lowered, PreResolve
+from fkjoin.analysis.views import CompleteBound, ViewBound
 from fkjoin.lowering.pace import paced
 from fkjoin.lowering.pruning import narrowed
-from fkjoin.lowering.stage import counted, frame_of, let_through, stage, state_spec
+from fkjoin.lowering.stage import counted, let_through, rows_of, state_spec
+from fkjoin.lowering.table_plan import Packed, TablePlan
 from fkjoin.lowering.workers import packed_rows, packed_view, with_step
 from fkjoin.plan.nodes import Source, View, fired, read_from, starts_over
 from fkjoin.plan.optimizer import resolve_makes_rows, view_reads_answers
+from fkjoin.plan.physical import InWorkers, Physical, by_spark
 from fkjoin.plan.rules import VIEW_READS_ANSWERS
 from fkjoin.spark.frame import DELETED, LEFT_GONE, PACKED_KEY, PROBLEM, RAW, ROW, TS, VERSION
 from fkjoin.spark.operator import ENVELOPE
@@ -30,11 +33,11 @@ from fkjoin.spark.packing import PackJoined, PackRows
 from fkjoin.spark.schemas import arrow_schema, schema_text, struct_column
 from fkjoin.spark.specs import ResolveSpec
 from fkjoin.spark.unpacking import UnpackResults
-from fkjoin.stages.answer_rows import AnswerRows, Joined, RowMaker
+from fkjoin.stages.answer_rows import AnswerRows, Joined
 from fkjoin.stages.complete import UNAVAILABLE, Complete
 
 
-def lower_view(planned: Planned, table: Lowered) -> Lowered:
+def plan_view(planned: Planned, table: TablePlan) -> TablePlan:
     """A view of the table, or the table with its rows kept."""
     bound: ViewBound = planned.bound
     step, emission, settings = bound.step, bound.emission, bound.settings
@@ -46,93 +49,154 @@ def lower_view(planned: Planned, table: Lowered) -> Lowered:
     node = view_reads_answers(replace(planned.node, table=below, materialized=None), off)
     node, undecoded = with_step(node, off, table, step)
 
-    pre_resolve = None if table.pre_resolve is None else _pre_resolve(table, table.pre_resolve, step)
-    rows = table.visible
-    frame = step.taken(rows, *([RAW] if RAW in table.frame.columns else []))
-    dead = (*table.dead, *table.dead_of(step.tried, label))
-    row_type = struct_column(frame.schema, ROW)
-    key, schema = arrow_schema("key", planned.key_type), arrow_schema("row", row_type)
-    bound_to = {
+    raw = [name for name in (RAW,) if name in table.columns_of(table.rows).names]
+    rows = by_spark(lambda frame: step.taken(frame, *raw), table.visible)
+    row_type = struct_column(table.columns_of(rows), ROW)
+    key, row = arrow_schema("key", planned.key_type), arrow_schema("row", row_type)
+    join = None if table.join is None else table.join.then(table.planned, step)
+    if table.join is not None and fired(node, VIEW_READS_ANSWERS):
+        node, resolved = _of_answers(node, planned, table, row)
+    else:
+        pack = PackRows(
+            key,
+            row,
+            settings.buckets,
+            validate=settings.validate,
+            start_over=starts_over(below),
+        )
+        failing = label if table.on_error == "fail" else None
+        packed = packed_view(rows, undecoded, pack, failing=failing)
+        resolved = _Resolved(packed, as_read=read_from(below) is not None)
+    about = {
+        "key": planned.key_type,
+        "result": row_type,
+        "versions": [list(version) for version in node.versions],
+    }
+    facts = {
+        "materialized": materialized,
         "steps": [list(item) for item in planned.node.steps],
         "emit": "on-update" if emission.every else "on-change",
         "key": schema_text(key),
-        "row": schema_text(schema),
+        "row": schema_text(row),
     }
-    about = {"key": planned.key_type, "result": row_type, "versions": [list(version) for version in node.versions]}
-    makes, as_read = None, False
-    if pre_resolve is not None and fired(node, VIEW_READS_ANSWERS):
-        node, answers = narrowed(node, off, pre_resolve.answers, pre_resolve.places(None))
-        node = resolve_makes_rows(node, off, pre_resolve.made if isinstance(pre_resolve.made, str) else None)
-        if isinstance(pre_resolve.made, str):
-            packed = _packed(pre_resolve.frame(answers), PackJoined(schema, settings.buckets))
-        else:
-            packed = answers.counted
-            makes = Joined(AnswerRows(answers.of, pre_resolve.made, table.on_error == "fail"), schema)
-    else:
-        pack = PackRows(key, schema, settings.buckets, validate=settings.validate, start_over=starts_over(below))
-        failing = label if table.on_error == "fail" else None
-        packed, as_read = packed_view(frame, undecoded, pack, failing=failing), read_from(below) is not None
-    unpack = UnpackResults(key, (schema,), node.versions)
-    facts = {"materialized": materialized, **bound_to}
     tables = {} if planned.node.steps else dict.fromkeys(("key", "result"), table.name)
     spec = ResolveSpec(
         state_spec(settings, ResolveSpec, label, bound_to=facts, about=about, tables=tables),
         materialized=materialized is not None,
-        as_read=as_read,
+        as_read=resolved.as_read,
         in_order=let_through(below),
         every=emission.every,
-        from_answers=makes,
+        from_answers=resolved.makes,
     )
-    results = paced(counted(stage(packed, spec), label, "resolve"), label, emission, about, settings)
-    settled = frame_of(results, unpack)
-    joins = None if table.joins is None else f"{label} stands between the joins"
-    of_both: Any = {"dead": dead, "stages": table.stages, "encoded": (results, unpack), "joins": joins}
-    if materialized is not None:
-        return Lowered(planned, replace(node, materialized=materialized), settled, **of_both)
-    return Lowered(planned, node, frame, **of_both, settled=settled, undecoded=undecoded, pre_resolve=pre_resolve)
+    results = paced(counted(resolved.envelopes, spec), label, emission, about, settings)
+    unpack = UnpackResults(key, (row,), node.versions)
+    view = TablePlan(
+        planned,
+        node,
+        rows,
+        (*table.dead, *table.dead_of(step.tried, label)),
+        table.stages,
+        Packed(results, unpack),
+        settled=rows_of(results, unpack),
+        undecoded=undecoded,
+        join=join,
+        joins=None if table.joins is None else f"{label} stands between the joins",
+    )
+    if materialized is None:
+        return view
+    assert view.settled is not None
+    return replace(
+        view,
+        node=replace(node, materialized=materialized),
+        rows=view.settled,
+        settled=None,
+        undecoded=None,
+        join=None,
+    )
 
 
-def lower_complete(planned: Planned, table: Lowered) -> Lowered:
+class _Resolved(NamedTuple):
+    """What comes to a view's resolve."""
+
+    envelopes: Physical
+    makes: Joined | None = None
+    """Function that makes rows of answers, where resolve does so itself."""
+    as_read: bool = False
+
+
+def _of_answers(view: View, planned: Planned, table: TablePlan, row: pa.Schema) -> tuple[View, _Resolved]:
+    """The rows of a view of a join, made of the join's answers."""
+    assert table.join is not None
+    settings = planned.bound.settings
+    join, off = table.join.then(table.planned, planned.bound.step), settings.off
+    node, answers = narrowed(view, off, join.of, join.places(None))
+    maker = join.maker
+    node = resolve_makes_rows(node, off, maker if isinstance(maker, str) else None)
+    if isinstance(maker, str):
+        pack = PackJoined(row, settings.buckets)
+        return node, _Resolved(_packed(join.rows(answers), pack))
+    rows = AnswerRows(answers.fields, maker, table.on_error == "fail")
+    return node, _Resolved(answers.counted, Joined(rows, row))
+
+
+def plan_complete(planned: Planned, table: TablePlan) -> TablePlan:
     """A topic's table whose events may lack values: its rows are kept, and give events the values that they lack."""
     bound: CompleteBound = planned.bound
     settings, node = bound.settings, planned.node
     assert isinstance(node, View)
     assert isinstance(node.table, Source)
     whole = StructType([field for field in table.row_type if field.name != UNAVAILABLE])
-    came, key, schema = arrow_schema("row", table.row_type), arrow_schema("key", table.key_type), arrow_schema("row", whole)
-    pack = PackRows(key, came, settings.buckets, validate=settings.validate, start_over=starts_over(node.table))
-    unpack = UnpackResults(key, (schema,), node.versions)
+    came, key = arrow_schema("row", table.row_type), arrow_schema("key", table.key_type)
+    row = arrow_schema("row", whole)
+    pack = PackRows(
+        key,
+        came,
+        settings.buckets,
+        validate=settings.validate,
+        start_over=starts_over(node.table),
+    )
     facts = {
         "materialized": node.materialized,
         "steps": [list(step) for step in node.steps],
         "key": schema_text(key),
-        "row": schema_text(schema),
+        "row": schema_text(row),
     }
-    about = {"key": table.key_type, "result": whole, "versions": [list(version) for version in node.versions]}
+    about = {
+        "key": table.key_type,
+        "result": whole,
+        "versions": [list(version) for version in node.versions],
+    }
     tables = dict.fromkeys(("key", "result"), node.table.name)
     state = state_spec(settings, ResolveSpec, planned.name, bound_to=facts, about=about, tables=tables)
     spec = ResolveSpec(state, materialized=True, as_read=True, complete=Complete(came))
-    results = counted(stage(packed_rows(table, pack), spec), planned.name, "resolve")
-    return Lowered(planned, node, frame_of(results, unpack), table.dead, table.stages, encoded=(results, unpack))
-
-
-def _pre_resolve(table: Lowered, before: PreResolve, step: ViewStep) -> PreResolve:
-    """The rows after the step, before resolve; ``before``: the table's own."""
-    row_maker = before.made
-    if isinstance(row_maker, RowMaker):
-        steps = step.evaluate()
-        row_maker = f"{step} is left to Spark" if steps is None else RowMaker(row_maker.joiner, (*row_maker.steps, *steps))
-    return PreResolve(
-        before.answers,
-        lambda paths: before.places(step.reads(paths)),
-        lambda answers: step.taken(table.visible_in(before.frame(answers)), PACKED_KEY, LEFT_GONE),
-        row_maker,
+    results = counted(packed_rows(table, pack), spec)
+    unpack = UnpackResults(key, (row,), node.versions)
+    return TablePlan(
+        planned,
+        node,
+        rows_of(results, unpack),
+        table.dead,
+        table.stages,
+        Packed(results, unpack),
     )
 
 
-def _packed(frame: DataFrame, pack: PackJoined) -> DataFrame:
+def _packed(rows: Physical, pack: PackJoined) -> Physical:
     """A join's rows before resolve, packed."""
-    columns = {"key": F.col(PACKED_KEY), "version": F.col(VERSION), "ts": F.col(TS), "gone": F.col(LEFT_GONE)}
-    columns |= {"row": F.when(~F.col(DELETED), F.col(ROW)), "problem": F.col(PROBLEM)}
-    columns |= {"counter": F.lit(None).cast("string"), "count": F.lit(None).cast("bigint")}
-    return frame.select(*(column.alias(name) for name, column in columns.items())).mapInArrow(pack, ENVELOPE)
+    nothing = F.lit(None)
+    columns = {
+        "key": F.col(PACKED_KEY),
+        "version": F.col(VERSION),
+        "ts": F.col(TS),
+        "gone": F.col(LEFT_GONE),
+        "row": F.when(~F.col(DELETED), F.col(ROW)),
+        "problem": F.col(PROBLEM),
+        "counter": nothing.cast("string"),
+        "count": nothing.cast("bigint"),
+    }
+    chosen = [column.alias(name) for name, column in columns.items()]
+
+    def selected(frame: DataFrame) -> DataFrame:
+        return frame.select(*chosen)
+
+    return InWorkers(by_spark(selected, rows), pack, ENVELOPE)

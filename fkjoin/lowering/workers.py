@@ -4,49 +4,49 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pyspark.sql import DataFrame
-
 from fkjoin.analysis.planned import Undecoded
 from fkjoin.analysis.projection import Projection
 from fkjoin.analysis.views import ViewStep
 from fkjoin.codec.vectors import Columns
-from fkjoin.lowering.lowered import Lowered
-from fkjoin.lowering.stage import packing_columns
+from fkjoin.lowering.stage import packed
+from fkjoin.lowering.table_plan import TablePlan
 from fkjoin.plan.nodes import Aggregate, Node, View, fired
 from fkjoin.plan.optimizer import Off, workers_evaluate_steps
+from fkjoin.plan.physical import InWorkers, Physical, Union
 from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import Pack, PackRows
 from fkjoin.spark.stepped import RowsAsTheyAre, Stepped
 
 
-def with_step(view: View, off: Off, table: Lowered, step: ViewStep) -> tuple[View, Undecoded | None]:
+def with_step(view: View, off: Off, table: TablePlan, step: ViewStep) -> tuple[View, Undecoded | None]:
     """Apply the step to the table's rows, and return the rows after it, if workers evaluate it."""
     if table.undecoded is None:
         return _as_below(view, off, table.node), None
     steps = step.evaluate()
-    view = workers_evaluate_steps(view, off, None if steps is not None else f"{step} is left to Spark")
+    obstacle = f"{step} is left to Spark" if steps is None else None
+    view = workers_evaluate_steps(view, off, obstacle)
     if steps is None or not fired(view, WORKERS_EVALUATE_STEPS):
         return view, None
     return view, table.undecoded._replace(reading=_stepped(table.undecoded).then(steps))
 
 
-def packed_rows(table: Lowered, pack: PackRows) -> DataFrame:
+def packed_rows(table: TablePlan, pack: PackRows) -> Physical:
     """The table's rows, packed."""
-    return packed_view(table.frame, table.undecoded, pack, failing=_failing(table))
+    return packed_view(table.rows, table.undecoded, pack, failing=_failing(table))
 
 
-def packed_view(frame: DataFrame, undecoded: Undecoded | None, pack: PackRows, *, failing: str | None) -> DataFrame:
-    """A table's rows, packed: those of the frame, or those that workers decode.
+def packed_view(rows: Physical, undecoded: Undecoded | None, pack: PackRows, *, failing: str | None) -> Physical:
+    """A table's rows, packed: those that are there, or those that workers decode.
 
     ``failing``: the table's name if a row that cannot be used stops the query.
     """
     if undecoded is None:
-        return frame.select(*packing_columns()).mapInArrow(pack, ENVELOPE)
+        return packed(rows, pack)
     return read_by_workers(undecoded, pack, failing=failing)
 
 
-def packed_by_workers(table: Lowered, pack: Pack, foreign_key: Columns | None = None) -> DataFrame:
+def packed_by_workers(table: TablePlan, pack: Pack, foreign_key: Columns | None = None) -> Physical:
     """The rows of a table that is ``undecoded``, packed."""
     assert table.undecoded is not None
     return read_by_workers(table.undecoded, pack, foreign_key, failing=_failing(table))
@@ -59,33 +59,43 @@ def read_by_workers(
     contributing: tuple[Columns, Columns] | None = None,
     *,
     failing: str | None = None,
-) -> DataFrame:
+) -> Physical:
     """Pack the rows that workers read, and those of a snapshot; see ``Stepped.packing``."""
     stepped = _stepped(undecoded)
-    packed = undecoded.frame.mapInArrow(stepped.packing(pack, foreign_key, contributing, failing=failing), ENVELOPE)
+    function = stepped.packing(pack, foreign_key, contributing, failing=failing)
+    rows = InWorkers(undecoded.lines, function, ENVELOPE)
     if undecoded.snapshot is None:
-        return packed
-    rows = replace(stepped, reading=RowsAsTheyAre()).packing(pack, foreign_key, contributing, failing=failing)
-    return packed.unionAll(undecoded.snapshot.select(*packing_columns()).mapInArrow(rows, ENVELOPE))
+        return rows
+    as_they_are = replace(stepped, reading=RowsAsTheyAre())
+    function = as_they_are.packing(pack, foreign_key, contributing, failing=failing)
+    return Union((rows, packed(undecoded.snapshot, function)))
 
 
 def packed_contributions(
-    aggregate: Aggregate, off: Off, table: Lowered, *, key: Projection, value: Projection, pack: PackRows
-) -> tuple[Aggregate, DataFrame | None]:
+    aggregate: Aggregate,
+    off: Off,
+    table: TablePlan,
+    *,
+    key: Projection,
+    value: Projection,
+    pack: PackRows,
+) -> tuple[Aggregate, Physical | None]:
     """An aggregate, and what the table's rows contribute, packed, if workers evaluate it."""
     if table.undecoded is None:
         return aggregate, None
     columns = contributing(table, key, value)
-    aggregate = workers_evaluate_steps(aggregate, off, None if columns else "what a row contributes is left to Spark")
+    obstacle = None if columns else "what a row contributes is left to Spark"
+    aggregate = workers_evaluate_steps(aggregate, off, obstacle)
     if columns is None or not fired(aggregate, WORKERS_EVALUATE_STEPS):
         return aggregate, None
     return aggregate, read_by_workers(table.undecoded, pack, contributing=columns, failing=_failing(table))
 
 
-def contributing(table: Lowered, key: Projection, value: Projection) -> tuple[Columns, Columns] | None:
+def contributing(table: TablePlan, key: Projection, value: Projection) -> tuple[Columns, Columns] | None:
     """The groups and the values of the table's rows, for workers; None if Spark has to evaluate them."""
-    group, values = (one.for_workers(f"group_by of {table.name}") for one in (key, value))
-    return None if group is None or values is None else (group, values)
+    title = f"group_by of {table.name}"
+    group, contributed = key.for_workers(title), value.for_workers(title)
+    return None if group is None or contributed is None else (group, contributed)
 
 
 def _as_below(view: View, off: Off, below: Node) -> View:
@@ -97,7 +107,7 @@ def _as_below(view: View, off: Off, below: Node) -> View:
     return view
 
 
-def _failing(table: Lowered) -> str | None:
+def _failing(table: TablePlan) -> str | None:
     return table.name if table.on_error == "fail" else None
 
 

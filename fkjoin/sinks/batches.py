@@ -32,8 +32,8 @@ from fkjoin.checkpoint.query import Query
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.kafka.end_offsets import telling_lag
 from fkjoin.kafka.internal import Topics, require_first_records
-from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.results import Results
+from fkjoin.lowering.table_plan import TablePlan
 from fkjoin.sinks.ledger import parted, require_together, restore, written_to
 from fkjoin.spark.frame import RAW
 from fkjoin.spark.query_start import starting
@@ -72,7 +72,7 @@ In a Spark Connect session it runs at the server, so it holds no frame and no se
 """
 
 
-AsBegun = Callable[[str], tuple[Lowered, Callable[[], None]]]
+AsBegun = Callable[[str], tuple[TablePlan, Callable[[], None]]]
 """Lower a table as the query of a checkpoint reads it, and return also what keeps its columns when the query starts."""
 
 
@@ -89,12 +89,12 @@ class Sink(Protocol):
         """
         ...
 
-    def begin(self, table: Lowered) -> Write:
+    def begin(self, table: TablePlan) -> Write:
         """Check that the table can be written there, and make what has to be there.
 
         Parameters
         ----------
-        table : Lowered
+        table : TablePlan
             The table, as streaming DataFrames.
 
         Returns
@@ -116,7 +116,7 @@ class Sink(Protocol):
 class Checks(Protocol):
     """A sink that can say what is wrong without making anything."""
 
-    def check(self, table: Lowered) -> None:
+    def check(self, table: TablePlan) -> None:
         """Raise what ``begin`` would, trying once; nothing is made or changed."""
         ...
 
@@ -125,7 +125,7 @@ class Checks(Protocol):
 class Alone(Protocol):
     """A sink whose place has the batches of one query, and nothing else."""
 
-    def require_alone(self, table: Lowered, checkpoint: str) -> None:
+    def require_alone(self, table: TablePlan, checkpoint: str) -> None:
         """Raise ``TopologyError`` if the table is read from there, or another query than the checkpoint's writes there."""
         ...
 
@@ -154,7 +154,7 @@ def start(
 
 def compared(
     spark: SparkSession, table: AsBegun, sinks: Mapping[str, Any], checkpoint: str
-) -> tuple[Lowered, Callable[[], None]]:
+) -> tuple[TablePlan, Callable[[], None]]:
     """Compare a checkpoint with its sinks and with the table, before anything changes; ``sinks``: see ``require_together``.
 
     Returns the table as the checkpoint has it, and what notes columns and operators when the query starts.
@@ -165,7 +165,7 @@ def compared(
         if isinstance(sink, Alone):
             sink.require_alone(begun_as, checkpoint)
     written = functools.partial(written_to, spark, checkpoint, sinks)
-    note_operators = require_begun_with(frame_read(begun_as), checkpoint, written)
+    note_operators = require_begun_with(spark, begun_as.specs, checkpoint, written)
 
     def note() -> None:
         keep_columns()
@@ -257,20 +257,20 @@ def require_one(spark: SparkSession, checkpoint: str) -> None:
         )
 
 
-def make_topics(table: Lowered, checkpoint: str) -> None:
+def make_topics(table: TablePlan, checkpoint: str) -> None:
     """Create the internal topics of what the table is made of, if they are not there; a new query needs their first records."""
     for topics in _internal_topics(table):
         topics.create()
     require_whole_topics(table, checkpoint)
 
 
-def require_whole_topics(table: Lowered, checkpoint: str) -> None:
+def require_whole_topics(table: TablePlan, checkpoint: str) -> None:
     """Raise ``FkJoinError`` if the table's query is new, and one of its internal topics has lost its first records."""
     for topics in _internal_topics(table):
         require_first_records(table.spark, checkpoint, topics.connection, topics.last)
 
 
-def _internal_topics(table: Lowered) -> list[Topics]:
+def _internal_topics(table: TablePlan) -> list[Topics]:
     return list({stage.topics.last: stage.topics for stage in table.stages}.values())
 
 
@@ -328,13 +328,8 @@ class _Batches:
         self._previous_ms = began
 
 
-def frame_read(table: Lowered) -> DataFrame:
-    """The frame that a query reads batch by batch."""
-    return table.frame if table.encoded is None else table.encoded[0]
-
-
 def started(
-    table: Lowered,
+    table: TablePlan,
     write: Write,
     checkpoint: str,
     *,
@@ -343,7 +338,7 @@ def started(
 ) -> StreamingQuery:
     """The query that writes the table's changes, started."""
     make_topics(table, checkpoint)
-    frame = frame_read(table)
+    frame = table.frame
     if table.connection is None:
         frame = frame.drop(RAW)  # what dead letters say of changes is long, and of topics alone do sinks read it
 

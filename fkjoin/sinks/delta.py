@@ -18,7 +18,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from fkjoin.checkpoint.batch_log import BatchLog, Mark
 from fkjoin.checkpoint.files import require_folder, require_writable
 from fkjoin.errors import FkJoinError, TopologyError, masked
-from fkjoin.lowering.lowered import Lowered
+from fkjoin.lowering.table_plan import TablePlan
 from fkjoin.sinks import RETRY_S, column_types, delta_log, partitions
 from fkjoin.sinks.delta_storage import at_storage
 from fkjoin.sinks.ledger import missing
@@ -73,7 +73,7 @@ class Delta(TableSink):
             if given is not None and (not isinstance(given, int) or given < 1):
                 raise TopologyError(f"{name}: {given!r} is no number of batches; leave it out, or give one from 1 on")
 
-    def _require_last_changes(self, table: Lowered) -> None:
+    def _require_last_changes(self, table: TablePlan) -> None:
         super()._require_last_changes(table)
         if _absolute(self.path) in map(_absolute, table.planned.files):
             raise TopologyError(
@@ -143,7 +143,7 @@ class Delta(TableSink):
         found = self._found()
         return None if found is None else _batch_of(found, query)
 
-    def restore(self, table: Lowered, query: str, log: BatchLog) -> None:
+    def restore(self, table: TablePlan, query: str, log: BatchLog) -> None:
         mark = log.mark(log.done)
         if not at_storage(self.place, self.options, lambda: self._to_version_of(query, mark), self.retry_s):
             super().restore(table, query, log)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -15,9 +16,11 @@ from fkjoin.kafka.admin import require_topic
 from fkjoin.kafka.formats import Format
 from fkjoin.kafka.options import sink_options
 from fkjoin.kafka.positions import OriginsOf, RootsOf, of_roots, relayed
-from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.results import Results
+from fkjoin.lowering.stage import rows_of
+from fkjoin.lowering.table_plan import TablePlan
 from fkjoin.plan.nodes import Merge, Source, periodic, sources
+from fkjoin.plan.physical import Physical, by_spark
 from fkjoin.plan.roots import origins, summed_up
 from fkjoin.sinks import records
 from fkjoin.sinks.batches import Batch, Write
@@ -62,26 +65,27 @@ class Kafka:
         """
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
-    def records(self, table: Lowered) -> DataFrame:
-        """Make the records of the table's changes.
+    def records(self, table: TablePlan) -> Physical:
+        """Make the plan of the records of the table's changes.
 
         Parameters
         ----------
-        table : Lowered
+        table : TablePlan
             The table.
 
         Returns
         -------
-        pyspark.sql.DataFrame
-            With ``key``, ``value`` and perhaps ``headers``.
+        Physical
+            Of rows with ``key``, ``value`` and perhaps ``headers``.
         """
-        by_spark, packed = self._by_spark(table), self._packed(table)  # the first says what is wrong with the expressions
-        return by_spark if packed is None or table.encoded is None else packed(table.encoded[0])
+        rows, packed = self._by_spark(table), self._packed(table)
+        table.on_spark(rows)  # what is wrong with the expressions is said now
+        return rows if packed is None else by_spark(packed, table.top)
 
-    def begin(self, table: Lowered) -> Write:
+    def begin(self, table: TablePlan) -> Write:
         chosen = sink_options(self.options)
         require_topic(self.topic, self.bootstrap_servers, chosen)
-        self._by_spark(table)  # what is wrong with the expressions is said now
+        table.on_spark(self._by_spark(table))  # what is wrong with the expressions is said now
         packed, placed, of = self._packed(table), self._placed(table), self._results(table)
         options = {**chosen, "topic": self.topic, "kafka.bootstrap.servers": self.bootstrap_servers}
 
@@ -91,21 +95,25 @@ class Kafka:
 
         return write
 
-    def check(self, table: Lowered) -> None:
+    def check(self, table: TablePlan) -> None:
         self.begin(table)  # which makes nothing
 
-    def _by_spark(self, table: Lowered) -> DataFrame:
+    def _by_spark(self, table: TablePlan) -> Physical:
         if isinstance(table.node, Source) and table.node.snapshot is not None:
             raise TopologyError(
                 f"{table.name}: its snapshot's rows come beside newer changes, and a topic's reader takes the last record; "
                 f'write .materialize("{table.name}") first (in a job file, materialize = true)'
             )
-        of, placed = self._results(table), self._placed(table)
-        if of == table.results or table.encoded is None:
-            return self._records(of, table.changes_with(*placed))
-        return self._records(of, of.changes(of.frame(table.encoded[0]), *placed))
+        results, placed = self._results(table), self._placed(table)
+        if results == table.results or table.packed is None:
+            changes = table.changes_with(*placed)
+        else:
+            assert results.unpack is not None
+            rows = rows_of(table.packed.envelopes, results.unpack)
+            changes = by_spark(lambda frame: results.changes(frame, *placed), rows)
+        return by_spark(partial(self._records, results), changes)
 
-    def _results(self, table: Lowered) -> Results:
+    def _results(self, table: TablePlan) -> Results:
         """Results, whose versions have the origins of rows if positions are wanted."""
         of = table.results
         if not self.positions or of.unpack is None or not of.unpack.without_origins:
@@ -116,31 +124,37 @@ class Kafka:
         how: Any = {"key_as": self.key, "value_as": self.value, "headers": self.headers}
         return records.records(changes, of.key, of.rest, **how, appends=of.appends)
 
-    def _placed(self, table: Lowered) -> list[Column]:
+    def _placed(self, table: TablePlan) -> list[Column]:
         """Find what says where the rows came from, if it is wanted."""
         return [_positions(table).alias(POSITIONS)] if self.positions else []
 
-    def _packed(self, table: Lowered) -> Callable[[DataFrame], DataFrame] | None:
+    def _packed(self, table: TablePlan) -> Callable[[DataFrame], DataFrame] | None:
         """Find the function that makes them of the table's encoded results; None where only Spark's expressions can."""
-        if table.encoded is None or self.headers is not None:
+        if table.packed is None or self.headers is not None:
             return None
-        results, unpack = table.encoded
         rest = StructType([table.row_type[name] for name in table.rest])
         roots = _roots(table) if self.positions else None
         return records.packed_records(
-            unpack, results.sparkSession, table.key_type, row_type=rest, key_as=self.key, value_as=self.value, positions=roots
+            table.packed.unpack,
+            table.spark,
+            table.key_type,
+            row_type=rest,
+            key_as=self.key,
+            value_as=self.value,
+            positions=roots,
         )
 
 
-def _positions(table: Lowered) -> Column:
+def _positions(table: TablePlan) -> Column:
     """The text of the header that says where the rows came from."""
     roots = _roots(table)
     if not isinstance(table.node, Source):
         return of_roots(F.col(VERSION), roots)
-    return relayed(F.col(CHAINS) if CHAINS in table.frame.columns else None, F.col(RAW))
+    chains = F.col(CHAINS) if CHAINS in table.columns_of(table.rows).names else None
+    return relayed(chains, F.col(RAW))
 
 
-def _roots(table: Lowered) -> RootsOf | OriginsOf:
+def _roots(table: TablePlan) -> RootsOf | OriginsOf:
     """Read where rows came from out of their versions; ``TopologyError`` if they do not say."""
     node, read = table.node, sources(table.node)
     tables = node.tables if isinstance(node, Merge) else (node,)

@@ -18,7 +18,7 @@ from fkjoin.checkpoint.batch_log import BatchLog, Mark
 from fkjoin.checkpoint.files import begun, hadoop, query_id
 from fkjoin.checkpoint.saved import read_state
 from fkjoin.errors import FkJoinError
-from fkjoin.lowering.lowered import Lowered
+from fkjoin.lowering.table_plan import TablePlan
 
 _WAY_BACK = "Stop the query, and run fkjoin restore JOB.toml, or Table.restore in a program"
 
@@ -34,7 +34,7 @@ class Ledger(Protocol):
         """Name in errors."""
         ...
 
-    def begin(self, table: Lowered) -> Any:
+    def begin(self, table: TablePlan) -> Any:
         """Make what has to be there, see ``Sink``."""
         ...
 
@@ -42,7 +42,7 @@ class Ledger(Protocol):
         """The last batch of the query that it has; None without any, and where there is no target."""
         ...
 
-    def restore(self, table: Lowered, query: str, log: BatchLog) -> None:
+    def restore(self, table: TablePlan, query: str, log: BatchLog) -> None:
         """Make the target what the checkpoint has after its last batch that is done; called after ``begin``.
 
         It may be interrupted, and called again: until it is done, ``last`` does not return that batch.  ``FkJoinError``, and
@@ -101,7 +101,7 @@ def _wrong(log: BatchLog, last: Mark | None, place: str) -> str | None:
     )
 
 
-def restore(table: Lowered, checkpoint: str, places_apart: Sequence[tuple[str, Ledger, str]]) -> list[str]:
+def restore(table: TablePlan, checkpoint: str, places_apart: Sequence[tuple[str, Ledger, str]]) -> list[str]:
     """Make places what the checkpoint's state is; their names.  ``places_apart``: as of ``parted``."""
     places = []
     log = BatchLog(table.spark, checkpoint)
@@ -125,7 +125,7 @@ def missing(place: str) -> FkJoinError:
     return FkJoinError(f"{place} is gone. {_WAY_BACK}. {_OR_ANEW}")
 
 
-def rows_of_state(table: Lowered, log: BatchLog) -> DataFrame:
+def rows_of_state(table: TablePlan, log: BatchLog) -> DataFrame:
     """The table's rows as of the last batch that is done, with all columns of ``read_state``.
 
     ``FkJoinError`` where the state does not have them.

@@ -14,7 +14,7 @@ from pyspark.sql.types import DayTimeIntervalType, StructType
 from fkjoin.analysis.written import ABOUT, about, restores
 from fkjoin.checkpoint.batch_log import BatchLog, Mark, is_taken
 from fkjoin.errors import TopologyError, needs_extra
-from fkjoin.lowering.lowered import Lowered
+from fkjoin.lowering.table_plan import TablePlan
 from fkjoin.plan.nodes import Source
 from fkjoin.sinks.batches import Batch, Write
 from fkjoin.sinks.ledger import rows_of_state
@@ -67,11 +67,11 @@ class Parquet:
     def place(self) -> str:
         return f"parquet {self.path}"
 
-    def check(self, table: Lowered) -> None:
+    def check(self, table: TablePlan) -> None:
         at, _, _ = replace(self, retry_s=0)._checked(table)
         at.check()
 
-    def _checked(self, table: Lowered) -> tuple[BatchFiles, str, StructType]:
+    def _checked(self, table: TablePlan) -> tuple[BatchFiles, str, StructType]:
         """The batches at the path, what their folders are called, and the type of what is written."""
         schema = table.changes.schema
         require_kinds("to_parquet", schema, DayTimeIntervalType)
@@ -93,10 +93,10 @@ class Parquet:
             from fkjoin.sinks.parquet_objects import BatchObjects
         return BatchObjects(place, dict(self.options), self.retry_s)
 
-    def begin(self, table: Lowered) -> Write:
+    def begin(self, table: TablePlan) -> Write:
         at, label, schema = self._checked(table)
         at.put(ABOUT, about(table.node, table.timestamps, restores(at.noted(ABOUT))))
-        changes = None if table.encoded is None else ChangesOf(table.encoded[1], table.timestamps != "bigint")
+        changes = None if table.packed is None else ChangesOf(table.packed.unpack, table.timestamps != "bigint")
         place = at.place
         begun: dict[str, tuple[BatchFiles, str]] = {}
         last: dict[str, Mark | None] = {}
@@ -117,7 +117,7 @@ class Parquet:
 
         return write
 
-    def require_alone(self, table: Lowered, checkpoint: str) -> None:
+    def require_alone(self, table: TablePlan, checkpoint: str) -> None:
         at = self._batches(table.spark)
         require_not_read(table.spark, at.place, table.planned.files)
         require_alone(table.spark, at, checkpoint)
@@ -130,7 +130,7 @@ class Parquet:
             return at.mark(folders[-1])
         return note
 
-    def restore(self, table: Lowered, query: str, log: BatchLog) -> None:  # see Ledger
+    def restore(self, table: TablePlan, query: str, log: BatchLog) -> None:  # see Ledger
         # It sets later batches aside; of a place that lacks some, or has others, all, and writes one batch of the state's rows.
         # A start after an interruption asks for a restore again: until the end, ``last`` is a later batch that is still there,
         # or the note has no batch.
@@ -164,7 +164,7 @@ def _are_of(log: BatchLog, at: BatchFiles, folders: list[str]) -> bool:
     return all(at.mark(folder) == log.mark(number_of(folder)) for folder in known)
 
 
-def _changes_of_state(table: Lowered, log: BatchLog) -> DataFrame:
+def _changes_of_state(table: TablePlan, log: BatchLog) -> DataFrame:
     """The state's rows as changes that make them; they are read now, before anything at the place is set aside."""
     changes, rows = table.changes, rows_of_state(table, log)
     if log.done < 0:

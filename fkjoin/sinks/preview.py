@@ -26,8 +26,8 @@ from fkjoin.checkpoint.files import hadoop
 from fkjoin.codec.rows import KeyCodec
 from fkjoin.errors import TopologyError
 from fkjoin.lowering.handle import Handle
-from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.recipes import Recipe, made_again, recipes_below
+from fkjoin.lowering.table_plan import TablePlan
 from fkjoin.plan.nodes import PERIODIC
 from fkjoin.sessions.access import require_classic
 from fkjoin.sessions.own_folder import held_folder
@@ -52,7 +52,7 @@ def first_rows(table: Handle, schema: StructType, n: int) -> DataFrame:
     require_classic(spark, "preview", "write the table to a place with to_parquet, and read that")
     bounded = made_again(table, {id(made): other for made, recipe in recipes_below(table) if (other := _other(recipe))})
     bounded._planned.require_fitting()
-    rows = _Rows(bounded._lowered, schema, n)
+    rows = _Rows(bounded._plan, schema, n)
     with _checkpoint(spark) as checkpoint:
         _run(rows, checkpoint)
     return spark.createDataFrame(rows.table, schema)
@@ -61,7 +61,7 @@ def first_rows(table: Handle, schema: StructType, n: int) -> DataFrame:
 class _Rows:
     """The first rows of a table, kept up to date batch by batch."""
 
-    def __init__(self, of: Lowered, schema: StructType, n: int) -> None:
+    def __init__(self, of: TablePlan, schema: StructType, n: int) -> None:
         self.of, self._n, self._batches = of, n, 0
         self.ended = threading.Event()
         """No further batch is wanted."""

@@ -16,8 +16,10 @@ from fkjoin.checkpoint.begun_with import require_begun_with
 from fkjoin.checkpoint.files import hadoop, local_path, require_writable
 from fkjoin.checkpoint.indexes import owner
 from fkjoin.errors import TopologyError, nearest, plain_line
+from fkjoin.plan.physical import Physical, stages
 from fkjoin.sinks.ledger import require_spark_at
 from fkjoin.spark.cause import cause_of
+from fkjoin.spark.on_spark import on_spark
 
 _OF_FILES = "json", "orc", "csv", "text", "xml", "avro"
 """Formats whose batch writer takes what the streaming one takes, and writes nothing but files at its path."""
@@ -78,7 +80,8 @@ def _require_source(spark: SparkSession, format: str) -> None:
 
 
 def start_by_spark(
-    frame: DataFrame,
+    spark: SparkSession,
+    plan: Physical,
     format: str,
     options: Mapping[str, Any],
     *,
@@ -88,8 +91,9 @@ def start_by_spark(
     query_name: str,
 ) -> StreamingQuery:
     """Start a query that Spark's own sink of files ends."""
+    frame = on_spark(spark, plan)
     require_written(frame, format, options, path=path, checkpoint=checkpoint)
-    require_begun_with(frame, checkpoint)()
+    require_begun_with(spark, stages(plan), checkpoint)()
     writer = frame.writeStream.format(format).options(**_texts(options)).queryName(query_name)
-    with owner(frame.sparkSession, checkpoint):
+    with owner(spark, checkpoint):
         return writer.option("checkpointLocation", checkpoint).trigger(**trigger).start(path)

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from fkjoin.checkpoint.batch_log import BatchLog, Mark, is_taken
 from fkjoin.errors import FkJoinError, TopologyError
-from fkjoin.lowering.lowered import Lowered
+from fkjoin.lowering.table_plan import TablePlan
 from fkjoin.plan.nodes import Source
 from fkjoin.sinks.batches import Batch, Write
 from fkjoin.sinks.ledger import rows_of_state
@@ -208,11 +208,11 @@ class TableSink(ABC):
     _takes_events: ClassVar[bool] = False
     """``apply`` appends rows of a schema without a key."""
 
-    def check(self, table: Lowered) -> None:  # see Checks
+    def check(self, table: TablePlan) -> None:  # see Checks
         self._require_last_changes(table)
         self.examine(_schema(self, table), table.key)
 
-    def begin(self, table: Lowered) -> Write:  # see Sink
+    def begin(self, table: TablePlan) -> Write:  # see Sink
         self._require_last_changes(table)
         key, columns, appends = list(table.key), [*table.key, *table.rest], table.appends
         self.prepare(_schema(self, table), table.key)
@@ -229,14 +229,14 @@ class TableSink(ABC):
         batch = self.last_batch(query)
         return None if batch is None or batch.number < 0 else batch.mark
 
-    def restore(self, table: Lowered, query: str, log: BatchLog) -> None:  # see Ledger
+    def restore(self, table: TablePlan, query: str, log: BatchLog) -> None:  # see Ledger
         if type(self).replace is TableSink.replace:
             raise FkJoinError(f"{type(self).__name__} has no method replace")
         rows = rows_of_state(table, log).select(*map(quoted, (*table.key, *table.rest)))
         mark = log.mark(log.done)
         self.replace(BatchId(query, mark.number, mark.began_ms), self.as_taken(rows).toArrow())
 
-    def _require_last_changes(self, table: Lowered) -> None:
+    def _require_last_changes(self, table: TablePlan) -> None:
         """Raise ``TopologyError`` unless a batch has the last change of each row, under names that results leave free."""
         if isinstance(table.node, Source):
             raise TopologyError(
@@ -253,7 +253,7 @@ class TableSink(ABC):
             )
 
 
-def _schema(sink: TableSink, table: Lowered) -> pa.Schema:
+def _schema(sink: TableSink, table: TablePlan) -> pa.Schema:
     kinds = StructType([*table.key_type, *(table.row_type[name] for name in table.rest)])
     return arrow_schema(type(sink).__name__, kinds)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Literal, get_args
 
 from pyspark.sql import DataFrame
@@ -25,14 +24,12 @@ _ABOUT = ("table", "topic", "partition", "offset", "file", "reason")
 _FIRST, _LAST = "table", "reason"
 
 
-def union(frames: Sequence[DataFrame], table: str) -> DataFrame | None:
+def union(*frames: DataFrame, table: str) -> DataFrame:
     """Collect what ``RAW`` and ``PROBLEM`` say, where there is a problem; columns that a frame lacks are null.
 
     ``table``: the table of letters whose ``RAW`` names none.
     """
     letters = [_letters(frame, table) for frame in frames]
-    if not letters:
-        return None
     whole = functools.reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), letters)
     between = [name for name in whole.columns if name not in (_FIRST, _LAST)]
     return whole.select(_FIRST, *between, _LAST)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,8 +9,6 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -19,20 +16,19 @@ from fkjoin.analysis.enrich import EventsBound
 from fkjoin.analysis.planned import Planned, SourceBound
 from fkjoin.codec import versions
 from fkjoin.errors import TopologyError
-from fkjoin.lowering.lowered import Lowered
-from fkjoin.lowering.planner import lower
+from fkjoin.lowering.planner import plan
+from fkjoin.lowering.table_plan import TablePlan
 from fkjoin.plan.events import Events
 from fkjoin.plan.nodes import Source
+from fkjoin.plan.physical import Fed, Physical, by_spark
 from fkjoin.spark.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
+from fkjoin.spark.on_spark import columns_of
 from fkjoin.spark.schemas import IN_UTC, nullable
 
-_PATH = f"{tempfile.gettempdir()}/fkjoin-driver"
-"""Beginning of the paths that stand for inputs in plans; nothing is read there."""
-_FORMAT = "parquet"
 _PARTITION = versions.PLACE[1]
 
 
-class Fed(NamedTuple):
+class FedChange(NamedTuple):
     """A change of a source's row, or an event."""
 
     key: dict[str, Any] | None
@@ -50,8 +46,10 @@ class Input:
     """A source, or a stream of events, that the caller feeds."""
 
     planned: Planned
-    frame: DataFrame
-    """Streaming DataFrame that stands in its place; of events, the user's own."""
+    rows: Physical
+    """What stands in its place: of events, the user's own stream."""
+    columns: StructType
+    """Columns of these rows."""
 
     @property
     def of_events(self) -> bool:
@@ -64,19 +62,19 @@ class Input:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        return to_arrow_schema(cast(StructType, nullable(self.frame.schema)), **IN_UTC)
+        return to_arrow_schema(cast(StructType, nullable(self.columns)), **IN_UTC)
 
-    def batch(self, fed: Sequence[Fed]) -> pa.RecordBatch:
+    def batch(self, fed: Sequence[FedChange]) -> pa.RecordBatch:
         """Fed rows and events, as rows of the frame."""
         columns = self._events(fed) if self.of_events else self._changes(fed)
         made = [columns[field.name] for field in self.schema]
         return pa.record_batch([pa.array(one, field.type) for one, field in zip(made, self.schema, strict=True)], self.schema)
 
-    def _events(self, fed: Sequence[Fed]) -> dict[str, Any]:
+    def _events(self, fed: Sequence[FedChange]) -> dict[str, Any]:
         rows = [event.row or {} for event in fed]
         return {name: [row.get(name) for row in rows] for name in self.schema.names}
 
-    def _changes(self, fed: Sequence[Fed]) -> dict[str, Any]:
+    def _changes(self, fed: Sequence[FedChange]) -> dict[str, Any]:
         node = self.node
         identity = versions.identity(node.log or node.topic or node.name)
         return {
@@ -102,41 +100,38 @@ class Input:
         return [one * self.node.parts for one in part]
 
 
-def fed(table: Planned) -> tuple[Lowered, dict[str, Input]]:
-    """The table, lowered over inputs that the caller feeds, and these by their names.
+def fed(table: Planned) -> tuple[TablePlan, dict[str, Input]]:
+    """The plan of the table over inputs that the caller feeds, and these by their names.
 
     Raises ``TopologyError`` for two sources of one name.
     """
     inputs: dict[str, Input] = {}
-    return lower(_fed(table, inputs, {})), inputs
-
-
-def place_of(number: int) -> str:
-    """The path that stands for an input in plans; a glob need not be there."""
-    return f"{_PATH}/{number}/*"
+    return plan(_fed(table, inputs, {})), inputs
 
 
 def _fed(table: Planned, inputs: dict[str, Input], done: dict[int, Planned]) -> Planned:
     """The table over inputs; what stands in it twice stays one."""
-    if id(table) in done:
-        return done[id(table)]
-    if isinstance(table.bound, SourceBound | EventsBound) and table.name in inputs:
-        raise TopologyError(f"table: two of its sources are called {table.name}, and inputs go by their names")
-    if isinstance(table.bound, SourceBound):
-        kind = StructType([field for field in table.bound.frame.schema if field.name != CHAINS])
-        frame = _stream(table.spark, len(inputs), kind)
-        letters = (frame.select(F.col(PROBLEM), F.col(RAW)),) if table.bound.dead and RAW in frame.columns else ()
-        made = replace(table, bound=SourceBound(frame, letters))
-        inputs[table.name] = Input(made, frame)
-    elif isinstance(table.bound, EventsBound):
-        made = table  # its frame stays: the user's expressions may be over columns of that one
-        inputs[table.name] = Input(made, table.bound.frame)
-    else:
-        made = replace(table, inputs=tuple(_fed(one, inputs, done) for one in table.inputs))
-    done[id(table)] = made
-    return made
+    if id(table) not in done:
+        if isinstance(table.bound, SourceBound | EventsBound):
+            if table.name in inputs:
+                raise TopologyError(f"table: two of its sources are called {table.name}, and inputs go by their names")
+            inputs[table.name] = _input(table)
+            done[id(table)] = inputs[table.name].planned
+        else:
+            below = tuple(_fed(one, inputs, done) for one in table.inputs)
+            done[id(table)] = replace(table, inputs=below)
+    return done[id(table)]
 
 
-def _stream(spark: SparkSession, number: int, kind: StructType) -> DataFrame:
-    """A streaming DataFrame that is never read."""
-    return spark.readStream.format(_FORMAT).schema(kind).load(place_of(number))
+def _input(table: Planned) -> Input:
+    bound = table.bound
+    columns = columns_of(table.spark, bound.rows)
+    if isinstance(bound, EventsBound):
+        # The user's expressions may be over columns of that stream.
+        return Input(table, bound.rows, columns)
+    columns = StructType([field for field in columns if field.name != CHAINS])
+    rows = Fed(table.name, columns)
+    letters: tuple[Physical, ...] = ()
+    if bound.dead and RAW in columns.names:
+        letters = (by_spark(lambda frame: frame.select(PROBLEM, RAW), rows),)
+    return Input(replace(table, bound=SourceBound(rows, letters)), rows, columns)

@@ -19,7 +19,7 @@ from fkjoin.spark.frame import DELETED, KEY, PROBLEM, ROW, TS
 from fkjoin.stages import Counters
 from fkjoin.table import Table
 from fkjoin.testing.driven import DrivenBatch, DrivenQuery, DrivenTopology
-from fkjoin.testing.driven_inputs import Fed, fed
+from fkjoin.testing.driven_inputs import FedChange, fed
 from fkjoin.testing.driver_ends import EPOCH, MICROSECOND, DriverInput, DriverStore, TableChange
 from fkjoin.testing.kit import CRASH, DUPLICATE, REORDER, Sentinel, require_sentinel
 
@@ -54,15 +54,15 @@ class Driver:
 
     def __init__(self, table: Table | Enriched, *, seed: int = 0) -> None:
         planned = table._planned if isinstance(table, Enriched) else planned_of("table", table)
-        self._lowered, self._inputs = fed(planned)
+        self._plan, self._inputs = fed(planned)
         self._random = random.Random(seed)
-        self._queries = DrivenTopology(self._lowered, self._inputs)
+        self._queries = DrivenTopology(self._plan, self._inputs)
         self._letters: DrivenQuery | None = None
-        self._waiting: list[tuple[str, Fed]] = []
+        self._waiting: list[tuple[str, FedChange]] = []
         self.clear()
 
     def __repr__(self) -> str:
-        return f"Driver[{self._lowered.name}; inputs: {', '.join(self._inputs)}]"
+        return f"Driver[{self._plan.name}; inputs: {', '.join(self._inputs)}]"
 
     def clear(self) -> None:
         """Forget everything: the driver is as new, but for the random numbers of ``REORDER``.
@@ -81,11 +81,11 @@ class Driver:
         """
         self._queries.clear()
         if self._letters is not None:
-            self._letters.clear()
+            self._letters.memory.clear()
         self._dead: list[dict[str, Any]] = []
         self._batches: list[DrivenBatch] = []
         self._waiting.clear()
-        self._fed: list[tuple[str, Fed]] = []
+        self._fed: list[tuple[str, FedChange]] = []
         self._now_ms = self._before_ms = 0
         self._table: dict[Any, dict[str, Any]] = {}
         self._results: list[TableChange] = []
@@ -177,7 +177,7 @@ class Driver:
         if what == REORDER:
             for part in self._portions(batch):
                 self._batch(part, mixed=self._random)
-        if what != REORDER or self._lowered.stages:
+        if what != REORDER or self._plan.stages:
             self._batch([] if what == REORDER else batch, lose=what == CRASH)
         if what == DUPLICATE:
             self._batch(self._repeatable(self._fed))
@@ -291,56 +291,58 @@ class Driver:
         """
         return DriverStore(kept_as(name, self._queries.stages, "the driver"))
 
-    def _portions(self, batch: list[tuple[str, Fed]]) -> list[list[tuple[str, Fed]]]:
+    def _portions(self, batch: list[tuple[str, FedChange]]) -> list[list[tuple[str, FedChange]]]:
         """The batch in another order, a few changes at a time, some of them twice."""
         again = self._repeatable(batch)
         mixed = batch + self._random.sample(again, len(again) // 4)
         self._random.shuffle(mixed)
         return [mixed[start : start + 3] for start in range(0, len(mixed), 3)] or [[]]
 
-    def _repeatable(self, fed: list[tuple[str, Fed]]) -> list[tuple[str, Fed]]:
+    def _repeatable(self, fed: list[tuple[str, FedChange]]) -> list[tuple[str, FedChange]]:
         """Changes of tables, which may come twice; events may not."""
         return [one for one in fed if not self._inputs[one[0]].of_events]
 
-    def _batch(self, changes: list[tuple[str, Fed]], *, lose: bool = False, mixed: random.Random | None = None) -> None:
-        by_name: dict[str, list[Fed]] = {}
+    def _batch(self, changes: list[tuple[str, FedChange]], *, lose: bool = False, mixed: random.Random | None = None) -> None:
+        by_name: dict[str, list[FedChange]] = {}
         for name, change in changes:
             by_name.setdefault(name, []).append(change)
         rows = {name: self._inputs[name].batch(some) for name, some in by_name.items()}
         found, batch = self._queries.run(DrivenBatch(rows, self._now_ms, self._before_ms), lose=lose, mixed=mixed)
         self._before_ms = self._now_ms
-        if self._lowered.dead:
+        if self._plan.dead:
             self._batches.append(batch)
         for made in self._changes(found):
             self._results.append(made)
-            if self._lowered.appends:
+            if self._plan.appends:
                 continue
             if made.row is None:
                 self._table.pop(made.key, None)
             else:
                 self._table[made.key] = made.row
 
-    def _changes(self, found: pa.RecordBatch) -> list[TableChange]:
-        if self._lowered.appends:
-            return [TableChange(None, "insert", row, None) for row in rows_of(found)]
-        named = key, row, ts, operation = ("key", "row", "ts", "operation")
-        if self._lowered.encoded is None:
-            found = found.filter(pc.is_null(found.column(PROBLEM)))
-            key, row, ts, operation = (KEY, ROW, TS, DELETED)
-        columns = dict(zip(named, (found.column(one) for one in (key, row, ts, operation)), strict=True))
-        of_key, rest = self._lowered.key, self._lowered.rest
-        changes = []
-        for line in rows_of(pa.record_batch(columns)):
-            parts = [_hashable(line["key"][name]) for name in of_key]
-            kind = line["operation"]
-            if isinstance(kind, bool):
-                kind = "delete" if kind else "upsert"
-            value = None if kind == "delete" else {name: line["row"][name] for name in rest}
-            changes.append(TableChange(parts[0] if len(parts) == 1 else tuple(parts), kind, value, self._time(line["ts"])))
-        return changes
+    def _changes(self, rows: pa.RecordBatch) -> list[TableChange]:
+        if self._plan.appends:
+            return [TableChange(None, "insert", row, None) for row in rows_of(rows)]
+        names: tuple[str, ...] = ("key", "row", "ts", "operation")
+        if self._plan.packed is None:
+            rows = rows.filter(pc.is_null(rows.column(PROBLEM)))
+            names = (KEY, ROW, TS, DELETED)
+        columns = pa.record_batch({name: rows.column(name) for name in names})
+        return [self._change(*row.values()) for row in rows_of(columns)]
+
+    def _change(self, key: dict[str, Any], row: dict[str, Any], ts: int | None, operation: Any) -> TableChange:
+        """A change; ``operation``: of a table that is only read, whether it deletes."""
+        if isinstance(operation, bool):
+            operation = "delete" if operation else "upsert"
+        parts = tuple(_hashable(key[name]) for name in self._plan.key)
+        values = None
+        if operation != "delete":
+            values = {name: row[name] for name in self._plan.rest}
+        whole = parts[0] if len(parts) == 1 else parts
+        return TableChange(whole, operation, values, self._time(ts))
 
     def _time(self, ts: int | None) -> datetime | int | None:
-        return ts if ts is None or self._lowered.timestamps != "timestamp" else EPOCH + ts * MICROSECOND
+        return ts if ts is None or self._plan.timestamps != "timestamp" else EPOCH + ts * MICROSECOND
 
 
 def _hashable(value: Any) -> Any:

@@ -19,7 +19,7 @@ from fkjoin.codec.arrays import BYTES
 from fkjoin.errors import FkJoinError, TopologyError, nearest
 from fkjoin.spark.schemas import arrow_schema
 from fkjoin.testing.driven import DrivenStage
-from fkjoin.testing.driven_inputs import Fed, Input
+from fkjoin.testing.driven_inputs import FedChange, Input
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 MICROSECOND = timedelta(microseconds=1)
@@ -51,7 +51,7 @@ class DriverInput:
     """A source of a driven table, or a stream of events, to be fed; ``Driver.input`` gives it."""
 
     _input: Input
-    _waiting: list[tuple[str, Fed]]
+    _waiting: list[tuple[str, FedChange]]
     _next: Callable[[], int]
     """Function that gives the next number of all inputs."""
 
@@ -163,7 +163,7 @@ class DriverInput:
         self._require_columns("event", event)
         for field in self._input.schema:
             fitting("event", field, [event.get(field.name)], nulls=True)
-        self._waiting.append((planned.name, Fed(None, dict(event), self._next())))
+        self._waiting.append((planned.name, FedChange(None, dict(event), self._next())))
 
     def delete(self, key: Any, *, version: int | None = None, timestamp: datetime | int | None = None) -> None:
         """Feed the deletion of a row.
@@ -215,7 +215,7 @@ class DriverInput:
         if planned.on_error == "fail":
             raise FkJoinError(f'table {planned.name}: {reason}; on_error="fail" stops the query there')
         text = value.encode() if isinstance(value, str) else value
-        self._waiting.append((planned.name, Fed(None, None, self._next(), None, reason, (None, text))))
+        self._waiting.append((planned.name, FedChange(None, None, self._next(), None, reason, (None, text))))
 
     def _require_table(self) -> Planned:
         planned = self._input.planned
@@ -241,7 +241,7 @@ class DriverInput:
         if version is not None and (isinstance(version, bool) or not isinstance(version, int)):
             raise FkJoinError(f"version: {version!r} is no whole number")
         raw = _json(key), None if row is None else _json(row)
-        change = Fed(key, row, self._next() if version is None else version, self._ts(timestamp), None, raw)
+        change = FedChange(key, row, self._next() if version is None else version, self._ts(timestamp), None, raw)
         self._waiting.append((planned.name, change))
 
     def _ts(self, given: datetime | int | None) -> int | None:

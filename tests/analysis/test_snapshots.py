@@ -146,12 +146,12 @@ def test_what_is_no_snapshot_of_a_table_is_refused_and_the_way_out_is_one(spark:
         ),
         r"orders: its snapshot's rows come beside newer changes.*; write \.materialize\(\"orders\"\) first": lambda: Kafka(
             "orders", "127.0.0.1:1"
-        ).records(begun._lowered),
+        ).records(begun._plan),
     }
     for message, call in refused.items():
         with pytest.raises(TopologyError, match=message):
             call()
-    Kafka("orders", "127.0.0.1:1").records(begun.materialize("orders")._lowered)
+    Kafka("orders", "127.0.0.1:1").records(begun.materialize("orders")._plan)
     assert table.with_snapshot(tmp_path / "written").filter("n > 1", name="kept").changes.isStreaming
 
 

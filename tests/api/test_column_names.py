@@ -133,7 +133,7 @@ def files(spark: SparkSession, folder: Path, kind: str) -> tuple[Table, Table]:
         spark, folder / "orders", key=quoted(KEY), version=["lsn.x"], deleted="`op``x` = 'd'", name="orders", **more
     )
     customers = Table.from_files(spark, folder / "customers", key=RIGHT, version="`lsn.x`", name="customers", **more)
-    assert (orders._lowered.undecoded is None) == (kind != "json")
+    assert (orders._plan.undecoded is None) == (kind != "json")
     return orders, customers
 
 
@@ -197,7 +197,7 @@ def test_any_name_works_in_sources_views_joiners_aggregates_sinks_and_state(
         )
         return
     star = fk_join(whole, customers, FK, joiner=["left.*", "right.`r[x]` as `x.2`"], name="star")
-    assert fired(star._lowered.node, JOINS_SHARE_STAGES) == optimize
+    assert fired(star._plan.node, JOINS_SHARE_STAGES) == optimize
     groups = star.group_by(["`a.b`", "`of right.` as `two.words`"])
     summed = groups.agg(**{"how many": agg.count(), "`most`": agg.max("`[x]`"), "a.sum": agg.sum("`x.2`")})
     got = table_of(run(summed.changes, tmp_path / "ck-groups").rows, "a.b", "two.words")

@@ -109,7 +109,7 @@ def test_columns_and_types_are_those_of_changes_and_nothing_is_lowered(orders: T
     sums = joined.group_by("name", name="sums").agg(total=agg.sum("amount"))
     for table in (orders, customers, fk_join(orders, customers, "customer_id"), joined, sums, orders.filter("amount > 1")):
         columns, schema, text = table.columns, table.schema, repr(table)
-        assert "_lowered" not in vars(table), text
+        assert "_plan" not in vars(table), text
         changes = [(one.name, one.dataType) for one in table.changes.schema if not one.name.startswith("_")]
         assert [(one.name, one.dataType) for one in schema] == changes
         assert columns == schema.names

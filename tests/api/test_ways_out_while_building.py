@@ -43,7 +43,7 @@ class Tables:
 
     def topic(self, table: Table, **more: Any) -> DataFrame:
         """The records of a topic, which no query reads."""
-        return Kafka("orders", "127.0.0.1:1", **more).records(table._lowered)
+        return Kafka("orders", "127.0.0.1:1", **more).records(table._plan)
 
     def files(self, *names: str, text: str = '{"id": "a", "lsn": 1}\n', **more: Any) -> Table:
         for name in names:
@@ -405,14 +405,14 @@ WAYS: dict[str, Way] = {
         lambda t: t.orders.group_by("customer").aggregate([], max, max, returns="array<string>"),
     ),
     "orders: a source's changes come as they are read": (
-        lambda t: Delta(t.folder / "delta").begin(t.orders._lowered),
-        lambda t: Delta(t.folder / "delta").begin(t.orders.map_values(["text"]).materialize("orders")._lowered),
+        lambda t: Delta(t.folder / "delta").begin(t.orders._plan),
+        lambda t: Delta(t.folder / "delta").begin(t.orders.map_values(["text"]).materialize("orders")._plan),
     ),
     "named: '_version' is the name of a column that results": (
         lambda t: Delta(t.folder / "d").begin(
-            t.orders.map_values(["text as _version"], name="named").materialize("named")._lowered
+            t.orders.map_values(["text as _version"], name="named").materialize("named")._plan
         ),
-        lambda t: Delta(t.folder / "d").begin(t.orders.map_values(["text as was"], name="named").materialize("named")._lowered),
+        lambda t: Delta(t.folder / "d").begin(t.orders.map_values(["text as was"], name="named").materialize("named")._plan),
     ),
     "path: a table with the columns batch and fkjoin_batch": (
         lambda t: written(t, t.orders.map_values(["text as batch", "text as fkjoin_batch"]), Parquet(t.folder / "o")),
@@ -494,12 +494,12 @@ WAYS: dict[str, Way] = {
         ),
     ),
     "key: events have no key that a Json could write": (
-        lambda t: Kafka("seen", "127.0.0.1:1", key=Json("")).records(enriched(t)._lowered),
-        lambda t: Kafka("seen", "127.0.0.1:1", key="concat(buyer, name)").records(enriched(t)._lowered),
+        lambda t: Kafka("seen", "127.0.0.1:1", key=Json("")).records(enriched(t)._plan),
+        lambda t: Kafka("seen", "127.0.0.1:1", key="concat(buyer, name)").records(enriched(t)._plan),
     ),
     "seen: these are events, and": (
         lambda t: written(t, enriched(t), Sqlite(t.folder / "shop.db", "seen")),
-        lambda t: Delta(t.folder / "events").begin(enriched(t)._lowered),
+        lambda t: Delta(t.folder / "events").begin(enriched(t)._plan),
     ),
     "path: {events} has events, and no changes of a table": (
         lambda t: (

@@ -22,7 +22,7 @@ def test_columns_of_folders_are_there_and_may_be_keys(spark: SparkSession, tmp_p
     for region in ("007", "7"):
         put(tmp_path / "in", f"region={region}/1.json", '{"id":"a","lsn":1,"region":"of the line"}\n{"id":"b"\n')
     made = table(spark, tmp_path / "in", key=["region", "id"])
-    assert made._lowered.undecoded is None
+    assert made._plan.undecoded is None
     assert kept(made, tmp_path / "learned", "region", "id") == [("007", "a"), ("7", "a")]
     typed = table(spark, tmp_path / "in", key=["region", "id"], schema="region int, id string, lsn bigint", name="typed")
     assert kept(typed, tmp_path / "typed", "region", "id") == [(7, "a")]

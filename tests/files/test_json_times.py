@@ -34,7 +34,7 @@ def test_a_number_is_no_instant_and_texts_are_read(spark: SparkSession, tmp_path
         table = Table.from_files(
             spark, folder, key="id", version="lsn", schema=SCHEMA, timestamp="at", format="json", name="lines"
         )
-        assert table._lowered.undecoded is not None
+        assert table._plan.undecoded is not None
         changes: Any = table.changes
         if by_workers:
             changes = table.materialize("kept").changes

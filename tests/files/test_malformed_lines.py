@@ -51,15 +51,15 @@ def letters(made: Table, checkpoint: Path) -> set[tuple[Any, ...]]:
 def by_spark(made: Table) -> Table:
     """The table with its rows kept, from its frame: a condition that workers do not evaluate is in between."""
     found = made.filter("sqrt(length(id)) >= 0 or id is null").materialize("kept")
-    assert found._lowered.encoded is not None
-    assert "PackLines" not in found._lowered.encoded[0]._jdf.queryExecution().analyzed().toString()
+    assert found._plan.encoded is not None
+    assert "PackLines" not in found._plan.encoded[0]._jdf.queryExecution().analyzed().toString()
     return found
 
 
 def by_workers(made: Table) -> Table:
     found = made.materialize("kept")
-    assert found._lowered.encoded is not None
-    assert "PackLines" in found._lowered.encoded[0]._jdf.queryExecution().analyzed().toString()
+    assert found._plan.encoded is not None
+    assert "PackLines" in found._plan.encoded[0]._jdf.queryExecution().analyzed().toString()
     return found
 
 
@@ -75,7 +75,7 @@ def test_both_ways_leave_out_the_same_lines_and_say_why(spark: SparkSession, tmp
     write(tmp_path / "in", "1.json", GOOD, "", " \t", *BAD.values())
     write(tmp_path / "in", "2.json", no_key, no_version, '{"id":"l","lsn":2,"more":[1]}')
     source = table(spark, tmp_path / "in")
-    assert source._lowered.undecoded is not None
+    assert source._plan.undecoded is not None
     workers = rows_and_counts(by_workers(source), tmp_path / "workers")
     assert rows_and_counts(by_spark(source), tmp_path / "spark") == workers
     rows, counts = workers
@@ -126,7 +126,7 @@ def test_options_of_sparks_reader_are_sparks_and_lines_that_it_cannot_read_are_l
 ) -> None:
     write(tmp_path / "in", "1.json", GOOD, "/* two */ " + GOOD.replace('"a"', '"b"'), BAD["another type"], BAD["an array"])
     made = table(spark, tmp_path / "in", options={"allowComments": True})
-    assert made._lowered.undecoded is None
+    assert made._plan.undecoded is None
     rows, counts = rows_and_counts(made.materialize("kept"), tmp_path / "rows")
     assert [row[0] for row in rows] == ["a", "b", "d", "e"], "an array of objects is so many rows, as Spark reads it"
     assert counts["dead-letters"] == 1

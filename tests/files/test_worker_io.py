@@ -77,7 +77,7 @@ def joined(spark: SparkSession, folder: Path, **options: str) -> Table:
         schema="no bigint, name string, seq bigint, time bigint",
         options=options,
     )
-    assert (orders._lowered.undecoded is None) == (customers._lowered.undecoded is None) == bool(options)
+    assert (orders._plan.undecoded is None) == (customers._plan.undecoded is None) == bool(options)
     return fk_join(orders, customers, "customer.no", how="left", name="fast")
 
 

@@ -199,7 +199,7 @@ def test_what_is_changed_after_a_call_changes_no_table(
 ) -> None:
     of = shop(spark, tmp_path)
     assert said_of(of.orders)[-1], "by workers"
-    assert of.orders._as_begun(str(tmp_path / "checkpoint"))[0] is of.orders._lowered, "nothing is made again or copied"
+    assert of.orders._as_begun(str(tmp_path / "checkpoint"))[0] is of.orders._plan, "nothing is made again or copied"
     tables = {}
     for name, (call, given, change) in CHANGES.items():
         said, argument = said_of(call(of, given())), given()

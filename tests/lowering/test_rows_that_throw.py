@@ -311,9 +311,9 @@ def test_what_cannot_throw_costs_nothing(spark: SparkSession, tmp_path: Path) ->
     orders = Table.from_files(spark, tmp_path / "orders", key="id", version="lsn", schema=schema, format="json")
     some = orders.filter("a > 1 and t in ('x', 'y') or upper(t) is null or a between 1 and 3")
     made = some.map_values(["a", "cast(a as bigint) as b", "coalesce(t, '') || 'x' as c", "if(a > 1, t, id) as d"])
-    assert made._lowered.dead == orders._lowered.dead
-    assert "tryeval" not in made._lowered.frame._jdf.queryExecution().analyzed().toString()
-    assert len(made.filter("a + 1 > 2")._lowered.dead) == len(orders._lowered.dead) + 1
+    assert made._plan.dead == orders._plan.dead
+    assert "tryeval" not in made._plan.frame._jdf.queryExecution().analyzed().toString()
+    assert len(made.filter("a + 1 > 2")._plan.dead) == len(orders._plan.dead) + 1
 
 
 def test_a_source_whose_version_cannot_be_read(spark: SparkSession, tmp_path: Path) -> None:

@@ -69,8 +69,8 @@ def test_the_stages_that_are_described_are_those_with_state(spark: SparkSession,
 
     there = Counter(store.name for store in SavedState(spark, checkpoint).stores)
     assert sum(there.values()) == len(list((checkpoint / "state").iterdir()))
-    assert Counter(one.store for one in running(built._lowered)) == there
-    steps = steps_of([built._lowered.node], running(built._lowered))
+    assert Counter(one.store for one in running(built._plan)) == there
+    steps = steps_of([built._plan.node], running(built._plan))
     plans = [read_plan(stage.frame) for stage in built.stages]
     plans.append(read_plan(built.events if isinstance(built, Enriched) else built.changes))
     counted = {name.removeprefix(metrics_name("")) for plan in plans for name, _ in plan.counters}

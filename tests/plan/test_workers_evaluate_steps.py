@@ -88,8 +88,8 @@ def test_rows_are_those_that_spark_makes_and_the_state_is_the_same(
 
 def parsed_by_workers(table: Table) -> int:
     """The number of the query's sources that workers read."""
-    assert table._lowered.encoded is not None
-    return int(table._lowered.encoded[0]._jdf.queryExecution().analyzed().toString().count("PackLines"))
+    assert table._plan.encoded is not None
+    return int(table._plan.encoded[0]._jdf.queryExecution().analyzed().toString().count("PackLines"))
 
 
 def test_a_batch_of_the_history_is_what_it_should_be(spark: SparkSession, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_deletes_and_foreign_keys_may_be_expressions(spark: SparkSession, tmp_pa
         )
         by = "case when items > 2 then 'c1' else customer_id end"
         joined = fk_join(orders, customers, by, "left", ["left.items", "right.region"], "it")
-        assert (orders._lowered.undecoded is None) == bool(options or off)
+        assert (orders._plan.undecoded is None) == bool(options or off)
         assert parsed_by_workers(joined) == (0 if options or off else 2)
         rows = table_of(run(joined.changes, tmp_path / f"checkpoint{len(found)}").rows, "order_id")
         found.append({key: (row["items"], row["region"]) for key, row in rows.items()})

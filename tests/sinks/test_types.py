@@ -127,7 +127,7 @@ def test_a_table_is_refused_before_its_topic_is_asked_for(spark: SparkSession, t
     (tmp_path / "rows").mkdir()
     schema = "id string, v bigint, names array<struct<of: map<string, string>, at: timestamp>>"
     table = Table.from_files(spark, tmp_path / "rows", key="id", version="v", schema=schema, format="json")
-    assert Kafka("names", "nowhere:1").records(table._lowered).columns == ["key", "value"]
+    assert Kafka("names", "nowhere:1").records(table._plan).columns == ["key", "value"]
     by_number = table.map_values("map(1, id) as names")
     with pytest.raises(TopologyError, match="Json: column names is map<int,string>, and the keys of a JSON object are texts"):
         by_number.to_kafka("names", "nowhere:1", checkpoint=tmp_path / "ck")

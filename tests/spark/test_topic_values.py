@@ -190,7 +190,7 @@ def by_hand(spark: SparkSession, folder: Path, key: str) -> Lowered:
         schema = f"{own}, {row}, v bigint, gone boolean"
         keys = struct_type(own, "key").names
         made.append(Table.from_files(spark, folder / name, key=keys, version="v", deleted="gone", schema=schema, format="json"))
-    table = fk_join(*made, "customer", how="left")._lowered
+    table = fk_join(*made, "customer", how="left")._plan
     assert table.encoded is not None
     unpack = table.encoded[1]
     envelopes = [(0, pack(results(unpack, part)), None, 0) for part in (0, 1)]

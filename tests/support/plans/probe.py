@@ -111,7 +111,7 @@ def told(built: Table | Enriched | Job, text: Text, folder: Path, *, whole: bool
         return
     text.block("describe()", built.describe().splitlines())
     text.block("rules", _verdicts([built]))
-    text.block("manifest", _facts(manifest(built._lowered.node)))
+    text.block("manifest", _facts(manifest(built._plan.node)))
     frames = {"events": built.events} if isinstance(built, Enriched) else {"changes": built.changes}
     for stage in built.stages:
         frames[f"stage {stage.name}"] = stage.frame
@@ -133,7 +133,7 @@ def _told_of_job(job: Job, text: Text) -> None:
 
 
 def _verdicts(tables: Iterable[Table | Enriched]) -> list[str]:
-    nodes = in_order(*(table._lowered.node for table in tables))
+    nodes = in_order(*(table._plan.node for table in tables))
     return [f"{node.name}: {verdict}" for node in nodes for verdict in node.rules]
 
 

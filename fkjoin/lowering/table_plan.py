@@ -1,0 +1,234 @@
+"""A table's part of a physical plan, and what operators may read in the place of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from fkjoin.analysis.attempt import Attempt, letters
+from fkjoin.analysis.planned import Planned, Undecoded, with_visible
+from fkjoin.kafka.connection import Connection
+from fkjoin.kafka.internal import StageQuery
+from fkjoin.lowering.results import Results
+from fkjoin.plan.events import Enrich, Events
+from fkjoin.plan.nodes import Node, Source
+from fkjoin.plan.physical import InWorkers, Physical, by_spark, stages
+from fkjoin.plan.stages import Running, running_in
+from fkjoin.spark import dead_letters
+from fkjoin.spark.dead_letters import OnError
+from fkjoin.spark.frame import VERSION
+from fkjoin.spark.names import require_results
+from fkjoin.spark.on_spark import columns_of, on_spark
+from fkjoin.spark.schemas import spark_schema
+from fkjoin.spark.specs import StageSpec
+from fkjoin.spark.unpacking import UnpackResults
+
+if TYPE_CHECKING:
+    from fkjoin.lowering.aggregates import AggregatePlan
+    from fkjoin.lowering.joins import JoinPlan, JoinRows
+    from fkjoin.lowering.multi_join import Joins, MultiJoinPlan
+
+
+class Packed(NamedTuple):
+    """The results of a table's last stage before they become rows."""
+
+    envelopes: Physical
+    unpack: UnpackResults
+    """Function that makes rows of them."""
+
+
+@dataclass(frozen=True, eq=False)
+class TablePlan:
+    """A table's part of a physical plan, made once of a planned table."""
+
+    planned: Planned
+    node: Node
+    """The planned node with the rules that fired in it and below it."""
+    rows: Physical
+    """The rows that operators read, with the columns of a table's frame (``spark.frame``)."""
+    dead: tuple[Physical, ...] = ()
+    """Rows, with ``RAW`` and ``PROBLEM``, that dead letters come from."""
+    stages: tuple[StageQuery, ...] = ()
+    """Queries that run besides, of staged operators."""
+    packed: Packed | None = field(default=None, repr=False)
+    """The results of the last stage, where there is one."""
+    settled: Physical | None = field(default=None, repr=False)
+    """The rows that sinks read, where those are others."""
+    undecoded: Undecoded | None = field(default=None, repr=False)
+    """Reader of a source, and of views of it, by which workers read it without ``rows``."""
+    answers: JoinPlan | None = field(default=None, repr=False)
+    """A join whose rows are fields of its inputs' rows: its answers may be read in their place."""
+    join: JoinRows | None = field(default=None, repr=False)
+    """The rows of a join, and of views of it, before resolve."""
+    joins: Joins | str | None = field(default=None, repr=False)
+    """Needs of a join by another foreign key of the same left table that is to be one with it; or
+    why it cannot."""
+    multi: MultiJoinPlan | None = field(default=None, repr=False)
+    """A multi-way join, which can be made with fewer columns."""
+    aggregate: AggregatePlan | None = field(default=None, repr=False)
+    """An aggregate, whose contributions a cogroup reads."""
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    @property
+    def appends(self) -> bool:
+        """Tell whether it is no table but events, whose rows have their columns and no others."""
+        return isinstance(self.node, Events | Enrich)
+
+    @property
+    def spark(self) -> SparkSession:
+        return self.planned.spark
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.planned.key
+
+    @property
+    def key_type(self) -> StructType:
+        return self.planned.key_type
+
+    @property
+    def row_type(self) -> StructType:
+        return self.planned.row_type
+
+    @property
+    def rest(self) -> tuple[str, ...]:
+        return self.planned.rest
+
+    @property
+    def timestamps(self) -> str | None:
+        return self.planned.timestamps
+
+    @property
+    def on_error(self) -> OnError:
+        return self.planned.on_error
+
+    @property
+    def connection(self) -> Connection | None:
+        return self.planned.connection
+
+    @property
+    def top(self) -> Physical:
+        """The plan of the query that a sink reads."""
+        return self.rows if self.packed is None else self.packed.envelopes
+
+    @property
+    def frame(self) -> DataFrame:
+        """The rows that a sink's query reads: results that are packed, or the table's frame."""
+        return self.on_spark(self.top)
+
+    def running(self, end: str | None = None) -> list[Running]:
+        """The stages of the queries that keep a sink up to date with the table; ``end``: what the sink is called."""
+        plans = [*(query.plan for query in self.stages), self.top]
+        running: list[Running] = []
+        for plan in plans:
+            running += running_in(plan, end or self.name)
+        return running
+
+    @property
+    def specs(self) -> list[StageSpec]:
+        """The stages of the query that a sink reads."""
+        return stages(self.top)
+
+    @property
+    def results_plan(self) -> Physical:
+        """The plan of the results of the last stage, unpacked; without one, of the rows."""
+        if self.packed is None:
+            return self.rows
+        unpack = self.packed.unpack
+        return InWorkers(self.packed.envelopes, unpack, spark_schema(unpack.schema))
+
+    def on_spark(self, plan: Physical) -> DataFrame:
+        """The streaming DataFrame of a plan's rows."""
+        return on_spark(self.spark, plan)
+
+    def columns_of(self, plan: Physical) -> StructType:
+        """The columns of a plan's rows."""
+        return columns_of(self.spark, plan)
+
+    @property
+    def visible(self) -> Physical:
+        """The rows with the columns that expressions may name."""
+        return self.visible_in(self.rows)
+
+    def visible_in(self, rows: Physical) -> Physical:
+        """Other rows of the table with these columns."""
+        return by_spark(partial(with_visible, key=self.key, row=self.row_type), rows)
+
+    def every_row(self, reader: str) -> Physical:
+        """The rows; of a join, for a reader of that name, all before resolve, which passes on a batch's last."""
+        return self.rows if self.join is None else self.join.rows(self.join.of.answers(reader))
+
+    def dead_of(self, attempt: Attempt, reader: str) -> tuple[Physical, ...]:
+        """The rows that dead letters come from, on which one of the reader's columns throws."""
+        reason, name = attempt.reason, self.name
+        if self.on_error != "dead-letter" or reason is None:
+            return ()
+        rows = self.visible_in(self.every_row(f"{reader}-letters"))
+        return (by_spark(lambda frame: letters(attempt.on(frame), reason, name), rows),)
+
+    @cached_property
+    def letters(self) -> Physical | None:
+        """The plan of the query of dead letters."""
+        if not self.dead:
+            return None
+        return by_spark(partial(dead_letters.union, table=self.name), *self.dead)
+
+    @property
+    def dead_letters(self) -> DataFrame | None:
+        """See ``Table.dead_letters``."""
+        return None if self.letters is None else self.on_spark(self.letters)
+
+    @cached_property
+    def changes_plan(self) -> Physical:
+        """The plan of the rows of ``changes``."""
+        return self.changes_with()
+
+    @property
+    def changes(self) -> DataFrame:
+        """See ``Table.changes``."""
+        return self.on_spark(self.changes_plan)
+
+    def changes_with(self, *columns: Column) -> Physical:
+        """The rows of ``changes``, and columns made from the table's frame."""
+        if not self.appends:
+            require_results(self.name, (*self.key, *self.rest))
+        rows = self.rows if self.settled is None else self.settled
+        results = self.results
+        return by_spark(lambda frame: results.changes(frame, *columns), rows)
+
+    @cached_property
+    def results(self) -> Results:
+        """Return what sinks know of the table."""
+        source: tuple[str, ...] | None = None
+        versions: tuple[str, ...] = ()
+        if isinstance(self.node, Source):
+            kind: Any = self.columns_of(self.rows)[VERSION].dataType
+            # Bytes where the chains of positions have the version.
+            source = tuple(kind.names) if isinstance(kind, StructType) else ()
+        else:
+            versions = tuple(name for name, _ in self.node.versions)
+        unpack = None if self.packed is None else self.packed.unpack
+        return Results(self.key, self.rest, self.timestamps, source, versions, unpack, self.appends)
+
+
+def stages_of(*tables: TablePlan) -> tuple[StageQuery, ...]:
+    """The queries besides, of tables that an operator reads."""
+    return tuple(query for table in tables for query in table.stages)
+
+
+def dead_of_all(*tables: TablePlan) -> tuple[Physical, ...]:
+    """The rows that dead letters come from, of tables that an operator reads, each once."""
+    return tuple(dict.fromkeys(_dead(tables)))
+
+
+def _dead(tables: Sequence[TablePlan]) -> Iterator[Physical]:
+    for table in tables:
+        yield from table.dead

@@ -1,0 +1,178 @@
+"""The physical plan of a query: what it reads, its stages, and what runs between them, as data.
+
+Two interpreters run a plan.  ``spark.on_spark`` makes a streaming DataFrame of it, and ``spark.in_memory`` runs it over
+batches at hand, with stores in memory.  All that is said of a query (``describe``, metrics, what a checkpoint is bound to) is
+read from its plan.  A node that two others read runs twice, as in Spark; what Spark reads of a
+source, it reads once in a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+P = TypeVar("P", bound="Physical")
+
+
+@dataclass(frozen=True, eq=False)
+class Physical:
+    """A node of a plan."""
+
+    @property
+    def inputs(self) -> tuple[Physical, ...]:
+        """The nodes whose rows it gets."""
+        return ()
+
+
+@dataclass(frozen=True, eq=False)
+class Read(Physical):
+    """Rows that Spark reads from a source."""
+
+    format: str
+    options: Mapping[str, str] = field(repr=False)
+    """Secrets are among them."""
+    path: str | None = None
+    schema: Any = None
+    """Columns of the rows; None where the source says them."""
+    tasks: int | None = None
+    """The most tasks that read a batch; None: as many as Spark likes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Given(Physical):
+    """Rows of a streaming DataFrame that a user gives."""
+
+    frame: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Fed(Physical):
+    """Rows that a caller feeds, in the place of those that are read."""
+
+    name: str
+    columns: Any
+    """As Spark has them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ticks(Physical):
+    """Envelopes that tell each bucket when an interval is over."""
+
+    interval_ms: int
+    buckets: int
+
+
+@dataclass(frozen=True, eq=False)
+class _OfOne(Physical):
+    input: Physical
+
+    @property
+    def inputs(self) -> tuple[Physical, ...]:
+        return (self.input,)
+
+
+@dataclass(frozen=True, eq=False)
+class _OfMany(Physical):
+    of: tuple[Physical, ...]
+
+    @property
+    def inputs(self) -> tuple[Physical, ...]:
+        return self.of
+
+
+@dataclass(frozen=True, eq=False)
+class BySpark(_OfMany):
+    """Rows that Spark makes of others, by expressions alone: each row by itself."""
+
+    transform: Callable[..., Any]
+    """Function from DataFrames, streaming or not, to a DataFrame."""
+
+
+@dataclass(frozen=True, eq=False)
+class InWorkers(_OfOne):
+    """Rows that a function of Arrow batches makes of others, in Python workers: it packs, unpacks or parses them."""
+
+    function: Callable[[Iterator[Any]], Iterator[Any]]
+    schema: Any
+    """Columns of what it makes, as Spark takes them."""
+    dated: bool = False
+    """The function gets the batch's time, too, in the column ``BATCH_MS``."""
+
+
+@dataclass(frozen=True, eq=False)
+class Stage(_OfOne):
+    """Envelopes through a stage, behind a shuffle by bucket."""
+
+    spec: Any
+    """The ``StageSpec``."""
+
+
+@dataclass(frozen=True, eq=False)
+class Counted(_OfOne):
+    """Envelopes whose counters are summed up in the progress of the query."""
+
+    name: str
+    """The name in the progress."""
+    stages: tuple[str, ...]
+    """Stages whose counters are among them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Messages(_OfOne):
+    """Envelopes without those of counters."""
+
+
+@dataclass(frozen=True, eq=False)
+class Union(_OfMany):
+    """The rows of several nodes."""
+
+
+def by_spark(transform: Callable[..., Any], *of: Physical) -> BySpark:
+    """What Spark makes of the rows of nodes; see ``BySpark``."""
+    return BySpark(of, transform)
+
+
+def union(*of: Physical) -> Physical:
+    """The rows of all; of one alone, that one."""
+    return of[0] if len(of) == 1 else Union(of)
+
+
+def below(plan: Physical) -> Iterator[Physical]:
+    """The nodes of a plan, each after those that it reads, and as often as it is read."""
+    for node in plan.inputs:
+        yield from below(node)
+    yield plan
+
+
+def reads(plan: Physical) -> list[Physical]:
+    """The sources of a plan, each once."""
+    leaves = [node for node in below(plan) if not node.inputs]
+    return list(dict.fromkeys(leaves))
+
+
+def stages(plan: Physical) -> list[Any]:
+    """The specs of a plan's stages, each after those that it reads."""
+    return [node.spec for node in below(plan) if isinstance(node, Stage)]
+
+
+def replaced(plan: Physical, other: Callable[[Physical], Physical | None]) -> Physical:
+    """The plan with ``other`` nodes in the place of some; None leaves a node, and what it reads is looked at."""
+    made: dict[Physical, Physical] = {}
+
+    def again(node: Physical) -> Physical:
+        if node not in made:
+            made[node] = other(node) or _with_inputs(node, again)
+        return made[node]
+
+    return again(plan)
+
+
+def _with_inputs(node: P, again: Callable[[Physical], Physical]) -> P:
+    inputs = tuple(map(again, node.inputs))
+    if inputs == node.inputs:
+        return node
+    if isinstance(node, _OfMany):
+        return replace(node, of=inputs)
+    assert isinstance(node, _OfOne)
+    return replace(node, input=inputs[0])

@@ -1,0 +1,284 @@
+"""A physical plan over batches at hand: its stages run in this process, over stores in memory.
+
+Rows of sources come from the caller.  Workers' functions and stages are the objects that Spark would
+send to workers.  Expressions that only Spark evaluates are a plain select over the rows at hand.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from fkjoin.plan.physical import (
+    BySpark,
+    Counted,
+    InWorkers,
+    Messages,
+    Physical,
+    Stage,
+    Ticks,
+    Union,
+    below,
+)
+from fkjoin.spark.bucket_run import InMemoryRun
+from fkjoin.spark.buckets import bucket_ids
+from fkjoin.spark.on_spark import columns_of
+from fkjoin.spark.operator import BATCH_MS, TICK
+from fkjoin.spark.schemas import IN_UTC, nullable
+from fkjoin.spark.specs import StageSpec
+from fkjoin.stages import Counters, counters
+from fkjoin.state import MemoryStore
+
+
+class LostError(Exception):
+    """A batch was lost, as it should be."""
+
+
+@dataclass
+class MemoryStage:
+    """A stage with its stores, a bucket's each."""
+
+    spec: StageSpec
+    stores: dict[int, MemoryStore] = field(default_factory=dict)
+
+    def run(self, envelopes: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:
+        """Envelopes in, envelopes out, as the stage's operator has them in a batch."""
+        columns = {name: envelopes.column(name).to_pylist() for name in envelopes.schema.names}
+        frame = pd.DataFrame(columns)
+        frame[BATCH_MS] = now_ms
+        sent: list[pa.RecordBatch] = []
+        for bucket in sorted(map(int, frame["bucket"].unique())):
+            store = self.stores.setdefault(bucket, MemoryStore())
+            rows = frame[frame["bucket"] == bucket]
+            run = InMemoryRun(self.spec, bucket, store)
+            sent += [_envelopes(made) for made in run.process(iter([rows]))]
+        return joined(sent, _ENVELOPE)
+
+
+@dataclass(frozen=True)
+class MemoryBatch:
+    """One batch of a query."""
+
+    read: Callable[[Physical], pa.RecordBatch | None]
+    """Rows of a source; None where it has none."""
+    now_ms: int
+    before_ms: int
+    """The time of the batch before it."""
+
+    def end_of(self, interval_ms: int) -> int | None:
+        """The last end of an interval since the batch before; None if none was."""
+        end = self.now_ms - self.now_ms % interval_ms
+        return end if end > self.before_ms else None
+
+
+class InMemory:
+    """A plan, with its stages' stores."""
+
+    def __init__(self, spark: SparkSession, plan: Physical) -> None:
+        self.plan = plan
+        self._spark = spark
+        specs = [node.spec for node in below(plan) if isinstance(node, Stage)]
+        self.stages = [MemoryStage(spec) for spec in specs]
+        """The stages, each after those that it reads."""
+        self.count: Counters = Counters()
+        """What has been counted."""
+
+    def clear(self) -> None:
+        """Forget all state."""
+        for stage in self.stages:
+            stage.stores = {}
+        self.count = Counters()
+
+    def run(self, batch: MemoryBatch) -> pa.RecordBatch:
+        """Run a batch; return the plan's rows."""
+        return self._run(batch, len(self.stages) + 1)
+
+    def lose(self, batch: MemoryBatch) -> None:
+        """Run a batch up to each stage in turn, and lose all that it did."""
+        for most in range(1, len(self.stages) + 1):
+            stores = copy.deepcopy([stage.stores for stage in self.stages])
+            count = self.count.copy()
+            self._run(batch, most)
+            for stage, before in zip(self.stages, stores, strict=True):
+                stage.stores = before
+            self.count = count
+
+    def _run(self, batch: MemoryBatch, most: int) -> pa.RecordBatch:
+        try:
+            return _Run(self._spark, batch, iter(self.stages[:most]), self.count).rows(self.plan)
+        except LostError:
+            return _none(self._spark, self.plan)
+
+
+@dataclass
+class _Run:
+    """A batch on its way through a plan."""
+
+    spark: SparkSession
+    batch: MemoryBatch
+    stages: Iterator[MemoryStage]
+    """Those that are yet to run."""
+    count: Counters
+
+    def rows(self, node: Physical) -> pa.RecordBatch:
+        """The rows of a node."""
+        if isinstance(node, BySpark):
+            return self._by_spark(node)
+        if isinstance(node, Ticks):
+            return self._ticks(node)
+        inputs = [self.rows(one) for one in node.inputs]
+        if not inputs:
+            rows = self.batch.read(node)
+            return _none(self.spark, node) if rows is None else rows
+        if isinstance(node, Union):
+            return joined(inputs, inputs[0].schema)
+        (rows,) = inputs
+        if isinstance(node, InWorkers):
+            return self._in_workers(node, rows)
+        if isinstance(node, Stage):
+            stage = next(self.stages, None)
+            if stage is None:
+                raise LostError
+            return stage.run(rows, self.batch.now_ms)
+        if isinstance(node, Messages):
+            return rows.filter(pc.is_null(rows.column("counter")))
+        assert isinstance(node, Counted)
+        self._counted(rows)
+        return rows
+
+    def _by_spark(self, node: BySpark) -> pa.RecordBatch:
+        """Rows by Spark's expressions, of a node and of those below that are such, too, at once."""
+        frame = self._frame(node)
+        if frame is None:
+            return _none(self.spark, node)
+        return joined(list(_collected(frame)), _arrow(columns_of(self.spark, node)))
+
+    def _frame(self, node: Physical) -> DataFrame | None:
+        """The rows as a DataFrame; None where nothing has any."""
+        if not isinstance(node, BySpark):
+            rows = self.rows(node)
+            if not rows.num_rows:
+                return None
+            columns = cast(StructType, nullable(columns_of(self.spark, node)))
+            return self.spark.createDataFrame(pa.Table.from_batches([rows]), columns)
+        frames = [self._frame(one) for one in node.of]
+        if not any(frame is not None for frame in frames):
+            return None
+        for number, frame in enumerate(frames):
+            if frame is None:
+                columns = columns_of(self.spark, node.of[number])
+                frames[number] = self.spark.createDataFrame([], columns)
+        made: DataFrame = node.transform(*frames)
+        return made
+
+    def _in_workers(self, node: InWorkers, rows: pa.RecordBatch) -> pa.RecordBatch:
+        if node.dated:
+            times = pa.array(np.full(rows.num_rows, self.batch.now_ms))
+            rows = rows.append_column(BATCH_MS, times)
+        given = [rows] if rows.num_rows else []
+        schema = _arrow(columns_of(self.spark, node))
+        return joined(list(node.function(iter(given))), schema)
+
+    def _ticks(self, node: Ticks) -> pa.RecordBatch:
+        end = self.batch.end_of(node.interval_ms)
+        buckets = [] if end is None else [int(bucket) for bucket in bucket_ids(node.buckets)]
+        many = len(buckets)
+        columns = [buckets, [None] * many, [TICK] * many, [end] * many]
+        arrays = [pa.array(column, kind) for column, kind in zip(columns, _TYPES, strict=True)]
+        return pa.record_batch(arrays, schema=_ENVELOPE)
+
+    def _counted(self, envelopes: pa.RecordBatch) -> None:
+        names, counts = envelopes.column("counter"), envelopes.column("count")
+        for name, number in zip(names.to_pylist(), counts.to_pylist(), strict=True):
+            if name in _COUNTED:
+                self.count[name] += number
+
+
+def _collected(frame: DataFrame) -> Iterator[pa.RecordBatch]:
+    """The rows of a DataFrame; Spark evaluates those over rows at hand while it optimizes, so that no job runs.
+
+    ``toArrow`` runs one, which takes ten times as long.
+    """
+    spark: Any = frame.sparkSession
+    jvm: Any = spark._jvm
+    plan = frame._jdf.queryExecution().executedPlan()
+    rows = jvm.java.util.ArrayList()
+    for row in plan.executeCollect():
+        rows.add(row)
+    converters = getattr(jvm.org.apache.spark.sql.execution.arrow, "ArrowConverters$")
+    batches = getattr(converters, "MODULE$").toBatchWithSchemaIterator(
+        jvm.PythonUtils.toSeq(rows).iterator(),
+        plan.schema(),
+        _BYTES,
+        _BYTES,
+        spark.conf.get("spark.sql.session.timeZone"),
+        False,
+        False,
+    )
+    while batches.hasNext():
+        yield from pa.ipc.open_stream(batches.next())
+
+
+_BYTES = 1 << 30
+"""Bytes and rows of a batch that Spark hands over at once."""
+
+_ENVELOPE = pa.schema(
+    [
+        ("bucket", pa.int32()),
+        ("payload", pa.binary()),
+        ("counter", pa.string()),
+        ("count", pa.int64()),
+    ]
+)
+_TYPES = _ENVELOPE.types
+_COUNTED = {*counters.ALL, *chain.from_iterable(counters.OF_STAGES.values())}
+
+
+def joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """One batch of several, under the names of ``schema``."""
+    some = [batch for batch in batches if batch.num_rows]
+    if not some:
+        return _no_rows(schema)
+    if len(some) == 1:
+        return pa.record_batch(some[0].columns, names=schema.names)
+    columns = []
+    for number, kind in enumerate(schema):
+        columns.append(_concatenated([batch.column(number) for batch in some], kind.type))
+    return pa.record_batch(columns, names=schema.names)
+
+
+def _concatenated(columns: list[pa.Array], kind: pa.DataType) -> pa.Array:
+    """Columns one after the other; of ``kind`` where they are of several types, such as binary and large binary."""
+    if any(column.type != columns[0].type for column in columns):
+        columns = [column.cast(kind) for column in columns]
+    return pa.concat_arrays(columns)
+
+
+def _envelopes(frame: pd.DataFrame) -> pa.RecordBatch:
+    columns: list[Any] = []
+    for name, kind in zip(frame, _TYPES, strict=True):
+        columns.append(pa.array(frame[name].to_numpy(), kind, from_pandas=True))
+    return pa.record_batch(columns, schema=_ENVELOPE)
+
+
+def _none(spark: SparkSession, node: Physical) -> pa.RecordBatch:
+    return _no_rows(_arrow(columns_of(spark, node)))
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.record_batch([pa.array([], field.type) for field in schema], names=schema.names)
+
+
+def _arrow(columns: StructType) -> pa.Schema:
+    return to_arrow_schema(cast(StructType, nullable(columns)), **IN_UTC)
