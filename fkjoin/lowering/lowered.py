@@ -18,8 +18,8 @@ from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.lowering.results import Results
 from fkjoin.lowering.stage import counted, once
-from fkjoin.plan.events import Enrich, Events
-from fkjoin.plan.nodes import Node, Source
+from fkjoin.plan.base import Node
+from fkjoin.plan.nodes import Enrich, Events, Source
 from fkjoin.spark.dead_letters import OnError, union
 from fkjoin.spark.frame import VERSION
 from fkjoin.spark.json_lines import plain_path

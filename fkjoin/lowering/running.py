@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 
 from fkjoin.checkpoint.begun_with import spec_of
 from fkjoin.lowering.lowered import Lowered
-from fkjoin.plan.stages import Running
+from fkjoin.plan.describe.steps import Running
 from fkjoin.sessions.access import Operator, access
 from fkjoin.stages.counters import metrics_name
 

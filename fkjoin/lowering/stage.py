@@ -11,7 +11,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
 from fkjoin.analysis.planned import Settings
-from fkjoin.plan.nodes import Node, join_below, read_from
+from fkjoin.plan.base import Node
+from fkjoin.plan.nodes import join_below, read_from
 from fkjoin.spark.frame import DELETED, KEY, NUMBERS, OPERATION, PROBLEM, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.identity import identity_text
 from fkjoin.spark.operator import BATCH_MS, ENVELOPE, StageName, StageProcessor

@@ -14,8 +14,7 @@ from fkjoin.analysis.unions import CogroupBound, MergeBound
 from fkjoin.lowering.lowered import Lowered, dead_of_all, stages_of
 from fkjoin.lowering.pace import paced
 from fkjoin.lowering.stage import counted, frame_of, made_by_operators, packing_columns, stage, state_spec
-from fkjoin.plan.nodes import Aggregate, Cogroup, Merge, starts_over
-from fkjoin.plan.roots import origins
+from fkjoin.plan.nodes import Aggregate, Cogroup, Merge, origins, starts_over
 from fkjoin.spark.frame import ROW
 from fkjoin.spark.names import quoted
 from fkjoin.spark.operator import ENVELOPE

@@ -12,7 +12,8 @@ from fkjoin.analysis.views import ViewStep
 from fkjoin.codec.vectors import Columns
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.stage import packing_columns
-from fkjoin.plan.nodes import Aggregate, Node, View, fired
+from fkjoin.plan.base import Node
+from fkjoin.plan.nodes import Aggregate, View, fired
 from fkjoin.plan.optimizer import Off, workers_evaluate_steps
 from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS
 from fkjoin.spark.operator import ENVELOPE

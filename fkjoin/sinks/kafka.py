@@ -17,8 +17,8 @@ from fkjoin.kafka.options import sink_options
 from fkjoin.kafka.positions import OriginsOf, RootsOf, of_roots, relayed
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.results import Results
-from fkjoin.plan.nodes import Merge, Source, periodic, sources
-from fkjoin.plan.roots import origins, summed_up
+from fkjoin.plan.base import periodic
+from fkjoin.plan.nodes import Merge, Source, origins, sources, summed_up
 from fkjoin.sinks import records
 from fkjoin.sinks.batches import Batch, Write
 from fkjoin.spark.frame import CHAINS, RAW, VERSION

@@ -21,8 +21,7 @@ from fkjoin.codec import versions
 from fkjoin.errors import TopologyError
 from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.planner import lower
-from fkjoin.plan.events import Events
-from fkjoin.plan.nodes import Source
+from fkjoin.plan.nodes import Events, Source
 from fkjoin.spark.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.schemas import IN_UTC, nullable
 

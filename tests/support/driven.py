@@ -11,11 +11,12 @@ from pyspark.sql import SparkSession
 from fkjoin import Table, cogroup, fk_join
 from fkjoin import aggregates as agg
 from fkjoin.events import Enriched
-from fkjoin.plan.events import Enrich, Events
 from fkjoin.plan.nodes import (
     Aggregate,
     Children,
     Cogroup,
+    Enrich,
+    Events,
     FlatMap,
     Join,
     KeyJoin,
