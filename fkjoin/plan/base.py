@@ -25,7 +25,7 @@ class StageText:
     """The words of ``describe()`` for a stage."""
 
     by: Sequence[str] = ()
-    """What its input is repartitioned by; by the node's key if empty."""
+    """The names that its input is repartitioned by; if there are none, the node's key."""
     topic: str | None = None
     """The topic that its input comes through."""
     note: str | None = None

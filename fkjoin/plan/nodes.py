@@ -132,14 +132,8 @@ class Join(_OfTwo):
         return self.topics is not None
 
     def manifest(self) -> Facts:
-        return "join", {
-            "left": self.left.name,
-            "right": self.right.name,
-            "how": self.how,
-            "extractor": self.extractor,
-            "joiner": self.joiner,
-            "deployment": "staged" if self.staged else "fused",
-        }
+        facts = {"how": self.how, "extractor": self.extractor, "joiner": self.joiner}
+        return "join", _sides(self) | facts | {"deployment": _deployment(self)}
 
     def text(self) -> NodeText:
         to_foreign, back = self.topics or (None, None)
@@ -162,12 +156,7 @@ class KeyJoin(_OfTwo):
     """The reason why Spark makes the rows in a second stage; None where the first one does."""
 
     def manifest(self) -> Facts:
-        return "join by key", {
-            "left": self.left.name,
-            "right": self.right.name,
-            "how": self.how,
-            "joiner": self.joiner,
-        }
+        return "join by key", _sides(self) | {"how": self.how, "joiner": self.joiner}
 
     def text(self) -> NodeText:
         by_key = f"{', '.join(self.key)} = {_with_key(self.right)}"
@@ -215,7 +204,7 @@ class Aggregate(_OfOne):
             "group_by": list(self.grouped_by),
             "value": list(self.value),
             "columns": [f"{name} = {what}" for name, what in self.columns],
-            "deployment": "staged" if self.staged else "fused",
+            "deployment": _deployment(self),
         }
         if self.having is not None:
             facts["having"] = self.having
@@ -329,12 +318,7 @@ class Children(Node):
         return self.right.key
 
     def manifest(self) -> Facts:
-        return "children", {
-            "left": self.left.name,
-            "right": self.right.name,
-            "extractor": self.extractor,
-            "column": self.column,
-        }
+        return "children", _sides(self) | {"extractor": self.extractor, "column": self.column}
 
     def text(self) -> NodeText:
         facts = [_foreign_key(self), ("column", f"{self.column}: the left rows by their key")]
@@ -416,6 +400,14 @@ class Enrich(_Once):
         stages = {"enrich": StageText(self.table.key)}
         roles = [("events", self.events), ("table", self.table)]
         return NodeText("enrich", facts, stages, self.how, roles)
+
+
+def _sides(node: Join | KeyJoin | Children) -> dict[str, object]:
+    return {"left": node.left.name, "right": node.right.name}
+
+
+def _deployment(node: Node) -> str:
+    return "staged" if node.staged else "fused"
 
 
 def _foreign_key(node: Join | Children) -> tuple[str, str]:
