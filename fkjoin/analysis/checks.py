@@ -11,7 +11,8 @@ from pyspark.sql.types import StructType
 
 from fkjoin.analysis.planned import Planned
 from fkjoin.errors import ColumnTypeError, TopologyError
-from fkjoin.plan.nodes import Node, Source, in_order
+from fkjoin.plan.base import Node, in_order
+from fkjoin.plan.nodes import Source
 from fkjoin.spark.schemas import Expressions, arrow_schema, listed, spark_schema, text
 
 Deployment = Literal["fused", "staged"]

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import pandas as pd
 
 from fkjoin.errors import TopologyError
-from fkjoin.plan.nodes import ON_CLOSE, PERIODIC
+from fkjoin.plan.base import ON_CLOSE, PERIODIC
 
 Emit: TypeAlias = str
 """``"on-change"``: a result that differs from what was sent last.  ``"on-update"``: one whenever what it is made of was

@@ -16,8 +16,8 @@ from fkjoin.analysis.extractor import require_key
 from fkjoin.analysis.planned import Planned, Settings
 from fkjoin.errors import TopologyError
 from fkjoin.kafka.connection import Connection
-from fkjoin.plan.events import Enrich, Events
-from fkjoin.plan.nodes import Aggregate, Join, Node, generated_name, in_order
+from fkjoin.plan.base import Node, in_order
+from fkjoin.plan.nodes import Aggregate, Enrich, Events, Join, generated_name
 from fkjoin.plan.physical import Given
 from fkjoin.sessions.access import access
 from fkjoin.sessions.plan_sources import sources_of

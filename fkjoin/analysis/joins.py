@@ -26,7 +26,8 @@ from fkjoin.errors import TopologyError
 from fkjoin.kafka.internal import TopicSettings
 from fkjoin.kafka.staged import InternalTopics, internal_topics
 from fkjoin.kafka.wire import WIRES, Wire
-from fkjoin.plan.nodes import Children, Join, Node, Source, View, generated_name
+from fkjoin.plan.base import Node
+from fkjoin.plan.nodes import Children, Join, Source, View, generated_name
 from fkjoin.sessions.access import access, require_classic
 from fkjoin.sessions.settings import BUCKETS, prepare
 from fkjoin.spark.names import require_apart, require_beside

@@ -15,7 +15,7 @@ from pyspark.sql.types import BinaryType, BooleanType, LongType, StringType, Str
 from fkjoin.analysis.bound import Scope
 from fkjoin.errors import TopologyError
 from fkjoin.kafka.connection import Connection
-from fkjoin.plan.nodes import Node
+from fkjoin.plan.base import Node
 from fkjoin.plan.physical import Physical
 from fkjoin.sessions.settings import bucket_count, index_dir, require_running, retention_ms, switched_off, validated
 from fkjoin.spark.dead_letters import OnError

@@ -13,7 +13,8 @@ from fkjoin.analysis.emission import Emission, Emit
 from fkjoin.analysis.planned import Planned, Settings
 from fkjoin.errors import ColumnTypeError, TopologyError
 from fkjoin.folds.cogrouped import CoFold
-from fkjoin.plan.nodes import Aggregate, Cogroup, Merge, Node, generated_name, periodic
+from fkjoin.plan.base import Node, periodic
+from fkjoin.plan.nodes import Aggregate, Cogroup, Merge, generated_name
 from fkjoin.spark.names import twice
 from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema, types_text
 

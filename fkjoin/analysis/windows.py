@@ -12,7 +12,8 @@ from fkjoin.analysis.delta_feed import reads_commit_time
 from fkjoin.analysis.emission import interval_us
 from fkjoin.analysis.planned import Planned, SourceBound
 from fkjoin.errors import ColumnTypeError, TopologyError
-from fkjoin.plan.nodes import ON_CLOSE, Aggregate, Join, Node, in_order, periodic
+from fkjoin.plan.base import ON_CLOSE, Node, in_order, periodic
+from fkjoin.plan.nodes import Aggregate, Join
 from fkjoin.sessions.access import require_classic
 from fkjoin.spark.schemas import Expression
 from fkjoin.spark.trigger import interval_ms

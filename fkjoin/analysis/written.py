@@ -23,8 +23,8 @@ from fkjoin.checkpoint.files import hadoop, read_file
 from fkjoin.codec import versions
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.files.source import open_files
-from fkjoin.plan.events import Enrich
-from fkjoin.plan.nodes import Node, Source
+from fkjoin.plan.base import Node
+from fkjoin.plan.nodes import Enrich, Source
 from fkjoin.plan.physical import by_spark
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.frame import PROBLEM

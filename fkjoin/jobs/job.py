@@ -35,9 +35,7 @@ from fkjoin.kafka.writing import start
 from fkjoin.plan.describe.render import drawn
 from fkjoin.plan.describe.steps import SinkStep, Step, job_steps
 from fkjoin.plan.nodes import Source
-from fkjoin.plan.physical import Physical, by_spark
-from fkjoin.plan.rules import verdicts
-from fkjoin.plan.stages import running_in
+from fkjoin.plan.physical import Physical, by_spark, running_in
 from fkjoin.sinks import batches
 from fkjoin.sinks.ledger import Ledger, require_together
 from fkjoin.sinks.spark_files import require_written, start_by_spark
@@ -100,7 +98,7 @@ class Job:
             stages += running_in(letters, f"dead letters of {name}")
         made = {name: sink.place for name, sink in self._sinks.items() if sink is not None and self.spec.sinks[name].kind}
         places = {name: made.get(name, sink.place) for name, sink in self.spec.sinks.items()}
-        ends = [SinkStep(name, tables[name].node, place, verdicts(rules.get(name))) for name, place in places.items()]
+        ends = [SinkStep(name, tables[name].node, place, rules.get(name)) for name, place in places.items()]
         return job_steps(ends, stages)
 
     @property

@@ -35,7 +35,7 @@ from fkjoin.jobs.view import Mode
 from fkjoin.jobs.web import require_port, served
 from fkjoin.metrics import Metrics
 from fkjoin.metrics.server import ClientAccess
-from fkjoin.plan.manifest import manifest
+from fkjoin.plan.base import manifest
 from fkjoin.plan.rules import JOINS_SHARE_STAGES, MOVING, WORKERS_EVALUATE_STEPS
 from fkjoin.sessions.settings import EXCLUDED, OPTIMIZE, bucket_count, is_client, session, switched_off
 from fkjoin.spark.query_start import starting

@@ -14,8 +14,7 @@ from fkjoin.lowering.pruning import narrow
 from fkjoin.lowering.stage import counted, let_through, state_spec
 from fkjoin.lowering.table_plan import TablePlan, dead_of_all, stages_of
 from fkjoin.lowering.workers import packed_rows
-from fkjoin.plan.events import Enrich, Events
-from fkjoin.plan.nodes import starts_over
+from fkjoin.plan.nodes import Enrich, Events, starts_over
 from fkjoin.plan.physical import InWorkers, Physical, Union, by_spark
 from fkjoin.spark.frame import PROBLEM, RAW
 from fkjoin.spark.names import quoted

@@ -19,8 +19,7 @@ from fkjoin.lowering.as_begun import as_begun, with_read_snapshots
 from fkjoin.lowering.planner import plan
 from fkjoin.lowering.recipes import Remembered, recipes_below
 from fkjoin.lowering.table_plan import TablePlan
-from fkjoin.plan.events import Enrich
-from fkjoin.plan.nodes import Source
+from fkjoin.plan.nodes import Enrich, Source
 from fkjoin.plan.physical import Physical
 from fkjoin.sessions.settings import require_running
 from fkjoin.spark.trigger import Trigger, arguments_of

@@ -12,7 +12,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
 from fkjoin.analysis.planned import Settings
-from fkjoin.plan.nodes import Node, join_below, read_from
+from fkjoin.plan.base import Node
+from fkjoin.plan.nodes import join_below, read_from
 from fkjoin.plan.physical import BySpark, Counted, InWorkers, Physical, Stage, by_spark
 from fkjoin.spark.frame import (
     DELETED,

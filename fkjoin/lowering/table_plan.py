@@ -15,10 +15,9 @@ from fkjoin.analysis.planned import Planned, Undecoded, with_visible
 from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.lowering.results import Results
-from fkjoin.plan.events import Enrich, Events
-from fkjoin.plan.nodes import Node, Source
-from fkjoin.plan.physical import InWorkers, Physical, by_spark, stages
-from fkjoin.plan.stages import Running, running_in
+from fkjoin.plan.base import Node
+from fkjoin.plan.nodes import Enrich, Events, Source
+from fkjoin.plan.physical import InWorkers, Physical, Running, by_spark, running_in, stages
 from fkjoin.spark import dead_letters
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.frame import VERSION

@@ -12,9 +12,8 @@ from fkjoin.analysis.unions import CogroupBound, MergeBound
 from fkjoin.lowering.pace import paced
 from fkjoin.lowering.stage import counted, made_by_operators, packed, rows_of, state_spec
 from fkjoin.lowering.table_plan import Packed, TablePlan, dead_of_all, stages_of
-from fkjoin.plan.nodes import Aggregate, Cogroup, Merge, starts_over
+from fkjoin.plan.nodes import Aggregate, Cogroup, Merge, origins, starts_over
 from fkjoin.plan.physical import Physical, Union
-from fkjoin.plan.roots import origins
 from fkjoin.spark.frame import ROW
 from fkjoin.spark.names import quoted
 from fkjoin.spark.packing import PackRows

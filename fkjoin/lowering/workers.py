@@ -10,7 +10,8 @@ from fkjoin.analysis.views import ViewStep
 from fkjoin.codec.vectors import Columns
 from fkjoin.lowering.stage import packed
 from fkjoin.lowering.table_plan import TablePlan
-from fkjoin.plan.nodes import Aggregate, Node, View, fired
+from fkjoin.plan.base import Node
+from fkjoin.plan.nodes import Aggregate, View, fired
 from fkjoin.plan.optimizer import Off, workers_evaluate_steps
 from fkjoin.plan.physical import InWorkers, Physical, Union
 from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS

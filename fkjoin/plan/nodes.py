@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from fkjoin.plan.events import Enrich, Events
-from fkjoin.plan.rules import JOINS_SHARE_STAGES, READING, Verdict
+from fkjoin.codec.versions import PLACE
+from fkjoin.plan.base import (
+    ON_CHANGE,
+    Facts,
+    Node,
+    NodeText,
+    StageText,
+    in_order,
+    periodic,
+)
+from fkjoin.plan.rules import JOINS_SHARE_STAGES, READING
 from fkjoin.stages.join_rows import How, HowByKey
 from fkjoin.stages.start_over import StartOver
-
-PERIODIC = "periodic"
-"""Beginning of texts that say that changes are held back."""
-
-
-ON_CLOSE = "on-close"
-"""Text that says that a window's row is sent when the window closes."""
 
 ROOT = "root "
 """Beginning of texts that stand for the positions of roots in a source's version."""
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class Source(Node):
     """A changelog that is read: upserts and tombstones by key."""
 
-    name: str
-    key: tuple[str, ...]
+    key: tuple[str, ...] = field()
     version: tuple[str, ...]
     deleted: str | None
     timestamp: str | None
@@ -42,35 +43,56 @@ class Source:
     snapshot: str | None = None
     """Folder of rows that are older than all changes."""
 
-    rules = ()
+    rooted = True
 
     @property
     def numbers(self) -> int:
-        """Count the numbers of a row's version: each root of a topic's row has a timestamp, a partition and an offset."""
+        """Count the numbers of a row's version.
+
+        Each root of a topic's row has a timestamp, a partition and an offset.
+        """
         return 3 * self.parts if self.version[0].startswith(ROOT) else len(self.version)
+
+    def manifest(self) -> Facts:
+        facts: dict[str, object] = {
+            "key": list(self.key),
+            "version": list(self.version),
+            "columns": list(self.columns),
+        }
+        if self.snapshot is not None:  # with a source of its own
+            facts["snapshot"] = True
+        return "table", facts
+
+    def text(self) -> NodeText:
+        version, own = self.version, self.version[: -len(PLACE)]
+        if self.topic is not None and version == (*own, "topic", "partition", "offset"):
+            version = (*own, *PLACE)  # checkpoints keep other names for a record's place
+        facts = {
+            "from": self.origin,
+            "key": ", ".join(self.key),
+            "version": ", ".join(version),
+            "deleted": self.deleted or "never",
+            "timestamp": self.timestamp or "none",
+            "columns": ", ".join(self.columns),
+        }
+        if self.snapshot is not None:
+            facts["snapshot"] = self.snapshot
+        return NodeText("source", [*facts.items()], about="")
+
+
+@dataclass(frozen=True, slots=True)
+class _OfTwo(Node):
+    """The common part of joins: results have the left key, and both rows' versions."""
+
+    left: Node
+    right: Node
+    how: str
+
+    rooted = True
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        return ()
-
-    @property
-    def versions(self) -> tuple[tuple[str, int], ...]:
-        """The columns that say of which version a row is, and of how many parts of its version each is made."""
-        return (("version", self.parts),)
-
-
-class _OfTwo:
-    """The common part of joins of two tables: results have the left key, and both rows' versions."""
-
-    __slots__ = ()
-    left: Node
-    right: Node
-
-    log = None
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        return self.left.key
+        return self.left, self.right
 
     @property
     def parts(self) -> int:
@@ -78,77 +100,75 @@ class _OfTwo:
         return self.left.parts + self.right.parts
 
     @property
-    def inputs(self) -> tuple[Node, ...]:
-        return self.left, self.right
-
-    @property
     def versions(self) -> tuple[tuple[str, int], ...]:
         return ("left_version", self.left.parts), ("right_version", self.right.parts)
+
+    def _text(self, kind: str, by: tuple[str, str], joiner: str | None, stages: Mapping[str, StageText]) -> NodeText:
+        words = [self.how]
+        if self.staged:
+            words.append("staged")
+        if self.emit != ON_CHANGE:
+            words.append(self.emit)
+        facts = [by, ("joiner", joiner or "both rows")]
+        roles = [("left", self.left), ("right", self.right)]
+        return NodeText(kind, facts, stages, ", ".join(words), roles)
 
 
 @dataclass(frozen=True, slots=True)
 class Join(_OfTwo):
     """A foreign-key join of two tables."""
 
-    name: str
-    left: Node
-    right: Node
     how: How
     extractor: str
     joiner: str | None
     topics: tuple[str, str] | None = None
     """The internal topics between the stages; None when they are fused into one query."""
-    emit: str = "on-change"
-    rules: tuple[Verdict, ...] = ()
-    """Verdicts of the optimizer rules for such a join."""
-    materialized: str | None = None
-    """The name under which the results are kept for ``read_state``; None: only their hashes are."""
+    emit: str = ON_CHANGE
     spread: int = 1
     """Number of buckets that the left rows of one foreign key are spread over."""
+
+    @property
+    def staged(self) -> bool:
+        return self.topics is not None
+
+    def manifest(self) -> Facts:
+        facts = {"how": self.how, "extractor": self.extractor, "joiner": self.joiner}
+        return "join", _sides(self) | facts | {"deployment": _deployment(self)}
+
+    def text(self) -> NodeText:
+        to_foreign, back = self.topics or (None, None)
+        note = f"left rows of a foreign key over {self.spread} buckets" if self.spread > 1 else None
+        if shares_stages(self):
+            note = f"of {', '.join(right.name for right in shared_rights(self))}"
+        subscription = StageText(["foreign key"], to_foreign, note)
+        stages = {"subscription": subscription, "resolve": StageText(topic=back)}
+        return self._text("fk_join", _foreign_key(self), self.joiner, stages)
 
 
 @dataclass(frozen=True, slots=True)
 class KeyJoin(_OfTwo):
     """A join of two tables by primary key."""
 
-    name: str
-    left: Node
-    right: Node
     how: HowByKey
     joiner: str | None
-    emit: str = "on-change"
+    emit: str = ON_CHANGE
     left_to_spark: str | None = None
-    """The reason why Spark makes the rows, so that a second stage is needed; None where the first one does."""
-    rules: tuple[Verdict, ...] = ()
-    materialized: str | None = None
+    """The reason why Spark makes the rows in a second stage; None where the first one does."""
+
+    def manifest(self) -> Facts:
+        return "join by key", _sides(self) | {"how": self.how, "joiner": self.joiner}
+
+    def text(self) -> NodeText:
+        by_key = f"{', '.join(self.key)} = {_with_key(self.right)}"
+        stages = {"resolve": StageText(note=f"Spark makes the rows: {self.left_to_spark}")}
+        return self._text("join", ("by key", by_key), self.joiner, stages)
 
 
 @dataclass(frozen=True, slots=True)
-class Aggregate:
-    """A table's rows by group, summed up (KIP-904)."""
+class _OfOne(Node):
+    """The common part of what is made of one table."""
 
-    name: str
     table: Node
-    key: tuple[str, ...]
-    grouped_by: tuple[str, ...]
-    value: tuple[str, ...]
-    """Columns that a row contributes."""
-    columns: tuple[tuple[str, str], ...]
-    """Names of the result's columns, and what they are."""
-    emit: str
-    topic: str | None = None
-    """The repartition topic between the stages; None when they are fused into one query."""
-    rules: tuple[Verdict, ...] = ()
-    materialized: str | None = None
-    having: str | None = None
-    """The condition on groups that have a row."""
-    closes: tuple[str, str | None, str | None] | None = None
-    """The grace time of windows, the time after which a source is idle, and the time by which rows may be ahead of their batch;
-    None where groups are no windows."""
-
-    log = None
-    parts = 1
-    versions = (("version", 1),)
 
     @property
     def inputs(self) -> tuple[Node, ...]:
@@ -156,22 +176,68 @@ class Aggregate:
 
 
 @dataclass(frozen=True, slots=True)
-class _Union:
-    """A table made of several tables with the same key."""
+class Aggregate(_OfOne):
+    """A table's rows by group, summed up (KIP-904)."""
 
-    name: str
-    tables: tuple[Node, ...]
-    emit: str
-    materialized: str | None = None
-
-    log = None
-    rules = ()
-    parts = 1
-    versions = (("version", 1),)
+    key: tuple[str, ...] = field()
+    grouped_by: tuple[str, ...]
+    value: tuple[str, ...]
+    """Columns that a row contributes."""
+    columns: tuple[tuple[str, str], ...]
+    """Names of the result's columns, and what they are."""
+    emit: str = field()
+    topic: str | None = None
+    """The repartition topic between the stages; None when they are fused into one query."""
+    having: str | None = None
+    """The condition on groups that have a row."""
+    closes: tuple[str, str | None, str | None] | None = None
+    """The grace time of windows, the time after which a source is idle, and the time by which rows
+    may be ahead of their batch; None where groups are no windows."""
 
     @property
-    def key(self) -> tuple[str, ...]:
-        return self.tables[0].key
+    def staged(self) -> bool:
+        return self.topic is not None
+
+    def manifest(self) -> Facts:
+        facts: dict[str, object] = {
+            "of": self.table.name,
+            "group_by": list(self.grouped_by),
+            "value": list(self.value),
+            "columns": [f"{name} = {what}" for name, what in self.columns],
+            "deployment": _deployment(self),
+        }
+        if self.having is not None:
+            facts["having"] = self.having
+        if self.closes is not None:
+            # with a stage of its own, and with a clock where sources may be idle
+            facts["on-close"] = "clock" if self.closes[1] else True
+        return "aggregate", facts
+
+    def text(self) -> NodeText:
+        grouped_by, value = ", ".join(self.grouped_by), ", ".join(self.value) or "none"
+        facts = [("group by", grouped_by), ("value", value), *self.columns]
+        if self.having is not None:
+            facts.append(("having", self.having))
+        if self.closes is not None:
+            grace, idle, ahead = self.closes
+            facts += [("grace", grace), ("idle", f"after {idle}" if idle else "never")]
+            if ahead is not None:
+                facts.append(("ahead", f"at most {ahead}"))
+        stages = {
+            "regroup": StageText(self.table.key),
+            "aggregate": StageText(["group"], self.topic),
+            "close": StageText(["window"]),
+        }
+        about = f"{self.emit}, staged" if self.staged else self.emit
+        return NodeText("aggregate", facts, stages, about)
+
+
+@dataclass(frozen=True, slots=True)
+class _Union(Node):
+    """A table made of several tables with the same key."""
+
+    tables: tuple[Node, ...]
+    emit: str = field()
 
     @property
     def inputs(self) -> tuple[Node, ...]:
@@ -185,29 +251,34 @@ class Cogroup(_Union):
     tables: tuple[Aggregate, ...]
     """Contributions of each table's rows, and the columns made of them."""
 
+    def text(self) -> NodeText:
+        facts: list[tuple[str, str]] = []
+        for table in self.tables:
+            facts += [(title, f"{what} of {table.name}") for title, what in table.columns]
+        return NodeText("cogroup", facts, {"aggregate": StageText(["group"])})
+
 
 @dataclass(frozen=True, slots=True)
 class Merge(_Union):
-    """Several tables with the same columns, one laid over the other; of a key that several have, the row of the first."""
+    """Several tables with the same columns, one over the other.
+
+    Of a key that several have, the row of the first stands.
+    """
+
+    def text(self) -> NodeText:
+        first, *others = self.tables
+        return NodeText("merge", roles=[("first", first), *(("then", table) for table in others)])
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class View(_OfOne):
     """A table's rows, some of them left out, or changed one by one."""
 
-    name: str
-    table: Node
     steps: tuple[tuple[str, str], ...]
     """Steps, in turn: ``filter`` or ``map_values``, with their expressions."""
-    emit: str = "on-change"
-    rules: tuple[Verdict, ...] = ()
-    materialized: str | None = None
+    emit: str = ON_CHANGE
 
-    log = None
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        return self.table.key
+    rooted = True
 
     @property
     def parts(self) -> int:
@@ -218,61 +289,133 @@ class View:
         return self.table.versions
 
     @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self.table,)
+    def stateless(self) -> bool:
+        return self.materialized is None
+
+    def manifest(self) -> Facts:
+        return "view", {"of": self.table.name, "steps": [list(step) for step in self.steps]}
+
+    def text(self) -> NodeText:
+        return NodeText("view", self.steps, {"resolve": StageText(title="for sinks")})
 
 
 @dataclass(frozen=True, slots=True)
-class Children:
+class Children(Node):
     """A right table's rows, each with the map of the left rows whose foreign key names it."""
 
-    name: str
     left: Node
     right: Node
     extractor: str
     column: str
-    emit: str = "on-change"
-    rules: tuple[Verdict, ...] = ()
-    materialized: str | None = None
-
-    log = None
-    parts = 1
-    versions = (("version", 1),)
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        return self.right.key
+    emit: str = ON_CHANGE
 
     @property
     def inputs(self) -> tuple[Node, ...]:
         return self.left, self.right
 
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.right.key
+
+    def manifest(self) -> Facts:
+        return "children", _sides(self) | {"extractor": self.extractor, "column": self.column}
+
+    def text(self) -> NodeText:
+        facts = [_foreign_key(self), ("column", f"{self.column}: the left rows by their key")]
+        stages = {"rekey": StageText(self.left.key), "children": StageText(["foreign key"])}
+        roles = [("right", self.right), ("left", self.left)]
+        return NodeText("with_children", facts, stages, roles=roles)
+
 
 @dataclass(frozen=True, slots=True)
-class FlatMap:
+class FlatMap(_OfOne):
     """The rows that a table's rows make, each of them any number, under keys of their own."""
 
-    name: str
-    table: Node
     rows: str | None
     """Expression of the rows that a row makes; None if it makes one, itself."""
-    key: tuple[str, ...]
+    key: tuple[str, ...] = field()
     keyed_by: tuple[str, ...]
     """Expressions of the key."""
-    emit: str = "on-change"
-    materialized: str | None = None
+    emit: str = ON_CHANGE
 
-    log = None
-    rules = ()
-    parts = 1
-    versions = (("version", 1),)
+    def manifest(self) -> Facts:
+        kind = "rekey" if self.rows is None else "flat map"
+        return kind, {"of": self.table.name, "rows": self.rows, "key": list(self.keyed_by)}
+
+    def text(self) -> NodeText:
+        key, stages = ("key", ", ".join(self.keyed_by)), {"spread": StageText(self.table.key)}
+        if self.rows is None:
+            return NodeText("rekey", [key], stages)
+        return NodeText("flat_map", [("rows", self.rows), key], stages)
+
+
+class _Once(Node):
+    """The common part of events: rows that are sent once, without a key and a version."""
+
+    __slots__ = ()
+
+    emit = "once"
+    key = ()
+    parts = 0
+    versions = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Events(_Once):
+    """A stream of events that is read: rows that are appended."""
+
+    columns: tuple[str, ...]
+    origin: str
+
+    def manifest(self) -> Facts:
+        return "events", {}
+
+    def text(self) -> NodeText:
+        facts = ("from", self.origin), ("columns", ", ".join(self.columns))
+        return NodeText("source", facts, about="events")
+
+
+@dataclass(frozen=True, slots=True)
+class Enrich(_Once):
+    """Events, each joined once with the table's row as it is when the event is processed."""
+
+    table: Node
+    events: Events | Enrich
+    how: How
+    on: tuple[str, ...]
+    """Expressions over an event that give the table's key."""
+    added: tuple[str, ...]
+    """Columns of the table that events get."""
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        return (self.table,)
+        return self.table, self.events
+
+    def manifest(self) -> Facts:
+        return "enrich", {"of": self.table.name, "events": self.events.name}
+
+    def text(self) -> NodeText:
+        on = f"{', '.join(self.on)} = {_with_key(self.table)}"
+        facts = ("on", on), ("adds", ", ".join(self.added) or "none")
+        stages = {"enrich": StageText(self.table.key)}
+        roles = [("events", self.events), ("table", self.table)]
+        return NodeText("enrich", facts, stages, self.how, roles)
 
 
-Node = Source | Join | KeyJoin | Aggregate | Cogroup | Merge | View | Children | FlatMap | Events | Enrich
+def _sides(node: Join | KeyJoin | Children) -> dict[str, object]:
+    return {"left": node.left.name, "right": node.right.name}
+
+
+def _deployment(node: Node) -> str:
+    return "staged" if node.staged else "fused"
+
+
+def _foreign_key(node: Join | Children) -> tuple[str, str]:
+    return "foreign key", f"{node.extractor} = {_with_key(node.right)}"
+
+
+def _with_key(table: Node) -> str:
+    return f"{table.name}({', '.join(table.key)})"
 
 
 def generated_name(*facts: object) -> str:
@@ -314,34 +457,34 @@ def starts_over(node: Node) -> StartOver | None:
 
 def read_from(node: Node) -> Source | None:
     """Find the source whose changes an operator gets as they are read; None where another operator has seen them."""
-    while isinstance(node, View) and node.materialized is None:
-        node = node.table
+    node = _below_views(node)
     return node if isinstance(node, Source) else None
 
 
 def join_below(node: Node) -> Join | None:
     """Find the join that ``node`` is, or whose rows it is made of one by one without keeping them."""
-    while isinstance(node, View) and node.materialized is None:
-        node = node.table
+    node = _below_views(node)
     return node if isinstance(node, Join) else None
 
 
-def periodic(node: Node) -> bool:
-    """Tell whether changes are held back until an interval is over."""
-    return not isinstance(node, Source) and node.emit.startswith(PERIODIC)
+def _below_views(node: Node) -> Node:
+    while node.stateless:
+        (node,) = node.inputs
+    return node
 
 
-def in_order(*nodes: Node) -> Iterator[Node]:
-    """The nodes and all below them, each once, after what it reads from."""
-    seen: list[Node] = []
+def summed_up(node: Node) -> bool:
+    """Tell whether rows below ``node`` have lost the records of topics that they are made of."""
+    return not all(step.rooted for step in in_order(node))
 
-    def visit(step: Node) -> None:
-        if step in seen:
-            return
-        for below in step.inputs:
-            visit(below)
-        seen.append(step)
 
-    for node in nodes:
-        visit(node)
-    return iter(seen)
+def origins(merge: Merge) -> tuple[int, ...]:
+    """Count the roots of each merged table's rows.
+
+    There are none where a table's rows have none, or where results are held back: what waits is
+    kept without origins.
+    """
+    homeless = any(source.topic is None for source in sources(merge))
+    if homeless or periodic(merge) or any(map(summed_up, merge.tables)):
+        return ()
+    return tuple(table.parts for table in merge.tables)

@@ -17,24 +17,13 @@ from dataclasses import replace
 from typing import TypeVar
 
 from fkjoin.plan import rules
-from fkjoin.plan.nodes import (
-    Aggregate,
-    Children,
-    Join,
-    KeyJoin,
-    Node,
-    View,
-    join_below,
-    periodic,
-    reads_answers,
-    shares_stages,
-)
+from fkjoin.plan.base import Node, periodic
+from fkjoin.plan.nodes import Aggregate, Join, KeyJoin, View, join_below, reads_answers, shares_stages
 from fkjoin.plan.rules import Verdict
 
 Off = Mapping[str, str]
-N = TypeVar("N", Join, Aggregate, View, Children)
+N = TypeVar("N", bound=Node)
 J = TypeVar("J", Join, KeyJoin)
-R = TypeVar("R", Join, KeyJoin, Aggregate, View, Children)
 
 
 def joins_share_stages(join: Join, off: Off, obstacle: str | None = None) -> Join:
@@ -95,7 +84,7 @@ def workers_evaluate_steps(node: N, off: Off, obstacle: str | None = None) -> N:
     return _with(node, rules.WORKERS_EVALUATE_STEPS, off, obstacle)
 
 
-def _with(node: R, rule: str, off: Off, obstacle: str | None) -> R:
+def _with(node: N, rule: str, off: Off, obstacle: str | None) -> N:
     said = (*node.rules, Verdict(rule, off.get(rule, obstacle)))
     return replace(node, rules=tuple(sorted(said, key=lambda verdict: rules.RULES.index(verdict.rule))))
 

@@ -56,8 +56,3 @@ class Verdict:
 
     def __str__(self) -> str:
         return f"{self.rule} " + ("fired" if self.why_not is None else f"did not fire: {self.why_not}")
-
-
-def verdicts(*given: Verdict | None) -> tuple[Verdict, ...]:
-    """List the verdicts that there are: a rule for other tables has none."""
-    return tuple(verdict for verdict in given if verdict is not None)

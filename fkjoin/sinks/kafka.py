@@ -19,9 +19,9 @@ from fkjoin.kafka.positions import OriginsOf, RootsOf, of_roots, relayed
 from fkjoin.lowering.results import Results
 from fkjoin.lowering.stage import rows_of
 from fkjoin.lowering.table_plan import TablePlan
-from fkjoin.plan.nodes import Merge, Source, periodic, sources
+from fkjoin.plan.base import periodic
+from fkjoin.plan.nodes import Merge, Source, origins, sources, summed_up
 from fkjoin.plan.physical import Physical, by_spark
-from fkjoin.plan.roots import origins, summed_up
 from fkjoin.sinks import records
 from fkjoin.sinks.batches import Batch, Write
 from fkjoin.spark.frame import CHAINS, RAW, VERSION

@@ -28,7 +28,7 @@ from fkjoin.errors import TopologyError
 from fkjoin.lowering.handle import Handle
 from fkjoin.lowering.recipes import Recipe, made_again, recipes_below
 from fkjoin.lowering.table_plan import TablePlan
-from fkjoin.plan.nodes import PERIODIC
+from fkjoin.plan.base import PERIODIC
 from fkjoin.sessions.access import require_classic
 from fkjoin.sessions.own_folder import held_folder
 from fkjoin.sinks.batches import Batch, started

@@ -18,8 +18,7 @@ from fkjoin.codec import versions
 from fkjoin.errors import TopologyError
 from fkjoin.lowering.planner import plan
 from fkjoin.lowering.table_plan import TablePlan
-from fkjoin.plan.events import Events
-from fkjoin.plan.nodes import Source
+from fkjoin.plan.nodes import Events, Source
 from fkjoin.plan.physical import Fed, Physical, by_spark
 from fkjoin.spark.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.on_spark import columns_of

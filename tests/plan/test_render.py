@@ -10,13 +10,13 @@ from xml.etree import ElementTree
 import pytest
 
 from fkjoin.errors import InvariantError, TopologyError
+from fkjoin.plan.base import manifest
 from fkjoin.plan.describe.picture import svg
 from fkjoin.plan.describe.render import draw, drawn
 from fkjoin.plan.describe.steps import SinkStep, job_steps
-from fkjoin.plan.manifest import manifest
 from fkjoin.plan.nodes import Aggregate, Children, FlatMap, Join, Source, View
+from fkjoin.plan.physical import Running
 from fkjoin.plan.rules import JOIN_READS_ANSWERS, JOINS_SHARE_STAGES, Verdict
-from fkjoin.plan.stages import Running
 from tests.support.drawn import drawn_whole, whole
 
 ORDERS = Source("orders", ("id",), ("lsn",), "op = 'd'", None, ("id", "customer"), "stream of id, customer, lsn, op")
@@ -136,8 +136,8 @@ def test_stages_that_do_not_run_are_not_drawn_and_those_that_run_twice_say_for_w
 
 
 def test_a_stage_that_no_step_has_is_not_left_out() -> None:
-    with pytest.raises(InvariantError, match="the stages joined-pair run, and no step of the topology has them"):
-        draw(TOTALS, [*whole(TOTALS), Running("joined", "pair", "totals", "joined")])
+    with pytest.raises(InvariantError, match="the stages other-pair run, and no step of the topology has them"):
+        draw(TOTALS, [*whole(TOTALS), Running("other", "pair", "totals", "other")])
 
 
 REGIONS = Source("regions", ("region",), ("lsn",), None, None, ("name",), "stream of region, name, lsn")

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from fkjoin.plan import optimizer
-from fkjoin.plan.nodes import Aggregate, Children, Join, Node, Source, View, fired
+from fkjoin.plan.base import Node
+from fkjoin.plan.nodes import Aggregate, Children, Join, Source, View, fired
 from fkjoin.plan.optimizer import (
     aggregate_reads_answers,
     answers_keep_what_is_read,

@@ -8,12 +8,12 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
+from fkjoin.lowering.running import running
 from pyspark.sql import SparkSession
 
 from fkjoin.checkpoint.saved import SavedState
 from fkjoin.events import Enriched
 from fkjoin.jobs.job import Job
-from fkjoin.lowering.running import running
 from fkjoin.plan.describe.steps import steps_of
 from fkjoin.stages.counters import metrics_name, state_metrics_name
 from tests.support.plans.probe import read_plan

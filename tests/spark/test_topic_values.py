@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from fkjoin.lowering.lowered import Lowered
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, StructType
@@ -27,7 +28,6 @@ from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.kafka import Registry
 from fkjoin.kafka.formats import Bytes, Format, Json, String, writer
 from fkjoin.kafka.positions import RootsOf, of_roots
-from fkjoin.lowering.lowered import Lowered
 from fkjoin.lowering.stage import frame_of
 from fkjoin.sinks.records import packed_records, records
 from fkjoin.spark.frame import VERSION

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+from fkjoin.plan.base import Node, in_order, periodic
 from fkjoin.plan.describe.render import draw
-from fkjoin.plan.describe.steps import _step
-from fkjoin.plan.nodes import Node, View, in_order
-from fkjoin.plan.stages import Running
+from fkjoin.plan.nodes import Aggregate, Children, Cogroup, FlatMap, Join, KeyJoin, Merge, View, shares_stages
+from fkjoin.plan.physical import Running
+
+STAGES: dict[type[Node], tuple[str, ...]] = {
+    Join: ("rekey", "subscription", "resolve"),
+    KeyJoin: ("pair", "resolve"),
+    Aggregate: ("regroup", "aggregate"),
+    Cogroup: ("aggregate",),
+    Merge: ("merge",),
+    View: ("resolve",),
+    Children: ("rekey", "children"),
+    FlatMap: ("spread", "owners"),
+}
+"""All stages that nodes of a kind can have."""
+
+
+def stages(node: Node) -> tuple[str, ...]:
+    """The stages that a node can have."""
+    names = ("scatter", "subscription", "gather") if shares_stages(node) else STAGES.get(type(node), ())
+    return (*names, "pace") if periodic(node) else names
 
 
 def whole(*ends: Node, without: tuple[str, ...] = ()) -> list[Running]:
     """All stages that nodes can have, but for those with these stores."""
-    nodes = [node for node in in_order(*ends) if node in ends or not isinstance(node, View) or node.materialized]
-    stores = [(node.name, stage.store) for node in nodes for stage in _step(node).stages]
-    return [Running(name, store.removeprefix(f"{name}-"), "it", name) for name, store in stores if store not in without]
+    nodes = [node for node in in_order(*ends) if node in ends or not node.stateless]
+    running = [Running(node.name, stage, "it", node.name) for node in nodes for stage in stages(node)]
+    return [stage for stage in running if stage.store not in without]
 
 
 def drawn_whole(node: Node, form: str = "text") -> str:

@@ -11,18 +11,7 @@ from pyspark.sql import SparkSession
 from fkjoin import Table, cogroup, fk_join
 from fkjoin import aggregates as agg
 from fkjoin.events import Enriched
-from fkjoin.plan.events import Enrich, Events
-from fkjoin.plan.nodes import (
-    Aggregate,
-    Children,
-    Cogroup,
-    FlatMap,
-    Join,
-    KeyJoin,
-    Merge,
-    Source,
-    View,
-)
+from fkjoin.plan.nodes import Aggregate, Children, Cogroup, Enrich, Events, FlatMap, Join, KeyJoin, Merge, Source, View
 from tests.support.queries import write_lines
 
 SCHEMAS = {

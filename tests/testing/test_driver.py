@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from fkjoin import FkJoinError, Table, TopologyError, fk_join
 from fkjoin import aggregates as agg
 from fkjoin.jobs.job_tables import job_tables
-from fkjoin.plan.nodes import Node
+from fkjoin.plan.base import Node
 from fkjoin.testing import CRASH, DUPLICATE, REORDER, Driver
 from tests.support.documents import blocks
 from tests.support.driven import BATCHES, KINDS, OF_EVENTS, SCHEMAS, VISITS, Change, Shop, feed, order, visited, write

@@ -9,10 +9,9 @@ from dataclasses import asdict
 from typing import Literal, get_args
 
 from fkjoin.errors import TopologyError
+from fkjoin.plan.base import Node
 from fkjoin.plan.describe.picture import svg
-from fkjoin.plan.describe.steps import Step, steps_of, subtopology
-from fkjoin.plan.nodes import Node
-from fkjoin.plan.stages import Running
+from fkjoin.plan.describe.steps import Running, Step, steps_of, subtopology
 
 Form = Literal["text", "json", "mermaid", "svg"]
 

@@ -25,8 +25,7 @@ from fkjoin import Table
 from fkjoin.events import Enriched
 from fkjoin.jobs.job import Job
 from fkjoin.jobs.runner import _manifest as manifest_of_job
-from fkjoin.plan.manifest import manifest
-from fkjoin.plan.nodes import in_order
+from fkjoin.plan.base import in_order, manifest
 from fkjoin.plan.rules import RULES
 from fkjoin.sessions.settings import EXCLUDED, OPTIMIZE
 from fkjoin.spark.identity import identity_text, read_identity

@@ -1,0 +1,144 @@
+"""The base of all nodes of a plan, and what holds for each of them, whatever its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fkjoin.plan.rules import Verdict
+
+PERIODIC = "periodic"
+"""Beginning of texts that say that changes are held back."""
+
+ON_CHANGE = "on-change"
+"""Text that says that changes are sent as they come."""
+
+ON_CLOSE = "on-close"
+"""Text that says that a window's row is sent when the window closes."""
+
+Facts = tuple[str, dict[str, object]]
+"""The kind of a node, and what binds a job's checkpoint to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageText:
+    """The words of ``describe()`` for a stage."""
+
+    by: Sequence[str] = ()
+    """The names that its input is repartitioned by; if there are none, the node's key."""
+    topic: str | None = None
+    """The topic that its input comes through."""
+    note: str | None = None
+    title: str | None = None
+    """Its name, where that is another than its kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeText:
+    """The words of ``describe()`` for a node."""
+
+    kind: str
+    facts: Sequence[tuple[str, str]] = ()
+    """Lines, each with its title."""
+    stages: Mapping[str, StageText] = field(default_factory=dict)
+    """Words for stages, by kind; without an entry, a stage repartitions by the key."""
+    about: str | None = None
+    """Words beside the name; None: when changes are sent."""
+    roles: Sequence[tuple[str, Node]] | None = None
+    """The tables that it reads, each with its role; None: they have no roles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A source, or an operator that makes a table of other tables; the base of all nodes.
+
+    What stands here fits an operator that sums up rows under the key of its first input.  A field
+    without a default that is a property here is written ``= field()``: else dataclasses take the
+    property for its default.
+    """
+
+    name: str
+    rules: tuple[Verdict, ...] = field(default=(), kw_only=True)
+    """Verdicts of the optimizer's rules."""
+    materialized: str | None = field(default=None, kw_only=True)
+    """The name under which results are kept for ``read_state``; None: only their hashes are."""
+
+    rooted = False
+    """True where versions of rows say which records of topics they are made of."""
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return ()
+
+    @property
+    def emit(self) -> str:
+        return ON_CHANGE
+
+    @property
+    def log(self) -> str | None:
+        """The log that a source's versions are of, where it shares one with others."""
+        return None
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.inputs[0].key
+
+    @property
+    def parts(self) -> int:
+        """Count the parts of a row's version."""
+        return 1
+
+    @property
+    def versions(self) -> tuple[tuple[str, int], ...]:
+        """The columns that say of which version a row is, and how many parts each of them has."""
+        return (("version", self.parts),)
+
+    @property
+    def staged(self) -> bool:
+        """Tell whether topics lie between its stages."""
+        return False
+
+    @property
+    def stateless(self) -> bool:
+        """Tell whether rows are made one by one and kept nowhere, unless they go to a sink."""
+        return False
+
+    def manifest(self) -> Facts:
+        """Collect what binds a job's checkpoint."""
+        return type(self).__name__.lower(), {"of": [table.name for table in self.inputs]}
+
+    def text(self) -> NodeText:
+        """Describe it."""
+        return NodeText(type(self).__name__.lower())
+
+
+def periodic(node: Node) -> bool:
+    """Tell whether changes are held back until an interval is over."""
+    return node.emit.startswith(PERIODIC)
+
+
+def in_order(*nodes: Node) -> Iterator[Node]:
+    """The nodes and all below them, each once, after what it reads from."""
+    seen: list[Node] = []
+
+    def visit(step: Node) -> None:
+        if step in seen:
+            return
+        for below in step.inputs:
+            visit(below)
+        seen.append(step)
+
+    for node in nodes:
+        visit(node)
+    return iter(seen)
+
+
+def manifest(node: Node) -> dict[str, dict[str, object]]:
+    """Collect what binds a job's checkpoint: facts of ``node`` and all below it, by kind and name."""
+    bound: dict[str, dict[str, object]] = {}
+    for step in in_order(node):
+        kind, facts = step.manifest()
+        if periodic(step):  # with a source of its own, and a store
+            facts["periodic"] = True
+        bound[f"{kind} {step.name}"] = facts
+    return bound
