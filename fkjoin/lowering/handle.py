@@ -10,14 +10,14 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from fkjoin.analysis.enrich import topics_of_events
-from fkjoin.analysis.planned import Planned
+from fkjoin.analysis.planned import Planned, Settings, called
 from fkjoin.analysis.windows import require_idle_in_time
 from fkjoin.errors import TopologyError
 from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.lowering.as_begun import as_begun, with_read_snapshots
 from fkjoin.lowering.planner import plan
-from fkjoin.lowering.recipes import Remembered, recipes_below
+from fkjoin.lowering.recipes import recipes_below
 from fkjoin.lowering.table_plan import TablePlan
 from fkjoin.plan.nodes import Enrich, Source
 from fkjoin.plan.physical import Physical
@@ -25,7 +25,7 @@ from fkjoin.sessions.settings import require_running
 from fkjoin.spark.trigger import Trigger, arguments_of
 
 
-class Handle(Remembered):
+class Handle:
     """The base of ``Table``."""
 
     _planned: Planned
@@ -36,6 +36,18 @@ class Handle(Remembered):
         handle = cls.__new__(cls)
         handle._planned = planned
         return handle
+
+    def _called(
+        self,
+        bind: Callable[..., Planned],
+        *others: Planned,
+        validate: bool | None = None,
+        **options: Any,
+    ) -> Any:
+        """The handle of what an operator makes of the table and others, under the session's settings at this moment."""
+        table = self._planned
+        settings = Settings.of(table.spark, validate)
+        return self._of(called(bind, table, *others, settings=settings, **options))
 
     @property
     def _plan(self) -> TablePlan:
