@@ -6,65 +6,57 @@ Each bucket's store says the same of its operator, but only once there is data, 
 from __future__ import annotations
 
 import inspect
-import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from fkjoin.checkpoint.batch_log import BatchLog
+from fkjoin.checkpoint.begun import Begun, OperatorFacts
 from fkjoin.checkpoint.damage import NEW_OR_BACK
-from fkjoin.checkpoint.files import hadoop, read_file, write_file
 from fkjoin.errors import FkJoinError
 from fkjoin.sessions.access import Operator, UnreadableError, access
 from fkjoin.sessions.settings import TIME_ZONE, time_zone
 from fkjoin.spark.identity import difference
 from fkjoin.spark.specs import StageSpec
 
-OPERATORS = "fkjoin-operators.json"
-"""The file in a query's checkpoint with the session's time zone, and its operators' stores with what each is bound to."""
-
 
 def require_begun_with(
-    frame: DataFrame, checkpoint: str, written: Callable[[], str | None] = lambda: None
-) -> Callable[[], None]:
-    """Raise ``FkJoinError`` if the checkpoint has batches of a query with other operators than the frame's, or of another zone.
+    begun: Begun,
+    spark: SparkSession,
+    checkpoint: str,
+    specs: Sequence[StageSpec] | None,
+    written: Callable[[], str | None] = lambda: None,
+) -> None:
+    """Raise ``FkJoinError`` if the checkpoint has batches of other operators or of another zone.
 
-    Returns what notes both, to be called when the query is about to start.  A checkpoint without a finished batch is
-    bound to nothing yet, unless a sink has the first one: ``written`` names it.  The sink would leave out the rows that the
-    batch has by the frame.  Operators are not compared where Spark keeps a function apart because of its size: each bucket's
-    store compares then, with the first data.
+    ``specs``: of the operators; None where they cannot be read back: each bucket's store compares
+    them then, with the first data.  Before its first batch is done, the checkpoint is bound to
+    neither, and both are noted in ``begun``; unless a sink has that batch: ``written`` names it.
+    The sink would leave out the rows that the batch has by the frame.
     """
-    spark, place = frame.sparkSession, checkpoint.rstrip("/")
-    specs = _read_back(frame)
-    operators = None if specs is None else [[spec.name, spec.state.identity] for spec in specs]
-    zone = time_zone(spark)
-    path, files = hadoop(spark, f"{place}/{OPERATORS}")
-    bound = BatchLog(spark, place).done >= 0
-    if files.exists(path):
-        holder = None if bound else written()
-        if bound or holder is not None:
-            first = "" if holder is None else f", and {holder} has a batch of that one"
-            was = json.loads(read_file(path, files))
-            if isinstance(was, list):
-                raise FkJoinError(
-                    f"checkpoint: {checkpoint} was begun before release 0.1.0, with other versions of rows: start with a new "
-                    "checkpoint and an empty target"
-                )
-            _require_operators(was["operators"], specs, checkpoint, first)
-            _require_zone(spark, was["zone"], zone, checkpoint, first)
-    note = json.dumps({"zone": zone, "operators": operators}, indent=1).encode()
-    return (lambda: None) if bound else (lambda: write_file(path, files, note))
+    zone, bound = time_zone(spark), BatchLog(spark, checkpoint.rstrip("/")).done >= 0
+    holder = None if bound or begun.zone is None else written()
+    if begun.zone is not None and (bound or holder is not None):
+        first = "" if holder is None else f", and {holder} has a batch of that one"
+        _require_operators(begun.operators, specs, checkpoint, first)
+        _require_zone(spark, begun.zone, zone, checkpoint, first)
+    if not bound:
+        begun.zone = zone
+        begun.operators = None if specs is None else [OperatorFacts(spec.name, spec.state.identity) for spec in specs]
 
 
-def _read_back(frame: DataFrame) -> list[StageSpec] | None:
+def operators_of(frame: DataFrame) -> list[StageSpec] | None:
+    """The specs of a frame's operators; None where Spark keeps a function apart because of its size."""
     try:
         return list(specs_in(frame))
     except UnreadableError:
         return None
 
 
-def _require_operators(was: list[list[str]] | None, specs: list[StageSpec] | None, checkpoint: str, first: str) -> None:
+def _require_operators(
+    was: Sequence[OperatorFacts] | None, specs: Sequence[StageSpec] | None, checkpoint: str, first: str
+) -> None:
     if was is None or specs is None:
         return
     changed = _changed(was, specs)
@@ -91,14 +83,14 @@ def _same_clocks(spark: SparkSession, zone: str, other: str) -> bool:
     return not row[0]
 
 
-def _changed(was: list[list[str]], specs: list[StageSpec]) -> str | None:
+def _changed(was: Sequence[OperatorFacts], specs: Sequence[StageSpec]) -> str | None:
     """Say what is other than it was; None if nothing is."""
     if len(was) != len(specs):
-        before, after = _names(name for name, _ in was), _names(spec.name for spec in specs)
+        before, after = _names(operator.name for operator in was), _names(spec.name for spec in specs)
         rules = "spark.fkjoin.optimize, spark.fkjoin.optimizer.excludedRules"
         return f"its operators were {before} and are now {after}, perhaps by other rules of the optimizer ({rules})"
-    for (_, identity), spec in zip(was, specs, strict=True):
-        changed = difference(identity.encode(), spec.state.identity.encode(), spec.state.tables)
+    for operator, spec in zip(was, specs, strict=True):
+        changed = difference(operator.identity.encode(), spec.state.identity.encode(), spec.state.tables)
         if changed is not None:
             return changed
     return None

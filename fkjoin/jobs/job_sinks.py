@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin import sinks as kinds
-from fkjoin.checkpoint.files import begun
+from fkjoin.checkpoint.files import has_begun
 from fkjoin.jobs import installed
 from fkjoin.jobs.job_kinds import JobError, located
 from fkjoin.jobs.job_sections import FormatSection, SinkSection
@@ -109,7 +109,7 @@ def _of_table(
         if off is None and sink is None:
             why[name] = "its format is written by Spark's own sink"
         elif off is None and sink is not None:
-            if begun(spark, f"{checkpoint}/sink-{name}"):
+            if has_begun(spark, f"{checkpoint}/sink-{name}"):
                 why[name] = "it was begun as a query of its own"
             elif known is not None and sink.place not in known:
                 why[name] = f"{shared} was begun without it"

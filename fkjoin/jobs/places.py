@@ -8,7 +8,8 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from fkjoin.checkpoint.begun_with import require_begun_with
+from fkjoin.checkpoint.begun import Begun
+from fkjoin.checkpoint.begun_with import operators_of, require_begun_with
 from fkjoin.checkpoint.files import hadoop, local_path, require_writable
 from fkjoin.jobs.job_kinds import JobError
 from fkjoin.jobs.job_sections import JobSection
@@ -31,7 +32,7 @@ def require_letters(spark: SparkSession, spec: JobSection, frames: Mapping[str, 
     """``FkJoinError`` if the queries of dead letters do not fit their checkpoints; ``frames``: theirs, by table."""
     for name, frame in frames.items():
         checkpoint = f"{spec.checkpoint.rstrip('/')}/dead-letters-{name}"
-        require_begun_with(frame, checkpoint)
+        require_begun_with(Begun.of(spark, checkpoint), spark, checkpoint, operators_of(frame))
         if spec.dead_letters is not None and (folder := spec.dead_letters.folder(name)) is not None:
             require_spark_at(spark, checkpoint, folder)
 

@@ -1,8 +1,8 @@
 """Topics that were deleted and created again under their names: noticed by their ids when a query starts.
 
-A file beside the checkpoint keeps the id of each topic that the query reads.  A topic with another id stops the start, or is
-read from its beginning in the place of the one before: then the offsets in the checkpoint are set to its beginning, first of
-all, so that an end in between begins again; after that the file says the new id, and where the topic ended.
+A checkpoint's document has the id of each topic that the query reads.  A topic with another id stops the start, or is read from
+its beginning in the place of the one before: then the offsets in Spark's logs are set to its beginning, before the document is
+written with the new id and with the topic's ends.  After an end in between, the topic has another id still, and starts over.
 """
 
 from __future__ import annotations
@@ -10,20 +10,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pyspark.sql import SparkSession
 
-from fkjoin.checkpoint.files import begun, hadoop, numbered, read_file, write_file
+from fkjoin.checkpoint.begun import Begun, Topic
+from fkjoin.checkpoint.files import hadoop, numbered, read_file, write_file
 from fkjoin.codec import versions
 from fkjoin.errors import FkJoinError
 from fkjoin.kafka.admin import bounds, require_topic
 from fkjoin.kafka.connection import Connection
 from fkjoin.stages.start_over import StartOver
-
-TOPICS = "fkjoin-topics.json"
-"""Lies in the checkpoint of a query: for each topic its ``id``; if it has started over, how often (``generation``), and the
-``ends`` that it had."""
 
 _HEADER = 1
 """Lines before those of sources; in the log of batches one more, which is no source's."""
@@ -38,61 +34,55 @@ class Checked:
 
 
 def checked_topics(
-    spark: SparkSession, checkpoint: str, topics: Sequence[Connection], *, stateful: bool = True
+    spark: SparkSession, checkpoint: str, begun: Begun, topics: Sequence[Connection], *, stateful: bool = True
 ) -> list[Checked]:
-    """Compare topics with those that the checkpoint knows, and keep what is new; what each of them is.
+    """Compare topics with those that the checkpoint knows, and note in ``begun`` what is new; what each of them is.
 
     ``stateful``: the query knows which rows came from a topic.  Raises ``FkJoinError`` for a topic with another id, unless it
     is to start over; nothing has changed then.
     """
-    place = checkpoint.rstrip("/")
-    path, files = hadoop(spark, f"{place}/{TOPICS}")
-    names = _names(topics)
+    place, names = checkpoint.rstrip("/"), _names(topics)
     named = dict(zip(names, topics, strict=True))
-    known, ids, anew = _compared(spark, place, named, stateful=stateful)
-    kept = known | {name: {"id": now} for name, now in ids.items() if now is not None and name not in known}
+    ids, anew = _compared(begun, place, named, stateful=stateful)
+    for name, topic_id in ids.items():
+        if topic_id is not None:
+            begun.topics.setdefault(name, Topic(topic_id))
     for name in anew:
         ends = _starts_over(spark, place, named[name])
-        kept[name] = {"id": ids[name], "generation": known[name].get("generation", 0) + 1, "ends": ends}
-    if kept != known:
-        write_file(path, files, json.dumps(kept, indent=1).encode())
-    return [Checked(ids[name], _start_over(spark, place, named[name].topic, kept.get(name, {}))) for name in names]
+        begun.topics[name] = Topic(str(ids[name]), (begun.topics[name].generation or 0) + 1, ends)
+    return [Checked(ids[name], _start_over(spark, place, named[name].topic, begun.topics.get(name))) for name in names]
 
 
-def require_known_topics(spark: SparkSession, checkpoint: str, topics: Sequence[Connection], *, stateful: bool) -> None:
+def require_known_topics(begun: Begun, checkpoint: str, topics: Sequence[Connection], *, stateful: bool) -> None:
     """Raise what ``checked_topics`` would; nothing changes."""
-    _compared(spark, checkpoint.rstrip("/"), dict(zip(_names(topics), topics, strict=True)), stateful=stateful)
+    _compared(begun, checkpoint.rstrip("/"), dict(zip(_names(topics), topics, strict=True)), stateful=stateful)
 
 
 def _compared(
-    spark: SparkSession, place: str, named: Mapping[str, Connection], *, stateful: bool
-) -> tuple[dict[str, Any], dict[str, str | None], list[str]]:
-    """Find what the checkpoint knows of topics, the ids that they have, and those with another id, which start over."""
-    path, files = hadoop(spark, f"{place}/{TOPICS}")
-    known: dict[str, Any] = {}
-    if begun(spark, place) and files.exists(path):
-        known = json.loads(read_file(path, files))
+    begun: Begun, place: str, named: Mapping[str, Connection], *, stateful: bool
+) -> tuple[dict[str, str | None], list[str]]:
+    """Find the ids that topics have, and those with another id than the checkpoint knows, which start over."""
+    known = begun.topics
     ids = {name: require_topic(one.topic, one.bootstrap_servers, one.options).topic_id for name, one in named.items()}
-    anew = [name for name in named if name in known and ids[name] is not None and known[name]["id"] != ids[name]]
+    anew = [name for name in named if name in known and ids[name] is not None and known[name].id != ids[name]]
     for name in anew:
         topic = named[name].topic
         if named[name].of_events:
-            raise FkJoinError(f"{_created_again(topic, place, known[name]['id'], ids[name])} {_OF_EVENTS}")
+            raise FkJoinError(f"{_created_again(topic, place, known[name].id, ids[name])} {_OF_EVENTS}")
         if named[name].on_new_topic != "start-over":
-            raise FkJoinError(f"{_created_again(topic, place, known[name]['id'], ids[name])} {_WAYS.format(topic=topic)}")
+            raise FkJoinError(f"{_created_again(topic, place, known[name].id, ids[name])} {_WAYS.format(topic=topic)}")
         if not stateful or name != topic:
             why = _TWO_OF_A_NAME if stateful else _AS_IT_IS_READ
-            raise FkJoinError(f"{_created_again(topic, place, known[name]['id'], ids[name])} {why}")
-    return known, ids, anew
+            raise FkJoinError(f"{_created_again(topic, place, known[name].id, ids[name])} {why}")
+    return ids, anew
 
 
-def _start_over(spark: SparkSession, checkpoint: str, topic: str, about: Mapping[str, Any]) -> StartOver | None:
-    """Tell what is read in the place of an earlier topic; ``about``: content of the file beside the checkpoint."""
-    if "generation" not in about:
+def _start_over(spark: SparkSession, checkpoint: str, name: str, topic: Topic | None) -> StartOver | None:
+    """Tell what is read in the place of an earlier topic; ``topic``: as the checkpoint knows it."""
+    if topic is None or topic.generation is None:
         return None
-    identity = versions.topic_identity(topic, None, about["generation"])
-    passed = _passed(spark, checkpoint, topic, about["ends"])
-    return StartOver(identity, () if passed else tuple((number, end) for number, end in about["ends"]))
+    identity, ends = versions.topic_identity(name, None, topic.generation), topic.ends or []
+    return StartOver(identity, () if _passed(spark, checkpoint, name, ends) else tuple(ends))
 
 
 def _names(topics: Sequence[Connection]) -> list[str]:

@@ -8,7 +8,8 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from fkjoin.checkpoint.begun_with import require_begun_with
+from fkjoin.checkpoint.begun import Begun
+from fkjoin.checkpoint.begun_with import operators_of, require_begun_with
 from fkjoin.checkpoint.indexes import owner
 from fkjoin.kafka.admin import require_topic
 from fkjoin.kafka.options import sink_options
@@ -20,17 +21,19 @@ def start(
     bootstrap_servers: str,
     *,
     checkpoint: str,
+    begun: Begun,
     options: Mapping[str, Any] | None,
     trigger: Mapping[str, Any] | None,
     name: str,
 ) -> StreamingQuery:
     """Start writing ``frame`` (key, value, perhaps headers) to the topic, or to the topics and partitions that it names."""
-    note = require_begun_with(frame, checkpoint)
+    spark = frame.sparkSession
+    require_begun_with(begun, spark, checkpoint, operators_of(frame))
     chosen = sink_options(options)
     if topic is not None:
         require_topic(topic, bootstrap_servers, chosen)
         chosen["topic"] = topic
-    note()
+    begun.write(spark, checkpoint)
     writer = (
         frame.writeStream.format("kafka")
         .options(**chosen)
@@ -40,5 +43,5 @@ def start(
         .outputMode("append")
         .queryName(name)
     )
-    with owner(frame.sparkSession, checkpoint):
+    with owner(spark, checkpoint):
         return (writer.trigger(**trigger) if trigger else writer).start()

@@ -1,15 +1,16 @@
-"""A table as the query of a checkpoint reads it: what is beside the checkpoint says how the query was begun."""
+"""A table as the query of a checkpoint reads it: the checkpoint's document says how the query was begun."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from pyspark.sql import SparkSession
 
 from fkjoin.analysis.written import require_what_was_read
 from fkjoin.checkpoint.batch_log import BatchLog
-from fkjoin.files.kept_schemas import KeptSchemas
+from fkjoin.checkpoint.begun import Begun
+from fkjoin.files.kept_schemas import keep, kept_folders
 from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.new_topics import checked_topics
 from fkjoin.lowering.recipes import Remembered, learned_sources, made_again, recipes_below
@@ -19,11 +20,11 @@ _T = TypeVar("_T", bound=Remembered)
 
 def as_begun(
     spark: SparkSession, table: _T, checkpoint: str, *, stateful: bool, events: Sequence[Connection] = ()
-) -> tuple[_T, Callable[[], None]]:
+) -> tuple[_T, Begun]:
     """The table as the checkpoint knows it: columns of files, topics that have started over, snapshots that were read.
 
-    Returns also what keeps the columns for the next start, to be called when the query is about to start.  ``stateful``: the
-    query keeps state.  ``events``: the topics of events that it reads.
+    Returns also what the query was begun with, and columns and topics that are new, to be written when it is about to start.
+    ``stateful``: the query keeps state.  ``events``: the topics of events that it reads.
 
     Raises ``FkJoinError`` for a topic that was made anew and is not to start over, and for a folder of ``to_parquet`` whose
     batches, which the query has read, were set aside.
@@ -31,10 +32,10 @@ def as_begun(
     for _, recipe in recipes_below(table):
         if recipe.folder is not None:
             require_what_was_read(spark, checkpoint.rstrip("/"), recipe.folder)
-    columns, keep = _kept_columns(spark, table, checkpoint)
-    topics = _topics(spark, table, checkpoint, events, stateful=stateful)
-    others = {**columns, **topics, **_snapshots(spark, table, checkpoint)}
-    return made_again(table, others) if others else table, keep
+    begun = Begun.of(spark, checkpoint)
+    topics = _topics(spark, table, checkpoint, begun, events, stateful=stateful)
+    others = {**_columns(table, begun), **topics, **_snapshots(spark, table, checkpoint)}
+    return made_again(table, others) if others else table, begun
 
 
 def with_read_snapshots(spark: SparkSession, table: _T, checkpoint: str) -> _T:
@@ -50,40 +51,35 @@ def _snapshots(spark: SparkSession, table: Remembered, checkpoint: str) -> dict[
     return {id(one): {"was_read": True} for one in found} if was_read else {}
 
 
-def _kept_columns(
-    spark: SparkSession, table: Remembered, checkpoint: str
-) -> tuple[dict[int, dict[str, Any]], Callable[[], None]]:
-    """Arguments for ``made_again``: the columns of files as the query of the checkpoint was begun with them, if it was.
-
-    Returns also what keeps those that it was not begun with.
-    """
-    learned = learned_sources(table)
-    if not learned:
-        return {}, lambda: None
-    place = checkpoint.rstrip("/")
-    kept = KeptSchemas.of(spark, place)
+def _columns(table: Remembered, begun: Begun) -> dict[int, dict[str, Any]]:
+    """Arguments for ``made_again``: the columns of files as the query was begun with them, if it was."""
     others: dict[int, dict[str, Any]] = {}
-    more = False
-    for name, tables in learned.items():
+    for name, tables in learned_sources(table).items():
         _, recipe = tables[0]
-        more |= kept.take(name, recipe.learned, recipe.folders)
+        kept = keep(begun.columns, name, recipe.learned, recipe.folders)
         other: dict[str, Any] = {}
-        if recipe.learned is not None and kept.schemas[name] != recipe.learned:
-            other["schema"] = kept.schemas[name]
-        if recipe.folders is not None and (other or kept.folders[name] != recipe.folders):
-            other |= {"kept": kept.kept_folders(name, learned=recipe.learned is not None)}
+        if recipe.learned is not None and kept.schema != recipe.learned:
+            other["schema"] = kept.schema
+        if recipe.folders is not None and (other or kept.folders != recipe.folders):
+            other |= {"kept": kept_folders(kept, learned=recipe.learned is not None)}
         if other:
             others |= {id(one): other for one, _ in tables}
-    return others, (lambda: kept.write(spark, place)) if more else (lambda: None)
+    return others
 
 
 def _topics(
-    spark: SparkSession, table: Remembered, checkpoint: str, events: Sequence[Connection], *, stateful: bool
+    spark: SparkSession,
+    table: Remembered,
+    checkpoint: str,
+    begun: Begun,
+    events: Sequence[Connection],
+    *,
+    stateful: bool,
 ) -> dict[int, dict[str, Any]]:
     """Arguments for ``made_again``: of topics that start over, and of those that have another id since the table was made."""
     sources = [(one, recipe.connection) for one, recipe in recipes_below(table) if recipe.connection is not None]
     topics = [*(connection for _, connection in sources), *events]
-    checked = checked_topics(spark, checkpoint, topics, stateful=stateful) if topics else []
+    checked = checked_topics(spark, checkpoint, begun, topics, stateful=stateful) if topics else []
     found: dict[int, dict[str, Any]] = {}
     for (one, connection), topic in zip(sources, checked, strict=False):  # events are not made again
         if topic.start_over is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,6 +11,7 @@ from pyspark.sql import DataFrame
 from fkjoin.analysis.enrich import topics_of_events
 from fkjoin.analysis.planned import Planned
 from fkjoin.analysis.windows import require_idle_in_time
+from fkjoin.checkpoint.begun import Begun
 from fkjoin.errors import TopologyError
 from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.internal import StageQuery
@@ -43,13 +43,13 @@ class Handle(Remembered):
         require_running(self._planned.spark)
         return lower(self._planned)
 
-    def _as_begun(self, checkpoint: str) -> tuple[Lowered, Callable[[], None]]:
-        """The table as the query of the checkpoint reads it, and what keeps the columns of files: see ``as_begun``."""
+    def _as_begun(self, checkpoint: str) -> tuple[Lowered, Begun]:
+        """The table as the query of the checkpoint reads it, and what that is begun with: see ``as_begun``."""
         stateful = not isinstance(self._planned.node, Source)
         events = topics_of_events(self._planned)
-        begun, keep = as_begun(self._planned.spark, self, checkpoint, stateful=stateful, events=events)
-        begun._planned.require_fitting()
-        return begun._lowered, keep
+        table, begun = as_begun(self._planned.spark, self, checkpoint, stateful=stateful, events=events)
+        table._planned.require_fitting()
+        return table._lowered, begun
 
     def _with_read_snapshots(self, checkpoint: str) -> Handle:
         """The table as the query of the checkpoint reads snapshots; ``TopologyError`` if one is to be read and does not fit."""
@@ -66,9 +66,9 @@ class Handle(Remembered):
 
         return tuple(replace(stage, as_begun=partial(frame, stage.name)) for stage in self._lowered.stages)
 
-    def _unkept(self, checkpoint: str) -> tuple[Lowered, Callable[[], None]]:
+    def _unkept(self, checkpoint: str) -> tuple[Lowered, Begun]:
         """The table for a check without a start: as ``_as_begun`` returns it, whatever the checkpoint has."""
-        return self._lowered, lambda: None
+        return self._lowered, Begun.of(self._planned.spark, checkpoint)
 
     def _when(self, trigger: Trigger) -> dict[str, Any]:
         """Arguments of ``DataStreamWriter.trigger``, for a query of the table.

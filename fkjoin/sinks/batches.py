@@ -3,14 +3,13 @@
 Of several, a batch's results are kept until all have them, so that the table is worked out once; each place has a batch
 before the next one begins with it.  A batch that fails in one of them is repeated in all.
 
-A place that comes later would lack the rows from before: beside the checkpoint lies a file with the places that it was begun
-with, and another one is refused.
+A place that comes later would lack the rows from before: the checkpoint's document has the places that it was begun with, and
+another one is refused.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,10 +22,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.checkpoint.batch_log import BatchLog, began_ms
-from fkjoin.checkpoint.begun_with import require_begun_with
+from fkjoin.checkpoint.begun import Begun
+from fkjoin.checkpoint.begun_with import operators_of, require_begun_with
 from fkjoin.checkpoint.claim import claimed, require_held, start_claimed
 from fkjoin.checkpoint.damage import RESTORE
-from fkjoin.checkpoint.files import begun, hadoop, query_id, read_file, write_file
+from fkjoin.checkpoint.files import has_begun, query_id
 from fkjoin.checkpoint.indexes import owner
 from fkjoin.checkpoint.query import Query
 from fkjoin.errors import FkJoinError, TopologyError
@@ -37,9 +37,6 @@ from fkjoin.lowering.results import Results
 from fkjoin.sinks.ledger import parted, require_together, restore, written_to
 from fkjoin.spark.frame import RAW
 from fkjoin.spark.query_start import starting
-
-PLACES = "fkjoin-sinks.json"
-"""Lies in the checkpoint of a query with several sinks: which these are."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +69,8 @@ In a Spark Connect session it runs at the server, so it holds no frame and no se
 """
 
 
-AsBegun = Callable[[str], tuple[Lowered, Callable[[], None]]]
-"""Lower a table as the query of a checkpoint reads it, and return also what keeps its columns when the query starts."""
+AsBegun = Callable[[str], tuple[Lowered, Begun]]
+"""Lower a table as the query of a checkpoint reads it, and return also what that is begun with."""
 
 
 class Sink(Protocol):
@@ -144,34 +141,27 @@ def start(
 
     @starting()
     def begin() -> StreamingQuery:
-        begun_as, note = compared(spark, table, {"": sink}, checkpoint)
+        begun_as, begun = compared(spark, table, {"": sink}, checkpoint)
         write = functools.partial(_named, sink.place, sink.begin(begun_as))
-        note()
+        begun.write(spark, checkpoint)
         return started(begun_as, write, checkpoint, trigger=trigger, query_name=query_name)
 
     return telling_lag(start_claimed(spark, checkpoint, begin))
 
 
-def compared(
-    spark: SparkSession, table: AsBegun, sinks: Mapping[str, Any], checkpoint: str
-) -> tuple[Lowered, Callable[[], None]]:
+def compared(spark: SparkSession, table: AsBegun, sinks: Mapping[str, Any], checkpoint: str) -> tuple[Lowered, Begun]:
     """Compare a checkpoint with its sinks and with the table, before anything changes; ``sinks``: see ``require_together``.
 
-    Returns the table as the checkpoint has it, and what notes columns and operators when the query starts.
+    Returns the table as the checkpoint has it, and the document to write when the query starts.
     """
     require_together(spark, checkpoint, sinks)
-    begun_as, keep_columns = table(checkpoint)
+    begun_as, begun = table(checkpoint)
     for sink in sinks.values():
         if isinstance(sink, Alone):
             sink.require_alone(begun_as, checkpoint)
     written = functools.partial(written_to, spark, checkpoint, sinks)
-    note_operators = require_begun_with(frame_read(begun_as), checkpoint, written)
-
-    def note() -> None:
-        keep_columns()
-        note_operators()
-
-    return begun_as, note
+    require_begun_with(begun, spark, checkpoint, operators_of(frame_read(begun_as)), written)
+    return begun_as, begun
 
 
 def start_several(
@@ -189,10 +179,10 @@ def start_several(
 
     @starting()
     def begin() -> StreamingQuery:
-        begun_as, note = compared(spark, table, _by_place(sinks), checkpoint)
+        begun_as, begun = compared(spark, table, _by_place(sinks), checkpoint)
         writes = {sink.place: sink.begin(begun_as) for sink in sinks}
-        note()
-        write_file(*hadoop(spark, f"{checkpoint}/{PLACES}"), json.dumps(list(writes)).encode())
+        begun.sinks = list(writes)
+        begun.write(spark, checkpoint)
         write = functools.partial(_write_all, writes)
         return started(begun_as, write, checkpoint, trigger=trigger, query_name=query_name)
 
@@ -202,7 +192,7 @@ def start_several(
 def restore_places(spark: SparkSession, table: AsBegun, sinks: Sequence[Sink], checkpoint: str) -> list[str]:
     """Make places what the state of a checkpoint is, see ``Table.restore``; the names of those that were not."""
     _require_sinks(sinks)
-    if not begun(spark, checkpoint):
+    if not has_begun(spark, checkpoint):
         raise FkJoinError(f"checkpoint: {checkpoint} is of no query: give that of the query that writes to the target")
     shared = places_of(spark, checkpoint) is not None
     if shared:
@@ -250,7 +240,7 @@ def _write_all(writes: Mapping[str, Write], batch: Batch, query: str, number: in
 
 def require_one(spark: SparkSession, checkpoint: str) -> None:
     """``TopologyError`` if the checkpoint is of a query with several sinks: the others would miss batches."""
-    if (places := places_of(spark, checkpoint.rstrip("/"))) is not None:
+    if (places := places_of(spark, checkpoint)) is not None:
         raise TopologyError(
             f"checkpoint: {checkpoint} is of a query that writes to {', '.join(places)}: go on with Table.to, which may leave "
             "some of them out, or give another checkpoint"
@@ -276,8 +266,7 @@ def _internal_topics(table: Lowered) -> list[Topics]:
 
 def places_of(spark: SparkSession, checkpoint: str) -> list[str] | None:
     """The places that a query with several sinks was begun with; None if there is no such query at ``checkpoint``."""
-    path, files = hadoop(spark, f"{checkpoint}/{PLACES}")
-    return json.loads(read_file(path, files)) if begun(spark, checkpoint) and files.exists(path) else None
+    return Begun.of(spark, checkpoint).sinks
 
 
 def _require_sinks(sinks: Sequence[Sink]) -> None:
@@ -294,7 +283,7 @@ def _require_sinks(sinks: Sequence[Sink]) -> None:
 def _require_known_places(spark: SparkSession, checkpoint: str, sinks: Sequence[Sink]) -> None:
     known = places_of(spark, checkpoint)
     if known is None:
-        if begun(spark, checkpoint):
+        if has_begun(spark, checkpoint):
             raise TopologyError(
                 f"checkpoint: {checkpoint} is of a query with one sink: go on with to_kafka, to_parquet, to_postgres, "
                 "to_delta, to_iceberg or to_sink, or give another checkpoint"

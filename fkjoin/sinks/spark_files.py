@@ -12,7 +12,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from fkjoin.checkpoint.begun_with import require_begun_with
+from fkjoin.checkpoint.begun import Begun
+from fkjoin.checkpoint.begun_with import operators_of, require_begun_with
 from fkjoin.checkpoint.files import hadoop, local_path, require_writable
 from fkjoin.checkpoint.indexes import owner
 from fkjoin.errors import TopologyError, nearest, plain_line
@@ -84,12 +85,15 @@ def start_by_spark(
     *,
     path: str,
     checkpoint: str,
+    begun: Begun,
     trigger: Mapping[str, Any],
     query_name: str,
 ) -> StreamingQuery:
     """Start a query that Spark's own sink of files ends."""
     require_written(frame, format, options, path=path, checkpoint=checkpoint)
-    require_begun_with(frame, checkpoint)()
+    spark = frame.sparkSession
+    require_begun_with(begun, spark, checkpoint, operators_of(frame))
+    begun.write(spark, checkpoint)
     writer = frame.writeStream.format(format).options(**_texts(options)).queryName(query_name)
-    with owner(frame.sparkSession, checkpoint):
+    with owner(spark, checkpoint):
         return writer.option("checkpointLocation", checkpoint).trigger(**trigger).start(path)
