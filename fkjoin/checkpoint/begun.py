@@ -23,18 +23,9 @@ _OLDER = tuple(f"fkjoin-{name}.json" for name in ("operators", "schemas", "topic
 """Files of the layout without a document."""
 
 
-@dataclass(frozen=True)
-class OperatorFacts:
-    """A stateful operator."""
-
-    name: str
-    identity: str
-    """The facts that bind its store, as each bucket has them."""
-
-
 @dataclass
-class Columns:
-    """What a table of files was first read with, as far as it was learned."""
+class LearnedColumns:
+    """Columns that were learned from a table's files at the first start."""
 
     schema: StructType | None = None
     folders: StructType | None = None
@@ -46,58 +37,59 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Topic:
+class KnownTopic:
     """A topic that the query reads."""
 
     id: str
     generation: int | None = None
-    """How often the query has started over with a topic of that name; None for never."""
+    """Number of times that the query has started over with such a topic; None for never."""
     ends: list[tuple[int, int]] | None = None
     """Partitions and the ends that they had at the last such start."""
 
 
 @dataclass(frozen=True)
 class JobFacts:
-    """What binds all checkpoints of a job."""
+    """Facts that bind all checkpoints of a job."""
 
-    buckets: int
     rules: list[str]
-    nodes: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Facts of tables and operators, by kind and name."""
+    """The rules of the optimizer that move state."""
+    binding: dict[str, Any]
+    """The number of buckets, and the facts of tables and operators, by kind and name."""
 
 
 @dataclass
 class Begun:
-    """What a query or a job was begun with; each section is empty where there is nothing to say."""
+    """The sections of a document; each is empty where there is nothing to say."""
 
     zone: str | None = None
     """The session's time zone."""
-    operators: list[OperatorFacts] | None = None
-    """None where they cannot be read back."""
-    columns: dict[str, Columns] = field(default_factory=dict)
-    topics: dict[str, Topic] = field(default_factory=dict)
+    operators: list[tuple[str, str]] | None = None
+    """Names of stateful operators, and the facts that bind their stores, as each bucket has them.
+
+    None where they cannot be read back.
+    """
+    columns: dict[str, LearnedColumns] = field(default_factory=dict)
+    topics: dict[str, KnownTopic] = field(default_factory=dict)
     sinks: list[str] | None = None
     """The places of a query with several sinks."""
     job: JobFacts | None = None
 
     @classmethod
     def of(cls, spark: SparkSession, checkpoint: str) -> Begun:
-        """What the checkpoint's query was begun with; empty unless it has begun."""
+        """Read a query's document; it is empty unless the query has begun."""
         return cls.read(spark, checkpoint) if has_begun(spark, checkpoint) else cls()
 
     @classmethod
     def read(cls, spark: SparkSession, checkpoint: str) -> Begun:
-        """What the document says, whether or not a query has begun.
+        """Read a document, whether or not a query has begun.
 
         ``FkJoinError`` if it is broken, or if the checkpoint has another layout.
         """
-        file = _file(checkpoint)
-        path, files = hadoop(spark, file)
+        path, files = hadoop(spark, _file(checkpoint))
         if files.exists(path):
-            return cls.parsed(read_file(path, files), file)
+            return cls.parsed(read_file(path, files), _file(checkpoint))
         for name in _OLDER:
-            older, _ = hadoop(spark, f"{checkpoint.rstrip('/')}/{name}")
-            if files.exists(older):
+            if files.exists(hadoop(spark, _file(checkpoint, name))[0]):
                 raise FkJoinError(
                     f"checkpoint: {checkpoint} has {name} and no {DOCUMENT}, which is another layout: "
                     "start with a new checkpoint and an empty target"
@@ -131,8 +123,8 @@ class Begun:
         write_file(*hadoop(spark, _file(checkpoint)), self.data())
 
 
-def _file(checkpoint: str) -> str:
-    return f"{checkpoint.rstrip('/')}/{DOCUMENT}"
+def _file(checkpoint: str, name: str = DOCUMENT) -> str:
+    return f"{checkpoint.rstrip('/')}/{name}"
 
 
 def _unusable(file: str, problem: str) -> FkJoinError:
@@ -143,14 +135,14 @@ def _unusable(file: str, problem: str) -> FkJoinError:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has in the place of a dataclass or of a schema."""
+    """Return a dataclass or a schema as JSON has it."""
     if isinstance(value, StructType):
         return value.jsonValue()
     return {name: item for name, item in vars(value).items() if item not in (None, {})}
 
 
 def _typed(value: Any, kind: Any) -> Any:
-    """The value, as JSON has it, in an annotated type; ``TypeError`` or another error if it has another shape."""
+    """Read a value of JSON as an annotated type; ``TypeError``, or another error, if it has another shape."""
     origin, arguments = get_origin(kind) or kind, get_args(kind)
     if type(None) in arguments:
         return _typed(value, arguments[0])

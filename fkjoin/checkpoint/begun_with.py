@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from fkjoin.checkpoint.batch_log import BatchLog
-from fkjoin.checkpoint.begun import Begun, OperatorFacts
+from fkjoin.checkpoint.begun import Begun
 from fkjoin.checkpoint.damage import NEW_OR_BACK
 from fkjoin.errors import FkJoinError
 from fkjoin.sessions.access import Operator, UnreadableError, access
@@ -39,11 +39,18 @@ def require_begun_with(
     holder = None if bound or begun.zone is None else written()
     if begun.zone is not None and (bound or holder is not None):
         first = "" if holder is None else f", and {holder} has a batch of that one"
-        _require_operators(begun.operators, specs, checkpoint, first)
-        _require_zone(spark, begun.zone, zone, checkpoint, first)
+        changed = _changed(begun.operators, specs)
+        if changed is not None:
+            raise FkJoinError(f"checkpoint: {checkpoint} was made by another job: {changed}{first}; {NEW_OR_BACK}")
+        if not _same_clocks(spark, begun.zone, zone):
+            raise FkJoinError(
+                f"checkpoint: {checkpoint} was begun in the time zone {begun.zone}, and this session has {zone}: a time "
+                f"without a zone would be another instant{first}; set {TIME_ZONE} to {begun.zone}, or start with a new "
+                "checkpoint and an empty target"
+            )
     if not bound:
         begun.zone = zone
-        begun.operators = None if specs is None else [OperatorFacts(spec.name, spec.state.identity) for spec in specs]
+        begun.operators = None if specs is None else [(spec.name, spec.state.identity) for spec in specs]
 
 
 def operators_of(frame: DataFrame) -> list[StageSpec] | None:
@@ -52,24 +59,6 @@ def operators_of(frame: DataFrame) -> list[StageSpec] | None:
         return list(specs_in(frame))
     except UnreadableError:
         return None
-
-
-def _require_operators(
-    was: Sequence[OperatorFacts] | None, specs: Sequence[StageSpec] | None, checkpoint: str, first: str
-) -> None:
-    if was is None or specs is None:
-        return
-    changed = _changed(was, specs)
-    if changed is not None:
-        raise FkJoinError(f"checkpoint: {checkpoint} was made by another job: {changed}{first}; {NEW_OR_BACK}")
-
-
-def _require_zone(spark: SparkSession, was: str, zone: str, checkpoint: str, first: str) -> None:
-    if not _same_clocks(spark, was, zone):
-        raise FkJoinError(
-            f"checkpoint: {checkpoint} was begun in the time zone {was}, and this session has {zone}: a time without a zone "
-            f"would be another instant{first}; set {TIME_ZONE} to {was}, or start with a new checkpoint and an empty target"
-        )
 
 
 def _same_clocks(spark: SparkSession, zone: str, other: str) -> bool:
@@ -83,14 +72,16 @@ def _same_clocks(spark: SparkSession, zone: str, other: str) -> bool:
     return not row[0]
 
 
-def _changed(was: Sequence[OperatorFacts], specs: Sequence[StageSpec]) -> str | None:
-    """Say what is other than it was; None if nothing is."""
+def _changed(was: Sequence[tuple[str, str]] | None, specs: Sequence[StageSpec] | None) -> str | None:
+    """Say what is other than it was; None if nothing is, or if one of them is not known."""
+    if was is None or specs is None:
+        return None
     if len(was) != len(specs):
-        before, after = _names(operator.name for operator in was), _names(spec.name for spec in specs)
+        before, after = _names(name for name, _ in was), _names(spec.name for spec in specs)
         rules = "spark.fkjoin.optimize, spark.fkjoin.optimizer.excludedRules"
         return f"its operators were {before} and are now {after}, perhaps by other rules of the optimizer ({rules})"
-    for operator, spec in zip(was, specs, strict=True):
-        changed = difference(operator.identity.encode(), spec.state.identity.encode(), spec.state.tables)
+    for (_, identity), spec in zip(was, specs, strict=True):
+        changed = difference(identity.encode(), spec.state.identity.encode(), spec.state.tables)
         if changed is not None:
             return changed
     return None

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from fkjoin.checkpoint.begun import Columns
+from fkjoin.checkpoint.begun import LearnedColumns
 from fkjoin.files.folders import KeptFolders, lowered
 
 _LEFT_OUT = (
@@ -22,12 +22,14 @@ _NEW_FIELD = f"table %s: its files have a new field {_LEFT_OUT}"
 _NEW_FOLDER = f"table %s: its files are in folders with a new column {_LEFT_OUT}"
 
 
-def keep(tables: dict[str, Columns], name: str, learned: StructType | None, folders: StructType | None = None) -> Columns:
+def keep(
+    tables: dict[str, LearnedColumns], name: str, learned: StructType | None, folders: StructType | None = None
+) -> LearnedColumns:
     """Keep what a table has learned if nothing is kept of it, else report once what is new; what is kept.
 
     ``learned``: None where the user gave the schema; ``folders``: columns of folders, None where nothing is known of them.
     """
-    kept = tables.setdefault(name, Columns())
+    kept = tables.setdefault(name, LearnedColumns())
     if kept.schema is not None:
         _report_fields(name, kept, learned or StructType(), folders or StructType())
     elif learned:
@@ -37,7 +39,7 @@ def keep(tables: dict[str, Columns], name: str, learned: StructType | None, fold
     return kept
 
 
-def _report_fields(name: str, kept: Columns, learned: StructType, folders: StructType) -> None:
+def _report_fields(name: str, kept: LearnedColumns, learned: StructType, folders: StructType) -> None:
     assert kept.schema is not None
     known = {*(path for path, _ in _fields(kept.schema)), *kept.reported, *folders.names}
     new = {path: kind for path, kind in _fields(learned) if path not in known}
@@ -48,7 +50,7 @@ def _report_fields(name: str, kept: Columns, learned: StructType, folders: Struc
     kept.reported += new
 
 
-def _keep_folders(name: str, kept: Columns, folders: StructType) -> None:
+def _keep_folders(name: str, kept: LearnedColumns, folders: StructType) -> None:
     if kept.folders is None:
         kept.folders = folders
     known = lowered([*kept.folders.names, *(path[:-1] for path in kept.reported if path.endswith("="))])
@@ -58,7 +60,7 @@ def _keep_folders(name: str, kept: Columns, folders: StructType) -> None:
     kept.reported += [f"{column.name}=" for column in new]
 
 
-def kept_folders(kept: Columns | None, *, learned: bool) -> KeptFolders | None:
+def kept_folders(kept: LearnedColumns | None, *, learned: bool) -> KeptFolders | None:
     """The columns of folders that a table is to have; ``learned``: its schema is kept, too."""
     return None if kept is None or kept.folders is None else KeptFolders(kept.folders, learned)
 

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from fkjoin import sinks
 from fkjoin.analysis.delta_feed import columns_of
 from fkjoin.analysis.written import schema_of
-from fkjoin.checkpoint.begun import Begun, Columns
+from fkjoin.checkpoint.begun import Begun, LearnedColumns
 from fkjoin.checkpoint.files import has_begun
 from fkjoin.cogroups import cogroup
 from fkjoin.errors import TopologyError
@@ -217,7 +217,7 @@ class Job:
         if isinstance(spec.key, FormatSection):
             raise JobError("key: files have columns; name those that are the key")
         assert spec.path is not None
-        columns = self.begun.columns.setdefault(name, Columns())
+        columns = self.begun.columns.setdefault(name, LearnedColumns())
         kept, folders = columns.schema, kept_folders(columns, learned=spec.columns is None)
         about: Any = {"name": name, "on_error": spec.on_error, "options": spec.options}
         if spec.format == "fkjoin":

@@ -319,11 +319,11 @@ def _finish(running: dict[PlannedQuery, StreamingQuery], stop: Stop, report: Rep
 
 def _facts(job: Job, spark: SparkSession) -> JobFacts:
     """Collect what binds a checkpoint, by table and operator; and which rules of the optimizer there were."""
-    nodes: dict[str, dict[str, Any]] = {}
+    binding: dict[str, Any] = {"buckets": bucket_count(spark)}
     for sink in job.spec.sinks.values():
-        nodes |= manifest(job.tables[sink.table]._planned.node)
+        binding |= manifest(job.tables[sink.table]._planned.node)
     off = switched_off(spark)
-    return JobFacts(bucket_count(spark), [rule for rule in MOVING if rule not in off], nodes)
+    return JobFacts([rule for rule in MOVING if rule not in off], binding)
 
 
 def _leave_out_later_rules(spark: SparkSession, before: JobFacts) -> list[str]:
@@ -337,17 +337,13 @@ def _leave_out_later_rules(spark: SparkSession, before: JobFacts) -> list[str]:
 
 def _compare(spec: JobSection, before: JobFacts, facts: JobFacts) -> None:
     """``JobError`` when the checkpoint was made with something else."""
-    if before.buckets != facts.buckets:
-        raise _made_with(spec, "buckets", before.buckets, facts.buckets)
-    for name in before.nodes.keys() & facts.nodes.keys():
-        was, now = before.nodes[name], facts.nodes[name]
-        for setting in {**now, **was}:
-            if now.get(setting) != was.get(setting):
-                raise _made_with(spec, f"{name}: {setting}", was.get(setting), now.get(setting))
-
-
-def _made_with(spec: JobSection, name: str, was: Any, now: Any) -> JobError:
-    return JobError(
-        f"checkpoint: {spec.checkpoint} was made with {name} = {json.dumps(was)}, the job now has {json.dumps(now)}: "
-        "give the job a new checkpoint and empty targets, or go back to what it was"
-    )
+    for name in before.binding.keys() & facts.binding.keys():
+        was, now = before.binding[name], facts.binding[name]
+        if was != now and isinstance(was, dict):
+            changed = next(setting for setting in {**now, **was} if now.get(setting) != was.get(setting))
+            name, was, now = f"{name}: {changed}", was.get(changed), now.get(changed)
+        if was != now:
+            raise JobError(
+                f"checkpoint: {spec.checkpoint} was made with {name} = {json.dumps(was)}, the job now has {json.dumps(now)}: "
+                "give the job a new checkpoint and empty targets, or go back to what it was"
+            )

@@ -123,10 +123,9 @@ class StageQuery:
             self._require_first_records(folder)
             begun = Begun.of(spark, folder)
             checked_topics(spark, folder, begun, self._own_reads)
-            servers = self.topics.connection.bootstrap_servers
+            common: Any = {"checkpoint": folder, "begun": begun, "options": chosen, "trigger": when, "name": self.name}
             frame = self.frame if self.as_begun is None else self.as_begun(folder)
-            to: Any = {"checkpoint": folder, "begun": begun, "options": chosen}
-            return start(frame, None, servers, **to, trigger=when, name=self.name)
+            return start(frame, None, self.topics.connection.bootstrap_servers, **common)
 
         return telling_lag(start_claimed(spark, folder, begin))
 

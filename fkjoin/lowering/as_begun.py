@@ -12,7 +12,7 @@ from fkjoin.checkpoint.batch_log import BatchLog
 from fkjoin.checkpoint.begun import Begun
 from fkjoin.files.kept_schemas import keep, kept_folders
 from fkjoin.kafka.connection import Connection
-from fkjoin.kafka.new_topics import checked_topics
+from fkjoin.kafka.new_topics import Checked, checked_topics
 from fkjoin.lowering.recipes import Remembered, learned_sources, made_again, recipes_below
 
 _T = TypeVar("_T", bound=Remembered)
@@ -33,8 +33,10 @@ def as_begun(
         if recipe.folder is not None:
             require_what_was_read(spark, checkpoint.rstrip("/"), recipe.folder)
     begun = Begun.of(spark, checkpoint)
-    topics = _topics(spark, table, checkpoint, begun, events, stateful=stateful)
-    others = {**_columns(table, begun), **topics, **_snapshots(spark, table, checkpoint)}
+    sources = [(one, recipe.connection) for one, recipe in recipes_below(table) if recipe.connection is not None]
+    topics = [*(connection for _, connection in sources), *events]
+    again = _topics(sources, checked_topics(spark, checkpoint, begun, topics, stateful=stateful))
+    others = {**_columns(table, begun), **again, **_snapshots(spark, table, checkpoint)}
     return made_again(table, others) if others else table, begun
 
 
@@ -67,23 +69,12 @@ def _columns(table: Remembered, begun: Begun) -> dict[int, dict[str, Any]]:
     return others
 
 
-def _topics(
-    spark: SparkSession,
-    table: Remembered,
-    checkpoint: str,
-    begun: Begun,
-    events: Sequence[Connection],
-    *,
-    stateful: bool,
-) -> dict[int, dict[str, Any]]:
+def _topics(sources: Sequence[tuple[Any, Connection]], checked: Sequence[Checked]) -> dict[int, dict[str, Any]]:
     """Arguments for ``made_again``: of topics that start over, and of those that have another id since the table was made."""
-    sources = [(one, recipe.connection) for one, recipe in recipes_below(table) if recipe.connection is not None]
-    topics = [*(connection for _, connection in sources), *events]
-    checked = checked_topics(spark, checkpoint, begun, topics, stateful=stateful) if topics else []
-    found: dict[int, dict[str, Any]] = {}
+    others: dict[int, dict[str, Any]] = {}
     for (one, connection), topic in zip(sources, checked, strict=False):  # events are not made again
         if topic.start_over is not None:
-            found[id(one)] = {"again": topic.start_over}
+            others[id(one)] = {"again": topic.start_over}
         elif topic.topic_id != connection.topic_id:
-            found[id(one)] = {}
-    return found
+            others[id(one)] = {}
+    return others

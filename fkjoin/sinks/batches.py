@@ -127,24 +127,27 @@ class Alone(Protocol):
         ...
 
 
-def start(
-    spark: SparkSession,
-    table: AsBegun,
-    sink: Sink,
-    *,
-    checkpoint: str,
-    trigger: Mapping[str, Any] | None,
-    query_name: str | None,
-) -> Query:
-    """Start a query that writes the table's changes to one place."""
+def start(spark: SparkSession, table: AsBegun, sink: Sink, *, checkpoint: str, **query: Any) -> Query:
+    """Start a query that writes the table's changes to one place; ``query``: see ``started``."""
     require_one(spark, checkpoint)
+    return _start(spark, table, {"": sink}, checkpoint, query)
 
+
+def start_several(spark: SparkSession, table: AsBegun, sinks: Sequence[Sink], *, checkpoint: str, **query: Any) -> Query:
+    """Start a query that writes the table's changes to several places, in their order; see ``Table.to``."""
+    _require_sinks(sinks)
+    _require_known_places(spark, checkpoint, sinks)
+    return _start(spark, table, _by_place(sinks), checkpoint, query)
+
+
+def _start(spark: SparkSession, table: AsBegun, sinks: Mapping[str, Sink], checkpoint: str, query: Mapping[str, Any]) -> Query:
     @starting()
     def begin() -> StreamingQuery:
-        begun_as, begun = compared(spark, table, {"": sink}, checkpoint)
-        write = functools.partial(_named, sink.place, sink.begin(begun_as))
+        begun_as, begun = compared(spark, table, sinks, checkpoint)
+        writes = {name: (sink.place, sink.begin(begun_as)) for name, sink in sinks.items()}
+        begun.sinks = None if "" in sinks else [sink.place for sink in sinks.values()]
         begun.write(spark, checkpoint)
-        return started(begun_as, write, checkpoint, trigger=trigger, query_name=query_name)
+        return started(begun_as, functools.partial(_write_all, writes), checkpoint, **query)
 
     return telling_lag(start_claimed(spark, checkpoint, begin))
 
@@ -164,37 +167,12 @@ def compared(spark: SparkSession, table: AsBegun, sinks: Mapping[str, Any], chec
     return begun_as, begun
 
 
-def start_several(
-    spark: SparkSession,
-    table: AsBegun,
-    sinks: Sequence[Sink],
-    *,
-    checkpoint: str,
-    trigger: Mapping[str, Any] | None,
-    query_name: str | None,
-) -> Query:
-    """Start a query that writes the table's changes to several places, in their order; see ``Table.to``."""
-    _require_sinks(sinks)
-    _require_known_places(spark, checkpoint, sinks)
-
-    @starting()
-    def begin() -> StreamingQuery:
-        begun_as, begun = compared(spark, table, _by_place(sinks), checkpoint)
-        writes = {sink.place: sink.begin(begun_as) for sink in sinks}
-        begun.sinks = list(writes)
-        begun.write(spark, checkpoint)
-        write = functools.partial(_write_all, writes)
-        return started(begun_as, write, checkpoint, trigger=trigger, query_name=query_name)
-
-    return telling_lag(start_claimed(spark, checkpoint, begin))
-
-
 def restore_places(spark: SparkSession, table: AsBegun, sinks: Sequence[Sink], checkpoint: str) -> list[str]:
     """Make places what the state of a checkpoint is, see ``Table.restore``; the names of those that were not."""
     _require_sinks(sinks)
     if not has_begun(spark, checkpoint):
         raise FkJoinError(f"checkpoint: {checkpoint} is of no query: give that of the query that writes to the target")
-    shared = places_of(spark, checkpoint) is not None
+    shared = Begun.of(spark, checkpoint).sinks is not None
     if shared:
         _require_known_places(spark, checkpoint, sinks)
     elif len(sinks) > 1:
@@ -228,19 +206,21 @@ def _named(place: str, write: Write, batch: Batch, query: str, number: int) -> N
         raise FkJoinError(f"sink {place}: {type(error).__name__}: {error}") from error
 
 
-def _write_all(writes: Mapping[str, Write], batch: Batch, query: str, number: int) -> None:
+def _write_all(writes: Mapping[str, tuple[str, Write]], batch: Batch, query: str, number: int) -> None:
+    """Write a batch to each place; ``writes``: by what is added to the query's id there."""
     if len(writes) > 1:
         batch.packed.persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        for place, write in writes.items():
-            _named(place, write, batch, f"{query} {place}", number)
+        for name, (place, write) in writes.items():
+            _named(place, write, batch, f"{query}{name}", number)
     finally:
-        batch.packed.unpersist()
+        if len(writes) > 1:
+            batch.packed.unpersist()
 
 
 def require_one(spark: SparkSession, checkpoint: str) -> None:
     """``TopologyError`` if the checkpoint is of a query with several sinks: the others would miss batches."""
-    if (places := places_of(spark, checkpoint)) is not None:
+    if (places := Begun.of(spark, checkpoint).sinks) is not None:
         raise TopologyError(
             f"checkpoint: {checkpoint} is of a query that writes to {', '.join(places)}: go on with Table.to, which may leave "
             "some of them out, or give another checkpoint"
@@ -264,11 +244,6 @@ def _internal_topics(table: Lowered) -> list[Topics]:
     return list({stage.topics.last: stage.topics for stage in table.stages}.values())
 
 
-def places_of(spark: SparkSession, checkpoint: str) -> list[str] | None:
-    """The places that a query with several sinks was begun with; None if there is no such query at ``checkpoint``."""
-    return Begun.of(spark, checkpoint).sinks
-
-
 def _require_sinks(sinks: Sequence[Sink]) -> None:
     if not sinks:
         raise TopologyError("sinks: name one at least, such as fkjoin.sinks.Parquet(path)")
@@ -281,7 +256,7 @@ def _require_sinks(sinks: Sequence[Sink]) -> None:
 
 
 def _require_known_places(spark: SparkSession, checkpoint: str, sinks: Sequence[Sink]) -> None:
-    known = places_of(spark, checkpoint)
+    known = Begun.of(spark, checkpoint).sinks
     if known is None:
         if has_begun(spark, checkpoint):
             raise TopologyError(
