@@ -30,17 +30,21 @@ def keep(
     ``learned``: None where the user gave the schema; ``folders``: columns of folders, None where nothing is known of them.
     """
     kept = tables.setdefault(name, LearnedColumns())
-    if kept.schema is not None:
-        _report_fields(name, kept, learned or StructType(), folders or StructType())
-    elif learned:
+    if kept.schema is None and learned:
         kept.schema, kept.folders = learned, None  # folders beside a schema were not all that there were
-    if folders is not None:
-        _keep_folders(name, kept, folders)
+    if kept.folders is None:
+        kept.folders = folders
+    _report_fields(name, kept, learned, folders or StructType())
+    left_out = [path[:-1] for path in kept.reported if path.endswith("=")]
+    known = lowered([*(kept.folders or StructType()).names, *left_out])
+    for column in folders or ():
+        if column.name.lower() not in known:
+            logging.getLogger("fkjoin").warning(_NEW_FOLDER, name, column.name, column.dataType.simpleString())
+            kept.reported.append(f"{column.name}=")
     return kept
 
 
-def _report_fields(name: str, kept: LearnedColumns, learned: StructType, folders: StructType) -> None:
-    assert kept.schema is not None
+def _report_fields(name: str, kept: LearnedColumns, learned: StructType | None, folders: StructType) -> None:
     known = {*(path for path, _ in _fields(kept.schema)), *kept.reported, *folders.names}
     new = {path: kind for path, kind in _fields(learned) if path not in known}
     left_out = {*kept.reported, *new}
@@ -50,22 +54,12 @@ def _report_fields(name: str, kept: LearnedColumns, learned: StructType, folders
     kept.reported += new
 
 
-def _keep_folders(name: str, kept: LearnedColumns, folders: StructType) -> None:
-    if kept.folders is None:
-        kept.folders = folders
-    known = lowered([*kept.folders.names, *(path[:-1] for path in kept.reported if path.endswith("="))])
-    new = [column for column in folders if column.name.lower() not in known]
-    for column in new:
-        logging.getLogger("fkjoin").warning(_NEW_FOLDER, name, column.name, column.dataType.simpleString())
-    kept.reported += [f"{column.name}=" for column in new]
-
-
-def kept_folders(kept: LearnedColumns | None, *, learned: bool) -> KeptFolders | None:
+def kept_folders(kept: LearnedColumns, *, learned: bool) -> KeptFolders | None:
     """The columns of folders that a table is to have; ``learned``: its schema is kept, too."""
-    return None if kept is None or kept.folders is None else KeptFolders(kept.folders, learned)
+    return None if kept.folders is None else KeptFolders(kept.folders, learned)
 
 
-def _fields(kind: DataType, path: str = "") -> Iterator[tuple[str, DataType]]:
+def _fields(kind: DataType | None, path: str = "") -> Iterator[tuple[str, DataType]]:
     """The fields of a type, those in structs, lists and maps of it too: their paths, such as ``a.b``, and their types."""
     if isinstance(kind, ArrayType):
         yield from _fields(kind.elementType, path)

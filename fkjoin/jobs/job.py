@@ -147,7 +147,8 @@ class Job:
             batches.require_whole_topics(table._lowered, checkpoint)
             of_query = {name: self._sinks[name] for name in query.sinks}
             with located(", ".join(f"sinks.{one}" for one in query.sinks), self.spec.sinks[query.sinks[0]]):
-                batches.compared(self._spark, table._unkept, self._remembering(query), checkpoint)
+                require_together(self._spark, checkpoint, self._remembering(query))
+                batches.require_as_begun(table._lowered, begun, self._remembering(query), checkpoint)
             for name, sink in of_query.items():
                 with located(f"sinks.{name}", self.spec.sinks[name]):
                     if isinstance(sink, batches.Checks):

@@ -66,10 +66,6 @@ class Handle(Remembered):
 
         return tuple(replace(stage, as_begun=partial(frame, stage.name)) for stage in self._lowered.stages)
 
-    def _unkept(self, checkpoint: str) -> tuple[Lowered, Begun]:
-        """The table for a check without a start: as ``_as_begun`` returns it, whatever the checkpoint has."""
-        return self._lowered, Begun.of(self._planned.spark, checkpoint)
-
     def _when(self, trigger: Trigger) -> dict[str, Any]:
         """Arguments of ``DataStreamWriter.trigger``, for a query of the table.
 

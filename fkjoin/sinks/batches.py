@@ -143,7 +143,9 @@ def start_several(spark: SparkSession, table: AsBegun, sinks: Sequence[Sink], *,
 def _start(spark: SparkSession, table: AsBegun, sinks: Mapping[str, Sink], checkpoint: str, query: Mapping[str, Any]) -> Query:
     @starting()
     def begin() -> StreamingQuery:
-        begun_as, begun = compared(spark, table, sinks, checkpoint)
+        require_together(spark, checkpoint, sinks)
+        begun_as, begun = table(checkpoint)
+        require_as_begun(begun_as, begun, sinks, checkpoint)
         writes = {name: (sink.place, sink.begin(begun_as)) for name, sink in sinks.items()}
         begun.sinks = None if "" in sinks else [sink.place for sink in sinks.values()]
         begun.write(spark, checkpoint)
@@ -152,19 +154,16 @@ def _start(spark: SparkSession, table: AsBegun, sinks: Mapping[str, Sink], check
     return telling_lag(start_claimed(spark, checkpoint, begin))
 
 
-def compared(spark: SparkSession, table: AsBegun, sinks: Mapping[str, Any], checkpoint: str) -> tuple[Lowered, Begun]:
-    """Compare a checkpoint with its sinks and with the table, before anything changes; ``sinks``: see ``require_together``.
+def require_as_begun(table: Lowered, begun: Begun, sinks: Mapping[str, Any], checkpoint: str) -> None:
+    """Compare a table with its checkpoint and its sinks, and note in ``begun`` what is new.
 
-    Returns the table as the checkpoint has it, and the document to write when the query starts.
+    ``sinks``: as for ``require_together``.
     """
-    require_together(spark, checkpoint, sinks)
-    begun_as, begun = table(checkpoint)
     for sink in sinks.values():
         if isinstance(sink, Alone):
-            sink.require_alone(begun_as, checkpoint)
-    written = functools.partial(written_to, spark, checkpoint, sinks)
-    require_begun_with(begun, spark, checkpoint, operators_of(frame_read(begun_as)), written)
-    return begun_as, begun
+            sink.require_alone(table, checkpoint)
+    written = functools.partial(written_to, table.spark, checkpoint, sinks)
+    require_begun_with(begun, table.spark, checkpoint, operators_of(frame_read(table)), written)
 
 
 def restore_places(spark: SparkSession, table: AsBegun, sinks: Sequence[Sink], checkpoint: str) -> list[str]:
