@@ -1,7 +1,7 @@
 """The document of a checkpoint: ``fkjoin.json`` says what its query, or its job, was begun with.
 
-*Law*: it is written as a whole, in one step, just before a query starts.  Until the query has begun,
-it says nothing: after an end in between, the next start is the first one again.
+*Law*: it is written as a whole, in one step, just before a query starts.  Until the query has
+begun, it says nothing: after an end in between, the next start is the first one again.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ DOCUMENT = "fkjoin.json"
 VERSION = 1
 _OLDER = tuple(f"fkjoin-{name}.json" for name in ("operators", "schemas", "topics", "sinks", "job"))
 """Files of the layout without a document."""
+_MISSHAPEN = (KeyError, TypeError, AttributeError, ValueError, RecursionError, FkJoinError)
 
 
 @dataclass
@@ -91,8 +92,8 @@ class Begun:
         for name in _OLDER:
             if files.exists(hadoop(spark, _file(checkpoint, name))[0]):
                 raise FkJoinError(
-                    f"checkpoint: {checkpoint} has {name} and no {DOCUMENT}, which is another layout: "
-                    "start with a new checkpoint and an empty target"
+                    f"checkpoint: {checkpoint} has {name} and no {DOCUMENT}, which is another "
+                    "layout: start with a new checkpoint and an empty target"
                 )
         return cls()
 
@@ -110,8 +111,9 @@ class Begun:
         for section, value in document.items():
             try:
                 setattr(begun, section, _typed(value, sections[section]))
-            except (KeyError, TypeError, AttributeError, ValueError, RecursionError, FkJoinError) as error:
-                raise _unusable(file, f"has a section {section} of another shape ({error})") from error
+            except _MISSHAPEN as error:
+                problem = f"has a section {section} of another shape ({error})"
+                raise _unusable(file, problem) from error
         return begun
 
     def data(self) -> bytes:
@@ -129,8 +131,8 @@ def _file(checkpoint: str, name: str = DOCUMENT) -> str:
 
 def _unusable(file: str, problem: str) -> FkJoinError:
     return FkJoinError(
-        f"{file} {problem}: restore it from the backup that the checkpoint is of, or start with a new "
-        "checkpoint and an empty target"
+        f"{file} {problem}: restore it from the backup that the checkpoint is of, or start with a "
+        "new checkpoint and an empty target"
     )
 
 
@@ -142,7 +144,7 @@ def _plain(value: Any) -> Any:
 
 
 def _typed(value: Any, kind: Any) -> Any:
-    """Read a value of JSON as an annotated type; ``TypeError``, or another error, if it has another shape."""
+    """Read a value of JSON as an annotated type; one of ``_MISSHAPEN`` if it is none."""
     origin, arguments = get_origin(kind) or kind, get_args(kind)
     if type(None) in arguments:
         return _typed(value, arguments[0])
@@ -151,10 +153,11 @@ def _typed(value: Any, kind: Any) -> Any:
     if kind is StructType:
         return kept_type(value)
     if origin is tuple:
-        return tuple(_typed(item, part) for item, part in zip(_typed(value, list), arguments, strict=True))
+        items = zip(_typed(value, list), arguments, strict=True)
+        return tuple(_typed(item, part) for item, part in items)
     if is_dataclass(kind):
-        hints = get_type_hints(kind)
-        return origin(**{name: _typed(item, hints[name]) for name, item in _typed(value, dict).items()})
+        hints, facts = get_type_hints(kind), _typed(value, dict)
+        return origin(**{name: _typed(item, hints[name]) for name, item in facts.items()})
     if type(value) is not origin:
         raise TypeError(f"{json.dumps(value)[:100]} is no {origin.__name__}")
     if origin is list and arguments:

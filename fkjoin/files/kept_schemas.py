@@ -25,9 +25,10 @@ _NEW_FOLDER = f"table %s: its files are in folders with a new column {_LEFT_OUT}
 def keep(
     tables: dict[str, LearnedColumns], name: str, learned: StructType | None, folders: StructType | None = None
 ) -> LearnedColumns:
-    """Keep what a table has learned if nothing is kept of it, else report once what is new; what is kept.
+    """Keep what a table has learned if nothing is kept of it, else report once what is new.
 
-    ``learned``: None where the user gave the schema; ``folders``: columns of folders, None where nothing is known of them.
+    Returns what is kept.  ``learned``: None where the user gave the schema; ``folders``: columns of
+    folders, None where nothing is known of them.
     """
     kept = tables.setdefault(name, LearnedColumns())
     if kept.schema is None and learned:

@@ -1,8 +1,9 @@
 """Topics that were deleted and created again under their names: noticed by their ids when a query starts.
 
-A checkpoint's document has the id of each topic that the query reads.  A topic with another id stops the start, or is read from
-its beginning in the place of the one before: then the offsets in Spark's logs are set to its beginning, before the document is
-written with the new id and with the topic's ends.  After an end in between, the topic has another id still, and starts over.
+A checkpoint's document has the id of each topic that the query reads.  A topic with another id
+stops the start, or is read from its beginning in the place of the one before.  Then the offsets in
+Spark's logs are set to its beginning, before the document is written with the new id and with the
+topic's ends.  After an end in between, the topic still has another id, and starts over again.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ class Checked(NamedTuple):
 def checked_topics(
     spark: SparkSession, checkpoint: str, begun: Begun, topics: Sequence[Connection], *, stateful: bool = True
 ) -> list[Checked]:
-    """Compare topics as ``require_known_topics`` does, and note in ``begun`` what is new; what each of them is."""
+    """Compare topics as ``require_known_topics`` does, and note in ``begun`` what is new.
+
+    Returns what each of them is.
+    """
     place, names = checkpoint.rstrip("/"), _names(topics)
     ids = require_known_topics(begun, place, topics, stateful=stateful)
     for name, connection in dict(zip(names, topics, strict=True)).items():
@@ -53,9 +57,10 @@ def checked_topics(
 def require_known_topics(
     begun: Begun, checkpoint: str, topics: Sequence[Connection], *, stateful: bool
 ) -> dict[str, str | None]:
-    """Raise ``FkJoinError`` for a topic with another id than the checkpoint knows, unless it is to start over.
+    """Raise ``FkJoinError`` for a topic with another id than is known, unless it is to start over.
 
-    ``stateful``: the query knows which rows came from a topic.  Returns the ids by name; nothing changes.
+    ``stateful``: the query knows which rows came from a topic.  Returns the ids by name.  Nothing
+    changes.
     """
     ids: dict[str, str | None] = {}
     for name, connection in dict(zip(_names(topics), topics, strict=True)).items():

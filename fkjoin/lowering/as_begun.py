@@ -23,8 +23,9 @@ def as_begun(
 ) -> tuple[_T, Begun]:
     """The table as the checkpoint knows it: columns of files, topics that have started over, snapshots that were read.
 
-    Returns also what the query was begun with, and columns and topics that are new, to be written when it is about to start.
-    ``stateful``: the query keeps state.  ``events``: the topics of events that it reads.
+    Returns also the checkpoint's document with new columns and topics, to be written when the query
+    is about to start.  ``stateful``: the query keeps state.  ``events``: the topics of events that
+    it reads.
 
     Raises ``FkJoinError`` for a topic that was made anew and is not to start over, and for a folder of ``to_parquet`` whose
     batches, which the query has read, were set aside.

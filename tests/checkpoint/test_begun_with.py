@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,10 +11,11 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin import FkJoinError, Table, cogroup, fk_join
 from fkjoin import aggregates as agg
-from fkjoin.checkpoint import begun_with
+from fkjoin.checkpoint import begun, begun_with
 from fkjoin.checkpoint.begun import DOCUMENT, Begun
 from fkjoin.sessions.access import UnreadableError
 from fkjoin.sessions.settings import TIME_ZONE
@@ -91,20 +91,39 @@ def test_a_checkpoint_of_another_layout_or_with_a_broken_document_is_refused(spa
     run()
 
 
-def test_a_run_that_was_killed_before_the_query_began_starts_again(spark: SparkSession, tmp_path: Path) -> None:
+KILLED_AFTER: dict[str, bytes | None] = {
+    "another document": Begun(zone=BERLIN, operators=[("joined", "{}")], sinks=["parquet /out"]).data(),
+    "a broken one": b'{"vers',
+    "none": None,
+}
+
+
+@pytest.mark.parametrize("left", KILLED_AFTER)
+def test_a_run_that_was_killed_before_the_query_began_starts_again(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
     """Its document counts for nothing, be it of another zone, of other operators, or broken."""
+
+    def killed(path: Any, files: Any, data: bytes) -> None:
+        document.parent.mkdir(exist_ok=True)
+        if (written := KILLED_AFTER[left]) is not None:
+            document.write_bytes(written)
+        raise KeyboardInterrupt
+
+    def start() -> StreamingQuery:
+        table = visits(spark, tmp_path).materialize("visits")
+        return table.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck", trigger="available-now")
+
     write_lines(tmp_path / "visits", "1", [{"id": "v1", "at": "2026-03-01 10:00:00", "n": 1}])
     document = tmp_path / "ck" / DOCUMENT
-    document.parent.mkdir()
-    for rest in (Begun(zone=BERLIN, operators=[("joined", "{}")], sinks=["parquet /out"]).data(), b'{"vers'):
-        document.write_bytes(rest)
-        table = visits(spark, tmp_path).materialize("visits")
-        table.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck", trigger="available-now").awaitTermination()
-        begun = Begun.of(spark, str(tmp_path / "ck"))
-        assert (begun.zone, len(begun.operators or ()), begun.sinks) == (spark.conf.get(TIME_ZONE), 1, None)
-        shutil.rmtree(tmp_path / "out")
-        shutil.rmtree(tmp_path / "ck")
-        document.parent.mkdir()
+    with monkeypatch.context() as killing:
+        killing.setattr(begun, "write_file", killed)
+        with pytest.raises(KeyboardInterrupt):
+            start()
+    start().awaitTermination()
+    written = Begun.of(spark, str(tmp_path / "ck"))
+    assert (written.zone, len(written.operators or ()), written.sinks) == (spark.conf.get(TIME_ZONE), 1, None)
+    assert spark.read.parquet(str(tmp_path / "out")).count() == 1
 
 
 def test_another_name_of_a_time_zone_is_no_other_one(spark: SparkSession, tmp_path: Path, zone: Callable[[str], None]) -> None:
@@ -176,12 +195,12 @@ def test_another_type_of_a_column_is_named_by_table_and_column_and_says_nothing_
     begun_with.require_begun_with(first, spark, place, begun_with.operators_of(frame("bigint", "int")))
     said = []
     for kinds in (("double", "int"), ("bigint", "decimal(10,2)")):
-        begun, specs = Begun.parsed(first.data(), "it"), begun_with.operators_of(frame(*kinds))
+        again, specs = Begun.parsed(first.data(), "it"), begun_with.operators_of(frame(*kinds))
         with contextlib.suppress(FkJoinError):
-            begun_with.require_begun_with(begun, spark, place, specs, lambda: "a sink")
+            begun_with.require_begun_with(again, spark, place, specs, lambda: "a sink")
             continue
         with pytest.raises(FkJoinError, match=r"made by another job: of store [\w-]+, column ") as refused:
-            begun_with.require_begun_with(begun, spark, place, specs, lambda: "a sink")
+            begun_with.require_begun_with(again, spark, place, specs, lambda: "a sink")
         said.append(str(refused.value).partition(", column ")[2].partition(", and a sink has")[0])
     types = {AMOUNT: "bigint and is now double", SCORE: "int and is now decimal(10,2)"}
     assert said == [f"{column} was {types.get(column, types[AMOUNT])}" for column in columns]
@@ -197,13 +216,13 @@ def test_of_a_function_that_cannot_be_read_back_the_time_zone_is_compared(
         raise UnreadableError("kept apart")
 
     monkeypatch.setattr(begun_with, "specs_in", unreadable)
-    specs, place, begun = begun_with.operators_of(spark.range(1)), str(tmp_path), Begun()
+    specs, place, first = begun_with.operators_of(spark.range(1)), str(tmp_path), Begun()
     zone(BERLIN)
-    begun_with.require_begun_with(begun, spark, place, specs)
-    assert (begun.zone, begun.operators) == (BERLIN, None)
-    begun_with.require_begun_with(begun, spark, place, specs, lambda: "a sink")
+    begun_with.require_begun_with(first, spark, place, specs)
+    assert (first.zone, first.operators) == (BERLIN, None)
+    begun_with.require_begun_with(first, spark, place, specs, lambda: "a sink")
     zone("UTC")
     with pytest.raises(FkJoinError, match="another instant, and a sink has a batch of that one; set"):
-        begun_with.require_begun_with(begun, spark, place, specs, lambda: "a sink")
-    begun_with.require_begun_with(begun, spark, place, specs)
-    assert begun.zone == "UTC"
+        begun_with.require_begun_with(first, spark, place, specs, lambda: "a sink")
+    begun_with.require_begun_with(first, spark, place, specs)
+    assert first.zone == "UTC"
