@@ -40,7 +40,5 @@ def cogroup(*tables: Table, name: str | None = None, emit: Emit = "on-change", v
     planned = [planned_of(f"tables[{at}]", table) for at, table in enumerate(tables)]
     require_cogroup(planned)
     settings = Settings.of(planned[0].spark, validate)
-    cogroup_of: Table = Table._of(
-        called(cogrouped, *planned, name=name, emit=emit, settings=settings)
-    )
+    cogroup_of: Table = Table._of(called(cogrouped, *planned, name=name, emit=emit, settings=settings))
     return cogroup_of

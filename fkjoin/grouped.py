@@ -20,7 +20,7 @@ from fkjoin.analysis.planned import Planned, Settings, called, telling_files
 from fkjoin.analysis.projection import Projection
 from fkjoin.analysis.wanted import Wanted, column_of, ordered_by_key
 from fkjoin.analysis.windows import windowed, without_window
-from fkjoin.errors import ColumnTypeError, TopologyError
+from fkjoin.errors import TopologyError
 from fkjoin.folds.calls import AGGREGATE, Called, Evaluating, Reducing, Starting
 from fkjoin.folds.fold import Fold
 from fkjoin.sessions.access import require_classic
@@ -310,9 +310,7 @@ class _Grouping:
             fold = replace(fold, having=condition_on(having, self.table.spark, self._group, fold.schema))
         return self._aggregated(value, fold, described)
 
-    def aggregate(
-        self, *, start: Callable[[], Any], adder: Any, subtractor: Any, returns: Any, column: str
-    ) -> Planned:
+    def aggregate(self, *, start: Callable[[], Any], adder: Any, subtractor: Any, returns: Any, column: str) -> Planned:
         """See ``Grouped.aggregate``."""
         require_callables("key, value, aggregate", Expressed, adder=adder, subtractor=subtractor)
         kind = _TYPES.get(type(start())) if returns is None else returns
@@ -348,9 +346,7 @@ class _Grouping:
         what = ", ".join(text(one) if isinstance(one, Expressed) else _named(one) for one in given)
         return self._aggregated(value, fold, ((title, f"{method} by {what}"),))
 
-    def _aggregated(
-        self, value: Projection, fold: Fold, columns: tuple[tuple[str, str], ...]
-    ) -> Planned:
+    def _aggregated(self, value: Projection, fold: Fold, columns: tuple[tuple[str, str], ...]) -> Planned:
         return aggregated(
             self.table,
             self.key,
@@ -374,7 +370,9 @@ class _Grouping:
             raise TopologyError(f"{argument}: a column is called {AGGREGATE!r}, as the aggregate is; give it an alias")
         columns = value.named | self.key.named
         kind = of[0].dataType
-        rows = self.table.visible.select(*(columns[name].alias(name) for name in names), F.lit(None).cast(kind).alias(AGGREGATE))
+        rows = self.table.visible.select(
+            *(columns[name].alias(name) for name in names), F.lit(None).cast(kind).alias(AGGREGATE)
+        )
         part = bound_step(argument, given, rows, kind)
         return Evaluating(part, tuple(map(str.lower, key)), tuple(map(str.lower, value.schema.names)), self.plain)
 
@@ -395,9 +393,7 @@ class _Grouping:
         return Projection(bound, schema_of(bound)).renamed(names)
 
 
-def _grouped(
-    method: str, table: Planned, *, arguments: Mapping[str, Any], **given: Any
-) -> Planned:
+def _grouped(method: str, table: Planned, *, arguments: Mapping[str, Any], **given: Any) -> Planned:
     planned: Planned = getattr(_Grouping.of(table, **given), method)(**arguments)
     return planned
 

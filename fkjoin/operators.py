@@ -181,13 +181,9 @@ class Operators(RowOperators):
         --------
         >>> counts = orders.group_by("customer_id").count()
         """
-        options = Options(
-            name, emit, deployment, application, upgrade_from, grace, idle, ahead
-        )
+        options = Options(name, emit, deployment, application, upgrade_from, grace, idle, ahead)
         settings = Settings.of(self._planned.spark, validate)
-        return Grouped._by(
-            self._of, self._planned, key=key, value=value, options=options, settings=settings
-        )
+        return Grouped._by(self._of, self._planned, key=key, value=value, options=options, settings=settings)
 
     def with_children(
         self,
@@ -299,9 +295,7 @@ class Operators(RowOperators):
             planned = planned_events(events, events_name)
         settings = Settings.of(self._planned.spark, validate)
         about: Any = {"on": on, "how": how, "name": name, "on_error": on_error}
-        enriched: Enriched = Enriched._of(
-            called(planned_enrich, self._planned, planned, settings=settings, **about)
-        )
+        enriched: Enriched = Enriched._of(called(planned_enrich, self._planned, planned, settings=settings, **about))
         return enriched
 
     def merge(self, *others: Table, name: str | None = None, emit: Emit = "on-change", validate: bool | None = None) -> Table:

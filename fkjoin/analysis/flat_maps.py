@@ -101,9 +101,7 @@ def flat_mapped(
     return _planned(table, FlatMapArguments(called, key, name, emit, settings), scope, row=row, made=made, exploded=exploded)
 
 
-def rekeyed(
-    table: Planned, *, key: Expressions, name: str | None, emit: Emit, settings: Settings
-) -> Planned:
+def rekeyed(table: Planned, *, key: Expressions, name: str | None, emit: Emit, settings: Settings) -> Planned:
     """See ``Table.rekey``.  Raises ``TopologyError``."""
     row = StructType([table.visible.schema[column] for column in table.visible_names])
 

@@ -55,9 +55,7 @@ _TABLES = {"_delta_log": "Delta", "metadata": "Iceberg"}
 """Folders by which tables of other formats are known, and the names of these."""
 
 
-def with_snapshot(
-    table: Planned, *, path: Any, settings: Settings, was_read: bool = False
-) -> Planned:
+def with_snapshot(table: Planned, *, path: Any, settings: Settings, was_read: bool = False) -> Planned:
     """See ``Table.with_snapshot``.  Raises ``TopologyError``.
 
     ``was_read``: the query of a checkpoint has read the snapshot, so its source finds nothing.  Else columns that do not fit

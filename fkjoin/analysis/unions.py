@@ -56,9 +56,7 @@ def merged(*tables: Planned, name: str | None, emit: Emit, settings: Settings) -
 def require_cogroup(tables: Sequence[Planned]) -> None:
     """Raise ``TopologyError`` if these are too few tables for a cogroup, or too many."""
     if not 2 <= len(tables) <= _MOST_COGROUPED:
-        raise TopologyError(
-            f"cogroup: 2 to {_MOST_COGROUPED} tables are needed, these are {len(tables)}"
-        )
+        raise TopologyError(f"cogroup: 2 to {_MOST_COGROUPED} tables are needed, these are {len(tables)}")
 
 
 def cogrouped(*tables: Planned, name: str | None, emit: Emit, settings: Settings) -> Planned:

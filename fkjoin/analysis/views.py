@@ -70,9 +70,7 @@ class CompleteBound:
     settings: Settings
 
 
-def filtered(
-    table: Planned, *, condition: Expression, name: str | None, emit: Emit, settings: Settings
-) -> Planned:
+def filtered(table: Planned, *, condition: Expression, name: str | None, emit: Emit, settings: Settings) -> Planned:
     """See ``Table.filter``.  Raises ``TopologyError``."""
     bound = bind("condition", [condition], table.scope)
     holds, kind = bound[0], bound[0].field.dataType
@@ -94,9 +92,7 @@ def filtered(
     return _view(table, step, name, emit, settings)
 
 
-def mapped(
-    table: Planned, *, columns: Expressions, name: str | None, emit: Emit, settings: Settings
-) -> Planned:
+def mapped(table: Planned, *, columns: Expressions, name: str | None, emit: Emit, settings: Settings) -> Planned:
     """See ``Table.map_values``.  Raises ``TopologyError``."""
     projection = Projection.of("columns", columns, table.scope)
     unchanged = {named(item, table.visible_names) for item in projection.texts} & set(table.key)
@@ -187,9 +183,7 @@ def completed(table: Planned, settings: Settings) -> Planned:
     )
 
 
-def _view(
-    table: Planned, step: ViewStep, name: str | None, emit: Emit, settings: Settings
-) -> Planned:
+def _view(table: Planned, step: ViewStep, name: str | None, emit: Emit, settings: Settings) -> Planned:
     emission = Emission.of(emit)
     below, steps = table.node, step.said
     if isinstance(below, View) and below.materialized is None:

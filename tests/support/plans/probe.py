@@ -15,6 +15,7 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from fkjoin.plan.manifest import manifest
 from pyspark.errors import utils
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import DataFrame, SparkSession
@@ -24,8 +25,8 @@ from pyspark.sql.types import StructType
 from fkjoin import Table
 from fkjoin.events import Enriched
 from fkjoin.jobs.job import Job
-from fkjoin.jobs.runner import _manifest as manifest_of_job
-from fkjoin.plan.base import in_order, manifest
+from fkjoin.jobs.runner import _facts as facts_of_job
+from fkjoin.plan.nodes import in_order
 from fkjoin.plan.rules import RULES
 from fkjoin.sessions.settings import EXCLUDED, OPTIMIZE
 from fkjoin.spark.identity import identity_text, read_identity
@@ -126,7 +127,8 @@ def _told_of_job(job: Job, text: Text) -> None:
     text.block("describe()", job.describe().splitlines())
     text.block("rules", _verdicts(job.tables.values()))
     spark = next(iter(job.tables.values())).changes.sparkSession
-    text.block("manifest", _facts(manifest_of_job(job, spark)))
+    facts = facts_of_job(job, spark)
+    text.block("manifest", _facts({"buckets": None, "rules": facts.rules, **facts.binding}))
     for query in job.queries():
         _told_of_query(query.name, started(query.start), text)
 
