@@ -6,7 +6,7 @@ Each bucket's store says the same of its operator, but only once there is data, 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -77,7 +77,8 @@ def _changed(was: Sequence[tuple[str, str]] | None, specs: Sequence[StageSpec] |
     if was is None or specs is None:
         return None
     if len(was) != len(specs):
-        before, after = _names(name for name, _ in was), _names(spec.name for spec in specs)
+        before = ", ".join(name for name, _ in was) or "none"
+        after = ", ".join(spec.name for spec in specs) or "none"
         rules = "spark.fkjoin.optimize, spark.fkjoin.optimizer.excludedRules"
         return f"its operators were {before} and are now {after}, perhaps by other rules of the optimizer ({rules})"
     for (_, identity), spec in zip(was, specs, strict=True):
@@ -85,10 +86,6 @@ def _changed(was: Sequence[tuple[str, str]] | None, specs: Sequence[StageSpec] |
         if changed is not None:
             return changed
     return None
-
-
-def _names(operators: Iterable[str]) -> str:
-    return ", ".join(operators) or "none"
 
 
 def specs_in(frame: DataFrame) -> Iterator[StageSpec]:
