@@ -5,7 +5,7 @@ Each bucket's store says the same of its operator, but only once there is data, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from pyspark.sql import SparkSession
 
@@ -63,7 +63,8 @@ def _same_clocks(spark: SparkSession, zone: str, other: str) -> bool:
 def _changed(was: Sequence[tuple[str, str]], specs: Sequence[StageSpec]) -> str | None:
     """Say what is other than it was; None if nothing is."""
     if len(was) != len(specs):
-        before, after = _names(name for name, _ in was), _names(spec.name for spec in specs)
+        before = ", ".join(name for name, _ in was) or "none"
+        after = ", ".join(spec.name for spec in specs) or "none"
         rules = "spark.fkjoin.optimize, spark.fkjoin.optimizer.excludedRules"
         return f"its operators were {before} and are now {after}, perhaps by other rules of the optimizer ({rules})"
     for (_, identity), spec in zip(was, specs, strict=True):
@@ -71,7 +72,3 @@ def _changed(was: Sequence[tuple[str, str]], specs: Sequence[StageSpec]) -> str 
         if changed is not None:
             return changed
     return None
-
-
-def _names(operators: Iterable[str]) -> str:
-    return ", ".join(operators) or "none"
