@@ -20,6 +20,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from fkjoin import Table, TopologyError, fk_join
 from fkjoin import aggregates as agg
+from fkjoin.plan.physical import by_spark
 from fkjoin.sessions.settings import OPTIMIZE, PARTITIONS
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.frame import RAW
@@ -349,7 +350,8 @@ def test_letters_of_a_topics_rows_are_its_records(spark: SparkSession, tmp_path:
     orders = Table.from_files(spark, tmp_path / "orders", key="id", version="lsn", schema=schema, format="json", name="orders")
     raw = F.struct(F.lit("topic-1").alias("topic"), F.lit(7).alias("offset"), F.lit(b"{}").alias("value"))
     planned = orders._planned
-    bound = replace(planned.bound, frame=planned.bound.frame.withColumn(RAW, raw), undecoded=None)
+    rows = by_spark(lambda frame: frame.withColumn(RAW, raw), planned.bound.rows)
+    bound = replace(planned.bound, rows=rows, undecoded=None)
     orders = Table._of(replace(planned, bound=bound))
     letters = orders.map_values(["a", "t"], name="same").filter("a + 1 > 2", name="some").dead_letters
     assert letters is not None
