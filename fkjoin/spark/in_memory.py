@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 from fkjoin.plan.physical import (
     BySpark,
     Counted,
+    Given,
     InWorkers,
     Messages,
     Physical,
@@ -171,7 +172,8 @@ class _Run:
             if not rows.num_rows:
                 return None
             columns = cast(StructType, nullable(columns_of(self.spark, node)))
-            return self.spark.createDataFrame(pa.Table.from_batches([rows]), columns)
+            frame = self.spark.createDataFrame(pa.Table.from_batches([rows]), columns)
+            return _as_given(frame, node.frame) if isinstance(node, Given) else frame
         frames = [self._frame(one) for one in node.of]
         if not any(frame is not None for frame in frames):
             return None
@@ -203,6 +205,16 @@ class _Run:
         for name, number in zip(names.to_pylist(), counts.to_pylist(), strict=True):
             if name in _COUNTED:
                 self.count[name] += number
+
+
+def _as_given(rows: DataFrame, given: DataFrame) -> DataFrame:
+    """Rows at hand as those of a user's DataFrame: the user's expressions may be over its own columns, such as ``df["id"]``."""
+    spark: Any = rows.sparkSession
+    relation = rows._jdf.queryExecution().analyzed()
+    columns = given._jdf.queryExecution().analyzed().output()
+    plan = relation.copy(columns, relation.data(), False, relation.stream())
+    dataset = spark._jvm.org.apache.spark.sql.classic.Dataset
+    return DataFrame(dataset.ofRows(spark._jsparkSession, plan), spark)
 
 
 def _collected(frame: DataFrame) -> Iterator[pa.RecordBatch]:
