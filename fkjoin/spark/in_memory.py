@@ -83,7 +83,7 @@ class MemoryBatch:
         return end if end > self.before_ms else None
 
 
-class InMemory:
+class MemoryQuery:
     """A plan, with its stages' stores."""
 
     def __init__(self, spark: SparkSession, plan: Physical) -> None:
@@ -93,7 +93,7 @@ class InMemory:
         self.stages = [MemoryStage(spec) for spec in specs]
         """The stages, each after those that it reads."""
         self.count: Counters = Counters()
-        """What has been counted."""
+        """The counters of all batches."""
 
     def clear(self) -> None:
         """Forget all state."""
@@ -117,13 +117,13 @@ class InMemory:
 
     def _run(self, batch: MemoryBatch, most: int) -> pa.RecordBatch:
         try:
-            return _Run(self._spark, batch, iter(self.stages[:most]), self.count).rows(self.plan)
+            return _BatchRun(self._spark, batch, iter(self.stages[:most]), self.count).rows(self.plan)
         except LostError:
             return _none(self._spark, self.plan)
 
 
 @dataclass
-class _Run:
+class _BatchRun:
     """A batch on its way through a plan."""
 
     spark: SparkSession
@@ -172,8 +172,8 @@ class _Run:
             if not rows.num_rows:
                 return None
             columns = cast(StructType, nullable(columns_of(self.spark, node)))
-            frame = self.spark.createDataFrame(pa.Table.from_batches([rows]), columns)
-            return _as_given(frame, node.frame) if isinstance(node, Given) else frame
+            local = self.spark.createDataFrame(pa.Table.from_batches([rows]), columns)
+            return _as_given(local, node.frame) if isinstance(node, Given) else local
         frames = [self._frame(one) for one in node.of]
         if not any(frame is not None for frame in frames):
             return None
