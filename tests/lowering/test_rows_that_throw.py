@@ -313,7 +313,8 @@ def test_what_cannot_throw_costs_nothing(spark: SparkSession, tmp_path: Path) ->
     some = orders.filter("a > 1 and t in ('x', 'y') or upper(t) is null or a between 1 and 3")
     made = some.map_values(["a", "cast(a as bigint) as b", "coalesce(t, '') || 'x' as c", "if(a > 1, t, id) as d"])
     assert made._plan.dead == orders._plan.dead
-    assert "tryeval" not in made._plan.frame._jdf.queryExecution().analyzed().toString()
+    rows = made._plan.on_spark(made._plan.rows)
+    assert "tryeval" not in rows._jdf.queryExecution().analyzed().toString()
     assert len(made.filter("a + 1 > 2")._plan.dead) == len(orders._plan.dead) + 1
 
 
