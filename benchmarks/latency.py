@@ -42,6 +42,7 @@ from benchmarks.topics import JOINED
 from fkjoin import Table, fk_join
 from fkjoin.kafka import Json
 from fkjoin.kafka.reading import records_of
+from fkjoin.spark.on_spark import on_spark
 from fkjoin.spark.operator import ENVELOPE
 
 _NUMBER = re.compile(rb'"n":(\d+)')
@@ -81,7 +82,7 @@ def _joined(spark: SparkSession, bootstrap: str, checkpoint: Path) -> StreamingQ
 def _handed_on(spark: SparkSession, bootstrap: str, checkpoint: Path) -> StreamingQuery:
     def read(topic: str) -> DataFrame:
         records = records_of(spark, topic, bootstrap, {"startingOffsets": "earliest"})
-        return records.select("value").mapInArrow(_packed, ENVELOPE)
+        return on_spark(spark, records).select("value").mapInArrow(_packed, ENVELOPE)
 
     answers = passing(passing(passing(read("orders")).unionByName(read("customers"))))
     records = answers.mapInArrow(_unpacked, "value binary").writeStream.format("kafka")

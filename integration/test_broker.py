@@ -18,6 +18,7 @@ from fkjoin.kafka.internal import read_internal
 from fkjoin.kafka.reading import records_of
 from fkjoin.replay.traces import TraceChange
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
+from fkjoin.spark.on_spark import on_spark
 from integration.jobs import tables
 
 from .broker import Broker, Record
@@ -109,7 +110,8 @@ def test_an_internal_topic_is_read_as_its_table_is(spark: SparkSession, broker: 
     between.commit(b"committed")
     between.abort(b"aborted")
     (connection,) = Table.from_kafka(spark, "tx-between", broker.bootstrap, key="string", value="string")._topics
-    found = rows(read_internal(spark, connection, "tx-between"), tmp_path / "read")
+    between = read_internal(spark, connection, "tx-between")
+    found = rows(on_spark(spark, between), tmp_path / "read")
     assert [bytes(row.value) for row in found] == [b"committed"]
 
 
@@ -283,7 +285,8 @@ def test_a_topic_is_read_by_as_many_tasks_as_a_stage_has_partitions(
     spark.conf.set(PARTITIONS, "2")
     for given, tasks in (({}, 2), ({"minPartitions": "6"}, 6), ({"maxRecordsPerPartition": "1"}, 6)):
         found: list[tuple[int, int]] = []
-        records = records_of(spark, "many-partitions", broker.bootstrap, {"startingOffsets": "earliest", **given})
+        read = records_of(spark, "many-partitions", broker.bootstrap, {"startingOffsets": "earliest", **given})
+        records = on_spark(spark, read)
         writer = records.writeStream.foreachBatch(lambda rows, _: found.append((rows.rdd.getNumPartitions(), rows.count())))  # noqa: B023
         query = writer.option("checkpointLocation", str(tmp_path / str(len(given)) / str(tasks) / "-".join(given))).start()
         query.processAllAvailable()

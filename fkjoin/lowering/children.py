@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from fkjoin.analysis.joins import ChildrenBound
 from fkjoin.analysis.planned import Planned
-from fkjoin.lowering.foreign_keys import Schemas, Sides
+from fkjoin.lowering.foreign_keys import JoinSides, Schemas
 from fkjoin.lowering.pace import paced
 from fkjoin.lowering.stage import let_through, rows_of, state_spec
 from fkjoin.lowering.table_plan import Packed, TablePlan, stages_of
@@ -60,7 +60,7 @@ def plan_children(planned: Planned, right: TablePlan, left: TablePlan) -> TableP
     def state(kind: type[StageSpec]) -> StateSpec:
         return state_spec(settings, kind, label, bound_to=facts, about=about, tables=tables)
 
-    both = Sides(left, right, bound.foreign_key, settings)
+    both = JoinSides(left, right, bound.foreign_key, settings)
     sides = both.packed(node, schemas)
     rekey = RekeySpec(
         state(RekeySpec),

@@ -53,7 +53,7 @@ class Schemas:
 
 
 @dataclass(frozen=True)
-class Sides:
+class JoinSides:
     """Both tables of a join by a foreign key."""
 
     left: TablePlan

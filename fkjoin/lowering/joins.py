@@ -16,7 +16,7 @@ from fkjoin.analysis.views import ViewStep
 from fkjoin.codec.rows import Path
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.staged import staged
-from fkjoin.lowering.foreign_keys import Schemas, Sides
+from fkjoin.lowering.foreign_keys import JoinSides, Schemas
 from fkjoin.lowering.joiner import Joining, evaluated
 from fkjoin.lowering.multi_join import Joins, begin, plan_joins, share
 from fkjoin.lowering.pace import paced
@@ -87,7 +87,7 @@ class JoinRows:
         return JoinRows(self.of, (*self.steps, (table, step)))
 
     def places(self, paths: Sequence[Path] | None) -> list[Place] | None:
-        """What the answers must have for paths of the rows (None: all of them); None: everything."""
+        """Places that the answers must have for paths of the rows (None: all of them); None: everything."""
         for _, step in reversed(self.steps):
             paths = step.reads(paths)
         return self.of.places(paths)
@@ -211,7 +211,7 @@ class JoinPlan:
 
     @cached_property
     def kept(self) -> Kept:
-        """What is kept of both rows."""
+        """Columns that are kept of both rows."""
         return self._needed[1]
 
     @property
@@ -252,7 +252,7 @@ class JoinPlan:
         return side, (*above, *path[1:])
 
     def places(self, paths: Sequence[Path] | None) -> list[Place] | None:
-        """What the answers must have for paths of the rows; None: everything.
+        """Places that the answers must have for paths of the rows; None: everything.
 
         Without a joiner rows are both rows, and a path in them one of left or right.
         """
@@ -277,8 +277,8 @@ class JoinPlan:
         return columns if isinstance(columns, str) else RowMaker(columns)
 
     @property
-    def _sides(self) -> Sides:
-        return Sides(self.left, self.right, self.bound.foreign_key, self.bound.settings)
+    def _sides(self) -> JoinSides:
+        return JoinSides(self.left, self.right, self.bound.foreign_key, self.bound.settings)
 
     @property
     def _joining(self) -> Joining:

@@ -18,7 +18,7 @@ from fkjoin.analysis.joins import JoinBound
 from fkjoin.analysis.planned import Planned
 from fkjoin.codec.messages import LEFT
 from fkjoin.codec.rows import Path
-from fkjoin.lowering.foreign_keys import Sides, packed_left_rows, packed_right_rows
+from fkjoin.lowering.foreign_keys import JoinSides, packed_left_rows, packed_right_rows
 from fkjoin.lowering.pace import paced
 from fkjoin.lowering.pruning import narrow
 from fkjoin.lowering.stage import let_through, made_by_operators, rows_of, state_spec
@@ -103,7 +103,7 @@ class Joins:
         return self.made.at(path) if path[0] in row.names else Field(KEY_PART, path)
 
 
-def begin(sides: Sides, *, how: How, fields: Mapping[str, Place]) -> Joins:
+def begin(sides: JoinSides, *, how: How, fields: Mapping[str, Place]) -> Joins:
     """A join, for others to be one with it; ``fields``: where the joined columns are."""
     left, foreign_key = sides.left, sides.foreign_key
     return Joins(
@@ -181,7 +181,7 @@ class MultiJoinPlan:
 
     @cached_property
     def whole(self) -> MultiJoin:
-        """What is kept of all rows."""
+        """Columns that are kept of all rows."""
         return _kept(self.joins, whole=self._keeps_whole_rows)
 
     @property
@@ -259,7 +259,7 @@ class MultiJoinPlan:
             yield packed_right_rows(table, pack)
 
     def _state(self, joins: Joins, multi_join: MultiJoin, materialized: str | None) -> Callable[[type[StageSpec]], StateSpec]:
-        """What each stage says of its state."""
+        """Facts that each stage says of its state."""
         left = joins.left
         kinds = {
             "key": left.key_type,

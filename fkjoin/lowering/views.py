@@ -116,7 +116,7 @@ def plan_view(planned: Planned, table: TablePlan) -> TablePlan:
 
 
 class _Resolved(NamedTuple):
-    """What comes to a view's resolve."""
+    """Envelopes that come to a view's resolve."""
 
     envelopes: Physical
     makes: Joined | None = None

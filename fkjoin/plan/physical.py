@@ -52,7 +52,7 @@ class Fed(Physical):
 
     name: str
     columns: Any
-    """As Spark has them."""
+    """Their names and types, as Spark has them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ class Ticks(Physical):
 
 
 @dataclass(frozen=True, eq=False)
-class _OfOne(Physical):
+class _OverOne(Physical):
     input: Physical
 
     @property
@@ -73,7 +73,7 @@ class _OfOne(Physical):
 
 
 @dataclass(frozen=True, eq=False)
-class _OfMany(Physical):
+class _OverMany(Physical):
     of: tuple[Physical, ...]
 
     @property
@@ -82,7 +82,7 @@ class _OfMany(Physical):
 
 
 @dataclass(frozen=True, eq=False)
-class BySpark(_OfMany):
+class BySpark(_OverMany):
     """Rows that Spark makes of others, by expressions alone: each row by itself."""
 
     transform: Callable[..., Any]
@@ -90,7 +90,7 @@ class BySpark(_OfMany):
 
 
 @dataclass(frozen=True, eq=False)
-class InWorkers(_OfOne):
+class InWorkers(_OverOne):
     """Rows that a function of Arrow batches makes of others, in Python workers: it packs, unpacks or parses them."""
 
     function: Callable[[Iterator[Any]], Iterator[Any]]
@@ -101,7 +101,7 @@ class InWorkers(_OfOne):
 
 
 @dataclass(frozen=True, eq=False)
-class Stage(_OfOne):
+class Stage(_OverOne):
     """Envelopes through a stage, behind a shuffle by bucket."""
 
     spec: Any
@@ -109,7 +109,7 @@ class Stage(_OfOne):
 
 
 @dataclass(frozen=True, eq=False)
-class Counted(_OfOne):
+class Counted(_OverOne):
     """Envelopes whose counters are summed up in the progress of the query."""
 
     name: str
@@ -119,17 +119,17 @@ class Counted(_OfOne):
 
 
 @dataclass(frozen=True, eq=False)
-class Messages(_OfOne):
+class Messages(_OverOne):
     """Envelopes without those of counters."""
 
 
 @dataclass(frozen=True, eq=False)
-class Union(_OfMany):
+class Union(_OverMany):
     """The rows of several nodes."""
 
 
 def by_spark(transform: Callable[..., Any], *of: Physical) -> BySpark:
-    """What Spark makes of the rows of nodes; see ``BySpark``."""
+    """Make rows by Spark of those of nodes; see ``BySpark``."""
     return BySpark(of, transform)
 
 
@@ -172,9 +172,9 @@ def _with_inputs(node: P, again: Callable[[Physical], Physical]) -> P:
     inputs = tuple(map(again, node.inputs))
     if inputs == node.inputs:
         return node
-    if isinstance(node, _OfMany):
+    if isinstance(node, _OverMany):
         return replace(node, of=inputs)
-    assert isinstance(node, _OfOne)
+    assert isinstance(node, _OverOne)
     return replace(node, input=inputs[0])
 
 

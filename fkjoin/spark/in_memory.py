@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 from fkjoin.plan.physical import (
     BySpark,
     Counted,
+    Given,
     InWorkers,
     Messages,
     Physical,
@@ -82,7 +83,7 @@ class MemoryBatch:
         return end if end > self.before_ms else None
 
 
-class InMemory:
+class MemoryQuery:
     """A plan, with its stages' stores."""
 
     def __init__(self, spark: SparkSession, plan: Physical) -> None:
@@ -92,7 +93,7 @@ class InMemory:
         self.stages = [MemoryStage(spec) for spec in specs]
         """The stages, each after those that it reads."""
         self.count: Counters = Counters()
-        """What has been counted."""
+        """The counters of all batches."""
 
     def clear(self) -> None:
         """Forget all state."""
@@ -116,13 +117,13 @@ class InMemory:
 
     def _run(self, batch: MemoryBatch, most: int) -> pa.RecordBatch:
         try:
-            return _Run(self._spark, batch, iter(self.stages[:most]), self.count).rows(self.plan)
+            return _BatchRun(self._spark, batch, iter(self.stages[:most]), self.count).rows(self.plan)
         except LostError:
             return _none(self._spark, self.plan)
 
 
 @dataclass
-class _Run:
+class _BatchRun:
     """A batch on its way through a plan."""
 
     spark: SparkSession
@@ -171,7 +172,8 @@ class _Run:
             if not rows.num_rows:
                 return None
             columns = cast(StructType, nullable(columns_of(self.spark, node)))
-            return self.spark.createDataFrame(pa.Table.from_batches([rows]), columns)
+            local = self.spark.createDataFrame(pa.Table.from_batches([rows]), columns)
+            return _as_given(local, node.frame) if isinstance(node, Given) else local
         frames = [self._frame(one) for one in node.of]
         if not any(frame is not None for frame in frames):
             return None
@@ -203,6 +205,16 @@ class _Run:
         for name, number in zip(names.to_pylist(), counts.to_pylist(), strict=True):
             if name in _COUNTED:
                 self.count[name] += number
+
+
+def _as_given(rows: DataFrame, given: DataFrame) -> DataFrame:
+    """Rows at hand as those of a user's DataFrame: the user's expressions may be over its own columns, such as ``df["id"]``."""
+    spark: Any = rows.sparkSession
+    relation = rows._jdf.queryExecution().analyzed()
+    columns = given._jdf.queryExecution().analyzed().output()
+    plan = relation.copy(columns, relation.data(), False, relation.stream())
+    dataset = spark._jvm.org.apache.spark.sql.classic.Dataset
+    return DataFrame(dataset.ofRows(spark._jsparkSession, plan), spark)
 
 
 def _collected(frame: DataFrame) -> Iterator[pa.RecordBatch]:

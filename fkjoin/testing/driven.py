@@ -23,7 +23,7 @@ from fkjoin.lowering.table_plan import TablePlan
 from fkjoin.plan.physical import Physical, Read, Ticks, reads
 from fkjoin.sessions.access import require_classic
 from fkjoin.spark.identity import read_identity
-from fkjoin.spark.in_memory import InMemory, MemoryBatch, MemoryStage, joined
+from fkjoin.spark.in_memory import MemoryBatch, MemoryQuery, MemoryStage, joined
 from fkjoin.spark.on_spark import columns_of
 from fkjoin.spark.schemas import IN_UTC, nullable
 from fkjoin.stages import Counters
@@ -73,7 +73,7 @@ class DrivenQuery:
         topics: Collection[str] = (),
     ) -> None:
         """``topics``: the internal topics that there are."""
-        self.memory = InMemory(spark, plan)
+        self.memory = MemoryQuery(spark, plan)
         self._names = {one.rows: name for name, one in inputs.items()}
         self._records: dict[Physical, pa.Schema] = {}
         self.topics: list[str] = []

@@ -46,7 +46,7 @@ class Input:
 
     planned: Planned
     rows: Physical
-    """What stands in its place: of events, the user's own stream."""
+    """The plan in its place: of events, the user's own stream."""
     columns: StructType
     """Columns of these rows."""
 

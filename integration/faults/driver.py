@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import fkjoin.lowering.foreign_keys
 import fkjoin.lowering.multi_join
-import fkjoin.lowering.stage
+import fkjoin.spark.on_spark
 from fkjoin import Table, fk_join, session, window
 from fkjoin.aggregates import count
 from fkjoin.aggregates import max as largest
@@ -48,7 +48,7 @@ def windows(spark: SparkSession, folder: Path, about: dict[str, Any]) -> Table:
 def main(config: dict[str, Any]) -> None:
     folder = Path(config["folder"])
     Path(os.environ["FKJOIN_FAULT"]).with_name(DRIVER_FILE).write_text(str(os.getpgid(0)))
-    fkjoin.lowering.stage.StageProcessor = Processor  # type: ignore[misc]
+    fkjoin.spark.on_spark.StageProcessor = Processor  # type: ignore[misc]
     fkjoin.lowering.foreign_keys.PackChanges = fkjoin.lowering.multi_join.PackChanges = Packing  # type: ignore[misc]
     spark = session("faults", master=config["master"], settings=config["conf"])
     spark.sparkContext.setLogLevel("ERROR")

@@ -19,6 +19,7 @@ from fkjoin.analysis.delta_feed import FEED, PROPERTY, of_feed
 from fkjoin.errors import FkJoinError
 from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_file import read_job
+from fkjoin.plan.physical import Given
 from tests.support.delta_connector import has_connector
 from tests.support.queries import run, table_of, write_lines
 from tests.support.sessions import small
@@ -84,7 +85,7 @@ def test_each_type_of_change_is_what_it_does_to_the_table(spark: SparkSession, t
     write_lines(tmp_path / "feed", "1", lines[4:])
     schema = "_change_type string, _commit_version bigint, _commit_timestamp timestamp, id string, n bigint"
     stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(str(tmp_path / "feed"))
-    table = Table._of(of_feed(stream, "lake/t", "id", timestamp=None, name="t", on_error="fail"))
+    table = Table._of(of_feed(spark, Given(stream), "lake/t", "id", timestamp=None, name="t", on_error="fail"))
     assert table.columns == ["id", "n"]
     assert "Delta table lake/t" in table.describe()
     assert "_commit_version, _change_type" in table.describe()
@@ -106,7 +107,7 @@ def test_what_a_feed_cannot_have_is_refused_and_the_ways_out_have_all_rows(spark
     stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(str(tmp_path / "feed"))
 
     def table(timestamp: str | None = None) -> Table:
-        return Table._of(of_feed(stream, place, "id", timestamp=timestamp, name="t", on_error="fail"))
+        return Table._of(of_feed(spark, Given(stream), place, "id", timestamp=timestamp, name="t", on_error="fail"))
 
     def closing(timestamp: str | None, grace: str) -> Table:
         return table(timestamp).group_by(window("at", "1 hour"), name="w", emit="on-close", grace=grace).count()

@@ -42,10 +42,11 @@ def said(spark: SparkSession, columns: ChangeColumns, form: Any, *values: bytes 
     rows = [(b"k", value, at) for at, value in enumerate(values)]
     records = spark.createDataFrame(rows, "key binary, value binary, offset bigint")
     decoded = form.decode(F.col("value"))
-    found, about = with_change_columns(
+    with_columns, about = with_change_columns(
         records, columns, F.struct(F.lit("k").alias("id")), row=decoded.row, value_format=form, label="t"
     )
     numbers = F.array(*about.numbers).alias("numbers")
+    found = with_columns(records)
     made = found.select("offset", numbers, about.gone.alias("gone"), about.time.alias("time"), about.problem.alias("problem"))
     return made.orderBy("offset").collect()
 

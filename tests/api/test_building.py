@@ -437,7 +437,8 @@ def test_a_view_says_the_type_that_its_rows_have(orders: Table) -> None:
         ),
     ]
     for view in [*views, views[1].filter("a > 1"), views[1].map_values(["d", "b + c as i"])]:
-        assert view._planned.row_type == struct_column(view._plan.frame.schema, ROW)
+        rows = view._plan.on_spark(view._plan.rows)
+        assert view._planned.row_type == struct_column(rows.schema, ROW)
     nullable = {field.name: field.nullable for field in views[1]._planned.row_type}
     assert (nullable["b"], nullable["c"]) == (True, False)
 

@@ -26,6 +26,7 @@ from fkjoin.codec.rows import RowCodec
 from fkjoin.codec.vectors import Columns
 from fkjoin.kafka import Debezium, Json
 from fkjoin.kafka.formats import decode_key, key_reader, reader
+from fkjoin.lowering.table_plan import TablePlan
 from fkjoin.plan.nodes import fired
 from fkjoin.plan.rules import JOINS_SHARE_STAGES
 from fkjoin.sessions.settings import OPTIMIZE
@@ -144,7 +145,7 @@ class Records:
     place: str = "records"
     found: list[list[Row]] = field(default_factory=list)
 
-    def begin(self, table: Table) -> Write:
+    def begin(self, table: TablePlan) -> Write:
         kafka = Kafka("topic", "broker", value=f"concat({quoted(KEY)}, ' ', `a.b`, ' ', `ti``ck`)")
         whole = Kafka("topic", "broker")
 

@@ -198,10 +198,10 @@ def test_events_go_on_through_two_tables_and_a_restart_and_dead_letters_say_why(
     (row,) = run(changed.events, tmp_path / "ck").rows
     assert (row.number, row.points, row.motto, row.slogan) == (9, 7, "stop", "stop")
 
-    records = first._plan
     from fkjoin.sinks import Kafka
 
-    frame = Kafka("clicks", "127.0.0.1:1", key="team").records(records)
+    records = Kafka("clicks", "127.0.0.1:1", key="team").records(first._plan)
+    frame = first._plan.on_spark(records)
     assert frame.columns == ["key", "value"]
     kept = [json.loads(row.value) for row in run(frame, tmp_path / "records").rows]
     assert sorted(row["number"] for row in kept) == [0, 1, 2, 9]

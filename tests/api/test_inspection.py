@@ -195,7 +195,7 @@ def test_other_names_are_refused_as_python_does_and_an_error_in_a_property_is_it
 ) -> None:
     with pytest.raises(AttributeError, match="'Table' object has no attribute 'colums'"):
         orders.colums  # type: ignore[attr-defined]  # noqa: B018
-    monkeypatch.setattr("fkjoin.lowering.handle.lower", lambda planned: planned.nonsense)
+    monkeypatch.setattr("fkjoin.lowering.handle.plan", lambda planned: planned.nonsense)
     with pytest.raises(AttributeError, match="nonsense"):
         orders.changes  # noqa: B018
 

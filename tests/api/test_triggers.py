@@ -16,6 +16,7 @@ from fkjoin.jobs.job_kinds import JobError
 from fkjoin.jobs.job_sections import JobSection
 from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.internal import StageQuery
+from fkjoin.lowering.table_plan import TablePlan
 from fkjoin.sinks import Parquet
 from fkjoin.spark.trigger import arguments_of, interval_ms
 from tests.support.job_files import GOOD
@@ -74,6 +75,10 @@ class NoTopics:
         raise AssertionError("the trigger is looked at first")
 
 
+def stage_of(table: TablePlan) -> StageQuery:
+    return StageQuery("stage", table.spark, table.rows, NoTopics())
+
+
 STARTS: dict[str, Callable[[Table, Path, Any], Any]] = {
     "to_kafka": lambda table, folder, trigger: table.to_kafka("out", "localhost:1", checkpoint=folder / "ck", trigger=trigger),
     "to_parquet": lambda table, folder, trigger: table.to_parquet(folder / "out", checkpoint=folder / "ck", trigger=trigger),
@@ -81,9 +86,7 @@ STARTS: dict[str, Callable[[Table, Path, Any], Any]] = {
     "to_delta": lambda table, folder, trigger: table.to_delta(folder / "out", checkpoint=folder / "ck", trigger=trigger),
     "to_iceberg": lambda table, folder, trigger: table.to_iceberg("a.b", checkpoint=folder / "ck", trigger=trigger),
     "to": lambda table, folder, trigger: table.to(Parquet(folder / "out"), checkpoint=folder / "ck", trigger=trigger),
-    "stage": lambda table, folder, trigger: StageQuery("stage", table.changes, NoTopics()).start(
-        folder / "ck", trigger=trigger
-    ),
+    "stage": lambda table, folder, trigger: stage_of(table._plan).start(folder / "ck", trigger=trigger),
 }
 
 

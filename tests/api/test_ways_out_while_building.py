@@ -16,6 +16,7 @@ from fkjoin import Table, TopologyError, cogroup, fk_join, window
 from fkjoin import aggregates as agg
 from fkjoin.events import Enriched
 from fkjoin.kafka import Debezium, Json, Registry
+from fkjoin.plan.physical import Physical
 from fkjoin.sinks import Delta, Kafka, Parquet
 from fkjoin.spark.schemas import struct_type
 from tests.support.own_sink import Sqlite
@@ -41,7 +42,7 @@ class Tables:
         about: dict[str, Any] = {"key": "id", "version": "lsn", "format": "json", "name": name, "schema": schema, **more}
         return Table.from_files(self.spark, self.folder / name, **about)
 
-    def topic(self, table: Table, **more: Any) -> DataFrame:
+    def topic(self, table: Table, **more: Any) -> Physical:
         """The records of a topic, which no query reads."""
         return Kafka("orders", "127.0.0.1:1", **more).records(table._plan)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -55,7 +56,7 @@ def test_nothing_is_purged_before_each_query_has_committed_a_batch(monkeypatch: 
     """A query without a batch may be a reader that begins."""
     read: dict[str, Any] = {"rekey": {}, "resolve": {"topic": [{0: 7}]}, "new": None}
     purged = list[Any]()
-    stage: Any = type("Stage", (), {"frame": type("Frame", (), {"sparkSession": None})})
+    stage: Any = SimpleNamespace(spark=None)
     monkeypatch.setattr(of_kafka, "internal_connections", lambda stages: {"topic": None})
     monkeypatch.setattr(of_kafka, "committed_offsets", lambda spark, checkpoint, topics: read[checkpoint])
     monkeypatch.setattr(of_kafka, "purge", lambda stages, checkpoints: purged.append(checkpoints) or {"topic": {0: 7}})

@@ -20,6 +20,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from fkjoin import Table, TopologyError, fk_join
 from fkjoin import aggregates as agg
+from fkjoin.plan.physical import by_spark
 from fkjoin.sessions.settings import OPTIMIZE, PARTITIONS
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.frame import RAW
@@ -312,7 +313,8 @@ def test_what_cannot_throw_costs_nothing(spark: SparkSession, tmp_path: Path) ->
     some = orders.filter("a > 1 and t in ('x', 'y') or upper(t) is null or a between 1 and 3")
     made = some.map_values(["a", "cast(a as bigint) as b", "coalesce(t, '') || 'x' as c", "if(a > 1, t, id) as d"])
     assert made._plan.dead == orders._plan.dead
-    assert "tryeval" not in made._plan.frame._jdf.queryExecution().analyzed().toString()
+    rows = made._plan.on_spark(made._plan.rows)
+    assert "tryeval" not in rows._jdf.queryExecution().analyzed().toString()
     assert len(made.filter("a + 1 > 2")._plan.dead) == len(orders._plan.dead) + 1
 
 
@@ -349,7 +351,8 @@ def test_letters_of_a_topics_rows_are_its_records(spark: SparkSession, tmp_path:
     orders = Table.from_files(spark, tmp_path / "orders", key="id", version="lsn", schema=schema, format="json", name="orders")
     raw = F.struct(F.lit("topic-1").alias("topic"), F.lit(7).alias("offset"), F.lit(b"{}").alias("value"))
     planned = orders._planned
-    bound = replace(planned.bound, frame=planned.bound.frame.withColumn(RAW, raw), undecoded=None)
+    rows = by_spark(lambda frame: frame.withColumn(RAW, raw), planned.bound.rows)
+    bound = replace(planned.bound, rows=rows, undecoded=None)
     orders = Table._of(replace(planned, bound=bound))
     letters = orders.map_values(["a", "t"], name="same").filter("a + 1 > 2", name="some").dead_letters
     assert letters is not None

@@ -20,8 +20,7 @@ from fkjoin.analysis.joiner import BoundJoiner, bound_joiner
 from fkjoin.checkpoint.saved import SavedState
 from fkjoin.codec.arrays import narrowed
 from fkjoin.codec.rows import RowCodec
-from fkjoin.lowering.lowered import Kept
-from fkjoin.lowering.pruning import narrow, needed
+from fkjoin.lowering.pruning import Kept, narrow, needed
 from fkjoin.plan.rules import JOIN_KEEPS_WHAT_IT_NEEDS
 from fkjoin.sessions.settings import EXCLUDED
 from fkjoin.spark.schemas import spark_schema

@@ -121,8 +121,7 @@ def test_rows_are_those_that_spark_makes_and_the_state_is_the_same(
 
 def planned(table: Table) -> int:
     """The number of times that the query's results pass through Python outside of operators."""
-    assert table._plan.encoded is not None
-    plan = table._plan.encoded[0]._jdf.queryExecution().analyzed().toString()
+    plan = table._plan.frame._jdf.queryExecution().analyzed().toString()
     return int(plan.count("MapInArrow"))
 
 

@@ -8,7 +8,6 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
-from fkjoin.lowering.running import running
 from pyspark.sql import SparkSession
 
 from fkjoin.checkpoint.saved import SavedState
@@ -69,8 +68,8 @@ def test_the_stages_that_are_described_are_those_with_state(spark: SparkSession,
 
     there = Counter(store.name for store in SavedState(spark, checkpoint).stores)
     assert sum(there.values()) == len(list((checkpoint / "state").iterdir()))
-    assert Counter(one.store for one in running(built._plan)) == there
-    steps = steps_of([built._plan.node], running(built._plan))
+    assert Counter(one.store for one in built._plan.running()) == there
+    steps = steps_of([built._plan.node], built._plan.running())
     plans = [read_plan(stage.frame) for stage in built.stages]
     plans.append(read_plan(built.events if isinstance(built, Enriched) else built.changes))
     counted = {name.removeprefix(metrics_name("")) for plan in plans for name, _ in plan.counters}

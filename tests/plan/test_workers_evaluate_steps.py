@@ -88,8 +88,7 @@ def test_rows_are_those_that_spark_makes_and_the_state_is_the_same(
 
 def parsed_by_workers(table: Table) -> int:
     """The number of the query's sources that workers read."""
-    assert table._plan.encoded is not None
-    return int(table._plan.encoded[0]._jdf.queryExecution().analyzed().toString().count("PackLines"))
+    return int(table._plan.frame._jdf.queryExecution().analyzed().toString().count("PackLines"))
 
 
 def test_a_batch_of_the_history_is_what_it_should_be(spark: SparkSession, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from fkjoin.codec.json_write import writable
 from fkjoin.errors import TopologyError
 from fkjoin.kafka.formats import Json, reader, writer
 from fkjoin.sinks import Kafka
+from fkjoin.spark.on_spark import columns_of
 from fkjoin.spark.schemas import spark_schema, struct_type
 from tests.support.sessions import SPARK_4_0, SPARK_4_1
 from tests.support.sink_rows import QUICK, Rows, differences, frame, read_json
@@ -127,7 +128,8 @@ def test_a_table_is_refused_before_its_topic_is_asked_for(spark: SparkSession, t
     (tmp_path / "rows").mkdir()
     schema = "id string, v bigint, names array<struct<of: map<string, string>, at: timestamp>>"
     table = Table.from_files(spark, tmp_path / "rows", key="id", version="v", schema=schema, format="json")
-    assert Kafka("names", "nowhere:1").records(table._plan).columns == ["key", "value"]
+    records = Kafka("names", "nowhere:1").records(table._plan)
+    assert columns_of(spark, records).names == ["key", "value"]
     by_number = table.map_values("map(1, id) as names")
     with pytest.raises(TopologyError, match="Json: column names is map<int,string>, and the keys of a JSON object are texts"):
         by_number.to_kafka("names", "nowhere:1", checkpoint=tmp_path / "ck")

@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from fkjoin.lowering.lowered import Lowered
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, StructType
@@ -28,7 +27,9 @@ from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.kafka import Registry
 from fkjoin.kafka.formats import Bytes, Format, Json, String, writer
 from fkjoin.kafka.positions import RootsOf, of_roots
-from fkjoin.lowering.stage import frame_of
+from fkjoin.lowering.stage import rows_of
+from fkjoin.lowering.table_plan import Packed, TablePlan
+from fkjoin.plan.physical import Given
 from fkjoin.sinks.records import packed_records, records
 from fkjoin.spark.frame import VERSION
 from fkjoin.spark.operator import ENVELOPE
@@ -182,7 +183,7 @@ def test_fields_of_results_that_are_one_row_each() -> None:
 ORDER, CUSTOMER = "n bigint, customer string, whole string", "name string, tags array<string>"
 
 
-def by_hand(spark: SparkSession, folder: Path, key: str) -> Lowered:
+def by_hand(spark: SparkSession, folder: Path, key: str) -> TablePlan:
     """A left join that has ``results`` for its results, without a stream."""
     made = []
     for name, own, row in ("orders", key, ORDER), ("customers", "cid string", CUSTOMER):
@@ -191,26 +192,27 @@ def by_hand(spark: SparkSession, folder: Path, key: str) -> Lowered:
         keys = struct_type(own, "key").names
         made.append(Table.from_files(spark, folder / name, key=keys, version="v", deleted="gone", schema=schema, format="json"))
     table = fk_join(*made, "customer", how="left")._plan
-    assert table.encoded is not None
-    unpack = table.encoded[1]
+    assert table.packed is not None
+    unpack = table.packed.unpack
     envelopes = [(0, pack(results(unpack, part)), None, 0) for part in (0, 1)]
     frame = spark.createDataFrame([(0, None, "dead-letters", 3), *envelopes, (0, b"", None, 0)], ENVELOPE)
-    return replace(table, frame=frame_of(frame, unpack), encoded=(frame, unpack))
+    given = Given(frame)
+    return replace(table, rows=rows_of(given, unpack), packed=Packed(given, unpack))
 
 
-def by_spark(table: Lowered, key: Any, value: Any, roots: RootsOf | None) -> list[Any]:
+def by_spark(table: TablePlan, key: Any, value: Any, roots: RootsOf | None) -> list[Any]:
     place = [] if roots is None else [of_roots(F.col(VERSION), roots).alias(POSITIONS)]
-    return records(table.changes_with(*place), table.key, table.rest, key_as=key, value_as=value, headers=None).collect()
+    changes = table.on_spark(table.changes_with(*place))
+    return records(changes, table.key, table.rest, key_as=key, value_as=value, headers=None).collect()
 
 
-def by_workers(table: Lowered, key: Any, value: Any, roots: RootsOf | None = None) -> list[Any] | None:
-    assert table.encoded is not None
+def by_workers(table: TablePlan, key: Any, value: Any, roots: RootsOf | None = None) -> list[Any] | None:
+    assert table.packed is not None
     rest = StructType([table.row_type[name] for name in table.rest])
-    frame, unpack = table.encoded
     make = packed_records(
-        unpack, frame.sparkSession, table.key_type, row_type=rest, key_as=key, value_as=value, positions=roots
+        table.packed.unpack, table.spark, table.key_type, row_type=rest, key_as=key, value_as=value, positions=roots
     )
-    return None if make is None else make(frame).collect()
+    return None if make is None else make(table.frame).collect()
 
 
 def results(unpack: UnpackResults, part: int) -> pa.Table:

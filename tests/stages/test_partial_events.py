@@ -202,7 +202,8 @@ def test_a_table_keeps_what_its_events_lack(spark: SparkSession, tmp_path: Path,
         schema = f"id int, bio string, n int, {UNAVAILABLE} array<int>, lsn bigint"
         made = Table.from_files(spark, folder, key="id", version="lsn", schema=schema, format="json", name="people")
         if not by_workers:
-            changes = made._plan.frame.select("__fkjoin_row.*", "__fkjoin_version.v0")
+            rows = made._plan.on_spark(made._plan.rows)
+            changes = rows.select("__fkjoin_row.*", "__fkjoin_version.v0")
             made = Table.from_stream(changes, key="id", version="v0", name="people")
         return Table._of(completed(made._planned))
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fkjoin.codec.messages import NO_TIMESTAMP
+from fkjoin.spark.in_memory import MemoryBatch
 from fkjoin.stages.stream_time import Arrivals, StreamTime
-from fkjoin.testing.driven import DrivenBatch
 from fkjoin.testing.driven_clock import ends_between
 
 SOURCES = 2
@@ -21,10 +21,10 @@ class Paced(NamedTuple):
     waiting: tuple[tuple[int, ...], ...]
     out: tuple[int, ...] = ()
 
-    def after(self, batch: DrivenBatch, came: tuple[int, ...], intervals: list[int]) -> Paced:
+    def after(self, batch: MemoryBatch, came: tuple[int, ...], intervals: list[int]) -> Paced:
         waiting = []
         for interval, held in zip(intervals, self.waiting, strict=True):
-            over = batch.tick(interval) is not None
+            over = batch.end_of(interval) is not None
             waiting.append(() if over else (*held, *came))
             came = (*held, *came) if over else ()
         return Paced(tuple(waiting), self.out + came)
@@ -36,8 +36,8 @@ class State(NamedTuple):
     time: StreamTime
     paced: Paced
 
-    def after(self, batch: DrivenBatch, latest: dict[int, int], idle_ms: int, intervals: list[int]) -> State:
-        time = self.time.after(Arrivals(latest, batch.tick(idle_ms // 4)), idle_ms)
+    def after(self, batch: MemoryBatch, latest: dict[int, int], idle_ms: int, intervals: list[int]) -> State:
+        time = self.time.after(Arrivals(latest, batch.end_of(idle_ms // 4)), idle_ms)
         closed = (time.closed,) if time.closed > self.time.closed else ()
         return State(time, self.paced.after(batch, closed, intervals))
 
@@ -55,7 +55,7 @@ def driven(moves: list[tuple[int, dict[int, int]]], idle_ms: int, intervals: lis
         all_of_them = sorted({end for one in clocks for end in range(before - before % one + one, now, one)})
         for at in [*(all_of_them if every else ends_between(before, now, clocks)), now]:
             rows = latest if at == now else {}
-            state, before = state.after(DrivenBatch({}, at, before), rows, idle_ms, intervals), at
+            state, before = state.after(MemoryBatch(lambda _: None, at, before), rows, idle_ms, intervals), at
         shown.append(state.shown(idle_ms))
     return shown
 
