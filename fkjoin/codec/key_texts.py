@@ -7,6 +7,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import pyarrow as pa
+
+from fkjoin.codec.arrays import Bytes
+from fkjoin.codec.rows import KeyCodec
+
 _json = functools.partial(json.dumps, ensure_ascii=False, default=str)
 
 NOT_PLAIN = '"', "["
@@ -27,3 +32,24 @@ def key_text(key: Any) -> str:
     text = _json(values[0])
     plain = json.loads(text) if text.startswith('"') else text
     return _json([plain]) if plain.startswith(NOT_PLAIN) and isinstance(values[0], str) else plain
+
+
+def parse_key(schema: pa.Schema, text: str) -> Bytes:
+    """Encode a key that a user typed: one column as it is or as JSON, several as a JSON list.
+
+    Raises ``ValueError`` that says what is wanted.
+    """
+    wanted = ", ".join(f"{field.name} ({field.type})" for field in schema)
+    try:
+        values = json.loads(text)
+    except ValueError:
+        values = text
+    if len(schema) == 1 and not isinstance(values, list):
+        values = [text if pa.types.is_string(schema.field(0).type) and not text.startswith('"') else values]
+    if not isinstance(values, list) or len(values) != len(schema):
+        raise ValueError(f"key {text!r}: a JSON list is needed, of {wanted}")
+    try:
+        columns = [pa.array([value]).cast(field.type) for value, field in zip(values, schema, strict=True)]
+    except pa.ArrowException as error:
+        raise ValueError(f"key {text!r} is not {wanted}: {error}") from error
+    return KeyCodec(schema).encode(columns, 1)

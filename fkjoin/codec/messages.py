@@ -7,6 +7,7 @@ Timestamps are int64 in the unit of the source (Spark: microseconds since the ep
 from __future__ import annotations
 
 import enum
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -82,27 +83,43 @@ class Operation(enum.IntEnum):
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 """Payloads are copied a dozen times on their way between Python and the JVM: smaller ones are faster."""
 
-_KINDS = {
-    1: CHANGE,
-    2: SUBSCRIPTION,
-    3: ANSWER,
-    4: JOINED,
-    5: RESULT,
-    6: SUMS,
-    7: GROUPED,
-    8: NUMBERED,
-    9: PART,
-    10: EVENT,
-    11: ENRICHED,
+
+class Kind(NamedTuple):
+    """A kind of messages: its schema, which no other has, and what errors call them."""
+
+    schema: pa.Schema
+    name: str
+
+
+KINDS = {
+    1: Kind(CHANGE, "changes"),
+    2: Kind(SUBSCRIPTION, "subscriptions"),
+    3: Kind(ANSWER, "answers"),
+    4: Kind(JOINED, "joined rows"),
+    5: Kind(RESULT, "results"),
+    6: Kind(SUMS, "sums of subscriptions"),
+    7: Kind(GROUPED, "contributions"),
+    8: Kind(NUMBERED, "numbered rows"),
+    9: Kind(PART, "parts of rows"),
+    10: Kind(EVENT, "events"),
+    11: Kind(ENRICHED, "enriched events"),
 }
+"""The kinds by number.  A stage of somebody else adds its own here: where its class is, since workers import that."""
+
+
+def called(schema: pa.Schema) -> str:
+    """Say what messages with this schema are called."""
+    names = (kind.name for kind in KINDS.values() if kind.schema.equals(schema))
+    return next(names, f"a table of {', '.join(schema.names)}")
 
 
 def pack(messages: pa.Table) -> bytes:
-    """The messages (their schema is one of this module's) as one byte string."""
-    number = next(number for number, schema in _KINDS.items() if schema.equals(messages.schema))
+    """The messages, of a kind that is known, as one byte string."""
+    schema = messages.schema
+    number = next(number for number, kind in KINDS.items() if kind.schema.equals(schema))
     sink = pa.BufferOutputStream()
     sink.write(bytes((_FORMAT, number)))
-    with pa.ipc.new_stream(sink, messages.schema, options=_OPTIONS) as writer:
+    with pa.ipc.new_stream(sink, schema, options=_OPTIONS) as writer:
         writer.write_table(messages)
     return sink.getvalue().to_pybytes()
 
@@ -114,8 +131,10 @@ def is_answer(packed: bytes) -> bool:
 
 def unpack(data: bytes) -> pa.Table:
     """Undo ``pack``."""
-    if len(data) < 2 or data[0] != _FORMAT or data[1] not in _KINDS:
-        raise FormatError(f"packed messages begin with {data[:2].hex()}, this release reads 01 and a kind up to 0b")
+    if len(data) < 2 or data[0] != _FORMAT or data[1] not in KINDS:
+        raise FormatError(
+            f"packed messages begin with {data[:2].hex()}, this release reads 01 and a kind up to {max(KINDS):02x}"
+        )
     with pa.ipc.open_stream(pa.py_buffer(data).slice(2)) as reader:
         return reader.read_all()
 

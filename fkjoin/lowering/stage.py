@@ -16,7 +16,7 @@ from fkjoin.spark.frame import DELETED, KEY, NUMBERS, OPERATION, PROBLEM, ROW, S
 from fkjoin.spark.identity import identity_text
 from fkjoin.spark.operator import BATCH_MS, ENVELOPE, StageName, StageProcessor
 from fkjoin.spark.schemas import spark_schema
-from fkjoin.spark.specs import StageSpec, StateSpec
+from fkjoin.spark.specs import STAGES, StageSpec, StateSpec
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages import counters
 from fkjoin.stages.counters import metrics_name, state_metrics_name
@@ -86,7 +86,7 @@ def counted(envelopes: DataFrame, name: str, *stages: StageName) -> DataFrame:
         return F.max_by(F.when(named, F.substr(counter, F.lit(len(beginning) + 1))), F.when(named, count))
 
     of_stages = [f"{stage}{what}" for what in ("-ms", counters.SKIPS) for stage in stages]
-    greatest = [item for stage in stages for item in counters.MOST_OF_STAGES.get(stage, ())]
+    greatest = [item for stage in stages for item in STAGES[stage].greatest]
     about = [total(item) for item in (*counters.SIZES, *of_stages)]
     about += [F.max(F.when(counter == item, count)).alias(item) for item in greatest]
     about += [
@@ -95,7 +95,7 @@ def counted(envelopes: DataFrame, name: str, *stages: StageName) -> DataFrame:
         most(counters.REASON).alias("dead-letter"),
         most(counters.HOLDS).alias("holds-windows"),
     ]
-    items = [*counters.ALL, *(item for stage in stages for item in counters.OF_STAGES.get(stage, ()))]
+    items = [*counters.ALL, *(item for stage in stages for item in STAGES[stage].counts)]
     observed = envelopes.observe(metrics_name(name), *map(total, items))
     return observed.observe(state_metrics_name(name), *about)
 

@@ -27,7 +27,7 @@ from fkjoin.lowering.lowered import Lowered
 from fkjoin.spark.clock import Clock
 from fkjoin.spark.identity import read_identity
 from fkjoin.spark.operator import BATCH_MS
-from fkjoin.spark.specs import StageSpec
+from fkjoin.spark.specs import STAGES, StageSpec
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages import Counters, counters
 from fkjoin.stages.counters import metrics_name
@@ -36,7 +36,7 @@ from fkjoin.testing.driven_clock import ends_between
 from fkjoin.testing.driven_inputs import Input, place_of
 from fkjoin.testing.plan_parts import GIVEN, Leaf, Observed, PlanPart, Stateful, joined, parts_of
 
-_COUNTED = {*counters.ALL, *(item for items in counters.OF_STAGES.values() for item in items)}
+_COUNTED = {*counters.ALL, *(item for stage in STAGES.values() for item in stage.counts)}
 
 
 _Records = Mapping[str, pa.RecordBatch]

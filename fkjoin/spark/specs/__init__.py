@@ -2,6 +2,7 @@
 
 from fkjoin.spark.specs.joins import ChildrenSpec, PairSpec, RekeySpec, ResolveSpec, SubscriptionSpec
 from fkjoin.spark.specs.multi_joins import GatherSpec, MultiSubscriptionSpec, ScatterSpec
+from fkjoin.spark.specs.shown import Described
 from fkjoin.spark.specs.spec import Messages, StageSpec, StateSpec
 from fkjoin.spark.specs.tables import (
     AggregateSpec,
@@ -15,9 +16,11 @@ from fkjoin.spark.specs.tables import (
 )
 
 __all__ = [
+    "STAGES",
     "AggregateSpec",
     "ChildrenSpec",
     "CloseSpec",
+    "Described",
     "EnrichSpec",
     "GatherSpec",
     "MergeSpec",
@@ -35,3 +38,27 @@ __all__ = [
     "StateSpec",
     "SubscriptionSpec",
 ]
+
+STAGES: dict[str, type[StageSpec]] = {
+    kind.stage: kind
+    for kind in (
+        RegroupSpec,
+        AggregateSpec,
+        CloseSpec,
+        SpreadSpec,
+        OwnersSpec,
+        RekeySpec,
+        ScatterSpec,
+        SubscriptionSpec,
+        ChildrenSpec,
+        PairSpec,
+        ResolveSpec,
+        MergeSpec,
+        GatherSpec,
+        EnrichSpec,
+        PaceSpec,
+    )
+}
+"""The kinds of stages by name, in the order in which a key is looked up in an operator's stores.
+
+A multi-way join's subscription is shown like that of a join of two tables."""

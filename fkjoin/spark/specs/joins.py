@@ -2,26 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fkjoin.codec import combined_key, tags, versions
-from fkjoin.codec.arrays import Bytes
+from fkjoin.codec.arrays import BYTES, Bytes, masked, untagged
+from fkjoin.codec.key_texts import parse_key
 from fkjoin.codec.messages import ANSWER, CHANGE, JOINED, NUMBERED, SUBSCRIPTION, SUMS, is_answer, pack
+from fkjoin.codec.records import Records
+from fkjoin.codec.rows import RowCodec
 from fkjoin.spark.buckets import Payload, bucket_ids, places_of
-from fkjoin.spark.specs import spec
+from fkjoin.spark.keys_as_json import keys_as_json
+from fkjoin.spark.specs import rights, shown, spec
+from fkjoin.spark.specs.shown import Asked, Described, Form, Rows, Shown, as_json, pages, rows_as_json
 from fkjoin.spark.specs.spec import ByRow, Messages, StageSpec, StateSpec
 from fkjoin.stages import Counters, HowByKey, answers_by_key, children, join_rows, pair, rekey, resolve, subscription
 from fkjoin.stages.answer_rows import CarryRows, Joined, usable
-from fkjoin.stages.children import Family
+from fkjoin.stages.children import Family, stored
 from fkjoin.stages.complete import Complete
 from fkjoin.stages.contribute import Carry
+from fkjoin.stages.emit_on_change import DIGEST_BYTES, HAS_RESULT
 from fkjoin.stages.invariants import Sum, check_subscriptions, expected_subscriptions, sums_message
-from fkjoin.state import Store
+from fkjoin.stages.join_rows import structs
+from fkjoin.stages.pair import sides_of
+from fkjoin.stages.rekey import HAS_FOREIGN_KEY
+from fkjoin.stages.retention import GONE
+from fkjoin.stages.start_over import StartOver, left_behind
+from fkjoin.state import Reads, Store
+
+
+def _foreign_key(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
+    named = masked(held.body, held.flags & HAS_FOREIGN_KEY > 0)
+    timeless = np.ones(len(keys), bool)  # a hash stands in the place of a timestamp
+    return Shown(keys_as_json(of.key, keys), keys_as_json(of.schemas["foreign_key"], named), timeless=timeless)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +49,8 @@ class RekeySpec(ByRow, StageSpec):
     """rekey: left changes become subscriptions."""
 
     stage = "rekey"
+    forms: ClassVar = {tags.ROW: Form("left", _foreign_key)}
+    tombstones = CHANGE
     in_order: bool = False
     fused: bool = True
     """The next stage is in the same query, and can check what it has been told."""
@@ -54,10 +76,29 @@ class RekeySpec(ByRow, StageSpec):
         return sums(expected_subscriptions(store), bucket, self.state) if self.fused else iter(())
 
 
-class ByForeignKey:
+def _right(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
+    rows = masked(held.body, held.flags & GONE == 0)
+    if of.multi_join is not None:
+        names = rights.names_as_json(of.multi_join, keys)
+        return Shown(foreign_key=names, row=rights.right_rows(of.multi_join, keys, rows))
+    return Shown(foreign_key=keys_as_json(of.key, keys), row=rows_as_json(of.schemas["right"], rows))
+
+
+def _subscriber(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
+    foreign, left = combined_key.decode(keys)
+    if of.multi_join is not None:
+        names = rights.names_as_json(of.multi_join, foreign)
+        return Shown(keys_as_json(of.multi_join.key, untagged(left)), names)
+    rows = rows_as_json(of.schemas["left"], masked(held.body, held.flags & GONE == 0))
+    return Shown(keys_as_json(of.schemas["key"], left), keys_as_json(of.key, foreign), rows)
+
+
+class ByForeignKey(StageSpec):
     """The common part of stages that join subscriptions with right changes: their records are by foreign key."""
 
-    state: StateSpec
+    forms: ClassVar = {tags.RIGHT: Form("right", _right), tags.SUBSCRIBER: Form("subscription", _subscriber)}
+    key = "foreign_key"
+    tombstones = CHANGE
 
     @property
     def takes(self) -> tuple[pa.Schema, ...]:
@@ -70,9 +111,21 @@ class ByForeignKey:
         check_subscriptions(store, messages.take(SUMS), self.state.buckets, name)
         return iter(())
 
+    @classmethod
+    def asked(cls, of: Described, key: str, known: Sequence[Mapping[str, Any]]) -> list[Asked]:
+        """The records of a left row under the foreign key that it is known to have, and of the right row."""
+        foreign = known[0]["foreign_key"] if known else None
+        if foreign is None:
+            return []
+        if of.multi_join is not None:
+            return [*rights.asked_of(of.multi_join, key, foreign)]
+        by, wanted = parse_key(of.key, json.dumps(foreign)), parse_key(of.schemas["key"], key)
+        combined = combined_key.encode(by, wanted)[0].as_py()
+        return [Asked(by, (tags.SUBSCRIBER + combined, tags.RIGHT + by[0].as_py()), wanted)]
+
 
 @dataclass(frozen=True, kw_only=True)
-class SubscriptionSpec(ByForeignKey, StageSpec):
+class SubscriptionSpec(ByForeignKey):
     """subscription: subscriptions and right changes become answers."""
 
     stage = "subscription"
@@ -106,11 +159,21 @@ class SubscriptionSpec(ByForeignKey, StageSpec):
         return super().validated(messages, store, bucket, name) if self.in_order else iter(())
 
 
+def _result_or_hash(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
+    hashes = pc.binary_length(held.body).fill_null(0).to_numpy() <= DIGEST_BYTES
+    known = held._replace(flags=np.where(hashes, 0, held.flags))
+    # A hash is kept without a timestamp.
+    return shown.result(of, keys, known, store)._replace(timeless=known.flags & HAS_RESULT == 0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ResolveSpec(ByRow, StageSpec):
     """resolve: answers become changes of the joined table."""
 
     stage = "resolve"
+    forms: ClassVar = {tags.ROW: Form("result", _result_or_hash)}
+    keeps = True
+    encoded = staticmethod(shown.behind_digest)
     how: HowByKey = "inner"
     materialized: bool = False
     """Keep the results."""
@@ -151,11 +214,21 @@ class ResolveSpec(ByRow, StageSpec):
         return pa.concat_tables([table for table in made if len(table)] or made)  # columns in one piece, where there is one
 
 
+def _pair(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
+    slots = zip(("left", "right"), sides_of(held.body).slots, strict=True)
+    sides = {side: structs(of.schemas[side], slot.row) for side, slot in slots}
+    schema = pa.schema([(side, rows.type) for side, rows in sides.items()])
+    row = as_json(schema, [*sides.values()], held.flags & GONE == 0)
+    return Shown(keys_as_json(of.key, keys), row=row)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PairSpec(StageSpec):
     """pair: the rows of two tables by one key become changes of their join, or the answers that Spark makes rows of."""
 
     stage = "pair"
+    forms: ClassVar = {tags.ROW: Form("pair", _pair)}
+    keeps = True
     how: HowByKey
     parts: tuple[int, int]
     """The numbers of parts of both tables' versions."""
@@ -185,6 +258,13 @@ class PairSpec(StageSpec):
             kept: Any = {"materialized": self.materialized, "every": self.every}
             yield pair(rows, store, count, partial(self._made, count), **kept, **how)
 
+    def left_behind(self, store: Store, topic: StartOver) -> Iterator[pa.Table]:
+        return left_behind(store, topic, slots_of=lambda bodies: sides_of(bodies).slots)
+
+    @staticmethod
+    def encoded(bodies: Bytes) -> Bytes:
+        return shown.behind_digest(sides_of(bodies).emitted)
+
     def _made(self, count: Counters, answers: pa.Table) -> pa.Table:
         if self.makes is None:
             return join_rows(answers, self.how)
@@ -192,10 +272,11 @@ class PairSpec(StageSpec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChildrenSpec(ByForeignKey, StageSpec):
+class ChildrenSpec(ByForeignKey):
     """children: subscriptions and right changes become changes of the right rows' maps; rekey is always in the same query."""
 
     stage = "children"
+    keeps = True
     family: Family
     rights_in_order: bool = False
     every: bool = False
@@ -221,6 +302,15 @@ class ChildrenSpec(ByForeignKey, StageSpec):
     def sorted_out(self, payloads: list[bytes]) -> tuple[list[bytes], list[bytes]]:
         own, _ = without_answers(payloads)  # left rows without a foreign key are in no map
         return own, []
+
+    @classmethod
+    def rows(cls, of: Described, store: Reads, keys: Bytes | None) -> Iterator[Rows]:
+        family = Family(*(of.schemas[name] for name in ("key", "left", "right", "result")))
+        nothing = pa.array([], BYTES)
+        empty = nothing, nothing, nothing, np.zeros(0, np.int64)
+        right = pages(store, tags.RIGHT, keys)
+        for foreign, rows, version, ts in [*stored(store, family, right)] or [empty]:
+            yield Rows(foreign, RowCodec(family.result).decode(rows), version, ts)
 
 
 def without_answers(payloads: list[bytes]) -> tuple[list[bytes], list[bytes]]:

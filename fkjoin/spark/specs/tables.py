@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from fkjoin.codec import versions
+from fkjoin.codec import pairs, tags, versions
+from fkjoin.codec.arrays import Bytes, masked, unpaired, valid
 from fkjoin.codec.messages import ANSWER, EVENT, GROUPED, JOINED, NUMBERED, RESULT
+from fkjoin.codec.records import Records
 from fkjoin.folds.cogrouped import CoFold, numbered
 from fkjoin.folds.fold import Fold
-from fkjoin.spark.specs import spec
+from fkjoin.folds.members import ColumnForm
+from fkjoin.spark.keys_as_json import _text, keys_as_json
+from fkjoin.spark.specs import shown, spec
+from fkjoin.spark.specs.shown import Described, Form, Shown, rows_as_json
 from fkjoin.spark.specs.spec import ByRow, Messages, StageSpec
 from fkjoin.stages import Counters, How, aggregate, close, enrich, merge, owners, pace, regroup, spread
 from fkjoin.stages.answer_rows import ContributeRows
 from fkjoin.stages.close import Closing, late
 from fkjoin.stages.contribute import Contribute
+from fkjoin.stages.counters import EVENTS_IN, HIDDEN, LATE, STREAM_TIME, WITHOUT_ROW
+from fkjoin.stages.emit_on_change import HAS_RESULT
+from fkjoin.stages.merge import shown_rows, slots_of
+from fkjoin.stages.owners import shown_outputs
+from fkjoin.stages.retention import GONE
+from fkjoin.stages.start_over import StartOver, left_behind
 from fkjoin.stages.time_windows import TimeWindows
-from fkjoin.state import Store
+from fkjoin.state import Reads, Store
+
+
+def _contribution(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
+    group, value = unpaired(masked(held.body, held.flags & HAS_RESULT > 0))
+    row = rows_as_json(of.schemas["value"], value)
+    return Shown(keys_as_json(of.key, keys), keys_as_json(of.schemas["key"], group), row)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +46,8 @@ class RegroupSpec(ByRow, StageSpec):
     """regroup: a table's changes become changes of what its rows contribute to groups."""
 
     stage = "regroup"
+    forms: ClassVar = {tags.ROW: Form("contribution", _contribution)}
+    key = "row_key"
     as_read: bool = False
     """The rows come as a source has them; no operator before this one has dropped stale ones."""
     in_order: bool = False
@@ -62,8 +84,33 @@ class RegroupSpec(ByRow, StageSpec):
         yield changed if self.number is None else numbered(changed, self.number)
 
 
+class ByGroup(StageSpec):
+    """The common part of stages whose records are the rows of groups."""
+
+    forms: ClassVar = {tags.ROW: Form("aggregate", shown.result)}
+    keeps = True
+
+    @staticmethod
+    def encoded(bodies: Bytes) -> Bytes:
+        return unpaired(bodies)[0]
+
+    @classmethod
+    def results(cls, of: Described, bodies: Bytes, keys: Bytes, store: Reads) -> list[pa.Array]:
+        rows = cls.encoded(bodies)
+        if not of.collected:
+            return of.result(rows)
+        columns, schema = of.result(shown.behind_digest(rows)), of.schemas["result"]
+        for name, facts in of.collected.items():
+            index = schema.get_field_index(name)
+            form = ColumnForm.of_facts(facts, schema.field(index).type)
+            members = form.read(store, facts["place"], keys)
+            known = pa.array(valid(columns[index]))
+            columns[index] = pc.if_else(known, members, pa.scalar(None, members.type))
+        return columns
+
+
 @dataclass(frozen=True, kw_only=True)
-class AggregateSpec(StageSpec):
+class AggregateSpec(ByGroup):
     """aggregate: contributions become changes of a row for each group."""
 
     stage = "aggregate"
@@ -90,10 +137,12 @@ class AggregateSpec(StageSpec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CloseSpec(StageSpec):
+class CloseSpec(ByGroup):
     """close: contributions to windows become a row for each window, when it closes; regroup is always in the same query."""
 
     stage = "close"
+    counts: ClassVar = {LATE: "Changes that came to windows that were closed."}
+    greatest = (STREAM_TIME,)
     fold: Fold
     closing: Closing
     letters: bool = False
@@ -118,11 +167,26 @@ class CloseSpec(StageSpec):
         )
 
 
+def _outputs(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
+    """Show the outputs of rows as lists of keys and rows; null where a row makes none."""
+    bodies = masked(held.body, held.flags & HAS_RESULT > 0)
+    made = pairs.decode(bodies)
+    lists: list[list[dict[str, Any]]] = [[] for _ in range(len(bodies))]
+    names = keys_as_json(of.schemas["key"], made.first).to_pylist()
+    rows = rows_as_json(of.schemas["result"], made.second).to_pylist()
+    for number, name, row in zip(made.of, names, rows, strict=True):
+        lists[number].append({"key": json.loads(name), "row": json.loads(row)})
+    texts = [_text(outputs) if outputs else None for outputs in lists]
+    return Shown(keys_as_json(of.key, keys), row=pa.array(texts, pa.string()))
+
+
 @dataclass(frozen=True, kw_only=True)
 class SpreadSpec(ByRow, StageSpec):
     """spread: a table's changes become changes of the rows that its rows make."""
 
     stage = "spread"
+    forms: ClassVar = {tags.ROW: Form("outputs", _outputs)}
+    key = "row_key"
     as_read: bool = False
     """The rows come as a source has them; no operator before this one has dropped stale ones."""
     in_order: bool = False
@@ -146,6 +210,10 @@ class OwnersSpec(StageSpec):
     """owners: the rows that rows make under one key become the table's; spread is always in the same query."""
 
     stage = "owners"
+    counts: ClassVar = {HIDDEN: "Rows of a flat map that another row with the same key hides."}
+    forms: ClassVar = {tags.ROW: Form("output", shown.result)}
+    keeps = True
+    encoded = staticmethod(shown_outputs)
     every: bool = False
 
     @property
@@ -162,6 +230,9 @@ class MergeSpec(StageSpec):
     """merge: changes of several tables become those of one."""
 
     stage = "merge"
+    forms: ClassVar = {tags.ROW: Form("merged", shown.result)}
+    keeps = True
+    encoded = staticmethod(shown_rows)
     in_order: tuple[bool, ...]
     """True for each table that an operator of the query makes."""
     every: bool = False
@@ -185,12 +256,26 @@ class MergeSpec(StageSpec):
             **self._times(messages),
         )
 
+    def left_behind(self, store: Store, topic: StartOver) -> Iterator[pa.Table]:
+        return left_behind(store, topic, slots_of=slots_of)
+
+
+def _row(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
+    rows = masked(held.body, held.flags & GONE == 0)
+    return Shown(keys_as_json(of.key, keys), row=rows_as_json(of.schemas["row"], rows))
+
 
 @dataclass(frozen=True, kw_only=True)
 class EnrichSpec(ByRow, StageSpec):
     """enrich: events are joined with a table's rows, each once."""
 
     stage = "enrich"
+    counts: ClassVar = {
+        EVENTS_IN: "Events that reached an enrichment.",
+        WITHOUT_ROW: "Events for which the table has no row.",
+    }
+    forms: ClassVar = {tags.ROW: Form("row", _row)}
+    of_events = True
     how: How
     in_order: bool = False
 
@@ -212,6 +297,7 @@ class PaceSpec(StageSpec):
     """pace: changes wait until an interval is over."""
 
     stage = "pace"
+    forms: ClassVar = {tags.WAITING: Form("waiting", shown.result), tags.EMITTED: Form("sent", shown.key_alone)}
 
     @property
     def takes(self) -> tuple[pa.Schema, ...]:

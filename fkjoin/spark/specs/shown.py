@@ -1,0 +1,146 @@
+"""Records of stages' stores as people see them: forms that stages share.  The work itself never uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from fkjoin.codec.arrays import Bools, Bytes, Ints, after, as_bytes, masked, prefixed, valid
+from fkjoin.codec.records import Records
+from fkjoin.codec.rows import RowCodec
+from fkjoin.spark.keys_as_json import _text, keys_as_json
+from fkjoin.stages import split_rows
+from fkjoin.stages.emit_on_change import DIGEST_BYTES, HAS_RESULT
+from fkjoin.stages.join_rows import structs
+from fkjoin.stages.multi_join import MultiJoin
+from fkjoin.state import BYTES, Page, Reads, prefix_range
+
+if TYPE_CHECKING:
+    from fkjoin.spark.specs.spec import StageSpec
+
+
+@dataclass(frozen=True)
+class Described:
+    """What a store's bytes are of; ``schemas``: key, foreign_key, left, right, and of a resolve store result.
+
+    Of an aggregate: key (of a group), row_key, value (of a contribution) and result; of a flat map key, row_key and result.
+    """
+
+    name: str
+    stage: type[StageSpec]
+    schemas: dict[str, pa.Schema]
+    both_rows: bool
+    """A result is both rows: no joiner has made something else of them."""
+    versions: tuple[tuple[str, int], ...]
+    """Names of a version's parts, and the number of parts of each."""
+    multi_join: MultiJoin | None = None
+    collected: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """An aggregate's columns that are kept member by member, by name; see ``Fold.collected``."""
+
+    @property
+    def key(self) -> pa.Schema:
+        """The schema of the keys of its records."""
+        return self.schemas[self.stage.key]
+
+    def result(self, rows: Bytes) -> list[pa.Array]:
+        """The columns of encoded rows of the table."""
+        schema = self.schemas["result"]
+        if not self.both_rows:
+            return RowCodec(schema).decode(rows)
+        sides = zip(schema, split_rows(rows), strict=True)
+        return [structs(pa.schema(list(one.type)), side) for one, side in sides]
+
+
+class Shown(NamedTuple):
+    """Readable columns of some records, JSON each; None where their kind has no such column."""
+
+    key: pa.Array | None = None
+    foreign_key: pa.Array | None = None
+    row: pa.Array | None = None
+    version: Bytes | None = None
+    """The versions, where they are others than the records'."""
+    timeless: Bools | None = None
+    """True for those that have no timestamp."""
+
+
+Show = Callable[[Described, Bytes, Records, Reads], Shown]
+"""Function from a store's records, and their keys without tags, to what people see."""
+
+
+class Form(NamedTuple):
+    """The form in which the records under a tag are shown."""
+
+    kind: str
+    show: Show
+
+
+class Rows(NamedTuple):
+    """Rows of a table that a store keeps: encoded keys, columns, versions and timestamps."""
+
+    keys: Bytes
+    columns: list[pa.Array]
+    version: Bytes
+    ts: Ints
+
+
+class Asked(NamedTuple):
+    """Records to read for a key that a user typed, all in the bucket of one key."""
+
+    of: Bytes
+    names: tuple[bytes, ...]
+    subscriber: Bytes | None = None
+    """The left key, if ``of`` is a foreign key whose records may be spread."""
+
+
+def key_alone(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
+    return Shown(keys_as_json(of.key, keys))
+
+
+def result(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
+    """Rows of the table that the stage keeps, where there are any."""
+    kept = held.flags & HAS_RESULT > 0
+    columns = of.stage.results(of, masked(held.body, kept), keys, store)
+    return Shown(keys_as_json(of.key, keys), row=as_json(of.schemas["result"], columns, kept))
+
+
+def behind_digest(bodies: Bytes) -> Bytes:
+    """What follows a result's hash."""
+    return after(bodies, np.full(len(bodies), DIGEST_BYTES, np.int64))
+
+
+def rows_as_json(schema: pa.Schema, rows: Bytes) -> pa.Array:
+    """Encoded rows as JSON objects; null for null."""
+    return as_json(schema, RowCodec(schema).decode(rows), valid(rows))
+
+
+def as_json(schema: pa.Schema, columns: Sequence[pa.Array], which: Bools) -> pa.Array:
+    """The rows of these columns as JSON objects; null for those that are not asked for."""
+    values = [column.to_pylist() for column in columns]
+    lines = zip(*values, strict=True) if values else [()] * len(which)
+    texts = [_text(dict(zip(schema.names, line, strict=True))) for line in lines]
+    return pa.array(texts, pa.string(), mask=~which)
+
+
+def pages_of(store: Reads, tag: bytes, names: Sequence[bytes] | None) -> Iterator[Page]:
+    """The records under ``tag``, or those of them among ``names``."""
+    if names is None:
+        yield from store.scan([prefix_range(tag)])
+        return
+    keys = as_bytes(pa.array([name for name in names if name.startswith(tag)], BYTES))
+    values = store.get_many(keys)
+    known = pa.array(valid(values))
+    yield Page(np.zeros(0, np.int64), keys.filter(known), values.filter(known))
+
+
+def pages(store: Reads, tag: bytes, keys: Bytes | None) -> list[Page]:
+    """The records under ``tag``, or those of them with these ``keys``; at least one page."""
+    names = None if keys is None else prefixed(tag, keys).to_pylist()
+    return [*pages_of(store, tag, names)] or [no_page()]
+
+
+def no_page() -> Page:
+    return Page(np.zeros(0, np.int64), pa.array([], BYTES), pa.array([], BYTES))
