@@ -1,4 +1,6 @@
-"""The stages of joins of two tables, and of a right table's map of its left rows."""
+"""The stages of joins, and of a right table's map of its left rows.
+
+A multi-way join has several right tables in one store: a byte before each foreign key tells them apart."""
 
 from __future__ import annotations
 
@@ -12,28 +14,44 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec import combined_key, tags, versions
-from fkjoin.codec.arrays import BYTES, Bytes, masked, untagged
+from fkjoin.codec import combined_key, records, tags, versions
+from fkjoin.codec.arrays import BYTES, Bytes, Ints, masked, take, untagged, valid
 from fkjoin.codec.key_texts import parse_key
-from fkjoin.codec.messages import ANSWER, CHANGE, JOINED, NUMBERED, SUBSCRIPTION, SUMS, is_answer, pack
+from fkjoin.codec.messages import ANSWER, CHANGE, JOINED, NUMBERED, PART, SUBSCRIPTION, SUMS, is_answer, pack
 from fkjoin.codec.records import Records
 from fkjoin.codec.rows import RowCodec
 from fkjoin.spark.buckets import Payload, bucket_ids, places_of
-from fkjoin.spark.keys_as_json import keys_as_json
-from fkjoin.spark.specs import rights, shown, spec
+from fkjoin.spark.keys_as_json import _text, keys_as_json
+from fkjoin.spark.specs import shown
 from fkjoin.spark.specs.shown import Asked, Described, Form, Rows, Shown, as_json, pages, rows_as_json
-from fkjoin.spark.specs.spec import ByRow, Messages, StageSpec, StateSpec
-from fkjoin.stages import Counters, HowByKey, answers_by_key, children, join_rows, pair, rekey, resolve, subscription
+from fkjoin.spark.specs.spec import PART_BYTES, ByRow, Messages, StageSpec, StateSpec
+from fkjoin.stages import (
+    Counters,
+    HowByKey,
+    answered,
+    answers_by_key,
+    children,
+    gather,
+    join_rows,
+    pair,
+    rekey,
+    resolve,
+    scatter,
+    subscription,
+)
 from fkjoin.stages.answer_rows import CarryRows, Joined, usable
 from fkjoin.stages.children import Family, stored
 from fkjoin.stages.complete import Complete
 from fkjoin.stages.contribute import Carry
 from fkjoin.stages.emit_on_change import DIGEST_BYTES, HAS_RESULT
+from fkjoin.stages.gather import result_rows
 from fkjoin.stages.invariants import Sum, check_subscriptions, expected_subscriptions, sums_message
 from fkjoin.stages.join_rows import structs
+from fkjoin.stages.multi_join import MultiJoin
 from fkjoin.stages.pair import sides_of
 from fkjoin.stages.rekey import HAS_FOREIGN_KEY
 from fkjoin.stages.retention import GONE
+from fkjoin.stages.scatter import scattered, tagged
 from fkjoin.stages.start_over import StartOver, left_behind
 from fkjoin.state import Reads, Store
 
@@ -66,7 +84,7 @@ class RekeySpec(ByRow, StageSpec):
 
     @property
     def part_bytes(self) -> int | None:
-        return None if self.from_answers is None else spec.PART_BYTES
+        return None if self.from_answers is None else PART_BYTES
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         changes, times = self._rows(CHANGE, self.from_answers, messages, count), self._times(messages)
@@ -79,15 +97,15 @@ class RekeySpec(ByRow, StageSpec):
 def _right(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
     rows = masked(held.body, held.flags & GONE == 0)
     if of.multi_join is not None:
-        names = rights.names_as_json(of.multi_join, keys)
-        return Shown(foreign_key=names, row=rights.right_rows(of.multi_join, keys, rows))
+        names = _names_as_json(of.multi_join, keys)
+        return Shown(foreign_key=names, row=_right_rows(of.multi_join, keys, rows))
     return Shown(foreign_key=keys_as_json(of.key, keys), row=rows_as_json(of.schemas["right"], rows))
 
 
 def _subscriber(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
     foreign, left = combined_key.decode(keys)
     if of.multi_join is not None:
-        names = rights.names_as_json(of.multi_join, foreign)
+        names = _names_as_json(of.multi_join, foreign)
         return Shown(keys_as_json(of.multi_join.key, untagged(left)), names)
     rows = rows_as_json(of.schemas["left"], masked(held.body, held.flags & GONE == 0))
     return Shown(keys_as_json(of.schemas["key"], left), keys_as_json(of.key, foreign), rows)
@@ -96,13 +114,10 @@ def _subscriber(of: Described, keys: Bytes, held: Records, store: Reads) -> Show
 class ByForeignKey(StageSpec):
     """The common part of stages that join subscriptions with right changes: their records are by foreign key."""
 
+    takes = SUBSCRIPTION, CHANGE, SUMS
     forms: ClassVar = {tags.RIGHT: Form("right", _right), tags.SUBSCRIBER: Form("subscription", _subscriber)}
     key = "foreign_key"
     tombstones = CHANGE
-
-    @property
-    def takes(self) -> tuple[pa.Schema, ...]:
-        return SUBSCRIPTION, CHANGE, SUMS
 
     def sorted_out(self, payloads: list[bytes]) -> tuple[list[bytes], list[bytes]]:
         return without_answers(payloads)
@@ -118,7 +133,7 @@ class ByForeignKey(StageSpec):
         if foreign is None:
             return []
         if of.multi_join is not None:
-            return [*rights.asked_of(of.multi_join, key, foreign)]
+            return [*_asked_of(of.multi_join, key, foreign)]
         by, wanted = parse_key(of.key, json.dumps(foreign)), parse_key(of.schemas["key"], key)
         combined = combined_key.encode(by, wanted)[0].as_py()
         return [Asked(by, (tags.SUBSCRIBER + combined, tags.RIGHT + by[0].as_py()), wanted)]
@@ -171,6 +186,7 @@ class ResolveSpec(ByRow, StageSpec):
     """resolve: answers become changes of the joined table."""
 
     stage = "resolve"
+    part_bytes = PART_BYTES
     forms: ClassVar = {tags.ROW: Form("result", _result_or_hash)}
     keeps = True
     encoded = staticmethod(shown.behind_digest)
@@ -189,10 +205,6 @@ class ResolveSpec(ByRow, StageSpec):
     @property
     def takes(self) -> tuple[pa.Schema, ...]:
         return (ANSWER, JOINED) if self.from_answers is None else (ANSWER,)
-
-    @property
-    def part_bytes(self) -> int | None:
-        return spec.PART_BYTES
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         yield resolve(
@@ -227,6 +239,8 @@ class PairSpec(StageSpec):
     """pair: the rows of two tables by one key become changes of their join, or the answers that Spark makes rows of."""
 
     stage = "pair"
+    part_bytes = PART_BYTES
+    takes = (NUMBERED,)
     forms: ClassVar = {tags.ROW: Form("pair", _pair)}
     keeps = True
     how: HowByKey
@@ -240,14 +254,6 @@ class PairSpec(StageSpec):
     """Function that makes the joined rows; None where they are both rows."""
     answers: bool = False
     """Send answers: resolve is in the same query."""
-
-    @property
-    def takes(self) -> tuple[pa.Schema, ...]:
-        return (NUMBERED,)
-
-    @property
-    def part_bytes(self) -> int | None:
-        return spec.PART_BYTES
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         how: Any = {"parts": self.parts, "in_order": self.in_order, **self._times(messages)}
@@ -313,6 +319,92 @@ class ChildrenSpec(ByForeignKey):
             yield Rows(foreign, RowCodec(family.result).decode(rows), version, ts)
 
 
+def _foreign_keys(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
+    """Show foreign keys by the names of the right tables that they are keys of."""
+    assert of.multi_join is not None
+    names: list[dict[str, Any]] = [{} for _ in range(len(keys))]
+    for foreign in scattered(held.body, len(of.multi_join.rights)):
+        for row, name in zip(names, _named(of.multi_join, foreign), strict=True):
+            row.update(name)
+    texts = [_text(row) if row else None for row in names]
+    timeless = np.ones(len(keys), bool)  # a hash stands in the place of a timestamp
+    return Shown(keys_as_json(of.key, keys), pa.array(texts, pa.string()), timeless=timeless)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScatterSpec(ByRow, StageSpec):
+    """scatter: left changes become subscriptions, and left rows for gather."""
+
+    stage = "scatter"
+    takes = (CHANGE,)
+    forms: ClassVar = {tags.ROW: Form("left", _foreign_keys)}
+    tombstones = CHANGE
+    rights: int
+    """The number of right tables."""
+    in_order: bool = False
+
+    def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
+        changes = messages.take(CHANGE)
+        yield from scatter(changes, store, count, self.rights, in_order=self.in_order, **self._times(messages))
+
+    def validated(self, messages: Messages, store: Store, bucket: int, name: str) -> Iterator[Payload]:
+        return sums(expected_subscriptions(store, self.rights), bucket, self.state)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiSubscriptionSpec(ByForeignKey):
+    """subscription, with all right tables in one store: foreign keys begin with a byte that tells them apart."""
+
+    stage = "subscription"
+    right_parts: tuple[int, ...]
+    rights_in_order: tuple[bool, ...]
+
+    @property
+    def highwater_tags(self) -> bytes:
+        return tags.ROW if any(self.rights_in_order) else tags.ROW + tags.RIGHT
+
+    def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
+        sides, times = (messages.take(SUBSCRIPTION), messages.take(CHANGE)), self._times(messages)
+        yield from answered(*sides, store, count, self.right_parts, rights_in_order=self.rights_in_order, **times)
+
+    def hot_key(self, foreign_key: bytes) -> tuple[str, bytes]:
+        return f"foreign_key{foreign_key[0]}", foreign_key[1:]
+
+
+def _gathered(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
+    assert of.multi_join is not None
+    rows, version = result_rows(keys, held, of.multi_join)
+    row = rows_as_json(of.multi_join.schema, rows)
+    return Shown(keys_as_json(of.key, keys), row=row, version=version)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatherSpec(StageSpec):
+    """gather: left rows and answers become changes of the joined table."""
+
+    stage = "gather"
+    highwater_tags = b""
+    part_bytes = 16 << 20
+    """It has the rows of all its right tables in memory at once."""
+    takes = (PART,)
+    forms: ClassVar = {tags.ROW: Form("result", _gathered)}
+    keeps = True
+    multi_join: MultiJoin
+
+    def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
+        yield gather(messages.take(PART), store, count, self.multi_join, in_order=True, **self._times(messages))
+
+    @classmethod
+    def rows(cls, of: Described, store: Reads, keys: Bytes | None) -> Iterator[Rows]:
+        assert of.multi_join is not None
+        codec = RowCodec(of.multi_join.schema)
+        for page in pages(store, tags.ROW, keys):
+            held, bare = records.decode(page.values), untagged(page.keys)
+            rows, version = result_rows(bare, held, of.multi_join)
+            live = np.flatnonzero(valid(rows))
+            yield Rows(take(bare, live), codec.decode(take(rows, live)), take(version, live), held.ts[live])
+
+
 def without_answers(payloads: list[bytes]) -> tuple[list[bytes], list[bytes]]:
     """The payloads for foreign keys, and those for left keys: what rekey and scatter send them is on its way to this bucket."""
     return [one for one in payloads if not is_answer(one)], [one for one in payloads if is_answer(one)]
@@ -326,3 +418,45 @@ def sums(expected: Iterable[Bytes], bucket: int, state: StateSpec) -> Iterator[P
         found = [had.plus(combined.filter(pa.array(numbers == at))) for at, had in enumerate(found)]
     for of, summed in zip(bucket_ids(state.buckets), found, strict=True):
         yield of, pack(sums_message(bucket, summed))
+
+
+def _names_as_json(multi_join: MultiJoin, keys: Bytes) -> pa.Array:
+    """Keys as JSON objects: the name of the right table, and its key."""
+    return pa.array(map(_text, _named(multi_join, keys)), pa.string())
+
+
+def _named(multi_join: MultiJoin, keys: Bytes) -> list[dict[str, Any]]:
+    """Split each key into its right table's name and the key; nothing for null."""
+    names: list[dict[str, Any]] = [{} for _ in range(len(keys))]
+    for number, rows in _by_right(keys):
+        right = multi_join.rights[number]
+        texts = keys_as_json(right.key, untagged(take(keys, rows))).to_pylist()
+        for row, text in zip(rows, texts, strict=True):
+            names[row] = {right.name: json.loads(text)}
+    return names
+
+
+def _right_rows(multi_join: MultiJoin, keys: Bytes, bodies: Bytes) -> pa.Array:
+    """Encoded rows of the right tables that have these keys, as JSON objects; null for null."""
+    lines: list[str | None] = [None] * len(keys)
+    for number, rows in _by_right(keys):
+        texts = rows_as_json(multi_join.rights[number].row, take(bodies, rows)).to_pylist()
+        for row, text in zip(rows, texts, strict=True):
+            lines[row] = text
+    return pa.array(lines, pa.string())
+
+
+def _asked_of(multi_join: MultiJoin, key: str, foreign: Mapping[str, Any]) -> Iterator[Asked]:
+    """The records of a left row and of the right rows that it names."""
+    wanted = parse_key(multi_join.key, key)
+    for number, right in enumerate(multi_join.rights):
+        if right.name in foreign:
+            by = tagged(number, parse_key(right.key, json.dumps(foreign[right.name])))
+            combined = combined_key.encode(by, tagged(number, wanted))[0].as_py()
+            yield Asked(by, (tags.SUBSCRIBER + combined, tags.RIGHT + by[0].as_py()))
+
+
+def _by_right(keys: Bytes) -> list[tuple[int, Ints]]:
+    """Find the right tables whose keys these are, by number, and their rows; nulls are of none."""
+    heads = np.array([-1 if key is None else key[0] for key in keys.to_pylist()], np.int64)
+    return [(int(number), np.flatnonzero(heads == number)) for number in np.unique(heads[heads >= 0])]

@@ -18,9 +18,9 @@ from fkjoin.folds.cogrouped import CoFold, numbered
 from fkjoin.folds.fold import Fold
 from fkjoin.folds.members import ColumnForm
 from fkjoin.spark.keys_as_json import _text, keys_as_json
-from fkjoin.spark.specs import shown, spec
+from fkjoin.spark.specs import shown
 from fkjoin.spark.specs.shown import Described, Form, Shown, rows_as_json
-from fkjoin.spark.specs.spec import ByRow, Messages, StageSpec
+from fkjoin.spark.specs.spec import PART_BYTES, ByRow, Messages, StageSpec
 from fkjoin.stages import Counters, How, aggregate, close, enrich, merge, owners, pace, regroup, spread
 from fkjoin.stages.answer_rows import ContributeRows
 from fkjoin.stages.close import Closing, late
@@ -46,6 +46,7 @@ class RegroupSpec(ByRow, StageSpec):
     """regroup: a table's changes become changes of what its rows contribute to groups."""
 
     stage = "regroup"
+    part_bytes = PART_BYTES
     forms: ClassVar = {tags.ROW: Form("contribution", _contribution)}
     key = "row_key"
     as_read: bool = False
@@ -64,10 +65,6 @@ class RegroupSpec(ByRow, StageSpec):
     @property
     def takes(self) -> tuple[pa.Schema, ...]:
         return (JOINED,) if self.from_answers is None else (ANSWER,)
-
-    @property
-    def part_bytes(self) -> int | None:
-        return spec.PART_BYTES
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         changed = regroup(
@@ -114,14 +111,11 @@ class AggregateSpec(ByGroup):
     """aggregate: contributions become changes of a row for each group."""
 
     stage = "aggregate"
+    takes = (GROUPED,)
     fold: Fold | CoFold
     in_order: bool = False
     """regroup is in the same query, so that each change comes once."""
     every: bool = False
-
-    @property
-    def takes(self) -> tuple[pa.Schema, ...]:
-        return (GROUPED,)
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         yield aggregate(
@@ -141,20 +135,14 @@ class CloseSpec(ByGroup):
     """close: contributions to windows become a row for each window, when it closes; regroup is always in the same query."""
 
     stage = "close"
+    highwater_tags = b""
+    takes = (GROUPED,)
     counts: ClassVar = {LATE: "Changes that came to windows that were closed."}
     greatest = (STREAM_TIME,)
     fold: Fold
     closing: Closing
     letters: bool = False
     """Pass on the changes that are late, for dead letters, and nothing else."""
-
-    @property
-    def takes(self) -> tuple[pa.Schema, ...]:
-        return (GROUPED,)
-
-    @property
-    def highwater_tags(self) -> bytes:
-        return b""
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         grouped, arrivals = messages.take(GROUPED), messages.arrivals
@@ -185,20 +173,14 @@ class SpreadSpec(ByRow, StageSpec):
     """spread: a table's changes become changes of the rows that its rows make."""
 
     stage = "spread"
+    part_bytes = PART_BYTES
+    takes = (JOINED,)
     forms: ClassVar = {tags.ROW: Form("outputs", _outputs)}
     key = "row_key"
     as_read: bool = False
     """The rows come as a source has them; no operator before this one has dropped stale ones."""
     in_order: bool = False
     every: bool = False
-
-    @property
-    def takes(self) -> tuple[pa.Schema, ...]:
-        return (JOINED,)
-
-    @property
-    def part_bytes(self) -> int | None:
-        return spec.PART_BYTES
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         rows, how = messages.take(JOINED), self._times(messages)
@@ -210,15 +192,12 @@ class OwnersSpec(StageSpec):
     """owners: the rows that rows make under one key become the table's; spread is always in the same query."""
 
     stage = "owners"
+    takes = (GROUPED,)
     counts: ClassVar = {HIDDEN: "Rows of a flat map that another row with the same key hides."}
     forms: ClassVar = {tags.ROW: Form("output", shown.result)}
     keeps = True
     encoded = staticmethod(shown_outputs)
     every: bool = False
-
-    @property
-    def takes(self) -> tuple[pa.Schema, ...]:
-        return (GROUPED,)
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         source, how = versions.identity(f"flat map {self.state.operator}"), self._times(messages)
@@ -230,6 +209,7 @@ class MergeSpec(StageSpec):
     """merge: changes of several tables become those of one."""
 
     stage = "merge"
+    takes = (NUMBERED,)
     forms: ClassVar = {tags.ROW: Form("merged", shown.result)}
     keeps = True
     encoded = staticmethod(shown_rows)
@@ -238,10 +218,6 @@ class MergeSpec(StageSpec):
     every: bool = False
     origins: tuple[int, ...] = ()
     """See ``merge``."""
-
-    @property
-    def takes(self) -> tuple[pa.Schema, ...]:
-        return (NUMBERED,)
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         yield merge(
@@ -270,6 +246,8 @@ class EnrichSpec(ByRow, StageSpec):
     """enrich: events are joined with a table's rows, each once."""
 
     stage = "enrich"
+    part_bytes = PART_BYTES
+    takes = JOINED, EVENT
     counts: ClassVar = {
         EVENTS_IN: "Events that reached an enrichment.",
         WITHOUT_ROW: "Events for which the table has no row.",
@@ -278,14 +256,6 @@ class EnrichSpec(ByRow, StageSpec):
     of_events = True
     how: How
     in_order: bool = False
-
-    @property
-    def takes(self) -> tuple[pa.Schema, ...]:
-        return JOINED, EVENT
-
-    @property
-    def part_bytes(self) -> int | None:
-        return spec.PART_BYTES
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         rows, events = messages.take(JOINED), messages.take(EVENT)
@@ -297,11 +267,8 @@ class PaceSpec(StageSpec):
     """pace: changes wait until an interval is over."""
 
     stage = "pace"
+    takes = (RESULT,)
     forms: ClassVar = {tags.WAITING: Form("waiting", shown.result), tags.EMITTED: Form("sent", shown.key_alone)}
-
-    @property
-    def takes(self) -> tuple[pa.Schema, ...]:
-        return (RESULT,)
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         yield from pace(messages.take(RESULT), store, count, over=messages.arrivals.tick_ms is not None)
