@@ -13,7 +13,7 @@ from fkjoin.codec import records, versions
 from fkjoin.codec.arrays import Bytes, untagged
 from fkjoin.codec.messages import NO_TIMESTAMP
 from fkjoin.codec.rows import KeyCodec
-from fkjoin.spark.specs.shown import Described, Form, Rows, no_page, pages_of
+from fkjoin.spark.specs.shown import Described, Form, no_page, pages_of
 from fkjoin.stages.retention import GONE
 from fkjoin.state import BucketStore, Page, Reads
 
@@ -45,23 +45,21 @@ class Entries:
                 yield self._readable(page, store, form, bucket)
 
     def _readable(self, page: Page, store: Reads, form: Form, bucket: int) -> pa.RecordBatch:
-        rows, held = len(page.keys), records.decode(page.values)
-        shown = form.show(self.of, untagged(page.keys), held, store)
+        (kind, show), rows, held = form, len(page.keys), records.decode(page.values)
+        shown = show(self.of, untagged(page.keys), held, store)
         marks = held.version if shown.version is None else shown.version
         version = [json.dumps([part for _, part in versions.decode(mark)]) for mark in marks.to_pylist()]
         gone = held.flags & GONE > 0
-        timeless = (held.ts == NO_TIMESTAMP) | gone
-        if shown.timeless is not None:
-            timeless |= shown.timeless
+        timed = (held.ts != NO_TIMESTAMP) & ~gone & shown.timed
         nothing = pa.nulls(rows, pa.string())
         columns = {
             "store": pa.repeat(self.of.name, rows),
             "bucket": pa.array(np.full(rows, bucket, np.int32)),
-            "kind": pa.repeat(form.kind, rows),
+            "kind": pa.repeat(kind, rows),
             "key": nothing if shown.key is None else shown.key,
             "foreign_key": nothing if shown.foreign_key is None else shown.foreign_key,
             "version": pa.array(version, pa.string()),
-            "timestamp": pa.array(held.ts, mask=timeless),
+            "timestamp": pa.array(held.ts, mask=~timed),
             "gone": pa.array(gone),
             "row": nothing if shown.row is None else shown.row,
         }
@@ -84,18 +82,14 @@ class StoredRows:
 
     def keyed(self, store: Reads) -> Iterator[tuple[Bytes, pa.RecordBatch]]:
         """Read the keys of the rows that there are, and the rows, at least one batch of them."""
-        for rows in self.of.stage.rows(self.of, store, self.keys):
-            yield rows.keys, self._batch(rows)
-
-    def _batch(self, rows: Rows) -> pa.RecordBatch:
         of = self.of
-        keys = KeyCodec(of.key).decode(rows.keys)
-        columns: dict[str, pa.Array] = dict(zip(of.key.names, keys, strict=True))
-        for name, column in zip(of.schemas["result"].names, rows.columns, strict=True):
-            columns.setdefault(name, column)
-        first = 0
-        for name, parts in of.versions:
-            columns[f"_{name}"] = versions.numbers(rows.version, first, first + parts)
-            first += parts
-        columns["_timestamp"] = pa.array(rows.ts, mask=rows.ts == NO_TIMESTAMP)
-        return pa.record_batch(columns)
+        for keys, rows, version, ts in of.stage.rows(of, store, self.keys):
+            columns = dict(zip(of.key.names, KeyCodec(of.key).decode(keys), strict=True))
+            for name, column in zip(of.schemas["result"].names, rows, strict=True):
+                columns.setdefault(name, column)
+            first = 0
+            for name, parts in of.versions:
+                columns[f"_{name}"] = versions.numbers(version, first, first + parts)
+                first += parts
+            columns["_timestamp"] = pa.array(ts, mask=ts == NO_TIMESTAMP)
+            yield keys, pa.record_batch(columns)

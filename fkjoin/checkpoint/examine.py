@@ -12,7 +12,7 @@ from fkjoin.codec import combined_key, records, tags
 from fkjoin.codec.arrays import untagged
 from fkjoin.errors import FkJoinError
 from fkjoin.spark.buckets import bucket_ids, buckets_of, places_of
-from fkjoin.spark.specs import STAGES
+from fkjoin.spark.specs import STAGES, StageSpec
 from fkjoin.spark.specs.shown import pages_of
 from fkjoin.stages.invariants import expected_subscriptions, live_subscriptions
 from fkjoin.state import BucketStore, StateError
@@ -52,7 +52,7 @@ class Examine:
         """Find records whose key belongs to another bucket."""
         ids = bucket_ids(self.buckets)
         number = ids.index(bucket) if bucket in ids else None
-        for tag, form in STAGES[self.stage].forms.items():
+        for tag, (kind, _) in STAGES.get(self.stage, StageSpec).forms.items():
             for page in pages_of(store, tag, None):
                 records.decode(page.values)
                 bare = untagged(page.keys)
@@ -67,7 +67,7 @@ class Examine:
                 wrong = np.flatnonzero(misplaced)
                 if len(wrong):
                     first = by[int(wrong[0])].as_py()
-                    yield f"{len(wrong)} records of kind {form.kind} belong to another bucket, first {first!r}"
+                    yield f"{len(wrong)} records of kind {kind} belong to another bucket, first {first!r}"
 
     def _batch(self, bucket: int, problems: list[str], combined: list[bytes]) -> pa.RecordBatch:
         rows = len(problems) + len(combined)

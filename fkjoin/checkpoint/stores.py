@@ -13,7 +13,8 @@ from fkjoin.codec.arrays import Bytes
 from fkjoin.errors import FkJoinError, nearest
 from fkjoin.spark.buckets import bucket_ids, buckets_of, places_of
 from fkjoin.spark.schemas import arrow_schema, kept_type
-from fkjoin.spark.specs import STAGES, Described, StageSpec
+from fkjoin.spark.specs import STAGES, StageSpec
+from fkjoin.spark.specs.shown import Described
 from fkjoin.stages.multi_join import MultiJoin
 
 _JSON = "key", "foreign_key", "version", "row"

@@ -1,4 +1,4 @@
-"""Texts of keys in messages: ``fkjoin state get`` takes them."""
+"""Texts of keys: those in messages, which ``fkjoin state get`` takes, and those that it shows."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from fkjoin.codec.arrays import Bytes
+from fkjoin.codec.arrays import Bytes, valid
 from fkjoin.codec.rows import KeyCodec
 
-_json = functools.partial(json.dumps, ensure_ascii=False, default=str)
+json_text = functools.partial(json.dumps, ensure_ascii=False, default=str)
 
 NOT_PLAIN = '"', "["
 """Beginnings of texts that would be read as JSON."""
@@ -28,10 +28,10 @@ def key_text(key: Any) -> str:
     """
     values = list(key.values()) if isinstance(key, Mapping) else list(key) if isinstance(key, tuple) else [key]
     if len(values) != 1:
-        return _json(values)
-    text = _json(values[0])
+        return json_text(values)
+    text = json_text(values[0])
     plain = json.loads(text) if text.startswith('"') else text
-    return _json([plain]) if plain.startswith(NOT_PLAIN) and isinstance(values[0], str) else plain
+    return json_text([plain]) if plain.startswith(NOT_PLAIN) and isinstance(values[0], str) else plain
 
 
 def parse_key(schema: pa.Schema, text: str) -> Bytes:
@@ -53,3 +53,10 @@ def parse_key(schema: pa.Schema, text: str) -> Bytes:
     except pa.ArrowException as error:
         raise ValueError(f"key {text!r} is not {wanted}: {error}") from error
     return KeyCodec(schema).encode(columns, 1)
+
+
+def keys_as_json(schema: pa.Schema, keys: Bytes) -> pa.Array:
+    """Keys as JSON: one column as its value, several as a list; null for none."""
+    columns = [column.to_pylist() for column in KeyCodec(schema).decode(keys)]
+    parts: Any = columns[0] if len(columns) == 1 else zip(*columns, strict=True)
+    return pa.array([*map(json_text, parts)], pa.string(), mask=~valid(keys))

@@ -7,7 +7,6 @@ Timestamps are int64 in the unit of the source (Spark: microseconds since the ep
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -84,39 +83,34 @@ _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 """Payloads are copied a dozen times on their way between Python and the JVM: smaller ones are faster."""
 
 
-class Kind(NamedTuple):
-    """A kind of messages: its schema, which no other has, and what errors call them."""
-
-    schema: pa.Schema
-    name: str
-
-
 KINDS = {
-    1: Kind(CHANGE, "changes"),
-    2: Kind(SUBSCRIPTION, "subscriptions"),
-    3: Kind(ANSWER, "answers"),
-    4: Kind(JOINED, "joined rows"),
-    5: Kind(RESULT, "results"),
-    6: Kind(SUMS, "sums of subscriptions"),
-    7: Kind(GROUPED, "contributions"),
-    8: Kind(NUMBERED, "numbered rows"),
-    9: Kind(PART, "parts of rows"),
-    10: Kind(EVENT, "events"),
-    11: Kind(ENRICHED, "enriched events"),
+    1: (CHANGE, "changes"),
+    2: (SUBSCRIPTION, "subscriptions"),
+    3: (ANSWER, "answers"),
+    4: (JOINED, "joined rows"),
+    5: (RESULT, "results"),
+    6: (SUMS, "sums of subscriptions"),
+    7: (GROUPED, "contributions"),
+    8: (NUMBERED, "numbered rows"),
+    9: (PART, "parts of rows"),
+    10: (EVENT, "events"),
+    11: (ENRICHED, "enriched events"),
 }
-"""The kinds by number.  A stage of somebody else adds its own here: where its class is, since workers import that."""
+"""The kinds by number: schema, which no other kind has, and what errors call such messages.
+
+A stage of somebody else adds its own, in the module of its class, since workers import that."""
 
 
 def called(schema: pa.Schema) -> str:
     """Say what messages with this schema are called."""
-    names = (kind.name for kind in KINDS.values() if kind.schema.equals(schema))
+    names = (name for kind, name in KINDS.values() if kind.equals(schema))
     return next(names, f"a table of {', '.join(schema.names)}")
 
 
 def pack(messages: pa.Table) -> bytes:
     """The messages, of a kind that is known, as one byte string."""
     schema = messages.schema
-    number = next(number for number, kind in KINDS.items() if kind.schema.equals(schema))
+    number = next(number for number, (kind, _) in KINDS.items() if kind.equals(schema))
     sink = pa.BufferOutputStream()
     sink.write(bytes((_FORMAT, number)))
     with pa.ipc.new_stream(sink, schema, options=_OPTIONS) as writer:

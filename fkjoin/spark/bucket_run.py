@@ -129,7 +129,7 @@ class BucketRun:
         for name in [name for name in count if name.startswith(counters.HOT_KEY)]:
             from pyspark.sql.types import StructType  # seldom needed, and much to load
 
-            from fkjoin.spark.keys_as_json import keys_as_json
+            from fkjoin.codec.key_texts import keys_as_json
             from fkjoin.spark.schemas import arrow_schema
 
             _, about = read_identity(self._state.identity.encode())

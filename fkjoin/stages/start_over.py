@@ -86,20 +86,20 @@ def left_behind(
     topic: StartOver,
     tag: bytes = tags.ROW,
     schema: pa.Schema = CHANGE,
-    slots_of: Callable[[Bytes], Sequence[Slot]] | None = None,
+    slots_of: Callable[[Bytes], Sequence[Slot] | None] = lambda _: None,
 ) -> Iterator[pa.Table]:
     """Tombstones (``schema``) for the rows under ``tag`` that a stage holds of other topics of the same name.
 
-    ``slots_of``: the rows of all tables in the bodies of records, where a stage has several in one store and numbers them.
+    ``slots_of``: reads the rows of all tables from bodies of records, where a stage numbers several in one store.
     A stage takes the tombstones in the batch that passes the end, in one call with it: a key has one result of both.
     Their versions are older than those of all records of the new topic.
     """
     for page in store.scan([prefix_range(tag)]):
         held, keys = records.decode(page.values), untagged(page.keys)
         alive = held.flags & GONE == 0
-        if slots_of is not None:
+        if (slots := slots_of(held.body)) is not None:
             assert topic.slot is not None
-            slot = slots_of(held.body)[topic.slot]
+            slot = slots[topic.slot]
             alive &= valid(slot.row)
             rows = _tombstones(keys, pc.fill_null(slot.version, b""), alive, topic, JOINED)
             number = pa.array(np.full(len(rows), topic.slot, np.int8))

@@ -181,7 +181,7 @@ def test_a_topic_made_anew_deletes_rows_of_the_snapshot_that_it_lacks() -> None:
     anew = versions.topic_identity("orders", "id of orders", 1)
     came = changes_of([Sent(Place(5, 0, 0), Change(False, b"a", b"new", 0))], anew)
     resolve(joined_of(came), store, Counters(), materialized=True, as_read=True, **TIMES)
-    (gone,) = left_behind(store, "resolve", StartOver(anew, ()))
+    (gone,) = left_behind(store, StartOver(anew, ()), schema=JOINED)
     assert gone.column("key").to_pylist() == [b"b"]
 
 

@@ -10,7 +10,6 @@ from fkjoin.spark.specs.joins import (
     ScatterSpec,
     SubscriptionSpec,
 )
-from fkjoin.spark.specs.shown import Described
 from fkjoin.spark.specs.spec import Messages, StageSpec, StateSpec
 from fkjoin.spark.specs.tables import (
     AggregateSpec,
@@ -28,7 +27,6 @@ __all__ = [
     "AggregateSpec",
     "ChildrenSpec",
     "CloseSpec",
-    "Described",
     "EnrichSpec",
     "GatherSpec",
     "MergeSpec",

@@ -5,61 +5,50 @@ A multi-way join has several right tables in one store: a byte before each forei
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fkjoin.codec import combined_key, records, tags, versions
-from fkjoin.codec.arrays import BYTES, Bytes, Ints, masked, take, untagged, valid
-from fkjoin.codec.key_texts import parse_key
+from fkjoin.codec.arrays import BYTES, Bytes, Ints, first_bytes, masked, take, untagged, valid
+from fkjoin.codec.key_texts import json_text, keys_as_json, parse_key
 from fkjoin.codec.messages import ANSWER, CHANGE, JOINED, NUMBERED, PART, SUBSCRIPTION, SUMS, is_answer, pack
 from fkjoin.codec.records import Records
 from fkjoin.codec.rows import RowCodec
 from fkjoin.spark.buckets import Payload, bucket_ids, places_of
-from fkjoin.spark.keys_as_json import _text, keys_as_json
 from fkjoin.spark.specs import shown
-from fkjoin.spark.specs.shown import Asked, Described, Form, Rows, Shown, as_json, pages, rows_as_json
+from fkjoin.spark.specs.shown import Asked, Described, Rows, Shown, as_json, pages, rows_as_json
 from fkjoin.spark.specs.spec import PART_BYTES, ByRow, Messages, StageSpec, StateSpec
-from fkjoin.stages import (
-    Counters,
-    HowByKey,
-    answered,
-    answers_by_key,
-    children,
-    gather,
-    join_rows,
-    pair,
-    rekey,
-    resolve,
-    scatter,
-    subscription,
-)
 from fkjoin.stages.answer_rows import CarryRows, Joined, usable
-from fkjoin.stages.children import Family, stored
+from fkjoin.stages.children import Family, children, stored
 from fkjoin.stages.complete import Complete
 from fkjoin.stages.contribute import Carry
+from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import DIGEST_BYTES, HAS_RESULT
-from fkjoin.stages.gather import result_rows
+from fkjoin.stages.gather import gather, result_rows
 from fkjoin.stages.invariants import Sum, check_subscriptions, expected_subscriptions, sums_message
-from fkjoin.stages.join_rows import structs
-from fkjoin.stages.multi_join import MultiJoin
-from fkjoin.stages.pair import sides_of
-from fkjoin.stages.rekey import HAS_FOREIGN_KEY
+from fkjoin.stages.join_rows import HowByKey, join_rows, structs
+from fkjoin.stages.multi_join import MultiJoin, Right
+from fkjoin.stages.pair import answers_by_key, pair, sides_of
+from fkjoin.stages.rekey import HAS_FOREIGN_KEY, rekey
+from fkjoin.stages.resolve import resolve
 from fkjoin.stages.retention import GONE
-from fkjoin.stages.scatter import scattered, tagged
-from fkjoin.stages.start_over import StartOver, left_behind
+from fkjoin.stages.scatter import answered, scatter, scattered, tagged
+from fkjoin.stages.slots import Slot
+from fkjoin.stages.subscription import subscription
 from fkjoin.state import Reads, Store
+
+_T = TypeVar("_T")
 
 
 def _foreign_key(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
     named = masked(held.body, held.flags & HAS_FOREIGN_KEY > 0)
-    timeless = np.ones(len(keys), bool)  # a hash stands in the place of a timestamp
-    return Shown(keys_as_json(of.key, keys), keys_as_json(of.schemas["foreign_key"], named), timeless=timeless)
+    return Shown(keys_as_json(of.key, keys), keys_as_json(of.schemas["foreign_key"], named), timed=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +56,7 @@ class RekeySpec(ByRow, StageSpec):
     """rekey: left changes become subscriptions."""
 
     stage = "rekey"
-    forms: ClassVar = {tags.ROW: Form("left", _foreign_key)}
+    forms: ClassVar = {tags.ROW: ("left", _foreign_key)}
     tombstones = CHANGE
     in_order: bool = False
     fused: bool = True
@@ -95,27 +84,28 @@ class RekeySpec(ByRow, StageSpec):
 
 
 def _right(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
-    rows = masked(held.body, held.flags & GONE == 0)
-    if of.multi_join is not None:
-        names = _names_as_json(of.multi_join, keys)
-        return Shown(foreign_key=names, row=_right_rows(of.multi_join, keys, rows))
-    return Shown(foreign_key=keys_as_json(of.key, keys), row=rows_as_json(of.schemas["right"], rows))
+    join = of.multi_join
+    if join is None:
+        return Shown(foreign_key=keys_as_json(of.key, keys), row=shown.row_of(of, "right", held))
+    bodies = masked(held.body, held.flags & GONE == 0)
+    rows = _by_right(join, keys, lambda right, some: rows_as_json(right.row, take(bodies, some)).to_pylist())
+    return Shown(foreign_key=_names_as_json(_named(join, keys)), row=pa.array(rows, pa.string()))
 
 
 def _subscriber(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
     foreign, left = combined_key.decode(keys)
     if of.multi_join is not None:
-        names = _names_as_json(of.multi_join, foreign)
+        names = _names_as_json(_named(of.multi_join, foreign))
         return Shown(keys_as_json(of.multi_join.key, untagged(left)), names)
-    rows = rows_as_json(of.schemas["left"], masked(held.body, held.flags & GONE == 0))
-    return Shown(keys_as_json(of.schemas["key"], left), keys_as_json(of.key, foreign), rows)
+    key = keys_as_json(of.schemas["key"], left)
+    return Shown(key, keys_as_json(of.key, foreign), shown.row_of(of, "left", held))
 
 
 class ByForeignKey(StageSpec):
     """The common part of stages that join subscriptions with right changes: their records are by foreign key."""
 
     takes = SUBSCRIPTION, CHANGE, SUMS
-    forms: ClassVar = {tags.RIGHT: Form("right", _right), tags.SUBSCRIBER: Form("subscription", _subscriber)}
+    forms: ClassVar = {tags.RIGHT: ("right", _right), tags.SUBSCRIBER: ("subscription", _subscriber)}
     key = "foreign_key"
     tombstones = CHANGE
 
@@ -135,8 +125,12 @@ class ByForeignKey(StageSpec):
         if of.multi_join is not None:
             return [*_asked_of(of.multi_join, key, foreign)]
         by, wanted = parse_key(of.key, json.dumps(foreign)), parse_key(of.schemas["key"], key)
-        combined = combined_key.encode(by, wanted)[0].as_py()
-        return [Asked(by, (tags.SUBSCRIBER + combined, tags.RIGHT + by[0].as_py()), wanted)]
+        return [(by, _names(by, wanted), wanted)]
+
+
+def _names(by: Bytes, left: Bytes) -> tuple[bytes, ...]:
+    """The names of a left row's and of a right row's record, of one foreign and one left key."""
+    return tags.SUBSCRIBER + combined_key.encode(by, left)[0].as_py(), tags.RIGHT + by[0].as_py()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +172,7 @@ def _result_or_hash(of: Described, keys: Bytes, held: Records, store: Reads) -> 
     hashes = pc.binary_length(held.body).fill_null(0).to_numpy() <= DIGEST_BYTES
     known = held._replace(flags=np.where(hashes, 0, held.flags))
     # A hash is kept without a timestamp.
-    return shown.result(of, keys, known, store)._replace(timeless=known.flags & HAS_RESULT == 0)
+    return shown.result(of, keys, known, store)._replace(timed=known.flags & HAS_RESULT > 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +181,7 @@ class ResolveSpec(ByRow, StageSpec):
 
     stage = "resolve"
     part_bytes = PART_BYTES
-    forms: ClassVar = {tags.ROW: Form("result", _result_or_hash)}
+    forms: ClassVar = {tags.ROW: ("result", _result_or_hash)}
     keeps = True
     encoded = staticmethod(shown.behind_digest)
     how: HowByKey = "inner"
@@ -241,7 +235,7 @@ class PairSpec(StageSpec):
     stage = "pair"
     part_bytes = PART_BYTES
     takes = (NUMBERED,)
-    forms: ClassVar = {tags.ROW: Form("pair", _pair)}
+    forms: ClassVar = {tags.ROW: ("pair", _pair)}
     keeps = True
     how: HowByKey
     parts: tuple[int, int]
@@ -264,8 +258,9 @@ class PairSpec(StageSpec):
             kept: Any = {"materialized": self.materialized, "every": self.every}
             yield pair(rows, store, count, partial(self._made, count), **kept, **how)
 
-    def left_behind(self, store: Store, topic: StartOver) -> Iterator[pa.Table]:
-        return left_behind(store, topic, slots_of=lambda bodies: sides_of(bodies).slots)
+    @staticmethod
+    def slots(bodies: Bytes) -> Sequence[Slot]:
+        return sides_of(bodies).slots
 
     @staticmethod
     def encoded(bodies: Bytes) -> Bytes:
@@ -316,7 +311,7 @@ class ChildrenSpec(ByForeignKey):
         empty = nothing, nothing, nothing, np.zeros(0, np.int64)
         right = pages(store, tags.RIGHT, keys)
         for foreign, rows, version, ts in [*stored(store, family, right)] or [empty]:
-            yield Rows(foreign, RowCodec(family.result).decode(rows), version, ts)
+            yield foreign, RowCodec(family.result).decode(rows), version, ts
 
 
 def _foreign_keys(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
@@ -325,10 +320,8 @@ def _foreign_keys(of: Described, keys: Bytes, held: Records, store: Reads) -> Sh
     names: list[dict[str, Any]] = [{} for _ in range(len(keys))]
     for foreign in scattered(held.body, len(of.multi_join.rights)):
         for row, name in zip(names, _named(of.multi_join, foreign), strict=True):
-            row.update(name)
-    texts = [_text(row) if row else None for row in names]
-    timeless = np.ones(len(keys), bool)  # a hash stands in the place of a timestamp
-    return Shown(keys_as_json(of.key, keys), pa.array(texts, pa.string()), timeless=timeless)
+            row.update(name or {})
+    return Shown(keys_as_json(of.key, keys), _names_as_json(names), timed=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -337,7 +330,7 @@ class ScatterSpec(ByRow, StageSpec):
 
     stage = "scatter"
     takes = (CHANGE,)
-    forms: ClassVar = {tags.ROW: Form("left", _foreign_keys)}
+    forms: ClassVar = {tags.ROW: ("left", _foreign_keys)}
     tombstones = CHANGE
     rights: int
     """The number of right tables."""
@@ -387,7 +380,7 @@ class GatherSpec(StageSpec):
     part_bytes = 16 << 20
     """It has the rows of all its right tables in memory at once."""
     takes = (PART,)
-    forms: ClassVar = {tags.ROW: Form("result", _gathered)}
+    forms: ClassVar = {tags.ROW: ("result", _gathered)}
     keeps = True
     multi_join: MultiJoin
 
@@ -402,7 +395,7 @@ class GatherSpec(StageSpec):
             held, bare = records.decode(page.values), untagged(page.keys)
             rows, version = result_rows(bare, held, of.multi_join)
             live = np.flatnonzero(valid(rows))
-            yield Rows(take(bare, live), codec.decode(take(rows, live)), take(version, live), held.ts[live])
+            yield take(bare, live), codec.decode(take(rows, live)), take(version, live), held.ts[live]
 
 
 def without_answers(payloads: list[bytes]) -> tuple[list[bytes], list[bytes]]:
@@ -420,43 +413,36 @@ def sums(expected: Iterable[Bytes], bucket: int, state: StateSpec) -> Iterator[P
         yield of, pack(sums_message(bucket, summed))
 
 
-def _names_as_json(multi_join: MultiJoin, keys: Bytes) -> pa.Array:
-    """Keys as JSON objects: the name of the right table, and its key."""
-    return pa.array(map(_text, _named(multi_join, keys)), pa.string())
+def _names_as_json(names: Sequence[dict[str, Any] | None]) -> pa.Array:
+    """Names of right tables with keys as JSON objects; null for none."""
+    return pa.array([json_text(name) if name else None for name in names], pa.string())
 
 
-def _named(multi_join: MultiJoin, keys: Bytes) -> list[dict[str, Any]]:
-    """Split each key into its right table's name and the key; nothing for null."""
-    names: list[dict[str, Any]] = [{} for _ in range(len(keys))]
-    for number, rows in _by_right(keys):
-        right = multi_join.rights[number]
-        texts = keys_as_json(right.key, untagged(take(keys, rows))).to_pylist()
-        for row, text in zip(rows, texts, strict=True):
-            names[row] = {right.name: json.loads(text)}
-    return names
+def _named(join: MultiJoin, keys: Bytes) -> list[dict[str, Any] | None]:
+    """Split each key into its right table's name and the key."""
+
+    def names(right: Right, some: Ints) -> list[dict[str, Any]]:
+        texts = keys_as_json(right.key, untagged(take(keys, some))).to_pylist()
+        return [{right.name: json.loads(text)} for text in texts]
+
+    return _by_right(join, keys, names)
 
 
-def _right_rows(multi_join: MultiJoin, keys: Bytes, bodies: Bytes) -> pa.Array:
-    """Encoded rows of the right tables that have these keys, as JSON objects; null for null."""
-    lines: list[str | None] = [None] * len(keys)
-    for number, rows in _by_right(keys):
-        texts = rows_as_json(multi_join.rights[number].row, take(bodies, rows)).to_pylist()
-        for row, text in zip(rows, texts, strict=True):
-            lines[row] = text
-    return pa.array(lines, pa.string())
+def _by_right(join: MultiJoin, keys: Bytes, read: Callable[[Right, Ints], list[_T]]) -> list[_T | None]:
+    """What ``read`` makes of the keys of each right table, which it gets by their places; None for null."""
+    values: list[_T | None] = [None] * len(keys)
+    heads = first_bytes(pc.fill_null(keys, b"\xff"))
+    for number, right in enumerate(join.rights):
+        some = np.flatnonzero(heads == number)
+        for index, value in zip(some, read(right, some), strict=True):
+            values[index] = value
+    return values
 
 
-def _asked_of(multi_join: MultiJoin, key: str, foreign: Mapping[str, Any]) -> Iterator[Asked]:
+def _asked_of(join: MultiJoin, key: str, foreign: Mapping[str, Any]) -> Iterator[Asked]:
     """The records of a left row and of the right rows that it names."""
-    wanted = parse_key(multi_join.key, key)
-    for number, right in enumerate(multi_join.rights):
+    wanted = parse_key(join.key, key)
+    for number, right in enumerate(join.rights):
         if right.name in foreign:
             by = tagged(number, parse_key(right.key, json.dumps(foreign[right.name])))
-            combined = combined_key.encode(by, tagged(number, wanted))[0].as_py()
-            yield Asked(by, (tags.SUBSCRIBER + combined, tags.RIGHT + by[0].as_py()))
-
-
-def _by_right(keys: Bytes) -> list[tuple[int, Ints]]:
-    """Find the right tables whose keys these are, by number, and their rows; nulls are of none."""
-    heads = np.array([-1 if key is None else key[0] for key in keys.to_pylist()], np.int64)
-    return [(int(number), np.flatnonzero(heads == number)) for number in np.unique(heads[heads >= 0])]
+            yield by, _names(by, tagged(number, wanted)), None

@@ -10,13 +10,14 @@ import numpy as np
 import pyarrow as pa
 
 from fkjoin.codec.arrays import Bools, Bytes, Ints, after, as_bytes, masked, prefixed, valid
+from fkjoin.codec.key_texts import json_text, keys_as_json
 from fkjoin.codec.records import Records
 from fkjoin.codec.rows import RowCodec
-from fkjoin.spark.keys_as_json import _text, keys_as_json
 from fkjoin.stages import split_rows
 from fkjoin.stages.emit_on_change import DIGEST_BYTES, HAS_RESULT
 from fkjoin.stages.join_rows import structs
 from fkjoin.stages.multi_join import MultiJoin
+from fkjoin.stages.retention import GONE
 from fkjoin.state import BYTES, Page, Reads, prefix_range
 
 if TYPE_CHECKING:
@@ -63,37 +64,22 @@ class Shown(NamedTuple):
     row: pa.Array | None = None
     version: Bytes | None = None
     """The versions, where they are others than the records'."""
-    timeless: Bools | None = None
-    """True for those that have no timestamp."""
+    timed: Bools | bool = True
+    """False for those whose timestamp is none: of a hash, or a hash itself."""
 
 
 Show = Callable[[Described, Bytes, Records, Reads], Shown]
 """Function from a store's records, and their keys without tags, to what people see."""
 
 
-class Form(NamedTuple):
-    """The form in which the records under a tag are shown."""
+Form = tuple[str, Show]
+"""The form in which the records under a tag are shown: what their kind is called, and the function."""
 
-    kind: str
-    show: Show
+Rows = tuple[Bytes, list[pa.Array], Bytes, Ints]
+"""Rows of a table that a store keeps: encoded keys, columns, versions and timestamps."""
 
-
-class Rows(NamedTuple):
-    """Rows of a table that a store keeps: encoded keys, columns, versions and timestamps."""
-
-    keys: Bytes
-    columns: list[pa.Array]
-    version: Bytes
-    ts: Ints
-
-
-class Asked(NamedTuple):
-    """Records to read for a key that a user typed, all in the bucket of one key."""
-
-    of: Bytes
-    names: tuple[bytes, ...]
-    subscriber: Bytes | None = None
-    """The left key, if ``of`` is a foreign key whose records may be spread."""
+Asked = tuple[Bytes, tuple[bytes, ...], Bytes | None]
+"""A key whose bucket has records, their names, and the left key if that is a foreign key whose records may be spread."""
 
 
 def key_alone(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
@@ -105,6 +91,11 @@ def result(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
     kept = held.flags & HAS_RESULT > 0
     columns = of.stage.results(of, masked(held.body, kept), keys, store)
     return Shown(keys_as_json(of.key, keys), row=as_json(of.schemas["result"], columns, kept))
+
+
+def row_of(of: Described, name: str, held: Records) -> pa.Array:
+    """Rows of the schema of that name as JSON objects; null where the row is gone."""
+    return rows_as_json(of.schemas[name], masked(held.body, held.flags & GONE == 0))
 
 
 def behind_digest(bodies: Bytes) -> Bytes:
@@ -121,7 +112,7 @@ def as_json(schema: pa.Schema, columns: Sequence[pa.Array], which: Bools) -> pa.
     """The rows of these columns as JSON objects; null for those that are not asked for."""
     values = [column.to_pylist() for column in columns]
     lines = zip(*values, strict=True) if values else [()] * len(which)
-    texts = [_text(dict(zip(schema.names, line, strict=True))) for line in lines]
+    texts = [json_text(dict(zip(schema.names, line, strict=True))) for line in lines]
     return pa.array(texts, pa.string(), mask=~which)
 
 

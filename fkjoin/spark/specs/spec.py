@@ -21,6 +21,7 @@ from fkjoin.stages import Counters
 from fkjoin.stages.answer_rows import MakesRows, usable
 from fkjoin.stages.contribute import Carry, Contribute
 from fkjoin.stages.emit_on_change import HAS_RESULT
+from fkjoin.stages.slots import Slot
 from fkjoin.stages.start_over import StartOver, left_behind
 from fkjoin.stages.stream_time import Arrivals
 from fkjoin.state import Reads, Store
@@ -135,7 +136,12 @@ class StageSpec(ABC):
     def left_behind(self, store: Store, topic: StartOver) -> Iterator[pa.Table]:
         """Tombstones for the rows that it has of other topics of the same name, see ``start_over``."""
         tag = tags.RIGHT if tags.RIGHT in self.forms else tags.ROW
-        return left_behind(store, topic, tag, self.tombstones)
+        return left_behind(store, topic, tag, self.tombstones, self.slots)
+
+    @staticmethod
+    def slots(bodies: Bytes) -> Sequence[Slot] | None:
+        """The rows of all tables in the bodies of records, where the stage numbers several tables."""
+        return None
 
     @staticmethod
     def encoded(bodies: Bytes) -> Bytes:
@@ -155,7 +161,7 @@ class StageSpec(ABC):
             live = np.flatnonzero(held.flags & HAS_RESULT > 0)
             bare = untagged(take(page.keys, live))
             columns = cls.results(of, take(held.body, live), bare, store)
-            yield Rows(bare, columns, take(held.version, live), held.ts[live])
+            yield bare, columns, take(held.version, live), held.ts[live]
 
     @classmethod
     def asked(cls, of: Described, key: str, known: Sequence[Mapping[str, Any]]) -> list[Asked]:
@@ -164,7 +170,7 @@ class StageSpec(ABC):
         ``known``: the readable records of the operator's stages before this one.
         """
         wanted = parse_key(of.key, key)
-        return [Asked(wanted, tuple(tag + wanted[0].as_py() for tag in cls.forms))]
+        return [(wanted, tuple(tag + wanted[0].as_py() for tag in cls.forms), None)]
 
     @property
     def name(self) -> str:

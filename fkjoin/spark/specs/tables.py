@@ -12,14 +12,14 @@ import pyarrow.compute as pc
 
 from fkjoin.codec import pairs, tags, versions
 from fkjoin.codec.arrays import Bytes, masked, unpaired, valid
+from fkjoin.codec.key_texts import json_text, keys_as_json
 from fkjoin.codec.messages import ANSWER, EVENT, GROUPED, JOINED, NUMBERED, RESULT
 from fkjoin.codec.records import Records
 from fkjoin.folds.cogrouped import CoFold, numbered
 from fkjoin.folds.fold import Fold
 from fkjoin.folds.members import ColumnForm
-from fkjoin.spark.keys_as_json import _text, keys_as_json
 from fkjoin.spark.specs import shown
-from fkjoin.spark.specs.shown import Described, Form, Shown, rows_as_json
+from fkjoin.spark.specs.shown import Described, Shown, rows_as_json
 from fkjoin.spark.specs.spec import PART_BYTES, ByRow, Messages, StageSpec
 from fkjoin.stages import Counters, How, aggregate, close, enrich, merge, owners, pace, regroup, spread
 from fkjoin.stages.answer_rows import ContributeRows
@@ -29,8 +29,6 @@ from fkjoin.stages.counters import EVENTS_IN, HIDDEN, LATE, STREAM_TIME, WITHOUT
 from fkjoin.stages.emit_on_change import HAS_RESULT
 from fkjoin.stages.merge import shown_rows, slots_of
 from fkjoin.stages.owners import shown_outputs
-from fkjoin.stages.retention import GONE
-from fkjoin.stages.start_over import StartOver, left_behind
 from fkjoin.stages.time_windows import TimeWindows
 from fkjoin.state import Reads, Store
 
@@ -47,7 +45,7 @@ class RegroupSpec(ByRow, StageSpec):
 
     stage = "regroup"
     part_bytes = PART_BYTES
-    forms: ClassVar = {tags.ROW: Form("contribution", _contribution)}
+    forms: ClassVar = {tags.ROW: ("contribution", _contribution)}
     key = "row_key"
     as_read: bool = False
     """The rows come as a source has them; no operator before this one has dropped stale ones."""
@@ -84,7 +82,7 @@ class RegroupSpec(ByRow, StageSpec):
 class ByGroup(StageSpec):
     """The common part of stages whose records are the rows of groups."""
 
-    forms: ClassVar = {tags.ROW: Form("aggregate", shown.result)}
+    forms: ClassVar = {tags.ROW: ("aggregate", shown.result)}
     keeps = True
 
     @staticmethod
@@ -164,7 +162,7 @@ def _outputs(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
     rows = rows_as_json(of.schemas["result"], made.second).to_pylist()
     for number, name, row in zip(made.of, names, rows, strict=True):
         lists[number].append({"key": json.loads(name), "row": json.loads(row)})
-    texts = [_text(outputs) if outputs else None for outputs in lists]
+    texts = [json_text(outputs) if outputs else None for outputs in lists]
     return Shown(keys_as_json(of.key, keys), row=pa.array(texts, pa.string()))
 
 
@@ -175,7 +173,7 @@ class SpreadSpec(ByRow, StageSpec):
     stage = "spread"
     part_bytes = PART_BYTES
     takes = (JOINED,)
-    forms: ClassVar = {tags.ROW: Form("outputs", _outputs)}
+    forms: ClassVar = {tags.ROW: ("outputs", _outputs)}
     key = "row_key"
     as_read: bool = False
     """The rows come as a source has them; no operator before this one has dropped stale ones."""
@@ -194,7 +192,7 @@ class OwnersSpec(StageSpec):
     stage = "owners"
     takes = (GROUPED,)
     counts: ClassVar = {HIDDEN: "Rows of a flat map that another row with the same key hides."}
-    forms: ClassVar = {tags.ROW: Form("output", shown.result)}
+    forms: ClassVar = {tags.ROW: ("output", shown.result)}
     keeps = True
     encoded = staticmethod(shown_outputs)
     every: bool = False
@@ -210,9 +208,10 @@ class MergeSpec(StageSpec):
 
     stage = "merge"
     takes = (NUMBERED,)
-    forms: ClassVar = {tags.ROW: Form("merged", shown.result)}
+    forms: ClassVar = {tags.ROW: ("merged", shown.result)}
     keeps = True
     encoded = staticmethod(shown_rows)
+    slots = staticmethod(slots_of)
     in_order: tuple[bool, ...]
     """True for each table that an operator of the query makes."""
     every: bool = False
@@ -232,13 +231,9 @@ class MergeSpec(StageSpec):
             **self._times(messages),
         )
 
-    def left_behind(self, store: Store, topic: StartOver) -> Iterator[pa.Table]:
-        return left_behind(store, topic, slots_of=slots_of)
-
 
 def _row(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
-    rows = masked(held.body, held.flags & GONE == 0)
-    return Shown(keys_as_json(of.key, keys), row=rows_as_json(of.schemas["row"], rows))
+    return Shown(keys_as_json(of.key, keys), row=shown.row_of(of, "row", held))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,7 +247,7 @@ class EnrichSpec(ByRow, StageSpec):
         EVENTS_IN: "Events that reached an enrichment.",
         WITHOUT_ROW: "Events for which the table has no row.",
     }
-    forms: ClassVar = {tags.ROW: Form("row", _row)}
+    forms: ClassVar = {tags.ROW: ("row", _row)}
     of_events = True
     how: How
     in_order: bool = False
@@ -268,7 +263,7 @@ class PaceSpec(StageSpec):
 
     stage = "pace"
     takes = (RESULT,)
-    forms: ClassVar = {tags.WAITING: Form("waiting", shown.result), tags.EMITTED: Form("sent", shown.key_alone)}
+    forms: ClassVar = {tags.WAITING: ("waiting", shown.result), tags.EMITTED: ("sent", shown.key_alone)}
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         yield from pace(messages.take(RESULT), store, count, over=messages.arrivals.tick_ms is not None)
