@@ -13,7 +13,7 @@ from fkjoin.codec import records, versions
 from fkjoin.codec.arrays import Bytes, untagged
 from fkjoin.codec.messages import NO_TIMESTAMP
 from fkjoin.codec.rows import KeyCodec
-from fkjoin.spark.specs.shown import Described, Form, no_page, pages_of
+from fkjoin.spark.specs.shown import Described, Form, pages_of
 from fkjoin.stages.retention import GONE
 from fkjoin.state import BucketStore, Page, Reads
 
@@ -41,7 +41,7 @@ class Entries:
 
     def __call__(self, store: BucketStore, bucket: int) -> Iterator[pa.RecordBatch]:
         for tag, form in self.of.stage.forms.items():
-            for page in [*pages_of(store, tag, self.names), no_page()]:
+            for page in pages_of(store, tag, self.names):
                 yield self._readable(page, store, form, bucket)
 
     def _readable(self, page: Page, store: Reads, form: Form, bucket: int) -> pa.RecordBatch:

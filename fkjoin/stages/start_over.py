@@ -27,6 +27,8 @@ from fkjoin.state import Store, prefix_range
 PASSED = "passed:"
 """The beginning of the name of a counter that says that a partition's end has passed; what else it says follows."""
 
+SlotsOf = Callable[[Bytes], Sequence[Slot] | None]
+
 _Ends = tuple[tuple[int, int], ...]
 """Partitions, and the offsets of the last records that each had at the start; those without any are left out."""
 
@@ -81,13 +83,7 @@ def reached(said: Sequence[str], store: Store) -> list[StartOver]:
     return whole
 
 
-def left_behind(
-    store: Store,
-    topic: StartOver,
-    tag: bytes = tags.ROW,
-    schema: pa.Schema = CHANGE,
-    slots_of: Callable[[Bytes], Sequence[Slot] | None] = lambda _: None,
-) -> Iterator[pa.Table]:
+def left_behind(store: Store, topic: StartOver, tag: bytes, schema: pa.Schema, slots_of: SlotsOf) -> Iterator[pa.Table]:
     """Tombstones (``schema``) for the rows under ``tag`` that a stage holds of other topics of the same name.
 
     ``slots_of``: reads the rows of all tables from bodies of records, where a stage numbers several in one store.

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec import combined_key, records, tags, versions
-from fkjoin.codec.arrays import BYTES, Bytes, Ints, first_bytes, masked, take, untagged, valid
+from fkjoin.codec import combined_key, tags, versions
+from fkjoin.codec.arrays import BYTES, Bytes, Ints, first_bytes, masked, take, untagged
 from fkjoin.codec.key_texts import json_text, keys_as_json, parse_key
 from fkjoin.codec.messages import ANSWER, CHANGE, JOINED, NUMBERED, PART, SUBSCRIPTION, SUMS, is_answer, pack
 from fkjoin.codec.records import Records
@@ -364,13 +364,6 @@ class MultiSubscriptionSpec(ByForeignKey):
         return f"foreign_key{foreign_key[0]}", foreign_key[1:]
 
 
-def _gathered(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
-    assert of.multi_join is not None
-    rows, version = result_rows(keys, held, of.multi_join)
-    row = rows_as_json(of.multi_join.schema, rows)
-    return Shown(keys_as_json(of.key, keys), row=row, version=version)
-
-
 @dataclass(frozen=True, kw_only=True)
 class GatherSpec(StageSpec):
     """gather: left rows and answers become changes of the joined table."""
@@ -380,7 +373,7 @@ class GatherSpec(StageSpec):
     part_bytes = 16 << 20
     """It has the rows of all its right tables in memory at once."""
     takes = (PART,)
-    forms: ClassVar = {tags.ROW: ("result", _gathered)}
+    forms: ClassVar = {tags.ROW: ("result", shown.result)}
     keeps = True
     multi_join: MultiJoin
 
@@ -388,14 +381,9 @@ class GatherSpec(StageSpec):
         yield gather(messages.take(PART), store, count, self.multi_join, in_order=True, **self._times(messages))
 
     @classmethod
-    def rows(cls, of: Described, store: Reads, keys: Bytes | None) -> Iterator[Rows]:
+    def kept(cls, of: Described, keys: Bytes, held: Records) -> tuple[Bytes, Bytes]:
         assert of.multi_join is not None
-        codec = RowCodec(of.multi_join.schema)
-        for page in pages(store, tags.ROW, keys):
-            held, bare = records.decode(page.values), untagged(page.keys)
-            rows, version = result_rows(bare, held, of.multi_join)
-            live = np.flatnonzero(valid(rows))
-            yield take(bare, live), codec.decode(take(rows, live)), take(version, live), held.ts[live]
+        return result_rows(keys, held, of.multi_join)
 
 
 def without_answers(payloads: list[bytes]) -> tuple[list[bytes], list[bytes]]:

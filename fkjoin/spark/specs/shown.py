@@ -14,7 +14,7 @@ from fkjoin.codec.key_texts import json_text, keys_as_json
 from fkjoin.codec.records import Records
 from fkjoin.codec.rows import RowCodec
 from fkjoin.stages import split_rows
-from fkjoin.stages.emit_on_change import DIGEST_BYTES, HAS_RESULT
+from fkjoin.stages.emit_on_change import DIGEST_BYTES
 from fkjoin.stages.join_rows import structs
 from fkjoin.stages.multi_join import MultiJoin
 from fkjoin.stages.retention import GONE
@@ -88,9 +88,10 @@ def key_alone(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
 
 def result(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
     """Rows of the table that the stage keeps, where there are any."""
-    kept = held.flags & HAS_RESULT > 0
-    columns = of.stage.results(of, masked(held.body, kept), keys, store)
-    return Shown(keys_as_json(of.key, keys), row=as_json(of.schemas["result"], columns, kept))
+    rows, version = of.stage.kept(of, keys, held)
+    columns = of.stage.decoded(of, rows, keys, store)
+    row = as_json(of.schemas["result"], columns, valid(rows))
+    return Shown(keys_as_json(of.key, keys), row=row, version=version)
 
 
 def row_of(of: Described, name: str, held: Records) -> pa.Array:
@@ -117,21 +118,17 @@ def as_json(schema: pa.Schema, columns: Sequence[pa.Array], which: Bools) -> pa.
 
 
 def pages_of(store: Reads, tag: bytes, names: Sequence[bytes] | None) -> Iterator[Page]:
-    """The records under ``tag``, or those of them among ``names``."""
+    """The records under ``tag``, or those of them among ``names``; the last page is empty."""
     if names is None:
         yield from store.scan([prefix_range(tag)])
-        return
-    keys = as_bytes(pa.array([name for name in names if name.startswith(tag)], BYTES))
-    values = store.get_many(keys)
-    known = pa.array(valid(values))
-    yield Page(np.zeros(0, np.int64), keys.filter(known), values.filter(known))
+    else:
+        keys = as_bytes(pa.array([name for name in names if name.startswith(tag)], BYTES))
+        values = store.get_many(keys)
+        known = pa.array(valid(values))
+        yield Page(np.zeros(0, np.int64), keys.filter(known), values.filter(known))
+    yield Page(np.zeros(0, np.int64), pa.array([], BYTES), pa.array([], BYTES))
 
 
-def pages(store: Reads, tag: bytes, keys: Bytes | None) -> list[Page]:
-    """The records under ``tag``, or those of them with these ``keys``; at least one page."""
-    names = None if keys is None else prefixed(tag, keys).to_pylist()
-    return [*pages_of(store, tag, names)] or [no_page()]
-
-
-def no_page() -> Page:
-    return Page(np.zeros(0, np.int64), pa.array([], BYTES), pa.array([], BYTES))
+def pages(store: Reads, tag: bytes, keys: Bytes | None) -> Iterator[Page]:
+    """The records under ``tag``, or those of them with these ``keys``; the last page is empty."""
+    return pages_of(store, tag, None if keys is None else prefixed(tag, keys).to_pylist())

@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from fkjoin.codec import records, tags
-from fkjoin.codec.arrays import Bytes, take, untagged
+from fkjoin.codec.arrays import Bytes, masked, take, untagged, valid
 from fkjoin.codec.key_texts import parse_key
 from fkjoin.codec.messages import ANSWER, JOINED, called
+from fkjoin.codec.records import Records
 from fkjoin.errors import FormatError
 from fkjoin.spark.buckets import Payload
 from fkjoin.spark.specs.shown import Asked, Described, Form, Rows, pages
@@ -145,23 +146,29 @@ class StageSpec(ABC):
 
     @staticmethod
     def encoded(bodies: Bytes) -> Bytes:
-        """The encoded rows in the bodies of records."""
+        """The encoded rows in the bodies of records; null for null."""
         return bodies
 
     @classmethod
-    def results(cls, of: Described, bodies: Bytes, keys: Bytes, store: Reads) -> list[pa.Array]:
-        """The columns of the rows in the bodies of records with these keys; null for null."""
-        return of.result(cls.encoded(bodies))
+    def kept(cls, of: Described, keys: Bytes, held: Records) -> tuple[Bytes, Bytes]:
+        """The encoded rows of the table that records keep, null where there is none, and their versions."""
+        return cls.encoded(masked(held.body, held.flags & HAS_RESULT > 0)), held.version
+
+    @classmethod
+    def decoded(cls, of: Described, rows: Bytes, keys: Bytes, store: Reads) -> list[pa.Array]:
+        """The columns of encoded rows with these keys; null for null."""
+        return of.result(rows)
 
     @classmethod
     def rows(cls, of: Described, store: Reads, keys: Bytes | None) -> Iterator[Rows]:
         """Read the rows of a table that a store keeps, or those with these keys; at least one batch of them."""
         for page in pages(store, tags.ROW, keys):
-            held = records.decode(page.values)
-            live = np.flatnonzero(held.flags & HAS_RESULT > 0)
-            bare = untagged(take(page.keys, live))
-            columns = cls.results(of, take(held.body, live), bare, store)
-            yield bare, columns, take(held.version, live), held.ts[live]
+            held, names = records.decode(page.values), untagged(page.keys)
+            rows, version = cls.kept(of, names, held)
+            live = np.flatnonzero(valid(rows))
+            names = take(names, live)
+            columns = cls.decoded(of, take(rows, live), names, store)
+            yield names, columns, take(version, live), held.ts[live]
 
     @classmethod
     def asked(cls, of: Described, key: str, known: Sequence[Mapping[str, Any]]) -> list[Asked]:

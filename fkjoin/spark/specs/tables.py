@@ -90,8 +90,7 @@ class ByGroup(StageSpec):
         return unpaired(bodies)[0]
 
     @classmethod
-    def results(cls, of: Described, bodies: Bytes, keys: Bytes, store: Reads) -> list[pa.Array]:
-        rows = cls.encoded(bodies)
+    def decoded(cls, of: Described, rows: Bytes, keys: Bytes, store: Reads) -> list[pa.Array]:
         if not of.collected:
             return of.result(rows)
         columns, schema = of.result(shown.behind_digest(rows)), of.schemas["result"]
