@@ -13,7 +13,7 @@ from fkjoin.codec import records, versions
 from fkjoin.codec.arrays import Bytes, untagged
 from fkjoin.codec.messages import NO_TIMESTAMP
 from fkjoin.codec.rows import KeyCodec
-from fkjoin.spark.specs.shown import Described, Form, pages_of
+from fkjoin.spark.specs.shown import Described, RecordForm, pages_of
 from fkjoin.stages.retention import GONE
 from fkjoin.state import BucketStore, Page, Reads
 
@@ -44,7 +44,7 @@ class Entries:
             for page in pages_of(store, tag, self.names):
                 yield self._readable(page, store, form, bucket)
 
-    def _readable(self, page: Page, store: Reads, form: Form, bucket: int) -> pa.RecordBatch:
+    def _readable(self, page: Page, store: Reads, form: RecordForm, bucket: int) -> pa.RecordBatch:
         (kind, show), rows, held = form, len(page.keys), records.decode(page.values)
         shown = show(self.of, untagged(page.keys), held, store)
         marks = held.version if shown.version is None else shown.version

@@ -98,7 +98,7 @@ KINDS = {
 }
 """The kinds by number: schema, which no other kind has, and what errors call such messages.
 
-A stage of somebody else adds its own, in the module of its class, since workers import that."""
+A stage outside of fkjoin adds its own, in the module of its class, since workers import that."""
 
 
 def called(schema: pa.Schema) -> str:

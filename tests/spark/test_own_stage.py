@@ -1,4 +1,4 @@
-"""A stage of somebody else: one class and one entry in ``STAGES``, and all that shows, counts and reads stages knows it."""
+"""A stage outside of fkjoin: one class and one entry in ``STAGES``, and all that shows, counts and reads stages knows it."""
 
 from __future__ import annotations
 

@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 
 from fkjoin.codec import combined_key, tags, versions
 from fkjoin.codec.arrays import BYTES, Bytes, Ints, first_bytes, masked, take, untagged
-from fkjoin.codec.key_texts import json_text, keys_as_json, parse_key
+from fkjoin.codec.key_texts import keys_as_json, parse_key
 from fkjoin.codec.messages import ANSWER, CHANGE, JOINED, NUMBERED, PART, SUBSCRIPTION, SUMS, is_answer, pack
 from fkjoin.codec.records import Records
 from fkjoin.codec.rows import RowCodec
 from fkjoin.spark.buckets import Payload, bucket_ids, places_of
 from fkjoin.spark.specs import shown
-from fkjoin.spark.specs.shown import Asked, Described, Rows, Shown, as_json, pages, rows_as_json
+from fkjoin.spark.specs.shown import Asked, Described, Shown, StoredColumns, as_json, pages, rows_as_json
 from fkjoin.spark.specs.spec import PART_BYTES, ByRow, Messages, StageSpec, StateSpec
 from fkjoin.stages.answer_rows import CarryRows, Joined, usable
 from fkjoin.stages.children import Family, children, stored
@@ -89,13 +89,13 @@ def _right(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
         return Shown(foreign_key=keys_as_json(of.key, keys), row=shown.row_of(of, "right", held))
     bodies = masked(held.body, held.flags & GONE == 0)
     rows = _by_right(join, keys, lambda right, some: rows_as_json(right.row, take(bodies, some)).to_pylist())
-    return Shown(foreign_key=_names_as_json(_named(join, keys)), row=pa.array(rows, pa.string()))
+    return Shown(foreign_key=shown.texts_of(_named(join, keys)), row=pa.array(rows, pa.string()))
 
 
 def _subscriber(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
     foreign, left = combined_key.decode(keys)
     if of.multi_join is not None:
-        names = _names_as_json(_named(of.multi_join, foreign))
+        names = shown.texts_of(_named(of.multi_join, foreign))
         return Shown(keys_as_json(of.multi_join.key, untagged(left)), names)
     key = keys_as_json(of.schemas["key"], left)
     return Shown(key, keys_as_json(of.key, foreign), shown.row_of(of, "left", held))
@@ -305,7 +305,7 @@ class ChildrenSpec(ByForeignKey):
         return own, []
 
     @classmethod
-    def rows(cls, of: Described, store: Reads, keys: Bytes | None) -> Iterator[Rows]:
+    def rows(cls, of: Described, store: Reads, keys: Bytes | None) -> Iterator[StoredColumns]:
         family = Family(*(of.schemas[name] for name in ("key", "left", "right", "result")))
         nothing = pa.array([], BYTES)
         empty = nothing, nothing, nothing, np.zeros(0, np.int64)
@@ -321,7 +321,7 @@ def _foreign_keys(of: Described, keys: Bytes, held: Records, store: Reads) -> Sh
     for foreign in scattered(held.body, len(of.multi_join.rights)):
         for row, name in zip(names, _named(of.multi_join, foreign), strict=True):
             row.update(name or {})
-    return Shown(keys_as_json(of.key, keys), _names_as_json(names), timed=False)
+    return Shown(keys_as_json(of.key, keys), shown.texts_of(names), timed=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -401,11 +401,6 @@ def sums(expected: Iterable[Bytes], bucket: int, state: StateSpec) -> Iterator[P
         yield of, pack(sums_message(bucket, summed))
 
 
-def _names_as_json(names: Sequence[dict[str, Any] | None]) -> pa.Array:
-    """Names of right tables with keys as JSON objects; null for none."""
-    return pa.array([json_text(name) if name else None for name in names], pa.string())
-
-
 def _named(join: MultiJoin, keys: Bytes) -> list[dict[str, Any] | None]:
     """Split each key into its right table's name and the key."""
 
@@ -417,7 +412,7 @@ def _named(join: MultiJoin, keys: Bytes) -> list[dict[str, Any] | None]:
 
 
 def _by_right(join: MultiJoin, keys: Bytes, read: Callable[[Right, Ints], list[_T]]) -> list[_T | None]:
-    """What ``read`` makes of the keys of each right table, which it gets by their places; None for null."""
+    """Collect what ``read`` makes of the keys of each right table, which it gets by their places; None for null."""
     values: list[_T | None] = [None] * len(keys)
     heads = first_bytes(pc.fill_null(keys, b"\xff"))
     for number, right in enumerate(join.rights):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Described:
-    """What a store's bytes are of; ``schemas``: key, foreign_key, left, right, and of a resolve store result.
+    """Description of a store's bytes; ``schemas``: key, foreign_key, left, right, and of a resolve store result.
 
     Of an aggregate: key (of a group), row_key, value (of a contribution) and result; of a flat map key, row_key and result.
     """
@@ -72,10 +72,10 @@ Show = Callable[[Described, Bytes, Records, Reads], Shown]
 """Function from a store's records, and their keys without tags, to what people see."""
 
 
-Form = tuple[str, Show]
+RecordForm = tuple[str, Show]
 """The form in which the records under a tag are shown: what their kind is called, and the function."""
 
-Rows = tuple[Bytes, list[pa.Array], Bytes, Ints]
+StoredColumns = tuple[Bytes, list[pa.Array], Bytes, Ints]
 """Rows of a table that a store keeps: encoded keys, columns, versions and timestamps."""
 
 Asked = tuple[Bytes, tuple[bytes, ...], Bytes | None]
@@ -94,13 +94,19 @@ def result(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
     return Shown(keys_as_json(of.key, keys), row=row, version=version)
 
 
+def texts_of(values: Sequence[Any]) -> pa.Array:
+    """Values as JSON; null for those that are empty."""
+    empty = np.array([not value for value in values], bool)
+    return pa.array([*map(json_text, values)], pa.string(), mask=empty)
+
+
 def row_of(of: Described, name: str, held: Records) -> pa.Array:
     """Rows of the schema of that name as JSON objects; null where the row is gone."""
     return rows_as_json(of.schemas[name], masked(held.body, held.flags & GONE == 0))
 
 
 def behind_digest(bodies: Bytes) -> Bytes:
-    """What follows a result's hash."""
+    """The bytes behind a result's hash."""
     return after(bodies, np.full(len(bodies), DIGEST_BYTES, np.int64))
 
 

@@ -17,7 +17,7 @@ from fkjoin.codec.messages import ANSWER, JOINED, called
 from fkjoin.codec.records import Records
 from fkjoin.errors import FormatError
 from fkjoin.spark.buckets import Payload
-from fkjoin.spark.specs.shown import Asked, Described, Form, Rows, pages
+from fkjoin.spark.specs.shown import Asked, Described, RecordForm, StoredColumns, pages
 from fkjoin.stages import Counters
 from fkjoin.stages.answer_rows import MakesRows, usable
 from fkjoin.stages.contribute import Carry, Contribute
@@ -81,7 +81,7 @@ class StageSpec(ABC):
     """Counters besides those that all stages have, and their texts for Prometheus."""
     greatest: ClassVar[tuple[str, ...]] = ()
     """Counters of which the greatest value counts."""
-    forms: ClassVar[Mapping[bytes, Form]] = {}
+    forms: ClassVar[Mapping[bytes, RecordForm]] = {}
     """Forms in which its records are shown, by tag."""
     key: ClassVar[str] = "key"
     """The name of the schema of its records' keys, see ``Described``."""
@@ -160,7 +160,7 @@ class StageSpec(ABC):
         return of.result(rows)
 
     @classmethod
-    def rows(cls, of: Described, store: Reads, keys: Bytes | None) -> Iterator[Rows]:
+    def rows(cls, of: Described, store: Reads, keys: Bytes | None) -> Iterator[StoredColumns]:
         """Read the rows of a table that a store keeps, or those with these keys; at least one batch of them."""
         for page in pages(store, tags.ROW, keys):
             held, names = records.decode(page.values), untagged(page.keys)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from fkjoin.codec import pairs, tags, versions
 from fkjoin.codec.arrays import Bytes, masked, unpaired, valid
-from fkjoin.codec.key_texts import json_text, keys_as_json
+from fkjoin.codec.key_texts import keys_as_json
 from fkjoin.codec.messages import ANSWER, EVENT, GROUPED, JOINED, NUMBERED, RESULT
 from fkjoin.codec.records import Records
 from fkjoin.folds.cogrouped import CoFold, numbered
@@ -161,8 +161,7 @@ def _outputs(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
     rows = rows_as_json(of.schemas["result"], made.second).to_pylist()
     for number, name, row in zip(made.of, names, rows, strict=True):
         lists[number].append({"key": json.loads(name), "row": json.loads(row)})
-    texts = [json_text(outputs) if outputs else None for outputs in lists]
-    return Shown(keys_as_json(of.key, keys), row=pa.array(texts, pa.string()))
+    return Shown(keys_as_json(of.key, keys), row=shown.texts_of(lists))
 
 
 @dataclass(frozen=True, kw_only=True)
