@@ -434,9 +434,6 @@ WAYS: dict[str, str] = {
         "tests/api/test_building.py::test_a_session_with_the_wrong_state_store_is_refused"
     ),
     "checkpoint {} has {}; add --operator with one": EXPORTED,
-    "checkpoint {} was last written by a release": (
-        "tests/checkpoint/test_saved_state.py::test_a_checkpoint_without_types_is_refused_until_a_job_has_written_them"
-    ),
     "{} keeps only hashes of its rows in {}: start": BACK,
     "checkpoint {} has no state of fkjoin{}: give": (
         "tests/checkpoint/test_saved_state.py::test_a_materialized_table_is_read_as_of_any_batch"

@@ -15,7 +15,6 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from fkjoin.plan.base import manifest
 from pyspark.errors import utils
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import DataFrame, SparkSession
@@ -26,7 +25,7 @@ from fkjoin import Table
 from fkjoin.events import Enriched
 from fkjoin.jobs.job import Job
 from fkjoin.jobs.runner import _facts as facts_of_job
-from fkjoin.plan.base import in_order
+from fkjoin.plan.base import in_order, manifest
 from fkjoin.plan.rules import RULES
 from fkjoin.sessions.settings import EXCLUDED, OPTIMIZE
 from fkjoin.spark.identity import identity_text, read_identity
