@@ -79,7 +79,8 @@ def bound_again(table: Planned, others: Options) -> Planned:
             if of == call.of:
                 return one
             if list(map(_columns_of, of)) == list(map(_columns_of, call.of)):
-                return replace(one, inputs=tuple(map(again, one.inputs)))
+                inputs = tuple(map(again, one.inputs))
+                return replace(one, inputs=inputs, call=replace(call, of=of))
         options = {**call.options, **others.get(one, {})}
         return replace(call.bind(*of, **options), call=replace(call, of=of, options=options))
 
