@@ -6,7 +6,6 @@ import contextlib
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,8 +16,8 @@ from fkjoin import FkJoinError, Table, cogroup, fk_join
 from fkjoin import aggregates as agg
 from fkjoin.checkpoint import begun, begun_with
 from fkjoin.checkpoint.begun import DOCUMENT, Begun
-from fkjoin.sessions.access import UnreadableError
 from fkjoin.sessions.settings import TIME_ZONE
+from fkjoin.spark.specs import StageSpec
 from tests.support.queries import write_lines
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("own_rules")]
@@ -188,14 +187,14 @@ def test_another_type_of_a_column_is_named_by_table_and_column_and_says_nothing_
             Table.from_files(spark, tmp_path, key="id", version="n", schema=f"{schema}, n bigint", format="json", name=name)
             for name, schema in schemas.items()
         )
-        return make(orders, customers).changes
+        return make(orders, customers)._plan.specs
 
     place = str(tmp_path / "ck")
     first = Begun()
-    begun_with.require_begun_with(first, spark, place, begun_with.operators_of(frame("bigint", "int")))
+    begun_with.require_begun_with(first, spark, place, frame("bigint", "int"))
     said = []
     for kinds in (("double", "int"), ("bigint", "decimal(10,2)")):
-        again, specs = Begun.parsed(first.data(), "it"), begun_with.operators_of(frame(*kinds))
+        again, specs = Begun.parsed(first.data(), "it"), frame(*kinds)
         with contextlib.suppress(FkJoinError):
             begun_with.require_begun_with(again, spark, place, specs, lambda: "a sink")
             continue
@@ -206,20 +205,14 @@ def test_another_type_of_a_column_is_named_by_table_and_column_and_says_nothing_
     assert said == [f"{column} was {types.get(column, types[AMOUNT])}" for column in columns]
 
 
-def test_of_a_function_that_cannot_be_read_back_the_time_zone_is_compared(
-    spark: SparkSession, tmp_path: Path, zone: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+def test_of_a_query_without_operators_the_time_zone_is_compared(
+    spark: SparkSession, tmp_path: Path, zone: Callable[[str], None]
 ) -> None:
-    """Its stores compare the operators in its place."""
-
-    def unreadable(frame: Any) -> Iterator[Any]:
-        yield SimpleNamespace(name="joined", state=SimpleNamespace(identity=""))
-        raise UnreadableError("kept apart")
-
-    monkeypatch.setattr(begun_with, "specs_in", unreadable)
-    specs, place, first = begun_with.operators_of(spark.range(1)), str(tmp_path), Begun()
+    specs: list[StageSpec] = []
+    place, first = str(tmp_path), Begun()
     zone(BERLIN)
     begun_with.require_begun_with(first, spark, place, specs)
-    assert (first.zone, first.operators) == (BERLIN, None)
+    assert (first.zone, first.operators) == (BERLIN, [])
     begun_with.require_begun_with(first, spark, place, specs, lambda: "a sink")
     zone("UTC")
     with pytest.raises(FkJoinError, match="another instant, and a sink has a batch of that one; set"):
