@@ -14,7 +14,7 @@ from pyspark.sql.types import DataType
 from fkjoin.analysis.planned import Settings
 from fkjoin.plan.base import Node
 from fkjoin.plan.nodes import join_below, read_from
-from fkjoin.plan.physical import BySpark, Counted, InWorkers, Physical, Stage, by_spark
+from fkjoin.plan.physical import BySpark, Counted, InWorkers, Physical, Picked, Stage, by_spark
 from fkjoin.spark.frame import (
     DELETED,
     KEY,
@@ -95,6 +95,8 @@ def packed(rows: Physical, pack: Pack, *columns: str, **others: Column) -> InWor
     ``columns``: those that packing gets besides; ``others``: expressions in the place of some of a
     table's columns, or besides.
     """
+    if not columns and not others:
+        return InWorkers(Picked(rows, _INTERNAL), pack, ENVELOPE)
     chosen = by_spark(lambda frame: frame.select(*packing_columns(**others), *columns), rows)
     return InWorkers(chosen, pack, ENVELOPE)
 

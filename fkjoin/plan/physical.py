@@ -90,6 +90,14 @@ class BySpark(_OverMany):
 
 
 @dataclass(frozen=True, eq=False)
+class Picked(_OverOne):
+    """Columns of rows, under other names."""
+
+    names: Mapping[str, str]
+    """The rows' columns by their new names."""
+
+
+@dataclass(frozen=True, eq=False)
 class InWorkers(_OverOne):
     """Rows that a function of Arrow batches makes of others, in Python workers: it packs, unpacks or parses them."""
 

@@ -26,6 +26,7 @@ from fkjoin.plan.physical import (
     InWorkers,
     Messages,
     Physical,
+    Picked,
     Stage,
     Ticks,
     Union,
@@ -144,6 +145,9 @@ class _BatchRun:
         if isinstance(node, Union):
             return joined(inputs, inputs[0].schema)
         (rows,) = inputs
+        if isinstance(node, Picked):
+            columns = {new: rows.column(name) for new, name in node.names.items()}
+            return pa.record_batch(columns)
         if isinstance(node, InWorkers):
             return self._in_workers(node, rows)
         if isinstance(node, Stage):

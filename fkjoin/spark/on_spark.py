@@ -19,6 +19,7 @@ from fkjoin.plan.physical import (
     InWorkers,
     Messages,
     Physical,
+    Picked,
     Read,
     Stage,
     Ticks,
@@ -63,6 +64,8 @@ def _empty(spark: SparkSession, node: Physical) -> DataFrame:
 
 
 def _analyzed(spark: SparkSession, node: Physical) -> DataFrame:
+    if isinstance(node, Picked):
+        return _picked(spark, node, _empty(spark, node.input))
     if isinstance(node, BySpark):
         frame: DataFrame = node.transform(*(_empty(spark, below) for below in node.of))
         return frame
@@ -86,6 +89,10 @@ def _ticks(spark: SparkSession, node: Ticks) -> DataFrame:
     bucket = F.explode(F.lit(list(bucket_ids(node.buckets)))).alias("bucket")
     payload = F.lit(None).cast("binary")
     return ticks(spark, node.interval_ms).select(bucket, payload, F.lit(TICK), F.col("tick"))
+
+
+def _picked(_: SparkSession, node: Picked, rows: DataFrame) -> DataFrame:
+    return rows.select(*(F.col(name).alias(new) for new, name in node.names.items()))
 
 
 def _in_workers(_: SparkSession, node: InWorkers, rows: DataFrame) -> DataFrame:
@@ -156,6 +163,7 @@ _MADE: dict[type, Callable[..., DataFrame]] = {
     Ticks: _ticks,
     BySpark: lambda _, node, *rows: node.transform(*rows),
     InWorkers: _in_workers,
+    Picked: _picked,
     Stage: _stage,
     Counted: _counted,
     Messages: lambda _, node, envelopes: envelopes.where("counter is null"),

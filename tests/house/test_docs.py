@@ -330,10 +330,10 @@ def test_the_glossary_has_the_names_that_documents_keep_to() -> None:
 def test_the_architecture_page_has_a_paragraph_for_each_room_and_names_files_that_are_there() -> None:
     page, picture = ((ROOT / "docs" / name).read_text() for name in ("architecture.md", "architecture.svg"))
     rooms = {path.parent.name for path in (ROOT / "fkjoin").glob("*/__init__.py")} - {"data"} | {"face"}
-    assert set(re.findall(r"^\*\*(\w+)\*\*:", page, re.MULTILINE)) == rooms
+    assert set(re.findall(r"^- \*\*(\w+)\*\*:", page, re.MULTILINE)) == rooms
     assert rooms - set(re.findall(r'class="name">(\w+)<', picture)) == set()
-    for paragraph in page.split("## Rooms")[1].split("\n\n"):
-        room = re.match(r"\*\*(\w+)\*\*", paragraph)
+    for paragraph in re.split(r"\n\n|\n(?=- )", page.split("## Rooms")[1]):
+        room = re.match(r"- \*\*(\w+)\*\*", paragraph)
         folders = [ROOT, ROOT / "fkjoin", *([ROOT / "fkjoin" / room[1]] if room else [])]
         for name in re.findall(r"`([\w/.]+(?:\.py|/))`", paragraph):
             assert any((folder / name).exists() for folder in folders), f"docs/architecture.md: {name}"
