@@ -110,8 +110,8 @@ def test_an_internal_topic_is_read_as_its_table_is(spark: SparkSession, broker: 
     between.commit(b"committed")
     between.abort(b"aborted")
     (connection,) = Table.from_kafka(spark, "tx-between", broker.bootstrap, key="string", value="string")._topics
-    between = read_internal(spark, connection, "tx-between")
-    found = rows(on_spark(spark, between), tmp_path / "read")
+    records = read_internal(spark, connection, "tx-between")
+    found = rows(on_spark(spark, records), tmp_path / "read")
     assert [bytes(row.value) for row in found] == [b"committed"]
 
 

@@ -17,7 +17,7 @@ from fkjoin.plan.physical import (
     Fed,
     Given,
     InWorkers,
-    Messages,
+    MessagesOnly,
     Physical,
     Read,
     Stage,
@@ -157,6 +157,6 @@ _MADE: dict[type, Callable[..., DataFrame]] = {
     InWorkers: _in_workers,
     Stage: _stage,
     Counted: _counted,
-    Messages: lambda _, node, envelopes: envelopes.where("counter is null"),
+    MessagesOnly: lambda _, node, envelopes: envelopes.where("counter is null"),
     Union: _union,
 }
