@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from fkjoin.analysis.emission import Emit
-from fkjoin.analysis.unions import cogrouped
+from fkjoin.analysis.planned import Settings, called
+from fkjoin.analysis.unions import cogrouped, require_cogroup
 from fkjoin.lowering.handle import planned_of
-from fkjoin.lowering.recipes import remembered
 from fkjoin.table import Table
 
 
-@remembered
 def cogroup(*tables: Table, name: str | None = None, emit: Emit = "on-change", validate: bool | None = None) -> Table:
     """Put several aggregates by the same key side by side: the columns of one after those of the other.
 
@@ -39,4 +38,7 @@ def cogroup(*tables: Table, name: str | None = None, emit: Emit = "on-change", v
     >>> both = cogroup(sales, returned, name="balance")
     """
     planned = [planned_of(f"tables[{at}]", table) for at, table in enumerate(tables)]
-    return Table._of(cogrouped(planned, name, emit, validate))
+    require_cogroup(planned)
+    settings = Settings.of(planned[0].spark, validate)
+    cogroup_of: Table = Table._of(called(cogrouped, *planned, name=name, emit=emit, settings=settings))
+    return cogroup_of

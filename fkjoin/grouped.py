@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException, ParseException
@@ -15,15 +16,15 @@ from fkjoin import aggregates
 from fkjoin.analysis.aggregates import Options, aggregated, bound_step, condition_on
 from fkjoin.analysis.bound import bind, schema_of
 from fkjoin.analysis.checks import require_callables
+from fkjoin.analysis.planned import Planned, Settings, called, telling_files
 from fkjoin.analysis.projection import Projection
 from fkjoin.analysis.wanted import Wanted, column_of, ordered_by_key
 from fkjoin.analysis.windows import windowed, without_window
 from fkjoin.errors import TopologyError
 from fkjoin.folds.calls import AGGREGATE, Called, Evaluating, Reducing, Starting
 from fkjoin.folds.fold import Fold
-from fkjoin.lowering.handle import Handle
-from fkjoin.lowering.recipes import Recipe, Remembered, remembered, telling_files
 from fkjoin.sessions.access import require_classic
+from fkjoin.spark.copies import copied
 from fkjoin.spark.names import quoted, quoted_if_needed
 from fkjoin.spark.schemas import Expression, Expressions, arrow_schema, text
 
@@ -35,24 +36,28 @@ Expressed = (str, Column)
 _TYPES: dict[type, DataType] = {bool: BooleanType(), int: LongType(), float: DoubleType(), str: StringType()}
 
 
-class Grouped(Remembered):
+class Grouped:
     """A table's rows by group, from ``Table.group_by``; each method makes a table with one row for each group.
 
     A group without rows has no row.  Versions (``_version``) are a counter of the group.
     """
 
-    def _by(self, table: Handle, key: Any, value: Expressions | None, options: Options) -> Grouped:
-        self._recipe = Recipe(lambda *of, **named: Grouped()._by(*of, **named), (table, key, value), {"options": options})
-        _, key, value = self._recipe.arguments
-        self._of, self._table, self._rows = table._of, table._planned, table._planned.visible
-        window, keys = without_window(key)
-        self._options = replace(options, window=window)
-        with telling_files(self._recipe.learned_below):
-            self._key = self._project("key", keys)
-            self._value = None if value is None else self._project("value", value)
-        one = self._value is not None and len(self._value.bound) == 1  # a star may be several
-        self._plain = one and not isinstance(value, list | tuple)
-        return self
+    _of: Callable[[Planned], Table]
+    """Function that makes a table's handle."""
+    _grouping: _Grouping
+    _given: dict[str, Any]
+
+    @classmethod
+    def _by(cls, of: Any, table: Planned, **given: Any) -> Grouped:
+        grouped = cls()
+        grouped._of, grouped._given = of, copied(given)
+        grouped._grouping = _Grouping.of(table, **grouped._given)
+        return grouped
+
+    def _made(self, method: str, **arguments: Any) -> Table:
+        """The table that a method of the grouping makes."""
+        bind = partial(_grouped, method)
+        return self._of(called(bind, self._grouping.table, arguments=arguments, **self._given))
 
     if not TYPE_CHECKING:  # else any name would do for type checkers
 
@@ -62,10 +67,10 @@ class Grouped(Remembered):
             return object.__getattribute__(self, name)
 
     def __repr__(self) -> str:
-        of = "" if self._value is None else f", of {', '.join(self._value.texts)}"
-        return f"Grouped[{self._table.name} by {', '.join(self._key.texts)}{of}]"
+        grouping = self._grouping
+        of = "" if grouping.value is None else f", of {', '.join(grouping.value.texts)}"
+        return f"Grouped[{grouping.table.name} by {', '.join(grouping.key.texts)}{of}]"
 
-    @remembered
     def agg(self, /, *_unnamed: object, having: Expression | None = None, **columns: Wanted) -> Table:
         """Make a table of these columns, each an aggregate of ``fkjoin.aggregates``.
 
@@ -94,25 +99,7 @@ class Grouped(Remembered):
         """
         if _unnamed or not columns:
             raise TopologyError("agg: name each column, such as agg(orders=fkjoin.aggregates.count())")
-        needed: dict[str, Expression] = {}
-        for title, wanted in columns.items():
-            if not isinstance(wanted, Wanted):
-                raise TopologyError(
-                    f"agg: {title} must be one of {', '.join(aggregates.__all__[1:])} of fkjoin.aggregates, it is a "
-                    f"{type(wanted).__name__}"
-                )
-            for item in (*([] if wanted.column is None else [wanted.column]), *wanted.order):
-                needed.setdefault(str(item), item)  # a literal reads like a column's name, but for its type
-        by_key = self._table.key if any(map(ordered_by_key, columns.values())) else ()
-        value = self._numbered(needed, [quoted_if_needed(name) for name in by_key])
-        schema = arrow_schema("agg", value.schema)
-        places, key = {item: place for place, item in enumerate(needed)}, range(len(needed), len(schema))
-        made = tuple(column_of(title, wanted, places, key, schema) for title, wanted in columns.items())
-        described = tuple((title, str(wanted)) for title, wanted in columns.items())
-        fold = Fold(schema, made)
-        if having is not None:
-            fold = replace(fold, having=condition_on(having, self._table.spark, self._group, fold.schema))
-        return self._of(aggregated(self._table, self._key, value, fold=fold, columns=described, options=self._options))
+        return self._made("agg", having=having, columns=columns)
 
     def count(self, column: Expression | None = None) -> Table:
         """Count the rows of each group: ``agg(count=aggregates.count(column))``.
@@ -237,25 +224,9 @@ class Grouped(Remembered):
         >>> sums = orders.group_by("customer_id").aggregate(0.0, "aggregate + amount", "aggregate - amount")
         """
         start = initializer if callable(initializer) else Starting(initializer)
-        return self._aggregate(start, adder, subtractor, returns=returns, column=column)
+        arguments = {"start": start, "adder": adder, "subtractor": subtractor}
+        return self._made("aggregate", **arguments, returns=returns, column=column)
 
-    @remembered
-    def _aggregate(self, start: Callable[[], Any], adder: Any, subtractor: Any, *, returns: Any, column: str) -> Table:
-        """See ``aggregate``."""
-        require_callables("key, value, aggregate", Expressed, adder=adder, subtractor=subtractor)
-        kind = _TYPES.get(type(start())) if returns is None else returns
-        if kind is None:
-            raise TopologyError(
-                f"returns: give the aggregate's Spark type, such as 'array<string>'; it cannot be told from {start()!r}"
-            )
-        try:
-            of = self._rows.select(F.lit(None).cast(kind).alias(column)).schema
-        except (ParseException, AnalysisException) as error:
-            raise TopologyError(f"returns: {returns!r} is no type of Spark's, such as 'array<string>'") from error
-        steps = (self._step(name, given, of) for name, given in (("adder", adder), ("subtractor", subtractor)))
-        return self._called("aggregate", of, (start, *steps), (adder, subtractor))
-
-    @remembered
     def reduce(
         self, adder: Callable[[Any, Any], Any], subtractor: Callable[[Any, Any], Any], *, column: str = "value"
     ) -> Table:
@@ -284,61 +255,147 @@ class Grouped(Remembered):
         >>> grouped = orders.group_by("customer_id", "amount")
         >>> sums = grouped.reduce(lambda total, amount: total + amount, lambda total, amount: total - amount)
         """
+        return self._made("reduce", adder=adder, subtractor=subtractor, column=column)
+
+
+@dataclass(frozen=True, eq=False)
+class _Grouping:
+    """A planned table's rows by group."""
+
+    table: Planned
+    key: Projection
+    value: Projection | None
+    options: Options
+    settings: Settings
+    plain: bool
+    """The value is one column, given as it is."""
+
+    @classmethod
+    def of(
+        cls,
+        table: Planned,
+        *,
+        key: Any,
+        value: Expressions | None,
+        options: Options,
+        settings: Settings,
+    ) -> _Grouping:
+        window, keys = without_window(key)
+        with telling_files(table):
+            groups = Projection.of("key", keys, table.scope)
+            values = None if value is None else Projection.of("value", value, table.scope)
+        one = values is not None and len(values.bound) == 1  # a star may be several
+        plain = one and not isinstance(value, list | tuple)
+        return cls(table, groups, values, replace(options, window=window), settings, plain)
+
+    def agg(self, *, having: Expression | None, columns: Mapping[str, Wanted]) -> Planned:
+        """See ``Grouped.agg``."""
+        needed: dict[str, Expression] = {}
+        for title, wanted in columns.items():
+            if not isinstance(wanted, Wanted):
+                raise TopologyError(
+                    f"agg: {title} must be one of {', '.join(aggregates.__all__[1:])} of fkjoin.aggregates, it is a "
+                    f"{type(wanted).__name__}"
+                )
+            for item in (*([] if wanted.column is None else [wanted.column]), *wanted.order):
+                needed.setdefault(str(item), item)  # a literal reads like a column's name, but for its type
+        by_key = self.table.key if any(map(ordered_by_key, columns.values())) else ()
+        value = self._numbered(needed, [quoted_if_needed(name) for name in by_key])
+        schema = arrow_schema("agg", value.schema)
+        places, key = {item: place for place, item in enumerate(needed)}, range(len(needed), len(schema))
+        made = tuple(column_of(title, wanted, places, key, schema) for title, wanted in columns.items())
+        described = tuple((title, str(wanted)) for title, wanted in columns.items())
+        fold = Fold(schema, made)
+        if having is not None:
+            fold = replace(fold, having=condition_on(having, self.table.spark, self._group, fold.schema))
+        return self._aggregated(value, fold, described)
+
+    def aggregate(self, *, start: Callable[[], Any], adder: Any, subtractor: Any, returns: Any, column: str) -> Planned:
+        """See ``Grouped.aggregate``."""
+        require_callables("key, value, aggregate", Expressed, adder=adder, subtractor=subtractor)
+        kind = _TYPES.get(type(start())) if returns is None else returns
+        if kind is None:
+            raise TopologyError(
+                f"returns: give the aggregate's Spark type, such as 'array<string>'; it cannot be told from {start()!r}"
+            )
+        try:
+            of = self.table.visible.select(F.lit(None).cast(kind).alias(column)).schema
+        except (ParseException, AnalysisException) as error:
+            raise TopologyError(f"returns: {returns!r} is no type of Spark's, such as 'array<string>'") from error
+        steps = (self._step(name, given, of) for name, given in (("adder", adder), ("subtractor", subtractor)))
+        return self._called("aggregate", of, (start, *steps), (adder, subtractor))
+
+    def reduce(self, *, adder: Any, subtractor: Any, column: str) -> Planned:
+        """See ``Grouped.reduce``."""
         require_callables("aggregate, value", adder=adder, subtractor=subtractor)
-        value = self._value or self._whole_row()
-        of = StructType().add(column, value.schema[0].dataType if self._plain else value.schema)
+        value = self.value or self._whole_row()
+        of = StructType().add(column, value.schema[0].dataType if self.plain else value.schema)
         functions = Starting(None), Reducing(adder), Reducing(subtractor)
         return self._called("reduce", of, functions, (adder, subtractor))
 
     @property
     def _group(self) -> StructType:
         """The type of a group's key."""
-        return self._key.schema if self._options.window is None else windowed(self._key.schema)
+        return self.key.schema if self.options.window is None else windowed(self.key.schema)
 
-    def _called(self, method: str, of: StructType, functions: tuple[Any, Any, Any], given: tuple[Any, Any]) -> Table:
-        value = self._value or self._whole_row()
+    def _called(self, method: str, of: StructType, functions: tuple[Any, Any, Any], given: tuple[Any, Any]) -> Planned:
+        value = self.value or self._whole_row()
         schema, key = arrow_schema("value", value.schema), arrow_schema("key", self._group)
         title, kind = of.names[0], arrow_schema("returns", of).field(0).type
-        fold = Fold(schema, (Called(title, kind, key, schema, self._plain, *functions, row=_row),), nullable=True, ordered=True)
+        fold = Fold(schema, (Called(title, kind, key, schema, self.plain, *functions, row=_row),), nullable=True, ordered=True)
         what = ", ".join(text(one) if isinstance(one, Expressed) else _named(one) for one in given)
-        return self._of(
-            aggregated(
-                self._table, self._key, value, fold=fold, columns=((title, f"{method} by {what}"),), options=self._options
-            )
+        return self._aggregated(value, fold, ((title, f"{method} by {what}"),))
+
+    def _aggregated(self, value: Projection, fold: Fold, columns: tuple[tuple[str, str], ...]) -> Planned:
+        return aggregated(
+            self.table,
+            self.key,
+            value,
+            fold=fold,
+            columns=columns,
+            options=self.options,
+            settings=self.settings,
         )
 
     def _step(self, argument: str, given: Any, of: StructType) -> Any:
         """An adder or subtractor, callable."""
         if not isinstance(given, Expressed):
             return given
-        require_classic(self._table.spark, f"{argument} as an expression", "give a Python callable")
-        value = self._value or self._whole_row()
-        if self._options.window is not None:
+        require_classic(self.table.spark, f"{argument} as an expression", "give a Python callable")
+        value = self.value or self._whole_row()
+        if self.options.window is not None:
             raise TopologyError(f"{argument}: an expression knows no windows; give a Python callable, or write agg(…)")
-        key = self._key.schema.names
+        key = self.key.schema.names
         if AGGREGATE in (names := [*key, *(name for name in value.schema.names if name not in key)]):
             raise TopologyError(f"{argument}: a column is called {AGGREGATE!r}, as the aggregate is; give it an alias")
-        columns = value.named | self._key.named
+        columns = value.named | self.key.named
         kind = of[0].dataType
-        rows = self._rows.select(*(columns[name].alias(name) for name in names), F.lit(None).cast(kind).alias(AGGREGATE))
+        rows = self.table.visible.select(
+            *(columns[name].alias(name) for name in names), F.lit(None).cast(kind).alias(AGGREGATE)
+        )
         part = bound_step(argument, given, rows, kind)
-        return Evaluating(part, tuple(map(str.lower, key)), tuple(map(str.lower, value.schema.names)), self._plain)
+        return Evaluating(part, tuple(map(str.lower, key)), tuple(map(str.lower, value.schema.names)), self.plain)
 
     def _project(self, argument: str, given: Expressions) -> Projection:
-        return Projection.of(argument, given, self._table.scope)
+        return Projection.of(argument, given, self.table.scope)
 
     def _whole_row(self) -> Projection:
-        return self._project("value", [F.col(quoted(item)) for item in self._table.row_type.names])
+        return self._project("value", [F.col(quoted(item)) for item in self.table.row_type.names])
 
     def _numbered(self, needed: dict[str, Expression], key: list[str]) -> Projection:
         """The columns that aggregates need, those of the rows' key last, called ``v0``, ``v1``, …."""
         names = [f"v{place}" for place in range(len(needed) + len(key))]
-        if self._value is not None:
-            bound = tuple(replace(self._value.among("agg", item), given=item) for item in needed.values())
+        if self.value is not None:
+            bound = tuple(replace(self.value.among("agg", item), given=item) for item in needed.values())
         else:
-            bound = bind("agg", list(needed.values()), self._table.scope)
-        bound += bind("agg", key, self._table.scope)
+            bound = bind("agg", list(needed.values()), self.table.scope)
+        bound += bind("agg", key, self.table.scope)
         return Projection(bound, schema_of(bound)).renamed(names)
+
+
+def _grouped(method: str, table: Planned, *, arguments: Mapping[str, Any], **given: Any) -> Planned:
+    planned: Planned = getattr(_Grouping.of(table, **given), method)(**arguments)
+    return planned
 
 
 def _named(function: Any) -> str:

@@ -7,12 +7,10 @@ from fkjoin.analysis.emission import Emit
 from fkjoin.analysis.joins import planned_join
 from fkjoin.kafka.wire import Wire
 from fkjoin.lowering.handle import planned_of
-from fkjoin.lowering.recipes import remembered
 from fkjoin.stages import How
 from fkjoin.table import Table
 
 
-@remembered
 def fk_join(
     left: Table,
     right: Table,
@@ -83,10 +81,11 @@ def fk_join(
     --------
     >>> joined = fk_join(orders, customers, "customer_id", how="left", joiner=["left.amount", "right.name"])
     """
-    made = planned_join(
-        planned_of("left", left),
+    planned_of("left", left)
+    joined: Table = left._called(
+        planned_join,
         planned_of("right", right),
-        extractor,
+        extractor=extractor,
         how=how,
         joiner=joiner,
         name=name,
@@ -97,4 +96,4 @@ def fk_join(
         validate=validate,
         spread=spread,
     )
-    return left._of(made)
+    return joined

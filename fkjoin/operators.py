@@ -11,6 +11,7 @@ from fkjoin.analysis.emission import Emit
 from fkjoin.analysis.enrich import planned_enrich, planned_events
 from fkjoin.analysis.joins import planned_children, planned_join
 from fkjoin.analysis.key_joins import planned_key_join
+from fkjoin.analysis.planned import Settings, called
 from fkjoin.analysis.unions import merged
 from fkjoin.analysis.windows import Window
 from fkjoin.errors import TopologyError
@@ -18,7 +19,6 @@ from fkjoin.events import Enriched
 from fkjoin.grouped import Grouped
 from fkjoin.kafka.wire import Wire
 from fkjoin.lowering.handle import Handle, planned_of
-from fkjoin.lowering.recipes import remembered
 from fkjoin.row_operators import RowOperators
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.schemas import Expressions
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 class Operators(RowOperators):
     """Each returns a new table; nothing runs."""
 
-    @remembered
     def join(
         self,
         right: Table,
@@ -94,11 +93,19 @@ class Operators(RowOperators):
                 raise TopologyError(
                     "deployment: a join by primary key is one stage; leave it out, or give on, the foreign key of left rows"
                 )
-            return self._of(planned_key_join(self._planned, other, how, joiner=joiner, name=name, emit=emit, validate=validate))
-        made = planned_join(
-            self._planned,
+            return self._called(
+                planned_key_join,
+                other,
+                how=how,
+                joiner=joiner,
+                name=name,
+                emit=emit,
+                validate=validate,
+            )
+        return self._called(
+            planned_join,
             other,
-            on,
+            extractor=on,
             how=how,
             joiner=joiner,
             name=name,
@@ -110,7 +117,6 @@ class Operators(RowOperators):
             spread=spread,
             argument="on",
         )
-        return self._of(made)
 
     def group_by(
         self,
@@ -175,11 +181,10 @@ class Operators(RowOperators):
         --------
         >>> counts = orders.group_by("customer_id").count()
         """
-        return Grouped()._by(
-            self, key, value, Options(name, emit, deployment, application, upgrade_from, validate, grace, idle, ahead)
-        )
+        options = Options(name, emit, deployment, application, upgrade_from, grace, idle, ahead)
+        settings = Settings.of(self._planned.spark, validate)
+        return Grouped._by(self._of, self._planned, key=key, value=value, options=options, settings=settings)
 
-    @remembered
     def with_children(
         self,
         left: Table,
@@ -220,11 +225,16 @@ class Operators(RowOperators):
         >>> with_orders = customers.with_children(orders, "customer_id", column="orders")
         """
         children = planned_of("left", left)
-        return self._of(
-            planned_children(self._planned, children, extractor, column=column, name=name, emit=emit, validate=validate)
+        return self._called(
+            planned_children,
+            children,
+            extractor=extractor,
+            column=column,
+            name=name,
+            emit=emit,
+            validate=validate,
         )
 
-    @remembered
     def enrich(
         self,
         events: DataFrame | Enriched,
@@ -283,11 +293,11 @@ class Operators(RowOperators):
             )
         else:
             planned = planned_events(events, events_name)
-        about: Any = {"how": how, "name": name, "on_error": on_error, "validate": validate}
-        enriched: Enriched = Enriched._of(planned_enrich(self._planned, planned, on, **about))
+        settings = Settings.of(self._planned.spark, validate)
+        about: Any = {"on": on, "how": how, "name": name, "on_error": on_error}
+        enriched: Enriched = Enriched._of(called(planned_enrich, self._planned, planned, settings=settings, **about))
         return enriched
 
-    @remembered
     def merge(self, *others: Table, name: str | None = None, emit: Emit = "on-change", validate: bool | None = None) -> Table:
         """Combine this table with others that have the same key and columns.
 
@@ -314,10 +324,9 @@ class Operators(RowOperators):
         --------
         >>> everywhere = orders.merge(old_orders, name="everywhere")
         """
-        tables = [self._planned, *(planned_of(f"others[{at}]", other) for at, other in enumerate(others))]
-        return self._of(merged(tables, name, emit, validate))
+        tables = [planned_of(f"others[{at}]", other) for at, other in enumerate(others)]
+        return self._called(merged, *tables, name=name, emit=emit, validate=validate)
 
-    @remembered
     def materialize(self, name: str) -> Table:
         """Keep the table's rows in state under a name, for ``fkjoin.read_state``.
 
@@ -338,4 +347,4 @@ class Operators(RowOperators):
         --------
         >>> kept = orders.materialize("orders")
         """
-        return self._of(views.materialized(self._planned, name))
+        return self._called(views.materialized, name=name)

@@ -89,21 +89,11 @@ class Outputs(TableOutputs):
         batches.require_one(spark, place)
 
         def begin() -> StreamingQuery:
-            table, keep_columns = self._as_begun(place)
+            table, begun = self._as_begun(place)
             batches.make_topics(table, place)
             records = Kafka(topic, bootstrap_servers, key, value, headers, positions).records(table)
-            keep_columns()
-            name = query_name or table.name
-            return writing.start(
-                spark,
-                records,
-                topic,
-                bootstrap_servers,
-                checkpoint=place,
-                options=options,
-                trigger=when,
-                name=name,
-            )
+            more: Any = {"options": options, "trigger": when, "name": query_name or table.name}
+            return writing.start(spark, records, topic, bootstrap_servers, checkpoint=place, begun=begun, **more)
 
         return telling_lag(start_claimed(spark, place, begin))
 

@@ -11,7 +11,6 @@ from fkjoin.analysis import flat_maps, views
 from fkjoin.analysis.emission import Emit
 from fkjoin.analysis.flat_maps import RowsExpression
 from fkjoin.lowering.handle import Handle
-from fkjoin.lowering.recipes import remembered
 from fkjoin.spark.schemas import Expression, Expressions, listed
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 class RowOperators(Handle):
     """Each returns a new table; nothing runs."""
 
-    @remembered
     def filter(self, condition: Expression, *, name: str | None = None, emit: Emit = "on-change") -> Table:
         """Keep the table's rows for which a condition is true.
 
@@ -50,9 +48,8 @@ class RowOperators(Handle):
         --------
         >>> large = orders.filter("amount > 100")
         """
-        return self._of(views.filtered(self._planned, condition, name, emit))
+        return self._called(views.filtered, condition=condition, name=name, emit=emit)
 
-    @remembered
     def map_values(self, columns: Expressions, *, name: str | None = None, emit: Emit = "on-change") -> Table:
         """Replace the columns of the table's rows by others; the key stays.
 
@@ -76,9 +73,8 @@ class RowOperators(Handle):
         --------
         >>> cents = orders.map_values(["customer_id", "amount * 100 as cents"])
         """
-        return self._of(views.mapped(self._planned, columns, name, emit))
+        return self._called(views.mapped, columns=columns, name=name, emit=emit)
 
-    @remembered
     def select(self, *cols: Expressions, name: str | None = None, emit: Emit = "on-change") -> Table:
         """Select columns, as Spark's ``select`` does, by ``map_values``; the key stays.
 
@@ -102,9 +98,11 @@ class RowOperators(Handle):
         --------
         >>> cents = orders.select("customer_id", "amount * 100 as cents")
         """
-        return self.map_values([column for given in cols for column in listed(given)], name=name, emit=emit)
+        columns: list[Expression] = []
+        for given in cols:
+            columns += listed(given)
+        return self.map_values(columns, name=name, emit=emit)
 
-    @remembered
     def drop(self, *cols: str, name: str | None = None, emit: Emit = "on-change") -> Table:
         """Drop columns, by ``map_values`` of the others.
 
@@ -128,9 +126,8 @@ class RowOperators(Handle):
         --------
         >>> short = orders.drop("amount")
         """
-        return self.map_values(views.without(self._planned, cols), name=name, emit=emit)
+        return self._called(views.dropped, names=cols, name=name, emit=emit)
 
-    @remembered
     def with_columns(self, columns: Mapping[str, Expression], *, name: str | None = None, emit: Emit = "on-change") -> Table:
         """Add columns, or replace those of the same names, as Spark's ``withColumns`` does, by ``map_values``.
 
@@ -154,9 +151,8 @@ class RowOperators(Handle):
         --------
         >>> more = orders.with_columns({"cents": "amount * 100", "customer_id": "upper(customer_id)"})
         """
-        return self.map_values(views.with_more(self._planned, columns), name=name, emit=emit)
+        return self._called(views.with_columns, columns=columns, name=name, emit=emit)
 
-    @remembered
     def flat_map(
         self,
         rows: RowsExpression,
@@ -203,11 +199,16 @@ class RowOperators(Handle):
         --------
         >>> lines = orders.flat_map("transform(items, item -> struct(item.sku, item.n))", key=["order_id", "sku"])
         """
-        return self._of(
-            flat_maps.flat_mapped(self._planned, rows, key, returns=returns, name=name, emit=emit, validate=validate)
+        return self._called(
+            flat_maps.flat_mapped,
+            rows=rows,
+            key=key,
+            returns=returns,
+            name=name,
+            emit=emit,
+            validate=validate,
         )
 
-    @remembered
     def rekey(
         self, key: Expressions, *, name: str | None = None, emit: Emit = "on-change", validate: bool | None = None
     ) -> Table:
@@ -236,4 +237,4 @@ class RowOperators(Handle):
         --------
         >>> by_email = customers.rekey("lower(email) as login")
         """
-        return self._of(flat_maps.rekeyed(self._planned, key, name, emit, validate))
+        return self._called(flat_maps.rekeyed, key=key, name=name, emit=emit, validate=validate)

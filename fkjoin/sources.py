@@ -11,20 +11,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from fkjoin.analysis.change_columns import ChangeColumns
+from fkjoin.analysis.planned import Settings, called
 from fkjoin.analysis.snapshots import with_snapshot
-from fkjoin.analysis.sources import given_stream, read_stream, with_lines
-from fkjoin.analysis.topics import read_topic
-from fkjoin.analysis.views import completed
-from fkjoin.files.folders import KeptFolders
-from fkjoin.files.source import open_files
+from fkjoin.analysis.sources import given_stream, read_files, read_stream
+from fkjoin.analysis.topics import from_topic
 from fkjoin.kafka.connection import OnNewTopic
 from fkjoin.kafka.formats import Format as KafkaFormat
-from fkjoin.lowering.recipes import Recipe, remembered, telling_files
 from fkjoin.sessions.plan_sources import explodes
 from fkjoin.sessions.settings import prepare
-from fkjoin.sessions.settings_of_call import settings_of_call
 from fkjoin.spark.dead_letters import OnError
-from fkjoin.spark.schemas import Expression, Expressions, listed
+from fkjoin.spark.schemas import Expression, Expressions
 from fkjoin.table_sources import TableSources
 
 if TYPE_CHECKING:
@@ -94,7 +90,7 @@ class Sources(TableSources):
         >>> orders = Table.from_stream(stream, key="order_id", version="lsn", deleted="gone", name="orders")
         """
         stream = given_stream(df)
-        table = read_stream(
+        planned = read_stream(
             df.sparkSession,
             stream,
             key,
@@ -106,8 +102,9 @@ class Sources(TableSources):
             on_error=on_error,
         )
         if explodes(df):
-            logging.getLogger("fkjoin").warning(_EXPLODED, table.name)
-        return cls._of(table)
+            logging.getLogger("fkjoin").warning(_EXPLODED, planned.name)
+        table: Table = cls._of(planned)
+        return table
 
     @classmethod
     def from_files(
@@ -159,26 +156,25 @@ class Sources(TableSources):
         --------
         >>> orders = Table.from_files(spark, "data/orders", key="order_id", version="lsn", deleted="gone")
         """
-        about: dict[str, Any] = {"key": key, "version": version, "deleted": deleted, "timestamp": timestamp, "log": log}
-        about |= {"on_error": on_error, "name": name, "schema": schema, "format": format, "options": options}
-        return cls._of_files(spark, path, **about)
-
-    @classmethod
-    def _of_files(cls, spark: SparkSession, path: str | Path, *, kept: KeptFolders | None = None, **about: Any) -> Table:
-        """Make the table of ``from_files``; ``kept``: the columns of folders with which the checkpoint was begun."""
-        of_change = {name: about[name] for name in ("key", "version", "deleted", "timestamp", "log", "on_error")}
-        of_files = {name: about[name] for name in ("key", "schema", "format", "options")}
-        numbers = [*listed(about["version"]), about["timestamp"]]
-        files = open_files(spark, str(path), **of_files, numbers=numbers, kept=kept)
-        name = about["name"] or files.name
-        with telling_files(lambda: [(name, path)] if files.learned else []):
-            planned = read_stream(spark, files.rows, name=name, **of_change)
-        columns = about["key"], about["version"], about["deleted"], about["timestamp"]
-        learned, folders = files.schema if files.learned else None, files.folders if kept is None else None
-        with settings_of_call() as settings:
-            table = with_lines(planned, files, str(path), columns)
-        recipe = Recipe(cls._of_files, (spark, path), {**about, "kept": kept}, learned, folders, settings=settings)
-        return cls._of(table)._with_recipe(recipe)
+        prepare(spark)
+        planned = called(
+            read_files,
+            spark=spark,
+            path=str(path),
+            key=key,
+            version=version,
+            deleted=deleted,
+            timestamp=timestamp,
+            name=name,
+            log=log,
+            on_error=on_error,
+            schema=schema,
+            format=format,
+            options=options,
+            settings=Settings.of(spark),
+        )
+        table: Table = cls._of(planned)
+        return table
 
     @classmethod
     def from_kafka(
@@ -259,32 +255,26 @@ class Sources(TableSources):
         >>> value = Json("customer_id string, amount double")
         >>> orders = Table.from_kafka(spark, "orders", "localhost:9092", key="string", value=value)
         """
-        about: dict[str, Any] = {"name": name, "on_error": on_error, "on_new_topic": on_new_topic}
-        about |= {"headers": headers, "roots": roots, "positions": positions, "options": options}
-        about |= {"columns": ChangeColumns(version, deleted, timestamp)}
-        return cls._of_topic(spark, topic, bootstrap_servers, key=key, value=value, **about)
-
-    @classmethod
-    def _of_topic(
-        cls,
-        spark: SparkSession,
-        topic: str,
-        bootstrap_servers: str,
-        *,
-        key: KafkaFormat | str,
-        value: KafkaFormat | str,
-        columns: ChangeColumns,
-        **about: Any,
-    ) -> Table:
-        """Make the table of ``from_kafka``; ``again``: the checkpoint has started over with the topic."""
         prepare(spark)
-        with settings_of_call() as settings:
-            planned = read_topic(spark, topic, bootstrap_servers, key=key, value=value, columns=columns, **about)
-            table = completed(planned)
-        named = {"key": key, "value": value, "columns": columns} | {name: about[name] for name in about if name != "again"}
-        where = spark, topic, bootstrap_servers
-        recipe = Recipe(cls._of_topic, where, named, connection=planned.connection, settings=settings)
-        return cls._of(table)._with_recipe(recipe)
+        planned = called(
+            from_topic,
+            spark=spark,
+            topic=topic,
+            bootstrap_servers=bootstrap_servers,
+            key=key,
+            value=value,
+            columns=ChangeColumns(version, deleted, timestamp),
+            name=name,
+            on_error=on_error,
+            on_new_topic=on_new_topic,
+            headers=headers,
+            roots=roots,
+            positions=positions,
+            options=options,
+            settings=Settings.of(spark),
+        )
+        table: Table = cls._of(planned)
+        return table
 
     def with_snapshot(self, path: str | Path) -> Table:
         """Begin this table with a snapshot: its rows are older than every change of their keys.
@@ -308,8 +298,5 @@ class Sources(TableSources):
         --------
         >>> begun = orders.with_snapshot("lake/orders")
         """
-        return self._with_snapshot(path, options=None, was_read=False)  # a preview, and a checkpoint, give others
-
-    @remembered
-    def _with_snapshot(self, path: str | Path, *, options: Mapping[str, Any] | None, was_read: bool) -> Table:
-        return self._of(with_snapshot(self._planned, path, options, was_read=was_read))
+        table: Table = self._called(with_snapshot, path=path)
+        return table

@@ -10,10 +10,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from fkjoin.analysis.delta_feed import read_delta
-from fkjoin.analysis.written import read_written, schema_of
+from fkjoin.analysis.planned import called
+from fkjoin.analysis.written import read_written
 from fkjoin.lowering.handle import Handle
-from fkjoin.lowering.recipes import Recipe
-from fkjoin.sessions.settings_of_call import settings_of_call
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.schemas import Expression, Expressions
 
@@ -70,13 +69,18 @@ class TableSources(Handle):
         --------
         >>> joined = Table.from_fkjoin(spark, "lake/joined")
         """
-        found = schema_of(spark, str(path)) if schema is None else schema
-        about: dict[str, Any] = {"key": key, "name": name, "on_error": on_error, "schema": schema, "options": options}
-        learned, folder = found if schema is None else None, str(path).rstrip("/")
-        recipe = Recipe(cls.from_fkjoin, (spark, path), about, learned, folder=folder)
-        return cls._of(
-            read_written(spark, str(path), key, name=name, on_error=on_error, schema=found, options=options)
-        )._with_recipe(recipe)
+        planned = called(
+            read_written,
+            spark=spark,
+            path=str(path),
+            key=key,
+            name=name,
+            on_error=on_error,
+            schema=schema,
+            options=options,
+        )
+        table: Table = cls._of(planned)
+        return table
 
     @classmethod
     def from_delta(
@@ -127,9 +131,16 @@ class TableSources(Handle):
         --------
         >>> orders = Table.from_delta(spark, "lake/orders", key="order_id")
         """
-        about: dict[str, Any] = {"key": key, "timestamp": timestamp, "name": name, "on_error": on_error}
-        with settings_of_call() as settings:
-            table, columns = read_delta(spark, str(path), schema=schema, options=options, **about)
-        learned = columns if schema is None else None
-        named = {**about, "schema": schema, "options": options}
-        return cls._of(table)._with_recipe(Recipe(cls.from_delta, (spark, path), named, learned, settings=settings))
+        planned = called(
+            read_delta,
+            spark=spark,
+            path=str(path),
+            key=key,
+            timestamp=timestamp,
+            name=name,
+            on_error=on_error,
+            schema=schema,
+            options=options,
+        )
+        table: Table = cls._of(planned)
+        return table

@@ -12,6 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fkjoin import FkJoinError, Table, TopologyError, fk_join
+from fkjoin.checkpoint import begun
+from fkjoin.checkpoint.begun import Begun
 from fkjoin.checkpoint.files import write_file
 from fkjoin.kafka import Debezium, Json, new_topics
 from fkjoin.kafka.admin import delete_records
@@ -102,15 +104,14 @@ def test_a_start_over_that_is_interrupted_begins_again(shop: Shop, broker: Broke
     new = {f"o{number}": {"customer": "d", "n": number} for number in range(4, 20)}
     send(broker, shop.orders, **new)
     checkpoint = shop.folder / "count-ck"
-    topics = checkpoint / "fkjoin-topics.json"
-    known = topics.read_bytes()
+    known = Begun.of(shop.spark, str(checkpoint)).topics
     orders = shop.table(shop.orders, "customer string, n int", options={"maxOffsetsPerTrigger": 2}, on_new_topic="start-over")
     table = orders.group_by("customer", name="count").count()
     query = table.to_parquet(shop.folder / "count", checkpoint=checkpoint, trigger={"processingTime": "0 seconds"})
     while len(query.recentProgress) < 2:
         time.sleep(0.05)
     query.stop()
-    assert topics.read_bytes() != known
+    assert Begun.of(shop.spark, str(checkpoint)).topics != known
     assert shop.run("count") == {"d": 16}
 
 
@@ -130,9 +131,9 @@ def test_a_start_that_is_killed_while_it_starts_over_begins_again(
             raise KeyboardInterrupt
         write_file(path, files, data)
 
-    for step in ("offsets", "fkjoin-topics.json"):
+    for step, module in (("offsets", new_topics), (begun.DOCUMENT, begun)):
         with monkeypatch.context() as killed:
-            killed.setattr(new_topics, "write_file", write)
+            killed.setattr(module, "write_file", write)
             with pytest.raises(KeyboardInterrupt):
                 shop.run("count", on_new_topic="start-over")
         assert reached[-1] == step
@@ -300,7 +301,7 @@ def test_a_job_starts_over_on_the_command_line(
     fkjoin_here("run", job, "--start-over", shop.orders)
     rows = shop.spark.read.parquet(str(tmp_path / "out")).orderBy("batch").collect()
     assert {(row.key, row._operation) for row in rows[2:]} == {("b", "update"), ("a", "delete")}
-    assert json.loads((tmp_path / "job-ck/sink-out/fkjoin-topics.json").read_text())[shop.orders]["ends"] == [[0, 0]]
+    assert Begun.of(shop.spark, f"{tmp_path}/job-ck/sink-out").topics[shop.orders].ends == [(0, 0)]
 
 
 def test_a_check_compares_the_queries_of_a_staged_join_with_their_checkpoints(
@@ -343,7 +344,7 @@ def test_a_check_compares_the_queries_of_a_staged_join_with_their_checkpoints(
     for check in (["--check"], []):
         with pytest.raises(FkJoinError, match=lost.format(internal, tmp_path, "sink-more")):
             fkjoin_here("run", more, *check)
-    stages = {path.parent for path in (tmp_path / "job-ck").glob("*/fkjoin-operators.json")}
+    stages = {path.parent for path in (tmp_path / "job-ck").glob(f"*/{begun.DOCUMENT}")}
     one, other = stages - {tmp_path / "job-ck" / "sink-out"}
     exchanged(one, other)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "job-ck").rglob("*")}

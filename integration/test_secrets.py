@@ -75,7 +75,7 @@ def test_a_job_shows_its_passwords_nowhere(
     shown = [fkjoin_here("run", path)]
     assert select(dsn, "select * from shop.it") == [("c", 1)]
     files = [file for file in tmp_path.rglob("*") if file.is_file() and file != path]
-    assert {"fkjoin-job.json", "log", "spark.log"} <= {file.name for file in files}
+    assert {"fkjoin.json", "log", "spark.log"} <= {file.name for file in files}
     assert [file for file in files if CANARY.encode() in file.read_bytes()] == []
     write_lines(tmp_path / "orders", "1", [{"id": "b", "customer": "c\0", "lsn": 2}])
     said = refused_here("run", path)

@@ -1,4 +1,4 @@
-"""The order of a topic's changes, on a broker: grown topics, versions of the user's, older checkpoints."""
+"""The order of a topic's changes, on a broker: grown topics, and versions of the user's."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ from fkjoin.kafka import Debezium, Json
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
 from fkjoin.sinks import Kafka
 from fkjoin.spark.on_spark import columns_of
-from tests.support.archives import extract
-from tests.support.golden import CHECKPOINTS
 
-from . import golden
 from .broker import Broker, Record
 from .jobs import document, letters, rows
 
@@ -64,34 +61,6 @@ def test_a_grown_topic_is_read_from_its_beginning(
     assert set(final(itself, tmp_path / "join", "n", "m").values()) == {(100, 100)}
     counted = table.group_by("n").count()
     assert final(counted, tmp_path / "count", "count") == {100: (60,)}
-
-
-def test_the_checkpoint_of_an_older_release_goes_on_with_a_topic_that_grew(
-    spark: SparkSession, broker: Broker, tmp_path: Path
-) -> None:
-    broker.create(golden.ORDERS, golden.CUSTOMERS, partitions=2)
-    golden.send(broker, golden.half(1), 2)
-    extract(CHECKPOINTS / "topics-1.tar.gz", tmp_path)
-    for kind in ("join", "count"):
-        checkpoint = tmp_path / "checkpoint" / kind
-        found = re.search(r"file:(/[^\"]*)/checkpoint/", (checkpoint / "state/0/_metadata/v2/0").read_text())
-        assert found is not None
-        for log in checkpoint.glob("state/*/_metadata/v2/[0-9]*"):
-            log.write_text(log.read_text().replace(found[1], str(tmp_path)))
-            log.with_name(f".{log.name}.crc").unlink()
-    for topic in (golden.ORDERS, golden.CUSTOMERS):
-        broker.add_partitions(topic, 3)
-    golden.send(broker, golden.half(2), 3)
-    before, after = golden.expected(golden.half(1)), golden.expected(golden.log())
-    for kind, table in golden.tables(spark, broker).items():
-        held = dict(before[kind])
-        for row in rows(table.changes, tmp_path / "checkpoint" / kind):
-            assert (row[0] in held) == (row._operation != "insert")
-            if row._operation == "delete":
-                del held[row[0]]
-            else:
-                held[row[0]] = (row.n, row.name) if kind == "join" else row["count"]
-        assert held == after[kind]
 
 
 def event(op: str, row: dict[str, Any] | None, lsn: int) -> bytes:

@@ -38,7 +38,6 @@ from fkjoin.state.segments import (
     ENTRY_OVERHEAD,
     KEY_BYTES,
     SEGMENT_BYTES,
-    UNCOUNTED,
     Meta,
     decode_segment,
     encode_segments,
@@ -110,13 +109,6 @@ class BucketStore:
         """The reason why the index was built anew from the log, if it was."""
         private_folder(directory)
         self._index = self._open(lock_wait_s)
-        if self._meta.live_bytes == UNCOUNTED:
-            try:
-                counted = sum(entry_bytes(page.keys, page.values) for page in self._scanned([_EVERYTHING]))
-            except BaseException:
-                self._index.close()
-                raise
-            self._meta = replace(self._meta, live_bytes=counted)
 
     def __enter__(self) -> BucketStore:
         return self

@@ -1,10 +1,9 @@
 """Formats of the change log: its meta record and its segments.
 
 A segment holds part of what one attempt wrote: ``{1-byte format}{16-byte token}{8-byte xxh3 of the rest}{Arrow IPC
-stream, ZSTD}`` with the columns ``key`` and ``value`` (null: deleted). Format 1 has no checksum; it is read and no
-longer written. Segments are numbered without gaps; applying ``first..next-1`` in order gives the store. *Law*: every
-live entry is in some segment, so the oldest segment may go once its live entries have been appended again; a deletion
-in the oldest segment has nothing left to hide.
+stream, ZSTD}`` with the columns ``key`` and ``value`` (null: deleted). Segments are numbered without gaps; applying
+``first..next-1`` in order gives the store. *Law*: every live entry is in some segment, so the oldest segment may go once its
+live entries have been appended again; a deletion in the oldest segment has nothing left to hide.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from hashlib import blake2b
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -40,17 +38,12 @@ _META = struct.Struct(">B16sQQQQ")
 KEY_BYTES = 16
 
 
-UNCOUNTED = -1
-
-
 @dataclass(frozen=True, slots=True)
 class Meta:
     """A batch's summary: the attempt that wrote last, the segments, and how much in them is live.
 
     ``identity`` is the caller's: a store opened with another identity is refused.  ``key`` is the secret that local files of
-    the store are sealed with: it stays the same from the first batch on.  Formats 1 and 2 have none, so that one is made of the
-    record: another for each, until one is written.  Releases that wrote format 1 counted too many live bytes: read from there
-    they are ``UNCOUNTED``.
+    the store are sealed with: it stays the same from the first batch on.
     """
 
     token: bytes
@@ -67,17 +60,16 @@ class Meta:
 
     @classmethod
     def decode(cls, data: bytes) -> Meta:
-        if not data or data[0] not in (1, 2, META_FORMAT):
+        if not data or data[0] != META_FORMAT:
             raise UnknownFormatError(
-                f"change log meta has format {data[:1].hex() or 'none'}, this release reads 01 to {META_FORMAT:02x}: "
+                f"change log meta has format {data[:1].hex() or 'none'}, this release reads {META_FORMAT:02x}: "
                 "open the checkpoint with the release that wrote it, or a newer one"
             )
-        size = _META.size + (KEY_BYTES if data[0] == META_FORMAT else 0)
+        size = _META.size + KEY_BYTES
         if len(data) < size:
             raise CorruptLogError(f"change log meta has {len(data)} bytes, at least {size} are needed")
-        found, token, first, next_, live, log = _META.unpack_from(data)
-        key = data[_META.size : size] or blake2b(data, digest_size=KEY_BYTES).digest()
-        return cls(token, first, next_, UNCOUNTED if found == 1 else live, log, data[size:], key)
+        _, token, first, next_, live, log = _META.unpack_from(data)
+        return cls(token, first, next_, live, log, data[size:], data[_META.size : size])
 
 
 def entry_bytes(keys: Bytes, values: Bytes) -> int:
@@ -100,16 +92,16 @@ def decode_segment(number: int, data: bytes | None) -> tuple[bytes, Bytes, Bytes
     """Token, keys and values of segment ``number``."""
     if data is None:
         raise CorruptLogError(f"change log segment {number} is missing from the checkpoint's state: {_RESTORE}")
-    if not data or data[0] not in (1, _FORMAT):
+    if not data or data[0] != _FORMAT:
         raise UnknownFormatError(
-            f"change log segment {number} has format {data[:1].hex() or 'none'}, this release reads 01 to {_FORMAT:02x}: "
+            f"change log segment {number} has format {data[:1].hex() or 'none'}, this release reads {_FORMAT:02x}: "
             "open the checkpoint with the release that wrote it, or a newer one"
         )
-    token, body = data[1 : 1 + TOKEN_BYTES], memoryview(data)[1 + TOKEN_BYTES :]
-    if data[0] == _FORMAT:
-        checksum, body = bytes(body[:CHECKSUM_BYTES]), body[CHECKSUM_BYTES:]
-        if checksum != xxhash.xxh3_64_digest(body):
-            raise CorruptLogError(f"change log segment {number} is damaged, its checksum does not match: {_RESTORE}")
+    head = 1 + TOKEN_BYTES
+    token, checksum = data[1:head], data[head : head + CHECKSUM_BYTES]
+    body = memoryview(data)[head + CHECKSUM_BYTES :]
+    if checksum != xxhash.xxh3_64_digest(body):
+        raise CorruptLogError(f"change log segment {number} is damaged, its checksum does not match: {_RESTORE}")
     try:
         with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
             table = reader.read_all().combine_chunks()

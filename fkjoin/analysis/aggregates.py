@@ -38,7 +38,6 @@ class Options:
     deployment: Deployment = "fused"
     application: str | None = None
     upgrade_from: int | None = None
-    validate: bool | None = None
     grace: str | None = None
     idle: str | None = None
     ahead: str | None = None
@@ -91,7 +90,14 @@ def bound_step(argument: str, given: Expression, rows: DataFrame, kind: DataType
 
 
 def aggregated(
-    table: Planned, key: Projection, value: Projection, *, fold: Fold, columns: tuple[tuple[str, str], ...], options: Options
+    table: Planned,
+    key: Projection,
+    value: Projection,
+    *,
+    fold: Fold,
+    columns: tuple[tuple[str, str], ...],
+    options: Options,
+    settings: Settings,
 ) -> Planned:
     """The table of ``fold`` over what the rows contribute, by ``key``; ``columns``: names and descriptions of its columns.
 
@@ -126,7 +132,6 @@ def aggregated(
         node = replace(node, closes=(closes.grace, closes.idle, closes.ahead))
     arrow_schema("key", table.key_type)
     tried = attempt("group_by", table.name, (*key.bound, *value.bound), table.on_error)
-    settings = Settings.of(table.spark, options.validate)
     return Planned(
         node,
         as_emitted("key", key_type),

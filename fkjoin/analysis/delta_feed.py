@@ -57,17 +57,17 @@ _OWN = {"readchangefeed", "readchangedata", "startingversion", "startingtimestam
 
 
 def read_delta(
+    *,
     spark: SparkSession,
     path: str,
     key: Expressions,
-    *,
     timestamp: Expression | None,
     name: str | None,
     on_error: OnError,
     schema: StructType | str | None,
     options: Mapping[str, Any] | None,
-) -> tuple[Planned, StructType]:
-    """Make the table of a Delta table, see ``Table.from_delta``; return also the columns that it has."""
+) -> Planned:
+    """Make the table of a Delta table, see ``Table.from_delta``."""
     prepare(spark)
     for option in options or {}:
         if option.lower() in _OWN:
@@ -83,7 +83,9 @@ def read_delta(
     about: Any = {"timestamp": timestamp, "name": name or place.rpartition("/")[2], "on_error": on_error}
     chosen = [quoted(name) for name in (*columns.names, *FEED)]
     rows = by_spark(lambda frame: frame.select(*chosen), feed)
-    return of_feed(spark, rows, place, key, **about), columns
+    table = of_feed(spark, rows, place, key, **about)
+    learned = columns if schema is None else None
+    return replace(table, bound=replace(table.bound, learned=learned))
 
 
 def of_feed(

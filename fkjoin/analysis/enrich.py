@@ -88,12 +88,12 @@ def _topics(events: DataFrame) -> tuple[Connection, ...]:
 def planned_enrich(
     table: Planned,
     events: Planned,
-    on: Expressions,
     *,
+    on: Expressions,
     how: How,
     name: str | None,
     on_error: OnError,
-    validate: bool | None,
+    settings: Settings,
 ) -> Planned:
     """See ``Table.enrich``.  Raises ``TopologyError``."""
     require_how_of_events(how)
@@ -119,7 +119,7 @@ def planned_enrich(
         StructType(),
         StructType([*events.row_type, *(as_emitted("table", table.row_type)[column] for column in added)]),
         table.spark,
-        EnrichBound(tried, Settings.of(table.spark, validate)),
+        EnrichBound(tried, settings),
         (table, events),
         on_error=on_error,
     )

@@ -53,13 +53,13 @@ class FlatMapBound:
 
 def flat_mapped(
     table: Planned,
+    *,
     rows: RowsExpression,
     key: Expressions,
-    *,
     returns: str | StructType | None,
     name: str | None,
     emit: Emit,
-    validate: bool | None,
+    settings: Settings,
 ) -> Planned:
     """See ``Table.flat_map``.  Raises ``TopologyError``."""
     called = described(rows, "key", "row")
@@ -98,10 +98,10 @@ def flat_mapped(
             output = F.when(F.col(OUTPUT_PLACE).isNotNull(), F.struct(output.alias(COL)))
         return each.select(*_ABOUT, OUTPUT_PLACE, output.alias(ROW))
 
-    return _planned(table, FlatMapArguments(called, key, name, emit, validate), scope, row=row, made=made, exploded=exploded)
+    return _planned(table, FlatMapArguments(called, key, name, emit, settings), scope, row=row, made=made, exploded=exploded)
 
 
-def rekeyed(table: Planned, key: Expressions, name: str | None, emit: Emit, validate: bool | None) -> Planned:
+def rekeyed(table: Planned, *, key: Expressions, name: str | None, emit: Emit, settings: Settings) -> Planned:
     """See ``Table.rekey``.  Raises ``TopologyError``."""
     row = StructType([table.visible.schema[column] for column in table.visible_names])
 
@@ -113,7 +113,7 @@ def rekeyed(table: Planned, key: Expressions, name: str | None, emit: Emit, vali
         return visible.select(*(one for one in _ABOUT if one != RAW), kept, place.alias(OUTPUT_PLACE), output.alias(ROW))
 
     return _planned(
-        table, FlatMapArguments(None, key, name, emit, validate), table.scope, row=row, made=NOTHING, exploded=exploded
+        table, FlatMapArguments(None, key, name, emit, settings), table.scope, row=row, made=NOTHING, exploded=exploded
     )
 
 
@@ -125,7 +125,7 @@ class FlatMapArguments:
     key: Expressions
     name: str | None
     emit: Emit
-    validate: bool | None
+    settings: Settings
 
 
 _ABOUT = (KEY, DELETED, VERSION, SOURCE, TS, PROBLEM, RAW)
@@ -153,12 +153,11 @@ def _planned(
     refuse_same_name(label, (table.node,), "table")
     usable = F.col(PROBLEM).isNull() & F.col(ROW).isNotNull()
     tried = attempt("rekey" if given.rows is None else "flat_map", table.name, key.bound, table.on_error, usable=usable)
-    settings = Settings.of(table.spark, given.validate)
     return Planned(
         FlatMap(label, table.node, given.rows, keys, key.texts, given.emit),
         *kinds,
         table.spark,
-        FlatMapBound(exploded, made, key, tried, kinds[1], emission, settings),
+        FlatMapBound(exploded, made, key, tried, kinds[1], emission, given.settings),
         (table,),
         table.timestamps,
         table.on_error,

@@ -65,8 +65,8 @@ class ChildrenBound:
 def planned_join(
     left: Planned,
     right: Planned,
-    extractor: Extractor,
     *,
+    extractor: Extractor,
     how: HowByKey,
     joiner: Joiner | None,
     name: str | None,
@@ -74,7 +74,7 @@ def planned_join(
     application: str | None,
     wire: Wire,
     emit: Emit,
-    validate: bool | None,
+    settings: Settings,
     spread: int = 1,
     argument: str = "extractor",
 ) -> Planned:
@@ -89,7 +89,6 @@ def planned_join(
     joiner_text = None if joiner is None else described(joiner, "left", "right")
     label = name or f"{left.name}-{right.name}-{generated_name(left.name, right.name, by, how, joiner_text)}"
     refuse_same_name(label, (left.node, right.node), "join")
-    settings = Settings.of(left.spark, validate)
     _require_spread(spread, settings.buckets, deployment)
     topics = _internal_topics(deployment, application, wire, join=label, left=left, right=right)
     through = None if topics is None else (topics.registration, topics.response)
@@ -116,7 +115,14 @@ def planned_join(
 
 
 def planned_children(
-    right: Planned, left: Planned, extractor: Extractor, *, column: str, name: str | None, emit: Emit, validate: bool | None
+    right: Planned,
+    left: Planned,
+    *,
+    extractor: Extractor,
+    column: str,
+    name: str | None,
+    emit: Emit,
+    settings: Settings,
 ) -> Planned:
     """See ``Table.with_children``.  Raises ``TopologyError``."""
     emission = Emission.of(emit)
@@ -135,7 +141,7 @@ def planned_children(
         as_emitted("right", right.key_type),
         as_emitted("column", result),
         right.spark,
-        ChildrenBound(foreign_key, result, emission, Settings.of(right.spark, validate)),
+        ChildrenBound(foreign_key, result, emission, settings),
         (right, left),
         left.timestamps or right.timestamps,
         right.on_error,

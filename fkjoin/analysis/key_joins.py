@@ -30,12 +30,12 @@ class KeyJoinBound:
 def planned_key_join(
     left: Planned,
     right: Planned,
-    how: HowByKey,
     *,
+    how: HowByKey,
     joiner: Joiner | None,
     name: str | None,
     emit: Emit,
-    validate: bool | None,
+    settings: Settings,
 ) -> Planned:
     """See ``Table.join``.  Raises ``TopologyError``."""
     require_how_by_key(how)
@@ -58,7 +58,7 @@ def planned_key_join(
         spark_schema(key),
         as_emitted("joiner", bound.result),
         left.spark,
-        KeyJoinBound(bound, emission, Settings.of(left.spark, validate)),
+        KeyJoinBound(bound, emission, settings),
         (left, right),
         left.timestamps or right.timestamps,
         left.on_error,

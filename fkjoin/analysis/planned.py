@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import contextlib
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -13,11 +15,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, BooleanType, LongType, StringType, StructType
 
 from fkjoin.analysis.bound import Scope
-from fkjoin.errors import TopologyError
+from fkjoin.errors import ColumnTypeError, TopologyError
 from fkjoin.kafka.connection import Connection
 from fkjoin.plan.base import Node
 from fkjoin.plan.physical import Physical
 from fkjoin.sessions.settings import bucket_count, index_dir, require_running, retention_ms, switched_off, validated
+from fkjoin.spark.copies import copied
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.names import quoted
@@ -70,8 +73,25 @@ class SourceBound:
     """The user's expression that deletes; None without."""
     misfit: TopologyError | None = None
     """Cause why the snapshot's files cannot be read; a checkpoint whose query has read them does not need them."""
+    learned: StructType | None = None
+    """The columns that files had when the table was made, where the user gave none."""
+    folders: StructType | None = None
+    """Those of them that names of folders are, and such ones beside a schema; None where they are given, too."""
+    written: str | None = None
+    """The folder of what fkjoin wrote."""
     delta: bool = False
     """The source is a Delta table: its rows are read first, all as of one commit, perhaps in several batches."""
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A call that made a table, to be repeated when a checkpoint knows its sources otherwise."""
+
+    bind: Callable[..., Planned]
+    of: tuple[Planned, ...]
+    """The tables that it was given."""
+    options: Mapping[str, Any] = field(repr=False)
+    """Other arguments, the session's settings among them; of sources also secrets."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +112,8 @@ class Planned:
     """Action on rows on which an expression or a function of the user's throws."""
     connection: Connection | None = None
     """The topic that the table is read from, or one of those."""
+    call: Call | None = field(default=None, repr=False)
+    """How it was made; None of a stream of events."""
     cache: dict[str, Any] = field(init=False, repr=False, default_factory=dict)
     """What is made of it once, whatever reads it: its plan."""
 
@@ -153,6 +175,63 @@ class Planned:
         """An empty frame with the columns of a table's frame, over which expressions are analyzed."""
         require_running(self.spark)
         return with_visible(self.spark.createDataFrame([], _internal(self.key_type, self.row_type)), self.key, self.row_type)
+
+
+def called(bind: Callable[..., Planned], *of: Planned, **options: Any) -> Planned:
+    """The table that a call makes, which remembers the call.
+
+    Raises ``TopologyError``.
+    """
+    call = Call(bind, of, copied(options))
+    with telling_files(*of):
+        return replace(bind(*of, **call.options), call=call)
+
+
+@contextlib.contextmanager
+def telling_files(*tables: Planned) -> Iterator[None]:
+    """Add files whose columns were learned to an error of a type: others may have been there at the first start."""
+    try:
+        yield
+    except ColumnTypeError as error:
+        learned: dict[str, str] = {}
+        for table in tables:
+            for source in sources_below(table):
+                if source.bound.learned is not None:
+                    learned[source.name] = source.bound.files[0]
+        if not learned:
+            raise
+        raise learned_otherwise(error, learned) from error
+
+
+def learned_otherwise(error: ColumnTypeError, sources: Mapping[str, str]) -> TopologyError:
+    """The error of a type that was learned; ``sources``: paths of tables of files, by name."""
+    files = [f"{name} from {path}" for name, path in sources.items()]
+    return TopologyError(
+        f"{error}. The columns of {' and '.join(files)} were learned: if a query has read these files before, give "
+        'schema= as "fkjoin state columns CHECKPOINT" prints it'
+    )
+
+
+def sources_below(table: Planned) -> list[Planned]:
+    """The tables that are read, of which the table is made, each once."""
+    sources = [table] if isinstance(table.bound, SourceBound) else []
+    for one in table.inputs:
+        sources += sources_below(one)
+    return list(dict.fromkeys(sources))
+
+
+def rebuilt(table: Planned, other: Callable[[Planned], Planned]) -> Planned:
+    """The table over inputs in whose place ``other`` ones come, from the sources up; each is asked for once."""
+    made: dict[Planned, Planned] = {}
+
+    def again(one: Planned) -> Planned:
+        if one not in made:
+            inputs = tuple(map(again, one.inputs))
+            same = all(map(operator.is_, inputs, one.inputs))
+            made[one] = other(one if same else replace(one, inputs=inputs))
+        return made[one]
+
+    return again(table)
 
 
 def with_visible(frame: DataFrame, key: Iterable[str], row: StructType) -> DataFrame:

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from fkjoin.analysis.change_columns import ChangeColumns
-from fkjoin.analysis.planned import Planned, SourceBound
+from fkjoin.analysis.planned import Planned, Settings, SourceBound
 from fkjoin.analysis.sources import read_stream
 from fkjoin.analysis.views import CompleteBound, completed
 from fkjoin.analysis.written import ABOUT
@@ -55,18 +55,18 @@ _TABLES = {"_delta_log": "Delta", "metadata": "Iceberg"}
 """Folders by which tables of other formats are known, and the names of these."""
 
 
-def with_snapshot(table: Planned, path: Any, options: Mapping[str, Any] | None, *, was_read: bool) -> Planned:
-    """See ``Table.with_snapshot``; ``options``: of Spark's file source.  Raises ``TopologyError``.
+def with_snapshot(table: Planned, *, path: Any, settings: Settings, was_read: bool = False) -> Planned:
+    """See ``Table.with_snapshot``.  Raises ``TopologyError``.
 
     ``was_read``: the query of a checkpoint has read the snapshot, so its source finds nothing.  Else columns that do not fit
     are the table's ``misfit``: only the checkpoint tells whether files are to be read at all.
     """
     if isinstance(table.bound, CompleteBound):
-        return replace(completed(_begun(table.inputs[0], path, options, was_read=was_read)), bound=table.bound)
-    return _begun(table, path, options, was_read=was_read)
+        return completed(_begun(table.inputs[0], path, was_read=was_read), settings)
+    return _begun(table, path, was_read=was_read)
 
 
-def _begun(source: Planned, path: Any, options: Mapping[str, Any] | None, *, was_read: bool) -> Planned:
+def _begun(source: Planned, path: Any, *, was_read: bool) -> Planned:
     """The source, with the rows of the snapshot."""
     place = _place(path)
     bound, node = _source(source)
@@ -78,7 +78,7 @@ def _begun(source: Planned, path: Any, options: Mapping[str, Any] | None, *, was
         gone, more = (None, []) if bound.deleted is None else _gone(source, bound.deleted, wanted, there)
         wanted = StructType([*wanted, *more])
         first = _files(source.spark, place)
-    chosen = options if not was_read and misfit is None else {**(options or {}), **_NOTHING}
+    chosen = _NOTHING if was_read or misfit is not None else None
     files = open_files(source.spark, place, source.key, schema=wanted, format="parquet", options=chosen)
     stream = files.rows
     if first is not None:

@@ -15,17 +15,19 @@ from fkjoin.analysis.attempt import as_json, attempt
 from fkjoin.analysis.bound import Scope, bind, bound_columns
 from fkjoin.analysis.change_columns import ChangeColumns
 from fkjoin.analysis.columns import require_names
-from fkjoin.analysis.planned import Planned, SourceBound, Undecoded
+from fkjoin.analysis.planned import Planned, Settings, SourceBound, Undecoded, learned_otherwise
 from fkjoin.codec import versions
 from fkjoin.codec.expressions import Part
 from fkjoin.codec.json_values import UTC
-from fkjoin.errors import TopologyError, set_aside
-from fkjoin.files.source import FilesRead, as_session
+from fkjoin.errors import ColumnTypeError, TopologyError, set_aside
+from fkjoin.files.folders import KeptFolders
+from fkjoin.files.source import FilesRead, as_session, open_files
 from fkjoin.kafka.connection import Connection
 from fkjoin.plan.nodes import Source, generated_name
+from fkjoin.plan.optimizer import Off
 from fkjoin.plan.physical import Given, Physical, by_spark
 from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS
-from fkjoin.sessions.settings import prepare, switched_off
+from fkjoin.sessions.settings import prepare
 from fkjoin.spark.dead_letters import OnError, require_on_error
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.json_lines import JsonLines, kind_at, no_version, plain_path
@@ -157,13 +159,70 @@ def planned_source(
     )
 
 
-def with_lines(
-    table: Planned, files: FilesRead, path: str, columns: tuple[Expressions, Expressions, Expression | None, Expression | None]
+def read_files(
+    *,
+    spark: SparkSession,
+    path: str,
+    key: Expressions,
+    version: Expressions,
+    deleted: Expression | None,
+    timestamp: Expression | None,
+    name: str | None,
+    log: str | None,
+    on_error: OnError,
+    schema: StructType | str | None,
+    format: str | None,
+    options: Mapping[str, Any] | None,
+    settings: Settings,
+    kept: KeptFolders | None = None,
 ) -> Planned:
-    """The table of the files at a path, whose lines workers parse where that can be; ``columns``: see ``plain_lines``."""
+    """See ``Table.from_files``; ``kept``: columns of folders that a checkpoint was begun with."""
+    files = open_files(
+        spark,
+        path,
+        key,
+        schema=schema,
+        format=format,
+        options=options,
+        numbers=[*listed(version), timestamp],
+        kept=kept,
+    )
+    label = name or files.name
+    try:
+        table = read_stream(
+            spark,
+            files.rows,
+            key,
+            version,
+            deleted=deleted,
+            timestamp=timestamp,
+            name=label,
+            log=log,
+            on_error=on_error,
+        )
+    except ColumnTypeError as error:
+        if not files.learned:
+            raise
+        raise learned_otherwise(error, {label: path}) from error
     assert isinstance(table.node, Source)
-    lines = plain_lines(table.spark, files, table.node, columns, on_error=table.on_error, place=local_pattern(path))
-    return replace(table, bound=replace(table.bound, undecoded=lines, files=(path,)))
+    columns = key, version, deleted, timestamp
+    lines = plain_lines(
+        spark,
+        files,
+        table.node,
+        columns,
+        on_error=on_error,
+        place=local_pattern(path),
+        off=settings.off,
+    )
+    bound = replace(
+        table.bound,
+        undecoded=lines,
+        files=(path,),
+        learned=files.schema if files.learned else None,
+        folders=files.folders if kept is None else None,
+    )
+    return replace(table, bound=bound)
 
 
 def plain_lines(
@@ -174,6 +233,7 @@ def plain_lines(
     *,
     on_error: OnError,
     place: str | None = None,
+    off: Off,
 ) -> Undecoded | None:
     """The files' lines and what is in them, when that can be told without Spark's expressions and JSON reader; else None.
 
@@ -191,7 +251,7 @@ def plain_lines(
         gone = bound.vector
         if gone is not None and gone.can_raise:
             return None
-        if gone is not None and not _is_test(gone) and WORKERS_EVALUATE_STEPS in switched_off(spark):
+        if gone is not None and not _is_test(gone) and WORKERS_EVALUATE_STEPS in off:
             return None
     time = None if timestamp is None else plain_path(named(timestamp, arrow.names) or timestamp, arrow)
     if None in versions_at or (deleted is not None and gone is None) or (timestamp is not None and time is None):

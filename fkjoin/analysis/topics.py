@@ -10,9 +10,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
 
 from fkjoin.analysis.change_columns import ChangeColumns
-from fkjoin.analysis.planned import Planned, Undecoded
+from fkjoin.analysis.planned import Planned, Settings, Undecoded
 from fkjoin.analysis.record_columns import with_change_columns
 from fkjoin.analysis.sources import planned_source
+from fkjoin.analysis.views import completed
 from fkjoin.codec import versions
 from fkjoin.errors import TopologyError, set_aside
 from fkjoin.kafka.admin import require_topic
@@ -25,6 +26,7 @@ from fkjoin.kafka.reading import records_of
 from fkjoin.plan.nodes import ROOT, Source
 from fkjoin.plan.physical import InWorkers, by_spark
 from fkjoin.sessions.access import require_classic
+from fkjoin.sessions.settings import prepare
 from fkjoin.spark.dead_letters import OnError, require_on_error
 from fkjoin.spark.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.names import POSITION, require_apart
@@ -36,11 +38,16 @@ from fkjoin.stages.start_over import StartOver
 _MOST_ROOTS = 16
 
 
+def from_topic(*, settings: Settings, **arguments: Any) -> Planned:
+    """See ``Table.from_kafka``."""
+    return completed(read_topic(**arguments), settings)
+
+
 def read_topic(
+    *,
     spark: SparkSession,
     topic: str,
     bootstrap_servers: str,
-    *,
     key: Format | str,
     value: Format | str,
     columns: ChangeColumns,
@@ -54,6 +61,7 @@ def read_topic(
     again: StartOver | None = None,
 ) -> Planned:
     """See ``Table.from_kafka``; ``again``: the query's checkpoint has started over with the topic."""
+    prepare(spark)
     require_on_error(on_error)
     if on_new_topic is not None and on_new_topic not in get_args(OnNewTopic):
         raise TopologyError(f"on_new_topic: {on_new_topic!r} is not one of {', '.join(get_args(OnNewTopic))}")

@@ -41,7 +41,7 @@ class CogroupBound:
     settings: Settings
 
 
-def merged(tables: Sequence[Planned], name: str | None, emit: Emit, validate: bool | None) -> Planned:
+def merged(*tables: Planned, name: str | None, emit: Emit, settings: Settings) -> Planned:
     """See ``Table.merge``.  Raises ``TopologyError``."""
     emission = Emission.of(emit)
     _check_merged(tables)
@@ -49,19 +49,24 @@ def merged(tables: Sequence[Planned], name: str | None, emit: Emit, validate: bo
     nodes = tuple(table.node for table in tables)
     label = name or f"{first.name}-merged-{generated_name(*(node.name for node in nodes))}"
     refuse_same_name(label, nodes, "merge")
-    bound = MergeBound(emission, Settings.of(first.spark, validate))
+    bound = MergeBound(emission, settings)
     return _together(tables, Merge(label, nodes, emit), as_emitted("row", first.row_type), bound)
 
 
-def cogrouped(tables: Sequence[Planned], name: str | None, emit: Emit, validate: bool | None) -> Planned:
+def require_cogroup(tables: Sequence[Planned]) -> None:
+    """Raise ``TopologyError`` if these are too few tables for a cogroup, or too many."""
+    if not 2 <= len(tables) <= _MOST_COGROUPED:
+        raise TopologyError(f"cogroup: 2 to {_MOST_COGROUPED} tables are needed, these are {len(tables)}")
+
+
+def cogrouped(*tables: Planned, name: str | None, emit: Emit, settings: Settings) -> Planned:
     """See ``cogroup``.  Raises ``TopologyError``."""
     emission = Emission.of(emit)
     nodes = _check_cogrouped(tables)
-    spark = tables[0].spark
     label = name or f"{nodes[0].name}-and-{generated_name(*(node.name for node in nodes))}"
     refuse_same_name(label, nodes, "cogroup")
     fold = CoFold(tuple(table.bound.fold for table in tables))
-    bound = CogroupBound(fold, emission, Settings.of(spark, validate))
+    bound = CogroupBound(fold, emission, settings)
     return _together(tables, Cogroup(label, nodes, emit), spark_schema(fold.schema), bound)
 
 
@@ -109,8 +114,6 @@ def _by_name(kind: StructType) -> StructType:
 
 def _check_cogrouped(tables: Sequence[Planned]) -> tuple[Aggregate, ...]:
     """The aggregates' nodes."""
-    if not 2 <= len(tables) <= _MOST_COGROUPED:
-        raise TopologyError(f"cogroup: 2 to {_MOST_COGROUPED} tables are needed, these are {len(tables)}")
     nodes: list[Aggregate] = []
     columns = list(tables[0].key)
     for at, table in enumerate(tables):

@@ -70,7 +70,7 @@ class CompleteBound:
     settings: Settings
 
 
-def filtered(table: Planned, condition: Expression, name: str | None, emit: Emit) -> Planned:
+def filtered(table: Planned, *, condition: Expression, name: str | None, emit: Emit, settings: Settings) -> Planned:
     """See ``Table.filter``.  Raises ``TopologyError``."""
     bound = bind("condition", [condition], table.scope)
     holds, kind = bound[0], bound[0].field.dataType
@@ -86,11 +86,13 @@ def filtered(table: Planned, condition: Expression, name: str | None, emit: Emit
     def evaluate() -> Steps | None:
         return None if holds.vector is None else (Where(holds.vector, what),)
 
-    said = (("filter", text(condition)),)
-    return _view(table, ViewStep(tried, F.when(stays, F.col(ROW)), table.row_type, ~stays, reads, said, evaluate), name, emit)
+    row = F.when(stays, F.col(ROW))
+    shown = (("filter", text(condition)),)
+    step = ViewStep(tried, row, table.row_type, ~stays, reads, shown, evaluate)
+    return _view(table, step, name, emit, settings)
 
 
-def mapped(table: Planned, columns: Expressions, name: str | None, emit: Emit) -> Planned:
+def mapped(table: Planned, *, columns: Expressions, name: str | None, emit: Emit, settings: Settings) -> Planned:
     """See ``Table.map_values``.  Raises ``TopologyError``."""
     projection = Projection.of("columns", columns, table.scope)
     unchanged = {named(item, table.visible_names) for item in projection.texts} & set(table.key)
@@ -106,7 +108,7 @@ def mapped(table: Planned, columns: Expressions, name: str | None, emit: Emit) -
         (("map_values", ", ".join(projection.texts)),),
         lambda: None if (evaluated := projection.for_workers(what)) is None else (evaluated,),
     )
-    return _view(table, step, name, emit)
+    return _view(table, step, name, emit, settings)
 
 
 def _tried(bound: Bound) -> StructField:
@@ -115,18 +117,26 @@ def _tried(bound: Bound) -> StructField:
     return StructField(field.name, field.dataType, field.nullable or bound.can_throw, field.metadata)
 
 
-def without(table: Planned, names: Sequence[str]) -> list[Expression]:
-    """The table's columns but for those of these names.  Raises ``TopologyError``."""
-    dropped = require_names("cols", names, (*table.key, *table.rest), f"table {table.name}")
-    if of_key := [name for name in dropped if name in table.key]:
+def dropped(table: Planned, *, names: Sequence[str], **options: Any) -> Planned:
+    """See ``Table.drop``.  Raises ``TopologyError``."""
+    return mapped(table, columns=_without(table, names), **options)
+
+
+def _without(table: Planned, names: Sequence[str]) -> list[Expression]:
+    gone = require_names("cols", names, (*table.key, *table.rest), f"table {table.name}")
+    if of_key := [name for name in gone if name in table.key]:
         raise TopologyError(
             f"cols: {of_key[0]} belongs to the key of {table.name}, which stays; give it another one with rekey"
         )
-    return [quoted_if_needed(name) for name in table.rest if name not in dropped]
+    return [quoted_if_needed(name) for name in table.rest if name not in gone]
 
 
-def with_more(table: Planned, columns: Mapping[str, Expression]) -> list[Expression]:
-    """The table's columns, some of them replaced, and others after them.  Raises ``TopologyError``."""
+def with_columns(table: Planned, *, columns: Mapping[str, Expression], **options: Any) -> Planned:
+    """See ``Table.with_columns``.  Raises ``TopologyError``."""
+    return mapped(table, columns=_with_more(table, columns), **options)
+
+
+def _with_more(table: Planned, columns: Mapping[str, Expression]) -> list[Expression]:
     if not isinstance(columns, Mapping):
         raise TopologyError(f'columns: names and expressions are needed, such as {{"twice": "2 * n"}}, not {columns!r}')
     titled = {name: _titled(given, name) for name, given in columns.items()}
@@ -139,11 +149,11 @@ def _titled(given: Expression, name: str) -> Expression:
     return f"{given} as {quoted_if_needed(name)}" if isinstance(given, str) else given.alias(name)
 
 
-def materialized(table: Planned, name: str) -> Planned:
+def materialized(table: Planned, *, name: str, settings: Settings) -> Planned:
     """See ``Table.materialize``: the table, its rows kept in state under the name."""
     if isinstance(table.node, Source):
         step = ViewStep(NOTHING, F.col(ROW), table.row_type, F.col(DELETED), lambda paths: None, (), lambda: ())
-        table = _view(table, step, None, "on-change")
+        table = _view(table, step, None, "on-change", settings)
     node: Any = table.node
     if isinstance(node, Aggregate) and node.closes is not None:
         raise TopologyError(
@@ -154,7 +164,7 @@ def materialized(table: Planned, name: str) -> Planned:
     return replace(table, node=replace(node, materialized=name), key_type=kinds[0], row_type=kinds[1])
 
 
-def completed(table: Planned) -> Planned:
+def completed(table: Planned, settings: Settings) -> Planned:
     """A topic's table with whole rows; itself if none of its rows can lack values."""
     if UNAVAILABLE not in table.row_type.names:
         return table
@@ -168,12 +178,12 @@ def completed(table: Planned) -> Planned:
         node=View(label, source, steps, materialized=label),
         key_type=as_emitted("key", table.key_type),
         row_type=as_emitted("row", whole),
-        bound=CompleteBound(Settings.of(table.spark)),
+        bound=CompleteBound(settings),
         inputs=(table,),
     )
 
 
-def _view(table: Planned, step: ViewStep, name: str | None, emit: Emit) -> Planned:
+def _view(table: Planned, step: ViewStep, name: str | None, emit: Emit, settings: Settings) -> Planned:
     emission = Emission.of(emit)
     below, steps = table.node, step.said
     if isinstance(below, View) and below.materialized is None:
@@ -182,5 +192,5 @@ def _view(table: Planned, step: ViewStep, name: str | None, emit: Emit) -> Plann
     label = name or f"{below.name}-{generated_name(below.name, steps) if steps else 'rows'}"
     refuse_same_name(label, (below,), "table")
     as_emitted("row", step.row_type)  # a type that no store can keep is refused now
-    bound = ViewBound(step, emission, Settings.of(table.spark))
+    bound = ViewBound(step, emission, settings)
     return replace(table, node=View(label, below, steps, emit), row_type=step.row_type, bound=bound, inputs=(table,))

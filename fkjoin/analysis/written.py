@@ -74,16 +74,19 @@ def require_what_was_read(spark: SparkSession, checkpoint: str, place: str) -> N
 
 
 def read_written(
+    *,
     spark: SparkSession,
     path: str,
     key: Expressions | None,
-    *,
     name: str | None,
     on_error: OnError,
-    schema: StructType,
+    schema: StructType | None,
     options: Mapping[str, Any] | None,
 ) -> Planned:
-    """A table of what fkjoin wrote; see ``Table.from_fkjoin``.  ``schema``: as of ``schema_of``."""
+    """A table of what fkjoin wrote; see ``Table.from_fkjoin``."""
+    learned = schema_of(spark, path) if schema is None else None
+    schema = learned or schema
+    assert schema is not None
     place = path.rstrip("/")
     label, writers, _ = _folders(spark, place)
     said = noted(spark, place)
@@ -119,7 +122,8 @@ def read_written(
     order = tuple(f"{_NUMBERS}[{number}]" for number in range(numbers)) or (label,)
     assert isinstance(table.node, Source)
     shown = replace(table.node, version=order, deleted=f"{OPERATION} = 'delete'", origin=f"what fkjoin wrote to {place}")
-    return replace(table, node=shown, bound=replace(table.bound, files=(place,)))
+    bound = replace(table.bound, files=(place,), learned=learned, written=place)
+    return replace(table, node=shown, bound=bound)
 
 
 def schema_of(spark: SparkSession, path: str) -> StructType:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from fkjoin.checkpoint.entries import KINDS, pages_of
-from fkjoin.codec import combined_key, records
+from fkjoin.codec import combined_key, records, tags
 from fkjoin.codec.arrays import untagged
 from fkjoin.errors import FkJoinError
 from fkjoin.spark.buckets import bucket_ids, buckets_of, places_of
+from fkjoin.spark.specs import STAGES, StageSpec
+from fkjoin.spark.specs.shown import pages_of
 from fkjoin.stages.invariants import expected_subscriptions, live_subscriptions
 from fkjoin.state import BucketStore, StateError
 
@@ -51,21 +52,22 @@ class Examine:
         """Find records whose key belongs to another bucket."""
         ids = bucket_ids(self.buckets)
         number = ids.index(bucket) if bucket in ids else None
-        for tag, kind in KINDS.get(self.stage, {}).items():
+        for tag, (kind, _) in STAGES.get(self.stage, StageSpec).forms.items():
             for page in pages_of(store, tag, None):
                 records.decode(page.values)
                 bare = untagged(page.keys)
-                by, keys = combined_key.decode(bare) if kind == "subscription" else (bare, None)
+                by, keys = combined_key.decode(bare) if tag == tags.SUBSCRIBER else (bare, None)
                 if number is None:
                     misplaced = np.ones(len(by), bool)
                 elif keys is not None:
                     misplaced = places_of(by, keys, self.buckets, self.spread) != number
                 else:
-                    copies = self.spread if kind == "right" else 1
+                    copies = self.spread if tag == tags.RIGHT else 1
                     misplaced = (number - buckets_of(by, self.buckets)) % self.buckets >= copies
                 wrong = np.flatnonzero(misplaced)
                 if len(wrong):
-                    yield f"{len(wrong)} records of kind {kind} belong to another bucket, first {by[int(wrong[0])].as_py()!r}"
+                    first = by[int(wrong[0])].as_py()
+                    yield f"{len(wrong)} records of kind {kind} belong to another bucket, first {first!r}"
 
     def _batch(self, bucket: int, problems: list[str], combined: list[bytes]) -> pa.RecordBatch:
         rows = len(problems) + len(combined)

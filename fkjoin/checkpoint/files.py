@@ -219,7 +219,7 @@ def _rename(files: Any, path: Any, target: Any, *options: str) -> None:
     of_scheme.rename(files.makeQualified(path), files.makeQualified(target), chosen)
 
 
-def begun(spark: SparkSession, checkpoint: str) -> bool:
+def has_begun(spark: SparkSession, checkpoint: str) -> bool:
     """Tell whether a query was started with the checkpoint."""
     path, files = hadoop(spark, f"{checkpoint}/metadata")
     return bool(files.exists(path))

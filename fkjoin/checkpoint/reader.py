@@ -137,7 +137,7 @@ class StateReader:
         with self._reading:
             replica = self._there()
             of = replica.described
-            wanted = encoded(of.schemas["foreign_key" if of.stage == "children" else "key"], keys)
+            wanted = encoded(of.key, keys)
             rows: dict[bytes, dict[str, Any]] = {}
             for found, batch in StoredRows(of, pa.array(list(dict.fromkeys(wanted)), BYTES)).keyed(replica.index):
                 rows.update(zip(found.to_pylist(), rows_of(batch), strict=True))

@@ -216,8 +216,7 @@ def read_state(
     """
     store = _state(spark, str(checkpoint), batch, as_of).results(name)
     _, about = store.identity
-    of = "foreign_key" if store.stage == "children" else "key"
-    key, result = (kept_type(about[part]) for part in (of, "result"))
+    key, result = (kept_type(about[part]) for part in (store.kind.key, "result"))
     schema = StructType([*key, *(field for field in result if field.name not in key.names)])
     for version, _ in store.versions:
         schema = schema.add(f"_{version}", ArrayType(LongType()))

@@ -9,15 +9,14 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from fkjoin.checkpoint.entries import Described
 from fkjoin.codec.arrays import Bytes
 from fkjoin.errors import FkJoinError, nearest
 from fkjoin.spark.buckets import bucket_ids, buckets_of, places_of
 from fkjoin.spark.schemas import arrow_schema, kept_type
+from fkjoin.spark.specs import STAGES, StageSpec
+from fkjoin.spark.specs.shown import Described
 from fkjoin.stages.multi_join import MultiJoin
 
-_KEPT = ("resolve", "aggregate", "close", "children", "merge", "gather", "owners", "pair")
-"""Stages whose stores can keep the rows of a table."""
 _JSON = "key", "foreign_key", "version", "row"
 """Columns of readable records that are JSON."""
 
@@ -45,17 +44,19 @@ class Identified(ABC):
         return str(self.identity[0]["stage"])
 
     @property
+    def kind(self) -> type[StageSpec]:
+        """The kind of the stage; ``FkJoinError`` if this release knows none of its name."""
+        if self.stage not in STAGES:
+            raise FkJoinError(f"store {self.name} in {self.checkpoint} is of a stage that this release does not know")
+        return STAGES[self.stage]
+
+    @property
     def buckets(self) -> int:
         return int(self.identity[0]["buckets"])
 
     def schemas(self) -> dict[str, pa.Schema]:
         """Return the schemas of keys and rows, see ``Described``."""
         _, about = self.identity
-        if "key" not in about:
-            raise FkJoinError(
-                f"checkpoint {self.checkpoint} was last written by a release that did not keep its tables' types: "
-                "run the job once with this release"
-            )
         kinds = {name: kind for name, kind in about.items() if isinstance(kind, dict) and kind.get("type") == "struct"}
         return {name: arrow_schema(name, kept_type(kind)) for name, kind in kinds.items()}
 
@@ -72,12 +73,12 @@ class Identified(ABC):
         facts, about = self.identity
         both_rows = facts.get("joiner", "none") is None
         collected = about.get("collected", {})
-        return Described(self.name, self.stage, self.schemas(), both_rows, self.versions, self.multi_join, collected)
+        return Described(self.name, self.kind, self.schemas(), both_rows, self.versions, self.multi_join, collected)
 
     @property
     def multi_join(self) -> MultiJoin | None:
         """Return, for stores of a multi-way join, what its rows are made of."""
-        _, about = self.identity  # stores call it "star", also those of earlier releases
+        _, about = self.identity  # stores call it "star"
         return MultiJoin.from_facts(about["star"], self.schemas()) if "star" in about else None
 
 
@@ -108,10 +109,10 @@ _Store = TypeVar("_Store", bound=Identified)
 
 def kept_as(name: str, stores: Sequence[_Store], checkpoint: str) -> _Store:
     """Find the store that keeps the rows of the table materialized as ``name``; ``FkJoinError`` if there is none."""
-    kept = {store.identity[0].get("materialized"): store for store in stores if store.stage in _KEPT}
+    kept = {store.identity[0].get("materialized"): store for store in stores if store.kind.keeps}
     if name in kept:
         return kept[name]
     names = [str(item) for item in kept if item]
-    if any(store.identity[0]["join"] == name and store.stage != "enrich" for store in stores):
+    if any(store.identity[0]["join"] == name and not store.kind.of_events for store in stores):
         raise FkJoinError(f"{name} keeps only hashes of its rows in {checkpoint}: start it with .materialize(…)")
     raise FkJoinError(f"no table is materialized as {name!r} in {checkpoint}; {nearest(name, names)}")

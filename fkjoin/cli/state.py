@@ -154,10 +154,12 @@ def columns(
     checkpoint: Annotated[str, typer.Argument(help="A query's checkpoint, or a job's.")],
 ) -> None:
     """Print the columns that tables without a schema have found in their files, as texts for `schema`."""
-    from fkjoin.files.kept_schemas import KeptSchemas
+    from fkjoin.checkpoint.begun import Begun
 
     with _session() as spark:
-        texts = KeptSchemas.read(spark, checkpoint.rstrip("/")).texts(spark)
+        kept = Begun.read(spark, checkpoint).columns
+        frames: dict[str, Any] = {name: spark.createDataFrame([], one.schema) for name, one in kept.items() if one.schema}
+        texts = {name: frame._jdf.schema().toDDL() for name, frame in frames.items()}
     for name, text in texts.items():
         print(f"{name}: {text}")
     if not texts:

@@ -82,27 +82,38 @@ class Operation(enum.IntEnum):
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 """Payloads are copied a dozen times on their way between Python and the JVM: smaller ones are faster."""
 
-_KINDS = {
-    1: CHANGE,
-    2: SUBSCRIPTION,
-    3: ANSWER,
-    4: JOINED,
-    5: RESULT,
-    6: SUMS,
-    7: GROUPED,
-    8: NUMBERED,
-    9: PART,
-    10: EVENT,
-    11: ENRICHED,
+
+KINDS = {
+    1: (CHANGE, "changes"),
+    2: (SUBSCRIPTION, "subscriptions"),
+    3: (ANSWER, "answers"),
+    4: (JOINED, "joined rows"),
+    5: (RESULT, "results"),
+    6: (SUMS, "sums of subscriptions"),
+    7: (GROUPED, "contributions"),
+    8: (NUMBERED, "numbered rows"),
+    9: (PART, "parts of rows"),
+    10: (EVENT, "events"),
+    11: (ENRICHED, "enriched events"),
 }
+"""The kinds by number: schema, which no other kind has, and what errors call such messages.
+
+A stage outside of fkjoin adds its own, in the module of its class, since workers import that."""
+
+
+def called(schema: pa.Schema) -> str:
+    """Say what messages with this schema are called."""
+    names = (name for kind, name in KINDS.values() if kind.equals(schema))
+    return next(names, f"a table of {', '.join(schema.names)}")
 
 
 def pack(messages: pa.Table) -> bytes:
-    """The messages (their schema is one of this module's) as one byte string."""
-    number = next(number for number, schema in _KINDS.items() if schema.equals(messages.schema))
+    """The messages, of a kind that is known, as one byte string."""
+    schema = messages.schema
+    number = next(number for number, (kind, _) in KINDS.items() if kind.equals(schema))
     sink = pa.BufferOutputStream()
     sink.write(bytes((_FORMAT, number)))
-    with pa.ipc.new_stream(sink, messages.schema, options=_OPTIONS) as writer:
+    with pa.ipc.new_stream(sink, schema, options=_OPTIONS) as writer:
         writer.write_table(messages)
     return sink.getvalue().to_pybytes()
 
@@ -114,8 +125,10 @@ def is_answer(packed: bytes) -> bool:
 
 def unpack(data: bytes) -> pa.Table:
     """Undo ``pack``."""
-    if len(data) < 2 or data[0] != _FORMAT or data[1] not in _KINDS:
-        raise FormatError(f"packed messages begin with {data[:2].hex()}, this release reads 01 and a kind up to 0b")
+    if len(data) < 2 or data[0] != _FORMAT or data[1] not in KINDS:
+        raise FormatError(
+            f"packed messages begin with {data[:2].hex()}, this release reads 01 and a kind up to {max(KINDS):02x}"
+        )
     with pa.ipc.open_stream(pa.py_buffer(data).slice(2)) as reader:
         return reader.read_all()
 

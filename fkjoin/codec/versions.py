@@ -7,7 +7,6 @@ many *absent* parts (``n`` = 0) when no right row was ever seen.  So all version
 The high bit of ``n`` (``PLACED``) is set in the version of a topic's record: its last three numbers are the record's ``PLACE``.
 The identity is then four bytes for the topic's name and four for its id, zeros where the id is unknown
 (``topic_identity``).
-Older releases wrote such a version as one number, the offset, with the partition in the place of the id.
 
 The next bit (``TIED``) is set in the versions of other sources: their last number is a tie-break (see ``ties``), which no
 result shows.
@@ -51,7 +50,6 @@ TIED = 0x40
 PLACE = ("timestamp", "partition", "offset")
 """Place of a record in its topic: the milliseconds that its producer or broker gave it, its partition, its offset."""
 
-UNTIMED = -(1 << 63)
 OLDEST = -(1 << 63)
 """Each number of the versions of a snapshot's rows, but for the partition, which is 0: they are older than every change."""
 
@@ -61,8 +59,6 @@ PLACE_BYTES = 24
 _STEM = slice(1, 5)
 _ID = slice(5, HEAD_BYTES)
 _AGAIN = 1 << 31
-_ONE_OFFSET, _ONE_PLACE = 1, PLACED | 3
-"""The first bytes of a record's version as older releases wrote it, and as it is without numbers of the user's."""
 
 Words = npt.NDArray[np.uint64]
 
@@ -127,7 +123,7 @@ def decode(version: bytes) -> list[tuple[bytes, tuple[int, ...]]]:
 
 
 class Places(NamedTuple):
-    """Places of records in their topics; ``timestamp`` is ``UNTIMED`` in versions that older releases wrote."""
+    """Places of records in their topics."""
 
     timestamp: Ints
     partition: Ints
@@ -138,8 +134,7 @@ def first_places(version: Bytes) -> Places:
     """The places of the records that versions of topics' records begin with."""
     data, bounds = buffers(version)
     part = _Parts.at(data, bounds[:-1])
-    time = np.where(part.first == _ONE_OFFSET, np.uint64(0), part.last(2))
-    return Places(*((words ^ SIGN).view(np.int64) for words in (time, part.partition(), part.last(0))))
+    return Places(*((part.last(number) ^ SIGN).view(np.int64) for number in (2, 1, 0)))
 
 
 def split(versions: Bytes, parts: int) -> tuple[Bytes, Bytes]:
@@ -248,15 +243,6 @@ class _Parts:
             return self.words[:, max(width - 1 - number, 0)]
         return self.words[np.arange(len(self.count)), np.maximum(self.count - 1 - number, 0)]
 
-    def again(self) -> Bools:
-        """Tell where it is of a topic that a checkpoint has started over with."""
-        return self.head[:, _ID.start] >= _AGAIN >> 24
-
-    def partition(self) -> Words:
-        """A record's partition, as ``encode`` writes numbers; only of ``_ONE_OFFSET`` it stands in the head."""
-        in_head = np.ascontiguousarray(self.head[:, _ID]).view(">u4").reshape(-1).astype(np.uint64) ^ SIGN
-        return np.where(self.first == _ONE_OFFSET, in_head, self.last(1))
-
 
 def _decided(a: _Parts, h: _Parts) -> tuple[Bools, Bools, Bools]:
     """Tell where part ``a`` is newer than ``h``, where it is of another source, and where they are equal."""
@@ -267,10 +253,9 @@ def _decided(a: _Parts, h: _Parts) -> tuple[Bools, Bools, Bools]:
     stem = (a.head[:, _STEM] == h.head[:, _STEM]).all(axis=1)
     unknown = ~a.head[:, _ID].any(axis=1) | ~h.head[:, _ID].any(axis=1)
     one |= stem & unknown & (a.first & h.first & PLACED > 0) & (a.count == h.count)
-    newer, restarts, equal = (np.empty(len(one), bool) for _ in range(3))
+    restarts = ~(one | (a.first == 0) | (h.first == 0))
+    newer, equal = restarts | (h.first == 0), np.zeros(len(one), bool)
     newer[one], equal[one] = _of_one_source(a[one], h[one])
-    restarts[one] = False
-    newer[~one], restarts[~one], equal[~one] = _of_two_sources(a[~one], h[~one], stem[~one])
     return newer, restarts, equal
 
 
@@ -292,28 +277,12 @@ def _of_one_source(a: _Parts, h: _Parts) -> tuple[Bools, Bools]:
     return newer, ~differ
 
 
-def _of_two_sources(a: _Parts, h: _Parts, stem: Bools) -> tuple[Bools, Bools, Bools]:
-    """Compare parts whose heads differ, see ``_decided``; ``stem``: both are of a topic of one name.
-
-    Older releases wrote a record's version as its offset, with the partition in the head: it is of the same source.
-    """
-    older_form = stem & (np.minimum(a.first, h.first) == _ONE_OFFSET) & (np.maximum(a.first, h.first) == _ONE_PLACE)
-    older_form &= ~((a.first != _ONE_OFFSET) & a.again() | (h.first != _ONE_OFFSET) & h.again())
-    elsewhere = older_form & (a.partition() != h.partition())
-    by_offset = older_form & ~elsewhere
-    offset_a, offset_h = a.last(0), h.last(0)
-    vacant = (a.first == 0) | (h.first == 0)
-    restarts = ~(older_form | vacant)
-    newer = np.where(elsewhere, a.first > h.first, vacant & (h.first == 0) | restarts)
-    return np.where(by_offset, offset_a > offset_h, newer), restarts, by_offset & (offset_a == offset_h)
-
-
 def of_topic_before(version: Bytes, identity: bytes) -> Bools:
     """Find versions of another topic that has the name of the one of the identity."""
     data, bounds = buffers(version)
     head, sizes = window(data, bounds[:-1], HEAD_BYTES), np.diff(bounds)
     first = head[:, 0]
-    single = ((first & PLACED > 0) | (first == _ONE_OFFSET)) & (sizes == HEAD_BYTES + 8 * numbers_in(first))
+    single = (first & PLACED > 0) & (sizes == HEAD_BYTES + 8 * numbers_in(first))
     own = np.frombuffer(identity, np.uint8)
     return single & (head[:, _STEM] == own[:4]).all(axis=1) & (head[:, _ID] != own[4:]).any(axis=1)
 
@@ -322,7 +291,6 @@ def before_all(version: Bytes, identity: bytes) -> Bytes:
     """Versions of the topic of the identity that are older than any of its records, made like the given ones."""
     data, bounds = buffers(version)
     first = window(data, bounds[:-1], 1)[:, 0]
-    first = np.where(first == _ONE_OFFSET, np.uint8(_ONE_PLACE), first)
     width = int(numbers_in(first).max(initial=0))
     written = np.zeros((len(first), HEAD_BYTES + 8 * width), np.uint8)
     written[:, 0], written[:, 1:HEAD_BYTES] = first, np.frombuffer(identity, np.uint8)

@@ -13,11 +13,14 @@ from pyspark.sql.types import StructType
 
 from fkjoin import sinks
 from fkjoin.analysis.delta_feed import columns_of
+from fkjoin.analysis.planned import Settings, called
+from fkjoin.analysis.sources import read_files
 from fkjoin.analysis.written import schema_of
-from fkjoin.checkpoint.files import begun
+from fkjoin.checkpoint.begun import Begun, LearnedColumns
+from fkjoin.checkpoint.files import has_begun
 from fkjoin.cogroups import cogroup
 from fkjoin.errors import TopologyError
-from fkjoin.files.kept_schemas import KeptSchemas
+from fkjoin.files.kept_schemas import keep, kept_folders
 from fkjoin.files.source import format_of, open_files
 from fkjoin.jobs.job_events import enriched
 from fkjoin.jobs.job_kinds import JobError, Value, located
@@ -32,6 +35,7 @@ from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.new_topics import require_known_topics
 from fkjoin.kafka.options import client_options, source_options
 from fkjoin.kafka.writing import start
+from fkjoin.lowering.as_begun import topics_of, with_read_snapshots
 from fkjoin.plan.describe.render import drawn
 from fkjoin.plan.describe.steps import SinkStep, Step, job_steps
 from fkjoin.plan.nodes import Source
@@ -54,7 +58,9 @@ class Job:
         self.spec, self._spark = spec, spark
         order = in_order(spec)
         queries = [*(f"sink-{name}" for name in spec.sinks), *(f"sinks-{sink.table}" for sink in spec.sinks.values())]
-        self._schemas = KeptSchemas.of(spark, self._checkpoint, queries)
+        self.begun = Begun.read(spark, self._checkpoint)
+        if not any(has_begun(spark, f"{self._checkpoint}/{query}") for query in queries):
+            self.begun.columns.clear()
         self.tables: dict[str, Any] = {name: self._source(spark, name, table) for name, table in spec.tables.items()}
         for kind, name in order:
             with located(f"{kind}.{name}", getattr(spec, kind)[name]):
@@ -76,11 +82,6 @@ class Job:
     @property
     def _checkpoint(self) -> str:
         return self.spec.checkpoint.rstrip("/")
-
-    def keep_schemas(self) -> None:
-        """Write down which columns tables of files have, for the next start."""
-        if self._schemas.schemas:
-            self._schemas.write(self._spark, self._checkpoint)
 
     def describe(self, form: str = "text") -> str:
         """The topology of all sinks: ``text``, ``json``, ``mermaid`` or ``svg``."""
@@ -145,12 +146,15 @@ class Job:
             stage.check(f"{self._checkpoint}/{stage.name}")
         for query in self._sink_queries(run=True):
             checkpoint, table = f"{self._checkpoint}/{query.name}", self.tables[self.spec.sinks[query.sinks[0]].table]
-            table._with_read_snapshots(checkpoint)
-            require_known_topics(self._spark, checkpoint, table._topics, stateful=not isinstance(table._planned.node, Source))
+            with_read_snapshots(table._planned, checkpoint)
+            begun, stateful = Begun.of(self._spark, checkpoint), not isinstance(table._planned.node, Source)
+            topics = topics_of(table._planned)
+            require_known_topics(begun, checkpoint, topics, stateful=stateful)
             batches.require_whole_topics(table._plan, checkpoint)
             of_query = {name: self._sinks[name] for name in query.sinks}
             with located(", ".join(f"sinks.{one}" for one in query.sinks), self.spec.sinks[query.sinks[0]]):
-                batches.compared(self._spark, table._unkept, self._remembering(query), checkpoint)
+                require_together(self._spark, checkpoint, self._remembering(query))
+                batches.require_as_begun(table._plan, begun, self._remembering(query), checkpoint)
             for name, sink in of_query.items():
                 with located(f"sinks.{name}", self.spec.sinks[name]):
                     if isinstance(sink, batches.Checks):
@@ -180,7 +184,7 @@ class Job:
         for query in self._sink_queries(run=True):
             checkpoint, table = f"{self._checkpoint}/{query.name}", self.tables[self.spec.sinks[query.sinks[0]].table]
             targets = [sink for name in query.sinks if (sink := self._sinks[name]) is not None]
-            if begun(self._spark, checkpoint) and any(isinstance(sink, Ledger) for sink in targets):
+            if has_begun(self._spark, checkpoint) and any(isinstance(sink, Ledger) for sink in targets):
                 with located(", ".join(f"sinks.{name}" for name in query.sinks), self.spec.sinks[query.sinks[0]]):
                     places += table.restore(*targets, checkpoint=checkpoint)
         return places
@@ -220,8 +224,8 @@ class Job:
         if isinstance(spec.key, FormatSection):
             raise JobError("key: files have columns; name those that are the key")
         assert spec.path is not None
-        kept = self._schemas.schemas.get(name) or None
-        folders = self._schemas.kept_folders(name, learned=spec.columns is None)
+        columns = self.begun.columns.setdefault(name, LearnedColumns())
+        kept, folders = columns.schema, kept_folders(columns, learned=spec.columns is None)
         about: Any = {"name": name, "on_error": spec.on_error, "options": spec.options}
         if spec.format == "fkjoin":
             table = Table.from_fkjoin(spark, spec.path, key=spec.key, schema=kept, **about)
@@ -232,11 +236,12 @@ class Job:
         else:
             assert spec.key is not None
             assert spec.version is not None
-            form = spec.format or format_of(spec.path) or self._schemas.formats.get(name)
-            table = Table._of_files(
-                spark,
-                spec.path,
-                kept=folders,
+            form = spec.format or format_of(spec.path) or columns.format
+            assert form is not None
+            planned = called(
+                read_files,
+                spark=spark,
+                path=str(spec.path),
                 key=spec.key,
                 version=spec.version,
                 deleted=spec.deleted,
@@ -244,16 +249,18 @@ class Job:
                 log=spec.log,
                 schema=spec.columns or kept,
                 format=form,
+                settings=Settings.of(spark),
+                kept=folders,
                 **about,
             )
-            assert form is not None
-            self._schemas.formats[name] = form
-        recipe = table._recipe
-        if recipe is not None and (recipe.learned is not None or (recipe.folders is not None and kept is None)):
-            self._schemas.take(name, recipe.learned, recipe.folders)
+            table = Table._of(planned)
+            columns.format = form
+        source = table._planned.bound
+        if source.learned is not None or (source.folders is not None and kept is None):
+            keep(self.begun.columns, name, source.learned, source.folders)
         else:
             with contextlib.suppress(TopologyError):  # there may be no files any more
-                self._schemas.take(name, *_learned(spark, spec))
+                keep(self.begun.columns, name, *_learned(spark, spec))
         return table
 
     def _made(self, kind: str, name: str) -> Any:
@@ -341,9 +348,9 @@ class Job:
             if sink is not None:
                 return batches.start(self._spark, table._as_begun, sink, **common, query_name=name)
             assert spec.path is not None
-            begun_as, keep_columns = table._as_begun(checkpoint)
+            begun_as, begun = table._as_begun(checkpoint)
+            common |= {"begun": begun, "query_name": name}
             batches.make_topics(begun_as, checkpoint)
-            keep_columns()
             return start_by_spark(
                 self._spark,
                 begun_as.changes_plan,
@@ -351,17 +358,15 @@ class Job:
                 spec.options,
                 path=spec.path,
                 **common,
-                query_name=name,
             )
 
     def _dead_letters(self, name: str, trigger: Mapping[str, Any], checkpoint: str) -> StreamingQuery:
-        common: Any = {"checkpoint": checkpoint, "trigger": trigger}
         spec, query = self.spec.dead_letters, f"dead-letters-{name}"
         assert spec is not None
-        begun_as, keep_columns = self.tables[name]._as_begun(checkpoint)
+        begun_as, begun = self.tables[name]._as_begun(checkpoint)
+        common: Any = {"checkpoint": checkpoint, "begun": begun, "trigger": trigger}
         letters = begun_as.letters
         assert letters is not None
-        keep_columns()
         if (folder := spec.folder(name)) is not None:
             return start_by_spark(self._spark, letters, "json", {}, path=folder, **common, query_name=query)
         servers, options = self._kafka

@@ -9,7 +9,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin import sinks as kinds
-from fkjoin.checkpoint.files import begun
+from fkjoin.checkpoint.begun import Begun
+from fkjoin.checkpoint.files import has_begun
 from fkjoin.jobs import installed
 from fkjoin.jobs.job_kinds import JobError, located
 from fkjoin.jobs.job_sections import FormatSection, SinkSection
@@ -17,7 +18,6 @@ from fkjoin.kafka import Format
 from fkjoin.plan.rules import SINKS_SHARE_A_QUERY, Verdict
 from fkjoin.sessions.settings import switched_off
 from fkjoin.sinks import Sink
-from fkjoin.sinks.batches import places_of
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def _of_table(
     spark: SparkSession, checkpoint: str, table: str, sinks: Mapping[str, Sink | None], *, run: bool
 ) -> list[SinkQuery]:
     shared = f"sinks-{table}"
-    known = places_of(spark, f"{checkpoint}/{shared}")
+    known = Begun.of(spark, f"{checkpoint}/{shared}").sinks
     if known is None and len(sinks) == 1:
         return [SinkQuery(f"sink-{name}", (name,), {}) for name in sinks]
     off = switched_off(spark).get(SINKS_SHARE_A_QUERY)
@@ -109,7 +109,7 @@ def _of_table(
         if off is None and sink is None:
             why[name] = "its format is written by Spark's own sink"
         elif off is None and sink is not None:
-            if begun(spark, f"{checkpoint}/sink-{name}"):
+            if has_begun(spark, f"{checkpoint}/sink-{name}"):
                 why[name] = "it was begun as a query of its own"
             elif known is not None and sink.place not in known:
                 why[name] = f"{shared} was begun without it"

@@ -9,16 +9,17 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from fkjoin.checkpoint.begun import Begun, JobFacts
 from fkjoin.checkpoint.claim import claimed, require_unclaimed
 from fkjoin.checkpoint.damage import check_logs
 from fkjoin.checkpoint.failure import failure
-from fkjoin.checkpoint.files import hadoop, read_file, write_file
 from fkjoin.checkpoint.progress import QueryPhase, several
 from fkjoin.errors import nearest
 from fkjoin.jobs.ending import naming_the_end_of_the_jvm, stopped_after
@@ -36,16 +37,10 @@ from fkjoin.jobs.web import require_port, served
 from fkjoin.metrics import Metrics
 from fkjoin.metrics.server import ClientAccess
 from fkjoin.plan.base import manifest
-from fkjoin.plan.rules import JOINS_SHARE_STAGES, MOVING, WORKERS_EVALUATE_STEPS
+from fkjoin.plan.rules import MOVING
 from fkjoin.sessions.settings import EXCLUDED, OPTIMIZE, bucket_count, is_client, session, switched_off
 from fkjoin.spark.query_start import starting
 from fkjoin.spark.trigger import AVAILABLE_NOW
-
-MANIFEST = "fkjoin-job.json"
-"""Lies in the checkpoint folder: what the checkpoint was made with."""
-
-_UNSAID = tuple(rule for rule in MOVING if rule not in (JOINS_SHARE_STAGES, WORKERS_EVALUATE_STEPS))
-"""The rules that there were when a manifest did not say which."""
 
 _POLL_S = 0.3
 
@@ -71,15 +66,15 @@ def run_job(
     screen.begin(f"starting Spark{_master(spec)}")
     with stopped_after(job_session(spec)) as spark:
         screen.begin(f"looking at {_tables(spec)}")
-        before = _begun_with(spark, spec)
+        before = Begun.read(spark, spec.checkpoint).job
         if before is not None and (later := _leave_out_later_rules(spark, before)):
             screen.say(f"{spec.checkpoint} was begun without {', '.join(later)}: so it goes on")
         job = Job(spec, spark)
         planned = job.queries()
-        made_with = _manifest(job, spark)
+        facts = _facts(job, spark)
         if before is not None:
-            _compare(spec, before, made_with)
-            made_with["rules"] = before.get("rules", list(_UNSAID))
+            _compare(spec, before, facts)
+            facts = replace(facts, rules=before.rules)
         screen.begin(f"looking at checkpoint {spec.checkpoint}: {'a new one' if before is None else 'the job goes on from it'}")
         require_places(spark, spec)
         if check:
@@ -102,8 +97,8 @@ def run_job(
         names = [query.name for query in planned]
         notes = () if spark_log is None else (f"Spark's log is in {spark_log}",)
         with claimed(spark, spec.checkpoint), _signals() as stop, _report(job, screen, ui, names, notes) as report:
-            _keep(spark, spec, made_with)
-            job.keep_schemas()
+            job.begun.job = facts
+            job.begun.write(spark, spec.checkpoint)
             for query in planned:
                 check_logs(spark, query.checkpoint)
             screen.watch(report.view)
@@ -123,12 +118,12 @@ def restore_job(path: Path, screen: Screen) -> list[str]:
     spec = read_job(path)
     screen.begin(f"starting Spark{_master(spec)}")
     with stopped_after(job_session(spec)) as spark:
-        before = _begun_with(spark, spec)
+        before = Begun.read(spark, spec.checkpoint).job
         if before is None:
             raise JobError(f"checkpoint: {spec.checkpoint} has no job, so there is nothing to restore")
         _leave_out_later_rules(spark, before)
         job = Job(spec, spark)
-        _compare(spec, before, _manifest(job, spark))
+        _compare(spec, before, _facts(job, spark))
         screen.begin(f"comparing targets with checkpoint {spec.checkpoint}")
         with claimed(spark, spec.checkpoint):
             return job.restore()
@@ -322,34 +317,28 @@ def _finish(running: dict[PlannedQuery, StreamingQuery], stop: Stop, report: Rep
         time.sleep(0.05)
 
 
-def _manifest(job: Job, spark: SparkSession) -> dict[str, Any]:
+def _facts(job: Job, spark: SparkSession) -> JobFacts:
     """Collect what binds a checkpoint, by table and operator; and which rules of the optimizer there were."""
-    found: dict[str, Any] = {}
+    binding: dict[str, Any] = {"buckets": bucket_count(spark)}
     for sink in job.spec.sinks.values():
-        found |= manifest(job.tables[sink.table]._planned.node)
+        binding |= manifest(job.tables[sink.table]._planned.node)
     off = switched_off(spark)
-    return {"format": 1, "buckets": bucket_count(spark), "rules": [rule for rule in MOVING if rule not in off], **found}
+    return JobFacts([rule for rule in MOVING if rule not in off], binding)
 
 
-def _begun_with(spark: SparkSession, spec: JobSection) -> dict[str, Any] | None:
-    """Read what the checkpoint was made with; None if there is none yet."""
-    path, files = hadoop(spark, f"{spec.checkpoint}/{MANIFEST}")
-    return json.loads(read_file(path, files)) if files.exists(path) else None
-
-
-def _leave_out_later_rules(spark: SparkSession, before: dict[str, Any]) -> list[str]:
+def _leave_out_later_rules(spark: SparkSession, before: JobFacts) -> list[str]:
     """Switch off the rules that a checkpoint was begun without, and that are bound to it; those that were not off yet."""
     off = switched_off(spark)
-    later = [rule for rule in MOVING if rule not in before.get("rules", _UNSAID) and rule not in off]
+    later = [rule for rule in MOVING if rule not in before.rules and rule not in off]
     if later:
         spark.conf.set(EXCLUDED, ",".join([*off, *later]))
     return later
 
 
-def _compare(spec: JobSection, before: dict[str, Any], made_with: dict[str, Any]) -> None:
+def _compare(spec: JobSection, before: JobFacts, facts: JobFacts) -> None:
     """``JobError`` when the checkpoint was made with something else."""
-    for name in (before.keys() & made_with.keys()) - {"rules"}:
-        was, now = before[name], made_with[name]
+    for name in before.binding.keys() & facts.binding.keys():
+        was, now = before.binding[name], facts.binding[name]
         if was != now and isinstance(was, dict):
             changed = next(setting for setting in {**now, **was} if now.get(setting) != was.get(setting))
             name, was, now = f"{name}: {changed}", was.get(changed), now.get(changed)
@@ -358,7 +347,3 @@ def _compare(spec: JobSection, before: dict[str, Any], made_with: dict[str, Any]
                 f"checkpoint: {spec.checkpoint} was made with {name} = {json.dumps(was)}, the job now has {json.dumps(now)}: "
                 "give the job a new checkpoint and empty targets, or go back to what it was"
             )
-
-
-def _keep(spark: SparkSession, spec: JobSection, made_with: dict[str, Any]) -> None:
-    write_file(*hadoop(spark, f"{spec.checkpoint}/{MANIFEST}"), json.dumps(made_with, indent=1).encode())

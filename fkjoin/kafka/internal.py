@@ -13,9 +13,10 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from fkjoin.checkpoint.begun import Begun
 from fkjoin.checkpoint.begun_with import require_begun_with
 from fkjoin.checkpoint.claim import start_claimed
-from fkjoin.checkpoint.files import begun
+from fkjoin.checkpoint.files import has_begun
 from fkjoin.codec.arrays import Bytes, valid
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.kafka.admin import create_topics, offset_ranges
@@ -26,7 +27,6 @@ from fkjoin.kafka.options import client_options
 from fkjoin.kafka.reading import records_of
 from fkjoin.kafka.writing import start
 from fkjoin.plan.physical import Physical, Read, stages
-from fkjoin.sessions.settings_of_call import read_once
 from fkjoin.spark.on_spark import on_spark
 from fkjoin.spark.trigger import Trigger, arguments_of
 
@@ -60,7 +60,6 @@ class TopicSettings:
     config: Mapping[str, str] = field(default_factory=lambda: dict(_CONFIG))
 
     @staticmethod
-    @read_once
     def of(spark: SparkSession) -> TopicSettings:
         """Raises ``TopologyError`` for a number that is none."""
         given = {n.removeprefix(_OF_TOPICS): v for n, v in dict(spark.conf.getAll).items() if n.startswith(_OF_TOPICS)}
@@ -122,34 +121,29 @@ class StageQuery:
         ``trigger``, ``options``: as for ``Table.to_kafka``.  Settings ``kafka.…`` of the table's source hold for the sink, too,
         unless ``options`` has others: the internal topics are at the same brokers.
         """
-        when, chosen = arguments_of(trigger), {**client_options(self.topics.connection.options), **(options or {})}
+        spark, folder, when = self.spark, str(checkpoint), arguments_of(trigger)
+        chosen = {**client_options(self.topics.connection.options), **(options or {})}
 
         def begin() -> StreamingQuery:
             self.topics.create()
-            self._require_first_records(str(checkpoint))
-            checked_topics(self.spark, str(checkpoint), self._own_reads)
+            self._require_first_records(folder)
+            begun = Begun.of(spark, folder)
+            checked_topics(spark, folder, begun, self._own_reads)
+            common: Any = {"checkpoint": folder, "begun": begun, "options": chosen, "trigger": when, "name": self.name}
+            plan = self.plan if self.as_begun is None else self.as_begun(folder)
             servers = self.topics.connection.bootstrap_servers
-            plan = self.plan if self.as_begun is None else self.as_begun(str(checkpoint))
-            return start(
-                self.spark,
-                plan,
-                None,
-                servers,
-                checkpoint=str(checkpoint),
-                options=chosen,
-                trigger=when,
-                name=self.name,
-            )
+            return start(spark, plan, None, servers, **common)
 
-        return telling_lag(start_claimed(self.spark, str(checkpoint), begin))
+        return telling_lag(start_claimed(spark, folder, begin))
 
     def check(self, checkpoint: str) -> None:
         """Raise what would stop its start, as far as the checkpoint and the topics tell it; nothing is made or changed."""
         if self.as_begun is not None:
             self.as_begun(checkpoint)
         self._require_first_records(checkpoint)
-        require_known_topics(self.spark, checkpoint, self._own_reads, stateful=True)
-        require_begun_with(self.spark, stages(self.plan), checkpoint)
+        begun = Begun.of(self.spark, checkpoint)
+        require_known_topics(begun, checkpoint, self._own_reads, stateful=True)
+        require_begun_with(begun, self.spark, checkpoint, stages(self.plan))
 
     def _require_first_records(self, checkpoint: str) -> None:
         if self.internal is not None:
@@ -166,7 +160,7 @@ def require_first_records(spark: SparkSession, checkpoint: str, connection: Conn
 
     A topic that is not there has lost none.
     """
-    if begun(spark, checkpoint):
+    if has_begun(spark, checkpoint):
         return
     for partition, offsets in offset_ranges(topic, connection.bootstrap_servers, connection.options).items():
         if first := offsets.start:

@@ -1,36 +1,32 @@
 """Topics that were deleted and created again under their names: noticed by their ids when a query starts.
 
-A file beside the checkpoint keeps the id of each topic that the query reads.  A topic with another id stops the start, or is
-read from its beginning in the place of the one before: then the offsets in the checkpoint are set to its beginning, first of
-all, so that an end in between begins again; after that the file says the new id, and where the topic ended.
+A checkpoint's document has the id of each topic that the query reads.  A topic with another id
+stops the start, or is read from its beginning in the place of the one before.  Then the offsets in
+Spark's logs are set to its beginning, before the document is written with the new id and with the
+topic's ends.  After an end in between, the topic still has another id, and starts over again.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
-from fkjoin.checkpoint.files import begun, hadoop, numbered, read_file, write_file
+from fkjoin.checkpoint.begun import Begun, KnownTopic
+from fkjoin.checkpoint.files import hadoop, numbered, read_file, write_file
 from fkjoin.codec import versions
 from fkjoin.errors import FkJoinError
 from fkjoin.kafka.admin import bounds, require_topic
 from fkjoin.kafka.connection import Connection
 from fkjoin.stages.start_over import StartOver
 
-TOPICS = "fkjoin-topics.json"
-"""Lies in the checkpoint of a query: for each topic its ``id``; if it has started over, how often (``generation``), and the
-``ends`` that it had."""
-
 _HEADER = 1
 """Lines before those of sources; in the log of batches one more, which is no source's."""
 
 
-@dataclass(frozen=True)
-class Checked:
+class Checked(NamedTuple):
     """A topic, as the query that is about to start finds it."""
 
     topic_id: str | None
@@ -38,61 +34,63 @@ class Checked:
 
 
 def checked_topics(
-    spark: SparkSession, checkpoint: str, topics: Sequence[Connection], *, stateful: bool = True
+    spark: SparkSession, checkpoint: str, begun: Begun, topics: Sequence[Connection], *, stateful: bool = True
 ) -> list[Checked]:
-    """Compare topics with those that the checkpoint knows, and keep what is new; what each of them is.
+    """Compare topics as ``require_known_topics`` does, and note in ``begun`` what is new.
 
-    ``stateful``: the query knows which rows came from a topic.  Raises ``FkJoinError`` for a topic with another id, unless it
-    is to start over; nothing has changed then.
+    Returns what each of them is.
     """
-    place = checkpoint.rstrip("/")
-    path, files = hadoop(spark, f"{place}/{TOPICS}")
-    names = _names(topics)
-    named = dict(zip(names, topics, strict=True))
-    known, ids, anew = _compared(spark, place, named, stateful=stateful)
-    kept = known | {name: {"id": now} for name, now in ids.items() if now is not None and name not in known}
-    for name in anew:
-        ends = _starts_over(spark, place, named[name])
-        kept[name] = {"id": ids[name], "generation": known[name].get("generation", 0) + 1, "ends": ends}
-    if kept != known:
-        write_file(path, files, json.dumps(kept, indent=1).encode())
-    return [Checked(ids[name], _start_over(spark, place, named[name].topic, kept.get(name, {}))) for name in names]
+    place, names = checkpoint.rstrip("/"), _names(topics)
+    ids = require_known_topics(begun, place, topics, stateful=stateful)
+    for name, connection in dict(zip(names, topics, strict=True)).items():
+        topic_id, known = ids[name], begun.topics.get(name)
+        if topic_id is None:
+            continue
+        if known is None:
+            begun.topics[name] = KnownTopic(topic_id)
+        elif known.id != topic_id:
+            ends = _starts_over(spark, place, connection)
+            begun.topics[name] = KnownTopic(topic_id, (known.generation or 0) + 1, ends)
+    return [Checked(ids[name], _start_over(spark, place, name, begun.topics.get(name))) for name in names]
 
 
-def require_known_topics(spark: SparkSession, checkpoint: str, topics: Sequence[Connection], *, stateful: bool) -> None:
-    """Raise what ``checked_topics`` would; nothing changes."""
-    _compared(spark, checkpoint.rstrip("/"), dict(zip(_names(topics), topics, strict=True)), stateful=stateful)
+def require_known_topics(
+    begun: Begun, checkpoint: str, topics: Sequence[Connection], *, stateful: bool
+) -> dict[str, str | None]:
+    """Raise ``FkJoinError`` for a topic with another id than is known, unless it is to start over.
+
+    ``stateful``: the query knows which rows came from a topic.  Returns the ids by name.  Nothing
+    changes.
+    """
+    ids: dict[str, str | None] = {}
+    for name, connection in dict(zip(_names(topics), topics, strict=True)).items():
+        topic, known = connection.topic, begun.topics.get(name)
+        ids[name] = require_topic(topic, connection.bootstrap_servers, connection.options).topic_id
+        if known is None or ids[name] in (None, known.id):
+            continue
+        if connection.of_events:
+            way = _OF_EVENTS
+        elif connection.on_new_topic != "start-over":
+            way = _WAYS.format(topic=topic)
+        elif not stateful:
+            way = _AS_IT_IS_READ
+        elif name != topic:
+            way = _TWO_OF_A_NAME
+        else:
+            continue
+        raise FkJoinError(
+            f"topic {topic} was deleted and created again since checkpoint {checkpoint.rstrip('/')} was begun: its id was "
+            f"{known.id} and is {ids[name]}. The query would read it from the middle, or not at all. {way}"
+        )
+    return ids
 
 
-def _compared(
-    spark: SparkSession, place: str, named: Mapping[str, Connection], *, stateful: bool
-) -> tuple[dict[str, Any], dict[str, str | None], list[str]]:
-    """Find what the checkpoint knows of topics, the ids that they have, and those with another id, which start over."""
-    path, files = hadoop(spark, f"{place}/{TOPICS}")
-    known: dict[str, Any] = {}
-    if begun(spark, place) and files.exists(path):
-        known = json.loads(read_file(path, files))
-    ids = {name: require_topic(one.topic, one.bootstrap_servers, one.options).topic_id for name, one in named.items()}
-    anew = [name for name in named if name in known and ids[name] is not None and known[name]["id"] != ids[name]]
-    for name in anew:
-        topic = named[name].topic
-        if named[name].of_events:
-            raise FkJoinError(f"{_created_again(topic, place, known[name]['id'], ids[name])} {_OF_EVENTS}")
-        if named[name].on_new_topic != "start-over":
-            raise FkJoinError(f"{_created_again(topic, place, known[name]['id'], ids[name])} {_WAYS.format(topic=topic)}")
-        if not stateful or name != topic:
-            why = _TWO_OF_A_NAME if stateful else _AS_IT_IS_READ
-            raise FkJoinError(f"{_created_again(topic, place, known[name]['id'], ids[name])} {why}")
-    return known, ids, anew
-
-
-def _start_over(spark: SparkSession, checkpoint: str, topic: str, about: Mapping[str, Any]) -> StartOver | None:
-    """Tell what is read in the place of an earlier topic; ``about``: content of the file beside the checkpoint."""
-    if "generation" not in about:
+def _start_over(spark: SparkSession, checkpoint: str, name: str, topic: KnownTopic | None) -> StartOver | None:
+    """Tell what is read in the place of an earlier topic; ``topic``: as the checkpoint knows it."""
+    if topic is None or topic.generation is None:
         return None
-    identity = versions.topic_identity(topic, None, about["generation"])
-    passed = _passed(spark, checkpoint, topic, about["ends"])
-    return StartOver(identity, () if passed else tuple((number, end) for number, end in about["ends"]))
+    identity, ends = versions.topic_identity(name, None, topic.generation), topic.ends or []
+    return StartOver(identity, () if _passed(spark, checkpoint, name, ends) else tuple(ends))
 
 
 def _names(topics: Sequence[Connection]) -> list[str]:
@@ -120,13 +118,6 @@ _AS_IT_IS_READ = (
 )
 
 
-def _created_again(topic: str, checkpoint: str, was: str, now: str | None) -> str:
-    return (
-        f"topic {topic} was deleted and created again since checkpoint {checkpoint} was begun: its id was {was} and is {now}. "
-        "The query would read it from the middle, or not at all."
-    )
-
-
 def _starts_over(spark: SparkSession, checkpoint: str, connection: Connection) -> list[tuple[int, int]]:
     """Set the checkpoint's offsets of the topic to its beginning; where it ends now."""
     begins, ends = bounds(connection.topic, connection.bootstrap_servers, connection.options, tombstones=connection.tombstones)
@@ -144,13 +135,12 @@ def _starts_over(spark: SparkSession, checkpoint: str, connection: Connection) -
 
 def _passed(spark: SparkSession, checkpoint: str, topic: str, ends: Iterable[tuple[int, int]]) -> bool:
     """Tell whether a committed batch has read the topic to its ends."""
-    done = {path.rpartition("/")[2] for path in _newest(spark, f"{checkpoint}/commits", 2)}
-    found: dict[str, int] = {}
-    for path, lines in _logs(spark, checkpoint):
-        if path.rpartition("/")[0].endswith("/offsets") and path.rpartition("/")[2] in done:
-            for line in lines[_HEADER:]:
-                found |= offsets_of(line, topic) or {}
-    return all(found.get(str(number), -1) > end for number, end in ends)
+    begun, done = (dict(numbered(spark, f"{checkpoint}/{log}")) for log in ("offsets", "commits"))
+    reached: dict[str, int] = {}
+    for number in sorted(begun.keys() & done.keys())[-1:]:
+        for line in read_file(*hadoop(spark, begun[number])).decode().split("\n")[_HEADER:]:
+            reached |= offsets_of(line, topic) or {}
+    return all(reached.get(str(number), -1) > end for number, end in ends)
 
 
 def _logs(spark: SparkSession, checkpoint: str) -> list[tuple[str, list[str]]]:
@@ -158,15 +148,11 @@ def _logs(spark: SparkSession, checkpoint: str) -> list[tuple[str, list[str]]]:
 
     Of the log of batches these are the last that was committed and the one after it, if that has begun.
     """
-    place, files = hadoop(spark, f"{checkpoint}/sources/*")
-    sources = [str(status.getPath()) for status in files.globStatus(place) or []]
-    paths = [*_newest(spark, f"{checkpoint}/offsets", 2), *(one for source in sources for one in _newest(spark, source, 1))]
-    return [(path, read_file(*hadoop(spark, path)).decode().split("\n")) for path in paths]
-
-
-def _newest(spark: SparkSession, folder: str, count: int) -> list[str]:
-    """The paths of a log's last files."""
-    return [path for _, path in numbered(spark, folder)[-count:]]
+    sources, files = hadoop(spark, f"{checkpoint}/sources/*")
+    logs = numbered(spark, f"{checkpoint}/offsets")[-2:]
+    for status in files.globStatus(sources) or []:
+        logs += numbered(spark, str(status.getPath()))[-1:]
+    return [(path, read_file(*hadoop(spark, path)).decode().split("\n")) for _, path in logs]
 
 
 def offsets_of(line: str, topic: str) -> dict[str, int] | None:

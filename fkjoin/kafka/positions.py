@@ -164,7 +164,7 @@ def headers(version: Bytes, parts: int, topics: Mapping[bytes, str], shown: Sequ
         place = versions.first_places(own)
         time, partition, offset = (pc.cast(pa.array(numbers), pa.string()) for numbers in place)
         timed = pc.binary_join_element_wise(', "timestamp": ', time, "")
-        timed = pc.if_else(pa.array(place.timestamp != versions.UNTIMED), timed, "")
+        timed = pc.if_else(pa.array(place.timestamp != versions.OLDEST), timed, "")
         mark = pc.if_else(shown[number], ', "shown": true', "") if shown else ""
         pieces = ['[{"topic": ', names, ', "partition": ', partition, ', "offset": ', offset, timed, mark, "}]"]
         chains.append(pc.if_else(pa.array(there), pc.binary_join_element_wise(*pieces, ""), "null"))

@@ -8,6 +8,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from fkjoin.checkpoint.begun import Begun
 from fkjoin.checkpoint.begun_with import require_begun_with
 from fkjoin.checkpoint.indexes import owner
 from fkjoin.kafka.admin import require_topic
@@ -23,17 +24,18 @@ def start(
     bootstrap_servers: str,
     *,
     checkpoint: str,
+    begun: Begun,
     options: Mapping[str, Any] | None,
     trigger: Mapping[str, Any] | None,
     name: str,
 ) -> StreamingQuery:
     """Start writing a plan's rows (key, value, perhaps headers) to the topic; without one, to the places that they name."""
-    note = require_begun_with(spark, stages(plan), checkpoint)
+    require_begun_with(begun, spark, checkpoint, stages(plan))
     chosen = sink_options(options)
     if topic is not None:
         require_topic(topic, bootstrap_servers, chosen)
         chosen["topic"] = topic
-    note()
+    begun.write(spark, checkpoint)
     writer = (
         on_spark(spark, plan)
         .writeStream.format("kafka")

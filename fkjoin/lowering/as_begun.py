@@ -1,93 +1,164 @@
-"""A table as the query of a checkpoint reads it: what is beside the checkpoint says how the query was begun."""
+"""A table as the query of a checkpoint reads it: the checkpoint's document says how the query was begun."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
 
-from pyspark.sql import SparkSession
-
+from fkjoin.analysis.enrich import topics_of_events
+from fkjoin.analysis.planned import Planned
+from fkjoin.analysis.snapshots import with_snapshot
 from fkjoin.analysis.written import require_what_was_read
 from fkjoin.checkpoint.batch_log import BatchLog
-from fkjoin.files.kept_schemas import KeptSchemas
+from fkjoin.checkpoint.begun import Begun
+from fkjoin.files.kept_schemas import keep, kept_folders
 from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.new_topics import checked_topics
-from fkjoin.lowering.recipes import Remembered, learned_sources, made_again, recipes_below
+from fkjoin.plan.nodes import Source
 
-_T = TypeVar("_T", bound=Remembered)
+Options = Mapping[Planned, Mapping[str, Any]]
+"""Options in the place of those of tables' calls; empty ones repeat a call, too."""
 
 
-def as_begun(
-    spark: SparkSession, table: _T, checkpoint: str, *, stateful: bool, events: Sequence[Connection] = ()
-) -> tuple[_T, Callable[[], None]]:
+def as_begun(table: Planned, checkpoint: str) -> tuple[Planned, Begun]:
     """The table as the checkpoint knows it: columns of files, topics that have started over, snapshots that were read.
 
-    Returns also what keeps the columns for the next start, to be called when the query is about to start.  ``stateful``: the
-    query keeps state.  ``events``: the topics of events that it reads.
+    Returns also what the query was begun with, and columns and topics that are new, to be written
+    when it is about to start.
 
-    Raises ``FkJoinError`` for a topic that was made anew and is not to start over, and for a folder of ``to_parquet`` whose
-    batches, which the query has read, were set aside.
+    Raises ``FkJoinError`` for a topic that was made anew and is not to start over, and for a folder
+    of ``to_parquet`` whose batches, which the query has read, were set aside; ``TopologyError`` for
+    a snapshot that is to be read and does not fit.
     """
-    for _, recipe in recipes_below(table):
-        if recipe.folder is not None:
-            require_what_was_read(spark, checkpoint.rstrip("/"), recipe.folder)
-    columns, keep = _kept_columns(spark, table, checkpoint)
-    topics = _topics(spark, table, checkpoint, events, stateful=stateful)
-    others = {**columns, **topics, **_snapshots(spark, table, checkpoint)}
-    return made_again(table, others) if others else table, keep
+    spark = table.spark
+    for source in read_below(table):
+        written = getattr(source.bound, "written", None)
+        if written is not None:
+            require_what_was_read(spark, checkpoint.rstrip("/"), written)
+    begun = Begun.of(spark, checkpoint)
+    others = {**_columns(table, begun), **_topics(table, checkpoint, begun)}
+    table = bound_again(table, {**others, **_snapshots(table, checkpoint)})
+    table.require_fitting()
+    return table, begun
 
 
-def with_read_snapshots(spark: SparkSession, table: _T, checkpoint: str) -> _T:
-    """The table without the rows of snapshots that the query of the checkpoint has read."""
-    others = _snapshots(spark, table, checkpoint)
-    return made_again(table, others) if others else table
+def with_read_snapshots(table: Planned, checkpoint: str) -> Planned:
+    """The table without the rows of snapshots that the query of the checkpoint has read; else they must fit."""
+    table = bound_again(table, _snapshots(table, checkpoint))
+    table.require_fitting()
+    return table
 
 
-def _snapshots(spark: SparkSession, table: Remembered, checkpoint: str) -> dict[int, dict[str, Any]]:
-    """Arguments for ``made_again``: of snapshots that the query has read, which its first batch does as a whole."""
-    found = [one for one, recipe in recipes_below(table) if "was_read" in recipe.named]
-    was_read = bool(found) and BatchLog(spark, checkpoint.rstrip("/")).done >= 0
-    return {id(one): {"was_read": True} for one in found} if was_read else {}
+def topics_of(table: Planned) -> list[Connection]:
+    """The topics that a query of the table reads, but for internal ones."""
+    read = [source.connection for source in read_below(table)]
+    return [*(topic for topic in read if topic is not None), *topics_of_events(table)]
 
 
-def _kept_columns(
-    spark: SparkSession, table: Remembered, checkpoint: str
-) -> tuple[dict[int, dict[str, Any]], Callable[[], None]]:
-    """Arguments for ``made_again``: the columns of files as the query of the checkpoint was begun with them, if it was.
+def read_below(table: Planned) -> list[Planned]:
+    """The tables that calls have read, of which the table is made, each once."""
+    return [one for one in _calls(table) if one.call is not None and not one.call.of]
 
-    Returns also what keeps those that it was not begun with.
+
+def bound_again(table: Planned, others: Options) -> Planned:
+    """The table with some of its calls repeated with other options, and so those that get other columns by that."""
+    made: dict[Planned, Planned] = {}
+
+    def again(one: Planned) -> Planned:
+        if one not in made:
+            made[one] = repeated(one)
+        return made[one]
+
+    def repeated(one: Planned) -> Planned:
+        call = one.call
+        if call is None:
+            return one
+        of = tuple(map(again, call.of))
+        if one not in others:
+            if of == call.of:
+                return one
+            if list(map(_columns_of, of)) == list(map(_columns_of, call.of)):
+                inputs = tuple(map(again, one.inputs))
+                return replace(one, inputs=inputs, call=replace(call, of=of))
+        options = {**call.options, **others.get(one, {})}
+        return replace(call.bind(*of, **options), call=replace(call, of=of, options=options))
+
+    return again(table)
+
+
+def _columns_of(table: Planned) -> tuple[Any, Any]:
+    return table.key_type, table.row_type
+
+
+def _calls(table: Planned) -> list[Planned]:
+    """The table and those that its calls were given, each once."""
+    return list(dict.fromkeys(_below(table)))
+
+
+def _below(table: Planned) -> Iterator[Planned]:
+    yield table
+    for one in () if table.call is None else table.call.of:
+        yield from _below(one)
+
+
+def _snapshots(table: Planned, checkpoint: str) -> Options:
+    """Of snapshots that the query has read, which its first batch does as a whole."""
+    calls = [one for one in _calls(table) if one.call is not None]
+    snapshots = [one for one in calls if one.call is not None and one.call.bind is with_snapshot]
+    if not snapshots or BatchLog(table.spark, checkpoint.rstrip("/")).done < 0:
+        return {}
+    return {one: {"was_read": True} for one in snapshots}
+
+
+def _columns(table: Planned, begun: Begun) -> Options:
+    """The columns of files as the query was begun with them, if it was."""
+    others: dict[Planned, Mapping[str, Any]] = {}
+    for name, sources in _learned(table).items():
+        source = sources[0].bound
+        kept = keep(begun.columns, name, source.learned, source.folders)
+        options: dict[str, Any] = {}
+        if source.learned is not None and kept.schema != source.learned:
+            options["schema"] = kept.schema
+        if source.folders is not None and (options or kept.folders != source.folders):
+            options["kept"] = kept_folders(kept, learned=source.learned is not None)
+        if options:
+            others |= dict.fromkeys(sources, options)
+    return others
+
+
+def _learned(table: Planned) -> dict[str, list[Planned]]:
+    """The sources of whose columns some were learned, by name; those of the same files are together.
+
+    Those without a schema come first.
     """
-    learned = learned_sources(table)
-    if not learned:
-        return {}, lambda: None
-    place = checkpoint.rstrip("/")
-    kept = KeptSchemas.of(spark, place)
-    others: dict[int, dict[str, Any]] = {}
-    more = False
-    for name, tables in learned.items():
-        _, recipe = tables[0]
-        more |= kept.take(name, recipe.learned, recipe.folders)
-        other: dict[str, Any] = {}
-        if recipe.learned is not None and kept.schemas[name] != recipe.learned:
-            other["schema"] = kept.schemas[name]
-        if recipe.folders is not None and (other or kept.folders[name] != recipe.folders):
-            other |= {"kept": kept.kept_folders(name, learned=recipe.learned is not None)}
-        if other:
-            others |= {id(one): other for one, _ in tables}
-    return others, (lambda: kept.write(spark, place)) if more else (lambda: None)
+    alike: dict[tuple[Any, ...], list[Planned]] = {}
+    for source in read_below(table):
+        bound, call = source.bound, source.call
+        assert call is not None
+        if getattr(bound, "learned", None) is None and getattr(bound, "folders", None) is None:
+            continue
+        is_given = bound.learned is None
+        files = is_given, source.name, bound.files, repr(call.options.get("key"))
+        alike.setdefault(files, []).append(source)
+    named: dict[str, list[Planned]] = {}
+    for files in sorted(alike, key=lambda key: key[0]):
+        name = str(files[1])
+        number = sum(other.partition("#")[0] == name for other in named)
+        named[f"{name}#{number + 1}" if number else name] = alike[files]
+    return named
 
 
-def _topics(
-    spark: SparkSession, table: Remembered, checkpoint: str, events: Sequence[Connection], *, stateful: bool
-) -> dict[int, dict[str, Any]]:
-    """Arguments for ``made_again``: of topics that start over, and of those that have another id since the table was made."""
-    sources = [(one, recipe.connection) for one, recipe in recipes_below(table) if recipe.connection is not None]
-    topics = [*(connection for _, connection in sources), *events]
-    checked = checked_topics(spark, checkpoint, topics, stateful=stateful) if topics else []
-    found: dict[int, dict[str, Any]] = {}
-    for (one, connection), topic in zip(sources, checked, strict=False):  # events are not made again
+def _topics(table: Planned, checkpoint: str, begun: Begun) -> Options:
+    """Of topics that start over, and of those that have another id since the table was made."""
+    sources = [one for one in read_below(table) if one.connection is not None]
+    stateful = not isinstance(table.node, Source)
+    checked = checked_topics(table.spark, checkpoint, begun, topics_of(table), stateful=stateful)
+    others: dict[Planned, Mapping[str, Any]] = {}
+    for source, topic in zip(sources, checked, strict=False):  # events are not read again
+        assert source.connection is not None
         if topic.start_over is not None:
-            found[id(one)] = {"again": topic.start_over}
-        elif topic.topic_id != connection.topic_id:
-            found[id(one)] = {}
-    return found
+            others[source] = {"again": topic.start_over}
+        elif topic.topic_id != source.connection.topic_id:
+            others[source] = {}
+    return others

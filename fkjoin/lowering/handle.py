@@ -9,23 +9,21 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from fkjoin.analysis.enrich import topics_of_events
-from fkjoin.analysis.planned import Planned
+from fkjoin.analysis.planned import Planned, Settings, called
 from fkjoin.analysis.windows import require_idle_in_time
+from fkjoin.checkpoint.begun import Begun
 from fkjoin.errors import TopologyError
-from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.lowering.as_begun import as_begun, with_read_snapshots
 from fkjoin.lowering.planner import plan
-from fkjoin.lowering.recipes import Remembered, recipes_below
 from fkjoin.lowering.table_plan import TablePlan
-from fkjoin.plan.nodes import Enrich, Source
+from fkjoin.plan.nodes import Enrich
 from fkjoin.plan.physical import Physical
 from fkjoin.sessions.settings import require_running
 from fkjoin.spark.trigger import Trigger, arguments_of
 
 
-class Handle(Remembered):
+class Handle:
     """The base of ``Table``."""
 
     _planned: Planned
@@ -37,39 +35,38 @@ class Handle(Remembered):
         handle._planned = planned
         return handle
 
+    def _called(
+        self,
+        bind: Callable[..., Planned],
+        *others: Planned,
+        validate: bool | None = None,
+        **options: Any,
+    ) -> Any:
+        """The handle of what an operator makes of the table and others, under the session's settings at this moment."""
+        table = self._planned
+        settings = Settings.of(table.spark, validate)
+        return self._of(called(bind, table, *others, settings=settings, **options))
+
     @property
     def _plan(self) -> TablePlan:
         """The table's physical plan, made once, at its first use."""
         require_running(self._planned.spark)
         return plan(self._planned)
 
-    def _as_begun(self, checkpoint: str) -> tuple[TablePlan, Callable[[], None]]:
-        """The table as the query of the checkpoint reads it, and what keeps the columns of files: see ``as_begun``."""
-        stateful = not isinstance(self._planned.node, Source)
-        events = topics_of_events(self._planned)
-        begun, keep = as_begun(self._planned.spark, self, checkpoint, stateful=stateful, events=events)
-        begun._planned.require_fitting()
-        return begun._plan, keep
-
-    def _with_read_snapshots(self, checkpoint: str) -> Handle:
-        """The table as the query of the checkpoint reads snapshots; ``TopologyError`` if one is to be read and does not fit."""
-        begun = with_read_snapshots(self._planned.spark, self, checkpoint)
-        begun._planned.require_fitting()
-        return begun
+    def _as_begun(self, checkpoint: str) -> tuple[TablePlan, Begun]:
+        """The table as the query of the checkpoint reads it, and what that is begun with: see ``as_begun``."""
+        table, begun = as_begun(self._planned, checkpoint)
+        return plan(table), begun
 
     def _stages(self) -> tuple[StageQuery, ...]:
         """The queries besides, each with the plan that its own checkpoint asks for."""
 
-        def as_begun(name: str, checkpoint: str) -> Physical:
-            stages = self._with_read_snapshots(checkpoint)._plan.stages
+        def planned(name: str, checkpoint: str) -> Physical:
+            stages = plan(with_read_snapshots(self._planned, checkpoint)).stages
             return next(stage.plan for stage in stages if stage.name == name)
 
         stages = self._plan.stages
-        return tuple(replace(stage, as_begun=partial(as_begun, stage.name)) for stage in stages)
-
-    def _unkept(self, checkpoint: str) -> tuple[TablePlan, Callable[[], None]]:
-        """The table for a check without a start: as ``_as_begun`` returns it, whatever the checkpoint has."""
-        return self._plan, lambda: None
+        return tuple(replace(stage, as_begun=partial(planned, stage.name)) for stage in stages)
 
     def _when(self, trigger: Trigger) -> dict[str, Any]:
         """Arguments of ``DataStreamWriter.trigger``, for a query of the table.
@@ -79,12 +76,6 @@ class Handle(Remembered):
         when = arguments_of(trigger)
         require_idle_in_time(self._planned.node, when)
         return when
-
-    @property
-    def _topics(self) -> list[Connection]:
-        """The topics that a query of the table reads, but for internal ones."""
-        tables = [recipe.connection for _, recipe in recipes_below(self) if recipe.connection is not None]
-        return [*tables, *topics_of_events(self._planned)]
 
 
 def planned_of(argument: str, table: Any) -> Planned:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from fkjoin.metrics.query_metrics import STATE_SIZES, QueryMetrics
 from fkjoin.sinks.counts import LEFT_OUT, REPEATED, counted
+from fkjoin.spark.specs import STAGES
 from fkjoin.stages import counters
 
 if TYPE_CHECKING:
@@ -29,12 +29,8 @@ COUNTED = {
     counters.IDEMPOTENT: "Unchanged results that are not sent (KIP-557).",
     counters.OUT: "Results emitted.",
     counters.INDEX_REBUILT: "Local indexes rebuilt from their logs.",
-    counters.HIDDEN: "Rows of a flat map that another row with the same key hides.",
-    counters.LATE: "Changes that came to windows that were closed.",
-    counters.EVENTS_IN: "Events that reached an enrichment.",
-    counters.WITHOUT_ROW: "Events for which the table has no row.",
 }
-"""The texts of counters of operators for Prometheus; ``docs/watching.md`` says more."""
+"""The texts of the counters that all operators have, for Prometheus; ``docs/watching.md`` says more."""
 
 
 def families_of(
@@ -55,10 +51,10 @@ def families_of(
     skips = CounterMetricFamily("fkjoin_stage_idempotent_update_skip", "Unchanged results, by stage.", labels=[*where, "stage"])
     fan_out = GaugeMetricFamily("fkjoin_fan_out_max", "The most answers to one right row in a batch so far.", labels=where)
     stream_time = GaugeMetricFamily("fkjoin_stream_time_seconds", "Stream time of windows, since 1970.", labels=where)
-    totals = {
-        name: CounterMetricFamily(f"fkjoin_{name.replace('-', '_')}", COUNTED[name], labels=where)
-        for name in (*counters.ALL, *itertools.chain.from_iterable(counters.OF_STAGES.values()))
-    }
+    texts = dict(COUNTED)
+    for kind in STAGES.values():
+        texts.update(kind.counts)
+    totals = {name: CounterMetricFamily(f"fkjoin_{name.replace('-', '_')}", text, labels=where) for name, text in texts.items()}
     sizes = {
         name: GaugeMetricFamily(f"fkjoin_{name.replace('-', '_')}", f"{name.replace('-', ' ').capitalize()}.", labels=where)
         for name in STATE_SIZES

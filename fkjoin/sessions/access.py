@@ -4,28 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from fkjoin.errors import SessionError
-
-METRICS = "CollectMetrics"
-"""Name of the part of a plan that observes rows."""
-
-
-class Operator(NamedTuple):
-    """A part of the plan that Spark runs."""
-
-    function: Any
-    """Function that a stateful operator calls; None of other parts."""
-    children: tuple[Operator, ...]
-    observed: str | None = None
-    """Name in the progress under which the part observes rows; None of other parts."""
-
-
-class UnreadableError(SessionError):
-    """The function of an operator cannot be read back: Spark keeps one of more than a megabyte apart."""
 
 
 class Access(Protocol):
@@ -72,10 +55,6 @@ class Access(Protocol):
 
     def not_appended(self, frame: DataFrame) -> str | None:
         """Say why rows of a streaming frame cannot be appended, in Spark's words; None if they can, or it cannot be asked."""
-        ...
-
-    def plan(self, frame: DataFrame) -> Operator:
-        """The plan of a streaming frame."""
         ...
 
     def file(self, where: str) -> tuple[Any, Any]:

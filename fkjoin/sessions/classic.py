@@ -7,15 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.errors import AnalysisException, PySparkRuntimeError
-from pyspark.serializers import CloudPickleSerializer
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 
-from fkjoin.sessions.access import METRICS, Operator, UnreadableError
 from fkjoin.sessions.hadoop_settings import forget_sources
 from fkjoin.sessions.local_files import use_local_files
 from fkjoin.sessions.local_python import use_this_python
-from fkjoin.sessions.plan_sources import STATEFUL, analyzed, listed
+from fkjoin.sessions.plan_sources import analyzed, listed
 
 
 @dataclass(frozen=True)
@@ -72,28 +70,6 @@ class Classic:
         except AnalysisException as error:
             return str(error).partition("\n")[0].removesuffix(";")
         return None
-
-    def plan(self, frame: DataFrame) -> Operator:
-        return self._operator(analyzed(frame))
-
-    def _operator(self, node: Any) -> Operator:
-        if node.nodeName() in STATEFUL:
-            return Operator(self.function(node), (self._operator(node.left()),))
-        children, observed = node.children(), str(node.name()) if node.nodeName() == METRICS else None
-        below = tuple(self._operator(children.apply(place)) for place in range(children.size()))
-        return Operator(None, below, observed)
-
-    def function(self, node: Any) -> Any:
-        """The function that this process has given to Spark."""
-        tag: Any = self.spark.sparkContext._jvm.scala.reflect.ClassTag.Byte()  # type: ignore[union-attr]
-        command = bytes(node.functionExpr().func().command().toArray(tag))
-        try:
-            function, _ = CloudPickleSerializer().loads(command)  # type: ignore[no-untyped-call]
-        except PySparkRuntimeError as error:
-            raise UnreadableError(
-                "a function has captured more than a megabyte, so that its plan cannot be shown: have it read that from a file"
-            ) from error
-        return function
 
     def file(self, where: str) -> tuple[Any, Any]:
         jvm: Any = self.spark._jvm

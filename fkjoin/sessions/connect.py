@@ -14,7 +14,6 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from fkjoin.sessions.access import METRICS, Operator
 from fkjoin.sessions.arrow_files import ArrowFiles, ArrowPath, WorkerFiles
 
 _MANY = 100_000
@@ -28,7 +27,6 @@ _MADE_OF_PARTS = {
     *("UnresolvedExtractValue", "CastExpression", "LambdaFunction", "UnresolvedNamedLambdaVariable"),
 }
 """Parts that read nothing but what parts below them do."""
-_STATEFUL = "TransformWithState"
 
 _known: dict[str, Connect] = {}
 
@@ -98,11 +96,6 @@ class Connect:
     def not_appended(self, frame: DataFrame) -> None:
         """Leave it to the server, which refuses the query when it starts."""
 
-    def plan(self, frame: DataFrame) -> Operator:
-        """The plan as the client has it."""
-        client: Any = frame
-        return _operator(client._plan)
-
     def file(self, where: str) -> tuple[ArrowPath, ArrowFiles]:
         path = ArrowPath.of(where)
         return path, ArrowFiles(self._doing, path.scheme)
@@ -110,11 +103,3 @@ class Connect:
     def owned(self, name: str, checkpoint: str) -> AbstractContextManager[None]:
         """Do nothing: the workers cannot be told."""
         return contextlib.nullcontext()
-
-
-def _operator(plan: Any) -> Operator:
-    below = [getattr(plan, name, None) for name in ("_child", "other", "right")]  # a join's left one is its child
-    function = plan._function._function._func if _STATEFUL in type(plan).__name__ else None
-    observed = plan._observation if type(plan).__name__ == METRICS else None
-    name = observed if observed is None or isinstance(observed, str) else str(observed._name)
-    return Operator(function, tuple(_operator(one) for one in below if one is not None), name)

@@ -22,7 +22,6 @@ from fkjoin.sessions import class_archive, connector, words
 from fkjoin.sessions.abilities import CONNECT, local_file_manager
 from fkjoin.sessions.access import access
 from fkjoin.sessions.launch import jvm_folder, launch
-from fkjoin.sessions.settings_of_call import read_once
 from fkjoin.spark.cause import cause_of
 
 BUCKETS = "spark.fkjoin.buckets"
@@ -285,25 +284,21 @@ def require_running(spark: SparkSession) -> None:
         raise SessionError("the Spark session was stopped: make a new one with fkjoin.session(), and the tables anew with it")
 
 
-@read_once
 def bucket_count(spark: SparkSession) -> int:
     """The number of buckets over which new state is spread: ``spark.fkjoin.buckets``, by default the shuffle partitions."""
     return _positive(spark, BUCKETS, str(spark.conf.get(PARTITIONS)))
 
 
-@read_once
 def retention_ms(spark: SparkSession) -> int:
     """The time that the tombstone marker of a deleted row is kept: ``spark.fkjoin.mark.retention.ms``, by default a day."""
     return _positive(spark, RETENTION, str(RETENTION_MS))
 
 
-@read_once
 def index_dir(spark: SparkSession) -> str:
     """The folder of executors' indexes: ``spark.fkjoin.index.dir``; empty: under the system's temporary folder."""
     return spark.conf.get(INDEX_DIR, "") or ""
 
 
-@read_once
 def validated(spark: SparkSession) -> bool:
     """Tell whether every batch checks the stores' invariants: ``spark.fkjoin.validate``, by default false."""
     return _truth(spark, VALIDATE, "false")
@@ -314,7 +309,6 @@ def time_zone(spark: SparkSession) -> str:
     return str(spark.conf.get(TIME_ZONE))
 
 
-@read_once
 def switched_off(spark: SparkSession) -> dict[str, str]:
     """The optimizer's rules that the session does not want, and why.
 

@@ -3,14 +3,13 @@
 Of several, a batch's results are kept until all have them, so that the table is worked out once; each place has a batch
 before the next one begins with it.  A batch that fails in one of them is repeated in all.
 
-A place that comes later would lack the rows from before: beside the checkpoint lies a file with the places that it was begun
-with, and another one is refused.
+A place that comes later would lack the rows from before: the checkpoint's document has the places that it was begun with, and
+another one is refused.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,10 +22,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.checkpoint.batch_log import BatchLog, began_ms
+from fkjoin.checkpoint.begun import Begun
 from fkjoin.checkpoint.begun_with import require_begun_with
 from fkjoin.checkpoint.claim import claimed, require_held, start_claimed
 from fkjoin.checkpoint.damage import RESTORE
-from fkjoin.checkpoint.files import begun, hadoop, query_id, read_file, write_file
+from fkjoin.checkpoint.files import has_begun, query_id
 from fkjoin.checkpoint.indexes import owner
 from fkjoin.checkpoint.query import Query
 from fkjoin.errors import FkJoinError, TopologyError
@@ -37,9 +37,6 @@ from fkjoin.lowering.table_plan import TablePlan
 from fkjoin.sinks.ledger import parted, require_together, restore, written_to
 from fkjoin.spark.frame import RAW
 from fkjoin.spark.query_start import starting
-
-PLACES = "fkjoin-sinks.json"
-"""Lies in the checkpoint of a query with several sinks: which these are."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +69,8 @@ In a Spark Connect session it runs at the server, so it holds no frame and no se
 """
 
 
-AsBegun = Callable[[str], tuple[TablePlan, Callable[[], None]]]
-"""Lower a table as the query of a checkpoint reads it, and return also what keeps its columns when the query starts."""
+AsBegun = Callable[[str], tuple[TablePlan, Begun]]
+"""Lower a table as the query of a checkpoint reads it, and return also what that is begun with."""
 
 
 class Sink(Protocol):
@@ -130,81 +127,51 @@ class Alone(Protocol):
         ...
 
 
-def start(
-    spark: SparkSession,
-    table: AsBegun,
-    sink: Sink,
-    *,
-    checkpoint: str,
-    trigger: Mapping[str, Any] | None,
-    query_name: str | None,
-) -> Query:
-    """Start a query that writes the table's changes to one place."""
+def start(spark: SparkSession, table: AsBegun, sink: Sink, *, checkpoint: str, **query: Any) -> Query:
+    """Start a query that writes the table's changes to one place; ``query``: see ``started``."""
     require_one(spark, checkpoint)
-
-    @starting()
-    def begin() -> StreamingQuery:
-        begun_as, note = compared(spark, table, {"": sink}, checkpoint)
-        write = functools.partial(_named, sink.place, sink.begin(begun_as))
-        note()
-        return started(begun_as, write, checkpoint, trigger=trigger, query_name=query_name)
-
-    return telling_lag(start_claimed(spark, checkpoint, begin))
+    return _start(spark, table, {"": sink}, checkpoint, query)
 
 
-def compared(
-    spark: SparkSession, table: AsBegun, sinks: Mapping[str, Any], checkpoint: str
-) -> tuple[TablePlan, Callable[[], None]]:
-    """Compare a checkpoint with its sinks and with the table, before anything changes; ``sinks``: see ``require_together``.
-
-    Returns the table as the checkpoint has it, and what notes columns and operators when the query starts.
-    """
-    require_together(spark, checkpoint, sinks)
-    begun_as, keep_columns = table(checkpoint)
-    for sink in sinks.values():
-        if isinstance(sink, Alone):
-            sink.require_alone(begun_as, checkpoint)
-    written = functools.partial(written_to, spark, checkpoint, sinks)
-    note_operators = require_begun_with(spark, begun_as.specs, checkpoint, written)
-
-    def note() -> None:
-        keep_columns()
-        note_operators()
-
-    return begun_as, note
-
-
-def start_several(
-    spark: SparkSession,
-    table: AsBegun,
-    sinks: Sequence[Sink],
-    *,
-    checkpoint: str,
-    trigger: Mapping[str, Any] | None,
-    query_name: str | None,
-) -> Query:
+def start_several(spark: SparkSession, table: AsBegun, sinks: Sequence[Sink], *, checkpoint: str, **query: Any) -> Query:
     """Start a query that writes the table's changes to several places, in their order; see ``Table.to``."""
     _require_sinks(sinks)
     _require_known_places(spark, checkpoint, sinks)
+    return _start(spark, table, _by_place(sinks), checkpoint, query)
 
+
+def _start(spark: SparkSession, table: AsBegun, sinks: Mapping[str, Sink], checkpoint: str, query: Mapping[str, Any]) -> Query:
     @starting()
     def begin() -> StreamingQuery:
-        begun_as, note = compared(spark, table, _by_place(sinks), checkpoint)
-        writes = {sink.place: sink.begin(begun_as) for sink in sinks}
-        note()
-        write_file(*hadoop(spark, f"{checkpoint}/{PLACES}"), json.dumps(list(writes)).encode())
-        write = functools.partial(_write_all, writes)
-        return started(begun_as, write, checkpoint, trigger=trigger, query_name=query_name)
+        require_together(spark, checkpoint, sinks)
+        begun_as, begun = table(checkpoint)
+        require_as_begun(begun_as, begun, sinks, checkpoint)
+        writes = {name: (sink.place, sink.begin(begun_as)) for name, sink in sinks.items()}
+        begun.sinks = None if "" in sinks else [sink.place for sink in sinks.values()]
+        begun.write(spark, checkpoint)
+        return started(begun_as, functools.partial(_write_all, writes), checkpoint, **query)
 
     return telling_lag(start_claimed(spark, checkpoint, begin))
+
+
+def require_as_begun(table: TablePlan, begun: Begun, sinks: Mapping[str, Any], checkpoint: str) -> None:
+    """Compare a table with its checkpoint and its sinks, and note in ``begun`` what is new.
+
+    ``sinks``: as for ``require_together``.
+    """
+    for sink in sinks.values():
+        if isinstance(sink, Alone):
+            sink.require_alone(table, checkpoint)
+    written = functools.partial(written_to, table.spark, checkpoint, sinks)
+    require_begun_with(begun, table.spark, checkpoint, table.specs, written)
 
 
 def restore_places(spark: SparkSession, table: AsBegun, sinks: Sequence[Sink], checkpoint: str) -> list[str]:
     """Make places what the state of a checkpoint is, see ``Table.restore``; the names of those that were not."""
     _require_sinks(sinks)
-    if not begun(spark, checkpoint):
+    if not has_begun(spark, checkpoint):
         raise FkJoinError(f"checkpoint: {checkpoint} is of no query: give that of the query that writes to the target")
-    shared = places_of(spark, checkpoint) is not None
+    shared = Begun.of(spark, checkpoint).sinks is not None
     if shared:
         _require_known_places(spark, checkpoint, sinks)
     elif len(sinks) > 1:
@@ -238,19 +205,21 @@ def _named(place: str, write: Write, batch: Batch, query: str, number: int) -> N
         raise FkJoinError(f"sink {place}: {type(error).__name__}: {error}") from error
 
 
-def _write_all(writes: Mapping[str, Write], batch: Batch, query: str, number: int) -> None:
+def _write_all(writes: Mapping[str, tuple[str, Write]], batch: Batch, query: str, number: int) -> None:
+    """Write a batch to each place; ``writes``: by what is added to the query's id there."""
     if len(writes) > 1:
         batch.packed.persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        for place, write in writes.items():
-            _named(place, write, batch, f"{query} {place}", number)
+        for name, (place, write) in writes.items():
+            _named(place, write, batch, f"{query}{name}", number)
     finally:
-        batch.packed.unpersist()
+        if len(writes) > 1:
+            batch.packed.unpersist()
 
 
 def require_one(spark: SparkSession, checkpoint: str) -> None:
     """``TopologyError`` if the checkpoint is of a query with several sinks: the others would miss batches."""
-    if (places := places_of(spark, checkpoint.rstrip("/"))) is not None:
+    if (places := Begun.of(spark, checkpoint).sinks) is not None:
         raise TopologyError(
             f"checkpoint: {checkpoint} is of a query that writes to {', '.join(places)}: go on with Table.to, which may leave "
             "some of them out, or give another checkpoint"
@@ -274,12 +243,6 @@ def _internal_topics(table: TablePlan) -> list[Topics]:
     return list({stage.topics.last: stage.topics for stage in table.stages}.values())
 
 
-def places_of(spark: SparkSession, checkpoint: str) -> list[str] | None:
-    """The places that a query with several sinks was begun with; None if there is no such query at ``checkpoint``."""
-    path, files = hadoop(spark, f"{checkpoint}/{PLACES}")
-    return json.loads(read_file(path, files)) if begun(spark, checkpoint) and files.exists(path) else None
-
-
 def _require_sinks(sinks: Sequence[Sink]) -> None:
     if not sinks:
         raise TopologyError("sinks: name one at least, such as fkjoin.sinks.Parquet(path)")
@@ -292,9 +255,9 @@ def _require_sinks(sinks: Sequence[Sink]) -> None:
 
 
 def _require_known_places(spark: SparkSession, checkpoint: str, sinks: Sequence[Sink]) -> None:
-    known = places_of(spark, checkpoint)
+    known = Begun.of(spark, checkpoint).sinks
     if known is None:
-        if begun(spark, checkpoint):
+        if has_begun(spark, checkpoint):
             raise TopologyError(
                 f"checkpoint: {checkpoint} is of a query with one sink: go on with to_kafka, to_parquet, to_postgres, "
                 "to_delta, to_iceberg or to_sink, or give another checkpoint"

@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 from pyspark.sql import DataFrame, SparkSession
 
 from fkjoin.checkpoint.batch_log import BatchLog, Mark
-from fkjoin.checkpoint.files import begun, hadoop, query_id
+from fkjoin.checkpoint.files import hadoop, has_begun, query_id
 from fkjoin.checkpoint.saved import read_state
 from fkjoin.errors import FkJoinError
 from fkjoin.lowering.table_plan import TablePlan
@@ -144,7 +144,7 @@ def rows_of_state(table: TablePlan, log: BatchLog) -> DataFrame:
 
 def _ledgers(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any]) -> dict[str, Ledger]:
     """The sinks that remember batches of the checkpoint's query, by the names under which they do."""
-    if not begun(spark, checkpoint):
+    if not has_begun(spark, checkpoint):
         return {}
     query = query_id(spark, checkpoint)
     return {f"{query}{suffix}": sink for suffix, sink in sinks.items() if isinstance(sink, Ledger)}

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from fkjoin.analysis.written import LABELS, restores
 from fkjoin.checkpoint.batch_log import Mark, another_run
-from fkjoin.checkpoint.files import begun, hadoop, query_id
+from fkjoin.checkpoint.files import hadoop, has_begun, query_id
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.spark import object_store
 from fkjoin.spark.parquet import ChangesOf
@@ -164,7 +164,7 @@ def require_alone(spark: SparkSession, at: BatchFiles, checkpoint: str) -> None:
     """``TopologyError`` if the place has batches, and none of the checkpoint's query: nothing would say which are newer."""
     matches = (FOLDER.fullmatch(name) for name in at.folders())
     writers = sorted({match[2] for match in matches if match is not None})
-    if writers and (not begun(spark, checkpoint) or query_id(spark, checkpoint)[:8] not in writers):
+    if writers and (not has_begun(spark, checkpoint) or query_id(spark, checkpoint)[:8] not in writers):
         raise TopologyError(
             f"path: {at.place} has batches of another query ({', '.join(writers)}), and none of that of checkpoint "
             f"{checkpoint}: nothing says which of them are newer. Give each checkpoint of to_parquet a path of its own"

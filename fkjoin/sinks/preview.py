@@ -1,6 +1,6 @@
 """A bounded look at a table: a query of its own reads the beginning of what the table is made of, and leaves nothing behind.
 
-The table is made again, from sources that are read a little at a time.  After each batch the rows that have been seen are those
+The table is planned over sources that are read a little at a time.  After each batch the rows that have been seen are those
 of the table of what has been read; the query ends when they are enough, or after ``MOST_BATCHES`` batches.
 """
 
@@ -11,7 +11,8 @@ import shutil
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -20,15 +21,17 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from fkjoin.analysis.aggregates import Options
+from fkjoin.analysis.emission import Emission
+from fkjoin.analysis.planned import Planned, SourceBound, rebuilt
 from fkjoin.checkpoint.failure import failure
 from fkjoin.checkpoint.files import hadoop
 from fkjoin.codec.rows import KeyCodec
 from fkjoin.errors import TopologyError
 from fkjoin.lowering.handle import Handle
-from fkjoin.lowering.recipes import Recipe, made_again, recipes_below
+from fkjoin.lowering.planner import plan
 from fkjoin.lowering.table_plan import TablePlan
-from fkjoin.plan.base import PERIODIC
+from fkjoin.plan.base import ON_CHANGE, periodic
+from fkjoin.plan.physical import Physical, Read, replaced
 from fkjoin.sessions.access import require_classic
 from fkjoin.sessions.own_folder import held_folder
 from fkjoin.sinks.batches import Batch, started
@@ -38,8 +41,8 @@ from fkjoin.spark.schemas import arrow_schema
 MOST_BATCHES = 10
 """After so many a preview ends, with the rows that there are."""
 
-_OF_TOPICS = {"maxOffsetsPerTrigger": 10_000}
-_OF_FILES = {"maxBytesPerTrigger": 8 << 20}
+_OF_TOPICS = {"maxOffsetsPerTrigger": "10000"}
+_OF_FILES = {"maxBytesPerTrigger": str(8 << 20)}
 _BOUNDS = {"maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay", "maxbytespertrigger", "maxfilespertrigger"}
 """Options of sources, in lower case, that say how much a batch reads."""
 
@@ -50,9 +53,10 @@ def first_rows(table: Handle, schema: StructType, n: int) -> DataFrame:
         raise TopologyError(f"n: {n!r} is not a whole number of at least 1")
     spark = table._planned.spark
     require_classic(spark, "preview", "write the table to a place with to_parquet, and read that")
-    bounded = made_again(table, {id(made): other for made, recipe in recipes_below(table) if (other := _other(recipe))})
-    bounded._planned.require_fitting()
-    rows = _Rows(bounded._plan, schema, n)
+    reads: dict[Read, Read] = {}
+    bounded = rebuilt(table._planned, partial(_bounded, reads))
+    bounded.require_fitting()
+    rows = _Rows(plan(bounded), schema, n)
     with _checkpoint(spark) as checkpoint:
         _run(rows, checkpoint)
     return spark.createDataFrame(rows.table, schema)
@@ -130,25 +134,45 @@ def _checkpoint(spark: SparkSession) -> Iterator[str]:
             files.delete(path, True)
 
 
-def _other(recipe: Recipe) -> dict[str, Any]:
-    """Arguments in the place of a recipe's own: little is read at a time, nothing waits, and all stages are in one query."""
-    other, options = _at_once(recipe.named), recipe.named.get("options")
-    if isinstance(options, Options):  # of rows by group
-        other["options"] = replace(options, **_at_once(vars(options)))
-    elif "options" in recipe.named:  # of a source
-        given = {name: value for name, value in (options or {}).items() if name.lower() not in _BOUNDS}
-        other["options"] = given | (_OF_FILES if recipe.connection is None else _OF_TOPICS)
-    if recipe.learned is not None:
-        other["schema"] = recipe.learned
-    return other
+def _bounded(reads: dict[Read, Read], table: Planned) -> Planned:
+    """The table with little read at a time, nothing that waits, and all stages in one query.
+
+    ``reads``: sources that are bounded already.
+    """
+    node, bound = table.node, table.bound
+    if isinstance(bound, SourceBound):
+        return replace(table, bound=_little(bound, reads))
+    fused = dict.fromkeys(("topics", "topic", "upgrade_from"))
+    node, bound = _with(node, fused), _with(bound, fused)
+    if periodic(node):
+        node, bound = _with(node, {"emit": ON_CHANGE}), _with(bound, {"emission": Emission()})
+    return replace(table, node=node, bound=bound)
 
 
-def _at_once(named: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace a periodic emission, and the staged deployment with what is for it alone."""
-    other: dict[str, Any] = {}
-    if str(named.get("emit")).startswith(PERIODIC):
-        other["emit"] = "on-change"
-    if named.get("deployment") == "staged":
-        other["deployment"] = "fused"
-        other |= {"upgrade_from": None} if "upgrade_from" in named else {}
-    return other
+def _with(of: Any, values: Mapping[str, Any]) -> Any:
+    """The dataclass with those of the values that it has fields for."""
+    names = {field.name for field in fields(of)} & values.keys()
+    return replace(of, **{name: values[name] for name in names})
+
+
+def _little(source: SourceBound, reads: dict[Read, Read]) -> SourceBound:
+    def little(node: Physical) -> Physical | None:
+        if not isinstance(node, Read):
+            return None
+        if node not in reads:
+            options = {**node.options}
+            for name in node.options:
+                if name.lower() in _BOUNDS:
+                    del options[name]
+            more = _OF_TOPICS if node.format == "kafka" else _OF_FILES
+            reads[node] = replace(node, options={**options, **more})
+        return reads[node]
+
+    undecoded = source.undecoded
+    if undecoded is not None:
+        snapshot = undecoded.snapshot
+        undecoded = undecoded._replace(
+            lines=replaced(undecoded.lines, little),
+            snapshot=None if snapshot is None else replaced(snapshot, little),
+        )
+    return replace(source, rows=replaced(source.rows, little), undecoded=undecoded)

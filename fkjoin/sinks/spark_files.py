@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from fkjoin.checkpoint.begun import Begun
 from fkjoin.checkpoint.begun_with import require_begun_with
 from fkjoin.checkpoint.files import hadoop, local_path, require_writable
 from fkjoin.checkpoint.indexes import owner
@@ -87,13 +88,15 @@ def start_by_spark(
     *,
     path: str,
     checkpoint: str,
+    begun: Begun,
     trigger: Mapping[str, Any],
     query_name: str,
 ) -> StreamingQuery:
     """Start a query that Spark's own sink of files ends."""
     frame = on_spark(spark, plan)
     require_written(frame, format, options, path=path, checkpoint=checkpoint)
-    require_begun_with(spark, stages(plan), checkpoint)()
+    require_begun_with(begun, spark, checkpoint, stages(plan))
+    begun.write(spark, checkpoint)
     writer = frame.writeStream.format(format).options(**_texts(options)).queryName(query_name)
     with owner(spark, checkpoint):
         return writer.option("checkpointLocation", checkpoint).trigger(**trigger).start(path)

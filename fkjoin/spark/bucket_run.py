@@ -27,7 +27,7 @@ from fkjoin.spark.specs import Messages, StageSpec
 from fkjoin.spark.worker import give_back, settle
 from fkjoin.stages import Counters, counters
 from fkjoin.stages.invariants import GuardedStore
-from fkjoin.stages.start_over import PASSED, left_behind, reached
+from fkjoin.stages.start_over import PASSED, reached
 from fkjoin.stages.stream_time import CAME, Arrivals
 from fkjoin.state import BucketStore, MemoryStore, SegmentLog, Store
 from fkjoin.state.errors import StateError
@@ -90,7 +90,7 @@ class BucketRun:
                     yield from ((woken, b"", None, 0) for woken in (bucket_ids(state.buckets) if state.validate else (0,)))
                 over = reached(ended, guarded) if ended else []
                 # Before the batch, and in one call with it: records of the new topic are newer, and a key has one result.
-                gone = [rows for topic in over for rows in left_behind(guarded, spec.stage, topic)]
+                gone = [rows for topic in over for rows in spec.left_behind(guarded, topic)]
                 for tables in self._parts(payloads, gone):
                     messages = Messages(tables, now_ms, arrivals)
                     yield from self._run(messages, guarded, count)
@@ -129,7 +129,7 @@ class BucketRun:
         for name in [name for name in count if name.startswith(counters.HOT_KEY)]:
             from pyspark.sql.types import StructType  # seldom needed, and much to load
 
-            from fkjoin.spark.keys_as_json import keys_as_json
+            from fkjoin.codec.key_texts import keys_as_json
             from fkjoin.spark.schemas import arrow_schema
 
             _, about = read_identity(self._state.identity.encode())

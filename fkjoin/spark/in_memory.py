@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, cast
 
 import numpy as np
@@ -37,7 +36,7 @@ from fkjoin.spark.buckets import bucket_ids
 from fkjoin.spark.on_spark import columns_of
 from fkjoin.spark.operator import BATCH_MS, TICK
 from fkjoin.spark.schemas import IN_UTC, nullable
-from fkjoin.spark.specs import StageSpec
+from fkjoin.spark.specs import STAGES, StageSpec
 from fkjoin.stages import Counters, counters
 from fkjoin.state import MemoryStore
 
@@ -155,7 +154,7 @@ class _BatchRun:
         if isinstance(node, MessagesOnly):
             return rows.filter(pc.is_null(rows.column("counter")))
         assert isinstance(node, Counted)
-        self._counted(rows)
+        self._counted(node, rows)
         return rows
 
     def _by_spark(self, node: BySpark) -> pa.RecordBatch:
@@ -200,10 +199,13 @@ class _BatchRun:
         arrays = [pa.array(column, kind) for column, kind in zip(columns, _TYPES, strict=True)]
         return pa.record_batch(arrays, schema=_ENVELOPE)
 
-    def _counted(self, envelopes: pa.RecordBatch) -> None:
+    def _counted(self, node: Counted, envelopes: pa.RecordBatch) -> None:
+        counted = set(counters.ALL)
+        for stage in node.stages:
+            counted |= set(STAGES[stage].counts)
         names, counts = envelopes.column("counter"), envelopes.column("count")
         for name, number in zip(names.to_pylist(), counts.to_pylist(), strict=True):
-            if name in _COUNTED:
+            if name in counted:
                 self.count[name] += number
 
 
@@ -254,7 +256,6 @@ _ENVELOPE = pa.schema(
     ]
 )
 _TYPES = _ENVELOPE.types
-_COUNTED = {*counters.ALL, *chain.from_iterable(counters.OF_STAGES.values())}
 
 
 def joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:

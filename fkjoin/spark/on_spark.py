@@ -27,6 +27,7 @@ from fkjoin.plan.physical import (
 from fkjoin.spark.buckets import bucket_ids
 from fkjoin.spark.clock import ticks
 from fkjoin.spark.operator import BATCH_MS, ENVELOPE, TICK, StageProcessor
+from fkjoin.spark.specs import STAGES
 from fkjoin.stages import counters
 from fkjoin.stages.counters import metrics_name, state_metrics_name
 
@@ -114,8 +115,8 @@ def _counted(_: SparkSession, node: Counted, envelopes: DataFrame) -> DataFrame:
     sizes = [*counters.SIZES]
     greatest = [counters.FAN_OUT]
     for stage in node.stages:
-        sums += counters.OF_STAGES.get(stage, ())
-        greatest = [*counters.MOST_OF_STAGES.get(stage, ()), *greatest]
+        sums += STAGES[stage].counts
+        greatest = [*STAGES[stage].greatest, *greatest]
     for end in ("-ms", counters.SKIPS):
         sizes += [f"{stage}{end}" for stage in node.stages]
     observed = envelopes.observe(metrics_name(node.name), *map(_sum, sums))

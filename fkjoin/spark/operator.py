@@ -12,7 +12,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pyspark import cloudpickle
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
@@ -37,23 +37,8 @@ _NUMBER, _DATA = StructType().add("number", LongType()), StructType().add("data"
 TICK = "tick"
 """A counter that is none: the end of an interval that is over.  A bucket of ``pace`` sends what waits then."""
 
-StageName = Literal[
-    "rekey",
-    "subscription",
-    "resolve",
-    "regroup",
-    "aggregate",
-    "children",
-    "merge",
-    "pace",
-    "scatter",
-    "gather",
-    "spread",
-    "owners",
-    "pair",
-    "close",
-    "enrich",
-]
+StageName = str
+"""The name of a kind of stage, as in ``STAGES``."""
 
 
 class StageProcessor(StatefulProcessor):

@@ -62,11 +62,6 @@ ALL = (
     OUT,
     INDEX_REBUILT,
 )
-OF_STAGES = {"owners": (HIDDEN,), "close": (LATE,), "enrich": (EVENTS_IN, WITHOUT_ROW)}
-"""Counters besides, that operators with such a stage have."""
-MOST_OF_STAGES = {"close": (STREAM_TIME,)}
-"""Those of which the greatest value counts."""
-
 BUCKET_COUNT = "buckets"
 """The number of buckets that said how large they are, in the stages that an operator has."""
 STATE_ROWS = "state-rows"

@@ -10,7 +10,7 @@ tombstones for the rows that still are of the topic before.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,13 +20,14 @@ import pyarrow.compute as pc
 from fkjoin.codec import records, tags, versions
 from fkjoin.codec.arrays import BYTES, Bools, Bytes, constant, first_bytes, take, untagged, valid
 from fkjoin.codec.messages import CHANGE, JOINED, NO_TIMESTAMP, NUMBERED, table
-from fkjoin.stages.merge import slots_of
-from fkjoin.stages.pair import sides_of
 from fkjoin.stages.retention import GONE
+from fkjoin.stages.slots import Slot
 from fkjoin.state import Store, prefix_range
 
 PASSED = "passed:"
 """The beginning of the name of a counter that says that a partition's end has passed; what else it says follows."""
+
+SlotsOf = Callable[[Bytes], Sequence[Slot] | None]
 
 _Ends = tuple[tuple[int, int], ...]
 """Partitions, and the offsets of the last records that each had at the start; those without any are left out."""
@@ -82,27 +83,27 @@ def reached(said: Sequence[str], store: Store) -> list[StartOver]:
     return whole
 
 
-def left_behind(store: Store, stage: str, topic: StartOver) -> Iterator[pa.Table]:
-    """Tombstones, as the stage takes them, for the rows that it holds of other topics of the same name.
+def left_behind(store: Store, topic: StartOver, tag: bytes, schema: pa.Schema, slots_of: SlotsOf) -> Iterator[pa.Table]:
+    """Tombstones (``schema``) for the rows under ``tag`` that a stage holds of other topics of the same name.
 
-    A stage takes them before the batch that passes the end, in one call with it: a key has one result of both.  Their versions
-    are older than those of all records of the new topic.
+    ``slots_of``: reads the rows of all tables from bodies of records, where a stage numbers several in one store.
+    A stage takes the tombstones in the batch that passes the end, in one call with it: a key has one result of both.
+    Their versions are older than those of all records of the new topic.
     """
-    tag = tags.RIGHT if stage in ("subscription", "children") else tags.ROW
     for page in store.scan([prefix_range(tag)]):
         held, keys = records.decode(page.values), untagged(page.keys)
         alive = held.flags & GONE == 0
-        if stage in ("merge", "pair"):
+        if (slots := slots_of(held.body)) is not None:
             assert topic.slot is not None
-            slot = (slots_of(held.body) if stage == "merge" else sides_of(held.body).slots)[topic.slot]
-            rows = _tombstones(keys, pc.fill_null(slot.version, b""), alive & valid(slot.row), topic, JOINED)
-            yield rows.append_column(NUMBERED.field("number"), pa.array(np.full(len(rows), topic.slot, np.int8)))
+            slot = slots[topic.slot]
+            alive &= valid(slot.row)
+            rows = _tombstones(keys, pc.fill_null(slot.version, b""), alive, topic, JOINED)
+            number = pa.array(np.full(len(rows), topic.slot, np.int8))
+            yield rows.append_column(NUMBERED.field("number"), number)
             continue
         if topic.slot is not None:  # several right tables in one store: the first byte of keys tells them apart
             alive &= first_bytes(keys) == topic.slot
-        yield _tombstones(
-            keys, held.version, alive, topic, JOINED if stage in ("resolve", "regroup", "spread", "enrich") else CHANGE
-        )
+        yield _tombstones(keys, held.version, alive, topic, schema)
 
 
 def _tombstones(keys: Bytes, version: Bytes, alive: Bools, topic: StartOver, schema: pa.Schema) -> pa.Table:

@@ -290,7 +290,7 @@ class DriverStore:
         >>> row = driver.store("totals").get("c1")
         """
         of = self._stage.described()
-        wanted = encoded(of.schemas["foreign_key" if of.stage == "children" else "key"], [key])
+        wanted = encoded(of.key, [key])
         return next(iter(self._rows(StoredRows(of, pa.array(wanted, BYTES)))), None)
 
     def all(self) -> list[dict[str, Any]]:

@@ -41,7 +41,7 @@ def test_columns_are_kept_and_new_ones_are_reported_once(
 
     def run() -> tuple[list[str], tuple[str, ...]]:
         made = Job(read_job(job), spark)
-        made.keep_schemas()
+        made.begun.write(made._spark, made.spec.checkpoint)
         for planned in made.queries():
             planned.start().awaitTermination()
         assert made.tables["kept"]._planned.on_error == "skip"

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin import FkJoinError, Table, cogroup, fk_join
 from fkjoin import aggregates as agg
-from fkjoin.checkpoint import begun_with
-from fkjoin.sessions.access import UnreadableError
+from fkjoin.checkpoint import begun, begun_with
+from fkjoin.checkpoint.begun import DOCUMENT, Begun
 from fkjoin.sessions.settings import TIME_ZONE
+from fkjoin.spark.specs import StageSpec
 from tests.support.queries import write_lines
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("own_rules")]
@@ -69,15 +69,60 @@ def test_a_start_in_another_time_zone_is_refused_and_goes_on_in_the_one_that_is_
     assert spark.read.parquet(str(tmp_path / "out")).count() == (3 if kind != "by day" else 2)
 
 
-def test_a_checkpoint_from_before_the_first_release_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """Its file has a list of operators.  Its rows have versions that newer ones would never be compared with."""
+def test_a_checkpoint_of_another_layout_or_with_a_broken_document_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    def run() -> None:
+        query = visits(spark, tmp_path).to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck", trigger="available-now")
+        query.awaitTermination()
+
     write_lines(tmp_path / "visits", "1", [{"id": "v1", "at": "2026-03-01 10:00:00", "n": 1}])
-    query = visits(spark, tmp_path).to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck", trigger="available-now")
-    query.awaitTermination()
-    file = tmp_path / "ck" / begun_with.OPERATORS
-    file.write_text(json.dumps(json.loads(file.read_text())["operators"]))
-    with pytest.raises(FkJoinError, match=r"ck was begun before release 0.1.0, with other versions of rows: start with a new"):
-        visits(spark, tmp_path).to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck", trigger="available-now")
+    run()
+    document = tmp_path / "ck" / DOCUMENT
+    whole = document.read_bytes()
+    document.write_bytes(whole[:-1])
+    with pytest.raises(
+        FkJoinError, match=r"ck/fkjoin\.json is not JSON .*: restore it from the backup that the checkpoint is of"
+    ):
+        run()
+    document.rename(tmp_path / "ck" / "fkjoin-operators.json")
+    with pytest.raises(FkJoinError, match=r"ck has fkjoin-operators\.json and no fkjoin\.json, which is another layout: start"):
+        run()
+    document.write_bytes(whole)
+    run()
+
+
+KILLED_AFTER: dict[str, bytes | None] = {
+    "another document": Begun(zone=BERLIN, operators=[("joined", "{}")], sinks=["parquet /out"]).data(),
+    "a broken one": b'{"vers',
+    "none": None,
+}
+
+
+@pytest.mark.parametrize("left", KILLED_AFTER)
+def test_a_run_that_was_killed_before_the_query_began_starts_again(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    """Its document counts for nothing, be it of another zone, of other operators, or broken."""
+
+    def killed(path: Any, files: Any, data: bytes) -> None:
+        document.parent.mkdir(exist_ok=True)
+        if (written := KILLED_AFTER[left]) is not None:
+            document.write_bytes(written)
+        raise KeyboardInterrupt
+
+    def start() -> StreamingQuery:
+        table = visits(spark, tmp_path).materialize("visits")
+        return table.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck", trigger="available-now")
+
+    write_lines(tmp_path / "visits", "1", [{"id": "v1", "at": "2026-03-01 10:00:00", "n": 1}])
+    document = tmp_path / "ck" / DOCUMENT
+    with monkeypatch.context() as killing:
+        killing.setattr(begun, "write_file", killed)
+        with pytest.raises(KeyboardInterrupt):
+            start()
+    start().awaitTermination()
+    written = Begun.of(spark, str(tmp_path / "ck"))
+    assert (written.zone, len(written.operators or ()), written.sinks) == (spark.conf.get(TIME_ZONE), 1, None)
+    assert spark.read.parquet(str(tmp_path / "out")).count() == 1
 
 
 def test_another_name_of_a_time_zone_is_no_other_one(spark: SparkSession, tmp_path: Path, zone: Callable[[str], None]) -> None:
@@ -142,37 +187,35 @@ def test_another_type_of_a_column_is_named_by_table_and_column_and_says_nothing_
             Table.from_files(spark, tmp_path, key="id", version="n", schema=f"{schema}, n bigint", format="json", name=name)
             for name, schema in schemas.items()
         )
-        return make(orders, customers).changes
+        return make(orders, customers)._plan.specs
 
     place = str(tmp_path / "ck")
-    begun_with.require_begun_with(frame("bigint", "int"), place)()
+    first = Begun()
+    begun_with.require_begun_with(first, spark, place, frame("bigint", "int"))
     said = []
     for kinds in (("double", "int"), ("bigint", "decimal(10,2)")):
+        again, specs = Begun.parsed(first.data(), "it"), frame(*kinds)
         with contextlib.suppress(FkJoinError):
-            begun_with.require_begun_with(frame(*kinds), place, lambda: "a sink")
+            begun_with.require_begun_with(again, spark, place, specs, lambda: "a sink")
             continue
         with pytest.raises(FkJoinError, match=r"made by another job: of store [\w-]+, column ") as refused:
-            begun_with.require_begun_with(frame(*kinds), place, lambda: "a sink")
+            begun_with.require_begun_with(again, spark, place, specs, lambda: "a sink")
         said.append(str(refused.value).partition(", column ")[2].partition(", and a sink has")[0])
     types = {AMOUNT: "bigint and is now double", SCORE: "int and is now decimal(10,2)"}
     assert said == [f"{column} was {types.get(column, types[AMOUNT])}" for column in columns]
 
 
-def test_of_a_function_that_cannot_be_read_back_the_time_zone_is_compared(
-    spark: SparkSession, tmp_path: Path, zone: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+def test_of_a_query_without_operators_the_time_zone_is_compared(
+    spark: SparkSession, tmp_path: Path, zone: Callable[[str], None]
 ) -> None:
-    """Its stores compare the operators in its place."""
-
-    def unreadable(frame: Any) -> Iterator[Any]:
-        yield SimpleNamespace(name="joined", state=SimpleNamespace(identity=""))
-        raise UnreadableError("kept apart")
-
-    monkeypatch.setattr(begun_with, "specs_in", unreadable)
-    frame = spark.range(1)
+    specs: list[StageSpec] = []
+    place, first = str(tmp_path), Begun()
     zone(BERLIN)
-    begun_with.require_begun_with(frame, str(tmp_path))()
-    begun_with.require_begun_with(frame, str(tmp_path), lambda: "a sink")
+    begun_with.require_begun_with(first, spark, place, specs)
+    assert (first.zone, first.operators) == (BERLIN, [])
+    begun_with.require_begun_with(first, spark, place, specs, lambda: "a sink")
     zone("UTC")
-    begun_with.require_begun_with(frame, str(tmp_path))
     with pytest.raises(FkJoinError, match="another instant, and a sink has a batch of that one; set"):
-        begun_with.require_begun_with(frame, str(tmp_path), lambda: "a sink")
+        begun_with.require_begun_with(first, spark, place, specs, lambda: "a sink")
+    begun_with.require_begun_with(first, spark, place, specs)
+    assert first.zone == "UTC"

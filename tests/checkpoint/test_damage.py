@@ -55,7 +55,7 @@ def test_errors_that_come_from_a_checkpoint_say_what_to_do(error: str, says: str
 def test_a_folder_that_sparks_source_of_state_does_not_find_is_not_called_damaged(spark: SparkSession, tmp_path: Path) -> None:
     place = tmp_path / "my checkpoints"
     place.mkdir()
-    checkpoint = unpack(CHECKPOINTS / "segments-1.tar.gz", place)
+    checkpoint = unpack(CHECKPOINTS / "join-1.tar.gz", place)
     with pytest.raises(FkJoinError, match=r"does not find folders with ' ' in their path; read a copy, or a link"):
         verify(spark, checkpoint)
     (tmp_path / "linked").symlink_to(checkpoint)
@@ -65,7 +65,7 @@ def test_a_folder_that_sparks_source_of_state_does_not_find_is_not_called_damage
 @pytest.mark.spark
 def test_damage_is_named_before_anything_runs(spark: SparkSession, tmp_path: Path) -> None:
     """Logs whose damage Spark would not notice, and state that cannot be read."""
-    checkpoint = unpack(CHECKPOINTS / "segments-1.tar.gz", tmp_path)
+    checkpoint = unpack(CHECKPOINTS / "join-1.tar.gz", tmp_path)
     saved = tmp_path / "saved"
     shutil.copytree(checkpoint, saved)
     check_logs(spark, str(checkpoint))

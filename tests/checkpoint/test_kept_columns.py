@@ -82,9 +82,7 @@ def test_what_a_learned_type_is_refused_for_names_the_files_and_a_given_one_does
     assert said.startswith(message)
     assert f"orders from {tmp_path}/orders" in said
     assert said.endswith('give schema= as "fkjoin state columns CHECKPOINT" prints it')
-    assert orders._recipe is not None
-    assert orders._recipe.learned is not None
-    given = {"orders": orders._recipe.learned, "customers": "id bigint, lsn bigint, name string"}
+    given = {"orders": orders._planned.bound.learned, "customers": "id bigint, lsn bigint, name string"}
     with pytest.raises(TopologyError) as plain:
         build(*tables(spark, tmp_path, given))
     assert "learned" not in str(plain.value)
@@ -143,7 +141,7 @@ def test_a_job_goes_on_by_itself(spark: SparkSession, tmp_path: Path, put: Put, 
 
     def go_on() -> None:
         made = Job(JobSection.model_validate(spec), spark)
-        made.keep_schemas()
+        made.begun.write(spark, made.spec.checkpoint)
         for planned in made.queries():
             planned.start().awaitTermination()
 

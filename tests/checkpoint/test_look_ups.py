@@ -21,7 +21,6 @@ from fkjoin.checkpoint.saved import SavedState
 from fkjoin.cli import state as state_cli
 from fkjoin.sessions.abilities import READ_STATE
 from tests.support import golden_operators
-from tests.support.archives import extract
 from tests.support.golden import CHECKPOINTS
 from tests.support.sampling import sampled
 from tests.support.saved_query import SavedQuery
@@ -131,13 +130,6 @@ def test_a_place_that_settings_lead_to_is_sparks_to_find(
         monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
     with pytest.raises(pytest.fail.Exception, match="Spark starts"):
         command(*arguments, place)
-
-
-def test_a_row_of_no_columns_is_found(command: Callable[..., Any], tmp_path: Path) -> None:
-    """An aggregate that only counts keeps none."""
-    extract(CHECKPOINTS / "topics-1.tar.gz", tmp_path)
-    found = json.loads(command("get", "o0", tmp_path / "checkpoint/count").stdout.splitlines()[0])
-    assert (found["kind"], found["key"], found["gone"]) == ("contribution", "o0", False)
 
 
 @pytest.mark.parametrize("damage", [b"", bytes(8), b'v1\n{"stateUni', b"v1\n\xff"])

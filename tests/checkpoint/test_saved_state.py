@@ -19,17 +19,17 @@ from pyspark.sql import functions as F
 from fkjoin import FkJoinError, read_state
 from fkjoin.analysis.attempt import _key_text
 from fkjoin.checkpoint import plain_files
-from fkjoin.checkpoint.entries import Described, Entries
+from fkjoin.checkpoint.entries import Entries
 from fkjoin.checkpoint.examine import Examine
-from fkjoin.checkpoint.look_up import parse_key
-from fkjoin.checkpoint.saved import SavedState, SavedStore
 from fkjoin.checkpoint.upkeep import rescale, verify
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import constant, masked
-from fkjoin.codec.key_texts import key_text
+from fkjoin.codec.key_texts import key_text, parse_key
 from fkjoin.codec.messages import CHANGE, SUBSCRIPTION, table
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS, VALIDATE
+from fkjoin.spark.specs import STAGES
+from fkjoin.spark.specs.shown import Described
 from fkjoin.stages import Counters, subscription
 from fkjoin.state import MemoryStore
 from tests.support import golden
@@ -99,7 +99,7 @@ def test_of_rows_that_are_gone_only_their_versions_are_shown() -> None:
         rights = table(CHANGE, key, none, value, version, ts)
         list(subscription(subscribes, rights, store, Counters(), now_ms=0, retention_ms=1000))
     schemas = {"key": schema.remove(1), "foreign_key": schema.remove(1), "left": schema, "right": schema}
-    described = Described("j-subscription", "subscription", schemas, False, (("left_version", 1), ("right_version", 1)))
+    described = Described("j-subscription", STAGES["subscription"], schemas, False, (("left_version", 1), ("right_version", 1)))
     found = [entry for batch in Entries(described)(store, 0) for entry in batch.to_pylist()]  # type: ignore[arg-type]
     shown = [(one["kind"], one["foreign_key"], one["gone"], one["row"]) for one in found]
     kept = [('"a"', False, '{"k": "a", "n": 1}'), ('"b"', True, None)]
@@ -180,17 +180,6 @@ def test_spark_is_not_asked_for_the_state_of_a_folder_without_any(spark: SparkSe
     with warned(spark) as words, pytest.raises(FkJoinError, match="has no state of fkjoin: give the checkpointLocation"):
         read_state(spark, tmp_path, "kept")
     assert words() == ""
-
-
-@pytest.mark.spark
-def test_a_checkpoint_without_types_is_refused_until_a_job_has_written_them(
-    spark: SparkSession, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as older:
-        older.setattr(SavedStore, "identity", property(lambda _: ({"join": "golden", "stage": "resolve"}, {})))
-        with pytest.raises(FkJoinError, match="was last written by a release that did not keep .* types: run the job once"):
-            _ = SavedState(spark, place / "checkpoint").stores[0].schemas()
-    assert set(SavedState(spark, place / "checkpoint").stores[0].schemas()) >= {"key", "left"}
 
 
 @pytest.mark.spark

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -15,14 +15,14 @@ from fkjoin import Table, fk_join
 from fkjoin.checkpoint.saved import SavedState
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS, VALIDATE
 from fkjoin.spark.identity import difference, identity_text, read_identity
-from fkjoin.spark.operator import StageName
+from fkjoin.spark.specs import STAGES
 from tests.support import golden, golden_operators
 from tests.support.golden import unpack
 from tests.support.plans.probe import read_plan
 from tests.support.queries import run
 from tests.support.sessions import SPARK_4_0
 
-GOLDEN = sorted(golden.CHECKPOINTS.glob("segments-*.tar.gz"))
+GOLDEN = sorted(golden.CHECKPOINTS.glob("join-*.tar.gz"))
 OPERATORS = sorted(golden.CHECKPOINTS.glob("operators-*.tar.xz"))
 
 
@@ -114,7 +114,7 @@ def test_checkpoints_with_every_kind_of_operator_go_on(spark: SparkSession, few:
 
 def test_there_is_a_checkpoint_with_each_kind_of_stage() -> None:
     assert {path.name.removesuffix(".tar.xz") for path in OPERATORS} == set(golden_operators.STAGES)
-    assert set[str]().union(*golden_operators.STAGES.values()) == set(get_args(StageName))
+    assert set[str]().union(*golden_operators.STAGES.values()) == set(STAGES)
 
 
 def require_as_numbered(spark: SparkSession, checkpoint: Path, table: Table) -> set[str]:

@@ -11,7 +11,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fkjoin import TopologyError
-from fkjoin.files.kept_schemas import SCHEMAS
 from tests.support.files import collected, kept, put, table
 from tests.support.sampling import sampled
 
@@ -105,23 +104,6 @@ def test_beside_folders_that_are_read_sparks_readers_cannot_leave_it_to_the_line
     (job.folder / "in/n=1/area=x").rename(job.folder / "in/n=1/region=x")
     job.begin_anew()
     assert job.run(**FORMS[way])[0] == [("b", 1, "x")]
-
-
-def test_a_checkpoint_that_does_not_know_its_folders_goes_on_with_those_in_its_columns(job: Job) -> None:
-    job.line("region=us/1", id="a")
-    assert job.run()[0] == [("a", "us")]
-    about = job.folder / "checkpoint" / SCHEMAS
-    before = json.loads(about.read_text())
-    about.write_text(json.dumps({name: {**one, "folders": None} for name, one in before.items()}))
-    (job.folder / "in/region=us/1.json").unlink()
-    job.line("region=us/n=1/2", id="b")
-    rows, said = job.run()
-    assert (rows, len(said)) == ([("a", "us"), ("b", "us")], 1)
-    assert json.loads(about.read_text())["orders"]["folders"] == before["orders"]["folders"]
-    job.begin_anew()
-    assert job.run(schema=GIVEN)[0] == [("b", 1, "us")]
-    (job.folder / "checkpoint" / SCHEMAS).unlink()
-    assert job.run(schema=GIVEN)[1] == [], "a checkpoint of before"
 
 
 def test_a_value_that_does_not_fit_what_was_learned_is_a_letter(job: Job) -> None:

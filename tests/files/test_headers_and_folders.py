@@ -10,7 +10,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from fkjoin import TopologyError
-from fkjoin.files.kept_schemas import KeptSchemas
+from fkjoin.checkpoint.begun import LearnedColumns
+from fkjoin.files.kept_schemas import keep
 from tests.support.files import collected, kept, put, table
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("own_rules")]
@@ -48,12 +49,11 @@ def test_a_new_field_in_a_struct_is_reported_once(caplog: pytest.LogCaptureFixtu
     grown = StructType.fromDDL(
         "id string, at struct<a: int, more: struct<x: int, y: int>>, list array<struct<b: int, c: string>>, new int"
     )
-    schemas = KeptSchemas({}, {})
-    assert schemas.take("orders", known)
+    tables: dict[str, LearnedColumns] = {}
+    assert keep(tables, "orders", known) == LearnedColumns(known)
     with caplog.at_level(logging.WARNING, "fkjoin"):
-        assert schemas.take("orders", grown)
-        assert not schemas.take("orders", grown)
-        schemas.reported["orders"] = [path for path in schemas.reported["orders"] if not path.startswith("at.more.")]
-        schemas.take("orders", grown)  # a checkpoint that knows only the name of the struct
+        reported = list(keep(tables, "orders", grown).reported)
+        assert reported == ["at.more", "at.more.x", "at.more.y", "list.c", "new"]
+        assert keep(tables, "orders", grown) == LearnedColumns(known, None, reported)
     said = [record.getMessage().partition(" (")[0] for record in caplog.records]
     assert said == [f"table orders: its files have a new field {path}" for path in ("at.more", "list.c", "new")]

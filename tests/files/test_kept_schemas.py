@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from fkjoin import Table, cogroup, fk_join
 from fkjoin import aggregates as agg
-from fkjoin.files.kept_schemas import SCHEMAS
-from fkjoin.lowering.recipes import learned_sources, made_again, recipes_below
+from fkjoin.checkpoint.begun import Begun
+from fkjoin.lowering.as_begun import _learned, bound_again, read_below
 from fkjoin.sinks import Parquet
 from tests.support.queries import write_lines
 
@@ -53,8 +52,7 @@ def test_a_query_goes_on_with_the_columns_that_it_was_begun_with(
         return [record.getMessage() for record in caplog.records if record.name == "fkjoin"]
 
     assert go_on() == []
-    kept = json.loads((checkpoint / SCHEMAS).read_text())
-    assert sorted(kept) == ["customers", "orders"]
+    assert sorted(Begun.of(spark, str(checkpoint)).columns) == ["customers", "orders"]
     put(tmp_path / "orders", "2", {"order_id": "o2", "customer_id": "c1", "amount": 6, "coupon": "SPRING", "lsn": 2})
     put(tmp_path / "orders", "3", {"order_id": "o3", "customer_id": "c1", "amount": 7.5, "lsn": 3})
     (said,) = go_on()
@@ -65,11 +63,6 @@ def test_a_query_goes_on_with_the_columns_that_it_was_begun_with(
     assert sorted(found) == ["o1", "o2"], "an amount that is none is no null"
     assert "coupon" not in found["o2"].left
     assert found["o2"].left.amount == 6
-    (checkpoint / SCHEMAS).unlink()
-    (tmp_path / "orders" / "2.json").unlink()
-    (tmp_path / "orders" / "3.json").unlink()
-    assert go_on() == [], "a checkpoint of before"
-    assert json.loads((checkpoint / SCHEMAS).read_text())["orders"]["schema"] == kept["orders"]["schema"]
 
 
 def test_a_schema_that_is_given_is_used_as_it_is(spark: SparkSession, tmp_path: Path) -> None:
@@ -78,9 +71,9 @@ def test_a_schema_that_is_given_is_used_as_it_is(spark: SparkSession, tmp_path: 
     given.materialize("kept").to(
         Parquet(tmp_path / "out"), checkpoint=tmp_path / "checkpoint", trigger={"availableNow": True}
     ).awaitTermination()
-    kept = json.loads((tmp_path / "checkpoint" / SCHEMAS).read_text())["orders"]
-    assert (kept["schema"]["fields"], kept["folders"]["fields"]) == ([], [])
-    assert [recipe.learned for _, recipe in learned_sources(given)["orders"]] == [None]
+    kept = Begun.of(spark, str(tmp_path / "checkpoint")).columns["orders"]
+    assert (kept.schema, kept.folders) == (None, StructType())
+    assert [source.bound.learned for source in _learned(given._planned)["orders"]] == [None]
 
 
 def test_every_kind_of_table_can_be_made_again(spark: SparkSession, tmp_path: Path) -> None:
@@ -102,17 +95,15 @@ def test_every_kind_of_table_can_be_made_again(spark: SparkSession, tmp_path: Pa
         fk_join(fk_join(source, customers, "customer_id", name="a"), customers, "left.customer_id", name="b"),
         source.materialize("kept").filter("amount > 1"),
     ]
-    assert source._recipe is not None
-    assert source._recipe.learned is not None
-    wide = StructType([*source._recipe.learned, StructField("more_yet", StringType())])
+    learned = source._planned.bound.learned
+    wide = StructType([*learned, StructField("more_yet", StringType())])
     for table in tables:
-        (same, _), *_ = learned_sources(table)["orders"]
-        assert same is source
-        of = [*learned_sources(table)["orders"], *learned_sources(table).get("others", [])]
-        again = made_again(table, {id(one): {"schema": wide} for one, _ in of})
-        found = learned_sources(again)
-        assert [recipe.learned for _, recipe in found["orders"]] == [None], "its columns are given now"
+        planned = table._planned
+        assert _learned(planned)["orders"] == [source._planned]
+        of = [*_learned(planned)["orders"], *_learned(planned).get("others", [])]
+        again = bound_again(planned, {one: {"schema": wide} for one in of})
+        assert [one.bound.learned for one in _learned(again)["orders"]] == [None], "its columns are given now"
         assert again.name == table.name
-        given = [one for one, recipe in recipes_below(again) if recipe.named.get("schema")]
-        assert ["more_yet" in one._planned.row_type.names for one in given] == [True] * len(of)
-        assert made_again(table, {}).describe() == table.describe()
+        given = [one for one in read_below(again) if one.call is not None and one.call.options["schema"]]
+        assert ["more_yet" in one.row_type.names for one in given] == [True] * len(of)
+        assert bound_again(planned, {}) is planned

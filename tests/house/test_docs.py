@@ -18,6 +18,7 @@ import pytest
 import yaml
 from typer.main import get_command
 
+from fkjoin.checkpoint import begun
 from fkjoin.cli.main import app
 from fkjoin.codec import messages, records
 from fkjoin.jobs.job_file import json_schema, read_job
@@ -274,6 +275,7 @@ def test_the_changelog_has_the_formats_of_the_code() -> None:
         "messages between stages": messages._FORMAT,
         "segments of change logs": segments._FORMAT,
         "meta of change logs": segments.META_FORMAT,
+        "the document of a checkpoint": begun.VERSION,
         "the wire of staged joins": WIRE_VERSION,
         "the wire of staged aggregates": WIRE_VERSION,
     }

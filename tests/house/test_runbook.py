@@ -329,7 +329,7 @@ def test_the_checker_of_job_files_finds_what_is_wrong(job: str, wrong: list[str]
 
 def test_files_of_a_batch_are_those_of_a_checkpoint() -> None:
     """``sizing.md`` says which files a batch adds to a checkpoint: those that the golden ones have, of Spark 4.1 and later."""
-    for archive in ("operators-1.tar.xz", "topics-1.tar.gz"):
+    for archive in ("operators-1.tar.xz", "join-1.tar.gz"):
         with tarfile.open(ROOT / "tests" / "golden" / "checkpoints" / archive) as files:
             names = [one.name for one in files if one.isfile() and not Path(one.name).name.startswith(".")]
         batches = Counter(re.sub(r"/commits/\d+$", "", name) for name in names if "/commits/" in name)

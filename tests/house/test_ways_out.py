@@ -32,6 +32,7 @@ TYPES = "tests/jobs/test_ways_out.py::test_a_value_is_read_into_the_type_that_th
 FORMATS = "tests/jobs/test_ways_out.py::test_a_format_is_taken_when_it_is_what_the_message_says"
 LEARNED = "tests/files/test_bad_lines_after_start.py::test_an_expression_is_the_way_out_for_a_new_job"
 OUTAGE = "integration/test_postgres_outages.py::test_what_no_repetition_mends_stops_the_query_at_once"
+OTHER_LAYOUT = "tests/checkpoint/test_begun_with.py::test_a_checkpoint_of_another_layout_or_with_a_broken_document_is_refused"
 _RESTORES = "tests/sinks/test_restored_checkpoint.py::"
 STORAGE = "tests/sinks/test_delta_outages.py::test_a_storage_that_refuses_stops_the_query_at_once"
 APPEND_ONLY = (
@@ -366,9 +367,8 @@ WAYS: dict[str, str] = {
     "{} has {} of the query, which is about to": (
         "tests/testing/test_sink_contract.py::test_a_query_that_had_no_batch_since_its_start_writes_nothing_after_a_restore"
     ),
-    "checkpoint: {} was begun before release 0.1.0": (
-        "tests/checkpoint/test_begun_with.py::test_a_checkpoint_from_before_the_first_release_is_refused"
-    ),
+    "checkpoint: {} has {} and no {}, which is": OTHER_LAYOUT,
+    "{} {}: restore it from the backup that the": OTHER_LAYOUT,
     "checkpoint: {} is of no query: give that": f"{_RESTORES}test_what_cannot_be_restored_is_said",
     "sinks: the query of {} has one; give": f"{_RESTORES}test_what_cannot_be_restored_is_said",
     "{} has a constraint that a row breaks: {}. Leave": (
@@ -434,9 +434,6 @@ WAYS: dict[str, str] = {
         "tests/api/test_building.py::test_a_session_with_the_wrong_state_store_is_refused"
     ),
     "checkpoint {} has {}; add --operator with one": EXPORTED,
-    "checkpoint {} was last written by a release": (
-        "tests/checkpoint/test_saved_state.py::test_a_checkpoint_without_types_is_refused_until_a_job_has_written_them"
-    ),
     "{} keeps only hashes of its rows in {}: start": BACK,
     "checkpoint {} has no state of fkjoin{}: give": (
         "tests/checkpoint/test_saved_state.py::test_a_materialized_table_is_read_as_of_any_batch"

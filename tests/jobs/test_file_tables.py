@@ -14,8 +14,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from fkjoin.checkpoint.begun import Begun
 from fkjoin.errors import FkJoinError
-from fkjoin.files.kept_schemas import SCHEMAS
 from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_sections import DeadLettersSection, JobSection
 from fkjoin.sessions.settings import TIME_ZONE
@@ -43,7 +43,7 @@ def job(spark: SparkSession, folder: Path, sinks: Sequence[str] = (), **orders: 
 
 
 def run(made: Job, *, at_once: bool = False) -> None:
-    made.keep_schemas()
+    made.begun.write(made._spark, made.spec.checkpoint)
     running = []
     for planned in made.queries():
         running.append(planned.start())
@@ -64,9 +64,9 @@ def test_a_job_keeps_columns_and_has_lines_that_do_not_fit_in_its_dead_letters(
     write(tmp_path / "orders", "1.json", '{"id":"o1","customer":"c1","amount":5,"lsn":1}', '{"id":"o2","cust')
     run(job(spark, tmp_path))
     assert {letter["file"].rpartition("/")[2] for letter in letters(tmp_path / "dead" / "joined")} == {"1.json"}
-    kept = json.loads((tmp_path / "checkpoint" / SCHEMAS).read_text())
-    names = [field["name"] for field in kept["orders"]["schema"]["fields"]]
-    assert names == ["amount", "customer", "id", "lsn"], "a line that does not fit makes no column"
+    kept = Begun.read(spark, str(tmp_path / "checkpoint")).columns["orders"].schema
+    assert kept is not None
+    assert kept.names == ["amount", "customer", "id", "lsn"], "a line that does not fit makes no column"
     write(tmp_path / "orders", "2.json", '{"id":"o3","customer":"c1","amount":5.5,"lsn":2}')
     write(tmp_path / "orders", "3.json", '{"id":"o4","customer":"c1","amount":6,"coupon":"X","lsn":"3x"}')
     write(tmp_path / "orders", "4.json", '{"id":"o5","customer":"c1","amount":6,"coupon":"X","lsn":4}')

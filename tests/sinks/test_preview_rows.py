@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from functools import partial
 from itertools import product
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
-from fkjoin.analysis.aggregates import Options
-from fkjoin.kafka.connection import Connection
-from fkjoin.lowering.recipes import Recipe
+from fkjoin.analysis.emission import Emission
+from fkjoin.analysis.joins import JoinBound
+from fkjoin.analysis.planned import Planned, SourceBound, Undecoded, rebuilt
+from fkjoin.plan.nodes import Join, Source
+from fkjoin.plan.physical import Read, by_spark, reads
 from fkjoin.sinks import preview
 
+SOURCE = Source("orders", ("id",), ("lsn",), None, None, ("n",), "files")
 KEY = StructType().add("id", StringType()).add("at", LongType())
 ROW = StructType([*KEY, *StructType().add("n", LongType())])
 CHANGES = pa.schema([("id", pa.string()), ("at", pa.int64()), ("n", pa.int64()), ("_operation", pa.string())])
@@ -61,22 +66,29 @@ def check(history: list[dict[tuple[str, int], int | None]], n: int) -> None:
     assert rows.ended.is_set() == (len(table) >= n or read == preview.MOST_BATCHES)
 
 
-def other(**named: Any) -> dict[str, Any]:
-    connection, learned = named.pop("connection", None), named.pop("learned", None)
-    return preview._other(Recipe(print, (), named, learned=learned, connection=connection))
+def bounded(node: Any, bound: Any) -> Planned:
+    planned = Planned(node, KEY, ROW, cast(Any, None), bound)
+    return rebuilt(planned, partial(preview._bounded, {}))
 
 
 def test_sources_are_read_a_little_at_a_time_whatever_the_user_said() -> None:
-    topic = Connection("topic", "broker:9092", {}, 1)
-    given = {"maxoffsetspertrigger": 5, "minOffsetsPerTrigger": 1, "kafka.group.id": "x"}
-    assert other(options=given, connection=topic) == {"options": {"kafka.group.id": "x", "maxOffsetsPerTrigger": 10_000}}
-    assert other(options=None) == {"options": {"maxBytesPerTrigger": 8 << 20}}
-    assert other(options={"maxFilesPerTrigger": 1}, schema=None, learned=ROW)["schema"] == ROW
+    given = {"maxoffsetspertrigger": "5", "minOffsetsPerTrigger": "1", "kafka.group.id": "x"}
+    topic, files = Read("kafka", given), Read("json", {"maxFilesPerTrigger": "1"}, "orders")
+    rows = by_spark(lambda frame: frame, topic)
+    source = bounded(SOURCE, SourceBound(rows, undecoded=Undecoded(topic, None, files))).bound
+    (of_rows,), (of_lines,) = reads(source.rows), reads(source.undecoded.lines)
+    assert of_rows is of_lines, "a source is read once"
+    assert of_rows.options == {"kafka.group.id": "x", "maxOffsetsPerTrigger": "10000"}
+    assert source.undecoded.snapshot.options == {"maxBytesPerTrigger": str(8 << 20)}
 
 
 def test_nothing_waits_for_an_interval_or_for_another_query() -> None:
-    assert other(emit="periodic 1 hour", deployment="staged", wire="wrapper") == {"emit": "on-change", "deployment": "fused"}
-    assert other(emit="on-update", deployment="fused", name=None) == {}
-    assert other(options=Options(emit="on-close")) == {"options": Options(emit="on-close")}, "an open window has no result yet"
-    staged = Options("name", "periodic", "staged", "shop", "3.4", True)
-    assert other(options=staged) == {"options": Options("name", "on-change", "fused", "shop", None, True)}
+    node = Join("joined", SOURCE, SOURCE, "inner", "x", None, ("to", "back"), "periodic 1 hour")
+    staged: Any = "topics"
+    bound = JoinBound(cast(Any, None), cast(Any, None), None, Emission.of(node.emit), staged, cast(Any, None))
+    made = bounded(node, bound)
+    assert (made.node.topics, made.node.emit) == (None, "on-change")
+    assert (made.bound.topics, made.bound.emission) == (None, Emission())
+    update = replace(node, emit="on-update", topics=None)
+    kept = bounded(update, replace(bound, emission=Emission.of("on-update"), topics=None))
+    assert (kept.node, kept.bound.emission.every) == (update, True)

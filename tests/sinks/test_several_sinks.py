@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from fkjoin import FkJoinError, TopologyError
+from fkjoin.checkpoint.begun import DOCUMENT, Begun
 from fkjoin.jobs.job_kinds import JobError
 from fkjoin.jobs.job_sinks import sink_queries
 from fkjoin.sessions.settings import EXCLUDED
 from fkjoin.sinks import Delta, Parquet
-from fkjoin.sinks.batches import PLACES
 from tests.support.orders import History, batch_join, tables
 from tests.support.sessions import small
 from tests.support.sinks import Memory, delta, finished, joined
@@ -108,7 +107,7 @@ def test_a_place_that_comes_later_is_refused_and_one_may_be_left_out(spark: Spar
     assert parquet(spark, tmp_path / "three") == parquet(spark, tmp_path / "one")
     history.write(30)
     finished(table.to(two, checkpoint=checkpoint, trigger=NOW))
-    assert json.loads((checkpoint / PLACES).read_text()) == [two.place]
+    assert Begun.of(spark, str(checkpoint)).sinks == [two.place]
     assert len(list((tmp_path / "two").glob("batch=*"))) == 2
     assert len(list((tmp_path / "one").glob("batch=*"))) == 1
     with pytest.raises(TopologyError, match=r"one is none of those"):  # it has missed a batch
@@ -162,7 +161,7 @@ def begun(checkpoint: Path, *places: str) -> None:
     checkpoint.mkdir(parents=True)
     (checkpoint / "metadata").write_text('{"id": "1"}')
     if places:
-        (checkpoint / PLACES).write_text(json.dumps(places))
+        (checkpoint / DOCUMENT).write_bytes(Begun(sinks=list(places)).data())
 
 
 def test_a_jobs_sinks_are_where_they_were_begun(spark: SparkSession, tmp_path: Path) -> None:

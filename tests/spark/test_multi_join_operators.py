@@ -62,7 +62,7 @@ def test_attempts_that_fail_leave_no_trace_and_parts_are_worked_on_some_at_a_tim
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every invariant is checked after every batch; a left key's parts are never torn apart."""
-    monkeypatch.setattr("fkjoin.spark.specs.multi_joins.GATHERED_BYTES", 300)
+    monkeypatch.setattr("fkjoin.spark.specs.GatherSpec.part_bytes", 300)
     rng, how = random.Random(4), ("inner", "left")
     engine, changes = LocalMultiJoin(tmp_path, of_rights(*how)), list[Change]()
     for at in range(12):

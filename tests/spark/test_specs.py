@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from typing import get_args
 
 import pyarrow as pa
 import pytest
@@ -12,8 +11,8 @@ from pyspark import cloudpickle
 from fkjoin.codec.messages import SUBSCRIPTION, SUMS
 from fkjoin.errors import FormatError
 from fkjoin.spark import specs
-from fkjoin.spark.operator import StageName
 from fkjoin.spark.specs import (
+    STAGES,
     AggregateSpec,
     ChildrenSpec,
     CloseSpec,
@@ -65,8 +64,8 @@ WHOLE = (
 
 
 def test_every_kind_of_stage_has_a_spec() -> None:
-    kinds = set(StageSpec.__subclasses__())
-    assert {kind.stage for kind in kinds} == set(get_args(StageName))
+    kinds = {*STAGES.values(), MultiSubscriptionSpec}
+    assert {name: kind.stage for name, kind in STAGES.items()} == {name: name for name in STAGES}
     assert {kind.__name__ for kind in kinds} <= set(specs.__all__)
     assert {type(spec) for spec, _ in WHOLE} == {type(spec) for spec, *_ in PLAIN} == kinds
 

@@ -6,7 +6,6 @@ import random
 from collections import defaultdict
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -20,10 +19,6 @@ from tests.support.sampling import EVERY
 from tests.support.topic_changes import STAGES, TOPIC, Kept, Place, Sent, changes_of, version
 
 HISTORIES = 4000 if EVERY else 1000
-
-
-def offset_of_older_release(partition: int, offset: int, source: bytes = TOPIC) -> pa.Array:
-    return versions.encode(source[:4] + partition.to_bytes(4, "big"), [np.array([offset])])
 
 
 def compared(arriving: pa.Array, held: pa.Array) -> tuple[bool, bool]:
@@ -62,16 +57,6 @@ def test_another_topic_starts_over_and_so_does_one_of_the_same_name_with_another
     assert compared(version(Place(1, 3, 8), source=unknown), held) == NEWER
 
 
-def test_what_older_releases_wrote_is_ordered_by_its_partition_and_offset() -> None:
-    held = offset_of_older_release(3, 7)
-    assert compared(version(Place(0, 3, 8)), held) == NEWER
-    assert compared(version(Place(99, 3, 7)), held) == OLDER
-    assert compared(version(Place(0, 4, 0)), held) == NEWER, "nothing says when it was written"
-    assert compared(offset_of_older_release(3, 9), version(Place(0, 3, 8))) == NEWER
-    assert compared(offset_of_older_release(4, 9), version(Place(0, 3, 8))) == OLDER
-    assert compared(version(Place(0, 3, 8), source=versions.topic_identity("payments", None)), held) == STARTS_OVER
-
-
 @given(st.data())
 def test_parts_after_one_that_is_the_same_decide(data: st.DataObject) -> None:
     place = st.builds(Place, *(st.integers(0, 2) for _ in range(3)))
@@ -82,11 +67,11 @@ def test_parts_after_one_that_is_the_same_decide(data: st.DataObject) -> None:
     assert (compared(both[0], alone), compared(alone, both[0])) == (NEWER, OLDER)
 
 
-def test_places_are_read_from_versions_of_both_forms() -> None:
-    both = pa.concat_arrays([version(Place(5, 1, 9), before=(3,)), offset_of_older_release(2, 8)])
+def test_places_are_read_from_versions() -> None:
+    both = pa.concat_arrays([version(Place(5, 1, 9), before=(3,)), version(Place(6, 2, 8))])
     found = versions.first_places(both)
-    assert list(zip(*(column.tolist() for column in found), strict=True)) == [(5, 1, 9), (versions.UNTIMED, 2, 8)]
-    assert versions.numbers(both, 0, 1).to_pylist() == [[3, 5, 1, 9], [8]]
+    assert list(zip(*(column.tolist() for column in found), strict=True)) == [(5, 1, 9), (6, 2, 8)]
+    assert versions.numbers(both, 0, 1).to_pylist() == [[3, 5, 1, 9], [6, 2, 8]]
     assert versions.decode(both[0].as_py()) == [(TOPIC, (3, 5, 1, 9))]
 
 

@@ -23,12 +23,14 @@ from fkjoin.codec.messages import JOINED
 from fkjoin.kafka import Debezium
 from fkjoin.kafka.formats import key_reader, reader
 from fkjoin.replay.memory_join import MemoryJoin
+from fkjoin.spark.specs import ResolveSpec
 from fkjoin.spark.topic_records import TopicRecords
 from fkjoin.stages import Counters, resolve
-from fkjoin.stages.start_over import StartOver, left_behind
+from fkjoin.stages.start_over import StartOver
 from fkjoin.state import MemoryStore
 from tests.support.oracle import Change, Joined, apply, batch_join
 from tests.support.sampling import examples
+from tests.support.specs import STATE
 from tests.support.topic_changes import STAGES, TIMES, TOPIC, Kept, Place, Sent, changes_of, version
 
 OLDEST = Place(versions.OLDEST, 0, versions.OLDEST)
@@ -181,7 +183,7 @@ def test_a_topic_made_anew_deletes_rows_of_the_snapshot_that_it_lacks() -> None:
     anew = versions.topic_identity("orders", "id of orders", 1)
     came = changes_of([Sent(Place(5, 0, 0), Change(False, b"a", b"new", 0))], anew)
     resolve(joined_of(came), store, Counters(), materialized=True, as_read=True, **TIMES)
-    (gone,) = left_behind(store, "resolve", StartOver(anew, ()))
+    (gone,) = ResolveSpec(STATE).left_behind(store, StartOver(anew, ()))
     assert gone.column("key").to_pylist() == [b"b"]
 
 

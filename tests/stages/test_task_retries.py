@@ -166,7 +166,7 @@ def test_a_huge_fan_out_is_paged_on_its_way_and_worked_on_in_parts(tmp_path: Pat
         sizes.append(len(joined))
         return resolve(joined, *rest, **more)
 
-    monkeypatch.setattr("fkjoin.spark.specs.spec.PART_BYTES", 2000)
+    monkeypatch.setattr("fkjoin.spark.specs.ResolveSpec.part_bytes", 2000)
     monkeypatch.setattr("fkjoin.spark.specs.joins.resolve", sized)
     assert [rows(parts.batch(batch)), rows(parts.batch([Change(False, b"a", b"B", 302)]))] == wanted
     assert len(sizes) > 4

@@ -1,7 +1,15 @@
 """The kinds of stages: what an operator of each kind has to know, and what it does with a bucket's messages."""
 
-from fkjoin.spark.specs.joins import ChildrenSpec, PairSpec, RekeySpec, ResolveSpec, SubscriptionSpec
-from fkjoin.spark.specs.multi_joins import GatherSpec, MultiSubscriptionSpec, ScatterSpec
+from fkjoin.spark.specs.joins import (
+    ChildrenSpec,
+    GatherSpec,
+    MultiSubscriptionSpec,
+    PairSpec,
+    RekeySpec,
+    ResolveSpec,
+    ScatterSpec,
+    SubscriptionSpec,
+)
 from fkjoin.spark.specs.spec import Messages, StageSpec, StateSpec
 from fkjoin.spark.specs.tables import (
     AggregateSpec,
@@ -15,6 +23,7 @@ from fkjoin.spark.specs.tables import (
 )
 
 __all__ = [
+    "STAGES",
     "AggregateSpec",
     "ChildrenSpec",
     "CloseSpec",
@@ -35,3 +44,12 @@ __all__ = [
     "StateSpec",
     "SubscriptionSpec",
 ]
+
+_OF_TABLES = RegroupSpec, AggregateSpec, CloseSpec, SpreadSpec, OwnersSpec
+_OF_JOINS = RekeySpec, ScatterSpec, SubscriptionSpec, ChildrenSpec, PairSpec
+_LAST = ResolveSpec, MergeSpec, GatherSpec, EnrichSpec, PaceSpec
+
+STAGES: dict[str, type[StageSpec]] = {kind.stage: kind for kind in (*_OF_TABLES, *_OF_JOINS, *_LAST)}
+"""The kinds of stages by name, in the order in which a key is looked up in an operator's stores.
+
+A multi-way join's subscription is shown by that of a join of two tables."""

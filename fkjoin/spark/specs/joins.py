@@ -1,27 +1,54 @@
-"""The stages of joins of two tables, and of a right table's map of its left rows."""
+"""The stages of joins, and of a right table's map of its left rows.
+
+A multi-way join has several right tables in one store: a byte before each foreign key tells them apart."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fkjoin.codec import combined_key, tags, versions
-from fkjoin.codec.arrays import Bytes
-from fkjoin.codec.messages import ANSWER, CHANGE, JOINED, NUMBERED, SUBSCRIPTION, SUMS, is_answer, pack
+from fkjoin.codec.arrays import BYTES, Bytes, Ints, first_bytes, masked, take, untagged
+from fkjoin.codec.key_texts import keys_as_json, parse_key
+from fkjoin.codec.messages import ANSWER, CHANGE, JOINED, NUMBERED, PART, SUBSCRIPTION, SUMS, is_answer, pack
+from fkjoin.codec.records import Records
+from fkjoin.codec.rows import RowCodec
 from fkjoin.spark.buckets import Payload, bucket_ids, places_of
-from fkjoin.spark.specs import spec
-from fkjoin.spark.specs.spec import ByRow, Messages, StageSpec, StateSpec
-from fkjoin.stages import Counters, HowByKey, answers_by_key, children, join_rows, pair, rekey, resolve, subscription
+from fkjoin.spark.specs import shown
+from fkjoin.spark.specs.shown import Asked, Described, Shown, StoredColumns, as_json, pages, rows_as_json
+from fkjoin.spark.specs.spec import PART_BYTES, ByRow, Messages, StageSpec, StateSpec
 from fkjoin.stages.answer_rows import CarryRows, Joined, usable
-from fkjoin.stages.children import Family
+from fkjoin.stages.children import Family, children, stored
 from fkjoin.stages.complete import Complete
 from fkjoin.stages.contribute import Carry
+from fkjoin.stages.counters import Counters
+from fkjoin.stages.emit_on_change import DIGEST_BYTES, HAS_RESULT
+from fkjoin.stages.gather import gather, result_rows
 from fkjoin.stages.invariants import Sum, check_subscriptions, expected_subscriptions, sums_message
-from fkjoin.state import Store
+from fkjoin.stages.join_rows import HowByKey, join_rows, structs
+from fkjoin.stages.multi_join import MultiJoin, Right
+from fkjoin.stages.pair import answers_by_key, pair, sides_of
+from fkjoin.stages.rekey import HAS_FOREIGN_KEY, rekey
+from fkjoin.stages.resolve import resolve
+from fkjoin.stages.retention import GONE
+from fkjoin.stages.scatter import answered, scatter, scattered, tagged
+from fkjoin.stages.slots import Slot
+from fkjoin.stages.subscription import subscription
+from fkjoin.state import Reads, Store
+
+_T = TypeVar("_T")
+
+
+def _foreign_key(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
+    named = masked(held.body, held.flags & HAS_FOREIGN_KEY > 0)
+    return Shown(keys_as_json(of.key, keys), keys_as_json(of.schemas["foreign_key"], named), timed=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +56,8 @@ class RekeySpec(ByRow, StageSpec):
     """rekey: left changes become subscriptions."""
 
     stage = "rekey"
+    forms: ClassVar = {tags.ROW: ("left", _foreign_key)}
+    tombstones = CHANGE
     in_order: bool = False
     fused: bool = True
     """The next stage is in the same query, and can check what it has been told."""
@@ -44,7 +73,7 @@ class RekeySpec(ByRow, StageSpec):
 
     @property
     def part_bytes(self) -> int | None:
-        return None if self.from_answers is None else spec.PART_BYTES
+        return None if self.from_answers is None else PART_BYTES
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         changes, times = self._rows(CHANGE, self.from_answers, messages, count), self._times(messages)
@@ -54,14 +83,31 @@ class RekeySpec(ByRow, StageSpec):
         return sums(expected_subscriptions(store), bucket, self.state) if self.fused else iter(())
 
 
-class ByForeignKey:
+def _right(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
+    join = of.multi_join
+    if join is None:
+        return Shown(foreign_key=keys_as_json(of.key, keys), row=shown.row_of(of, "right", held))
+    bodies = masked(held.body, held.flags & GONE == 0)
+    rows = _by_right(join, keys, lambda right, some: rows_as_json(right.row, take(bodies, some)).to_pylist())
+    return Shown(foreign_key=shown.texts_of(_named(join, keys)), row=pa.array(rows, pa.string()))
+
+
+def _subscriber(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
+    foreign, left = combined_key.decode(keys)
+    if of.multi_join is not None:
+        names = shown.texts_of(_named(of.multi_join, foreign))
+        return Shown(keys_as_json(of.multi_join.key, untagged(left)), names)
+    key = keys_as_json(of.schemas["key"], left)
+    return Shown(key, keys_as_json(of.key, foreign), shown.row_of(of, "left", held))
+
+
+class ByForeignKey(StageSpec):
     """The common part of stages that join subscriptions with right changes: their records are by foreign key."""
 
-    state: StateSpec
-
-    @property
-    def takes(self) -> tuple[pa.Schema, ...]:
-        return SUBSCRIPTION, CHANGE, SUMS
+    takes = SUBSCRIPTION, CHANGE, SUMS
+    forms: ClassVar = {tags.RIGHT: ("right", _right), tags.SUBSCRIBER: ("subscription", _subscriber)}
+    key = "foreign_key"
+    tombstones = CHANGE
 
     def sorted_out(self, payloads: list[bytes]) -> tuple[list[bytes], list[bytes]]:
         return without_answers(payloads)
@@ -70,9 +116,25 @@ class ByForeignKey:
         check_subscriptions(store, messages.take(SUMS), self.state.buckets, name)
         return iter(())
 
+    @classmethod
+    def asked(cls, of: Described, key: str, known: Sequence[Mapping[str, Any]]) -> list[Asked]:
+        """The records of a left row under the foreign key that it is known to have, and of the right row."""
+        foreign = known[0]["foreign_key"] if known else None
+        if foreign is None:
+            return []
+        if of.multi_join is not None:
+            return [*_asked_of(of.multi_join, key, foreign)]
+        by, wanted = parse_key(of.key, json.dumps(foreign)), parse_key(of.schemas["key"], key)
+        return [(by, _names(by, wanted), wanted)]
+
+
+def _names(by: Bytes, left: Bytes) -> tuple[bytes, ...]:
+    """The names of a left row's and of a right row's record, of one foreign and one left key."""
+    return tags.SUBSCRIBER + combined_key.encode(by, left)[0].as_py(), tags.RIGHT + by[0].as_py()
+
 
 @dataclass(frozen=True, kw_only=True)
-class SubscriptionSpec(ByForeignKey, StageSpec):
+class SubscriptionSpec(ByForeignKey):
     """subscription: subscriptions and right changes become answers."""
 
     stage = "subscription"
@@ -106,11 +168,22 @@ class SubscriptionSpec(ByForeignKey, StageSpec):
         return super().validated(messages, store, bucket, name) if self.in_order else iter(())
 
 
+def _result_or_hash(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
+    hashes = pc.binary_length(held.body).fill_null(0).to_numpy() <= DIGEST_BYTES
+    known = held._replace(flags=np.where(hashes, 0, held.flags))
+    # A hash is kept without a timestamp.
+    return shown.result(of, keys, known, store)._replace(timed=known.flags & HAS_RESULT > 0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ResolveSpec(ByRow, StageSpec):
     """resolve: answers become changes of the joined table."""
 
     stage = "resolve"
+    part_bytes = PART_BYTES
+    forms: ClassVar = {tags.ROW: ("result", _result_or_hash)}
+    keeps = True
+    encoded = staticmethod(shown.behind_digest)
     how: HowByKey = "inner"
     materialized: bool = False
     """Keep the results."""
@@ -126,10 +199,6 @@ class ResolveSpec(ByRow, StageSpec):
     @property
     def takes(self) -> tuple[pa.Schema, ...]:
         return (ANSWER, JOINED) if self.from_answers is None else (ANSWER,)
-
-    @property
-    def part_bytes(self) -> int | None:
-        return spec.PART_BYTES
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         yield resolve(
@@ -151,11 +220,23 @@ class ResolveSpec(ByRow, StageSpec):
         return pa.concat_tables([table for table in made if len(table)] or made)  # columns in one piece, where there is one
 
 
+def _pair(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
+    slots = zip(("left", "right"), sides_of(held.body).slots, strict=True)
+    sides = {side: structs(of.schemas[side], slot.row) for side, slot in slots}
+    schema = pa.schema([(side, rows.type) for side, rows in sides.items()])
+    row = as_json(schema, [*sides.values()], held.flags & GONE == 0)
+    return Shown(keys_as_json(of.key, keys), row=row)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PairSpec(StageSpec):
     """pair: the rows of two tables by one key become changes of their join, or the answers that Spark makes rows of."""
 
     stage = "pair"
+    part_bytes = PART_BYTES
+    takes = (NUMBERED,)
+    forms: ClassVar = {tags.ROW: ("pair", _pair)}
+    keeps = True
     how: HowByKey
     parts: tuple[int, int]
     """The numbers of parts of both tables' versions."""
@@ -168,14 +249,6 @@ class PairSpec(StageSpec):
     answers: bool = False
     """Send answers: resolve is in the same query."""
 
-    @property
-    def takes(self) -> tuple[pa.Schema, ...]:
-        return (NUMBERED,)
-
-    @property
-    def part_bytes(self) -> int | None:
-        return spec.PART_BYTES
-
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         how: Any = {"parts": self.parts, "in_order": self.in_order, **self._times(messages)}
         rows = messages.take(NUMBERED)
@@ -185,6 +258,14 @@ class PairSpec(StageSpec):
             kept: Any = {"materialized": self.materialized, "every": self.every}
             yield pair(rows, store, count, partial(self._made, count), **kept, **how)
 
+    @staticmethod
+    def slots(bodies: Bytes) -> Sequence[Slot]:
+        return sides_of(bodies).slots
+
+    @staticmethod
+    def encoded(bodies: Bytes) -> Bytes:
+        return shown.behind_digest(sides_of(bodies).emitted)
+
     def _made(self, count: Counters, answers: pa.Table) -> pa.Table:
         if self.makes is None:
             return join_rows(answers, self.how)
@@ -192,10 +273,11 @@ class PairSpec(StageSpec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChildrenSpec(ByForeignKey, StageSpec):
+class ChildrenSpec(ByForeignKey):
     """children: subscriptions and right changes become changes of the right rows' maps; rekey is always in the same query."""
 
     stage = "children"
+    keeps = True
     family: Family
     rights_in_order: bool = False
     every: bool = False
@@ -222,6 +304,87 @@ class ChildrenSpec(ByForeignKey, StageSpec):
         own, _ = without_answers(payloads)  # left rows without a foreign key are in no map
         return own, []
 
+    @classmethod
+    def rows(cls, of: Described, store: Reads, keys: Bytes | None) -> Iterator[StoredColumns]:
+        family = Family(*(of.schemas[name] for name in ("key", "left", "right", "result")))
+        nothing = pa.array([], BYTES)
+        empty = nothing, nothing, nothing, np.zeros(0, np.int64)
+        right = pages(store, tags.RIGHT, keys)
+        for foreign, rows, version, ts in [*stored(store, family, right)] or [empty]:
+            yield foreign, RowCodec(family.result).decode(rows), version, ts
+
+
+def _foreign_keys(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
+    """Show foreign keys by the names of the right tables that they are keys of."""
+    assert of.multi_join is not None
+    names: list[dict[str, Any]] = [{} for _ in range(len(keys))]
+    for foreign in scattered(held.body, len(of.multi_join.rights)):
+        for row, name in zip(names, _named(of.multi_join, foreign), strict=True):
+            row.update(name or {})
+    return Shown(keys_as_json(of.key, keys), shown.texts_of(names), timed=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScatterSpec(ByRow, StageSpec):
+    """scatter: left changes become subscriptions, and left rows for gather."""
+
+    stage = "scatter"
+    takes = (CHANGE,)
+    forms: ClassVar = {tags.ROW: ("left", _foreign_keys)}
+    tombstones = CHANGE
+    rights: int
+    """The number of right tables."""
+    in_order: bool = False
+
+    def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
+        changes = messages.take(CHANGE)
+        yield from scatter(changes, store, count, self.rights, in_order=self.in_order, **self._times(messages))
+
+    def validated(self, messages: Messages, store: Store, bucket: int, name: str) -> Iterator[Payload]:
+        return sums(expected_subscriptions(store, self.rights), bucket, self.state)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiSubscriptionSpec(ByForeignKey):
+    """subscription, with all right tables in one store: foreign keys begin with a byte that tells them apart."""
+
+    stage = "subscription"
+    right_parts: tuple[int, ...]
+    rights_in_order: tuple[bool, ...]
+
+    @property
+    def highwater_tags(self) -> bytes:
+        return tags.ROW if any(self.rights_in_order) else tags.ROW + tags.RIGHT
+
+    def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
+        sides, times = (messages.take(SUBSCRIPTION), messages.take(CHANGE)), self._times(messages)
+        yield from answered(*sides, store, count, self.right_parts, rights_in_order=self.rights_in_order, **times)
+
+    def hot_key(self, foreign_key: bytes) -> tuple[str, bytes]:
+        return f"foreign_key{foreign_key[0]}", foreign_key[1:]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatherSpec(StageSpec):
+    """gather: left rows and answers become changes of the joined table."""
+
+    stage = "gather"
+    highwater_tags = b""
+    part_bytes = 16 << 20
+    """It has the rows of all its right tables in memory at once."""
+    takes = (PART,)
+    forms: ClassVar = {tags.ROW: ("result", shown.result)}
+    keeps = True
+    multi_join: MultiJoin
+
+    def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
+        yield gather(messages.take(PART), store, count, self.multi_join, in_order=True, **self._times(messages))
+
+    @classmethod
+    def kept(cls, of: Described, keys: Bytes, held: Records) -> tuple[Bytes, Bytes]:
+        assert of.multi_join is not None
+        return result_rows(keys, held, of.multi_join)
+
 
 def without_answers(payloads: list[bytes]) -> tuple[list[bytes], list[bytes]]:
     """The payloads for foreign keys, and those for left keys: what rekey and scatter send them is on its way to this bucket."""
@@ -236,3 +399,33 @@ def sums(expected: Iterable[Bytes], bucket: int, state: StateSpec) -> Iterator[P
         found = [had.plus(combined.filter(pa.array(numbers == at))) for at, had in enumerate(found)]
     for of, summed in zip(bucket_ids(state.buckets), found, strict=True):
         yield of, pack(sums_message(bucket, summed))
+
+
+def _named(join: MultiJoin, keys: Bytes) -> list[dict[str, Any] | None]:
+    """Split each key into its right table's name and the key."""
+
+    def names(right: Right, some: Ints) -> list[dict[str, Any]]:
+        texts = keys_as_json(right.key, untagged(take(keys, some))).to_pylist()
+        return [{right.name: json.loads(text)} for text in texts]
+
+    return _by_right(join, keys, names)
+
+
+def _by_right(join: MultiJoin, keys: Bytes, read: Callable[[Right, Ints], list[_T]]) -> list[_T | None]:
+    """Collect what ``read`` makes of the keys of each right table, which it gets by their places; None for null."""
+    values: list[_T | None] = [None] * len(keys)
+    heads = first_bytes(pc.fill_null(keys, b"\xff"))
+    for number, right in enumerate(join.rights):
+        some = np.flatnonzero(heads == number)
+        for index, value in zip(some, read(right, some), strict=True):
+            values[index] = value
+    return values
+
+
+def _asked_of(join: MultiJoin, key: str, foreign: Mapping[str, Any]) -> Iterator[Asked]:
+    """The records of a left row and of the right rows that it names."""
+    wanted = parse_key(join.key, key)
+    for number, right in enumerate(join.rights):
+        if right.name in foreign:
+            by = tagged(number, parse_key(right.key, json.dumps(foreign[right.name])))
+            yield by, _names(by, tagged(number, wanted)), None

@@ -3,39 +3,32 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, TypedDict
+from typing import Any, ClassVar, TypedDict
 
+import numpy as np
 import pyarrow as pa
 
-from fkjoin.codec import tags
-from fkjoin.codec.messages import ANSWER, CHANGE, ENRICHED, EVENT, GROUPED, JOINED, NUMBERED, PART, RESULT, SUBSCRIPTION, SUMS
+from fkjoin.codec import records, tags
+from fkjoin.codec.arrays import Bytes, masked, take, untagged, valid
+from fkjoin.codec.key_texts import parse_key
+from fkjoin.codec.messages import ANSWER, JOINED, called
+from fkjoin.codec.records import Records
 from fkjoin.errors import FormatError
 from fkjoin.spark.buckets import Payload
-from fkjoin.spark.operator import StageName
+from fkjoin.spark.specs.shown import Asked, Described, RecordForm, StoredColumns, pages
 from fkjoin.stages import Counters
 from fkjoin.stages.answer_rows import MakesRows, usable
 from fkjoin.stages.contribute import Carry, Contribute
+from fkjoin.stages.emit_on_change import HAS_RESULT
+from fkjoin.stages.slots import Slot
+from fkjoin.stages.start_over import StartOver, left_behind
 from fkjoin.stages.stream_time import Arrivals
-from fkjoin.state import Store
+from fkjoin.state import Reads, Store
 
 PART_BYTES = 64 << 20
 """Bytes of packed answers that the stage after them works on at a time.  Unpacked they take up to ten times as much."""
-
-_KINDS = {
-    "changes": CHANGE,
-    "subscriptions": SUBSCRIPTION,
-    "answers": ANSWER,
-    "joined rows": JOINED,
-    "numbered rows": NUMBERED,
-    "parts of rows": PART,
-    "contributions": GROUPED,
-    "results": RESULT,
-    "sums of subscriptions": SUMS,
-    "events": EVENT,
-    "enriched events": ENRICHED,
-}
 
 
 @dataclass(frozen=True)
@@ -81,9 +74,24 @@ class Times(TypedDict):
 
 @dataclass(frozen=True)
 class StageSpec(ABC):
-    """A stage of an operator."""
+    """A stage of an operator, and as a class all that is known of its kind: see ``STAGES``."""
 
-    stage: ClassVar[StageName]
+    stage: ClassVar[str]
+    counts: ClassVar[Mapping[str, str]] = {}
+    """Counters besides those that all stages have, and their texts for Prometheus."""
+    greatest: ClassVar[tuple[str, ...]] = ()
+    """Counters of which the greatest value counts."""
+    forms: ClassVar[Mapping[bytes, RecordForm]] = {}
+    """Forms in which its records are shown, by tag."""
+    key: ClassVar[str] = "key"
+    """The name of the schema of its records' keys, see ``Described``."""
+    keeps: ClassVar[bool] = False
+    """Its store can keep the rows of a table."""
+    of_events: ClassVar[bool] = False
+    """Its operator makes events, which are no table."""
+    tombstones: ClassVar[pa.Schema] = JOINED
+    """The kind of messages that deletes rows of a source that starts over."""
+
     state: StateSpec
 
     @property
@@ -106,8 +114,8 @@ class StageSpec(ABC):
         for table in messages.tables:
             if not any(table.schema.equals(kind) for kind in self.takes):
                 raise FormatError(
-                    f"store {self.name}: a {self.stage} stage takes {' and '.join(map(_kind, self.takes))}, but "
-                    f"{_kind(table.schema)} came: a worker has another release of fkjoin than the driver"
+                    f"store {self.name}: a {self.stage} stage takes {' and '.join(map(called, self.takes))}, but "
+                    f"{called(table.schema)} came: a worker has another release of fkjoin than the driver"
                 )
         return self._run(messages, store, count)
 
@@ -125,6 +133,51 @@ class StageSpec(ABC):
     def hot_key(self, foreign_key: bytes) -> tuple[str, bytes]:
         """The name of the key's schema in the identity's types, and what of a foreign key is that key."""
         return "foreign_key", foreign_key
+
+    def left_behind(self, store: Store, topic: StartOver) -> Iterator[pa.Table]:
+        """Tombstones for the rows that it has of other topics of the same name, see ``start_over``."""
+        tag = tags.RIGHT if tags.RIGHT in self.forms else tags.ROW
+        return left_behind(store, topic, tag, self.tombstones, self.slots)
+
+    @staticmethod
+    def slots(bodies: Bytes) -> Sequence[Slot] | None:
+        """The rows of all tables in the bodies of records, where the stage numbers several tables."""
+        return None
+
+    @staticmethod
+    def encoded(bodies: Bytes) -> Bytes:
+        """The encoded rows in the bodies of records; null for null."""
+        return bodies
+
+    @classmethod
+    def kept(cls, of: Described, keys: Bytes, held: Records) -> tuple[Bytes, Bytes]:
+        """The encoded rows of the table that records keep, null where there is none, and their versions."""
+        return cls.encoded(masked(held.body, held.flags & HAS_RESULT > 0)), held.version
+
+    @classmethod
+    def decoded(cls, of: Described, rows: Bytes, keys: Bytes, store: Reads) -> list[pa.Array]:
+        """The columns of encoded rows with these keys; null for null."""
+        return of.result(rows)
+
+    @classmethod
+    def rows(cls, of: Described, store: Reads, keys: Bytes | None) -> Iterator[StoredColumns]:
+        """Read the rows of a table that a store keeps, or those with these keys; at least one batch of them."""
+        for page in pages(store, tags.ROW, keys):
+            held, names = records.decode(page.values), untagged(page.keys)
+            rows, version = cls.kept(of, names, held)
+            live = np.flatnonzero(valid(rows))
+            names = take(names, live)
+            columns = cls.decoded(of, take(rows, live), names, store)
+            yield names, columns, take(version, live), held.ts[live]
+
+    @classmethod
+    def asked(cls, of: Described, key: str, known: Sequence[Mapping[str, Any]]) -> list[Asked]:
+        """The records to read for a key as a user types it; ``ValueError`` if it is none.
+
+        ``known``: the readable records of the operator's stages before this one.
+        """
+        wanted = parse_key(of.key, key)
+        return [(wanted, tuple(tag + wanted[0].as_py() for tag in cls.forms), None)]
 
     @property
     def name(self) -> str:
@@ -158,8 +211,3 @@ class ByRow:
 
 FromAnswers = Carry | Contribute | MakesRows
 """Function from a join's answers to what a stage needs."""
-
-
-def _kind(schema: pa.Schema) -> str:
-    found = (name for name, kind in _KINDS.items() if kind.equals(schema))
-    return next(found, f"a table of {', '.join(schema.names)}")

@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from fkjoin.codec import versions
+from fkjoin.codec import pairs, tags, versions
+from fkjoin.codec.arrays import Bytes, masked, unpaired, valid
+from fkjoin.codec.key_texts import keys_as_json
 from fkjoin.codec.messages import ANSWER, EVENT, GROUPED, JOINED, NUMBERED, RESULT
+from fkjoin.codec.records import Records
 from fkjoin.folds.cogrouped import CoFold, numbered
 from fkjoin.folds.fold import Fold
-from fkjoin.spark.specs import spec
-from fkjoin.spark.specs.spec import ByRow, Messages, StageSpec
+from fkjoin.folds.members import ColumnForm
+from fkjoin.spark.specs import shown
+from fkjoin.spark.specs.shown import Described, Shown, rows_as_json
+from fkjoin.spark.specs.spec import PART_BYTES, ByRow, Messages, StageSpec
 from fkjoin.stages import Counters, How, aggregate, close, enrich, merge, owners, pace, regroup, spread
 from fkjoin.stages.answer_rows import ContributeRows
 from fkjoin.stages.close import Closing, late
 from fkjoin.stages.contribute import Contribute
+from fkjoin.stages.counters import EVENTS_IN, HIDDEN, LATE, STREAM_TIME, WITHOUT_ROW
+from fkjoin.stages.emit_on_change import HAS_RESULT
+from fkjoin.stages.merge import shown_rows, slots_of
+from fkjoin.stages.owners import shown_outputs
 from fkjoin.stages.time_windows import TimeWindows
-from fkjoin.state import Store
+from fkjoin.state import Reads, Store
+
+
+def _contribution(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
+    group, value = unpaired(masked(held.body, held.flags & HAS_RESULT > 0))
+    row = rows_as_json(of.schemas["value"], value)
+    return Shown(keys_as_json(of.key, keys), keys_as_json(of.schemas["key"], group), row)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +44,9 @@ class RegroupSpec(ByRow, StageSpec):
     """regroup: a table's changes become changes of what its rows contribute to groups."""
 
     stage = "regroup"
+    part_bytes = PART_BYTES
+    forms: ClassVar = {tags.ROW: ("contribution", _contribution)}
+    key = "row_key"
     as_read: bool = False
     """The rows come as a source has them; no operator before this one has dropped stale ones."""
     in_order: bool = False
@@ -43,10 +64,6 @@ class RegroupSpec(ByRow, StageSpec):
     def takes(self) -> tuple[pa.Schema, ...]:
         return (JOINED,) if self.from_answers is None else (ANSWER,)
 
-    @property
-    def part_bytes(self) -> int | None:
-        return spec.PART_BYTES
-
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         changed = regroup(
             self._rows(JOINED, self.from_answers, messages, count),
@@ -62,19 +79,40 @@ class RegroupSpec(ByRow, StageSpec):
         yield changed if self.number is None else numbered(changed, self.number)
 
 
+class ByGroup(StageSpec):
+    """The common part of stages whose records are the rows of groups."""
+
+    forms: ClassVar = {tags.ROW: ("aggregate", shown.result)}
+    keeps = True
+
+    @staticmethod
+    def encoded(bodies: Bytes) -> Bytes:
+        return unpaired(bodies)[0]
+
+    @classmethod
+    def decoded(cls, of: Described, rows: Bytes, keys: Bytes, store: Reads) -> list[pa.Array]:
+        if not of.collected:
+            return of.result(rows)
+        columns, schema = of.result(shown.behind_digest(rows)), of.schemas["result"]
+        for name, facts in of.collected.items():
+            index = schema.get_field_index(name)
+            form = ColumnForm.of_facts(facts, schema.field(index).type)
+            members = form.read(store, facts["place"], keys)
+            known = pa.array(valid(columns[index]))
+            columns[index] = pc.if_else(known, members, pa.scalar(None, members.type))
+        return columns
+
+
 @dataclass(frozen=True, kw_only=True)
-class AggregateSpec(StageSpec):
+class AggregateSpec(ByGroup):
     """aggregate: contributions become changes of a row for each group."""
 
     stage = "aggregate"
+    takes = (GROUPED,)
     fold: Fold | CoFold
     in_order: bool = False
     """regroup is in the same query, so that each change comes once."""
     every: bool = False
-
-    @property
-    def takes(self) -> tuple[pa.Schema, ...]:
-        return (GROUPED,)
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         yield aggregate(
@@ -90,22 +128,18 @@ class AggregateSpec(StageSpec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CloseSpec(StageSpec):
+class CloseSpec(ByGroup):
     """close: contributions to windows become a row for each window, when it closes; regroup is always in the same query."""
 
     stage = "close"
+    highwater_tags = b""
+    takes = (GROUPED,)
+    counts: ClassVar = {LATE: "Changes that came to windows that were closed."}
+    greatest = (STREAM_TIME,)
     fold: Fold
     closing: Closing
     letters: bool = False
     """Pass on the changes that are late, for dead letters, and nothing else."""
-
-    @property
-    def takes(self) -> tuple[pa.Schema, ...]:
-        return (GROUPED,)
-
-    @property
-    def highwater_tags(self) -> bytes:
-        return b""
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         grouped, arrivals = messages.take(GROUPED), messages.arrivals
@@ -118,23 +152,31 @@ class CloseSpec(StageSpec):
         )
 
 
+def _outputs(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
+    """Show the outputs of rows as lists of keys and rows; null where a row makes none."""
+    bodies = masked(held.body, held.flags & HAS_RESULT > 0)
+    made = pairs.decode(bodies)
+    lists: list[list[dict[str, Any]]] = [[] for _ in range(len(bodies))]
+    names = keys_as_json(of.schemas["key"], made.first).to_pylist()
+    rows = rows_as_json(of.schemas["result"], made.second).to_pylist()
+    for number, name, row in zip(made.of, names, rows, strict=True):
+        lists[number].append({"key": json.loads(name), "row": json.loads(row)})
+    return Shown(keys_as_json(of.key, keys), row=shown.texts_of(lists))
+
+
 @dataclass(frozen=True, kw_only=True)
 class SpreadSpec(ByRow, StageSpec):
     """spread: a table's changes become changes of the rows that its rows make."""
 
     stage = "spread"
+    part_bytes = PART_BYTES
+    takes = (JOINED,)
+    forms: ClassVar = {tags.ROW: ("outputs", _outputs)}
+    key = "row_key"
     as_read: bool = False
     """The rows come as a source has them; no operator before this one has dropped stale ones."""
     in_order: bool = False
     every: bool = False
-
-    @property
-    def takes(self) -> tuple[pa.Schema, ...]:
-        return (JOINED,)
-
-    @property
-    def part_bytes(self) -> int | None:
-        return spec.PART_BYTES
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         rows, how = messages.take(JOINED), self._times(messages)
@@ -146,11 +188,12 @@ class OwnersSpec(StageSpec):
     """owners: the rows that rows make under one key become the table's; spread is always in the same query."""
 
     stage = "owners"
+    takes = (GROUPED,)
+    counts: ClassVar = {HIDDEN: "Rows of a flat map that another row with the same key hides."}
+    forms: ClassVar = {tags.ROW: ("output", shown.result)}
+    keeps = True
+    encoded = staticmethod(shown_outputs)
     every: bool = False
-
-    @property
-    def takes(self) -> tuple[pa.Schema, ...]:
-        return (GROUPED,)
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         source, how = versions.identity(f"flat map {self.state.operator}"), self._times(messages)
@@ -162,15 +205,16 @@ class MergeSpec(StageSpec):
     """merge: changes of several tables become those of one."""
 
     stage = "merge"
+    takes = (NUMBERED,)
+    forms: ClassVar = {tags.ROW: ("merged", shown.result)}
+    keeps = True
+    encoded = staticmethod(shown_rows)
+    slots = staticmethod(slots_of)
     in_order: tuple[bool, ...]
     """True for each table that an operator of the query makes."""
     every: bool = False
     origins: tuple[int, ...] = ()
     """See ``merge``."""
-
-    @property
-    def takes(self) -> tuple[pa.Schema, ...]:
-        return (NUMBERED,)
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         yield merge(
@@ -186,21 +230,25 @@ class MergeSpec(StageSpec):
         )
 
 
+def _row(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
+    return Shown(keys_as_json(of.key, keys), row=shown.row_of(of, "row", held))
+
+
 @dataclass(frozen=True, kw_only=True)
 class EnrichSpec(ByRow, StageSpec):
     """enrich: events are joined with a table's rows, each once."""
 
     stage = "enrich"
+    part_bytes = PART_BYTES
+    takes = JOINED, EVENT
+    counts: ClassVar = {
+        EVENTS_IN: "Events that reached an enrichment.",
+        WITHOUT_ROW: "Events for which the table has no row.",
+    }
+    forms: ClassVar = {tags.ROW: ("row", _row)}
+    of_events = True
     how: How
     in_order: bool = False
-
-    @property
-    def takes(self) -> tuple[pa.Schema, ...]:
-        return JOINED, EVENT
-
-    @property
-    def part_bytes(self) -> int | None:
-        return spec.PART_BYTES
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         rows, events = messages.take(JOINED), messages.take(EVENT)
@@ -212,10 +260,8 @@ class PaceSpec(StageSpec):
     """pace: changes wait until an interval is over."""
 
     stage = "pace"
-
-    @property
-    def takes(self) -> tuple[pa.Schema, ...]:
-        return (RESULT,)
+    takes = (RESULT,)
+    forms: ClassVar = {tags.WAITING: ("waiting", shown.result), tags.EMITTED: ("sent", shown.key_alone)}
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         yield from pace(messages.take(RESULT), store, count, over=messages.arrivals.tick_ms is not None)

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from fkjoin import Table
 from fkjoin.events import Enriched
 from fkjoin.jobs.job import Job
-from fkjoin.jobs.runner import _manifest as manifest_of_job
+from fkjoin.jobs.runner import _facts as facts_of_job
 from fkjoin.plan.base import in_order, manifest
 from fkjoin.plan.rules import RULES
 from fkjoin.sessions.settings import EXCLUDED, OPTIMIZE
@@ -126,7 +126,8 @@ def _told_of_job(job: Job, text: Text) -> None:
     text.block("describe()", job.describe().splitlines())
     text.block("rules", _verdicts(job.tables.values()))
     spark = next(iter(job.tables.values())).changes.sparkSession
-    text.block("manifest", _facts(manifest_of_job(job, spark)))
+    facts = facts_of_job(job, spark)
+    text.block("manifest", _facts({"buckets": None, "rules": facts.rules, **facts.binding}))
     for query in job.queries():
         _told_of_query(query.name, started(query.start), text)
 

@@ -1,10 +1,10 @@
-"""Tables that are made again are what was asked for, whatever has changed since their calls."""
+"""Tables that are bound again are what was asked for, whatever has changed since their calls."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import MappingProxyType, SimpleNamespace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,11 +18,10 @@ from fkjoin.analysis.aggregates import AggregateBound
 from fkjoin.analysis.planned import SourceBound
 from fkjoin.folds.calls import Called
 from fkjoin.kafka import Debezium, Json
-from fkjoin.kafka.internal import TopicSettings
-from fkjoin.lowering.recipes import Recipe, made_again
+from fkjoin.lowering.as_begun import _calls, bound_again
 from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS
 from fkjoin.sessions.settings import BUCKETS, EXCLUDED, INDEX_DIR, RETENTION, VALIDATE
-from fkjoin.sessions.settings_of_call import settings_of_call
+from fkjoin.spark.copies import copied
 from fkjoin.spark.index_home import index_base
 from tests.support.queries import write_lines
 from tests.support.sessions import small
@@ -36,17 +35,16 @@ class Point(NamedTuple):
     y: int
 
 
-def test_a_recipe_keeps_copies_of_what_can_be_changed() -> None:
+def test_a_call_keeps_copies_of_what_can_be_changed() -> None:
     listed, mapped = ["a", ["b"]], {"a": ["b"]}
     kind = StructType().add("a", StringType())
-    recipe = Recipe(print, ((listed,), kind), {"options": mapped, "read_only": MappingProxyType(mapped)})
+    options = copied({"columns": (listed,), "kind": kind, "options": mapped, "read_only": MappingProxyType(mapped)})
     listed[1].append("c")  # type: ignore[attr-defined]
     listed.clear()
     mapped["a"].append("c")
     kind.add("b", StringType())
-    (kept,), columns = recipe.arguments
-    assert (kept, columns.names) == (["a", ["b"]], ["a"])
-    assert recipe.named == {"options": {"a": ["b"]}, "read_only": {"a": ["b"]}}
+    assert (options["columns"], options["kind"].names) == ((["a", ["b"]],), ["a"])
+    assert (options["options"], options["read_only"]) == ({"a": ["b"]}, {"a": ["b"]})
 
 
 def test_a_format_keeps_copies_of_what_can_be_changed() -> None:
@@ -57,17 +55,6 @@ def test_a_format_keeps_copies_of_what_can_be_changed() -> None:
     units.clear()
     assert [(one.schema.names, one.units) for one in formats] == [(["at"], {"at": "millis"})] * 2
     assert formats[1].source.names == ["lsn"]
-
-
-def test_settings_of_topics_are_those_of_the_call() -> None:
-    conf = {"spark.fkjoin.topic.partitions": "3"}
-    session: Any = SimpleNamespace(conf=SimpleNamespace(getAll=conf))
-    with settings_of_call() as kept, settings_of_call():
-        assert TopicSettings.of(session).partitions == 3
-    conf["spark.fkjoin.topic.partitions"] = "5"
-    with settings_of_call(kept):
-        assert TopicSettings.of(session).partitions == 3
-    assert TopicSettings.of(session).partitions == 5
 
 
 class Shop(NamedTuple):
@@ -162,6 +149,13 @@ def added(key: Any, value: Any, aggregate: Any) -> Any:
     return aggregate
 
 
+def again(table: Table) -> Table:
+    """The table, all of whose sources are read again, and which is bound again to the end."""
+    planned = table._planned
+    made: Table = Table._of(bound_again(planned, {one: {} for one in _calls(planned) if one.call is not None}))
+    return made
+
+
 def said_of(table: Table) -> tuple[Any, ...]:
     """A table's node, types and settings; for an aggregate by functions, also the value that a group begins with."""
     planned = table._planned
@@ -210,11 +204,12 @@ def test_what_is_changed_after_a_call_changes_no_table(
     shown = of.orders.with_columns(more)
     more["twice"] = "amount * 3"
     changed()
-    assert said_of(made_again(of.orders, {})) == said_of(of.orders)
+    assert said_of(again(of.orders)) == said_of(of.orders)
     assert [row.twice for row in shown.preview().collect()] == [2.0]
     assert list(index_base(str(tmp_path / "index")).iterdir()) == []
     assert not (tmp_path / "elsewhere").exists()
     for name, (table, said) in tables.items():
-        again = made_again(table, {})
-        assert said_of(again) == said, name
-    assert said_of(made_again(again, {})) == said
+        repeated = again(table)
+        assert repeated._planned is not table._planned or name == "from_stream", name
+        assert said_of(repeated) == said, name
+    assert said_of(again(repeated)) == said

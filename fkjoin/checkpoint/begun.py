@@ -1,0 +1,164 @@
+"""The document of a checkpoint: ``fkjoin.json`` says what its query, or its job, was begun with.
+
+*Law*: it is written as a whole, in one step, just before a query starts.  Until the query has
+begun, it says nothing: after an end in between, the next start is the first one again.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, is_dataclass
+from typing import Any, get_args, get_origin, get_type_hints
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from fkjoin.checkpoint.files import hadoop, has_begun, read_file, write_file
+from fkjoin.errors import FkJoinError
+from fkjoin.spark.schemas import kept_type
+
+DOCUMENT = "fkjoin.json"
+VERSION = 1
+_OLDER = tuple(f"fkjoin-{name}.json" for name in ("operators", "schemas", "topics", "sinks", "job"))
+"""Files of the layout without a document."""
+_MISSHAPEN = (KeyError, TypeError, AttributeError, ValueError, RecursionError, FkJoinError)
+
+
+@dataclass
+class LearnedColumns:
+    """Columns that were learned from a table's files at the first start."""
+
+    schema: StructType | None = None
+    folders: StructType | None = None
+    """Columns that names of folders are."""
+    reported: list[str] = field(default_factory=list)
+    """Paths of fields that are left out; columns of folders end with ``=``."""
+    format: str | None = None
+    """The format of a job's files: an empty folder does not tell it."""
+
+
+@dataclass(frozen=True)
+class KnownTopic:
+    """A topic that the query reads."""
+
+    id: str
+    generation: int | None = None
+    """Number of times that the query has started over with such a topic; None for never."""
+    ends: list[tuple[int, int]] | None = None
+    """Partitions and the ends that they had at the last such start."""
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """Facts that bind all checkpoints of a job."""
+
+    rules: list[str]
+    """The rules of the optimizer that move state."""
+    binding: dict[str, Any]
+    """The number of buckets, and the facts of tables and operators, by kind and name."""
+
+
+@dataclass
+class Begun:
+    """The sections of a document; each is empty where there is nothing to say."""
+
+    zone: str | None = None
+    """The session's time zone."""
+    operators: list[tuple[str, str]] | None = None
+    """Names of stateful operators, and the facts that bind their stores, as each bucket has them."""
+    columns: dict[str, LearnedColumns] = field(default_factory=dict)
+    topics: dict[str, KnownTopic] = field(default_factory=dict)
+    sinks: list[str] | None = None
+    """The places of a query with several sinks."""
+    job: JobFacts | None = None
+
+    @classmethod
+    def of(cls, spark: SparkSession, checkpoint: str) -> Begun:
+        """Read a query's document; it is empty unless the query has begun."""
+        return cls.read(spark, checkpoint) if has_begun(spark, checkpoint) else cls()
+
+    @classmethod
+    def read(cls, spark: SparkSession, checkpoint: str) -> Begun:
+        """Read a document, whether or not a query has begun.
+
+        ``FkJoinError`` if it is broken, or if the checkpoint has another layout.
+        """
+        path, files = hadoop(spark, _file(checkpoint))
+        if files.exists(path):
+            return cls.parsed(read_file(path, files), _file(checkpoint))
+        for name in _OLDER:
+            if files.exists(hadoop(spark, _file(checkpoint, name))[0]):
+                raise FkJoinError(
+                    f"checkpoint: {checkpoint} has {name} and no {DOCUMENT}, which is another "
+                    "layout: start with a new checkpoint and an empty target"
+                )
+        return cls()
+
+    @classmethod
+    def parsed(cls, data: bytes, file: str) -> Begun:
+        """Read the document's bytes; ``file``: its name in errors."""
+        try:
+            document = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise _unusable(file, f"is not JSON ({error})") from error
+        version = document.pop("version", None) if isinstance(document, dict) else None
+        if version != VERSION:
+            raise _unusable(file, f"has version {version!r}, and this release reads {VERSION}")
+        begun, sections = cls(), get_type_hints(cls)
+        for section, value in document.items():
+            try:
+                setattr(begun, section, _typed(value, sections[section]))
+            except _MISSHAPEN as error:
+                problem = f"has a section {section} of another shape ({error})"
+                raise _unusable(file, problem) from error
+        return begun
+
+    def data(self) -> bytes:
+        """The document's bytes."""
+        return json.dumps({"version": VERSION, **_plain(self)}, default=_plain, indent=1).encode()
+
+    def write(self, spark: SparkSession, checkpoint: str) -> None:
+        """Replace the checkpoint's document."""
+        write_file(*hadoop(spark, _file(checkpoint)), self.data())
+
+
+def _file(checkpoint: str, name: str = DOCUMENT) -> str:
+    return f"{checkpoint.rstrip('/')}/{name}"
+
+
+def _unusable(file: str, problem: str) -> FkJoinError:
+    return FkJoinError(
+        f"{file} {problem}: restore it from the backup that the checkpoint is of, or start with a "
+        "new checkpoint and an empty target"
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Return a dataclass or a schema as JSON has it."""
+    if isinstance(value, StructType):
+        return value.jsonValue()
+    return {name: item for name, item in vars(value).items() if item not in (None, {})}
+
+
+def _typed(value: Any, kind: Any) -> Any:
+    """Read a value of JSON as an annotated type; one of ``_MISSHAPEN`` if it is none."""
+    origin, arguments = get_origin(kind) or kind, get_args(kind)
+    if type(None) in arguments:
+        return _typed(value, arguments[0])
+    if kind is Any:
+        return value
+    if kind is StructType:
+        return kept_type(value)
+    if origin is tuple:
+        items = zip(_typed(value, list), arguments, strict=True)
+        return tuple(_typed(item, part) for item, part in items)
+    if is_dataclass(kind):
+        hints, facts = get_type_hints(kind), _typed(value, dict)
+        return origin(**{name: _typed(item, hints[name]) for name, item in facts.items()})
+    if type(value) is not origin:
+        raise TypeError(f"{json.dumps(value)[:100]} is no {origin.__name__}")
+    if origin is list and arguments:
+        return [_typed(item, arguments[0]) for item in value]
+    if origin is dict and arguments:
+        return {name: _typed(item, arguments[1]) for name, item in value.items()}
+    return value

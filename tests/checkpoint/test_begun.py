@@ -1,0 +1,146 @@
+"""The document of a checkpoint: what it says, what of it is refused, and what a kill leaves of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.types import StructType
+
+from fkjoin import FkJoinError
+from fkjoin.checkpoint.begun import DOCUMENT, VERSION, Begun, JobFacts, KnownTopic, LearnedColumns
+from tests.support.places import ROOT
+
+FIELDS = StructType.fromJson({"fields": [{"name": "id", "type": "string", "nullable": True, "metadata": {}}], "type": "struct"})
+FULL = Begun(
+    zone="Europe/Berlin",
+    operators=[("joined", '{"stage": "resolve"}')],
+    columns={"orders": LearnedColumns(FIELDS, FIELDS, ["at.city", "region="], "json"), "given": LearnedColumns()},
+    topics={"orders": KnownTopic("id-1"), "customers": KnownTopic("id-2", 1, [(0, 7), (1, 0)])},
+    sinks=["parquet /out"],
+    job=JobFacts(["join-reads-answers"], {"buckets": 8, "view all": {"of": "orders"}, "events clicks": {}}),
+)
+
+
+def sections() -> dict[str, Any]:
+    """The full document, as JSON has it."""
+    document: dict[str, Any] = json.loads(FULL.data())
+    return document
+
+
+def test_a_document_says_its_version_first_and_is_read_as_it_was_written() -> None:
+    assert list(sections()) == ["version", "zone", "operators", "columns", "topics", "sinks", "job"]
+    assert Begun.parsed(FULL.data(), DOCUMENT) == FULL
+    assert sections()["topics"] == {
+        "orders": {"id": "id-1"},
+        "customers": {"id": "id-2", "generation": 1, "ends": [[0, 7], [1, 0]]},
+    }
+
+
+def test_a_section_is_absent_where_there_is_nothing_to_say() -> None:
+    assert json.loads(Begun().data()) == {"version": VERSION}
+    assert json.loads(replace(Begun(), operators=[]).data()) == {"version": VERSION, "operators": []}
+    assert Begun.parsed(b'{"version": 1}', DOCUMENT) == Begun()
+    assert Begun.parsed(b'{"version": 1, "operators": []}', DOCUMENT).operators == []
+
+
+BROKEN: dict[bytes, str] = {
+    b"": "is not JSON (Expecting value",
+    b'{"version": 1, "zone": "UT': "is not JSON (Unterminated string",
+    b"\xff\xfe": "is not JSON (",
+    b"[" * 100_000: "is not JSON (",
+    b"[]": "has version None, and this release reads 1",
+    b"{}": "has version None, and this release reads 1",
+    b'{"version": 2, "zone": 5}': "has version 2, and this release reads 1",
+}
+
+
+@pytest.mark.parametrize("data", BROKEN, ids=lambda data: str(data[:20]))
+def test_a_broken_document_is_refused_by_name(data: bytes) -> None:
+    with pytest.raises(FkJoinError) as refused:
+        Begun.parsed(data, "/ck/fkjoin.json")
+    said = str(refused.value)
+    assert said.startswith(f"/ck/fkjoin.json {BROKEN[data]}")
+    assert said.endswith(
+        ": restore it from the backup that the checkpoint is of, or start with a new checkpoint and an empty target"
+    )
+
+
+SHAPES: list[tuple[list[Any], Any]] = [
+    (["zone"], 5),
+    (["zone"], None),
+    (["operators"], "joined"),
+    (["operators", 0], ["joined"]),
+    (["operators", 0, 1], {}),
+    (["columns"], []),
+    (["columns", "orders"], []),
+    (["columns", "orders", "schema"], "id string"),
+    (["columns", "orders", "schema", "fields"], 1),
+    (["columns", "orders", "schema", "fields", 0, "type"], "structure"),
+    (["columns", "orders", "schema", "fields", 0, "pyClass"], "planted.Kind"),
+    (["columns", "orders", "reported", 0], 1),
+    (["columns", "orders", "unknown"], 1),
+    (["topics", "orders"], {}),
+    (["topics", "customers", "generation"], True),
+    (["topics", "customers", "ends", 0], [1, 2, 3]),
+    (["topics", "customers", "ends", 0, 1], "7"),
+    (["sinks"], {}),
+    (["job"], {"rules": []}),
+    (["job", "binding"], []),
+    (["unknown"], {}),
+]
+
+
+@pytest.mark.parametrize(("path", "value"), SHAPES, ids=str)
+def test_a_section_of_another_shape_is_refused_by_name(path: list[Any], value: Any) -> None:
+    document = part = sections()
+    for step in path[:-1]:
+        part = part[step]
+    part[path[-1]] = value
+    with pytest.raises(FkJoinError, match=rf"^/ck/fkjoin.json has a section {path[0]} of another shape \(.*: restore it"):
+        Begun.parsed(json.dumps(document).encode(), "/ck/fkjoin.json")
+
+
+WRITER = """
+import sys
+
+from fkjoin.checkpoint.begun import DOCUMENT, Begun
+from fkjoin.checkpoint.files import write_file
+from fkjoin.sessions.arrow_files import ArrowFiles, ArrowPath, WorkerFiles
+
+path = ArrowPath.of(f"{sys.argv[1]}/{DOCUMENT}")
+documents = [Begun(sinks=["parquet /" + size * "x"]).data() for size in (0, 2_000_000)]
+while True:
+    for data in documents:
+        write_file(path, ArrowFiles(WorkerFiles(None), "file"), data)
+    print("written", flush=True)
+"""
+
+
+def test_a_kill_while_a_document_is_written_leaves_a_whole_one(tmp_path: Path) -> None:
+    """The process, which has no JVM, writes documents in a loop, and is killed when one is begun."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "SPARK_CONNECT_LOCAL_URL": "its files are here"}
+    command, draft = [sys.executable, "-c", WRITER, str(tmp_path)], tmp_path / f".{DOCUMENT}.draft"
+    drafts = []
+    for _ in range(6):
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as writer:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == b"written\n"
+            until = time.monotonic() + 2
+            while not draft.exists() and time.monotonic() < until:
+                pass
+            writer.kill()
+            assert writer.wait() == -signal.SIGKILL
+        (place,) = Begun.parsed((tmp_path / DOCUMENT).read_bytes(), DOCUMENT).sinks or []
+        assert place.strip("x") == "parquet /"
+        drafts.append(draft.exists())
+        draft.unlink(missing_ok=True)
+    assert any(drafts), "a kill came before a document was whole"
