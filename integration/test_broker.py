@@ -16,6 +16,7 @@ from fkjoin import Table, TopologyError, fk_join
 from fkjoin.kafka import Json, admin
 from fkjoin.kafka.internal import read_internal
 from fkjoin.kafka.reading import records_of
+from fkjoin.lowering.as_begun import topics_of
 from fkjoin.replay.traces import TraceChange
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
 from fkjoin.spark.on_spark import on_spark
@@ -80,7 +81,7 @@ def test_only_committed_records_are_read_and_waited_for(
     broker.send(f"{name}-right", [Record(b"a", document(value="right"))])
     left, right = tables(spark, broker, name)
     joined = fk_join(left, right, "fk", name=name, deployment=deployment, application="tx")
-    (connection,) = left._topics
+    (connection,) = topics_of(left._planned)
 
     def left_to_read(query: Any) -> int:
         assert " behind" in repr(query)
@@ -109,9 +110,10 @@ def test_an_internal_topic_is_read_as_its_table_is(spark: SparkSession, broker: 
     between = Transactions(broker, "tx-between")
     between.commit(b"committed")
     between.abort(b"aborted")
-    (connection,) = Table.from_kafka(spark, "tx-between", broker.bootstrap, key="string", value="string")._topics
-    between = read_internal(spark, connection, "tx-between")
-    found = rows(on_spark(spark, between), tmp_path / "read")
+    table = Table.from_kafka(spark, "tx-between", broker.bootstrap, key="string", value="string")
+    (connection,) = topics_of(table._planned)
+    records = read_internal(spark, connection, "tx-between")
+    found = rows(on_spark(spark, records), tmp_path / "read")
     assert [bytes(row.value) for row in found] == [b"committed"]
 
 

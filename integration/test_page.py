@@ -22,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from fkjoin.jobs.web import served
 from fkjoin.metrics import Metrics
 from fkjoin.metrics.server import ClientAccess
-from fkjoin.plan.describe.steps import Stage, Step
+from fkjoin.plan.describe.steps import Step, StepStage
 from fkjoin.sinks import counts
 from integration.tab import Tab
 from tests.support.job_files import GOOD, job
@@ -128,7 +128,7 @@ def test_a_running_job_can_be_watched(address: str, browser: str) -> None:
         read(f"{address}nothing")
 
 
-STAGE = Stage(
+STAGE = StepStage(
     *("subscription", "foreign key", "joined-subscription"),
     readers=("out",),
     counted_as=("joined", "joined-answers-for-totals", "joined-answers-for-names"),

@@ -149,7 +149,7 @@ def test_options_of_topics_and_storages_are_shown_without_their_secrets(
         repr(places),
         repr(table),
         repr(kept),
-        repr(table._recipe),
+        repr(table._planned.call),
         *(kept.describe(form) for form in ("text", "json", "mermaid")),
     ]
     query = kept.to_kafka(

@@ -110,7 +110,7 @@ class Extreme:
         return complement(ended(ascending) if is_text(self.type) else ascending)
 
 
-class Counted(NamedTuple):
+class EntryCounts(NamedTuple):
     """The entries that a batch changes."""
 
     names: Bytes
@@ -122,13 +122,13 @@ class Counted(NamedTuple):
     """The number of times that it is there."""
 
 
-def count_entries(store: Store, names: Bytes, sign: Ints) -> Counted:
+def count_entries(store: Store, names: Bytes, sign: Ints) -> EntryCounts:
     """Count values that come (1) and go (-1), by the names of their entries."""
     number, names = codes(names)
     first = np.zeros(len(names), np.int64)
     first[number[::-1]] = np.arange(len(number))[::-1]
     before = counts_of(store.get_many(names))
-    return Counted(names, first, before, before + np.bincount(number, sign, len(names)).astype(np.int64))
+    return EntryCounts(names, first, before, before + np.bincount(number, sign, len(names)).astype(np.int64))
 
 
 def encoded(counts: Ints) -> Bytes:

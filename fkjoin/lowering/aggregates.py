@@ -23,7 +23,7 @@ from fkjoin.lowering.table_plan import Packed, TablePlan
 from fkjoin.lowering.workers import contributing, packed_contributions
 from fkjoin.plan.nodes import Aggregate, fired, read_from, starts_over
 from fkjoin.plan.optimizer import aggregate_reads_answers
-from fkjoin.plan.physical import Counted, InWorkers, Messages, Physical, Stage, by_spark
+from fkjoin.plan.physical import Counted, InWorkers, MessagesOnly, Physical, Stage, by_spark
 from fkjoin.plan.rules import AGGREGATE_READS_ANSWERS
 from fkjoin.spark.frame import DELETED, LEFT_GONE, RAW
 from fkjoin.spark.operator import ENVELOPE
@@ -115,7 +115,7 @@ class AggregatePlan:
         )
         name = f"{counted_as or self.planned.name}-regroup"
         regrouped = Stage(self._contributed.envelopes, spec)
-        return Messages(Counted(regrouped, name, ("regroup",)))
+        return MessagesOnly(Counted(regrouped, name, ("regroup",)))
 
     @property
     def _bound(self) -> AggregateBound:

@@ -15,7 +15,7 @@ from fkjoin.analysis.windows import Closes, sources_of
 from fkjoin.lowering.workers import read_by_workers
 from fkjoin.plan.physical import (
     InWorkers,
-    Messages,
+    MessagesOnly,
     Physical,
     Stage,
     Ticks,
@@ -53,7 +53,7 @@ def late_letters(contributions: Physical, spec: CloseSpec, label: str, row_key: 
     windows = spec.closing.windows
     early = F.lit(None).cast("string") if windows.ahead is None else F.lit(windows.ahead_text)
     unpack = UnpackLate(row_key, windows.key)
-    late = Messages(Stage(contributions, replace(spec, letters=True)))
+    late = MessagesOnly(Stage(contributions, replace(spec, letters=True)))
 
     def letters(rows: DataFrame) -> DataFrame:
         raw = F.struct(

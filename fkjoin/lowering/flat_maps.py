@@ -15,7 +15,7 @@ from fkjoin.lowering.pace import paced
 from fkjoin.lowering.stage import counted, let_through, packed, rows_of, state_spec
 from fkjoin.lowering.table_plan import Packed, TablePlan
 from fkjoin.plan.nodes import FlatMap, read_from, starts_over
-from fkjoin.plan.physical import Counted, InWorkers, Messages, Physical, Stage, by_spark
+from fkjoin.plan.physical import Counted, InWorkers, MessagesOnly, Physical, Stage, by_spark
 from fkjoin.spark.frame import PROBLEM, RAW, ROW
 from fkjoin.spark.packing_outputs import Gather, OutputLetters, PackOutputs
 from fkjoin.spark.schemas import arrow_schema, schema_text
@@ -69,7 +69,7 @@ def plan_flat_map(planned: Planned, table: TablePlan) -> TablePlan:
         in_order=let_through(table.node),
         every=emission.every,
     )
-    spread_out = Messages(Counted(Stage(rows, spread), f"{label}-spread", ("spread",)))
+    spread_out = MessagesOnly(Counted(Stage(rows, spread), f"{label}-spread", ("spread",)))
     materialized = node.materialized or label
     owners = OwnersSpec(state(OwnersSpec, materialized=materialized), every=emission.every)
     results = paced(counted(spread_out, owners), label, emission, about, settings)

@@ -28,7 +28,7 @@ from fkjoin.plan.optimizer import join_keeps_what_it_needs, resolve_makes_rows
 from fkjoin.plan.physical import (
     Counted,
     InWorkers,
-    Messages,
+    MessagesOnly,
     Physical,
     Stage,
     by_spark,
@@ -71,7 +71,7 @@ class Answers:
     @cached_property
     def counted(self) -> Physical:
         """The answers alone."""
-        return Messages(Counted(self.envelopes, self.name, self.stages))
+        return MessagesOnly(Counted(self.envelopes, self.name, self.stages))
 
 
 @dataclass(frozen=True, eq=False)

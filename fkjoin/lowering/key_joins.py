@@ -19,7 +19,7 @@ from fkjoin.lowering.table_plan import Packed, TablePlan, dead_of_all, stages_of
 from fkjoin.lowering.workers import packed_rows
 from fkjoin.plan.nodes import KeyJoin, fired, starts_over
 from fkjoin.plan.optimizer import join_keeps_what_it_needs
-from fkjoin.plan.physical import Counted, Messages, Physical, Stage, Union
+from fkjoin.plan.physical import Counted, MessagesOnly, Physical, Stage, Union
 from fkjoin.plan.rules import JOIN_KEEPS_WHAT_IT_NEEDS
 from fkjoin.spark.packing import PackJoined, PackRows
 from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema
@@ -204,6 +204,6 @@ class _KeyJoin:
         if self.left.on_error != "dead-letter" or self._bound.joiner.tried.reason is None:
             return ()
         pairs = Stage(self._packed, self._pair(None, answers=True))
-        answers = Messages(Counted(pairs, f"{self._node.name}-answers", ("pair",)))
+        answers = MessagesOnly(Counted(pairs, f"{self._node.name}-answers", ("pair",)))
         unpack = UnpackAnswers(*self._kept, self._node.how, self._key)
         return self._joining.letters(answers, unpack)

@@ -8,7 +8,7 @@ from typing import Any
 from fkjoin.analysis.emission import Emission
 from fkjoin.analysis.planned import Settings
 from fkjoin.lowering.stage import state_spec
-from fkjoin.plan.physical import Counted, Messages, Physical, Stage, Ticks, Union
+from fkjoin.plan.physical import Counted, MessagesOnly, Physical, Stage, Ticks, Union
 from fkjoin.spark.specs import PaceSpec
 
 
@@ -29,5 +29,5 @@ def paced(
         return results
     state = state_spec(settings, PaceSpec, operator, bound_to=bound_to, about=about, tables={})
     ends = Ticks(emission.interval_ms, settings.buckets)
-    held = Stage(Union((Messages(results), ends)), PaceSpec(state))
+    held = Stage(Union((MessagesOnly(results), ends)), PaceSpec(state))
     return Counted(held, f"{operator}-pace", ("pace",))

@@ -21,7 +21,7 @@ from fkjoin.metrics.history import History
 from fkjoin.metrics.query_metrics import QueryMetrics
 from fkjoin.metrics.server import WebPage, policy
 from fkjoin.plan.describe.picture import STYLE, svg
-from fkjoin.plan.describe.steps import Stage, Step
+from fkjoin.plan.describe.steps import Step, StepStage
 from fkjoin.sinks.counts import LEFT_OUT, Occurrence, counted, last_events
 from fkjoin.stages.counters import DEAD_LETTERS
 
@@ -111,7 +111,7 @@ def _step(step: Step, operators: Mapping[str, None], snapshot: Mapping[str, Any]
     }
 
 
-def _runs(stage: Stage) -> str:
+def _runs(stage: StepStage) -> str:
     by = f"repartition by {stage.repartition_by}"
     return f"{by}, runs {stage.times}" if stage.times else by
 

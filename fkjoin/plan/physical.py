@@ -127,7 +127,7 @@ class Counted(_OverOne):
 
 
 @dataclass(frozen=True, eq=False)
-class Messages(_OverOne):
+class MessagesOnly(_OverOne):
     """Envelopes without those of counters."""
 
 

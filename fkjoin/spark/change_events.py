@@ -21,7 +21,7 @@ from fkjoin.codec.json_values import Number
 from fkjoin.codec.units import Notation, field_of, from_connect, merged, needs_units
 from fkjoin.spark.event_rows import EventRows
 from fkjoin.spark.json_lines import at
-from fkjoin.spark.topic_records import JsonObjects, Read, read_bytes
+from fkjoin.spark.topic_records import JsonObjects, ValuesRead, read_bytes
 from fkjoin.spark.unavailable import Placeholder, may_lack
 
 _SCHEMA_FIRST = re.compile(r'[ \t\r\n]*\{[ \t\r\n]*"schema"[ \t\r\n]*:[ \t\r\n]*')
@@ -42,7 +42,7 @@ class ReadEvents:
     def schema(self) -> pa.Schema:
         return self.rows.schema
 
-    def __call__(self, data: pa.BinaryArray) -> Read:
+    def __call__(self, data: pa.BinaryArray) -> ValuesRead:
         row = pa.struct(list(self.rows.fields))
         inner = [pa.field("op", pa.string()), pa.field("after", row)]
         envelope = pa.struct([*inner, pa.field("payload", pa.struct(inner))])
@@ -84,7 +84,7 @@ class ReadKeys:
     what: str
     how: Reading = PLAIN
 
-    def __call__(self, data: pa.BinaryArray) -> Read:
+    def __call__(self, data: pa.BinaryArray) -> ValuesRead:
         row = pa.struct(list(self.schema))
         kind = pa.struct([*self.schema, pa.field("payload", row)])
 
@@ -94,7 +94,7 @@ class ReadKeys:
 
         found = _read(data, kind, units, zone=self.how.zone, what=self.what, by_schema=needs_units(row))
         columns = [pc.coalesce(at(found.rows, ("payload", name)), at(found.rows, (name,))) for name in self.schema.names]
-        return Read(pa.StructArray.from_arrays(columns, fields=list(self.schema)), ~found.there, found.problem)
+        return ValuesRead(pa.StructArray.from_arrays(columns, fields=list(self.schema)), ~found.there, found.problem)
 
 
 def _read(data: pa.BinaryArray, kind: pa.StructType, units: Any, *, zone: str, what: str, by_schema: bool) -> JsonObjects:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from fkjoin.codec.arrays import Bools, bools, valid
 from fkjoin.spark.json_lines import at
-from fkjoin.spark.topic_records import Read, where
+from fkjoin.spark.topic_records import ValuesRead, where
 from fkjoin.spark.unavailable import PLACEHOLDER
 from fkjoin.stages.complete import UNAVAILABLE
 
@@ -41,7 +41,7 @@ class EventRows:
         after: pa.StructArray,
         problem: pa.StringArray,
         missing: Mapping[int, list[str]],
-    ) -> Read:
+    ) -> ValuesRead:
         """Read events by their operations.
 
         ``there``: those that are not null; ``missing``: of some, the columns that have no value.
@@ -59,7 +59,7 @@ class EventRows:
             after = self._marked(after, missing)
         else:
             problem = pc.coalesce(problem, self._told(missing, len(there)))
-        return Read(after, ~there | deletes, problem)
+        return ValuesRead(after, ~there | deletes, problem)
 
     def _marked(self, rows: pa.StructArray, missing: Mapping[int, list[str]]) -> pa.StructArray:
         """The rows with a column that says which columns have no value."""

@@ -24,7 +24,7 @@ from fkjoin.plan.physical import (
     Counted,
     Given,
     InWorkers,
-    Messages,
+    MessagesOnly,
     Physical,
     Picked,
     Stage,
@@ -155,7 +155,7 @@ class _BatchRun:
             if stage is None:
                 raise LostError
             return stage.run(rows, self.batch.now_ms)
-        if isinstance(node, Messages):
+        if isinstance(node, MessagesOnly):
             return rows.filter(pc.is_null(rows.column("counter")))
         assert isinstance(node, Counted)
         self._counted(node, rows)

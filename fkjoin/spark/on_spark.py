@@ -17,7 +17,7 @@ from fkjoin.plan.physical import (
     Fed,
     Given,
     InWorkers,
-    Messages,
+    MessagesOnly,
     Physical,
     Picked,
     Read,
@@ -166,6 +166,6 @@ _MADE: dict[type, Callable[..., DataFrame]] = {
     Picked: _picked,
     Stage: _stage,
     Counted: _counted,
-    Messages: lambda _, node, envelopes: envelopes.where("counter is null"),
+    MessagesOnly: lambda _, node, envelopes: envelopes.where("counter is null"),
     Union: _union,
 }

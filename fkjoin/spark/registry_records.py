@@ -26,7 +26,7 @@ from fkjoin.spark.json_lines import at
 from fkjoin.spark.protobuf_schemas import Index, file_of, message_index, messages
 from fkjoin.spark.python_columns import build
 from fkjoin.spark.schema_registry import SchemaProblemError, SchemaRegistry
-from fkjoin.spark.topic_records import Read
+from fkjoin.spark.topic_records import ValuesRead
 from fkjoin.spark.unavailable import Placeholder, may_lack
 
 Kind = Literal["avro", "json", "protobuf"]
@@ -54,7 +54,7 @@ class RegistryRecords:
     how: Reading
     """Units of what the schemas do not tell, and the zone of clocks that name none."""
 
-    def read(self, data: pa.BinaryArray, kind: pa.StructType, change: _Change | None = None, silent: str = "") -> Read:
+    def read(self, data: pa.BinaryArray, kind: pa.StructType, change: _Change | None = None, silent: str = "") -> ValuesRead:
         """Read the members that the type has; what cannot be read is null in the row.
 
         ``silent``: a member whose name is not in the paths of problems.
@@ -65,10 +65,10 @@ class RegistryRecords:
         if len(nothing) or not parts:
             parts.append((nothing, pa.nulls(len(nothing), kind), pa.nulls(len(nothing), pa.string())))
         if len(parts) == 1:
-            return Read(parts[0][1], ~there, parts[0][2])
+            return ValuesRead(parts[0][1], ~there, parts[0][2])
         back = pa.array(np.argsort(np.concatenate([places for places, *_ in parts]), kind="stable"))
         rows, problems = (pa.concat_arrays([part[column] for part in parts]).take(back) for column in (1, 2))
-        return Read(rows, ~there, problems)
+        return ValuesRead(rows, ~there, problems)
 
     def _built(
         self, group: _Records, kind: pa.StructType, change: _Change | None, silent: str
@@ -207,7 +207,7 @@ class ReadRegistry:
     schema: pa.Schema
     records: RegistryRecords
 
-    def __call__(self, data: pa.BinaryArray) -> Read:
+    def __call__(self, data: pa.BinaryArray) -> ValuesRead:
         return self.records.read(data, pa.struct(list(self.schema)))
 
 
@@ -222,7 +222,7 @@ class ReadAvroEvents:
     def schema(self) -> pa.Schema:
         return self.rows.schema
 
-    def __call__(self, data: pa.BinaryArray) -> Read:
+    def __call__(self, data: pa.BinaryArray) -> ValuesRead:
         fields, lacking, missing = self.rows.fields, Placeholder(self.rows.placeholder), dict[int, list[str]]()
         suspects = set(lacking.in_avro(data).tolist()) if any(map(may_lack, fields.types)) else set()
 

@@ -28,7 +28,7 @@ RECORD_PLACE = ("topic", "partition", "offset")
 """Fields of a record's position, as Spark's Kafka source names them."""
 
 
-class Read(NamedTuple):
+class ValuesRead(NamedTuple):
     """Rows read from bytes, whether they delete, and what is wrong with them (null: nothing)."""
 
     rows: pa.StructArray
@@ -42,7 +42,7 @@ class Reader(Protocol):
     @property
     def schema(self) -> pa.Schema: ...
 
-    def __call__(self, data: pa.BinaryArray) -> Read:
+    def __call__(self, data: pa.BinaryArray) -> ValuesRead:
         """Read values; ``deleted`` is true where the value is null."""
         ...
 
@@ -58,9 +58,9 @@ class ReadBytes:
     def schema(self) -> pa.Schema:
         return pa.schema([(self.name, pa.string() if self.text else pa.binary())])
 
-    def __call__(self, data: pa.BinaryArray) -> Read:
+    def __call__(self, data: pa.BinaryArray) -> ValuesRead:
         column, good = as_text(data) if self.text else (data, np.ones(len(data), bool))
-        return Read(pa.StructArray.from_arrays([column], fields=list(self.schema)), ~valid(data), where(~good, NOT_TEXT))
+        return ValuesRead(pa.StructArray.from_arrays([column], fields=list(self.schema)), ~valid(data), where(~good, NOT_TEXT))
 
 
 @dataclass(frozen=True)
@@ -77,14 +77,14 @@ class ReadObjects:
     def schema(self) -> pa.Schema:
         return self.fields if self.kept is None else self.fields.append(pa.field(self.kept, pa.string()))
 
-    def __call__(self, data: pa.BinaryArray) -> Read:
+    def __call__(self, data: pa.BinaryArray) -> ValuesRead:
         there, rows, problem = read_bytes(data, pa.struct(list(self.fields)), self.how, self.what)
         columns = [at(rows, (name,)) for name in self.fields.names]
         if self.kept is not None:
             text, good = as_text(data)
             columns.append(text)
             problem = pc.coalesce(problem, where(~good, NOT_TEXT))
-        return Read(_struct(columns, self.schema, len(data)), ~there, problem)
+        return ValuesRead(_struct(columns, self.schema, len(data)), ~there, problem)
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class TopicRecords:
         """The reason why each record cannot be used; null where it can."""
         return self._read(batch)[2]
 
-    def _read(self, batch: pa.RecordBatch) -> tuple[Read, Read, pa.StringArray]:
+    def _read(self, batch: pa.RecordBatch) -> tuple[ValuesRead, ValuesRead, pa.StringArray]:
         # Spark can be told to make large binaries.
         key, value = (read(batch.column(name).cast(pa.binary())) for name, read in (("key", self.key), ("value", self.value)))
         parts = zip(self.key.schema.names, key.rows.flatten(), strict=True)

@@ -145,8 +145,8 @@ def test_records_of_others_are_refused() -> None:
 
 @given(st.integers(0, 2**31 - 1))
 def test_a_version_tells_the_partition(partition: int) -> None:
-    identity = b"\xff\x80\x00\x01" + partition.to_bytes(4, "big")
-    both = [versions.encode(identity, [np.array([3])]).to_pylist()[0], version(4)]
+    place = [np.array([number]) for number in (7, partition, 3)]
+    both = [versions.encode(versions.identity("topic"), place, placed=True).to_pylist()[0], version(4)]
     assert wire.source_partitions(pa.array([b"".join(both)], BYTES)).tolist() == [partition]
 
 

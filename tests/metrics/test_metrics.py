@@ -24,7 +24,7 @@ from fkjoin.metrics import Listener, Metrics, watch
 from fkjoin.metrics.flows import rates_on_arrows
 from fkjoin.metrics.query_metrics import OperatorMetrics, QueryMetrics
 from fkjoin.metrics.server import ClientAccess
-from fkjoin.plan.describe.steps import Stage, Step
+from fkjoin.plan.describe.steps import Step, StepStage
 from tests.support.places import ROOT
 from tests.support.progress import idle, progress
 
@@ -221,7 +221,7 @@ def test_what_flows_is_written_on_the_arrows(monkeypatch: pytest.MonkeyPatch) ->
     metrics = Metrics()
     metrics.take(progress(0), "sink-out")
     counted = ("joined-rekey", "joined-subscription", "joined", "joined-answers-for-sums")
-    stages = tuple(Stage(name, "id", f"joined-{name}", counted_as=(name,)) for name in counted)
+    stages = tuple(StepStage(name, "id", f"joined-{name}", counted_as=(name,)) for name in counted)
     join = Step("fk_join", "joined", "inner", (("left", "orders"), ("right", "customers")), (), stages)
     view = Step("view", "large", "", (("of", "joined"),), (), ())
     sinks = [Step("sink", name, "/out", (("of", name),), (), ()) for name in ("joined", "unknown")]
@@ -234,14 +234,14 @@ def test_what_flows_is_written_on_the_arrows(monkeypatch: pytest.MonkeyPatch) ->
     }
     summed = {"sums-regroup": {"rows-in": 5.0}, "sums": {"rows-in": 4.0, "out": 1.0}}
     merged = {"q": {"rates": {"joined-answers-for-sums": {"left-in": 7.0}, **summed}}}
-    regroup = Stage("regroup", "id", "sums-regroup", counted_as=("sums-regroup",))
-    aggregate = Stage("aggregate", "group", "sums-aggregate", counted_as=("sums",))
+    regroup = StepStage("regroup", "id", "sums-regroup", counted_as=("sums-regroup",))
+    aggregate = StepStage("aggregate", "group", "sums-aggregate", counted_as=("sums",))
     sums = Step("aggregate", "sums", "", (("of", "joined"),), (), (regroup, aggregate))
     assert rates_on_arrows([join, sums], merged) == {
         ("fk_join joined", "left"): "7/s",
         ("aggregate sums", "of"): "5/s",
     }
-    scatter = Stage("scatter", "id", "all-scatter", counted_as=("all", "all-for-sums"))
+    scatter = StepStage("scatter", "id", "all-scatter", counted_as=("all", "all-for-sums"))
     star = Step("fk_join", "all", "inner", (("left", "joined"), ("right", "regions")), (), (scatter,))
     rates = {"all": {"left-in": 6.0, "right-in": 5.0}}
     assert rates_on_arrows([star], {"q": {"rates": rates}}) == {("fk_join all", "left"): "6/s"}, "of all right tables together"

@@ -13,7 +13,7 @@ import pytest
 from fkjoin.checkpoint.progress import progress_since
 from fkjoin.metrics import Listener, Metrics
 from fkjoin.metrics.page import ShownJob, history, status
-from fkjoin.plan.describe.steps import Stage, Step
+from fkjoin.plan.describe.steps import Step, StepStage
 from fkjoin.sinks import counts
 from fkjoin.stages import counters
 from tests.support.places import ROOT
@@ -22,7 +22,7 @@ from tests.support.sink_counts import forget_counts
 
 ORDERS = Step("source", "orders", "", (), (("from", "Kafka topic orders, by offset"),), ())
 CUSTOMERS = Step("source", "customers", "", (), (("from", "stream of name, orders_made"),), ())
-STAGES = (Stage("rekey", "id", "joined-rekey", subtopologies=(1,), counted_as=("joined",)),)
+STAGES = (StepStage("rekey", "id", "joined-rekey", subtopologies=(1,), counted_as=("joined",)),)
 JOINED = Step("fk_join", "joined", "inner", (("left", "orders"), ("right", "customers")), (("foreign key", "x"),), STAGES)
 SINK = Step("sink", "joined", "topic out", (("of", "joined"),), (), ())
 FIRST_MS = 1_767_225_600_000
@@ -148,8 +148,8 @@ def test_a_step_has_its_operators_and_a_source_its_topics() -> None:
 
 def test_a_step_says_for_whom_its_stages_run() -> None:
     stages = (
-        Stage("rekey", "id", "joined-rekey", readers=("it", "sums"), subtopologies=(0, 1)),
-        Stage("resolve", "id", "joined", readers=("it",), subtopologies=(2,)),
+        StepStage("rekey", "id", "joined-rekey", readers=("it", "sums"), subtopologies=(0, 1)),
+        StepStage("resolve", "id", "joined", readers=("it",), subtopologies=(2,)),
     )
     *_, found = status(ShownJob("shop", [ORDERS, CUSTOMERS, replace(JOINED, stages=stages)]), taken(0))["steps"]
     assert found["facts"] == [
@@ -167,8 +167,8 @@ def test_the_operators_of_a_step_are_those_of_its_stages_whatever_they_are_calle
     about["observedMetrics"] = {counters.metrics_name(name): about["observedMetrics"]["fkjoin:joined"] for name in names}
     metrics.take(SimpleNamespace(json=json.dumps(about)), "sink-out")  # type: ignore[arg-type]
 
-    def stage(number: int, *counted_as: str) -> Stage:
-        return Stage("some", "id", f"store {number}", subtopologies=(number,), counted_as=counted_as)
+    def stage(number: int, *counted_as: str) -> StepStage:
+        return StepStage("some", "id", f"store {number}", subtopologies=(number,), counted_as=counted_as)
 
     stages = stage(1, "joined-rekey", "joined-answers-for-sums"), stage(2, "joined", "not-yet")
     joined = replace(JOINED, stages=stages)

@@ -22,7 +22,7 @@ from fkjoin.spark.event_rows import EventRows
 from fkjoin.spark.json_lines import read_lines
 from fkjoin.spark.registry_records import Kind, ReadAvroEvents, ReadRegistry, RegistryRecords
 from fkjoin.spark.schema_registry import SchemaRegistry
-from fkjoin.spark.topic_records import Read, ReadBytes, Reader, ReadObjects
+from fkjoin.spark.topic_records import ReadBytes, Reader, ReadObjects, ValuesRead
 from fkjoin.spark.unavailable import PLACEHOLDER
 from tests.support.json_values import KINDS
 from tests.support.protobuf import add_field, file_of
@@ -128,7 +128,7 @@ framed = st.tuples(st.integers(0, 5), bare).map(lambda both: b"\0" + both[0].to_
 framed |= bare.map(lambda text: b"\0\0\0\0" + bytes([PROTOBUF, 0]) + text)
 
 
-def shown(found: Read, place: int) -> Any:
+def shown(found: ValuesRead, place: int) -> Any:
     problem = found.problem[place].as_py()
     return problem, bool(found.deleted[place]), None if problem else str(found.rows[place : place + 1])
 

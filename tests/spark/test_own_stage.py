@@ -21,8 +21,9 @@ from fkjoin.codec.arrays import BYTES, as_bytes, prefixed, take, valid
 from fkjoin.codec.messages import ANSWER, JOINED, column, pack, unpack
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.errors import FkJoinError, FormatError
-from fkjoin.lowering import stage as lowering
 from fkjoin.metrics.families import families_of
+from fkjoin.plan.physical import Counted
+from fkjoin.spark import on_spark
 from fkjoin.spark.bucket_run import InMemoryRun
 from fkjoin.spark.buckets import bucket_ids, buckets_of
 from fkjoin.spark.identity import identity_text, read_identity
@@ -169,8 +170,8 @@ def test_a_key_is_looked_up(store: InMemoryStore) -> None:
 
 def test_its_counters_are_summed_and_have_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     functions = MagicMock()
-    monkeypatch.setattr(lowering, "F", functions)
-    lowering.counted(MagicMock(), "names", "distinct")
+    monkeypatch.setattr(on_spark, "F", functions)
+    on_spark._counted(MagicMock(), Counted(MagicMock(), "names", ("distinct",)), MagicMock())
     summed = [call.args[0] for call in functions.sum.return_value.alias.call_args_list]
     most = [call.args[0] for call in functions.max.return_value.alias.call_args_list]
     assert {"stale-dropped", "seen-again", "distinct-ms"} <= set(summed)

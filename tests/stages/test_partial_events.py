@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from fkjoin import Table, fk_join, read_state
+from fkjoin.analysis.planned import Settings
 from fkjoin.analysis.views import completed
 from fkjoin.codec import tags, versions
 from fkjoin.codec.arrays import as_bytes, masked
@@ -205,7 +206,7 @@ def test_a_table_keeps_what_its_events_lack(spark: SparkSession, tmp_path: Path,
             rows = made._plan.on_spark(made._plan.rows)
             changes = rows.select("__fkjoin_row.*", "__fkjoin_version.v0")
             made = Table.from_stream(changes, key="id", version="v0", name="people")
-        return Table._of(completed(made._planned))
+        return Table._of(completed(made._planned, Settings.of(spark)))
 
     write(0, {"id": 1, "bio": "long", "n": 1, "lsn": 1}, {"id": 2, "n": 1, UNAVAILABLE: [1], "lsn": 2})
     found = run(people().changes, tmp_path / "checkpoint")

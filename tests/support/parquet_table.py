@@ -30,7 +30,7 @@ class ParquetTable(TableSink):
         node = SimpleNamespace(name="it", key=key)
         rest = tuple(name for name in schema.names if name not in key)
         table = SimpleNamespace(name="it", key=key, rest=rest, changes=changes, spark=self.spark, node=node)
-        table.timestamps = table.encoded = None
+        table.timestamps = table.packed = None
         self.write = self.sink.begin(cast(Any, table))
 
     def last_batch(self, query: str) -> BatchId | None:

@@ -25,7 +25,7 @@ def subtopology(*numbers: int | None) -> str:
 
 
 @dataclass(frozen=True)
-class Stage:
+class StepStage:
     """A stateful operator: what its input is repartitioned by, through which topic, and where its state is."""
 
     name: str
@@ -56,7 +56,7 @@ class Step:
     reads: tuple[tuple[str, str], ...]
     """Roles and names of the tables that it reads."""
     facts: tuple[tuple[str, str], ...]
-    stages: tuple[Stage, ...]
+    stages: tuple[StepStage, ...]
     subtopology: int | None = None
     """The number of the sub-topology that begins with it, if it is a source."""
 
@@ -111,7 +111,7 @@ def steps_of(ends: Sequence[Node], running: Sequence[Running]) -> list[Step]:
     return steps
 
 
-def _stages(node: Node, texts: Mapping[str, StageText], running: Runs, numbers: Iterator[int]) -> Iterator[Stage]:
+def _stages(node: Node, texts: Mapping[str, StageText], running: Runs, numbers: Iterator[int]) -> Iterator[StepStage]:
     """The stages of a node that run, in their order, with words for each."""
     own = [kind for kind in running if kind != _PACE]
     answering = join_below(node.inputs[0]) if reads_answers(node) else None
@@ -122,7 +122,7 @@ def _stages(node: Node, texts: Mapping[str, StageText], running: Runs, numbers: 
             notes.insert(0, f"in place of {answering.name}-resolve")
         if kind in own[-1:] and node.materialized is not None:
             notes.append(f"materialized as {node.materialized}")
-        yield Stage(
+        yield StepStage(
             text.title or kind,
             ", ".join(text.by or node.key),
             runs[0].store,
