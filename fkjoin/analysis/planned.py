@@ -113,9 +113,9 @@ class Planned:
     connection: Connection | None = None
     """The topic that the table is read from, or one of those."""
     call: Call | None = field(default=None, repr=False)
-    """How it was made; None of a stream of events."""
+    """The call that made it; None of a stream of events."""
     cache: dict[str, Any] = field(init=False, repr=False, default_factory=dict)
-    """What is made of it once, whatever reads it: its plan."""
+    """Its plan, made once, whatever reads it."""
 
     @property
     def name(self) -> str:

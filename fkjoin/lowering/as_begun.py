@@ -17,7 +17,7 @@ from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.new_topics import checked_topics
 from fkjoin.plan.nodes import Source
 
-Options = Mapping[Planned, Mapping[str, Any]]
+OtherOptions = Mapping[Planned, Mapping[str, Any]]
 """Options in the place of those of tables' calls; empty ones repeat a call, too."""
 
 
@@ -61,7 +61,7 @@ def read_below(table: Planned) -> list[Planned]:
     return [one for one in _calls(table) if one.call is not None and not one.call.of]
 
 
-def bound_again(table: Planned, others: Options) -> Planned:
+def bound_again(table: Planned, others: OtherOptions) -> Planned:
     """The table with some of its calls repeated with other options, and so those that get other columns by that."""
     made: dict[Planned, Planned] = {}
 
@@ -102,8 +102,8 @@ def _below(table: Planned) -> Iterator[Planned]:
         yield from _below(one)
 
 
-def _snapshots(table: Planned, checkpoint: str) -> Options:
-    """Of snapshots that the query has read, which its first batch does as a whole."""
+def _snapshots(table: Planned, checkpoint: str) -> OtherOptions:
+    """Options of snapshots that the query has read, which its first batch does as a whole."""
     calls = [one for one in _calls(table) if one.call is not None]
     snapshots = [one for one in calls if one.call is not None and one.call.bind is with_snapshot]
     if not snapshots or BatchLog(table.spark, checkpoint.rstrip("/")).done < 0:
@@ -111,7 +111,7 @@ def _snapshots(table: Planned, checkpoint: str) -> Options:
     return {one: {"was_read": True} for one in snapshots}
 
 
-def _columns(table: Planned, begun: Begun) -> Options:
+def _columns(table: Planned, begun: Begun) -> OtherOptions:
     """The columns of files as the query was begun with them, if it was."""
     others: dict[Planned, Mapping[str, Any]] = {}
     for name, sources in _learned(table).items():
@@ -149,8 +149,8 @@ def _learned(table: Planned) -> dict[str, list[Planned]]:
     return named
 
 
-def _topics(table: Planned, checkpoint: str, begun: Begun) -> Options:
-    """Of topics that start over, and of those that have another id since the table was made."""
+def _topics(table: Planned, checkpoint: str, begun: Begun) -> OtherOptions:
+    """Options of topics that start over, and of those that have another id since the table was made."""
     sources = [one for one in read_below(table) if one.connection is not None]
     stateful = not isinstance(table.node, Source)
     checked = checked_topics(table.spark, checkpoint, begun, topics_of(table), stateful=stateful)
