@@ -144,8 +144,7 @@ class Planned:
     @property
     def sources(self) -> list[SourceBound]:
         """List what is read by the table and by all that it is made of."""
-        own = [self.bound] if isinstance(self.bound, SourceBound) else []
-        return [*own, *(source for table in self.inputs for source in table.sources)]
+        return [table.bound for table in sources_below(self)]
 
     def require_fitting(self) -> None:
         """Raise ``TopologyError`` if a snapshot below is to be read, and its files do not fit."""
@@ -214,10 +213,17 @@ def learned_otherwise(error: ColumnTypeError, sources: Mapping[str, str]) -> Top
 
 def sources_below(table: Planned) -> list[Planned]:
     """The tables that are read, of which the table is made, each once."""
-    sources = [table] if isinstance(table.bound, SourceBound) else []
-    for one in table.inputs:
-        sources += sources_below(one)
-    return list(dict.fromkeys(sources))
+    seen: dict[Planned, None] = {}
+
+    def visit(one: Planned) -> None:
+        if one in seen:
+            return
+        seen[one] = None
+        for other in one.inputs:
+            visit(other)
+
+    visit(table)
+    return [one for one in seen if isinstance(one.bound, SourceBound)]
 
 
 def rebuilt(table: Planned, other: Callable[[Planned], Planned]) -> Planned:

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructField, StructType, TimestampType
 
 from fkjoin.analysis.delta_feed import reads_commit_time
 from fkjoin.analysis.emission import interval_us
-from fkjoin.analysis.planned import Planned, SourceBound
+from fkjoin.analysis.planned import Planned, sources_below
 from fkjoin.errors import ColumnTypeError, TopologyError
 from fkjoin.plan.base import ON_CLOSE, Node, in_order, periodic
 from fkjoin.plan.nodes import Aggregate, Join
@@ -175,8 +175,7 @@ def _check_times(source: Planned) -> None:
 
 def sources_of(table: Planned) -> tuple[Planned, ...]:
     """The sources of the table, each once."""
-    found = [table] if isinstance(table.bound, SourceBound) else [one for below in table.inputs for one in sources_of(below)]
-    return tuple({one.name: one for one in found}.values())
+    return tuple({source.name: source for source in sources_below(table)}.values())
 
 
 def require_idle_in_time(node: Node, trigger: Mapping[str, Any]) -> None:

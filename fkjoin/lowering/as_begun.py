@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -93,13 +93,17 @@ def _columns_of(table: Planned) -> tuple[Any, Any]:
 
 def _calls(table: Planned) -> list[Planned]:
     """The table and those that its calls were given, each once."""
-    return list(dict.fromkeys(_below(table)))
+    seen: dict[Planned, None] = {}
 
+    def visit(one: Planned) -> None:
+        if one in seen:
+            return
+        seen[one] = None
+        for other in () if one.call is None else one.call.of:
+            visit(other)
 
-def _below(table: Planned) -> Iterator[Planned]:
-    yield table
-    for one in () if table.call is None else table.call.of:
-        yield from _below(one)
+    visit(table)
+    return list(seen)
 
 
 def _snapshots(table: Planned, checkpoint: str) -> OtherOptions:
