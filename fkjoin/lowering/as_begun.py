@@ -78,7 +78,10 @@ def bound_again(table: Planned, others: OtherOptions) -> Planned:
         if one not in others:
             if of == call.of:
                 return one
-            if list(map(_columns_of, of)) == list(map(_columns_of, call.of)):
+            # What is made of a table without reading it, such as a source with a snapshot, has
+            # parts of it in itself.
+            reads_them = set(call.of) <= set(one.inputs)
+            if reads_them and list(map(_columns_of, of)) == list(map(_columns_of, call.of)):
                 inputs = tuple(map(again, one.inputs))
                 return replace(one, inputs=inputs, call=replace(call, of=of))
         options = {**call.options, **others.get(one, {})}

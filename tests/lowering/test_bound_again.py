@@ -15,10 +15,11 @@ from pyspark.sql.types import StringType, StructType
 
 from fkjoin import Table, fk_join, window
 from fkjoin.analysis.aggregates import AggregateBound
-from fkjoin.analysis.planned import SourceBound
+from fkjoin.analysis.planned import SourceBound, sources_below
 from fkjoin.folds.calls import Called
 from fkjoin.kafka import Debezium, Json
 from fkjoin.lowering.as_begun import _calls, bound_again
+from fkjoin.plan.physical import reads
 from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS
 from fkjoin.sessions.settings import BUCKETS, EXCLUDED, INDEX_DIR, RETENTION, VALIDATE
 from fkjoin.spark.copies import copied
@@ -213,3 +214,24 @@ def test_what_is_changed_after_a_call_changes_no_table(
         assert repeated._planned is not table._planned or name == "from_stream", name
         assert said_of(repeated) == said, name
     assert said_of(again(repeated)) == said
+
+
+@pytest.mark.spark
+def test_a_source_that_is_read_again_is_read_by_all_that_is_made_of_it(spark: SparkSession, tmp_path: Path) -> None:
+    of = shop(spark, tmp_path)
+    customers = tmp_path / "snapshot"
+    spark.createDataFrame([("c1", "Ada")], "customer_id string, name string").write.parquet(str(customers))
+    begun = of.customers.with_snapshot(customers)
+    tables = {
+        "snapshot": begun,
+        "materialized": begun.materialize("kept"),
+        "view": begun.filter("name is not null"),
+        "join": fk_join(of.orders, begun, "customer_id"),
+    }
+    source = of.customers._planned
+    for name, table in tables.items():
+        planned = bound_again(table._planned, {source: {}})
+        (old,) = [one for one in sources_below(table._planned) if one.name == "customers"]
+        (new,) = [one for one in sources_below(planned) if one.name == "customers"]
+        assert not set(reads(old.bound.rows)) & set(reads(new.bound.rows)), name
+        assert planned.node == table._planned.node, name
