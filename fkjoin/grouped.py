@@ -16,7 +16,7 @@ from fkjoin import aggregates
 from fkjoin.analysis.aggregates import Options, aggregated, bound_step, condition_on
 from fkjoin.analysis.bound import bind, schema_of
 from fkjoin.analysis.checks import require_callables
-from fkjoin.analysis.planned import Planned, Settings, called, telling_files
+from fkjoin.analysis.planned import Call, Planned, Settings, telling_files
 from fkjoin.analysis.projection import Projection
 from fkjoin.analysis.wanted import Wanted, column_of, ordered_by_key
 from fkjoin.analysis.windows import windowed, without_window
@@ -56,8 +56,11 @@ class Grouped:
 
     def _made(self, method: str, **arguments: Any) -> Table:
         """The table that a method of the grouping makes."""
-        bind = partial(_grouped, method)
-        return self._of(called(bind, self._grouping.table, arguments=arguments, **self._given))
+        grouping, options = self._grouping, copied({**self._given, "arguments": arguments})
+        call = Call(partial(_grouped, method), (grouping.table,), options)
+        with telling_files(grouping.table):
+            planned = getattr(grouping, method)(**options["arguments"])
+        return self._of(replace(planned, call=call))
 
     if not TYPE_CHECKING:  # else any name would do for type checkers
 
