@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.checkpoint.progress import QueryPhase, doing_of, is_batch, progress_since, several, start_of
 from fkjoin.jobs.job_kinds import JobError
-from fkjoin.jobs.job_order import in_order, reads_of
+from fkjoin.jobs.job_order import in_order
 from fkjoin.jobs.job_sections import JobSection
 from fkjoin.jobs.screen import Screen
 from fkjoin.jobs.view import AT_WORK, BatchView, Flow, JobView, Mode, QueryView, batches_of, doing, ended, rate_of
@@ -43,8 +43,8 @@ _TASKS_EVERY_S = 1.0
 
 def flow_of(spec: JobSection) -> Flow:
     """The topology of a job file."""
-    reads = reads_of(spec)
-    made = tuple((name, tuple(reads[kind, name].values())) for kind, name in in_order(spec))
+    operators = spec.operators
+    made = tuple((name, tuple(operators[kind, name].reads.values())) for kind, name in in_order(spec))
     return Flow((*spec.tables, *spec.events), made, tuple(spec.sinks))
 
 
