@@ -104,8 +104,9 @@ class Planned:
     row_type: StructType
     spark: SparkSession = field(repr=False)
     bound: Any = field(repr=False)
-    """Needs of the planner besides the node: the operator's expressions and settings.  Its ``operator`` says which one that is,
-    see ``OPERATORS``."""
+    """Needs of the planner besides the node: the operator's expressions and settings.
+
+    Its ``operator`` says which one that is, see ``OPERATORS``."""
     inputs: tuple[Planned, ...] = ()
     """The tables that the operator reads."""
     timestamps: str | None = None

@@ -24,7 +24,7 @@ from fkjoin.files.source import format_of, open_files
 from fkjoin.jobs.job_kinds import JobError, Value, located
 from fkjoin.jobs.job_order import in_order
 from fkjoin.jobs.job_sections import DeadLettersSection, FormatSection, JobSection, SinkSection, TableSection
-from fkjoin.jobs.job_sinks import PlannedQuery, SinkQuery, format_at, sink_of, sink_queries
+from fkjoin.jobs.job_sinks import PlannedQuery, SinkQuery, arguments_at, sink_of, sink_queries
 from fkjoin.jobs.places import require_letters
 from fkjoin.kafka.admin import require_topic
 from fkjoin.kafka.internal import StageQuery
@@ -190,25 +190,10 @@ class Job:
         with located(where, spec):
             if spec.topic is not None:
                 servers, options = self._kafka
-                assert spec.key is not None
-                assert spec.value is not None
-                table = Table.from_kafka(
-                    spark,
-                    spec.topic,
-                    servers,
-                    key=format_at(where, spec.key, "key"),
-                    value=format_at(where, spec.value, "value"),
-                    version=spec.version,
-                    deleted=spec.deleted,
-                    timestamp=spec.timestamp,
-                    name=name,
-                    on_error=spec.on_error,
-                    on_new_topic=spec.on_new_topic,
-                    headers=spec.headers,
-                    roots=spec.roots,
-                    positions=spec.positions,
-                    options={**options, **spec.options},
-                )
+                about = arguments_at(where, spec, "version", "deleted", "timestamp", "headers")
+                about |= spec.arguments("on_error", "on_new_topic", "roots", "positions")
+                about |= {"name": name, "options": {**options, **spec.options}}
+                table = Table.from_kafka(spark, spec.topic, servers, **about)
             else:
                 table = self._files(spark, name, spec)
             if spec.snapshot is not None:
@@ -230,26 +215,11 @@ class Job:
             of_table: Any = {"key": spec.key, "timestamp": spec.timestamp, "schema": spec.columns or kept}
             table = Table.from_delta(spark, spec.path, **of_table, **about)
         else:
-            assert spec.key is not None
-            assert spec.version is not None
             form = spec.format or format_of(spec.path) or columns.format
             assert form is not None
-            planned = called(
-                read_files,
-                spark=spark,
-                path=str(spec.path),
-                key=spec.key,
-                version=spec.version,
-                deleted=spec.deleted,
-                timestamp=spec.timestamp,
-                log=spec.log,
-                schema=spec.columns or kept,
-                format=form,
-                settings=Settings.of(spark),
-                kept=folders,
-                **about,
-            )
-            table = Table._of(planned)
+            about |= spec.arguments("path", "key", "version", "deleted", "timestamp", "log")
+            about |= {"schema": spec.columns or kept, "format": form, "kept": folders}
+            table = Table._of(called(read_files, spark=spark, settings=Settings.of(spark), **about))
             columns.format = form
         source = table._planned.bound
         if source.learned is not None or (source.folders is not None and kept is None):
@@ -270,17 +240,9 @@ class Job:
         with located(f"sinks.{name}", spec):
             if spec.topic is not None:
                 servers, settings = self._kafka
-                return sinks.Kafka(
-                    spec.topic,
-                    servers,
-                    key=None if spec.key is None else format_at(f"sinks.{name}", spec.key, "key"),
-                    value=format_at(f"sinks.{name}", spec.value, "value")
-                    if isinstance(spec.value, FormatSection)
-                    else spec.value,
-                    headers=spec.headers,
-                    positions=spec.positions,
-                    options={**client_options(settings), **spec.options},
-                )
+                about = arguments_at(f"sinks.{name}", spec, "headers", "positions")
+                options = {**client_options(settings), **spec.options}
+                return sinks.Kafka(spec.topic, servers, options=options, **about)
             return sink_of(spec)
 
     def _sink_queries(self, *, run: bool) -> list[SinkQuery]:
@@ -302,16 +264,10 @@ class Job:
                 return batches.start(self._spark, table._as_begun, sink, **common, query_name=name)
             assert spec.path is not None
             begun_as, begun = table._as_begun(checkpoint)
-            common |= {"begun": begun, "query_name": name}
+            common |= {"begun": begun, "query_name": name, "path": spec.path}
             batches.make_topics(begun_as, checkpoint)
-            return start_by_spark(
-                self._spark,
-                begun_as.changes_plan,
-                spec.format,
-                spec.options,
-                path=spec.path,
-                **common,
-            )
+            plan = begun_as.changes_plan
+            return start_by_spark(self._spark, plan, spec.format, spec.options, **common)
 
     def _dead_letters(self, name: str, trigger: Mapping[str, Any], checkpoint: str) -> StreamingQuery:
         spec, query = self.spec.dead_letters, f"dead-letters-{name}"

@@ -65,7 +65,7 @@ def _paths(columns: Mapping[str, Any]) -> list[str]:
 
 
 def with_columns(columns: KnownColumns, texts: Texts) -> KnownColumns:
-    """The columns, and those that expressions make; unknown where one of them does not say its name."""
+    """The columns, and those that expressions make; unknown where one does not say its name."""
     names = []
     for text in listed(texts or []):
         alias = _NAMED.fullmatch(text.strip())
@@ -77,12 +77,13 @@ def with_columns(columns: KnownColumns, texts: Texts) -> KnownColumns:
 
 def names_in(schema: str) -> list[str] | None:
     """The names of a schema's columns; None where they cannot be told."""
-    names = [re.match(r"[A-Za-z_]\w*(?=[\s:])", column) for column in split_arguments(schema, brackets="(<)>")]
+    columns = split_arguments(schema, brackets="(<)>")
+    names = [re.match(r"[A-Za-z_]\w*(?=[\s:])", column) for column in columns]
     return None if None in names else [name[0] for name in names if name is not None]
 
 
 def split_arguments(text: str, brackets: str = "([{)]}") -> list[str]:
-    """Cut SQL text at its commas, but for those in quotes or ``brackets``, the opening ones first."""
+    """Cut SQL text at its commas, but for those in quotes or ``brackets``: opening ones first."""
     opening, closing = brackets[: len(brackets) // 2], brackets[len(brackets) // 2 :]
     parts, depth, quote = [""], 0, ""
     for index, sign in enumerate(text):

@@ -24,7 +24,8 @@ else:  # pragma: no cover
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of a job file, for editors; it says of each kind of table, sink and format what it has."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **job_section().model_json_schema(by_alias=True)}
+    schema = job_section().model_json_schema(by_alias=True)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
 def read_job(path: Path) -> JobSection:

@@ -1,4 +1,4 @@
-"""Sections of a job file for operators: their settings, what they read, and the tables that they make."""
+"""Sections of a job file for operators: their settings, what they read, and how tables are built."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fkjoin.join import fk_join
 from fkjoin.kafka.wire import Wire
 from fkjoin.lowering.operators import OPERATORS, Operator
 from fkjoin.spark.dead_letters import OnError
-from fkjoin.spark.schemas import Expression, Expressions, listed
+from fkjoin.spark.schemas import listed
 from fkjoin.stages import How, HowByKey
 from fkjoin.stages.join_rows import require_how
 from fkjoin.table import Table
@@ -77,22 +77,20 @@ class OperatorSection(Strict):
         operator = next(operator for operator in OPERATORS.values() if operator.section == kind)
         assert operator.bind is not None
         tables = [job.tables[table]._planned for table in self.reads.values()]
-        options = {setting: getattr(self, setting) for setting in type(self).model_fields if setting not in self.inputs}
-        settings = Settings.of(tables[0].spark)
-        return Table._of(called(operator.bind, *tables, name=name, settings=settings, **options))
+        others = [setting for setting in type(self).model_fields if setting not in self.inputs]
+        about = {"name": name, "settings": Settings.of(tables[0].spark), **self.arguments(*others)}
+        return Table._of(called(operator.bind, *tables, **about))
 
     def known_columns(self, where: str, known: Mapping[str, KnownColumns]) -> KnownColumns:
-        """The columns of its table, by those of others; ``JobError`` for the name of a column that no row can have."""
+        """The columns of its table, by those of others.
+
+        Raises ``JobError`` for the name of a column that no row can have.
+        """
         return None
 
 
-_IN_FILES: Mapping[Any, Any] = {
-    Expression: str,
-    Expression | None: str | None,
-    Expressions: str | list[str],
-    Expressions | None: str | list[str] | None,
-}
-"""Types of arguments, and what a job file has in their place."""
+_IN_FILES = {"Expression": str, "Expressions": str | list[str], "Emit": EmitText}
+"""Names of types of arguments, and what a job file has in their place."""
 
 
 def section_of(operator: Operator) -> type[OperatorSection]:
@@ -100,15 +98,17 @@ def section_of(operator: Operator) -> type[OperatorSection]:
     assert operator.bind is not None
     fields: dict[str, Any] = {}
     inputs: list[str] = []
-    for name, argument in signature(operator.bind, eval_str=True).parameters.items():
+    arguments = signature(operator.bind, locals=_IN_FILES, eval_str=True).parameters
+    for name, argument in arguments.items():
         if name in ("name", "settings"):
             continue
-        kind = _IN_FILES.get(argument.annotation, argument.annotation)
+        kind = argument.annotation
         if kind is Planned:
             inputs.append(name)
             kind = list[str] if argument.kind is Parameter.VAR_POSITIONAL else str
         fields[name] = (kind, ... if argument.default is Parameter.empty else argument.default)
-    model = create_model(f"{str(operator.section).title()}Section", __base__=OperatorSection, **fields)
+    title = f"{str(operator.section).title()}Section"
+    model = create_model(title, __base__=OperatorSection, **fields)
     model.inputs = tuple(inputs)
     return model
 
@@ -155,12 +155,12 @@ class JoinSection(Section, OperatorSection):
 
     def build(self, job: Job, kind: str, name: str) -> Any:
         left, right = job.tables[self.left], job.tables[self.right]
-        about: Any = {"how": self.how, "joiner": self.joiner, "name": name, "emit": self.emit}
+        about = self.arguments("how", "joiner", "emit")
         if self.extractor is None:
-            joined = left.join(right, **about)
+            joined = left.join(right, name=name, **about)
         else:
-            staged: Any = {"deployment": self.deployment, "application": job.spec.name, "wire": self.wire}
-            joined = fk_join(left, right, self.extractor, **about, **staged, spread=self.spread)
+            about |= self.arguments("extractor", "deployment", "wire", "spread")
+            joined = fk_join(left, right, name=name, application=job.spec.name, **about)
         return joined.materialize(name) if self.materialize else joined
 
     def known_columns(self, where: str, known: Mapping[str, KnownColumns]) -> KnownColumns:
@@ -168,7 +168,8 @@ class JoinSection(Section, OperatorSection):
         require_known(f"{where}.extractor", self.extractor, left, f"left table {self.left}")
         if left is None or right is None:
             return None
-        sides, keys = {"left": left, "right": right}, {**right, **left}  # which of them are the key is not looked up
+        # Which columns are the key is not looked up.
+        sides, keys = {"left": left, "right": right}, {**right, **left}
         require_known(f"{where}.joiner", self.joiner, sides, "the joined row")
         return {**keys, **sides} if self.joiner is None else with_columns(keys, self.joiner)
 
@@ -191,11 +192,12 @@ class ChildrenSection(OperatorSection):
 
     def build(self, job: Job, kind: str, name: str) -> Any:
         parents, children = job.tables[self.right], job.tables[self.left]
-        return parents.with_children(children, self.extractor, column=self.column, name=name, emit=self.emit)
+        about = self.arguments("extractor", "column", "emit")
+        return parents.with_children(children, name=name, **about)
 
     def known_columns(self, where: str, known: Mapping[str, KnownColumns]) -> KnownColumns:
-        require_known(f"{where}.extractor", self.extractor, known.get(self.left), f"left table {self.left}")
-        columns = known.get(self.right)
+        left, columns = known.get(self.left), known.get(self.right)
+        require_known(f"{where}.extractor", self.extractor, left, f"left table {self.left}")
         return None if columns is None else {**columns, **named([self.column])}
 
 
@@ -251,13 +253,13 @@ class AggregateSection(OperatorSection):
 
     def build(self, job: Job, kind: str, name: str) -> Any:
         window, key = self.window, listed(self.group_by)
-        when: dict[str, Any] = {"emit": self.emit}
+        about = self.arguments("emit", "deployment", "upgrade_from")
         if window is not None:
             key = [window_of(window.time, window.size, window.slide), *key]
-            when |= {"grace": window.grace, "idle": window.idle, "ahead": window.ahead}
+            about |= window.arguments("grace", "idle", "ahead")
         columns = {title: wanted_of(title, text) for title, text in self.columns.items()}
-        about: Any = {"deployment": self.deployment, "application": job.spec.name, "upgrade_from": self.upgrade_from}
-        return job.tables[self.of].group_by(key, name=name, **when, **about).agg(having=self.having, **columns)
+        grouped = job.tables[self.of].group_by(key, name=name, application=job.spec.name, **about)
+        return grouped.agg(having=self.having, **columns)
 
     def known_columns(self, where: str, known: Mapping[str, KnownColumns]) -> KnownColumns:
         columns, of = known.get(self.of), f"table {self.of}"
@@ -315,7 +317,8 @@ class ViewSection(OperatorSection):
     def build(self, job: Job, kind: str, name: str) -> Any:
         table = job.tables[self.of]
         if self.filter is not None:
-            table = table.filter(self.filter, name=name if self.columns is None else None, emit=self.emit)
+            label = name if self.columns is None else None
+            table = table.filter(self.filter, name=label, emit=self.emit)
         if self.columns is not None:
             table = table.map_values(self.columns, name=name, emit=self.emit)
         return table.materialize(name) if self.materialize else table
@@ -373,11 +376,11 @@ class EnrichmentSection(OperatorSection):
 
     def build(self, job: Job, kind: str, name: str) -> Any:
         table = job.tables[self.table]
-        about: Any = {"on": self.on, "how": self.how, "name": name, "on_error": self.on_error}
+        about = self.arguments("on", "how", "on_error")
         if self.events not in job.spec.events:
-            return table.enrich(job.tables[self.events], **about)
+            return table.enrich(job.tables[self.events], name=name, **about)
         events = events_of(job.spec, self.events, table._planned.spark)
-        return table.enrich(events, events_name=self.events, **about)
+        return table.enrich(events, name=name, events_name=self.events, **about)
 
 
 _CALL = re.compile(

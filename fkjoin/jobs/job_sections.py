@@ -132,12 +132,13 @@ class FormatSection(Section):
         return columns if columns is None or self.text is None else [*columns, self.text]
 
 
-def _names(where: str, given: str | list[str] | FormatSection | None, name: str) -> list[str] | None:
+def _names(where: str, form: Any, name: str) -> list[str] | None:
     """The names of the columns of a record's key or value."""
-    if isinstance(given, FormatSection):
-        return given.names(name)
-    if isinstance(given, str) and given not in ("string", "bytes"):
-        raise JobError(f'{where}.{name}: {given!r} is no format: write "string", "bytes" or {{format = …, schema = …}}')
+    if isinstance(form, FormatSection):
+        return form.names(name)
+    if isinstance(form, str) and form not in ("string", "bytes"):
+        forms = '"string", "bytes" or {format = …, schema = …}'
+        raise JobError(f"{where}.{name}: {form!r} is no format: write {forms}")
     return [name]
 
 
@@ -215,16 +216,20 @@ class TableSection(Section):
     """Options of Spark's source."""
 
     def known_columns(self, name: str) -> KnownColumns:
-        """The columns of the table; unknown where files are elsewhere, or folders may give it more of them.
+        """The columns of the table; unknown where files are elsewhere, or folders may give more.
 
         Raises ``JobError`` for the name of a column that no row can have.
         """
         where = f"tables.{name}"
         if self.topic is not None:
             key, value = _names(where, self.key, "key"), _names(where, self.value, "value")
-            return None if key is None or value is None else named([*key, *value, "headers", "_position"])
-        names, path = None if self.columns is None else names_in(self.columns), str(self.path).removeprefix("file://")
-        if names is None or _GLOB.search(path) or not Path(path).is_dir() or any(Path(path).glob("*=*")):
+            if key is None or value is None:
+                return None
+            return named([*key, *value, "headers", "_position"])
+        names = None if self.columns is None else names_in(self.columns)
+        path = str(self.path).removeprefix("file://")
+        folder = not _GLOB.search(path) and Path(path).is_dir()
+        if names is None or not folder or any(Path(path).glob("*=*")):
             return None
         columns = named([*names, "_metadata"])
         for setting in ("key", "version", "timestamp", "deleted"):
@@ -395,10 +400,10 @@ class JobSection(Strict):
     def operators(self) -> dict[tuple[str, str], OperatorSection]:
         """All that is made of tables, by section and name."""
         operators: dict[tuple[str, str], OperatorSection] = {}
-        for kind in type(self).model_fields:
-            sections = getattr(self, kind)
-            if isinstance(sections, dict):
-                operators |= {(kind, name): one for name, one in sections.items() if isinstance(one, OperatorSection)}
+        for kind, sections in self:
+            for name, section in sections.items() if isinstance(sections, dict) else ():
+                if isinstance(section, OperatorSection):
+                    operators[kind, name] = section
         return operators
 
 
@@ -407,5 +412,6 @@ def job_section() -> type[JobSection]:
     fields: dict[str, Any] = {}
     for operator in OPERATORS.values():
         if operator.section is not None and operator.section not in JobSection.model_fields:
-            fields[operator.section] = dict[str, section_of(operator)], Field({})  # type: ignore[misc]
+            model: Any = section_of(operator)
+            fields[operator.section] = dict[str, model], Field({})
     return create_model("JobSection", __base__=JobSection, **fields) if fields else JobSection

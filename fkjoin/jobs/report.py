@@ -43,9 +43,9 @@ _TASKS_EVERY_S = 1.0
 
 def flow_of(spec: JobSection) -> Flow:
     """The topology of a job file."""
-    operators = spec.operators
-    made = tuple((name, tuple(operators[kind, name].reads.values())) for kind, name in in_order(spec))
-    return Flow((*spec.tables, *spec.events), made, tuple(spec.sinks))
+    operators = [(name, spec.operators[kind, name]) for kind, name in in_order(spec)]
+    reads = tuple((name, tuple(section.reads.values())) for name, section in operators)
+    return Flow((*spec.tables, *spec.events), reads, tuple(spec.sinks))
 
 
 def troubles_of(totals: Iterable[Mapping[str, Mapping[str, int]]], tables: Collection[str]) -> tuple[str, ...]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fkjoin.analysis.enrich import EventsBound
-from fkjoin.analysis.planned import Planned, SourceBound
+from fkjoin.analysis.planned import Planned
 from fkjoin.analysis.unions import cogrouped, merged
 from fkjoin.lowering.aggregates import plan_aggregate
 from fkjoin.lowering.children import plan_children
@@ -38,10 +37,10 @@ class Operator:
 
 
 def plan(planned: Planned) -> TablePlan:
-    """The table's part of a physical plan, and so all that it is made of; each is planned once, whatever reads it.
+    """The table's part of a physical plan, and so all that it is made of.
 
-    Else a query on the changes of two tables that stand on it would observe it under the same
-    names twice, which Spark refuses.
+    Each is planned once, whatever reads it.  Else a query on the changes of two tables that stand
+    on it would observe it under the same names twice, which Spark refuses.
     """
     if "plan" not in planned.cache:
         inputs = map(plan, planned.inputs)
@@ -51,13 +50,12 @@ def plan(planned: Planned) -> TablePlan:
 
 
 def _plan_source(planned: Planned) -> TablePlan:
-    source: SourceBound = planned.bound
-    return TablePlan(planned, planned.node, source.rows, source.dead, undecoded=source.undecoded)
+    bound = planned.bound
+    return TablePlan(planned, planned.node, bound.rows, bound.dead, undecoded=bound.undecoded)
 
 
 def _plan_events(planned: Planned) -> TablePlan:
-    events: EventsBound = planned.bound
-    return TablePlan(planned, planned.node, events.rows)
+    return TablePlan(planned, planned.node, planned.bound.rows)
 
 
 OPERATORS: dict[str, Operator] = {
