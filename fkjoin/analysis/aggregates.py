@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
@@ -49,6 +50,7 @@ class Options:
 class AggregateBound:
     """The facts that lowering an aggregate needs besides its node."""
 
+    operator: ClassVar[str] = "aggregate"
     key: Projection
     value: Projection
     tried: Attempt

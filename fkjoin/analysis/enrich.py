@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -33,6 +33,7 @@ from fkjoin.stages.join_rows import require_how_of_events
 class EventsBound:
     """A stream of events."""
 
+    operator: ClassVar[str] = "events"
     rows: Given
     topics: tuple[Connection, ...] = ()
     """The topics that it reads, which must not be made anew."""
@@ -42,6 +43,7 @@ class EventsBound:
 class EnrichBound:
     """Needs of lowering ``enrich``, besides its node."""
 
+    operator: ClassVar[str] = "enrich"
     tried: Attempt
     """The columns of the key over a frame of events."""
     settings: Settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -38,6 +38,7 @@ RowsExpression = Expression | Callable[[Any, Any], Iterable[Any]]
 class FlatMapBound:
     """Needs of lowering ``flat_map`` and ``rekey``, besides the node."""
 
+    operator: ClassVar[str] = "flat_map"
     exploded: Callable[[DataFrame], DataFrame]
     """Function from a table's frame, with visible columns, to a frame of outputs, one a row, in the order of the rows that
     make them.  A row that makes none is there once.  ``RAW``: the row that makes them, as a dead letter has it."""

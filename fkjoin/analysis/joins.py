@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from pyspark.sql.types import DataType, MapType, StructType
 
@@ -42,6 +43,7 @@ from fkjoin.stages.join_rows import require_how
 class JoinBound:
     """Needs of lowering a join, besides its node."""
 
+    operator: ClassVar[str] = "join"
     foreign_key: ForeignKey
     joiner: BoundJoiner
     fields: Mapping[str, Place] | None
@@ -56,6 +58,7 @@ class JoinBound:
 class ChildrenBound:
     """Needs of lowering ``with_children``, besides its node."""
 
+    operator: ClassVar[str] = "children"
     foreign_key: ForeignKey
     result: StructType
     emission: Emission

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fkjoin.analysis.checks import Joiner, as_emitted, described, refuse_same_name, require_same_timestamps
 from fkjoin.analysis.emission import Emission, Emit
@@ -22,6 +23,7 @@ from fkjoin.stages.join_rows import require_how_by_key
 class KeyJoinBound:
     """Needs of lowering a join by primary key, besides its node."""
 
+    operator: ClassVar[str] = "key_join"
     joiner: BoundJoiner
     emission: Emission
     settings: Settings

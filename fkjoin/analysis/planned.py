@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -59,6 +59,7 @@ class Undecoded(NamedTuple):
 class SourceBound:
     """Source of a table."""
 
+    operator: ClassVar[str] = "source"
     rows: Physical
     """With the columns of ``spark.frame``."""
     dead: tuple[Physical, ...] = ()
@@ -103,7 +104,9 @@ class Planned:
     row_type: StructType
     spark: SparkSession = field(repr=False)
     bound: Any = field(repr=False)
-    """Needs of the planner besides the node: the operator's expressions and settings.  Its type says which operator it is."""
+    """Needs of the planner besides the node: the operator's expressions and settings.
+
+    Its ``operator`` says which one that is, see ``OPERATORS``."""
     inputs: tuple[Planned, ...] = ()
     """The tables that the operator reads."""
     timestamps: str | None = None

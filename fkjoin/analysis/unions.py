@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from pyspark.sql.types import StructType
 
@@ -28,6 +29,7 @@ _MOST_COGROUPED = 256
 class MergeBound:
     """Needs of lowering ``merge``, besides its node."""
 
+    operator: ClassVar[str] = "merge"
     emission: Emission
     settings: Settings
 
@@ -36,6 +38,7 @@ class MergeBound:
 class CogroupBound:
     """Needs of lowering a cogroup, besides its node."""
 
+    operator: ClassVar[str] = "cogroup"
     fold: CoFold
     emission: Emission
     settings: Settings
@@ -61,6 +64,7 @@ def require_cogroup(tables: Sequence[Planned]) -> None:
 
 def cogrouped(*tables: Planned, name: str | None, emit: Emit, settings: Settings) -> Planned:
     """See ``cogroup``.  Raises ``TopologyError``."""
+    require_cogroup(tables)
     emission = Emission.of(emit)
     nodes = _check_cogrouped(tables)
     label = name or f"{nodes[0].name}-and-{generated_name(*(node.name for node in nodes))}"

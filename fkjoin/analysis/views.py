@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -57,6 +57,7 @@ class ViewStep:
 class ViewBound:
     """Needs of lowering a view, besides its node, whose steps are all since the last operator that keeps rows."""
 
+    operator: ClassVar[str] = "view"
     step: ViewStep
     """The last of them."""
     emission: Emission
@@ -67,6 +68,7 @@ class ViewBound:
 class CompleteBound:
     """Needs of lowering a topic's table whose events may lack values."""
 
+    operator: ClassVar[str] = "complete"
     settings: Settings
 
 

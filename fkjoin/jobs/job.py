@@ -18,18 +18,14 @@ from fkjoin.analysis.sources import read_files
 from fkjoin.analysis.written import schema_of
 from fkjoin.checkpoint.begun import Begun, LearnedColumns
 from fkjoin.checkpoint.files import has_begun
-from fkjoin.cogroups import cogroup
 from fkjoin.errors import TopologyError
 from fkjoin.files.kept_schemas import keep, kept_folders
 from fkjoin.files.source import format_of, open_files
-from fkjoin.jobs.job_events import enriched
 from fkjoin.jobs.job_kinds import JobError, Value, located
-from fkjoin.jobs.job_operators import wanted_of
 from fkjoin.jobs.job_order import in_order
 from fkjoin.jobs.job_sections import DeadLettersSection, FormatSection, JobSection, SinkSection, TableSection
-from fkjoin.jobs.job_sinks import PlannedQuery, SinkQuery, format_at, sink_of, sink_queries
+from fkjoin.jobs.job_sinks import PlannedQuery, SinkQuery, arguments_at, sink_of, sink_queries
 from fkjoin.jobs.places import require_letters
-from fkjoin.join import fk_join
 from fkjoin.kafka.admin import require_topic
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.new_topics import require_known_topics
@@ -45,7 +41,6 @@ from fkjoin.sinks.ledger import Ledger, require_together
 from fkjoin.sinks.spark_files import require_written, start_by_spark
 from fkjoin.spark.dead_letters import as_records
 from fkjoin.spark.query_start import starting
-from fkjoin.spark.schemas import listed
 from fkjoin.spark.trigger import arguments_of
 from fkjoin.table import Table
 
@@ -63,8 +58,9 @@ class Job:
             self.begun.columns.clear()
         self.tables: dict[str, Any] = {name: self._source(spark, name, table) for name, table in spec.tables.items()}
         for kind, name in order:
-            with located(f"{kind}.{name}", getattr(spec, kind)[name]):
-                self.tables[name] = self._made(kind, name)
+            section = spec.operators[kind, name]
+            with located(f"{kind}.{name}", section):
+                self.tables[name] = section.build(self, kind, name)
         for sink in spec.sinks.values():
             self.tables[sink.table]._when(spec.trigger)
         self._sinks = {name: self._sink(name, sink) for name, sink in spec.sinks.items()}
@@ -194,25 +190,10 @@ class Job:
         with located(where, spec):
             if spec.topic is not None:
                 servers, options = self._kafka
-                assert spec.key is not None
-                assert spec.value is not None
-                table = Table.from_kafka(
-                    spark,
-                    spec.topic,
-                    servers,
-                    key=format_at(where, spec.key, "key"),
-                    value=format_at(where, spec.value, "value"),
-                    version=spec.version,
-                    deleted=spec.deleted,
-                    timestamp=spec.timestamp,
-                    name=name,
-                    on_error=spec.on_error,
-                    on_new_topic=spec.on_new_topic,
-                    headers=spec.headers,
-                    roots=spec.roots,
-                    positions=spec.positions,
-                    options={**options, **spec.options},
-                )
+                about = arguments_at(where, spec, "version", "deleted", "timestamp", "headers")
+                about |= spec.arguments("on_error", "on_new_topic", "roots", "positions")
+                about |= {"name": name, "options": {**options, **spec.options}}
+                table = Table.from_kafka(spark, spec.topic, servers, **about)
             else:
                 table = self._files(spark, name, spec)
             if spec.snapshot is not None:
@@ -234,26 +215,11 @@ class Job:
             of_table: Any = {"key": spec.key, "timestamp": spec.timestamp, "schema": spec.columns or kept}
             table = Table.from_delta(spark, spec.path, **of_table, **about)
         else:
-            assert spec.key is not None
-            assert spec.version is not None
             form = spec.format or format_of(spec.path) or columns.format
             assert form is not None
-            planned = called(
-                read_files,
-                spark=spark,
-                path=str(spec.path),
-                key=spec.key,
-                version=spec.version,
-                deleted=spec.deleted,
-                timestamp=spec.timestamp,
-                log=spec.log,
-                schema=spec.columns or kept,
-                format=form,
-                settings=Settings.of(spark),
-                kept=folders,
-                **about,
-            )
-            table = Table._of(planned)
+            about |= spec.arguments("path", "key", "version", "deleted", "timestamp", "log")
+            about |= {"schema": spec.columns or kept, "format": form, "kept": folders}
+            table = Table._of(called(read_files, spark=spark, settings=Settings.of(spark), **about))
             columns.format = form
         source = table._planned.bound
         if source.learned is not None or (source.folders is not None and kept is None):
@@ -262,49 +228,6 @@ class Job:
             with contextlib.suppress(TopologyError):  # there may be no files any more
                 keep(self.begun.columns, name, *_learned(spark, spec))
         return table
-
-    def _made(self, kind: str, name: str) -> Any:
-        """The table of a join, of children, an aggregate, a cogroup, a merge, a flat map or a view; or enriched events."""
-        spec = self.spec
-        if kind == "enrichments":
-            return enriched(self._spark, spec, name, self.tables)
-        if kind == "joins":
-            join = spec.joins[name]
-            left, right = self.tables[join.left], self.tables[join.right]
-            named: Any = {"how": join.how, "joiner": join.joiner, "name": name, "emit": join.emit}
-            if join.extractor is None:
-                joined = left.join(right, **named)
-            else:
-                staged: Any = {"deployment": join.deployment, "application": spec.name, "wire": join.wire}
-                joined = fk_join(left, right, join.extractor, **named, **staged, spread=join.spread)
-            return joined.materialize(name) if join.materialize else joined
-        if kind == "children":
-            family = spec.children[name]
-            parents, children = self.tables[family.right], self.tables[family.left]
-            return parents.with_children(children, family.extractor, column=family.column, name=name, emit=family.emit)
-        if kind == "aggregates":
-            made = spec.aggregates[name]
-            columns = {title: wanted_of(title, text) for title, text in made.columns.items()}
-            about: Any = {"deployment": made.deployment, "application": spec.name, "upgrade_from": made.upgrade_from}
-            grouped = self.tables[made.of].group_by(made.key, name=name, **made.emission, **about)
-            return grouped.agg(having=made.having, **columns)
-        if kind in ("cogroups", "merges"):
-            together = (spec.cogroups if kind == "cogroups" else spec.merges)[name]
-            tables = [self.tables[item] for item in together.of]
-            put = cogroup if kind == "cogroups" else Table.merge
-            return put(*tables, name=name, emit=together.emit)
-        if kind == "flat_maps":
-            flat, key = spec.flat_maps[name], listed(spec.flat_maps[name].key)
-            of = self.tables[flat.of]
-            if flat.rows is None:
-                return of.rekey(key, name=name, emit=flat.emit)
-            return of.flat_map(flat.rows, key=key, name=name, emit=flat.emit)
-        view = spec.views[name]
-        table = self.tables[view.of]
-        if view.filter is not None:
-            table = table.filter(view.filter, name=name if view.columns is None else None, emit=view.emit)
-        table = table if view.columns is None else table.map_values(view.columns, name=name, emit=view.emit)
-        return table.materialize(name) if view.materialize else table
 
     @property
     def _kafka(self) -> tuple[str, dict[str, Value]]:
@@ -317,17 +240,9 @@ class Job:
         with located(f"sinks.{name}", spec):
             if spec.topic is not None:
                 servers, settings = self._kafka
-                return sinks.Kafka(
-                    spec.topic,
-                    servers,
-                    key=None if spec.key is None else format_at(f"sinks.{name}", spec.key, "key"),
-                    value=format_at(f"sinks.{name}", spec.value, "value")
-                    if isinstance(spec.value, FormatSection)
-                    else spec.value,
-                    headers=spec.headers,
-                    positions=spec.positions,
-                    options={**client_options(settings), **spec.options},
-                )
+                about = arguments_at(f"sinks.{name}", spec, "headers", "positions")
+                options = {**client_options(settings), **spec.options}
+                return sinks.Kafka(spec.topic, servers, options=options, **about)
             return sink_of(spec)
 
     def _sink_queries(self, *, run: bool) -> list[SinkQuery]:
@@ -349,16 +264,10 @@ class Job:
                 return batches.start(self._spark, table._as_begun, sink, **common, query_name=name)
             assert spec.path is not None
             begun_as, begun = table._as_begun(checkpoint)
-            common |= {"begun": begun, "query_name": name}
+            common |= {"begun": begun, "query_name": name, "path": spec.path}
             batches.make_topics(begun_as, checkpoint)
-            return start_by_spark(
-                self._spark,
-                begun_as.changes_plan,
-                spec.format,
-                spec.options,
-                path=spec.path,
-                **common,
-            )
+            plan = begun_as.changes_plan
+            return start_by_spark(self._spark, plan, spec.format, spec.options, **common)
 
     def _dead_letters(self, name: str, trigger: Mapping[str, Any], checkpoint: str) -> StreamingQuery:
         spec, query = self.spec.dead_letters, f"dead-letters-{name}"

@@ -1,9 +1,8 @@
-"""A job file's events: streams that are read, and what tables make of them."""
+"""A job file's events: streams that are read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -11,29 +10,19 @@ from pyspark.sql import DataFrame, SparkSession
 from fkjoin.analysis.bound import Scope
 from fkjoin.analysis.projection import Projection
 from fkjoin.errors import TopologyError
-from fkjoin.events import Enriched
 from fkjoin.files.options import require_options
 from fkjoin.jobs.job_kinds import located
-from fkjoin.jobs.job_sections import EventsSection, JobSection
 from fkjoin.kafka.admin import require_topic
 from fkjoin.kafka.options import source_options
 from fkjoin.kafka.reading import records_of
 from fkjoin.spark.on_spark import on_spark
 from fkjoin.spark.schemas import arrow_schema, struct_type
-from fkjoin.table import Table
+
+if TYPE_CHECKING:
+    from fkjoin.jobs.job_sections import EventsSection, JobSection
 
 
-def enriched(spark: SparkSession, spec: JobSection, name: str, tables: Mapping[str, Any]) -> Enriched:
-    """The enrichment of that name; ``tables``: tables, and enrichments that are made already."""
-    made = spec.enrichments[name]
-    table: Table = tables[made.table]
-    about: Any = {"on": made.on, "how": made.how, "name": name, "on_error": made.on_error}
-    if made.events not in spec.events:
-        return table.enrich(tables[made.events], **about)
-    return table.enrich(_read(spark, spec, made.events), events_name=made.events, **about)
-
-
-def _read(spark: SparkSession, spec: JobSection, name: str) -> DataFrame:
+def events_of(spec: JobSection, name: str, spark: SparkSession) -> DataFrame:
     """The stream of events that is read; ``JobError`` names its section."""
     of = spec.events[name]
     with located(f"events.{name}", of):

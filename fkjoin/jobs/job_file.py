@@ -14,7 +14,7 @@ from fkjoin.errors import nearest
 from fkjoin.jobs.job_columns import require_columns
 from fkjoin.jobs.job_kinds import JobError, Strict
 from fkjoin.jobs.job_order import in_order
-from fkjoin.jobs.job_sections import JobSection
+from fkjoin.jobs.job_sections import JobSection, job_section
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -24,7 +24,8 @@ else:  # pragma: no cover
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of a job file, for editors; it says of each kind of table, sink and format what it has."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **JobSection.model_json_schema(by_alias=True)}
+    schema = job_section().model_json_schema(by_alias=True)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
 def read_job(path: Path) -> JobSection:
@@ -34,7 +35,7 @@ def read_job(path: Path) -> JobSection:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise JobError(f"{path}: cannot be read as TOML: {error}") from error
     try:
-        spec = JobSection.model_validate(_filled(data, str(path)))
+        spec = job_section().model_validate(_filled(data, str(path)))
         require_columns(spec, in_order(spec))
         return spec
     except JobError as error:
@@ -118,7 +119,7 @@ _ALTERNATIVE = re.compile(r"str$|int$|float$|bool$|list\[|literal\[|\w*Section$|
 
 def _settings(place: list[str]) -> list[str]:
     """The settings that may stand at a place of the file."""
-    model: Any = JobSection
+    model: Any = job_section()
     for part in place:
         fields = {field.alias or name: field.annotation for name, field in getattr(model, "model_fields", {}).items()}
         kind = fields.get(part, model)

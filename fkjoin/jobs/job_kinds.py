@@ -32,8 +32,10 @@ _ARGUMENT = re.compile(r"(\w+(?:\[\d+\]|\.\w+)*): ")
 _IN_JOB_FILES = (
     (re.compile(r"start the session with fkjoin\.session\(kafka=True\), in a job file "), "write "),
     (re.compile(r"write \.materialize\(\"[^\"]*\"\) first \(in a job file, (materialize = true)\)"), r"write \1"),
-    (re.compile(r"give it to group_by, with fkjoin\.window\(…\) in its key"), "give window = {time = …, size = …}"),
-    (re.compile(r"put fkjoin\.window\(…\) into the key"), "give window = {time = …, size = …}"),
+    (
+        re.compile(r"(?:give it to group_by, with|put) fkjoin\.window\(…\) in(?:to the| its) key"),
+        "give window = {time = …, size = …}",
+    ),
     (re.compile(r"give it as table\.group_by\(…\)\.agg\(…\)"), "name one of aggregates"),
     (re.compile(r"group_by\(\"([^\"]*)\"\)"), r'group_by = "\1"'),
     (re.compile(r"Json\(…\) or Debezium\(…\)"), "{format = …, schema = …}"),
@@ -91,6 +93,10 @@ class Strict(BaseModel):
         name = argument.partition(".")[0]
         known = {self.shown(field) for field in type(self).model_fields}
         return argument if name in known else None
+
+    def arguments(self, *settings: str) -> dict[str, Any]:
+        """The values of settings that are arguments of the library's call, too."""
+        return {name: getattr(self, name) for name in settings}
 
     @classmethod
     def shown(cls, name: str) -> str:

@@ -1,28 +1,38 @@
-"""Sections of a job file for operators, and the settings that they share."""
+"""Sections of a job file for operators: their settings, what they read, and how tables are built."""
 
 from __future__ import annotations
 
 import ast
 import functools
 import re
-from collections.abc import Callable
-from typing import Annotated, Any, get_args
+from collections.abc import Callable, Mapping
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, create_model, model_validator
 
 from fkjoin import aggregates
 from fkjoin.analysis.checks import Deployment
 from fkjoin.analysis.emission import Emission, Emit
+from fkjoin.analysis.planned import Planned, Settings, called
 from fkjoin.analysis.wanted import Wanted
 from fkjoin.analysis.windows import window as window_of
 from fkjoin.errors import FkJoinError
 from fkjoin.folds import fold
-from fkjoin.jobs.job_kinds import ANY, JobError, Kind, Section, Strict
+from fkjoin.jobs.job_columns import KnownColumns, named, require_known, split_arguments, with_columns
+from fkjoin.jobs.job_events import events_of
+from fkjoin.jobs.job_kinds import ANY, JobError, Kind, Section, Strict, located
+from fkjoin.join import fk_join
 from fkjoin.kafka.wire import Wire
+from fkjoin.lowering.operators import OPERATORS, Operator
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.schemas import listed
 from fkjoin.stages import How, HowByKey
 from fkjoin.stages.join_rows import require_how
+from fkjoin.table import Table
+
+if TYPE_CHECKING:
+    from fkjoin.jobs.job import Job
 
 
 def understood(setting: str, understand: Callable[[str], object]) -> AfterValidator:
@@ -42,9 +52,71 @@ EmitText = Annotated[Emit, understood("emit", Emission.of)]
 EmitOfGroups = Annotated[Emit, understood("emit", functools.partial(Emission.of, windows=True))]
 
 
-class JoinSection(Section):
+class OperatorSection(Strict):
+    """A table that is made of others."""
+
+    inputs: ClassVar[tuple[str, ...]] = ("of",)
+    """Settings that name tables, one or several."""
+    stream: ClassVar[str | None] = None
+    """The one of them that names events, where it makes events itself."""
+
+    @property
+    def reads(self) -> dict[str, str]:
+        """The tables and events that it reads, by the settings that name them."""
+        reads = {}
+        for setting in self.inputs:
+            names = getattr(self, setting)
+            if isinstance(names, str):
+                reads[setting] = names
+            else:
+                reads |= {f"{setting}.{number}": name for number, name in enumerate(names)}
+        return reads
+
+    def build(self, job: Job, kind: str, name: str) -> Any:
+        """The table, with that ``name``; ``kind``: the name of the section."""
+        operator = next(operator for operator in OPERATORS.values() if operator.section == kind)
+        assert operator.bind is not None
+        tables = [job.tables[table]._planned for table in self.reads.values()]
+        others = [setting for setting in type(self).model_fields if setting not in self.inputs]
+        about = {"name": name, "settings": Settings.of(tables[0].spark), **self.arguments(*others)}
+        return Table._of(called(operator.bind, *tables, **about))
+
+    def known_columns(self, where: str, known: Mapping[str, KnownColumns]) -> KnownColumns:
+        """The columns of its table, by those of others.
+
+        Raises ``JobError`` for the name of a column that no row can have.
+        """
+        return None
+
+
+_IN_FILES = {"Expression": str, "Expressions": str | list[str], "Emit": EmitText}
+"""Names of types of arguments, and what a job file has in their place."""
+
+
+def section_of(operator: Operator) -> type[OperatorSection]:
+    """The section of an operator without a model of its own, by the arguments of its ``bind``."""
+    assert operator.bind is not None
+    fields: dict[str, Any] = {}
+    inputs: list[str] = []
+    arguments = signature(operator.bind, locals=_IN_FILES, eval_str=True).parameters
+    for name, argument in arguments.items():
+        if name in ("name", "settings"):
+            continue
+        kind = argument.annotation
+        if kind is Planned:
+            inputs.append(name)
+            kind = list[str] if argument.kind is Parameter.VAR_POSITIONAL else str
+        fields[name] = (kind, ... if argument.default is Parameter.empty else argument.default)
+    title = f"{str(operator.section).title()}Section"
+    model = create_model(title, __base__=OperatorSection, **fields)
+    model.inputs = tuple(inputs)
+    return model
+
+
+class JoinSection(Section, OperatorSection):
     """A join of two tables or joins, by a foreign key or by primary key."""
 
+    inputs = ("left", "right")
     kinds = (
         Kind("a join by foreign key", {"extractor": ANY}, ("deployment", "wire", "spread")),
         Kind("a join by primary key", {}),
@@ -81,9 +153,31 @@ class JoinSection(Section):
                 raise ValueError(str(error)) from error
         return self
 
+    def build(self, job: Job, kind: str, name: str) -> Any:
+        left, right = job.tables[self.left], job.tables[self.right]
+        about = self.arguments("how", "joiner", "emit")
+        if self.extractor is None:
+            joined = left.join(right, name=name, **about)
+        else:
+            about |= self.arguments("extractor", "deployment", "wire", "spread")
+            joined = fk_join(left, right, name=name, application=job.spec.name, **about)
+        return joined.materialize(name) if self.materialize else joined
 
-class ChildrenSection(Strict):
+    def known_columns(self, where: str, known: Mapping[str, KnownColumns]) -> KnownColumns:
+        left, right = known.get(self.left), known.get(self.right)
+        require_known(f"{where}.extractor", self.extractor, left, f"left table {self.left}")
+        if left is None or right is None:
+            return None
+        # Which columns are the key is not looked up.
+        sides, keys = {"left": left, "right": right}, {**right, **left}
+        require_known(f"{where}.joiner", self.joiner, sides, "the joined row")
+        return {**keys, **sides} if self.joiner is None else with_columns(keys, self.joiner)
+
+
+class ChildrenSection(OperatorSection):
     """A table whose rows get a map of the rows of another one that point at them."""
+
+    inputs = ("left", "right")
 
     left: str
     """The table of the children, whose rows point at the other."""
@@ -95,6 +189,16 @@ class ChildrenSection(Strict):
     """The name of the map's column."""
     emit: EmitText = "on-change"
     """The results to send: those on change, on update, or at intervals."""
+
+    def build(self, job: Job, kind: str, name: str) -> Any:
+        parents, children = job.tables[self.right], job.tables[self.left]
+        about = self.arguments("extractor", "column", "emit")
+        return parents.with_children(children, name=name, **about)
+
+    def known_columns(self, where: str, known: Mapping[str, KnownColumns]) -> KnownColumns:
+        left, columns = known.get(self.left), known.get(self.right)
+        require_known(f"{where}.extractor", self.extractor, left, f"left table {self.left}")
+        return None if columns is None else {**columns, **named([self.column])}
 
 
 class WindowSection(Strict):
@@ -114,7 +218,7 @@ class WindowSection(Strict):
     """The time by which a row's timestamp may be ahead of its batch; rows beyond it are dead letters."""
 
 
-class AggregateSection(Strict):
+class AggregateSection(OperatorSection):
     """A table's rows by group; ``columns`` are such as ``orders = "count()"`` or ``revenue = "sum(left.amount)"``."""
 
     of: str
@@ -147,20 +251,29 @@ class AggregateSection(Strict):
             return f"window.{argument}"
         return "columns" if argument == "agg" or argument in get_args(fold.AggregateKind) else super().setting(argument)
 
-    @property
-    def key(self) -> list[Any]:
-        """The key of `Table.group_by`."""
-        made = self.window
-        return [*([] if made is None else [window_of(made.time, made.size, made.slide)]), *listed(self.group_by)]
+    def build(self, job: Job, kind: str, name: str) -> Any:
+        window, key = self.window, listed(self.group_by)
+        about = self.arguments("emit", "deployment", "upgrade_from")
+        if window is not None:
+            key = [window_of(window.time, window.size, window.slide), *key]
+            about |= window.arguments("grace", "idle", "ahead")
+        columns = {title: wanted_of(title, text) for title, text in self.columns.items()}
+        grouped = job.tables[self.of].group_by(key, name=name, application=job.spec.name, **about)
+        return grouped.agg(having=self.having, **columns)
 
-    @property
-    def emission(self) -> dict[str, Any]:
-        """Its arguments that say when a result is sent."""
-        made = self.window
-        return {"emit": self.emit} | ({} if made is None else {"grace": made.grace, "idle": made.idle, "ahead": made.ahead})
+    def known_columns(self, where: str, known: Mapping[str, KnownColumns]) -> KnownColumns:
+        columns, of = known.get(self.of), f"table {self.of}"
+        require_known(f"{where}.group_by", self.group_by, columns, of)
+        if self.window is not None:
+            require_known(f"{where}.window.time", self.window.time, columns, of)
+        for title, text in self.columns.items():
+            with located(where, self):
+                wanted_of(title, text)
+            require_known(f"{where}.columns.{title}", arguments_of(text), columns, of)
+        return None if self.window is not None else with_columns(named(self.columns), self.group_by)
 
 
-class TogetherSection(Strict):
+class TogetherSection(OperatorSection):
     """Several tables as one: merged, or, of aggregates by the same key, side by side."""
 
     of: list[str] = Field(min_length=2)
@@ -174,8 +287,11 @@ class TogetherSection(Strict):
             return super().setting(argument)
         return f"of.{int(of_list[2]) + (of_list[1] == 'others')}"  # the others come after the first one
 
+    def known_columns(self, where: str, known: Mapping[str, KnownColumns]) -> KnownColumns:
+        return known.get(self.of[0]) if where.startswith("merges.") else None
 
-class ViewSection(Strict):
+
+class ViewSection(OperatorSection):
     """A table with some of its rows, or with other columns."""
 
     of: str
@@ -198,8 +314,23 @@ class ViewSection(Strict):
             raise ValueError("give filter, columns, or both (the filter comes first)")
         return self
 
+    def build(self, job: Job, kind: str, name: str) -> Any:
+        table = job.tables[self.of]
+        if self.filter is not None:
+            label = name if self.columns is None else None
+            table = table.filter(self.filter, name=label, emit=self.emit)
+        if self.columns is not None:
+            table = table.map_values(self.columns, name=name, emit=self.emit)
+        return table.materialize(name) if self.materialize else table
 
-class FlatMapSection(Strict):
+    def known_columns(self, where: str, known: Mapping[str, KnownColumns]) -> KnownColumns:
+        columns, of = known.get(self.of), f"table {self.of}"
+        require_known(f"{where}.filter", self.filter, columns, of)
+        require_known(f"{where}.columns", self.columns, columns, of)
+        return with_columns(columns, self.columns)
+
+
+class FlatMapSection(OperatorSection):
     """The rows that a table's rows make, under a key of their own; without ``rows``, the rows themselves."""
 
     of: str
@@ -211,9 +342,26 @@ class FlatMapSection(Strict):
     emit: EmitText = "on-change"
     """The results to send: those on change, on update, or at intervals."""
 
+    def build(self, job: Job, kind: str, name: str) -> Any:
+        table, key = job.tables[self.of], listed(self.key)
+        if self.rows is None:
+            return table.rekey(key, name=name, emit=self.emit)
+        return table.flat_map(self.rows, key=key, name=name, emit=self.emit)
 
-class EnrichmentSection(Strict):
+    def known_columns(self, where: str, known: Mapping[str, KnownColumns]) -> KnownColumns:
+        columns, of = known.get(self.of), f"table {self.of}"
+        require_known(f"{where}.rows", self.rows, columns, of)
+        if self.rows is not None:
+            return None
+        require_known(f"{where}.key", self.key, columns, of)
+        return with_columns(columns, self.key)
+
+
+class EnrichmentSection(OperatorSection):
     """Events with the columns of a table, each sent once."""
+
+    inputs = ("events", "table")
+    stream = "events"
 
     table: str
     """The table whose columns events get."""
@@ -225,6 +373,14 @@ class EnrichmentSection(Strict):
     """`inner` drops events for which the table has no row, and `left` gives them nulls."""
     on_error: OnError = "dead-letter"
     """Handling of events on which `on` fails: `fail` stops the query, `dead-letter` sets them aside."""
+
+    def build(self, job: Job, kind: str, name: str) -> Any:
+        table = job.tables[self.table]
+        about = self.arguments("on", "how", "on_error")
+        if self.events not in job.spec.events:
+            return table.enrich(job.tables[self.events], name=name, **about)
+        events = events_of(job.spec, self.events, table._planned.spark)
+        return table.enrich(events, name=name, events_name=self.events, **about)
 
 
 _CALL = re.compile(
@@ -278,20 +434,3 @@ def arguments_of(text: str) -> list[str]:
     """List what stands in the parentheses of an aggregate's column, and what it is ordered by."""
     _, column, order, _ = _parsed(text)
     return [*split_arguments(column), *order]
-
-
-def split_arguments(text: str, brackets: str = "([{)]}") -> list[str]:
-    """Cut SQL text at its commas, but for those in quotes or ``brackets``, the opening ones first."""
-    opening, closing = brackets[: len(brackets) // 2], brackets[len(brackets) // 2 :]
-    found, depth, quote = [""], 0, ""
-    for at, sign in enumerate(text):
-        if quote:
-            quote = "" if sign == quote and text[at - 1] != "\\" else quote
-        elif sign in "'\"`":
-            quote = sign
-        depth += (not quote) * ((sign in opening) - (sign in closing))
-        if sign == "," and not quote and not depth:
-            found.append("")
-        else:
-            found[-1] += sign
-    return [one.strip() for one in found if one.strip()]

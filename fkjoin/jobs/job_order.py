@@ -18,17 +18,18 @@ def in_order(spec: JobSection) -> list[tuple[str, str]]:
     Raises ``JobError`` for a name that is unknown, or there twice, for tables that read each other in a circle, for a topic
     without brokers, and for a sink in a folder that is taken.
     """
-    made = reads_of(spec)
-    known = [*spec.tables, *(name for _, name in made)]
-    names, events = [*known, *spec.events], [*spec.events, *spec.enrichments]
-    tables = [*spec.tables, *(name for kind, name in made if kind != "enrichments")]
-    for kind, name in [*(("events", name) for name in spec.events), *made]:
+    operators = spec.operators
+    known = [*spec.tables, *(name for _, name in operators)]
+    names = [*known, *spec.events]
+    streams = [name for (_, name), section in operators.items() if section.stream is not None]
+    tables, events = [name for name in known if name not in streams], [*spec.events, *streams]
+    for kind, name in [*(("events", name) for name in spec.events), *operators]:
         if names.count(name) > 1:
             raise JobError(f"{kind}.{name}: a table has this name already; choose another")
-    for (kind, name), reads in made.items():
-        for setting, table in reads.items():
+    for (kind, name), section in operators.items():
+        for setting, table in section.reads.items():
             where = f"{kind}.{name}.{setting}"
-            if (kind, setting) != ("enrichments", "events"):
+            if setting != section.stream:
                 _require_known(where, table, tables)
             elif table not in events:
                 raise JobError(f"{where}: there are no events {table!r}; {nearest(table, events)}")
@@ -37,28 +38,14 @@ def in_order(spec: JobSection) -> list[tuple[str, str]]:
     _require_brokers(spec)
     _require_own_folders(spec)
     order: list[tuple[str, str]] = []
-    while len(order) < len(made):
-        there = {*spec.tables, *spec.events, *(name for _, name in order)}
-        ready = [one for one, reads in made.items() if one not in order and there.issuperset(reads.values())]
+    while len(order) < len(operators):
+        built = {*spec.tables, *spec.events, *(name for _, name in order)}
+        rest = {one: section for one, section in operators.items() if one not in order}
+        ready = [one for one, section in rest.items() if built.issuperset(section.reads.values())]
         if not ready:
-            circle = ", ".join(".".join(one) for one in made if one not in order)
-            raise JobError(f"these read each other in a circle: {circle}")
+            raise JobError(f"these read each other in a circle: {', '.join(map('.'.join, rest))}")
         order += ready
     return order
-
-
-def reads_of(spec: JobSection) -> dict[tuple[str, str], dict[str, str]]:
-    """List the tables and events that each join, aggregate and other operator reads, by the settings that name them."""
-    return {
-        **{("joins", name): {"left": join.left, "right": join.right} for name, join in spec.joins.items()},
-        **{("children", name): {"left": one.left, "right": one.right} for name, one in spec.children.items()},
-        **{("aggregates", name): {"of": one.of} for name, one in spec.aggregates.items()},
-        **{("flat_maps", name): {"of": one.of} for name, one in spec.flat_maps.items()},
-        **{("views", name): {"of": one.of} for name, one in spec.views.items()},
-        **{("cogroups", name): _numbered(one.of) for name, one in spec.cogroups.items()},
-        **{("enrichments", name): {"events": one.events, "table": one.table} for name, one in spec.enrichments.items()},
-        **{("merges", name): _numbered(one.of) for name, one in spec.merges.items()},
-    }
 
 
 def _require_known(where: str, table: str, known: Sequence[str]) -> None:
@@ -90,7 +77,3 @@ def _require_own_folders(spec: JobSection) -> None:
 
 def _folder(path: str) -> str:
     return path.removeprefix("file://").removeprefix("file:").rstrip("/")
-
-
-def _numbered(tables: list[str]) -> dict[str, str]:
-    return {f"of.{place}": table for place, table in enumerate(tables)}

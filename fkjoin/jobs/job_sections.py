@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, create_model
 
 from fkjoin.errors import masked
 from fkjoin.files.source import FileFormat
 from fkjoin.jobs import installed
-from fkjoin.jobs.job_kinds import ANY, Kind, PageSection, Section, SparkSection, Strict, Value, Values
+from fkjoin.jobs.job_columns import KnownColumns, named, names_in, require_known
+from fkjoin.jobs.job_kinds import ANY, JobError, Kind, PageSection, Section, SparkSection, Strict, Value, Values
 from fkjoin.jobs.job_operators import (
     AggregateSection,
     ChildrenSection,
     EnrichmentSection,
     FlatMapSection,
     JoinSection,
+    OperatorSection,
     TogetherSection,
     ViewSection,
+    section_of,
     understood,
 )
 from fkjoin.jobs.purging import interval_s
 from fkjoin.kafka import Bytes, Debezium, Format, Json, Registry, String
 from fkjoin.kafka.connection import OnNewTopic
+from fkjoin.lowering.operators import OPERATORS
 from fkjoin.sinks import RETRY_S
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.trigger import arguments_of
@@ -32,6 +38,7 @@ _NEEDS_COLUMNS = {"columns": 'this format needs a schema, such as "id bigint, na
 _OF_REGISTRY = "columns", "registry", "registry_settings", "write_schema", "subject", "units", "retry_s"
 """Settings of formats with a registry."""
 
+_GLOB = re.compile(r"[\[\]{}*?=]")
 TriggerText = Annotated[str, understood("trigger", arguments_of)]
 PurgeText = Annotated[str, understood("purge", interval_s)]
 
@@ -117,6 +124,23 @@ class FormatSection(Section):
         assert self.registry is not None
         return Registry(kind, url=self.registry, settings=self.registry_settings, retry_s=self.retry_s, **more)
 
+    def names(self, name: str) -> list[str] | None:
+        """The names of its columns; None where they cannot be told."""
+        if self.format in ("string", "bytes"):
+            return [self.name or name]
+        columns = None if self.columns is None else names_in(self.columns)
+        return columns if columns is None or self.text is None else [*columns, self.text]
+
+
+def _names(where: str, form: Any, name: str) -> list[str] | None:
+    """The names of the columns of a record's key or value."""
+    if isinstance(form, FormatSection):
+        return form.names(name)
+    if isinstance(form, str) and form not in ("string", "bytes"):
+        forms = '"string", "bytes" or {format = …, schema = …}'
+        raise JobError(f"{where}.{name}: {form!r} is no format: write {forms}")
+    return [name]
+
 
 class KafkaSection(Strict):
     """Settings that all topics share."""
@@ -190,6 +214,27 @@ class TableSection(Section):
     """Keep the rows in state under the table's name."""
     options: dict[str, Value] = Field({}, repr=False)
     """Options of Spark's source."""
+
+    def known_columns(self, name: str) -> KnownColumns:
+        """The columns of the table; unknown where files are elsewhere, or folders may give more.
+
+        Raises ``JobError`` for the name of a column that no row can have.
+        """
+        where = f"tables.{name}"
+        if self.topic is not None:
+            key, value = _names(where, self.key, "key"), _names(where, self.value, "value")
+            if key is None or value is None:
+                return None
+            return named([*key, *value, "headers", "_position"])
+        names = None if self.columns is None else names_in(self.columns)
+        path = str(self.path).removeprefix("file://")
+        folder = not _GLOB.search(path) and Path(path).is_dir()
+        if names is None or not folder or any(Path(path).glob("*=*")):
+            return None
+        columns = named([*names, "_metadata"])
+        for setting in ("key", "version", "timestamp", "deleted"):
+            require_known(f"{where}.{setting}", getattr(self, setting), columns, name)
+        return columns
 
 
 class EventsSection(Section):
@@ -350,3 +395,23 @@ class JobSection(Strict):
     """The target of dead letters; without it they are counted alone."""
     ui: PageSection = Field(default_factory=PageSection)
     """Access to the page of `--ui`."""
+
+    @property
+    def operators(self) -> dict[tuple[str, str], OperatorSection]:
+        """All that is made of tables, by section and name."""
+        operators: dict[tuple[str, str], OperatorSection] = {}
+        for kind, sections in self:
+            for name, section in sections.items() if isinstance(sections, dict) else ():
+                if isinstance(section, OperatorSection):
+                    operators[kind, name] = section
+        return operators
+
+
+def job_section() -> type[JobSection]:
+    """The sections of a job file, also those of operators that have no model."""
+    fields: dict[str, Any] = {}
+    for operator in OPERATORS.values():
+        if operator.section is not None and operator.section not in JobSection.model_fields:
+            model: Any = section_of(operator)
+            fields[operator.section] = dict[str, model], Field({})
+    return create_model("JobSection", __base__=JobSection, **fields) if fields else JobSection

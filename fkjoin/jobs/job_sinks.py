@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -12,7 +13,7 @@ from fkjoin import sinks as kinds
 from fkjoin.checkpoint.begun import Begun
 from fkjoin.checkpoint.files import has_begun
 from fkjoin.jobs import installed
-from fkjoin.jobs.job_kinds import JobError, located
+from fkjoin.jobs.job_kinds import JobError, Strict, located
 from fkjoin.jobs.job_sections import FormatSection, SinkSection
 from fkjoin.kafka import Format
 from fkjoin.plan.rules import SINKS_SHARE_A_QUERY, Verdict
@@ -54,6 +55,15 @@ def format_at(where: str, given: str | list[str] | FormatSection, name: str) -> 
         return given
     with located(f"{where}.{name}", given):
         return given.build(name)
+
+
+def arguments_at(where: str, section: Strict, *settings: str) -> dict[str, Any]:
+    """The values of settings of a topic's table or sink, and the formats of its records."""
+    arguments = section.arguments("key", "value", *settings)
+    for part in ("key", "value"):
+        if arguments[part] is not None:
+            arguments[part] = format_at(where, arguments[part], part)
+    return arguments
 
 
 def sink_of(spec: SinkSection) -> Sink | None:

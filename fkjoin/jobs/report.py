@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.checkpoint.progress import QueryPhase, doing_of, is_batch, progress_since, several, start_of
 from fkjoin.jobs.job_kinds import JobError
-from fkjoin.jobs.job_order import in_order, reads_of
+from fkjoin.jobs.job_order import in_order
 from fkjoin.jobs.job_sections import JobSection
 from fkjoin.jobs.screen import Screen
 from fkjoin.jobs.view import AT_WORK, BatchView, Flow, JobView, Mode, QueryView, batches_of, doing, ended, rate_of
@@ -43,9 +43,9 @@ _TASKS_EVERY_S = 1.0
 
 def flow_of(spec: JobSection) -> Flow:
     """The topology of a job file."""
-    reads = reads_of(spec)
-    made = tuple((name, tuple(reads[kind, name].values())) for kind, name in in_order(spec))
-    return Flow((*spec.tables, *spec.events), made, tuple(spec.sinks))
+    operators = [(name, spec.operators[kind, name]) for kind, name in in_order(spec)]
+    reads = tuple((name, tuple(section.reads.values())) for name, section in operators)
+    return Flow((*spec.tables, *spec.events), reads, tuple(spec.sinks))
 
 
 def troubles_of(totals: Iterable[Mapping[str, Mapping[str, int]]], tables: Collection[str]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from fkjoin.checkpoint.begun import Begun
 from fkjoin.errors import TopologyError
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.lowering.as_begun import as_begun, with_read_snapshots
-from fkjoin.lowering.planner import plan
+from fkjoin.lowering.operators import plan
 from fkjoin.lowering.table_plan import TablePlan
 from fkjoin.plan.nodes import Enrich
 from fkjoin.plan.physical import Physical

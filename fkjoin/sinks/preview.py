@@ -28,7 +28,7 @@ from fkjoin.checkpoint.files import hadoop
 from fkjoin.codec.rows import KeyCodec
 from fkjoin.errors import TopologyError
 from fkjoin.lowering.handle import Handle
-from fkjoin.lowering.planner import plan
+from fkjoin.lowering.operators import plan
 from fkjoin.lowering.table_plan import TablePlan
 from fkjoin.plan.base import ON_CHANGE, periodic
 from fkjoin.plan.physical import Physical, Read, replaced

@@ -16,7 +16,7 @@ from fkjoin.analysis.enrich import EventsBound
 from fkjoin.analysis.planned import Planned, SourceBound
 from fkjoin.codec import versions
 from fkjoin.errors import TopologyError
-from fkjoin.lowering.planner import plan
+from fkjoin.lowering.operators import plan
 from fkjoin.lowering.table_plan import TablePlan
 from fkjoin.plan.nodes import Events, Source
 from fkjoin.plan.physical import Fed, Physical, by_spark

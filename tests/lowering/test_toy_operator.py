@@ -1,0 +1,209 @@
+"""An operator outside of fkjoin: one entry in ``OPERATORS`` and one in ``STAGES``, and all that plans and reads knows it."""
+
+from __future__ import annotations
+
+import json
+import re
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from pyspark.sql import SparkSession
+
+from fkjoin import Table, read_state
+from fkjoin.checkpoint.look_up import look_up
+from fkjoin.checkpoint.plain_files import files_here
+from fkjoin.checkpoint.plain_stores import with_state
+from fkjoin.jobs.job import Job
+from fkjoin.jobs.job_file import json_schema, read_job
+from fkjoin.jobs.job_kinds import JobError
+from fkjoin.jobs.job_operators import OperatorSection
+from fkjoin.jobs.job_sections import JobSection
+from fkjoin.jobs.job_tables import job_tables
+from fkjoin.lowering.operators import OPERATORS, Operator
+from fkjoin.plan.base import manifest
+from fkjoin.spark.specs import STAGES
+from fkjoin.testing import CRASH, DUPLICATE, REORDER, Driver
+from tests.support.distinct import DistinctSpec, distinct, plan_distinct
+from tests.support.places import ROOT
+from tests.support.queries import run, write_lines
+from tests.support.sessions import small
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OPERATORS, "distinct", Operator(plan_distinct, distinct, "distincts"))
+    monkeypatch.setitem(STAGES, "distinct", DistinctSpec)
+
+
+def order(key: str, shop: str | None, lsn: int, *, gone: bool = False) -> dict[str, Any]:
+    return {"id": key, "shop": shop, "lsn": lsn, "gone": gone}
+
+
+def orders(spark: SparkSession, folder: Path) -> Table:
+    (folder / "orders").mkdir(exist_ok=True)
+    small(spark, folder)
+    schema = "id string, shop string, lsn bigint, gone boolean"
+    return Table.from_files(
+        spark, folder / "orders", key="id", version="lsn", deleted="gone", schema=schema, format="json", name="orders"
+    )
+
+
+def shops(spark: SparkSession, folder: Path) -> Table:
+    """The table, made as a method of the face makes it."""
+    table: Table = orders(spark, folder)._called(distinct, by="upper(shop) as shop", name="shops")
+    return table
+
+
+@pytest.mark.spark
+def test_it_runs_in_memory(spark: SparkSession, tmp_path: Path) -> None:
+    driver = Driver(shops(spark, tmp_path))
+    source = driver.input("orders")
+    source.change("o1", {"shop": "a"})
+    source.change("o2", {"shop": "A"})
+    source.change("o3", {"shop": None})
+    assert [(one.key, one.operation) for one in driver.run()] == [("A", "insert")]
+    assert driver.count["seen-again"] == 1
+    source.change("o1", {"shop": "b"})
+    driver.run(CRASH)
+    driver.run(DUPLICATE)
+    assert set(driver.table) == {"A", "B"}
+    source.delete("o2")
+    driver.run(REORDER)
+    assert set(driver.table) == {"B"}
+    assert [row["shop"] for row in driver.store("shops").all()] == ["B"]
+
+
+@pytest.mark.spark
+def test_it_is_described_and_binds_a_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    table = shops(spark, tmp_path)
+    stages = re.findall(r"Sub-topology: \d +(\w+) +(.+)", table.describe())
+    assert stages == [
+        ("regroup", "repartition by shop; store shops-regroup"),
+        ("distinct", "repartition by shop; store shops-distinct"),
+    ]
+    assert manifest(table._plan.node)["distinct shops"] == {"of": ["orders"]}
+
+
+JOB = """
+name = "shop"
+checkpoint = "FOLDER/checkpoint"
+trigger = "available-now"
+
+[tables.orders]
+path = "FOLDER/orders"
+key = "id"
+version = "lsn"
+deleted = "gone"
+format = "json"
+schema = "id string, shop string, lsn bigint, gone boolean"
+
+[distincts.shops]
+table = "orders"
+by = ["upper(shop) as shop"]
+
+[views.large]
+of = "shops"
+filter = "shop > 'A'"
+
+[sinks.out]
+table = "shops"
+path = "FOLDER/out"
+format = "json"
+"""
+
+
+def job_file(folder: Path, text: str = JOB) -> Path:
+    (folder / "orders").mkdir(exist_ok=True)
+    path = folder / "job.toml"
+    path.write_text(text.replace("FOLDER", str(folder)))
+    return path
+
+
+def once(spark: SparkSession, path: Path) -> None:
+    job = Job(read_job(path), spark)
+    job.check()
+    job.begun.write(spark, job.spec.checkpoint)
+    for query in job.queries():
+        query.start().awaitTermination()
+
+
+@pytest.mark.spark
+def test_a_job_runs_it_and_its_state_is_read(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+    path, checkpoint = job_file(tmp_path), tmp_path / "checkpoint" / "sink-out"
+    write_lines(tmp_path / "orders", "1", [order("o1", "a", 1), order("o2", "A", 2), order("o3", "c", 3)])
+    once(spark, path)
+    write_lines(tmp_path / "orders", "2", [order("o1", "b", 4), order("o3", "c", 5, gone=True)])
+    once(spark, path)
+    lines = [line for part in (tmp_path / "out").glob("part-*.json") for line in part.read_text().splitlines()]
+    changes = sorted((row["shop"], row["_operation"]) for row in map(json.loads, lines))
+    assert changes == [("A", "insert"), ("B", "insert"), ("C", "delete"), ("C", "insert")]
+    assert sorted(row["shop"] for row in read_state(spark, checkpoint, "shops").collect()) == ["A", "B"]
+    of_key = with_state(files_here(str(checkpoint)), None, lambda state: look_up(state, "shops", "B"))
+    assert [(one["kind"], one["row"]) for one in of_key] == [("distinct", {"shop": "B"})]
+    of_row = with_state(files_here(str(checkpoint)), None, lambda state: look_up(state, "shops", "o2"))
+    assert ("contribution", {"shop": "A"}) in [(one["kind"], one["row"]) for one in of_row]
+    assert set(job_tables(spark, path)) == {"orders", "shops", "large"}
+
+
+@pytest.mark.spark
+def test_a_query_goes_on_after_a_restart(spark: SparkSession, tmp_path: Path) -> None:
+    table = shops(spark, tmp_path)
+    write_lines(tmp_path / "orders", "1", [order("o1", "a", 1)])
+    assert [row["_operation"] for row in run(table.changes, tmp_path / "ck").rows] == ["insert"]
+    write_lines(tmp_path / "orders", "2", [order("o2", "a", 2), order("o1", "b", 3)])
+    assert [row["shop"] for row in run(table.changes, tmp_path / "ck").rows] == ["B"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            'table = "orders"\nby',
+            'table = "order"\nby',
+            "distincts.shops.table: there is no table or join 'order'; did you mean",
+        ),
+        ("by = ", "by = 1 #", "distincts.shops.by: a text in quotes is needed"),
+        ("by = ", 'emit = "sometimes"\nby = ', "distincts.shops.emit: "),
+        ("by = ", 'bye = ["a"]\nby = ', "distincts.shops.bye: there is no such setting; did you mean 'by'?"),
+        ('by = ["upper(shop) as shop"]', "", "distincts.shops.by: must be given"),
+    ],
+)
+def test_its_section_is_checked(tmp_path: Path, old: str, new: str, message: str) -> None:
+    with pytest.raises(JobError, match=re.escape(message)):
+        read_job(job_file(tmp_path, JOB.replace(old, new)))
+
+
+def test_its_section_is_made_of_its_arguments() -> None:
+    section = json_schema()["$defs"]["DistinctsSection"]
+    assert (list(section["properties"]), section["required"]) == (["table", "by", "emit"], ["table", "by"])
+    assert section["properties"]["emit"]["default"] == "on-change"
+
+
+@pytest.mark.spark
+def test_an_error_names_its_setting(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+    with pytest.raises(JobError, match=r"distincts\.shops\.by: "):
+        Job(read_job(job_file(tmp_path, JOB.replace("upper(shop)", "upper(shape)"))), spark)
+
+
+def test_each_section_of_an_operator_knows_how_its_table_is_built() -> None:
+    """By the section's own model, or by the arguments of ``bind``, which fit its settings."""
+    binds = {operator.section: operator.bind for operator in OPERATORS.values() if operator.section is not None}
+    kinds = {kind: (*get_args(field.annotation), None, None)[1] for kind, field in JobSection.model_fields.items()}
+    models = {kind: model for kind, model in kinds.items() if isinstance(model, type) and issubclass(model, OperatorSection)}
+    assert set(binds) - set(models) == {"distincts"}
+    assert len(models) > 7
+    for kind, model in models.items():
+        bind = binds.get(kind)
+        assert (bind is None) == (model.build is not OperatorSection.build), kind
+        if bind is not None:
+            options = {name for name, one in signature(bind).parameters.items() if one.kind is Parameter.KEYWORD_ONLY}
+            assert options == set(model.model_fields) - set(model.inputs) | {"name", "settings"}
+
+
+def test_the_package_does_not_know_it() -> None:
+    texts = [path.read_text() for path in (ROOT / "fkjoin").rglob("*.py")]
+    assert not any(re.search(r"\bdistincts\b|DistinctSpec|DistinctBound", text) for text in texts)

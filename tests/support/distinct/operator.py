@@ -1,0 +1,117 @@
+"""``distinct``, bound and planned: regroup by row, then distinct by the columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from pyspark.sql import functions as F
+
+from fkjoin.analysis.attempt import Attempt, attempt
+from fkjoin.analysis.checks import as_emitted, refuse_same_name
+from fkjoin.analysis.emission import Emission, Emit
+from fkjoin.analysis.planned import Planned, Settings
+from fkjoin.analysis.projection import Projection
+from fkjoin.lowering.pace import paced
+from fkjoin.lowering.stage import counted, let_through, packing_columns, rows_of, state_spec
+from fkjoin.lowering.table_plan import Packed, TablePlan
+from fkjoin.plan.base import Node
+from fkjoin.plan.nodes import generated_name, read_from, starts_over
+from fkjoin.plan.physical import Counted, InWorkers, Messages, Stage, by_spark
+from fkjoin.spark.frame import DELETED
+from fkjoin.spark.operator import ENVELOPE
+from fkjoin.spark.packing import PackRows
+from fkjoin.spark.schemas import Expressions, arrow_schema, require_plain_keys, schema_text
+from fkjoin.spark.specs import RegroupSpec, StageSpec, StateSpec
+from fkjoin.spark.unpacking import UnpackResults
+from tests.support.distinct.stage import DistinctSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Distinct(Node):
+    """The values of columns that a table's rows have, each once."""
+
+    table: Node
+    key: tuple[str, ...] = field()
+    emit: str = "on-change"
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.table,)
+
+
+@dataclass(frozen=True, eq=False)
+class DistinctBound:
+    """Needs of the planner besides the node."""
+
+    operator: ClassVar[str] = "distinct"
+    by: Projection
+    tried: Attempt
+    emission: Emission
+    settings: Settings
+
+
+def distinct(
+    table: Planned,
+    *,
+    by: Expressions,
+    name: str | None = None,
+    emit: Emit = "on-change",
+    settings: Settings,
+) -> Planned:
+    """The rows of a table by these columns, each once.  Raises ``TopologyError``."""
+    projection = Projection.of("by", by, table.scope)
+    require_plain_keys("by", projection.schema)
+    label = name or f"{table.name}-distinct-{generated_name(table.name, *projection.texts)}"
+    refuse_same_name(label, (table.node,), "table")
+    kind = as_emitted("by", projection.schema)
+    tried = attempt("distinct", table.name, projection.bound, table.on_error)
+    return Planned(
+        Distinct(label, table.node, tuple(kind.names), emit),
+        kind,
+        kind,
+        table.spark,
+        DistinctBound(projection, tried, Emission.of(emit), settings),
+        (table,),
+        table.timestamps,
+        table.on_error,
+        table.connection,
+    )
+
+
+def plan_distinct(planned: Planned, table: TablePlan) -> TablePlan:
+    """The table of these rows."""
+    bound: DistinctBound = planned.bound
+    settings, tried, label = bound.settings, bound.tried, planned.name
+    assert isinstance(planned.node, Distinct)
+    node = replace(planned.node, table=table.node)
+    key, row_key = arrow_schema("key", planned.key_type), arrow_schema("key", table.key_type)
+    about = {
+        "key": planned.key_type,
+        "row_key": table.key_type,
+        "value": planned.row_type,
+        "result": planned.row_type,
+        "versions": [["version", 1]],
+    }
+
+    def state(kind: type[StageSpec], **more: Any) -> StateSpec:
+        facts: Mapping[str, Any] = {"by": list(bound.by.texts), "key": schema_text(key), **more}
+        return state_spec(settings, kind, label, bound_to=facts, about=about, tables={"row_key": table.name})
+
+    columns = bound.by.struct_of(tried.columns)
+    chosen = packing_columns(problem=tried.problems, row=F.when(~F.col(DELETED), columns), group=columns)
+    evaluated = by_spark(lambda frame: tried.on(frame).select(*chosen), table.visible)
+    pack = PackRows(row_key, key, settings.buckets, key, settings.validate, start_over=starts_over(table.node))
+    regroup = RegroupSpec(
+        state(RegroupSpec),
+        as_read=read_from(table.node) is not None,
+        in_order=let_through(table.node),
+    )
+    stage = Stage(InWorkers(evaluated, pack, ENVELOPE), regroup)
+    regrouped = Messages(Counted(stage, f"{label}-regroup", ("regroup",)))
+    spec = DistinctSpec(state(DistinctSpec, materialized=node.materialized or label))
+    results = paced(counted(regrouped, spec), label, bound.emission, about, settings)
+    unpack = UnpackResults(key, (key,), node.versions)
+    dead = (*table.dead, *table.dead_of(tried, label))
+    return TablePlan(planned, node, rows_of(results, unpack), dead, table.stages, Packed(results, unpack))
