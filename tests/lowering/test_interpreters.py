@@ -1,0 +1,64 @@
+"""Both interpreters of a physical plan make the same of the same batches: results, counters, and stores byte by byte.
+
+Each golden topology runs a history that is drawn by its seed, with many rows side by side, since a query takes seconds.
+``make faults`` runs all topologies.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from fkjoin.jobs.job import Job
+from tests.support.interpreters import Interpreted
+from tests.support.plans.topologies import TOPOLOGIES, Sources
+from tests.support.sampling import EVERY, sampled
+from tests.support.sessions import small
+
+JOBS = {"job_with_sinks", "job_of_everything", "job_of_events"}
+"""Jobs whose tables are of operators that other topologies have; only a job has windows that close."""
+NAMES = [name for name in TOPOLOGIES.known if name not in JOBS]
+SAMPLE = [
+    "join_left_to_spark",
+    "star",
+    "events_enriched_by_an_aggregate_and_a_join",
+    "merge_of_views",
+    "join_by_key",
+    "job_of_windows",
+]
+BATCHES, MOST = (4, 40) if EVERY else (3, 25)
+"""Batches of a history, and changes of an input in a batch."""
+
+
+@pytest.fixture(scope="module")
+def interpreted(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Interpreted]:
+    folder = tmp_path_factory.mktemp("sources")
+    small(spark, folder)
+    sources = Sources(spark, folder, {})
+
+    def build(name: str) -> Interpreted:
+        topology = TOPOLOGIES.known[name].build(sources)
+        return Interpreted(topology.tables["windows"] if isinstance(topology, Job) else topology)
+
+    return build
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", sampled(NAMES, SAMPLE))
+@settings(max_examples=2 if EVERY else 1, derandomize=not EVERY, phases=(Phase.reuse, Phase.generate))
+@given(seed=st.integers(0, (1 << 32) - 1))
+def test_both_interpreters_make_the_same(
+    interpreted: Callable[[str], Interpreted], tmp_path_factory: pytest.TempPathFactory, name: str, seed: int
+) -> None:
+    table = interpreted(name)
+    history = table.history(random.Random(seed), BATCHES, MOST)
+    spark, times = table.on_spark(history, tmp_path_factory.mktemp("history"))
+    memory = table.in_memory(history, times)
+    assert memory.results == spark.results
+    assert memory.counters == spark.counters
+    assert memory.stores == spark.stores
