@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fkjoin.checkpoint.reader import StateReader
     from fkjoin.checkpoint.saved import read_state
     from fkjoin.cogroups import cogroup
-    from fkjoin.errors import FkJoinError, FormatError, InvariantError, SessionError, TopologyError, TraceError
+    from fkjoin.errors import FkJoinError, FormatError, InvariantError, SessionError, TopologyError
     from fkjoin.join import fk_join
     from fkjoin.sessions.settings import session
     from fkjoin.table import Table
@@ -39,7 +39,6 @@ __all__ = [
     "StateReader",
     "Table",
     "TopologyError",
-    "TraceError",
     "cogroup",
     "failure",
     "fk_join",

@@ -92,10 +92,6 @@ class FormatError(FkJoinError, ValueError):
     """Bytes do not parse, or carry a format version that this release does not know."""
 
 
-class TraceError(FkJoinError, ValueError):
-    """A line of a trace file is not what a trace may hold."""
-
-
 class InvariantError(FkJoinError):
     """Something that must hold of the stores does not: a fault in fkjoin or in what keeps its state."""
 

@@ -18,8 +18,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin import Table
 from fkjoin.kafka import Json
-from fkjoin.replay.traces import TraceChange
 from fkjoin.stages.counters import metrics_name
+from tests.support.replay.traces import TraceChange
 
 from .broker import Broker, Record
 from .faults.cluster import ROOT
@@ -64,7 +64,6 @@ def batch_join(events: list[TraceChange], how: str) -> dict[str, Any]:
     left: dict[str, TraceChange] = {}
     right: dict[str, str | None] = {}
     for event in events:
-        assert event.key is not None
         if event.left:
             left[event.key] = event
         else:
@@ -78,13 +77,11 @@ def batch_join(events: list[TraceChange], how: str) -> dict[str, Any]:
 
 
 def left_record(event: TraceChange) -> Record:
-    assert event.key is not None
     body = None if event.value is None else json.dumps({"fk": event.foreign_key, "value": event.value}).encode()
     return Record(event.key.encode(), body)
 
 
 def right_record(event: TraceChange) -> Record:
-    assert event.key is not None
     body = None if event.value is None else json.dumps({"value": event.value}).encode()
     return Record(event.key.encode(), body)
 

@@ -17,10 +17,10 @@ from fkjoin.kafka import Json, admin
 from fkjoin.kafka.internal import read_internal
 from fkjoin.kafka.reading import records_of
 from fkjoin.lowering.as_begun import topics_of
-from fkjoin.replay.traces import TraceChange
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
 from fkjoin.spark.on_spark import on_spark
 from integration.jobs import tables
+from tests.support.replay.traces import TraceChange
 
 from .broker import Broker, Record
 from .jobs import Running, batch_join, document, joined_rows, left_record, letters, right_record, rows, running

@@ -13,10 +13,10 @@ from integration.broker import Broker, Record
 from integration.postgres import select
 from tests.support.connect import Client, Server, client
 from tests.support.orders import History, batch_join
+from tests.support.replay.traces import TRACES, assert_agrees, expected
 from tests.support.sampling import EVERY
 from tests.support.sessions import SPARK_4_0
 from tests.support.sinks import iceberg
-from tests.support.traces import TRACES, assert_agrees, expected
 
 pytest.importorskip("grpc")
 if SPARK_4_0:
@@ -53,8 +53,8 @@ def history(folder: Path) -> History:
 def test_traces(shop: Client, tmp_path: Path) -> None:
     names = ["left-delete-and-reinsert", "inner-move-between-two-live-rights"]
     paths = [TRACES / f"{name}.in.jsonl" for name in names]
-    for path, lines in zip(paths, shop("traces", names=list(map(str, paths)), folder=str(tmp_path)), strict=True):
-        assert_agrees(lines, expected(path))
+    for path, outcome in zip(paths, shop("traces", names=list(map(str, paths)), folder=str(tmp_path)), strict=True):
+        assert_agrees(outcome, expected(path))
 
 
 def test_tables_and_files_are_the_batch_join_also_after_a_restart(shop: Client, tmp_path: Path) -> None:

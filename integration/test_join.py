@@ -18,11 +18,10 @@ from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.kafka import Json, purge
 from fkjoin.kafka.staged import InternalTopics
 from fkjoin.kafka.wire import HEADERS
-from fkjoin.replay.traces import TraceChange, read_trace
 from fkjoin.sessions.settings import BUCKETS, EXCLUDED, INDEX_DIR, PARTITIONS
 from integration.jobs import tables
+from tests.support.replay.traces import TraceChange, read_trace, trace_files
 from tests.support.sampling import sampled
-from tests.support.traces import trace_files
 
 from .broker import Broker, Record
 from .jobs import Running, batch_join, delete, document, joined_rows, left_record, letters, right_record, running
@@ -45,13 +44,12 @@ def send(broker: Broker, name: str, events: list[TraceChange]) -> None:
 
 
 def all_traces(how: str) -> list[TraceChange]:
-    """The events of all traces for ``how``, each trace with keys of its own; events without a key left out."""
+    """The events of all traces for ``how``, each trace with keys of its own."""
     events: list[TraceChange] = []
     for number, path in enumerate(path for path in trace_files() if path.name.startswith(how)):
         for event in read_trace(path).events:
-            if event.key is not None:
-                foreign_key = None if event.foreign_key is None else f"{number}|{event.foreign_key}"
-                events.append(replace(event, key=f"{number}|{event.key}", foreign_key=foreign_key))
+            foreign_key = None if event.foreign_key is None else f"{number}|{event.foreign_key}"
+            events.append(replace(event, key=f"{number}|{event.key}", foreign_key=foreign_key))
     return events
 
 

@@ -22,9 +22,9 @@ from fkjoin.cli.main import app
 from fkjoin.errors import FkJoinError
 from fkjoin.jobs.job_tables import job_tables
 from fkjoin.kafka import admin
-from fkjoin.replay.traces import TraceChange
 from integration.faults.cluster import WORKER_POINTS
 from integration.jobs import Process
+from tests.support.replay.traces import TraceChange
 from tests.support.sampling import EVERY, sampled
 
 from .broker import Broker, Record

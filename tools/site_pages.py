@@ -65,7 +65,7 @@ ROOMS = {
     "Checkpoints and state": ("checkpoint", "state", "stages"),
     "Sessions": ("sessions",),
     "Job files, commands and pages": ("jobs", "cli", "metrics"),
-    "Test kit and traces": ("replay", "testing"),
+    "Test kit": ("testing",),
 }
 """The origins of messages: rooms of ``fkjoin``, the empty one its face."""
 
@@ -243,7 +243,6 @@ MEANINGS = {
         "The state contradicts itself: a fault of fkjoin, or of a disk",
         "Stop the query, keep its checkpoint, and restore a [backup](howto.md#backup-and-restore)",
     ),
-    "TraceError": ("A trace file of `fkjoin replay` has a wrong line", "Mend the line"),
     "QueryError": (
         "A query has failed. Its [three lines](howto.md#when-a-query-fails) have the message",
         "Do what the third line says, and start the query again",

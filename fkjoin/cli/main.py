@@ -27,13 +27,6 @@ app = typer.Typer(
 app.add_typer(state_app, name="state")
 
 
-class Engine(str, enum.Enum):
-    """An engine that runs a trace."""
-
-    memory = "memory"
-    spark = "spark"
-
-
 class Drawing(str, enum.Enum):
     """A form in which a topology is shown."""
 
@@ -189,31 +182,6 @@ def prepare() -> None:
     with held_folder() as folder, status:
         file = make([sys.executable, "-m", "fkjoin", "demo", "--dir", str(folder / "demo")])
     print(f"Local sessions start from {file} ({file.stat().st_size >> 20} MiB).")
-
-
-@app.command()
-def replay(
-    file: Annotated[
-        Path, typer.Argument(help="A trace: a header line, then one change in each line.", exists=True, dir_okay=False)
-    ],
-    engine: Annotated[Engine, typer.Option(help="The stages in memory, or a streaming query on Spark.")] = Engine.memory,
-    events_per_batch: Annotated[int, typer.Option(min=1, help="Number of events in a micro-batch.")] = 1,
-    buckets: Annotated[int, typer.Option(min=1, help="With Spark: number of buckets of the state.")] = 2,
-) -> None:
-    """Run a join on a trace, and print a JSON line for each result, then the final table."""
-    from fkjoin.replay.in_memory import replay_in_memory
-    from fkjoin.replay.traces import read_trace
-
-    trace = read_trace(file)
-    if engine is Engine.memory:
-        for line in replay_in_memory(trace, events_per_batch):
-            print(line)
-        return
-    from fkjoin.replay.on_spark import replay_on_spark
-
-    with quiet_spark():
-        for line in replay_on_spark(trace, events_per_batch, buckets):
-            print(line)
 
 
 @app.callback(invoke_without_command=True)

@@ -63,7 +63,6 @@ def test_the_public_names() -> None:
         "StateReader",
         "Table",
         "TopologyError",
-        "TraceError",
         "cogroup",
         "failure",
         "fk_join",

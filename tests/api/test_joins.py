@@ -18,13 +18,12 @@ from fkjoin import Table, fk_join
 from fkjoin.checkpoint.look_up import look_up, remarks
 from fkjoin.checkpoint.saved import SavedState
 from fkjoin.checkpoint.upkeep import verify
-from fkjoin.replay.on_spark import replay_on_spark
-from fkjoin.replay.traces import Trace, TraceChange, read_trace
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
 from fkjoin.spark.buckets import spark_hash
 from fkjoin.stages.counters import metrics_name
 from tests.support.queries import run, table_of, write_lines
-from tests.support.traces import assert_agrees, expected, trace_files
+from tests.support.replay.on_spark import replay_on_spark
+from tests.support.replay.traces import Trace, TraceChange, assert_agrees, expected, read_trace, trace_files
 
 pytestmark = pytest.mark.spark
 
@@ -44,23 +43,23 @@ def test_the_hash_is_sparks(spark: SparkSession) -> None:
 
 @pytest.mark.parametrize(("how", "size", "buckets"), [("inner", 40, 2), ("left", 97, 3)])
 def test_all_traces_in_one_query_give_the_final_tables_and_subsequences(
-    spark: SparkSession, how: str, size: int, buckets: int
+    spark: SparkSession, tmp_path: Path, how: Any, size: int, buckets: int
 ) -> None:
     """Each trace has keys of its own; the cuts fall where they may."""
+    spark.conf.set(BUCKETS, str(buckets))
     paths = [path for path in trace_files() if path.name.startswith(how)]
     events: list[TraceChange] = []
     for number, path in enumerate(paths):
         for event in read_trace(path).events:
             foreign_key = None if event.foreign_key is None else f"{number}|{event.foreign_key}"
             events.append(replace(event, index=len(events), key=f"{number}|{event.key}", foreign_key=foreign_key))
-    lines = list(replay_on_spark(Trace(how, tuple(events)), size, buckets))  # type: ignore[arg-type]
-    final = json.loads(lines[-1])["final"]
+    *results, last = replay_on_spark(spark, Trace(how, tuple(events)), size, tmp_path / "traces")
     for number, path in enumerate(paths):
         prefix = f"{number}|"
-        own = [line for line in map(json.loads, lines[:-1]) if line["key"].startswith(prefix)]
-        got = [json.dumps(line | {"key": line["key"].removeprefix(prefix)}) for line in own]
-        table = {key.removeprefix(prefix): value for key, value in final.items() if key.startswith(prefix)}
-        assert_agrees([*got, json.dumps({"final": table})], expected(path))
+        own = [line for line in results if line["key"].startswith(prefix)]
+        renamed = [line | {"key": line["key"].removeprefix(prefix)} for line in own]
+        table = {key.removeprefix(prefix): value for key, value in last["final"].items() if key.startswith(prefix)}
+        assert_agrees([*renamed, {"final": table}], expected(path))
 
 
 def test_a_query_goes_on_from_its_checkpoint_with_its_index_kept_lost_or_too_old(spark: SparkSession, tmp_path: Path) -> None:

@@ -18,11 +18,11 @@ from fkjoin.codec.vectors import Columns, Where
 from fkjoin.folds.extremes import Extreme
 from fkjoin.folds.fold import Fold
 from fkjoin.folds.sums import Count, WholeSum
-from fkjoin.replay.memory_join import MemoryJoin
 from fkjoin.stages import Counters, aggregate, join_rows, regroup, rekey, resolve, split_rows, subscription
 from fkjoin.stages.answer_rows import AnswerRows, Joined, RowMaker
 from fkjoin.stages.contribute import Carry, Contribute, Fields
 from fkjoin.state import MemoryStore
+from tests.support.replay.memory_join import MemoryJoin
 from tests.support.sampling import examples
 
 LEFT = pa.schema([("fk", pa.string()), ("n", pa.int64()), ("deep", pa.struct([("a", pa.bool_()), ("m", pa.int64())]))])

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES
-from fkjoin.replay.memory_join import MemoryJoin
 from tests.support.oracle import Change, Joined, apply, batch_join
+from tests.support.replay.memory_join import MemoryJoin
 from tests.support.sampling import EVERY
 from tests.support.topic_changes import STAGES, TOPIC, Kept, Place, Sent, changes_of, version
 

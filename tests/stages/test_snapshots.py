@@ -22,13 +22,13 @@ from fkjoin.codec.arrays import BYTES
 from fkjoin.codec.messages import JOINED
 from fkjoin.kafka import Debezium
 from fkjoin.kafka.formats import key_reader, reader
-from fkjoin.replay.memory_join import MemoryJoin
 from fkjoin.spark.specs import ResolveSpec
 from fkjoin.spark.topic_records import TopicRecords
 from fkjoin.stages import Counters, resolve
 from fkjoin.stages.start_over import StartOver
 from fkjoin.state import MemoryStore
 from tests.support.oracle import Change, Joined, apply, batch_join
+from tests.support.replay.memory_join import MemoryJoin
 from tests.support.sampling import examples
 from tests.support.specs import STATE
 from tests.support.topic_changes import STAGES, TIMES, TOPIC, Kept, Place, Sent, changes_of, version

@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 
 from fkjoin import InvariantError
 from fkjoin.codec.messages import SUBSCRIPTION
-from fkjoin.replay.memory_join import MemoryJoin
 from fkjoin.stages import subscription
 from fkjoin.stages.invariants import GuardedStore, expected_subscriptions, live_subscriptions
 from fkjoin.state import BucketStore, MemoryStore
 from tests.support.engine import STAGES, LocalEngine
 from tests.support.oracle import Change, Joined, apply, batch_join, histories, messages, rows
+from tests.support.replay.memory_join import MemoryJoin
 from tests.support.sampling import examples
 
 

@@ -7,10 +7,10 @@ import pytest
 
 from fkjoin.codec import versions
 from fkjoin.codec.messages import Operation
-from fkjoin.replay.memory_join import MemoryJoin
 from fkjoin.stages import Counters, counters, rekey, subscription
 from fkjoin.state import Bytes, MemoryStore
 from tests.support.oracle import RIGHT, Change, apply, batch_join, messages
+from tests.support.replay.memory_join import MemoryJoin
 
 A, B, NONE = b"a", b"b", None
 

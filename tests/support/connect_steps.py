@@ -9,13 +9,11 @@ import json
 import os
 import sys
 import traceback
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.query import StreamingQuery
 
 import fkjoin
 from fkjoin import Table, fk_join
@@ -26,14 +24,13 @@ from fkjoin.jobs.job_sections import JobSection
 from fkjoin.jobs.runner import job_session
 from fkjoin.kafka import Json
 from fkjoin.metrics import Metrics, watch
-from fkjoin.replay import on_spark
-from fkjoin.replay.in_memory import final_line, result_lines
-from fkjoin.replay.traces import Trace, TraceChange, read_trace
 from fkjoin.sessions.connect import Connect
 from fkjoin.sessions.settings import TIME_ZONE
 from fkjoin.sinks import Delta, Iceberg, Kafka, Parquet, Postgres, Sink
 from fkjoin.testing import Driver
 from tests.support.orders import tables
+from tests.support.replay.on_spark import replay_on_spark
+from tests.support.replay.traces import read_trace
 from tests.support.sinks import lake
 
 
@@ -113,38 +110,10 @@ def state(spark: SparkSession, checkpoint: str, name: str, key: str) -> dict[str
     return {row.pop(key): {name: value for name, value in row.items() if name[0] != "_"} for row in rows}
 
 
-def traces(spark: SparkSession, names: list[str], folder: str) -> list[list[str]]:
-    """The lines that each of the traces leads to; they run side by side."""
-    cuts = [list(read_trace(Path(name)).batches(2)) for name in names]
-    places = [Path(folder) / str(number) for number in range(len(names))]
-    queries = [_started(spark, read_trace(Path(name)), *some) for name, *some in zip(names, cuts, places, strict=True)]
-    for query in queries:
-        query.awaitTermination()
-    return [_lines(spark, *some) for some in zip(cuts, places, strict=True)]
-
-
-def _started(spark: SparkSession, trace: Trace, cuts: list[tuple[TraceChange, ...]], place: Path) -> StreamingQuery:
-    (place / "log").mkdir(parents=True)
-    for number, cut in enumerate(cuts):
-        part = place / "log" / f"{number:08}.json"
-        part.write_text("".join(json.dumps(asdict(event)) + "\n" for event in cut))
-        os.utime(part, (number, number))
-    stream = spark.readStream.schema(on_spark._SCHEMA).option("maxFilesPerTrigger", 1).json(str(place / "log"))
-    left, right = on_spark._side(stream, True), on_spark._side(stream, False)
-    joined = fk_join(left, right, "foreign_key", how=trace.how, name="replay")
-    return joined.to_parquet(place / "out", checkpoint=place / "ck", trigger="available-now", query_name=str(place))
-
-
-def _lines(spark: SparkSession, cuts: list[tuple[TraceChange, ...]], place: Path) -> list[str]:
-    found: dict[int, list[Any]] = {}
-    rows = spark.read.parquet(str(place / "out")).withColumn("number", F.split("batch", "-")[0].cast("int"))
-    for row in rows.collect():
-        found.setdefault(row.number, []).append(row)
-    final: dict[str, str] = {}
-    lines: list[str] = []
-    for number, cut in enumerate(cuts):
-        lines += result_lines(cut[-1].index, map(on_spark._output, found.get(number, [])), final)
-    return [*lines, final_line(final)]
+def traces(spark: SparkSession, names: list[str], folder: str) -> list[list[dict[str, Any]]]:
+    """The outcomes of some traces."""
+    paths = [Path(name) for name in names]
+    return [replay_on_spark(spark, read_trace(path), 2, Path(folder) / path.stem) for path in paths]
 
 
 def throwing(spark: SparkSession, folder: str) -> dict[str, Any]:

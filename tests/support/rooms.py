@@ -27,7 +27,6 @@ ROOMS = [
     "metrics",
     "testing",
     "jobs",
-    "replay",
     "cli",
 ]
 """Each imports only from itself and from those above it in this list."""

@@ -16,7 +16,7 @@ DAY_MS = 24 * 60 * 60 * 1000
 
 @dataclass
 class MemoryJoin:
-    """A foreign-key join whose state is lost with the process: for replays, tests and small tables.
+    """A foreign-key join whose state is lost with the process.
 
     ``shared_log`` says that both sides' versions come from one log and so order their changes.
     """

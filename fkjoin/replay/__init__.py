@@ -1,1 +1,0 @@
-"""Traces: recorded changes, replayed in memory and on Spark."""

@@ -1,0 +1,1 @@
+"""Traces, which are recorded changes, and programs that replay them."""
