@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -156,12 +157,14 @@ def test_a_command_that_has_ended_leaves_nothing_and_prints_nothing_else(
     chmod.chmod(0o755)
     monkeypatch.setenv("PATH", f"{chmod.parent}{os.pathsep}{os.environ['PATH']}")
     write_rows(tmp_path)
-    text = GOOD.replace('"spark.fkjoin.index.dir" = "{folder}/index"\n', "")
+    text = GOOD.replace("deleted = \"op = 'd'\"\n", "")
     one = command("run", str(job(tmp_path, text)), "--spark-log", str(tmp_path / "spark.log"))
     one.wait_for("a JVM", lambda: one.java() is not None)
     one.ends()
-    assert one.process.returncode == 0
-    print(one.said.read_text())
+    lines = one.said.read_text().splitlines()
+    assert one.process.returncode == 0, lines
+    assert [line for line in lines if not re.match(r"\d{4}-\d\d-\d\d [\d:]{8} \w", line)] == []
+    assert "orders has read all that was there" in lines[-1]
     assert list(one.temporary.iterdir()) == []
     assert not (tmp_path / "started").exists()
 

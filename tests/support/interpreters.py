@@ -73,11 +73,11 @@ class Interpreted:
         planned = table._planned if isinstance(table, Enriched) else planned_of("table", table)
         self._plan, self._inputs = fed(planned)
 
-    def history(self, by: random.Random, batches: int, most: int) -> History:
-        """Draw changes: deletions, late and repeated versions, ties, nulls, and rows that cannot be used."""
+    def history(self, by: random.Random, batches: int, most: int, nulls: float) -> History:
+        """Draw changes: deletions, late and repeated versions, ties, and unusable rows; ``nulls``: the part of nulls."""
         history = []
         for number in range(batches):
-            history.append({name: _changes(source, by, number, most) for name, source in self._inputs.items()})
+            history.append({name: _changes(source, by, number, most, nulls) for name, source in self._inputs.items()})
         return history
 
     def on_spark(self, history: History, folder: Path) -> tuple[Run, list[int]]:
@@ -139,34 +139,34 @@ def _written(folder: Path, source: Input, batches: Sequence[Sequence[FedChange]]
     return Read("parquet", {"maxFilesPerTrigger": "1"}, str(folder), source.columns)
 
 
-def _changes(source: Input, by: random.Random, batch: int, most: int) -> list[FedChange]:
+def _changes(source: Input, by: random.Random, batch: int, most: int, nulls: float) -> list[FedChange]:
     change = _event if source.of_events else _change
-    return [change(source, by, batch) for _ in range(by.randint(0, most))]
+    return [change(source, by, batch, nulls) for _ in range(by.randint(0, most))]
 
 
-def _event(source: Input, by: random.Random, batch: int) -> FedChange:
-    return FedChange(None, _row(source.columns, by), batch)
+def _event(source: Input, by: random.Random, batch: int, nulls: float) -> FedChange:
+    return FedChange(None, _row(source.columns, by, nulls), batch)
 
 
-def _change(source: Input, by: random.Random, batch: int) -> FedChange:
+def _change(source: Input, by: random.Random, batch: int, nulls: float) -> FedChange:
     planned, version = source.planned, 2 * batch + by.randrange(5)
     if planned.on_error != "fail" and by.random() < 0.05:
         return FedChange(None, None, version, None, "no JSON", (b"{", None))
-    key = {column.name: _value(column.dataType, by) for column in planned.key_type}
-    row = None if by.random() < 0.15 else _row(planned.row_type, by) | key
+    key = {column.name: _value(column.dataType, by, nulls) for column in planned.key_type}
+    row = None if by.random() < 0.15 else _row(planned.row_type, by, nulls) | key
     timed = planned.timestamps is not None and by.random() < 0.9
     return FedChange(key, row, version, by.randrange(MINUTES) * MICROSECONDS if timed else None)
 
 
-def _row(columns: StructType, by: random.Random) -> dict[str, Any]:
-    row = {column.name: _value(column.dataType, by) for column in columns}
-    return row | {name: None for name in row if by.random() < 0.1}
+def _row(columns: StructType, by: random.Random, nulls: float) -> dict[str, Any]:
+    row = {column.name: _value(column.dataType, by, nulls) for column in columns}
+    return row | {name: None for name in row if by.random() < nulls}
 
 
-def _value(kind: DataType, by: random.Random) -> Any:
+def _value(kind: DataType, by: random.Random, nulls: float) -> Any:
     """Draw a value of a type; sums of them are exact in any order."""
     if isinstance(kind, StructType):
-        return _row(kind, by)
+        return _row(kind, by, nulls)
     number = by.randrange(len(TEXTS))
     values = {
         "string": TEXTS[number],
