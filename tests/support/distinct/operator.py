@@ -18,7 +18,7 @@ from fkjoin.lowering.stage import counted, let_through, packing_columns, rows_of
 from fkjoin.lowering.table_plan import Packed, TablePlan
 from fkjoin.plan.base import Node
 from fkjoin.plan.nodes import generated_name, read_from, starts_over
-from fkjoin.plan.physical import Counted, InWorkers, Messages, Stage, by_spark
+from fkjoin.plan.physical import Counted, InWorkers, MessagesOnly, Stage, by_spark
 from fkjoin.spark.frame import DELETED
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackRows
@@ -109,7 +109,7 @@ def plan_distinct(planned: Planned, table: TablePlan) -> TablePlan:
         in_order=let_through(table.node),
     )
     stage = Stage(InWorkers(evaluated, pack, ENVELOPE), regroup)
-    regrouped = Messages(Counted(stage, f"{label}-regroup", ("regroup",)))
+    regrouped = MessagesOnly(Counted(stage, f"{label}-regroup", ("regroup",)))
     spec = DistinctSpec(state(DistinctSpec, materialized=node.materialized or label))
     results = paced(counted(regrouped, spec), label, bound.emission, about, settings)
     unpack = UnpackResults(key, (key,), node.versions)
