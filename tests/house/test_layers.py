@@ -130,7 +130,6 @@ SHARED_NAMES = {
     *("BYTES", "Bytes", "Ints"),  # of arrays: ``state`` uses no other room; users call a format ``Bytes``, too
     "Settings",  # of a session, and of a registry's client
     "Kind",  # of a job file's section, and of a registry's records
-    "Operator",  # of fkjoin, and of Spark's plan
     "app",  # as Typer calls it
 }
 """Names that several modules may give to what they have."""

@@ -50,7 +50,7 @@ MICROSECONDS = 60_000_000
 
 @dataclass
 class Run:
-    """What an interpreter made of a history."""
+    """Outcome of a history in an interpreter."""
 
     results: list[Counter[str]] = field(default_factory=list)
     """The rows of each batch, as text."""
