@@ -1,4 +1,4 @@
-"""A Delta table as a table's node and frame: its rows as they are, then the changes that its commits record.
+"""A Delta table as a planned table: its rows as they are, then the changes that its commits record.
 
 Delta's connector for Spark reads both as one stream, the change data feed.  An update is two rows, the row before and the row
 after.  The row before counts as a delete, since the key may be another one in the row after.  In a commit a delete is older

@@ -74,8 +74,16 @@ class Begun:
 
     @classmethod
     def of(cls, spark: SparkSession, checkpoint: str) -> Begun:
-        """Read a query's document; it is empty unless the query has begun."""
-        return cls.read(spark, checkpoint) if has_begun(spark, checkpoint) else cls()
+        """Read a query's document; it is empty unless the query has begun.
+
+        ``FkJoinError`` if the query has begun and there is none: nothing else says with what.
+        """
+        if not has_begun(spark, checkpoint):
+            return cls()
+        begun = cls._kept(spark, checkpoint)
+        if begun is None:
+            raise _unusable(_file(checkpoint), "is missing")
+        return begun
 
     @classmethod
     def read(cls, spark: SparkSession, checkpoint: str) -> Begun:
@@ -83,6 +91,10 @@ class Begun:
 
         ``FkJoinError`` if it is broken, or if the checkpoint has another layout.
         """
+        return cls._kept(spark, checkpoint) or cls()
+
+    @classmethod
+    def _kept(cls, spark: SparkSession, checkpoint: str) -> Begun | None:
         path, files = hadoop(spark, _file(checkpoint))
         if files.exists(path):
             return cls.parsed(read_file(path, files), _file(checkpoint))
@@ -92,7 +104,7 @@ class Begun:
                     f"checkpoint: {checkpoint} has {name} and no {DOCUMENT}, which is another "
                     "layout: start with a new checkpoint and an empty target"
                 )
-        return cls()
+        return None
 
     @classmethod
     def parsed(cls, data: bytes, file: str) -> Begun:

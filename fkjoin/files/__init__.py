@@ -1,1 +1,1 @@
-"""Change-log files as streaming DataFrames."""
+"""Change-log files: how they are read, and which columns they have."""

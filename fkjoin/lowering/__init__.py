@@ -1,1 +1,1 @@
-"""Tables as streaming DataFrames: the stages of each operator, applied."""
+"""Physical plans of tables: a module for each operator makes its part."""

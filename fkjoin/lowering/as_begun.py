@@ -62,7 +62,10 @@ def read_below(table: Planned) -> list[Planned]:
 
 
 def bound_again(table: Planned, others: OtherOptions) -> Planned:
-    """The table with some of its calls repeated with other options, and so those that get other columns by that."""
+    """The table with some of its calls repeated with other options, and so all calls that were given such tables.
+
+    A call may keep anything of a table that it is given: types, timestamps, columns of an aggregate.
+    """
     made: dict[Planned, Planned] = {}
 
     def again(one: Planned) -> Planned:
@@ -75,23 +78,12 @@ def bound_again(table: Planned, others: OtherOptions) -> Planned:
         if call is None:
             return one
         of = tuple(map(again, call.of))
-        if one not in others:
-            if of == call.of:
-                return one
-            # What is made of a table without reading it, such as a source with a snapshot, has
-            # parts of it in itself.
-            reads_them = set(call.of) <= set(one.inputs)
-            if reads_them and list(map(_columns_of, of)) == list(map(_columns_of, call.of)):
-                inputs = tuple(map(again, one.inputs))
-                return replace(one, inputs=inputs, call=replace(call, of=of))
+        if one not in others and of == call.of:
+            return one
         options = {**call.options, **others.get(one, {})}
         return replace(call.bind(*of, **options), call=replace(call, of=of, options=options))
 
     return again(table)
-
-
-def _columns_of(table: Planned) -> tuple[Any, Any]:
-    return table.key_type, table.row_type
 
 
 def _calls(table: Planned) -> list[Planned]:

@@ -1,4 +1,4 @@
-"""The base of a user's handle of a table: the table as it was asked for, and its frames once they are read."""
+"""The base of a user's handle of a table: the table as it was asked for, and its plan once it is needed."""
 
 from __future__ import annotations
 

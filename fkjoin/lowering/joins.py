@@ -53,7 +53,7 @@ def plan_join(planned: Planned, left: TablePlan, right: TablePlan) -> TablePlan:
     join = JoinPlan(planned, node, left, right)
     node, joins = share(node, join.alone, left, right, planned.bound)
     if joins is not None:
-        return plan_joins(planned, node, joins, left, join.dead)
+        return plan_joins(planned, node, joins, join.dead)
     return replace(join, node=node).plan()
 
 

@@ -138,8 +138,8 @@ def share(node: Join, alone: str | None, left: TablePlan, right: TablePlan, boun
     return node, joins if shares_stages(node) else None
 
 
-def plan_joins(planned: Planned, node: Join, joins: Joins, left: TablePlan, dead: tuple[Physical, ...]) -> TablePlan:
-    """The table of the joins; ``left`` and ``node`` are those of the last one."""
+def plan_joins(planned: Planned, node: Join, joins: Joins, dead: tuple[Physical, ...]) -> TablePlan:
+    """The table of the joins; ``node`` is that of the last one."""
     bound: JoinBound = planned.bound
     multi = MultiJoinPlan(node, bound, joins)
     obstacle = "the joiner reads every column" if multi.reads_all else None

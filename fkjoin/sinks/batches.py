@@ -70,7 +70,7 @@ In a Spark Connect session it runs at the server, so it holds no frame and no se
 
 
 AsBegun = Callable[[str], tuple[TablePlan, Begun]]
-"""Lower a table as the query of a checkpoint reads it, and return also what that is begun with."""
+"""Plan a table as the query of a checkpoint reads it, and return also what that is begun with."""
 
 
 class Sink(Protocol):
@@ -92,7 +92,7 @@ class Sink(Protocol):
         Parameters
         ----------
         table : TablePlan
-            The table, as streaming DataFrames.
+            The plan of the table.
 
         Returns
         -------

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -86,8 +89,52 @@ def test_a_checkpoint_of_another_layout_or_with_a_broken_document_is_refused(spa
     document.rename(tmp_path / "ck" / "fkjoin-operators.json")
     with pytest.raises(FkJoinError, match=r"ck has fkjoin-operators\.json and no fkjoin\.json, which is another layout: start"):
         run()
+    (tmp_path / "ck" / "fkjoin-operators.json").unlink()
+    with pytest.raises(FkJoinError, match=r"ck/fkjoin\.json is missing: restore it from the backup that the checkpoint is of"):
+        run()
     document.write_bytes(whole)
     run()
+
+
+KILLED = """
+import os, signal, sys
+
+import fkjoin
+from fkjoin.checkpoint import begun
+
+folder, moment = sys.argv[1:]
+write = begun.write_file
+
+
+def killed(*file):
+    if moment == "after":
+        write(*file)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+begun.write_file = killed
+spark = fkjoin.session("killed", master="local[1]")
+visits = fkjoin.Table.from_files(
+    spark, f"{folder}/visits", key="id", version="n", schema="id string, at timestamp, n bigint", name="visits"
+)
+visits.materialize("visits").to_parquet(f"{folder}/out", checkpoint=f"{folder}/ck", trigger="available-now")
+"""
+"""A program that is killed before or after it writes the document."""
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_process_that_is_killed_around_the_write_of_the_document_starts_again(
+    spark: SparkSession, tmp_path: Path, moment: str
+) -> None:
+    write_lines(tmp_path / "visits", "1", [{"id": "v1", "at": "2026-03-01 10:00:00", "n": 1}])
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), moment], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert (tmp_path / "ck" / DOCUMENT).exists() == (moment == "after")
+    table = visits(spark, tmp_path).materialize("visits")
+    query = table.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck", trigger="available-now")
+    query.awaitTermination()
+    assert spark.read.parquet(str(tmp_path / "out")).count() == 1
+    assert len(Begun.of(spark, str(tmp_path / "ck")).operators or ()) == 1
 
 
 KILLED_AFTER: dict[str, bytes | None] = {

@@ -13,7 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
 
-from fkjoin import Table, fk_join, window
+from fkjoin import Table, TopologyError, cogroup, fk_join, window
+from fkjoin import aggregates as agg
 from fkjoin.analysis.aggregates import AggregateBound
 from fkjoin.analysis.planned import SourceBound, sources_below
 from fkjoin.folds.calls import Called
@@ -28,6 +29,11 @@ from tests.support.queries import write_lines
 from tests.support.sessions import small
 
 ORDERS = "order_id string, customer_id string, amount double, at timestamp, of timestamp, lsn bigint"
+OTHER_ORDERS = {
+    "a value whose mean is of the same type": ORDERS.replace("amount double", "amount bigint"),
+    "the timestamp, which is no column of the rows": ORDERS.replace("at timestamp", "at bigint"),
+}
+"""Other types, by what has them."""
 CUSTOMERS = "customer_id string, name string, lsn bigint"
 
 
@@ -64,15 +70,15 @@ class Shop(NamedTuple):
     stream: DataFrame
 
 
-def shop(spark: SparkSession, folder: Path) -> Shop:
-    """Tables of two files; what they were given is changed afterwards."""
+def shop(spark: SparkSession, folder: Path, schema: str = ORDERS) -> Shop:
+    """Tables of two files, the first of that schema; what they were given is changed afterwards."""
     small(spark, folder)
     write_lines(folder / "orders", "1", [{"order_id": "o1", "customer_id": "c1", "amount": 1.0, "lsn": 1}])
     write_lines(folder / "customers", "1", [{"customer_id": "c1", "name": "Ada", "lsn": 1}])
     key, options = ["order_id"], {"pathGlobFilter": "*.json"}
     about: dict[str, Any] = {"version": "lsn", "deleted": "lsn < 0", "format": "json"}
     orders = Table.from_files(
-        spark, folder / "orders", key=key, schema=ORDERS, timestamp="at", options=options, name="orders", **about
+        spark, folder / "orders", key=key, schema=schema, timestamp="at", options=options, name="orders", **about
     )
     key[0], options["pathGlobFilter"] = "amount", "*.none"
     customers = Table.from_files(spark, folder / "customers", key="customer_id", schema=CUSTOMERS, name="customers", **about)
@@ -136,6 +142,15 @@ CHANGES: dict[str, Change] = {
         lambda of, given: of.orders.group_by("customer_id").aggregate(given, added, added, returns="struct<x: int, y: int>"),
         lambda: Point(1, 2),
         lambda given: None,
+    ),
+    "cogroup": (
+        lambda of, given: cogroup(
+            of.orders.group_by(given, name="means").agg(mean=agg.avg("amount")),
+            of.orders.group_by("customer_id", name="counts").agg(n=agg.count()),
+            name="both",
+        ),
+        lambda: ["customer_id"],
+        other,
     ),
     "from_stream": (
         lambda of, given: Table.from_stream(of.stream, key="timestamp", version=given).filter("true"),
@@ -214,6 +229,28 @@ def test_what_is_changed_after_a_call_changes_no_table(
         assert repeated._planned is not table._planned or name == "from_stream", name
         assert said_of(repeated) == said, name
     assert said_of(again(repeated)) == said
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("kind", OTHER_ORDERS)
+def test_a_source_of_other_types_is_known_to_all_that_is_made_of_it(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    of, others = shop(spark, tmp_path), shop(spark, tmp_path, OTHER_ORDERS[kind])
+    read_again = {of.orders._planned: {"schema": others.orders._planned.call.options["schema"]}}  # type: ignore[union-attr]
+    for name, (call, given, _) in CHANGES.items():
+        if name == "window" and "timestamp" in kind:
+            with pytest.raises(TopologyError, match="timestamp"):
+                bound_again(call(of, given())._planned, read_again)
+            continue
+        table = Table._of(bound_again(call(of, given())._planned, read_again))
+        wanted = call(others, given())
+        assert said_of(table) == said_of(wanted), name
+        assert table._planned.timestamps == wanted._planned.timestamps, name
+        assert specs_of(table) == specs_of(wanted), name
+
+
+def specs_of(table: Table) -> list[tuple[str, str, str]]:
+    """The stages of a table, what binds the store of each, and the columns that an aggregate folds, with their types."""
+    return [(spec.name, spec.state.identity, repr(getattr(spec, "fold", None))) for spec in table._plan.specs]
 
 
 @pytest.mark.spark
