@@ -98,8 +98,12 @@ class Tail:
         if mine is None:
             yield from below(ranges, limit, each)
             return
-        # Each of these entries can hide one below, so that as many more are asked for.
-        pages = below(ranges, limit and limit + len(mine.ranges), each and each + most)
+        # Each of these entries can hide one below, so that as many more are asked for.  Those that
+        # a range has too many then must not count towards the limit, which is kept here.
+        if each is None:
+            pages = below(ranges, limit and limit + len(mine.ranges), None)
+        else:
+            pages = below(ranges, None, each + most)
         yield from _first_of(_merged(pages, mine), limit, each)
 
     def _within(self, ranges: Sequence[KeyRange]) -> tuple[_Run | None, int]:

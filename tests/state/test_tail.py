@@ -32,6 +32,15 @@ def columns(entries: dict[bytes, bytes | None]) -> tail.KeysAndValues:
 
 
 @example(below={b"a": b"1", b"b": b"2"}, batches=[{b"a": None}], split=1, ranges=[(b"a", b"c")], limit=None, each=1, page=1000)
+@example(
+    below={b"a": b"", b"aa": b""},
+    batches=[{b"b": None}],
+    split=0,
+    ranges=[(b"a", b"b"), (b"a", b"b"), (b"a", b"c")],
+    limit=3,
+    each=1,
+    page=1,
+)
 @example(below={}, batches=[{b"a": b"1"}], split=0, ranges=[(b"a", b"b"), (b"a", b"b")], limit=None, each=None, page=1000)
 @given(
     below=ENTRIES,
