@@ -100,10 +100,8 @@ class Tail:
             return
         # Each of these entries can hide one below, so that as many more are asked for.  Those that
         # a range has too many then must not count towards the limit, which is kept here.
-        if each is None:
-            pages = below(ranges, limit and limit + len(mine.ranges), None)
-        else:
-            pages = below(ranges, None, each + most)
+        total = limit + len(mine.ranges) if limit is not None and each is None else None
+        pages = below(ranges, total, each and each + most)
         yield from _first_of(_merged(pages, mine), limit, each)
 
     def _within(self, ranges: Sequence[KeyRange]) -> tuple[_Run | None, int]:
