@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from fkjoin.analysis.change_columns import ChangeColumns
-from fkjoin.analysis.planned import Settings, called
+from fkjoin.analysis.planned import Settings
 from fkjoin.analysis.snapshots import with_snapshot
 from fkjoin.analysis.sources import given_stream, read_files, read_stream
 from fkjoin.analysis.topics import from_topic
@@ -157,7 +157,7 @@ class Sources(TableSources):
         >>> orders = Table.from_files(spark, "data/orders", key="order_id", version="lsn", deleted="gone")
         """
         prepare(spark)
-        planned = called(
+        table: Table = cls._read(
             read_files,
             spark=spark,
             path=str(path),
@@ -173,7 +173,6 @@ class Sources(TableSources):
             options=options,
             settings=Settings.of(spark),
         )
-        table: Table = cls._of(planned)
         return table
 
     @classmethod
@@ -256,7 +255,7 @@ class Sources(TableSources):
         >>> orders = Table.from_kafka(spark, "orders", "localhost:9092", key="string", value=value)
         """
         prepare(spark)
-        planned = called(
+        table: Table = cls._read(
             from_topic,
             spark=spark,
             topic=topic,
@@ -273,7 +272,6 @@ class Sources(TableSources):
             options=options,
             settings=Settings.of(spark),
         )
-        table: Table = cls._of(planned)
         return table
 
     def with_snapshot(self, path: str | Path) -> Table:

@@ -10,7 +10,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from fkjoin.analysis.delta_feed import read_delta
-from fkjoin.analysis.planned import called
 from fkjoin.analysis.written import read_written
 from fkjoin.lowering.handle import Handle
 from fkjoin.spark.dead_letters import OnError
@@ -69,7 +68,7 @@ class TableSources(Handle):
         --------
         >>> joined = Table.from_fkjoin(spark, "lake/joined")
         """
-        planned = called(
+        table: Table = cls._read(
             read_written,
             spark=spark,
             path=str(path),
@@ -79,7 +78,6 @@ class TableSources(Handle):
             schema=schema,
             options=options,
         )
-        table: Table = cls._of(planned)
         return table
 
     @classmethod
@@ -131,7 +129,7 @@ class TableSources(Handle):
         --------
         >>> orders = Table.from_delta(spark, "lake/orders", key="order_id")
         """
-        planned = called(
+        table: Table = cls._read(
             read_delta,
             spark=spark,
             path=str(path),
@@ -142,5 +140,4 @@ class TableSources(Handle):
             schema=schema,
             options=options,
         )
-        table: Table = cls._of(planned)
         return table

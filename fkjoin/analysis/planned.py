@@ -214,19 +214,25 @@ def learned_otherwise(error: ColumnTypeError, sources: Mapping[str, str]) -> Top
     )
 
 
-def sources_below(table: Planned) -> list[Planned]:
-    """The tables that are read, of which the table is made, each once."""
+def tables_below(table: Planned, inputs: Callable[[Planned], Iterable[Planned]]) -> list[Planned]:
+    """The table and those that it is made of by ``inputs``, each once."""
     seen: dict[Planned, None] = {}
 
     def visit(one: Planned) -> None:
         if one in seen:
             return
         seen[one] = None
-        for other in one.inputs:
+        for other in inputs(one):
             visit(other)
 
     visit(table)
-    return [one for one in seen if isinstance(one.bound, SourceBound)]
+    return list(seen)
+
+
+def sources_below(table: Planned) -> list[Planned]:
+    """The tables that are read, of which the table is made, each once."""
+    below = tables_below(table, operator.attrgetter("inputs"))
+    return [one for one in below if isinstance(one.bound, SourceBound)]
 
 
 def rebuilt(table: Planned, other: Callable[[Planned], Planned]) -> Planned:

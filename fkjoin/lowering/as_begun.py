@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from fkjoin.analysis.enrich import topics_of_events
-from fkjoin.analysis.planned import Planned
+from fkjoin.analysis.planned import Planned, tables_below
 from fkjoin.analysis.snapshots import with_snapshot
 from fkjoin.analysis.written import require_what_was_read
 from fkjoin.checkpoint.batch_log import BatchLog
@@ -88,17 +88,7 @@ def bound_again(table: Planned, others: OtherOptions) -> Planned:
 
 def _calls(table: Planned) -> list[Planned]:
     """The table and those that its calls were given, each once."""
-    seen: dict[Planned, None] = {}
-
-    def visit(one: Planned) -> None:
-        if one in seen:
-            return
-        seen[one] = None
-        for other in () if one.call is None else one.call.of:
-            visit(other)
-
-    visit(table)
-    return list(seen)
+    return tables_below(table, lambda one: () if one.call is None else one.call.of)
 
 
 def _snapshots(table: Planned, checkpoint: str) -> OtherOptions:

@@ -35,6 +35,11 @@ class Handle:
         handle._planned = planned
         return handle
 
+    @classmethod
+    def _read(cls, bind: Callable[..., Planned], **options: Any) -> Any:
+        """The handle of a table that is read."""
+        return cls._of(called(bind, **options))
+
     def _called(
         self,
         bind: Callable[..., Planned],

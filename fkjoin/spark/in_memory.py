@@ -16,7 +16,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from fkjoin.plan.physical import (
@@ -30,13 +29,14 @@ from fkjoin.plan.physical import (
     Stage,
     Ticks,
     Union,
-    below,
+    stages,
 )
 from fkjoin.spark.bucket_run import InMemoryRun
 from fkjoin.spark.buckets import bucket_ids
 from fkjoin.spark.on_spark import columns_of
 from fkjoin.spark.operator import BATCH_MS, TICK
-from fkjoin.spark.schemas import IN_UTC, nullable
+from fkjoin.spark.packing import ENVELOPES
+from fkjoin.spark.schemas import as_arrow, nullable
 from fkjoin.spark.specs import STAGES, StageSpec
 from fkjoin.stages import Counters, counters
 from fkjoin.state import MemoryStore
@@ -64,7 +64,7 @@ class MemoryStage:
             rows = frame[frame["bucket"] == bucket]
             run = InMemoryRun(self.spec, bucket, store)
             sent += [_envelopes(made) for made in run.process(iter([rows]))]
-        return joined(sent, _ENVELOPE)
+        return joined(sent, ENVELOPES)
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,7 @@ class MemoryQuery:
     def __init__(self, spark: SparkSession, plan: Physical) -> None:
         self.plan = plan
         self._spark = spark
-        specs = [node.spec for node in below(plan) if isinstance(node, Stage)]
-        self.stages = [MemoryStage(spec) for spec in specs]
+        self.stages = list(map(MemoryStage, stages(plan)))
         """The stages, each after those that it reads."""
         self.count: Counters = Counters()
         """The counters of all batches."""
@@ -166,7 +165,7 @@ class _BatchRun:
         frame = self._frame(node)
         if frame is None:
             return _none(self.spark, node)
-        return joined(list(_collected(frame)), _arrow(columns_of(self.spark, node)))
+        return joined(list(_collected(frame)), as_arrow(columns_of(self.spark, node)))
 
     def _frame(self, node: Physical) -> DataFrame | None:
         """The rows as a DataFrame; None where nothing has any."""
@@ -192,7 +191,7 @@ class _BatchRun:
             times = pa.array(np.full(rows.num_rows, self.batch.now_ms))
             rows = rows.append_column(BATCH_MS, times)
         given = [rows] if rows.num_rows else []
-        schema = _arrow(columns_of(self.spark, node))
+        schema = as_arrow(columns_of(self.spark, node))
         return joined(list(node.function(iter(given))), schema)
 
     def _ticks(self, node: Ticks) -> pa.RecordBatch:
@@ -201,7 +200,7 @@ class _BatchRun:
         many = len(buckets)
         columns = [buckets, [None] * many, [TICK] * many, [end] * many]
         arrays = [pa.array(column, kind) for column, kind in zip(columns, _TYPES, strict=True)]
-        return pa.record_batch(arrays, schema=_ENVELOPE)
+        return pa.record_batch(arrays, schema=ENVELOPES)
 
     def _counted(self, node: Counted, envelopes: pa.RecordBatch) -> None:
         counted = set(counters.ALL)
@@ -251,15 +250,7 @@ def _collected(frame: DataFrame) -> Iterator[pa.RecordBatch]:
 _BYTES = 1 << 30
 """Bytes and rows of a batch that Spark hands over at once."""
 
-_ENVELOPE = pa.schema(
-    [
-        ("bucket", pa.int32()),
-        ("payload", pa.binary()),
-        ("counter", pa.string()),
-        ("count", pa.int64()),
-    ]
-)
-_TYPES = _ENVELOPE.types
+_TYPES = ENVELOPES.types
 
 
 def joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
@@ -286,16 +277,12 @@ def _envelopes(frame: pd.DataFrame) -> pa.RecordBatch:
     columns: list[Any] = []
     for name, kind in zip(frame, _TYPES, strict=True):
         columns.append(pa.array(frame[name].to_numpy(), kind, from_pandas=True))
-    return pa.record_batch(columns, schema=_ENVELOPE)
+    return pa.record_batch(columns, schema=ENVELOPES)
 
 
 def _none(spark: SparkSession, node: Physical) -> pa.RecordBatch:
-    return _no_rows(_arrow(columns_of(spark, node)))
+    return _no_rows(as_arrow(columns_of(spark, node)))
 
 
 def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
     return pa.record_batch([pa.array([], field.type) for field in schema], names=schema.names)
-
-
-def _arrow(columns: StructType) -> pa.Schema:
-    return to_arrow_schema(cast(StructType, nullable(columns)), **IN_UTC)

@@ -27,7 +27,8 @@ from fkjoin.stages.regroup import contributions
 from fkjoin.stages.scatter import foreign_keys, tagged
 from fkjoin.stages.start_over import StartOver
 
-_ENVELOPE = pa.schema([("bucket", pa.int32()), ("payload", pa.binary()), ("counter", pa.string()), ("count", pa.int64())])
+ENVELOPES = pa.schema([("bucket", pa.int32()), ("payload", pa.binary()), ("counter", pa.string()), ("count", pa.int64())])
+"""The columns of ``ENVELOPE``, in Arrow."""
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -283,12 +284,12 @@ def envelopes(payloads: Iterable[Payload]) -> pa.RecordBatch:
     rows = len(some)
     buckets, data = [bucket for bucket, _ in some], [payload for _, payload in some]
     columns = [pa.array(buckets, pa.int32()), pa.array(data, pa.binary())]
-    return pa.record_batch([*columns, pa.nulls(rows, pa.string()), pa.array(np.zeros(rows, np.int64))], schema=_ENVELOPE)
+    return pa.record_batch([*columns, pa.nulls(rows, pa.string()), pa.array(np.zeros(rows, np.int64))], schema=ENVELOPES)
 
 
 def counter(name: str, value: int, bucket: int = 0) -> pa.RecordBatch:
     columns = [pa.array([bucket], pa.int32()), pa.nulls(1, pa.binary()), pa.array([name]), pa.array([value])]
-    return pa.record_batch(columns, schema=_ENVELOPE)
+    return pa.record_batch(columns, schema=ENVELOPES)
 
 
 def dead_letters(problem: pa.Array) -> Batches:

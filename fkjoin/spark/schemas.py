@@ -63,12 +63,17 @@ def arrow_schema(argument: str, schema: DataType) -> pa.Schema:
         if (pair := twice(names)) is not None:
             raise TopologyError(f"{argument}: {path} has the fields {pair[0]!r} and {pair[1]!r}, which is one name to Spark")
     try:
-        arrow = to_arrow_schema(cast(StructType, nullable(schema)), **IN_UTC)
+        arrow = as_arrow(schema)
     except Exception as error:
         raise TopologyError(f"{argument}: {error}") from error
     if (problem := unsupported(arrow)) is not None:
         raise TopologyError(f"{argument}: column {problem}")
     return arrow
+
+
+def as_arrow(schema: DataType) -> pa.Schema:
+    """The Arrow schema of rows of ``schema``, everything nullable, whatever the types are."""
+    return to_arrow_schema(cast(StructType, nullable(schema)), **IN_UTC)
 
 
 def kept_type(said: Mapping[str, Any]) -> StructType:

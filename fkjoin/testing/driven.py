@@ -8,14 +8,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 from fkjoin.checkpoint.stores import Identified
 from fkjoin.errors import TopologyError
@@ -25,7 +23,7 @@ from fkjoin.sessions.access import require_classic
 from fkjoin.spark.identity import read_identity
 from fkjoin.spark.in_memory import MemoryBatch, MemoryQuery, MemoryStage, joined
 from fkjoin.spark.on_spark import columns_of
-from fkjoin.spark.schemas import IN_UTC, nullable
+from fkjoin.spark.schemas import as_arrow
 from fkjoin.stages import Counters
 from fkjoin.state import MemoryStore
 from fkjoin.testing.driven_clock import ends_between
@@ -84,8 +82,7 @@ class DrivenQuery:
             if isinstance(node, Ticks):
                 self.intervals.add(node.interval_ms)
             elif isinstance(node, Read) and node.options.get("subscribe") in topics:
-                columns = cast(StructType, nullable(columns_of(spark, node)))
-                self._records[node] = to_arrow_schema(columns, **IN_UTC)
+                self._records[node] = as_arrow(columns_of(spark, node))
                 self.topics.append(node.options["subscribe"])
             elif node not in self._names:
                 raise TopologyError(f"table: its query reads a source, {node}, that is not one of its tables")

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from fkjoin.analysis.enrich import EventsBound
@@ -22,7 +21,7 @@ from fkjoin.plan.nodes import Events, Source
 from fkjoin.plan.physical import Fed, Physical, by_spark
 from fkjoin.spark.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.on_spark import columns_of
-from fkjoin.spark.schemas import IN_UTC, nullable
+from fkjoin.spark.schemas import as_arrow
 
 _PARTITION = versions.PLACE[1]
 
@@ -61,7 +60,7 @@ class Input:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        return to_arrow_schema(cast(StructType, nullable(self.columns)), **IN_UTC)
+        return as_arrow(self.columns)
 
     def batch(self, fed: Sequence[FedChange]) -> pa.RecordBatch:
         """Fed rows and events, as rows of the frame."""
