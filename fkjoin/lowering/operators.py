@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fkjoin.analysis.planned import Planned
-from fkjoin.analysis.unions import cogrouped, merged
 from fkjoin.lowering.aggregates import plan_aggregate
 from fkjoin.lowering.children import plan_children
 from fkjoin.lowering.enrich import plan_enrich
@@ -14,7 +13,7 @@ from fkjoin.lowering.flat_maps import plan_flat_map
 from fkjoin.lowering.joins import plan_join
 from fkjoin.lowering.key_joins import plan_key_join
 from fkjoin.lowering.table_plan import TablePlan
-from fkjoin.lowering.unions import plan_cogroup, plan_merge
+from fkjoin.lowering.unions import cogrouped, merged, plan_cogroup, plan_merge
 from fkjoin.lowering.views import plan_complete, plan_view
 
 
