@@ -27,7 +27,7 @@ from fkjoin.folds.fold import Fold, Having
 from fkjoin.kafka.internal import StageQuery, TopicSettings
 from fkjoin.kafka.repartition import RepartitionTopic, read_back, require_older_version, to_records
 from fkjoin.lowering.closing import closing_of, late_letters, with_time
-from fkjoin.lowering.pace import paced, table_of
+from fkjoin.lowering.ends import paced, table_of
 from fkjoin.lowering.pruning import narrowed, narrowed_rows
 from fkjoin.lowering.stage import counted, let_through, packing_columns, state_spec
 from fkjoin.lowering.table_plan import TablePlan, pack_rows

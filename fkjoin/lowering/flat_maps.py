@@ -17,7 +17,7 @@ from fkjoin.analysis.emission import Emission, Emit
 from fkjoin.analysis.planned import Planned, Settings, made_of, with_visible
 from fkjoin.analysis.projection import Projection
 from fkjoin.errors import ColumnTypeError, FkJoinError, TopologyError
-from fkjoin.lowering.pace import paced, table_of
+from fkjoin.lowering.ends import paced, table_of
 from fkjoin.lowering.stage import counted, let_through, packed, state_spec
 from fkjoin.lowering.table_plan import TablePlan
 from fkjoin.plan.nodes import FlatMap, generated_name, read_from, starts_over

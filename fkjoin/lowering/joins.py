@@ -16,10 +16,10 @@ from fkjoin.analysis.views import ViewStep
 from fkjoin.codec.rows import Path
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.staged import staged
+from fkjoin.lowering.ends import paced, table_of
 from fkjoin.lowering.foreign_keys import JoinSides, Schemas
 from fkjoin.lowering.joiner import Joining, evaluated
 from fkjoin.lowering.multi_join import Joins, begin, plan_joins, share
-from fkjoin.lowering.pace import paced, table_of
 from fkjoin.lowering.pruning import Kept, needed
 from fkjoin.lowering.stage import let_through, state_spec
 from fkjoin.lowering.table_plan import TablePlan, stages_of

@@ -14,9 +14,9 @@ from fkjoin.analysis.joiner import BoundJoiner, bound_joiner, written_out
 from fkjoin.analysis.planned import Planned, Settings, made_of
 from fkjoin.codec.vectors import Columns
 from fkjoin.errors import TopologyError
+from fkjoin.lowering.ends import paced, table_of
 from fkjoin.lowering.joiner import Joining, evaluated
 from fkjoin.lowering.joins import packed_joined
-from fkjoin.lowering.pace import paced, table_of
 from fkjoin.lowering.pruning import Kept, needed
 from fkjoin.lowering.stage import counted, made_by_operators, state_spec
 from fkjoin.lowering.table_plan import TablePlan, dead_of_all, pack_rows

@@ -18,8 +18,8 @@ from fkjoin.analysis.joins import JoinBound
 from fkjoin.analysis.planned import Planned
 from fkjoin.codec.messages import LEFT
 from fkjoin.codec.rows import Path
+from fkjoin.lowering.ends import paced, table_of
 from fkjoin.lowering.foreign_keys import JoinSides, packed_left_rows, packed_right_rows
-from fkjoin.lowering.pace import paced, table_of
 from fkjoin.lowering.pruning import narrow
 from fkjoin.lowering.stage import let_through, made_by_operators, rows_of, state_spec
 from fkjoin.lowering.table_plan import TablePlan, pack_changes

@@ -15,7 +15,7 @@ from fkjoin.analysis.planned import Planned, Settings, made_of
 from fkjoin.errors import ColumnTypeError, TopologyError
 from fkjoin.folds.cogrouped import CoFold
 from fkjoin.lowering.aggregates import AggregateBound
-from fkjoin.lowering.pace import paced, table_of
+from fkjoin.lowering.ends import paced, table_of
 from fkjoin.lowering.stage import counted, made_by_operators, packed, state_spec
 from fkjoin.lowering.table_plan import TablePlan, pack_rows
 from fkjoin.plan.base import periodic

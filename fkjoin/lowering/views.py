@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from fkjoin.analysis.planned import Planned
 from fkjoin.analysis.views import CompleteBound, ViewBound
-from fkjoin.lowering.pace import paced, table_of
+from fkjoin.lowering.ends import paced, table_of
 from fkjoin.lowering.pruning import narrowed
 from fkjoin.lowering.stage import counted, let_through, state_spec
 from fkjoin.lowering.table_plan import TablePlan, pack_rows
