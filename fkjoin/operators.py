@@ -17,7 +17,6 @@ from fkjoin.analysis.windows import Window
 from fkjoin.errors import TopologyError
 from fkjoin.events import Enriched
 from fkjoin.grouped import Grouped
-from fkjoin.kafka.wire import Wire
 from fkjoin.lowering.handle import Handle, planned_of
 from fkjoin.row_operators import RowOperators
 from fkjoin.spark.dead_letters import OnError
@@ -43,7 +42,6 @@ class Operators(RowOperators):
         *,
         deployment: Deployment = "fused",
         application: str | None = None,
-        wire: Wire = "headers",
         emit: Emit = "on-change",
         validate: bool | None = None,
         spread: int = 1,
@@ -66,7 +64,7 @@ class Operators(RowOperators):
             function, needs a second stage.
         name : str, optional
             The name of state and metrics; generated from the rest if left out.
-        deployment, application, wire
+        deployment, application
             See ``fk_join``; a join by primary key is always fused.
         emit, validate, spread
             See ``fk_join``; a join by primary key has no ``spread``.
@@ -111,7 +109,6 @@ class Operators(RowOperators):
             name=name,
             deployment=deployment,
             application=application,
-            wire=wire,
             emit=emit,
             validate=validate,
             spread=spread,
