@@ -209,7 +209,7 @@ class Job:
         kept, folders = columns.schema, kept_folders(columns, learned=spec.columns is None)
         about: Any = {"name": name, "on_error": spec.on_error, "options": spec.options}
         if spec.format == "fkjoin":
-            table = Table.from_fkjoin(spark, spec.path, key=spec.key, schema=kept, **about)
+            table = Table.from_fkjoin(spark, spec.path, schema=kept, **about)
         elif spec.format == "delta":
             assert spec.key is not None
             of_table: Any = {"key": spec.key, "timestamp": spec.timestamp, "schema": spec.columns or kept}

@@ -158,20 +158,20 @@ class TableSection(Section):
         Kind(
             "a topic",
             {"topic": ANY},
-            ("value", "version", "deleted", "timestamp", "on_new_topic", "headers", "roots", "positions", "snapshot"),
+            ("key", "value", "version", "deleted", "timestamp", "on_new_topic", "headers", "roots", "positions", "snapshot"),
             {"value": 'a topic needs value: "string", "bytes" or {format = …, schema = …}', "key": "key must be given"},
         ),
         Kind('files of format "fkjoin"', {"path": ANY, "format": "fkjoin"}, ("format",)),
         Kind(
             "a Delta table",
             {"path": ANY, "format": "delta"},
-            ("timestamp", "columns", "format"),
+            ("key", "timestamp", "columns", "format"),
             {"key": "key must be given: the columns of which no two rows of the Delta table have the same values"},
         ),
         Kind(
             "files",
             {"path": ANY},
-            ("version", "deleted", "timestamp", "log", "columns", "format", "snapshot"),
+            ("key", "version", "deleted", "timestamp", "log", "columns", "format", "snapshot"),
             {"key": "key must be given", "version": "files need version: the column that orders the changes of a key"},
         ),
     )
