@@ -27,10 +27,10 @@ class LearnedColumns:
     """Columns that were learned from a table's files at the first start."""
 
     schema: StructType | None = None
-    folders: StructType | None = None
-    """Columns that names of folders are."""
+    folders: list[str] = field(default_factory=list)
+    """Those that names of folders are."""
     reported: list[str] = field(default_factory=list)
-    """Paths of fields that are left out; columns of folders end with ``=``."""
+    """Paths of fields that are left out."""
     format: str | None = None
     """The format of a job's files: an empty folder does not tell it."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model
@@ -38,7 +36,6 @@ _NEEDS_COLUMNS = {"columns": 'this format needs a schema, such as "id bigint, na
 _OF_REGISTRY = "columns", "registry", "registry_settings", "write_schema", "subject", "units", "retry_s"
 """Settings of formats with a registry."""
 
-_GLOB = re.compile(r"[\[\]{}*?=]")
 TriggerText = Annotated[str, understood("trigger", arguments_of)]
 PurgeText = Annotated[str, understood("purge", interval_s)]
 
@@ -216,7 +213,7 @@ class TableSection(Section):
     """Options of Spark's source."""
 
     def known_columns(self, name: str) -> KnownColumns:
-        """The columns of the table; unknown where files are elsewhere, or folders may give more.
+        """The columns of the table; unknown without a schema.
 
         Raises ``JobError`` for the name of a column that no row can have.
         """
@@ -227,9 +224,7 @@ class TableSection(Section):
                 return None
             return named([*key, *value, "headers", "_position"])
         names = None if self.columns is None else names_in(self.columns)
-        path = str(self.path).removeprefix("file://")
-        folder = not _GLOB.search(path) and Path(path).is_dir()
-        if names is None or not folder or any(Path(path).glob("*=*")):
+        if names is None:
             return None
         columns = named([*names, "_metadata"])
         for setting in ("key", "version", "timestamp", "deleted"):

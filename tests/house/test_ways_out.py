@@ -181,7 +181,7 @@ WAYS: dict[str, str] = {
     ),
     "timestamp: {} is {}, a timestamp or bigint": LEARNED,
     "deleted: {} is {}, a boolean is needed: write": LEARNED,
-    "{}. The columns of {} were learned: if a query": (
+    "{}. The columns of {} were learned: give schema=": (
         "tests/checkpoint/test_kept_columns.py::test_a_query_goes_on_with_the_columns_that_the_command_prints"
     ),
     "version: {} is {}, whole numbers are needed": LEARNED,
@@ -203,8 +203,8 @@ WAYS: dict[str, str] = {
     "{}: {} is {}, and keys are compared byte": BUILDING,
     "schema: {} has no column {}; its header is": BUILDING,
     "path: {} has several columns {} in its header": BUILDING,
-    "path: folders {}=… came after the checkpoint, and": (
-        "tests/files/test_folder_columns.py::test_beside_folders_that_are_read_sparks_readers_cannot_leave_it_to_the_lines"
+    "path: column {} of {} comes from {} now, and did": (
+        "tests/files/test_folder_columns.py::test_a_column_that_moves_between_lines_and_folders_is_refused"
     ),
     "condition: {} is {}, a boolean is needed": BUILDING,
     'path: {} {}: give format="json", "parquet"': BUILDING,
