@@ -19,7 +19,7 @@ from fkjoin.analysis.written import schema_of
 from fkjoin.checkpoint.begun import Begun, LearnedColumns
 from fkjoin.checkpoint.files import has_begun
 from fkjoin.errors import TopologyError
-from fkjoin.files.kept_schemas import keep, kept_folders
+from fkjoin.files.kept_schemas import keep
 from fkjoin.files.source import format_of, open_files
 from fkjoin.jobs.job_kinds import JobError, Value, located
 from fkjoin.jobs.job_order import in_order
@@ -206,10 +206,10 @@ class Job:
             raise JobError("key: files have columns; name those that are the key")
         assert spec.path is not None
         columns = self.begun.columns.setdefault(name, LearnedColumns())
-        kept, folders = columns.schema, kept_folders(columns, learned=spec.columns is None)
+        kept = columns.schema
         about: Any = {"name": name, "on_error": spec.on_error, "options": spec.options}
         if spec.format == "fkjoin":
-            table = Table.from_fkjoin(spark, spec.path, key=spec.key, schema=kept, **about)
+            table = Table.from_fkjoin(spark, spec.path, schema=kept, **about)
         elif spec.format == "delta":
             assert spec.key is not None
             of_table: Any = {"key": spec.key, "timestamp": spec.timestamp, "schema": spec.columns or kept}
@@ -218,15 +218,14 @@ class Job:
             form = spec.format or format_of(spec.path) or columns.format
             assert form is not None
             about |= spec.arguments("path", "key", "version", "deleted", "timestamp", "log")
-            about |= {"schema": spec.columns or kept, "format": form, "kept": folders}
+            about |= {"schema": spec.columns or kept, "format": form}
             table = Table._of(called(read_files, spark=spark, settings=Settings.of(spark), **about))
             columns.format = form
-        source = table._planned.bound
-        if source.learned is not None or (source.folders is not None and kept is None):
-            keep(self.begun.columns, name, source.learned, source.folders)
-        else:
-            with contextlib.suppress(TopologyError):  # there may be no files any more
-                keep(self.begun.columns, name, *_learned(spark, spec))
+        if spec.columns is None:
+            source = table._planned.bound
+            learned = _learned(spark, spec) if source.learned is None else (source.learned, source.folders)
+            if learned is not None:
+                keep(self.begun.columns, name, *learned)
         return table
 
     @property
@@ -283,12 +282,14 @@ class Job:
         return start(self._spark, records, spec.topic, servers, options=client_options(options), **common, name=query)
 
 
-def _learned(spark: SparkSession, spec: TableSection) -> tuple[StructType | None, StructType | None]:
-    """The columns that the files have now, and those of folders, as far as no schema is given."""
+def _learned(spark: SparkSession, spec: TableSection) -> tuple[StructType, tuple[str, ...]] | None:
+    """The columns that the files have now, and those of folders; None where there are no files any more."""
     assert spec.path is not None
-    if spec.format == "fkjoin":
-        return schema_of(spark, spec.path), None
-    if spec.format == "delta":
-        return columns_of(spark, spec.path) if spec.columns is None else None, None
-    files = open_files(spark, spec.path, spec.key, schema=spec.columns, format=spec.format, options=spec.options)
-    return files.schema if files.learned else None, files.folders
+    with contextlib.suppress(TopologyError):
+        if spec.format == "fkjoin":
+            return schema_of(spark, spec.path), ()
+        if spec.format == "delta":
+            return columns_of(spark, spec.path), ()
+        files = open_files(spark, spec.path, spec.key, schema=None, format=spec.format, options=spec.options)
+        return files.schema, files.folders
+    return None

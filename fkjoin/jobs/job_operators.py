@@ -23,7 +23,6 @@ from fkjoin.jobs.job_columns import KnownColumns, named, require_known, split_ar
 from fkjoin.jobs.job_events import events_of
 from fkjoin.jobs.job_kinds import ANY, JobError, Kind, Section, Strict, located
 from fkjoin.join import fk_join
-from fkjoin.kafka.wire import Wire
 from fkjoin.lowering.operators import OPERATORS, Operator
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.schemas import listed
@@ -118,7 +117,7 @@ class JoinSection(Section, OperatorSection):
 
     inputs = ("left", "right")
     kinds = (
-        Kind("a join by foreign key", {"extractor": ANY}, ("deployment", "wire", "spread")),
+        Kind("a join by foreign key", {"extractor": ANY}, ("deployment", "spread")),
         Kind("a join by primary key", {}),
     )
     this_is = "this is"
@@ -135,8 +134,6 @@ class JoinSection(Section, OperatorSection):
     """The columns of the result; without it, the structs `left` and `right`."""
     deployment: Deployment = "fused"
     """`staged` passes messages through topics."""
-    wire: Wire = "headers"
-    """The form of these messages."""
     spread: int = Field(1, ge=1)
     """The number of buckets over which the left rows of one foreign key are spread."""
     emit: EmitText = "on-change"
@@ -159,7 +156,7 @@ class JoinSection(Section, OperatorSection):
         if self.extractor is None:
             joined = left.join(right, name=name, **about)
         else:
-            about |= self.arguments("extractor", "deployment", "wire", "spread")
+            about |= self.arguments("extractor", "deployment", "spread")
             joined = fk_join(left, right, name=name, application=job.spec.name, **about)
         return joined.materialize(name) if self.materialize else joined
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model
@@ -38,7 +36,6 @@ _NEEDS_COLUMNS = {"columns": 'this format needs a schema, such as "id bigint, na
 _OF_REGISTRY = "columns", "registry", "registry_settings", "write_schema", "subject", "units", "retry_s"
 """Settings of formats with a registry."""
 
-_GLOB = re.compile(r"[\[\]{}*?=]")
 TriggerText = Annotated[str, understood("trigger", arguments_of)]
 PurgeText = Annotated[str, understood("purge", interval_s)]
 
@@ -158,20 +155,20 @@ class TableSection(Section):
         Kind(
             "a topic",
             {"topic": ANY},
-            ("value", "version", "deleted", "timestamp", "on_new_topic", "headers", "roots", "positions", "snapshot"),
+            ("key", "value", "version", "deleted", "timestamp", "on_new_topic", "headers", "roots", "positions", "snapshot"),
             {"value": 'a topic needs value: "string", "bytes" or {format = …, schema = …}', "key": "key must be given"},
         ),
         Kind('files of format "fkjoin"', {"path": ANY, "format": "fkjoin"}, ("format",)),
         Kind(
             "a Delta table",
             {"path": ANY, "format": "delta"},
-            ("timestamp", "columns", "format"),
+            ("key", "timestamp", "columns", "format"),
             {"key": "key must be given: the columns of which no two rows of the Delta table have the same values"},
         ),
         Kind(
             "files",
             {"path": ANY},
-            ("version", "deleted", "timestamp", "log", "columns", "format", "snapshot"),
+            ("key", "version", "deleted", "timestamp", "log", "columns", "format", "snapshot"),
             {"key": "key must be given", "version": "files need version: the column that orders the changes of a key"},
         ),
     )
@@ -216,7 +213,7 @@ class TableSection(Section):
     """Options of Spark's source."""
 
     def known_columns(self, name: str) -> KnownColumns:
-        """The columns of the table; unknown where files are elsewhere, or folders may give more.
+        """The columns of the table; unknown without a schema.
 
         Raises ``JobError`` for the name of a column that no row can have.
         """
@@ -227,9 +224,7 @@ class TableSection(Section):
                 return None
             return named([*key, *value, "headers", "_position"])
         names = None if self.columns is None else names_in(self.columns)
-        path = str(self.path).removeprefix("file://")
-        folder = not _GLOB.search(path) and Path(path).is_dir()
-        if names is None or not folder or any(Path(path).glob("*=*")):
+        if names is None:
             return None
         columns = named([*names, "_metadata"])
         for setting in ("key", "version", "timestamp", "deleted"):

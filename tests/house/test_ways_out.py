@@ -32,7 +32,7 @@ TYPES = "tests/jobs/test_ways_out.py::test_a_value_is_read_into_the_type_that_th
 FORMATS = "tests/jobs/test_ways_out.py::test_a_format_is_taken_when_it_is_what_the_message_says"
 LEARNED = "tests/files/test_bad_lines_after_start.py::test_an_expression_is_the_way_out_for_a_new_job"
 OUTAGE = "integration/test_postgres_outages.py::test_what_no_repetition_mends_stops_the_query_at_once"
-OTHER_LAYOUT = "tests/checkpoint/test_begun_with.py::test_a_checkpoint_of_another_layout_or_with_a_broken_document_is_refused"
+DOCUMENT = "tests/checkpoint/test_begun_with.py::test_a_checkpoint_with_a_broken_document_or_without_one_is_refused"
 _RESTORES = "tests/sinks/test_restored_checkpoint.py::"
 STORAGE = "tests/sinks/test_delta_outages.py::test_a_storage_that_refuses_stops_the_query_at_once"
 APPEND_ONLY = (
@@ -181,7 +181,7 @@ WAYS: dict[str, str] = {
     ),
     "timestamp: {} is {}, a timestamp or bigint": LEARNED,
     "deleted: {} is {}, a boolean is needed: write": LEARNED,
-    "{}. The columns of {} were learned: if a query": (
+    "{}. The columns of {} were learned: give schema=": (
         "tests/checkpoint/test_kept_columns.py::test_a_query_goes_on_with_the_columns_that_the_command_prints"
     ),
     "version: {} is {}, whole numbers are needed": LEARNED,
@@ -203,8 +203,8 @@ WAYS: dict[str, str] = {
     "{}: {} is {}, and keys are compared byte": BUILDING,
     "schema: {} has no column {}; its header is": BUILDING,
     "path: {} has several columns {} in its header": BUILDING,
-    "path: folders {}=… came after the checkpoint, and": (
-        "tests/files/test_folder_columns.py::test_beside_folders_that_are_read_sparks_readers_cannot_leave_it_to_the_lines"
+    "path: column {} of {} comes from {} now, and did": (
+        "tests/files/test_folder_columns.py::test_a_column_that_moves_between_lines_and_folders_is_refused"
     ),
     "condition: {} is {}, a boolean is needed": BUILDING,
     'path: {} {}: give format="json", "parquet"': BUILDING,
@@ -367,8 +367,7 @@ WAYS: dict[str, str] = {
     "{} has {} of the query, which is about to": (
         "tests/testing/test_sink_contract.py::test_a_query_that_had_no_batch_since_its_start_writes_nothing_after_a_restore"
     ),
-    "checkpoint: {} has {} and no {}, which is": OTHER_LAYOUT,
-    "{} {}: restore it from the backup that the": OTHER_LAYOUT,
+    "{} {}: restore it from the backup that the": DOCUMENT,
     "checkpoint: {} is of no query: give that": f"{_RESTORES}test_what_cannot_be_restored_is_said",
     "sinks: the query of {} has one; give": f"{_RESTORES}test_what_cannot_be_restored_is_said",
     "{} has a constraint that a row breaks: {}. Leave": (
@@ -453,8 +452,7 @@ WAYS: dict[str, str] = {
     "{} of {}: a result does not fit; cast to": "tests/spark/test_adder_expressions.py::test_where_spark_raises_it_raises",
     "a record has wire version {}, this release": "tests/kafka/test_wire.py::test_another_wire_version_is_refused_by_name",
     "path: {} has batches of {} checkpoints ({})": WRITTEN,
-    "key: the table that was written has the key": WRITTEN,
-    "key: name the key's columns of {}: an older": WRITTEN,
+    "path: {} has no {}, which to_parquet writes beside": WRITTEN,
     "checkpoint: {} was begun in the time zone {}, ": (
         "tests/checkpoint/test_begun_with.py::test_a_start_in_another_time_zone_is_refused_and_goes_on_in_the_one_that_is_named"
     ),

@@ -424,8 +424,8 @@ def test_a_job_puts_tables_together(spark: SparkSession, tmp_path: Path) -> None
     assert "children families  (on-change)\n" in shown
     for change, says in (
         (
-            ('how = "outer"\n', 'wire = "wrapper"\n'),
-            r"joins\.named: wire: it is a setting of a join by foreign key, and this is a",
+            ('how = "outer"\n', 'deployment = "staged"\n'),
+            r"joins\.named: deployment: it is a setting of a join by foreign key, and this is a",
         ),
         (('key = "col as word"\n', ""), r"flat_maps\.by_name\.key: must be given"),
         (('events = "seen"', 'events = "sen"'), r"enrichments\.again\.events: there are no events 'sen'; did you mean 'seen'"),

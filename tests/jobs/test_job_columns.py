@@ -145,10 +145,3 @@ def test_a_misspelt_column_is_found_without_spark(tmp_path: Path, typo: str) -> 
     with pytest.raises(JobError) as refused:
         read_job(job(tmp_path, SHOP.replace(before, after, 1)))
     assert str(refused.value).startswith(f"{tmp_path}/job.toml: {says}")
-
-
-@pytest.mark.parametrize("path", ["{folder}/elsewhere", "s3a://shop/orders", "{folder}/*", "{folder}/orders"])
-def test_a_column_that_may_be_one_of_folders_is_left_to_spark(tmp_path: Path, path: str) -> None:
-    (tmp_path / "orders" / "region=eu").mkdir(parents=True)
-    text = SHOP.replace("{folder}/orders", path).replace('key = "id"', 'key = "region"')
-    assert read_job(job(tmp_path, text)).tables["orders"].key == "region"
