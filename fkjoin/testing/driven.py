@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -59,7 +59,8 @@ class DrivenQuery(MemoryQuery):
     def records(self, mixed: random.Random | None) -> dict[str, pa.RecordBatch]:
         """The records to read now, by topic.
 
-        ``mixed``: they come in any order; some of them wait for a later batch, and others come again in it.
+        ``mixed``: they come in any order; some of them wait for a later batch, and others come
+        again in it.
         """
         records: dict[str, pa.RecordBatch] = {}
         for topic, waiting in self.waiting.items():
@@ -86,7 +87,8 @@ class DrivenTopology:
 
     def __init__(self, table: TablePlan) -> None:
         self._spark = table.spark
-        require_classic(self._spark, "fkjoin.testing.Driver", "make the table in a process with a classic session")
+        way_out = "make the table in a process with a classic session"
+        require_classic(self._spark, "fkjoin.testing.Driver", way_out)
         plans = [*(query.plan for query in table.stages), table.results_plan]
         self.queries = [DrivenQuery(self._spark, plan) for plan in plans]
 
@@ -110,63 +112,64 @@ class DrivenTopology:
 
     def ends(self, before_ms: int, now_ms: int) -> list[int]:
         """The ends of clocks' intervals that have to be heard on the way from one time to another."""
-        clocks = [node for query in self.queries for node in reads(query.plan) if isinstance(node, Ticks)]
-        return ends_between(before_ms, now_ms, {clock.interval_ms for clock in clocks})
+        intervals: set[int] = set()
+        for query in self.queries:
+            intervals |= {node.interval_ms for node in reads(query.plan) if isinstance(node, Ticks)}
+        return ends_between(before_ms, now_ms, intervals)
 
     def run(
         self,
-        rows: Mapping[Physical, pa.RecordBatch],
-        now_ms: int,
-        before_ms: int,
+        batch: MemoryBatch,
         *,
         lose: bool = False,
         mixed: random.Random | None = None,
     ) -> tuple[pa.RecordBatch, MemoryBatch]:
-        """Run a batch of rows of inputs; return the rows of the table, and the batch with the records written in it.
+        """Run a batch, which reads inputs.
 
-        ``lose``: each query loses it first, up to each of its stages, and what it wrote stays.  ``mixed``: see ``records``.
+        Return the rows of the table, and the batch with the records that were written in it.
+        ``lose``: each query loses it first, up to each of its stages, and what it wrote stays.
+        ``mixed``: see ``records``.
         """
         written: dict[str, pa.RecordBatch] = {}
-        results: list[pa.RecordBatch] = []
         for query in self.queries:
-            if results:
-                self._deliver(results[-1], written, times=1 + lose)
-            batch = self._batch(rows, query.records(mixed), now_ms, before_ms)
+            come = self._reading(batch, query.records(mixed))
             if lose:
-                query.lose(batch)
-            results.append(query.run(batch))
-        return results[-1], self._batch(rows, written, now_ms, before_ms)
+                query.lose(come)
+            rows = query.run(come)
+            if query is not self.queries[-1]:
+                written |= self._deliver(rows, times=1 + lose)
+        return rows, self._reading(batch, written)
 
-    def _deliver(self, records: pa.RecordBatch, written: dict[str, pa.RecordBatch], *, times: int) -> None:
-        """Hand records of internal topics to the queries that read them."""
+    def _deliver(self, records: pa.RecordBatch, *, times: int) -> dict[str, pa.RecordBatch]:
+        """Hand records of internal topics to the queries that read them; return them by topic."""
         topics = records.column("topic")
-        for topic in pc.unique(topics).to_pylist():
-            written[topic] = records.filter(pc.equal(topics, topic))
-            for query in self.queries:
-                if topic in query.waiting:
-                    query.waiting[topic] += [written[topic]] * times
+        names = pc.unique(topics).to_pylist()
+        by_topic = {name: records.filter(pc.equal(topics, name)) for name in names}
+        for query in self.queries:
+            for topic in by_topic.keys() & query.waiting.keys():
+                query.waiting[topic] += [by_topic[topic]] * times
+        return by_topic
 
-    def _batch(
-        self,
-        rows: Mapping[Physical, pa.RecordBatch],
-        records: Mapping[str, pa.RecordBatch],
-        now_ms: int,
-        before_ms: int,
-    ) -> MemoryBatch:
+    def _reading(self, batch: MemoryBatch, records: Mapping[str, pa.RecordBatch]) -> MemoryBatch:
+        """The batch, which also reads records of internal topics."""
+
         def read(node: Physical) -> pa.RecordBatch | None:
             if not isinstance(node, Read):
-                return rows[node]
+                return batch.read(node)
             come = records.get(node.options["subscribe"])
-            return None if come is None else _as_read(come, now_ms, as_arrow(columns_of(self._spark, node)))
+            if come is None:
+                return None
+            return _as_read(come, batch.now_ms, as_arrow(columns_of(self._spark, node)))
 
-        return MemoryBatch(read, now_ms, before_ms)
+        return replace(batch, read=read)
 
 
 def _as_read(records: pa.RecordBatch, now_ms: int, schema: pa.Schema) -> pa.RecordBatch:
     """Records as Spark's source of topics gives them."""
     rows = records.num_rows
     columns = {name: records.column(name) for name in records.schema.names}
-    columns |= {"offset": pa.array(np.arange(rows)), "timestamp": pa.array(np.full(rows, now_ms * 1000))}
+    columns["offset"] = pa.array(np.arange(rows))
+    columns["timestamp"] = pa.array(np.full(rows, now_ms * 1000))
     columns["timestampType"] = pa.array(np.zeros(rows, np.int32))
     return pa.record_batch([columns[field.name].cast(field.type) for field in schema], schema)
 
@@ -174,11 +177,12 @@ def _as_read(records: pa.RecordBatch, now_ms: int, schema: pa.Schema) -> pa.Reco
 def ends_between(before_ms: int, now_ms: int, intervals: Collection[int]) -> list[int]:
     """The ends of intervals between two times that a table has to hear, in order.
 
-    *Law*: after batches without rows at these ends, and one at the second time, the table is as if each end of each interval
-    had been heard.  Not all are needed.  Ends soon after a time at which something happens bring all that waits, and make idle
-    sources idle.  Then nothing happens.  A clock that is heard again after a pause counts silence anew
-    (``stages.stream_time``).  So ends just before the next such time make these sources idle again.  Something happens at both
-    ends of the way, and when longer intervals of other clocks end.
+    *Law*: after batches without rows at these ends, and one at the second time, the table is as if
+    each end of each interval had been heard.  Not all are needed.  Ends soon after a time at which
+    something happens bring all that waits, and make idle sources idle.  Then nothing happens.  A
+    clock that is heard again after a pause counts silence anew (``stages.stream_time``).  So ends
+    just before the next such time make these sources idle again.  Something happens at both ends of
+    the way, and when longer intervals of other clocks end.
     """
     times = {before_ms, now_ms}
     for interval in sorted(set(intervals), reverse=True):

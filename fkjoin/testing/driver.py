@@ -201,10 +201,10 @@ class Driver:
         self._waiting.clear()
         self._fed += batch
         if what != REORDER:
-            self._batch(batch, lose=what == CRASH)
+            self._batch(batch, what)
         else:
             for part in portions(batch, self._repeatable(batch), self._random) or [[]]:
-                self._batch(part, mixed=self._random)
+                self._batch(part, what)
             if self._plan.stages:
                 # Records of internal topics are still on their way.
                 self._batch([])
@@ -323,12 +323,14 @@ class Driver:
         """Changes of tables, which may come twice; events may not."""
         return [one for one in fed if not self._inputs[one[0]].of_events]
 
-    def _batch(self, changes: list[tuple[str, FedChange]], *, lose: bool = False, mixed: random.Random | None = None) -> None:
+    def _batch(self, changes: list[tuple[str, FedChange]], what: Sentinel | None = None) -> None:
         fed: dict[str, list[FedChange]] = {name: [] for name in self._inputs}
         for name, change in changes:
             fed[name].append(change)
         rows = {source.rows: source.batch(fed[name]) for name, source in self._inputs.items()}
-        results, batch = self._queries.run(rows, self._now_ms, self._before_ms, lose=lose, mixed=mixed)
+        batch = MemoryBatch(rows.__getitem__, self._now_ms, self._before_ms)
+        mixed = self._random if what == REORDER else None
+        results, batch = self._queries.run(batch, lose=what == CRASH, mixed=mixed)
         self._before_ms = self._now_ms
         if self._plan.dead:
             self._batches.append(batch)
@@ -413,5 +415,8 @@ class DriverStore:
         return self._rows(StoredRows(self._stage.described()))
 
     def _rows(self, results: StoredRows) -> list[dict[str, Any]]:
-        stores = sorted(self._stage.stores.items())
-        return [row for bucket, store in stores for batch in results(store, bucket) for row in rows_of(batch)]
+        rows: list[dict[str, Any]] = []
+        for bucket, store in sorted(self._stage.stores.items()):
+            for batch in results(store, bucket):
+                rows += rows_of(batch)
+        return rows

@@ -323,7 +323,8 @@ class DriverInput:
         for field in schema:
             value = values[field.name]
             if field.name in keys and value != keys[field.name]:
-                raise FkJoinError(f"{argument}: {field.name} is {value!r}, and the key is {keys[field.name]!r}")
+                wrong = f"{field.name} is {value!r}, and the key is {keys[field.name]!r}"
+                raise FkJoinError(f"{argument}: {wrong}")
             fitting(argument, field, [value], nulls=True)
         return values
 

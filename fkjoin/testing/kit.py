@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES, as_bytes
-from fkjoin.codec.messages import JOINED, Operation
+from fkjoin.codec.messages import EVENT, JOINED, Operation
 from fkjoin.errors import FkJoinError, nearest
 from fkjoin.spark.specs import Messages, StageSpec, StateSpec
 from fkjoin.stages import Counters
@@ -195,9 +195,8 @@ class Kit(ABC):
         if self._names is not None:
             names = getattr(self, self._names)
             if not isinstance(names, str) and not callable(names):
-                raise FkJoinError(
-                    f"{self._names}: {names!r} is no text; here a key is one text: name a column, or give a function"
-                )
+                hint = "here a key is one text: name a column, or give a function"
+                raise FkJoinError(f"{self._names}: {names!r} is no text; {hint}")
         self._specs = self._stages()
         self._stores = {spec.stage: MemoryStore() for spec in self._specs}
         self._fed: list[Change] = []
@@ -296,8 +295,8 @@ class Kit(ABC):
 
     def _run(self, batch: list[Change], stages: int, *, reorder: bool = False) -> list[pa.Table]:
         """A batch through so many stages: what comes out of the last one."""
-        first = self._specs[0].stage
         sent: list[pa.Table] = []
+        first = self._specs[0].stage
         for spec in self._specs[:stages]:
             entering = [one for one in batch if self._enters.get(one.side, first) == spec.stage]
             sent += self._messages(entering)
@@ -319,10 +318,16 @@ class Kit(ABC):
         """The messages in another order, a few at a time, some of them twice."""
         parts: list[list[pa.Table]] = []
         for kind in messages:
-            rows = range(len(kind))
-            parts += [[kind.take(pa.array(some, pa.int64()))] for some in portions(rows, rows, self._random)]
+            parts += [[part] for part in self._parts(kind)]
         self._random.shuffle(parts)
         return parts
+
+    def _parts(self, messages: pa.Table) -> list[pa.Table]:
+        """Messages of one kind in another order, a few at a time; each event comes once."""
+        rows = range(len(messages))
+        repeatable = rows[:0] if messages.schema.equals(EVENT) else rows
+        parts = portions(rows, repeatable, self._random)
+        return [messages.take(pa.array(part, pa.int64())) for part in parts]
 
     def _messages(self, changes: list[Change]) -> list[pa.Table]:
         """Changes as messages."""
@@ -380,7 +385,8 @@ class Kit(ABC):
         whose = self._whose.format(owner)
         key = names(*arguments) if callable(names) else value_in(row, names, self._names, whose)
         if not isinstance(key, str | None):
-            raise FkJoinError(f"{self._names}: the key that {owner!r} names is {key!r}; here keys are texts, or None")
+            wrong = f"the key that {owner!r} names is {key!r}"
+            raise FkJoinError(f"{self._names}: {wrong}; here keys are texts, or None")
         return key
 
     def _require_change(self, change: Change, functions: str) -> None:

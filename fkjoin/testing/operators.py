@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,9 +34,10 @@ from fkjoin.stages.join_rows import (
 )
 from fkjoin.stages.regroup import contributions
 from fkjoin.testing import kit
-from fkjoin.testing.kit import STATE, Change, Kit, Result, Row, RowExtractor, json_bytes, json_value, texts
+from fkjoin.testing.kit import STATE, Change, Kit, Result, Row, json_bytes, json_value, texts
 
 _GROUP = pa.schema([("group", pa.string())])
+_ROW_KEY = "key of the row"
 
 
 class JoinKit(Kit):
@@ -95,7 +95,7 @@ class JoinTest(JoinKit):
     {'left': {'customer': 'c1'}, 'right': {'name': 'Ada'}}
     """
 
-    extractor: RowExtractor
+    extractor: kit.RowExtractor
     how: How = "inner"
     joiner: Callable[[Row, Row | None], Any] | None = None
 
@@ -114,7 +114,8 @@ class JoinTest(JoinKit):
         """
         subscribers: dict[str, list[str]] = {}
         for page in live_subscriptions(self._stores["subscription"]):
-            for foreign, key in zip(*(part.to_pylist() for part in combined_key.decode(page)), strict=True):
+            keys = (part.to_pylist() for part in combined_key.decode(page))
+            for foreign, key in zip(*keys, strict=True):
                 subscribers.setdefault(foreign.decode(), []).append(key.decode())
         return subscribers
 
@@ -164,8 +165,8 @@ class KeyJoinTest(JoinKit):
 
     def _stages(self) -> Sequence[StageSpec]:
         require_how_by_key(self.how)
-        pair = specs.PairSpec(STATE, how=self.how, parts=(1, 1), in_order=(False, False), answers=True)
-        return pair, specs.ResolveSpec(STATE)
+        how: Any = {"how": self.how, "parts": (1, 1), "in_order": (False, False)}
+        return specs.PairSpec(STATE, answers=True, **how), specs.ResolveSpec(STATE)
 
 
 @dataclass
@@ -221,10 +222,7 @@ class EnrichTest(Kit):
 
     def _portions(self, messages: list[pa.Table]) -> list[list[pa.Table]]:
         """One portion: an event gets the row that its key has after all of the table's changes of its batch."""
-        rows, events = (range(len(kind)) for kind in messages)
-        orders = kit.portions(rows, rows, self._random), kit.portions(events, [], self._random)
-        mixed = [kind.take(pa.array(itertools.chain(*order), pa.int64())) for kind, order in zip(messages, orders, strict=True)]
-        return [mixed]
+        return [[pa.concat_tables([kind.slice(0, 0), *self._parts(kind)]) for kind in messages]]
 
     def _messages(self, changes: list[Change]) -> list[pa.Table]:
         rows = [change for change in changes if change.side != "event"]
@@ -252,8 +250,8 @@ class GroupKit(Kit):
     _names = "group"
 
     @abstractmethod
-    def _contributed(self, changes: list[Change]) -> list[pa.Array]:
-        """The columns of the fold's values, a row for each change."""
+    def _contribution(self, change: Change) -> Row:
+        """The fold's values of a change, by their names; a row that is gone has none."""
 
     def _stages(self) -> Sequence[StageSpec]:
         return specs.RegroupSpec(STATE, as_read=True), specs.AggregateSpec(STATE, fold=self._fold)
@@ -261,7 +259,8 @@ class GroupKit(Kit):
     def _values(self, changes: list[Change]) -> pa.Array:
         live = np.array([change.row is not None for change in changes], bool)
         groups = pa.array(map(self._key_of, changes), pa.string())
-        return contributions(_GROUP, [groups], self._fold.value, self._contributed(changes), live)
+        rows = pa.RecordBatch.from_pylist(list(map(self._contribution, changes)), self._fold.value)
+        return contributions(_GROUP, [groups], self._fold.value, rows.columns, live)
 
     def _read(self, value: bytes | None) -> Any:
         if value is None:
@@ -269,9 +268,6 @@ class GroupKit(Kit):
         schema = self._fold.schema
         columns = RowCodec(schema).decode(pa.array([value], BYTES))
         (row,) = pa.table(columns, schema=schema).to_pylist()
-        return self._shown(row)
-
-    def _shown(self, row: Row) -> Any:
         return row
 
 
@@ -308,7 +304,7 @@ class AggregateTest(GroupKit):
     {'c1': 5}
     """
 
-    group: RowExtractor
+    group: kit.RowExtractor
     initializer: Any
     adder: Callable[[str, Row, Any], Any]
     subtractor: Callable[[str, Row, Any], Any]
@@ -317,9 +313,13 @@ class AggregateTest(GroupKit):
         self._start = self.initializer if callable(self.initializer) else Starting(self.initializer)
         value = pa.schema([("row", pa.string())])
         functions = self._by_text(self.adder), self._by_text(self.subtractor)
-        called = Called("value", pa.string(), _GROUP, value, True, lambda: _text(self._start()), *functions)
+        called = Called("value", pa.string(), _GROUP, value, True, self._first, *functions)
         self._fold = Fold(value, (called,), nullable=True, ordered=True)
         super().__post_init__()
+
+    def _first(self) -> str:
+        """The aggregate that a group starts with, as JSON."""
+        return _text(self._start())
 
     def _by_text(self, function: Callable[[str, Row, Any], Any]) -> Callable[[str, str, str], str | None]:
         """The function, of a row and an aggregate as JSON."""
@@ -337,11 +337,12 @@ class AggregateTest(GroupKit):
             return aggregate
         return shape(aggregate)
 
-    def _shown(self, row: Row) -> Any:
-        return self._shaped(row["value"])
+    def _read(self, value: bytes | None) -> Any:
+        row = super()._read(value)
+        return None if row is None else self._shaped(row["value"])
 
-    def _contributed(self, changes: list[Change]) -> list[pa.Array]:
-        return [pa.array([json_bytes(change.row) for change in changes], BYTES).cast(pa.string())]
+    def _contribution(self, change: Change) -> Row:
+        return {"row": json_bytes(change.row)}
 
 
 def _text(aggregate: Any) -> str:
@@ -361,7 +362,8 @@ class _Having:
 
     def holds(self, schema: pa.Schema, results: list[pa.Array], keys: Bytes, among: Bools) -> Bools:
         rows = pa.table(results, schema=schema).to_pylist()
-        return np.array([live and bool(self.condition(row)) for row, live in zip(rows, among, strict=True)], bool)
+        holds = [live and bool(self.condition(row)) for row, live in zip(rows, among, strict=True)]
+        return np.array(holds, bool)
 
 
 @dataclass
@@ -409,18 +411,17 @@ class MembersTest(GroupKit):
         for title, wanted in self.columns.items():
             for name in (wanted.column, *wanted.order):
                 if name is not None and name not in names:
-                    raise FkJoinError(f"columns: {title} is of {name!r}, and the schema has {', '.join(names)}")
+                    known = ", ".join(names)
+                    raise FkJoinError(f"columns: {title} is of {name!r}, and the schema has {known}")
         places = {name: number for number, name in enumerate(names)}
-        value = self.schema.append(pa.field("key of the row", pa.string()))
-        columns = (column_of(title, wanted, places, [len(names)], value) for title, wanted in self.columns.items())
+        value = self.schema.append(pa.field(_ROW_KEY, pa.string()))
+        columns = [column_of(*item, places, [len(names)], value) for item in self.columns.items()]
         having: Any = None if self.having is None else _Having(self.having)
         self._fold = Fold(value, tuple(columns), having=having)
         super().__post_init__()
 
-    def _contributed(self, changes: list[Change]) -> list[pa.Array]:
-        rows = [change.row or {} for change in changes]
-        values = [pa.array([row.get(field.name) for row in rows], field.type) for field in self.schema]
-        return [*values, pa.array([change.key for change in changes], pa.string())]
+    def _contribution(self, change: Change) -> Row:
+        return {**(change.row or {}), _ROW_KEY: change.key}
 
     def _require_row(self, change: Change) -> None:
         super()._require_row(change)

@@ -208,7 +208,8 @@ class SinkContract(ABC):
         """Whole, with its number, or not at all; and it can be repeated."""
         for number in itertools.count(1, self.every):
             if number % _STEPS == 1:
-                target, before, last = _Target(self, f"it{number}"), {"a": 0, "gone": 0, "kept": 0}, 0
+                target, last = _Target(self, f"it{number}"), 0
+                before = {"a": 0, "gone": 0, "kept": 0}
                 target.write(0, before)
             after = {"a": number, f"new{number}": number, "kept": 0}
             batch = replace(target.batch(number), previous_ms=_began_ms(last))
@@ -238,7 +239,8 @@ class SinkContract(ABC):
         target.another()
         target.has_rows({"a": 1}, "after another start")
         wider = SCHEMA.append(pa.field("more", pa.string()))
-        _must_refuse("a start with a column that the place lacks", self.make_sink("it").prepare, wider, ("id",))
+        start = self.make_sink("it").prepare
+        _must_refuse("a start with a column that the place lacks", start, wider, ("id",))
 
     def test_a_check_makes_nothing(self) -> None:
         """A place that ``examine`` has looked at can be made with other columns."""
@@ -264,7 +266,8 @@ class SinkContract(ABC):
             if not where:
                 break
         older = target.changes(target.batch(9), {"a": 9})
-        _must_refuse("a batch of a query that began before the place was restored", target.another().apply, *older)
+        name = "a batch of a query that began before the place was restored"
+        _must_refuse(name, target.another().apply, *older)
         none = BatchId(target.query, -1, None)
         target.another().replace(none, target.rows({}))
         target.has_rows({}, "after it was restored to before the first batch")
@@ -284,7 +287,8 @@ class SinkContract(ABC):
     def test_each_type_comes_back_or_is_refused(self) -> None:
         """A null is one, and no value becomes another."""
         for number, kind in enumerate(self.types):
-            target = _Target(self, f"type{number}", pa.schema([("id", pa.string()), ("value", kind)]))
+            schema = pa.schema([("id", pa.string()), ("value", kind)])
+            target = _Target(self, f"type{number}", schema)
             rows: dict[str, Any] = {}
             if _refused(target.another):
                 continue
@@ -297,7 +301,8 @@ class SinkContract(ABC):
     def test_each_name_is_one_or_is_refused(self) -> None:
         """A key's column has it, and another one."""
         for number, name in enumerate(_NAMES):
-            target = _Target(self, f"name{number}", pa.schema([(name, pa.string()), (f"{name}2", pa.int64())]))
+            schema = pa.schema([(name, pa.string()), (f"{name}2", pa.int64())])
+            target = _Target(self, f"name{number}", schema)
             if not _refused(target.another):
                 target.write(0, {"a": 1, "b": 2})
                 target.write(1, {"a": 3}, ["b"])
@@ -358,9 +363,11 @@ class _Target:
         return BatchId(self.query, number, _began_ms(number), _began_ms(number - 1))
 
     def rows(self, rows: Mapping[Any, Any]) -> pa.Table:
-        names = self._schema.names
-        lines = [(*key, value) if isinstance(key, tuple) else (key, value) for key, value in rows.items()]
-        return pa.Table.from_pylist([dict(zip(names, line, strict=True)) for line in lines], self._schema)
+        lines: list[dict[str, Any]] = []
+        for key, value in rows.items():
+            parts = key if isinstance(key, tuple) else (key,)
+            lines.append(dict(zip(self._schema.names, (*parts, value), strict=True)))
+        return pa.Table.from_pylist(lines, self._schema)
 
     def changes(
         self,
@@ -430,9 +437,10 @@ class _Steps:
     def __init__(self, sink: TableSink, last: int, code: tuple[ModuleType, ...]) -> None:
         self.where, self.step, self._last = "", 0, last
         self._turns = Counter[tuple[str, int, str]]()
-        own = [kind for kind in type(sink).__mro__ if issubclass(kind, TableSink) and kind is not TableSink]
+        kinds = [kind for kind in type(sink).__mro__ if issubclass(kind, TableSink)]
+        own = [sys.modules[kind.__module__] for kind in kinds if kind is not TableSink]
         homes: list[str] = []
-        for module in (*(sys.modules[kind.__module__] for kind in own), *code):
+        for module in (*own, *code):
             file = Path(inspect.getfile(module))
             homes.append(f"{file.parent}/" if module.__package__ else str(file))
         self._homes = tuple(homes)

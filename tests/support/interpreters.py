@@ -31,6 +31,7 @@ from fkjoin.checkpoint.stores import Identified
 from fkjoin.events import Enriched
 from fkjoin.lowering.handle import planned_of
 from fkjoin.plan.physical import Counted, Physical, Read, below, replaced
+from fkjoin.spark.in_memory import MemoryBatch
 from fkjoin.spark.specs import STAGES
 from fkjoin.stages import counters
 from fkjoin.state import BucketStore
@@ -110,7 +111,7 @@ class Interpreted:
         run, queries, before_ms = Run(), DrivenTopology(self._plan), 0
         for batch, now_ms in zip(history, times, strict=True):
             rows = {self._inputs[name].rows: self._inputs[name].batch(changes) for name, changes in batch.items()}
-            results, _ = queries.run(rows, now_ms, before_ms)
+            results, _ = queries.run(MemoryBatch(rows.__getitem__, now_ms, before_ms))
             run.results.append(_texts([results]))
             before_ms = now_ms
         run.counters = Counter(queries.count)
