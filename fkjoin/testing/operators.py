@@ -38,6 +38,8 @@ from fkjoin.testing.kit import STATE, Change, Kit, Result, Row, json_bytes, json
 
 _GROUP = pa.schema([("group", pa.string())])
 _ROW_KEY = "key of the row"
+_Function = Callable[[str, Row, Any], Any]
+"""A function of a group's key, a row and an aggregate."""
 
 
 class JoinKit(Kit):
@@ -306,8 +308,8 @@ class AggregateTest(GroupKit):
 
     group: kit.RowExtractor
     initializer: Any
-    adder: Callable[[str, Row, Any], Any]
-    subtractor: Callable[[str, Row, Any], Any]
+    adder: _Function
+    subtractor: _Function
 
     def __post_init__(self) -> None:
         self._start = self.initializer if callable(self.initializer) else Starting(self.initializer)
@@ -321,7 +323,7 @@ class AggregateTest(GroupKit):
         """The aggregate that a group starts with, as JSON."""
         return _text(self._start())
 
-    def _by_text(self, function: Callable[[str, Row, Any], Any]) -> Callable[[str, str, str], str | None]:
+    def _by_text(self, function: _Function) -> Callable[[str, str, str], str | None]:
         """The function, of a row and an aggregate as JSON."""
 
         def call(group: str, row: str, aggregate: str) -> str | None:
@@ -411,8 +413,8 @@ class MembersTest(GroupKit):
         for title, wanted in self.columns.items():
             for name in (wanted.column, *wanted.order):
                 if name is not None and name not in names:
-                    known = ", ".join(names)
-                    raise FkJoinError(f"columns: {title} is of {name!r}, and the schema has {known}")
+                    known = f"the schema has {', '.join(names)}"
+                    raise FkJoinError(f"columns: {title} is of {name!r}, and {known}")
         places = {name: number for number, name in enumerate(names)}
         value = self.schema.append(pa.field(_ROW_KEY, pa.string()))
         columns = [column_of(*item, places, [len(names)], value) for item in self.columns.items()]

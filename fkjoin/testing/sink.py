@@ -311,10 +311,11 @@ class SinkContract(ABC):
     def test_a_key_has_several_columns(self) -> None:
         """Rows with one of them in common are others, and texts are compared letter by letter."""
         schema = pa.schema([("one", pa.string()), ("two", pa.int64()), ("n", pa.int64())])
-        target = _Target(self, "it", schema, 2)
+        target = _Target(self, "it", schema)
         target.write(0, {("a", 1): 1, ("a", 2): 2, ("b", 1): 3, ("A", 1): 4, ("a ", 1): 5})
         target.write(1, {("a", 2): 7}, [("b", 1), ("b", 2)])
-        target.has_rows({("a", 1): 1, ("a", 2): 7, ("A", 1): 4, ("a ", 1): 5}, "of a key of two columns")
+        rows = {("a", 1): 1, ("a", 2): 7, ("A", 1): 4, ("a ", 1): 5}
+        target.has_rows(rows, "of a key of two columns")
 
     def test_a_large_batch_is_written_whole(self) -> None:
         """A batch has some thousand rows and deletes."""
@@ -342,9 +343,9 @@ class _Target:
     A row is given as its last column, by the others, which are the key.
     """
 
-    def __init__(self, contract: SinkContract, into: str, schema: pa.Schema = SCHEMA, keys: int = 1) -> None:
+    def __init__(self, contract: SinkContract, into: str, schema: pa.Schema = SCHEMA) -> None:
         self._contract, self._into, self._schema = contract, into, schema
-        self._key = tuple(schema.names[:keys])
+        self._key = tuple(schema.names[:-1])
         self.query = _query_of(into)
 
     @cached_property
@@ -391,8 +392,10 @@ class _Target:
 
     def _rows(self) -> list[Any]:
         rows, names = list(self._contract.read_rows(self._into)), self._schema.names
-        if lacks := [name for name in names if rows and name not in rows[0]]:
-            raise AssertionError(f"read_rows must return dicts with the columns {', '.join(names)}; it lacks {lacks[0]}")
+        for row in rows:
+            if lacks := [name for name in names if name not in row]:
+                must = f"read_rows must return dicts with the columns {', '.join(names)}"
+                raise AssertionError(f"{must}; it lacks {lacks[0]}")
         return _comparable(pa.Table.from_pylist(rows, self._schema))
 
     def is_whole(
@@ -425,7 +428,8 @@ class _Target:
         finally:
             sys.settrace(before)
         if trace.step == 0:
-            raise AssertionError(f"{type(sink).__name__} has no step at which it could be cut off; is its module a file?")
+            wrong = f"{type(sink).__name__} has no step at which it could be cut off"
+            raise AssertionError(f"{wrong}; is its module a file?")
         del sink
         gc.collect(1)  # a process that ends leaves no connection open
         return trace.where
