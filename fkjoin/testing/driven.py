@@ -87,8 +87,11 @@ class DrivenTopology:
 
     def __init__(self, table: TablePlan) -> None:
         self._spark = table.spark
-        way_out = "make the table in a process with a classic session"
-        require_classic(self._spark, "fkjoin.testing.Driver", way_out)
+        require_classic(
+            self._spark,
+            "fkjoin.testing.Driver",
+            "make the table in a process with a classic session",
+        )
         plans = [*(query.plan for query in table.stages), table.results_plan]
         self.queries = [DrivenQuery(self._spark, plan) for plan in plans]
 

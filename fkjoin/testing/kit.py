@@ -195,8 +195,9 @@ class Kit(ABC):
         if self._names is not None:
             names = getattr(self, self._names)
             if not isinstance(names, str) and not callable(names):
-                hint = "here a key is one text: name a column, or give a function"
-                raise FkJoinError(f"{self._names}: {names!r} is no text; {hint}")
+                raise FkJoinError(
+                    f"{self._names}: {names!r} is no text; here a key is one text: name a column, or give a function"
+                )
         self._specs = self._stages()
         self._stores = {spec.stage: MemoryStore() for spec in self._specs}
         self._fed: list[Change] = []

@@ -239,6 +239,9 @@ def test_reordered_messages_arrive_in_another_order() -> None:
     assert sorted(result.key for result in results) == keys
     assert [result.key for result in results] != keys
     assert test.count["stale-dropped"] > 0, "some come twice"
+    answered = test.feed(right("a", {"m": 2}), REORDER)
+    assert sorted(result.key for result in answered) == keys
+    assert [result.key for result in answered] != keys, "answers overtake each other, too"
 
 
 def test_a_crash_really_throws_away_what_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,6 +369,20 @@ def test_whatever_happens_the_aggregate_is_that_of_the_rows(batches: list[tuple[
     for row in rows.values():
         if row is not None and row["zoo"] is not None:
             wanted[row["zoo"]] = wanted.get(row["zoo"], 0) + row["n"]
+    assert test.table == wanted
+
+
+@given(batches=BATCHES, seed=st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_whatever_happens_a_flat_map_is_that_of_the_rows(batches: list[tuple[list[Any], Any]], seed: int) -> None:
+    events = [event for changes, sentinel in batches for event in (*changes, sentinel)]
+    test = FlatMapTest(lambda key, row: [{"zoo": row["zoo"], "n": row["n"]}, {"zoo": "all", "n": row["n"]}], "zoo", seed=seed)
+    test.feed(*events)
+    rows = {event.key: event.row for event in events if isinstance(event, kit.Change)}
+    wanted: dict[str, Any] = {}
+    for _, row in sorted(rows.items(), reverse=True):  # the least key shows its row
+        if row is not None:
+            wanted |= {zoo: {"zoo": zoo, "n": row["n"]} for zoo in (row["zoo"], "all") if zoo is not None}
     assert test.table == wanted
 
 
