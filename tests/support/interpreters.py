@@ -31,12 +31,13 @@ from fkjoin.checkpoint.stores import Identified
 from fkjoin.events import Enriched
 from fkjoin.lowering.handle import planned_of
 from fkjoin.plan.physical import Counted, Physical, Read, below, replaced
+from fkjoin.spark.in_memory import MemoryBatch
 from fkjoin.spark.specs import STAGES
 from fkjoin.stages import counters
 from fkjoin.state import BucketStore
 from fkjoin.state.segments import Meta
-from fkjoin.testing.driven import DrivenBatch, DrivenTopology
-from fkjoin.testing.driven_inputs import FedChange, Input, fed
+from fkjoin.testing.driven import DrivenTopology
+from fkjoin.testing.driver_input import FedChange, Input, fed
 from tests.support.stores import contents
 
 History = Sequence[Mapping[str, Sequence[FedChange]]]
@@ -107,10 +108,10 @@ class Interpreted:
 
     def in_memory(self, history: History, times: Sequence[int]) -> Run:
         """Run the batches in memory, at these times."""
-        run, queries, before_ms = Run(), DrivenTopology(self._plan, self._inputs), 0
+        run, queries, before_ms = Run(), DrivenTopology(self._plan), 0
         for batch, now_ms in zip(history, times, strict=True):
-            rows = {name: self._inputs[name].batch(changes) for name, changes in batch.items()}
-            results, _ = queries.run(DrivenBatch(rows, now_ms, before_ms), lose=False)
+            rows = {self._inputs[name].rows: self._inputs[name].batch(changes) for name, changes in batch.items()}
+            results, _ = queries.run(MemoryBatch(rows.__getitem__, now_ms, before_ms))
             run.results.append(_texts([results]))
             before_ms = now_ms
         run.counters = Counter(queries.count)
