@@ -82,6 +82,19 @@ def test_damage_is_named_before_anything_runs(spark: SparkSession, tmp_path: Pat
     with pytest.raises(FkJoinError, match="checkpoint .* is damaged.* restore it from a backup"):
         verify(spark, checkpoint)
 
+    # A byte of a data file: Hadoop's checksum beside it tells, and RocksDB's in it.
+    shutil.rmtree(checkpoint)
+    shutil.copytree(saved, checkpoint)
+    file = next(checkpoint.glob("state/1/0/SSTs/*.sst"))
+    data = bytearray(file.read_bytes())
+    data[20] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(FkJoinError, match="checkpoint .* is damaged: its state cannot be read; restore it from a backup"):
+        verify(spark, checkpoint)
+    (file.parent / f".{file.name}.crc").unlink()
+    with pytest.raises(FkJoinError, match="a snapshot in state/1/0 is damaged: .*; restore it from a backup"):
+        verify(spark, checkpoint)
+
     # Two partitions' files in each other's place, alone and with all that vouches for them.
     for patterns in (("1_*.zip",), ("1_*.zip*", ".1_*.zip*", "1_*.changelog*", ".1_*.changelog*")):
         shutil.rmtree(checkpoint)
