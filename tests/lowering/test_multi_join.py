@@ -247,7 +247,8 @@ def test_the_same_right_table_twice_and_who_reads_a_multi_way_join(spark: SparkS
             wanted[names[0]["name"]] = wanted.get(names[0]["name"], 0) + 1
     assert found == seen == wanted
     assert found
-    kept = entries(spark, named("both-subscription", saved_stores(spark, tmp_path / "ck"))).where("kind = 'right' and not gone")
+    (store,) = [store for store in saved_stores(spark, tmp_path / "ck") if store.name == "both-subscription"]
+    kept = entries(spark, store).where("kind = 'right' and not gone")
     assert all(len(json.loads(row.row)) == 1 for row in kept.collect()), "what the aggregate does not read is not kept"
 
 
