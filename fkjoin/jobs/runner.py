@@ -18,9 +18,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.checkpoint.begun import Begun, JobFacts
 from fkjoin.checkpoint.claim import claimed, require_unclaimed
-from fkjoin.checkpoint.damage import check_logs
 from fkjoin.checkpoint.failure import failure
 from fkjoin.checkpoint.progress import QueryPhase, several
+from fkjoin.checkpoint.saved import check_logs
 from fkjoin.errors import nearest
 from fkjoin.jobs.ending import naming_the_end_of_the_jvm, stopped_after
 from fkjoin.jobs.job import Job

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType, DecimalType, LongType, StructType
 
 from fkjoin import Table, fk_join
-from fkjoin.checkpoint.saved import SavedState
+from fkjoin.checkpoint.saved import saved_stores
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS, VALIDATE
 from fkjoin.spark.identity import difference, identity_text, read_identity
 from fkjoin.spark.specs import STAGES
@@ -114,7 +114,7 @@ def test_checkpoints_with_every_kind_of_operator_go_on(spark: SparkSession, few:
 
 def require_as_numbered(spark: SparkSession, checkpoint: Path, table: Table) -> set[str]:
     """Compare the probe of the tests of plans with what Spark has written into a checkpoint; returns the stages in it."""
-    plan, stores = read_plan(table.changes), SavedState(spark, checkpoint).stores
+    plan, stores = read_plan(table.changes), saved_stores(spark, checkpoint)
     assert {store.operator: store.name for store in stores} == {
         number: operator.spec.name for number, operator in enumerate(plan.operators)
     }

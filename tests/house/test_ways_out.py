@@ -12,7 +12,7 @@ REGISTRY = "tests/spark/test_registry_records.py::test_a_text_is_json_and_an_ins
 NO_KEY = "tests/checkpoint/test_reader.py::test_what_is_no_key_is_refused_by_name"
 NOT_THERE = "tests/checkpoint/test_reader.py::test_a_table_that_is_not_kept_and_one_that_is_not_there_are_refused_by_name"
 CLOSED = "tests/checkpoint/test_reader.py::test_a_reader_leaves_nothing_behind_and_says_so_when_it_was_closed"
-FOREIGN_FILES = "tests/checkpoint/test_reader.py::test_files_that_only_spark_reads_are_refused_by_name"
+FOREIGN_FILES = "tests/checkpoint/test_reader.py::test_files_of_another_form_are_refused_by_name"
 OTHER_ATTEMPT = "tests/checkpoint/test_reader.py::test_a_segment_of_another_attempt_is_refused"
 AS_OF = "tests/checkpoint/test_reader_beside_a_query.py::test_a_table_is_read_as_of_a_time"
 EXPORTED = "tests/checkpoint/test_saved_state.py::test_the_command_line_shows_what_is_known_of_a_key_and_exports_everything"
@@ -113,7 +113,6 @@ WAYS: dict[str, str] = {
     "rebuild needs a classic Spark session, and this": PARTITIONS,
     "rescale needs a classic Spark session, and this": PARTITIONS,
     "fkjoin state rescale needs Spark 4.2 or newer,": VERSIONS,
-    "reading state needs Spark 4.1 or newer, and": VERSIONS,
     "a server of Spark Connect needs Spark 4.1 or": SIDES,
     "path: {} is relative, and client and server": CONNECT,
     "remote: {} is a server with a master of its": CONNECT,
@@ -402,9 +401,6 @@ WAYS: dict[str, str] = {
     "classes cannot be kept in {}: {}; set {}": (
         "tests/sessions/test_class_archive.py::test_a_session_begins_with_what_another_has_kept"
     ),
-    "checkpoint {}: Spark's source of state does": (
-        "tests/checkpoint/test_damage.py::test_a_folder_that_sparks_source_of_state_does_not_find_is_not_called_damaged"
-    ),
     "a constant of type {} cannot be used": ADDERS,
     "{} is {}, and is compared byte by byte": (
         "tests/spark/test_adder_expressions.py::test_a_text_with_a_collation_is_refused_and_taken_as_a_string"
@@ -434,9 +430,6 @@ WAYS: dict[str, str] = {
     ),
     "checkpoint {} has {}; add --operator with one": EXPORTED,
     "{} keeps only hashes of its rows in {}: start": BACK,
-    "checkpoint {} has no state of fkjoin{}: give": (
-        "tests/checkpoint/test_saved_state.py::test_a_materialized_table_is_read_as_of_any_batch"
-    ),
     'record {}-{} offset {}: {}; with on_error="dead-letter"': (
         "tests/spark/test_topic_records.py::"
         "test_the_first_problem_of_a_record_is_told_and_a_query_told_to_fail_names_the_record"
@@ -465,7 +458,7 @@ WAYS: dict[str, str] = {
     "max_age: {} is no number of seconds; give one": NOT_THERE,
     "the StateReader of {} was closed: make a new": CLOSED,
     "change log segment {} comes from another attempt": OTHER_ATTEMPT,
-    "is compressed by neither lz4 nor zstd; read_state": FOREIGN_FILES,
+    "is compressed by neither lz4 nor zstd: set": FOREIGN_FILES,
     "key {} is one value, and the table's key {}: write": NO_KEY,
     "change log segment {} is missing from the": LOG,
     "change log segment {} has format {}, this": LOG,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 from unittest.mock import MagicMock
 
 import numpy as np
@@ -13,9 +13,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from fkjoin.checkpoint.entries import Entries, StoredRows
-from fkjoin.checkpoint.look_up import look_up
-from fkjoin.checkpoint.stores import SavedRecords, kept_as
+from fkjoin.checkpoint.entries import Entries, StoredRows, look_up
+from fkjoin.checkpoint.stores import Identified, kept_as
 from fkjoin.codec import messages, records, tags, versions
 from fkjoin.codec.arrays import BYTES, as_bytes, prefixed, take, valid
 from fkjoin.codec.messages import ANSWER, JOINED, column, pack, unpack
@@ -87,7 +86,7 @@ def rows(*named: tuple[str, int]) -> pa.Table:
 
 
 @dataclass
-class InMemoryStore(SavedRecords):
+class InMemoryStore(Identified):
     """The operator's store, a bucket's each."""
 
     spec: DistinctSpec
@@ -101,11 +100,6 @@ class InMemoryStore(SavedRecords):
     def in_bucket(self, bucket: int, names: tuple[bytes, ...]) -> list[dict[str, Any]]:
         entries: Any = Entries(self.described(), names)
         return [row for batch in entries(self.buckets_of[bucket], bucket) for row in batch.to_pylist()]
-
-
-class State(NamedTuple):
-    checkpoint: str
-    stores: list[InMemoryStore]
 
 
 def ran(store: InMemoryStore, batch: pa.Table) -> tuple[list[dict[str, Any]], Counters]:
@@ -160,12 +154,12 @@ def test_the_rows_that_it_keeps_are_read(store: InMemoryStore) -> None:
 
 
 def test_a_key_is_looked_up(store: InMemoryStore) -> None:
-    state = State("the test", [store])
-    (found,) = look_up(state, "names", "b")
+    stores: Any = [store]
+    (found,) = look_up(stores, "names", "b")
     assert (found["kind"], found["key"], found["row"]) == ("first", "b", {"name": "b", "n": 2})
-    assert look_up(state, "", "d") == []
+    assert look_up(stores, "", "d") == []
     with pytest.raises(FkJoinError, match="a JSON list is needed, of name"):
-        look_up(state, "names", '["a", "b"]')
+        look_up(stores, "names", '["a", "b"]')
 
 
 def test_its_counters_are_summed_and_have_texts(monkeypatch: pytest.MonkeyPatch) -> None:
