@@ -85,9 +85,8 @@ class Terminal(Screen):
     def __init__(self, console: Console) -> None:
         super().__init__(console)
         self._lock = threading.RLock()
-        self._waits: str | None = None
         self._stage: str | None = None
-        self._since = time.monotonic()
+        self._leaves_line, self._since = False, time.monotonic()
         # Errors that Python prints go where Spark's log goes, and not through the panel.
         self._live = Live(get_renderable=self._drawn, console=console, refresh_per_second=4, redirect_stderr=False)
 
@@ -101,14 +100,10 @@ class Terminal(Screen):
         self._live.stop()
 
     def wait(self, what: str) -> None:
-        self._done()
-        self._waits, self._since = what, time.monotonic()
-        self._live.refresh()
+        self._next(what, leaves_line=False)
 
     def begin(self, stage: str) -> None:
-        self._done()
-        self._stage, self._since = stage, time.monotonic()
-        self._live.refresh()
+        self._next(stage, leaves_line=True)
 
     def say(self, text: str) -> None:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -121,18 +116,23 @@ class Terminal(Screen):
         self._look = look
         self._live.refresh()
 
+    def _next(self, stage: str, *, leaves_line: bool) -> None:
+        self._done()
+        self._stage, self._leaves_line, self._since = stage, leaves_line, time.monotonic()
+        self._live.refresh()
+
     def _done(self, mark: str = "✓", word: str = "") -> None:
         """Leave a line about the stage."""
         with self._lock:
-            stage, self._stage, self._waits = self._stage, None, None
+            stage, self._stage = self._stage, None
         self._live.refresh()  # without the stage: what is printed comes above what was shown last
-        if stage is not None:
+        if stage is not None and self._leaves_line:
             after = f"  {word}{time.monotonic() - self._since:.1f} s"
             self.console.print(Text.assemble((mark, _MARKS[mark]), " ", stage, (after, "dim")), soft_wrap=True)
 
     def _drawn(self) -> RenderableType:
         with self._lock:
-            stage, shown = self._waits or self._stage, list[RenderableType]()
+            stage, shown = self._stage, list[RenderableType]()
             if self._look is not None:
                 from fkjoin.jobs.shown import panel
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from importlib import resources
 from typing import Any
 
@@ -47,8 +46,8 @@ def pages(shown: ShownJob, metrics: Metrics) -> dict[str, WebPage]:
     return {
         "/": WebPage(html.encode, "text/html; charset=utf-8", policy([STYLE]), secret=False),
         **{f"/{name}": WebPage(_text(name).encode, kind, secret=False) for name, kind in _files()},
-        "/status.json": WebPage(_as_json(partial(status, shown, metrics)), "application/json", live=True),
-        "/history.json": WebPage(_as_json(partial(history, metrics)), "application/json"),
+        "/status.json": WebPage(lambda: _json(status(shown, metrics)), "application/json", live=True),
+        "/history.json": WebPage(lambda: _json(history(metrics)), "application/json"),
         "/metrics": WebPage(metrics.prometheus, CONTENT_TYPE_LATEST),
     }
 
@@ -189,5 +188,5 @@ def _text(name: str) -> str:
     return resources.files("fkjoin").joinpath(f"data/{name}").read_text(encoding="utf-8")
 
 
-def _as_json(make: Callable[[], dict[str, Any]]) -> Callable[[], bytes]:
-    return lambda: json.dumps(make(), allow_nan=False).encode()
+def _json(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, allow_nan=False).encode()
