@@ -18,11 +18,9 @@ from fkjoin.jobs.job_order import in_order
 from fkjoin.jobs.job_sections import JobSection
 from fkjoin.jobs.screen import Screen
 from fkjoin.metrics import Metrics
-from fkjoin.metrics.query_report import Activity, QueryReport
+from fkjoin.metrics.query_report import WAITS, WORKS, Activity, QueryReport
 from fkjoin.metrics.report import JobReport, Mode
 from fkjoin.stages import counters
-
-_AT_WORK = (QueryPhase.STARTS, QueryPhase.BATCH, QueryPhase.WAITS, QueryPhase.DUE, QueryPhase.ASKS)
 
 _ANSWER_S = 30.0
 """The time within which the sources of a query should answer."""
@@ -120,7 +118,7 @@ class Follower:
         if mode is Mode.FAILS:
             self._screen.say(why)
         for name, known in self._queries.items():
-            if mode.is_end and known.report.phase in _AT_WORK:
+            if mode.is_end and known.report.phase in (*WORKS, *WAITS):
                 refused = mode is Mode.FAILED and known.report.phase is QueryPhase.STARTS
                 self.ends(name, QueryPhase.FAILED if refused else QueryPhase.STOPPED, why)
         self._screen.refresh()

@@ -10,13 +10,11 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from fkjoin.checkpoint.progress import QueryPhase, as_of, behind, moment, several, span
-from fkjoin.metrics.query_report import QueryReport
+from fkjoin.metrics.query_report import WAITS, WORKS, QueryReport
 from fkjoin.metrics.report import JobReport, Mode
 
 EVERY_S, IDLE_EVERY_S = 60.0, 600.0
 """The time between two lines about a query that works, and about one that waits."""
-_WORKS = (QueryPhase.STARTS, QueryPhase.BATCH, QueryPhase.ASKS)
-_WAITS = (QueryPhase.WAITS, QueryPhase.DUE)
 _SAID = {
     Mode.STOPS: "stops when the batches at work are done; a second signal ends it at once",
     Mode.FAILS: "fails when the batches at work are done; two signals end it at once",
@@ -30,7 +28,7 @@ _STYLES = {
     QueryPhase.DONE: "green",
     QueryPhase.FAILED: "bold red",
 }
-_BAD, _ENDS = (Mode.FAILS, Mode.FAILED), (Mode.STOPS, Mode.STOPPED, Mode.CUT)
+_MODES = {Mode.RUNS: "bold green", Mode.DONE: "bold green", Mode.FAILS: "bold red", Mode.FAILED: "bold red"}
 
 
 def panel(report: JobReport) -> Iterator[RenderableType]:
@@ -40,8 +38,7 @@ def panel(report: JobReport) -> Iterator[RenderableType]:
     if runs:
         began = moment((report.began_ms or report.now_ms) / 1000, report.now)
         words = f"{words} for {report.lasted}, since {began}"
-    style = "bold red" if mode in _BAD else "bold yellow" if mode in _ENDS else "bold green"
-    yield Text.assemble((report.name, "bold"), "  ", (words, style))
+    yield Text.assemble((report.name, "bold"), "  ", (words, _MODES.get(mode, "bold yellow")))
     yield Text(report.flow, "dim", no_wrap=True, overflow="ellipsis")
     yield ""
     yield _queries(report)
@@ -59,9 +56,11 @@ def panel(report: JobReport) -> Iterator[RenderableType]:
 
 def _queries(report: JobReport) -> Grid:
     queries = list(report.queries.values())
-    titles = ["behind", "rows/s", "batch", "took", "rows read"]
-    if all(query.behind is None for query in queries):
-        titles.remove("behind")
+    titles = ["batch", "took", "rows read"]
+    if not report.mode.is_end:
+        titles.insert(0, "rows/s")
+    if any(query.behind is not None for query in queries):
+        titles.insert(0, "behind")
     grid = Grid(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     grid.add_column("query", overflow="fold")
     grid.add_column("now")
@@ -79,7 +78,7 @@ def _numbers(query: QueryReport, now: float) -> dict[str, str]:
     last = query.batch
     return {
         "behind": "–" if query.behind is None else f"{query.behind:,}{as_of(query.left.at, now)}",
-        "rows/s": f"{query.rate:,.0f}" if query.rate >= 10 else f"{query.rate:.1f}",
+        "rows/s": f"{query.read:,.0f}" if query.read >= 10 else f"{query.read:.1f}",
         "batch": f"#{last['batch']:,}" if last else "–",
         "took": span(last["seconds"]) if last else "–",
         "rows read": f"{query.rows:,}",
@@ -130,7 +129,7 @@ class Lines:
 def _news(query: QueryReport, before: QueryReport | None) -> str | None:
     """Say what is new of a query since a line about it; None: it is not worth a line yet."""
     phase, last, now = query.phase, query.batch, query.now_ms / 1000
-    if phase not in (*_WORKS, *_WAITS):
+    if phase not in (*WORKS, *WAITS):
         return None
     if last and (before is None or not before.batches):
         return f"first batch done, number {last['batch']}: {_rows(last['inputs'])} in {span(last['seconds'])}"
@@ -141,7 +140,7 @@ def _news(query: QueryReport, before: QueryReport | None) -> str | None:
     if before is None:
         return query.doing
     done, passed = query.batches - before.batches, now - before.now_ms / 1000
-    if passed < (EVERY_S if done or phase in _WORKS else IDLE_EVERY_S):
+    if passed < (EVERY_S if done or phase in WORKS else IDLE_EVERY_S):
         return None
     if done:
         rows = query.rows - before.rows

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fkjoin.metrics.query_report import STATE_SIZES, Numbers, QueryReport
+from fkjoin.metrics.query_report import STATE_SIZES, Numbers, QueryReport, only
 from fkjoin.metrics.report import JobReport
 from fkjoin.sinks.counts import LEFT_OUT, REPEATED
 from fkjoin.spark.specs import STAGES
 from fkjoin.stages import counters
 
 if TYPE_CHECKING:
-    from prometheus_client.core import Metric
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+    _Kind = type[CounterMetricFamily | GaugeMetricFamily]
+
+_Labels = Sequence[str]
+_Tree = Mapping[str, Any]
+"""Numbers in mappings, one for each label, the outermost first."""
 
 COUNTED = {
     counters.LEFT_IN: "Changes of the left table that reached a join.",
@@ -44,9 +49,9 @@ def families_of(report: JobReport) -> Iterator[Metric]:
     from prometheus_client.core import CounterMetricFamily as Count
     from prometheus_client.core import GaugeMetricFamily as Gauge
 
-    def family(kind: type[Count | Gauge], name: str, text: str, labels: Sequence[str], tree: Mapping[str, Any]) -> Metric:
+    def family(kind: _Kind, name: str, text: str, labels: _Labels, numbers: _Tree) -> Metric:
         metric = kind(f"fkjoin_{name.replace('-', '_')}", text, labels=labels)
-        for values, number in _samples(tree):
+        for values, number in _samples(numbers):
             metric.add_metric(values, number)
         return metric
 
@@ -56,11 +61,11 @@ def families_of(report: JobReport) -> Iterator[Metric]:
         return {name: metric(query) for name, query in queries.items()}
 
     def column(rows: Callable[[QueryReport], Numbers], item: str) -> dict[str, Any]:
-        return tree(lambda query: {operator: row.get(item) for operator, row in rows(query).items()})
+        return tree(lambda query: only(item, rows(query)))
 
     of_query, of_operator, of_stage = ["query"], ["query", "operator"], ["query", "operator", "stage"]
     of_partition = ["query", "topic", "partition"]
-    starts = {query.name: query.started_ms / 1000 for query in report.queries.values() if query.started_ms is not None}
+    starts = {name: (query.started_ms or 0) / 1000 for name, query in report.queries.items() if query.started_ms}
     yield family(Gauge, "query_start_time_seconds", "When the query started, since 1970.", of_query, starts)
     yield family(Count, "batches", "Micro-batches that were done.", of_query, tree(lambda query: query.batches))
     yield family(Count, "input_rows", "Rows that were read.", of_query, tree(lambda query: query.rows))
@@ -88,8 +93,7 @@ def families_of(report: JobReport) -> Iterator[Metric]:
         text = f"{item.replace('-', ' ').capitalize()}."
         yield family(Gauge, item, text, of_operator, column(lambda query: query.state, item))
     for name, item, text in _OF_SINKS:
-        places = {place: number for (counted, place), number in report.sinks.items() if counted == item}
-        yield family(Count, name, text, ["place"], places)
+        yield family(Count, name, text, ["place"], report.of_sinks(item))
 
 
 def _samples(tree: Any, *labels: str) -> Iterator[tuple[tuple[str, ...], float]]:

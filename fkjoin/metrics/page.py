@@ -12,9 +12,8 @@ from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from fkjoin.checkpoint.progress import QueryPhase
 from fkjoin.metrics import Metrics
-from fkjoin.metrics.query_report import Numbers, QueryReport
+from fkjoin.metrics.query_report import WORKS, Numbers, QueryReport
 from fkjoin.metrics.report import JobReport, Mode, table_of
 from fkjoin.metrics.server import ClientAccess, PageServer, WebPage, policy
 from fkjoin.plan.describe.picture import STYLE, svg
@@ -25,8 +24,6 @@ from fkjoin.stages import counters
 _KINDS = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
 _MOST_REASONS = 10
 _ROLES = {"left": counters.LEFT_IN, "right": counters.RIGHT_IN, "events": counters.EVENTS_IN, "table": counters.ROWS_IN}
-_AT_WORK = (QueryPhase.STARTS, QueryPhase.BATCH, QueryPhase.ASKS)
-"""Phases that the page names; its headline tells of the others."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +76,7 @@ def status(shown: ShownJob, metrics: Metrics) -> dict[str, Any]:
         "job": shown.job,
         "now_ms": report.now_ms,
         "began_ms": report.began_ms,
-        "doing": {name: query.doing for name, query in report.queries.items() if query.phase in _AT_WORK},
+        "doing": {name: query.doing for name, query in report.queries.items() if query.phase in WORKS},
         "ended": _ended(report),
         "picture": svg(_drawn(shown.steps), rates, by_hand=True) if shown.steps else "",
         "steps": [_step(step, operators, topics) for step in shown.steps],
@@ -92,8 +89,9 @@ def status(shown: ShownJob, metrics: Metrics) -> dict[str, Any]:
 def history(metrics: Metrics) -> dict[str, Any]:
     """Return the last hour of each query, as columns: see ``History``."""
     report = metrics._report()
-    queries = {name: query.history.columns(report.now_ms) for name, query in report.queries.items() if query.batches}
-    return {"now_ms": report.now_ms, "queries": queries}
+    queries = [query for query in report.queries.values() if query.batches]
+    columns = {query.name: query.history.columns(report.now_ms) for query in queries}
+    return {"now_ms": report.now_ms, "queries": columns}
 
 
 def _health(query: QueryReport) -> dict[str, Any]:
@@ -162,6 +160,7 @@ def _dead_letters(report: JobReport) -> dict[str, Any]:
 
     A reason that comes again is there once, at its last time.
     """
+    totals = report.totals(counters.DEAD_LETTERS)
     lately = report.by_table(lambda query: query.history.dead(report.now_ms))
     reasons: dict[tuple[str, str], int] = {}
     for query in report.queries.values():
@@ -170,10 +169,11 @@ def _dead_letters(report: JobReport) -> dict[str, Any]:
             reasons[reason] = max(ended_ms, reasons.get(reason, 0))
     events = [Occurrence(at_ms, name, LEFT_OUT, words) for (name, words), at_ms in reasons.items()]
     events += [event for event in report.events if event.what == LEFT_OUT]
+    events.sort(key=lambda event: event.at_ms)
     return {
-        "operators": {name: [lately.get(name, 0), total] for name, total in report.totals(counters.DEAD_LETTERS).items()},
-        "sinks": {place: number for (counted, place), number in report.sinks.items() if counted == LEFT_OUT},
-        "last": [asdict(event) for event in sorted(events, key=lambda event: event.at_ms)[-_MOST_REASONS:]],
+        "operators": {name: [lately.get(name, 0), total] for name, total in totals.items()},
+        "sinks": report.of_sinks(LEFT_OUT),
+        "last": [asdict(event) for event in events[-_MOST_REASONS:]],
     }
 
 

@@ -17,6 +17,12 @@ from fkjoin.stages import counters
 STATE_SIZES = (counters.STATE_ROWS, counters.STATE_BYTES, counters.LOG_BYTES, counters.INDEX_BYTES)
 """Sizes of state that an operator tells."""
 
+WORKS = (QueryPhase.STARTS, QueryPhase.BATCH, QueryPhase.ASKS)
+"""Phases of a query that works, or has no answer."""
+WAITS = (QueryPhase.WAITS, QueryPhase.DUE)
+
+_OF_RECENT = ("time", "batch", "inputs", "seconds", "phases")
+"""The items of a recent batch."""
 _RECENT, _MOST = 50, 10
 """The numbers of batches, and of hot keys and of reasons, that are kept."""
 _COUNTERS, _STATE = counters.metrics_name(""), counters.state_metrics_name("")
@@ -98,10 +104,10 @@ class QueryReport:
     hot_keys: Numbers = field(default_factory=dict)
     """The hot keys, as JSON, with their last fan-out."""
     reasons: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """By operator and reason the end of the last batch with dead letters in which that was the commonest."""
+    """By operator and reason the end of the last batch with dead letters that had it most often."""
 
     def take(self, event: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Add what an event says; return the last batch as JSON, or None of an event that is no batch's."""
+        """Add what an event says; return a batch as JSON, or None of an event that is no batch's."""
         begun = seconds_of(event["timestamp"])
         self.positions = positions_of(event["sources"])
         self.by_spark = Left(lag_of(event["sources"]), begun)
@@ -124,11 +130,12 @@ class QueryReport:
         self.history.lag, self.history.interval_s = records_of(self.left.lag), self.run.interval_s
 
     def _take_batch(self, event: Mapping[str, Any], begun_ms: int) -> None:
-        phases, rows, observed = event["durationMs"], event["numInputRows"], event.get("observedMetrics", {})
+        phases, rows = event["durationMs"], event["numInputRows"]
+        observed = event.get("observedMetrics", {})
         seconds = phases.get("triggerExecution", 0) / 1000
         counted = {operator: _not_zero(row) for operator, row in _named(_COUNTERS, observed)}
         states = dict(_named(_STATE, observed))
-        stages = {operator: times for operator, row in states.items() if (times := _ending("-ms", row, 1000))}
+        stages = {operator: _ending("-ms", row, 1000) for operator, row in states.items()}
         self.batches, self.rows = self.batches + 1, self.rows + rows
         self.since_ms, self.ended_ms = self.ended_ms or begun_ms, begun_ms + round(1000 * seconds)
         self.skipped = {operator: _ending(counters.SKIPS, row) for operator, row in states.items()}
@@ -145,8 +152,9 @@ class QueryReport:
             "counters": counted,
             "phases": {phase: ms / 1000 for phase, ms in phases.items()},
         }
-        recent = {item: self.batch[item] for item in ("time", "batch", "inputs", "seconds", "phases")}
-        self.recent = ({**recent, "stages": stages}, *self.recent)[:_RECENT]
+        recent = {item: self.batch[item] for item in _OF_RECENT}
+        worked = {operator: times for operator, times in stages.items() if times}
+        self.recent = ({**recent, "stages": worked}, *self.recent)[:_RECENT]
         self.history.add(
             Point(
                 begun_ms,
@@ -155,14 +163,17 @@ class QueryReport:
                 slowest=seconds,
                 lag=records_of(self.left.lag),
                 bounded=records_of(self.by_spark.lag),
-                out=_only(counters.OUT, counted),
-                stored=_only(counters.STATE_BYTES, self.state),
-                dead=_only(counters.DEAD_LETTERS, counted),
+                out=only(counters.OUT, counted),
+                stored=only(counters.STATE_BYTES, self.state),
+                dead=only(counters.DEAD_LETTERS, counted),
             )
         )
 
     def _take_state(self, operator: str, row: Mapping[str, Any]) -> None:
-        """Take what an operator says of its state; sizes only if all buckets said theirs, as far as is known."""
+        """Take what an operator says of its state.
+
+        Sizes count only if all buckets said theirs, as far as is known.
+        """
         fan_out, key = row.get(counters.FAN_OUT) or 0, row.get("hot-key")
         buckets = row.get(counters.BUCKET_COUNT) or 0
         if buckets >= max(1, self.buckets.get(operator, 0)):
@@ -171,7 +182,8 @@ class QueryReport:
         if fan_out > self.fan_out.get(operator, 0):
             self.fan_out = {**self.fan_out, operator: fan_out}
         if key is not None:
-            self.hot_keys = {**self.hot_keys, operator: _last(self.hot_keys.get(operator, {}), key, fan_out)}
+            known = self.hot_keys.get(operator, {})
+            self.hot_keys = {**self.hot_keys, operator: _last(known, key, fan_out)}
         if (time_ms := row.get(counters.STREAM_TIME)) is not None:
             self.stream_times_ms = {**self.stream_times_ms, operator: time_ms}
         self.holding = {**self.holding, operator: row.get("holds-windows") or ""}
@@ -204,8 +216,8 @@ class QueryReport:
     def _passed(self, now_ms: int) -> float:
         """Return the seconds that the last batch counts for: those since the batch before it ended.
 
-        When no batch has ended for longer than that, the time up to ``now_ms`` counts: a query that waits does not go on at
-        its last rates.
+        When no batch has ended for longer than that, the time up to ``now_ms`` counts: a query
+        that waits does not go on at its last rates.
         """
         return max(self.ended_ms - self.since_ms, now_ms - self.ended_ms) / 1000
 
@@ -217,12 +229,6 @@ class QueryReport:
             if row:
                 rates[operator] = {item: round(number / passed, 1) for item, number in row.items()}
         return rates
-
-    @property
-    def rate(self) -> float:
-        """Return the rows a second of the last batch, which fall when no other ends."""
-        passed = self._passed(self.now_ms)
-        return self.batch["inputs"] / passed if self.batches and passed > 0 else 0.0
 
     @property
     def behind(self) -> int | None:
@@ -241,7 +247,8 @@ class QueryReport:
         now, ended = self.now_ms / 1000, self.ended_ms / 1000
         if phase is QueryPhase.WAITS:
             return f"{phase.value} since {moment(ended or since, now)}"
-        if phase is QueryPhase.BATCH:  # without a pause, a batch begins where the one before it ended
+        if phase is QueryPhase.BATCH:
+            # Without a pause, a batch begins where the one before it ended.
             which = f"batch {self.batch['batch'] + 1:,}" if self.batch else "first batch"
             progress = "" if tasks is None else f", {tasks[0]:,} of {tasks[1]:,} tasks"
             return f"{which} for {span(int(now - max(since, ended)))}{progress}"
@@ -253,7 +260,10 @@ class QueryReport:
 
     @property
     def read(self) -> float:
-        """Return the rows read a second in the last seconds; they fall when no batch ends, and are 0 while it waits."""
+        """Return the rows read a second in the last seconds; they fall when no batch ends.
+
+        They are 0 while the query waits.
+        """
         past = self.history
         if self.ended is not None or past.waits or not past.points:
             return 0.0
@@ -273,7 +283,8 @@ class QueryReport:
         words = health.words
         for name, source in self.holding.items():
             if source and self.ended is None:
-                words += f" Windows of {name} stay open until {source} has rows: its time is behind, and it has none now."
+                words += f" Windows of {name} stay open until {source} has rows: "
+                words += "its time is behind, and it has none now."
         return replace(health, words=words)
 
 
@@ -294,7 +305,8 @@ def _not_zero(row: Mapping[str, int]) -> dict[str, int]:
     return {item: number for item, number in row.items() if number}
 
 
-def _only(item: str, numbers: Numbers) -> dict[str, int]:
+def only(item: str, numbers: Numbers) -> dict[str, int]:
+    """Return one number of each operator that has it."""
     return {operator: row[item] for operator, row in numbers.items() if item in row}
 
 
@@ -302,8 +314,9 @@ def _sums(before: Numbers, more: Numbers) -> Numbers:
     sums = dict(before)
     for operator, row in more.items():
         known = before.get(operator, {})
+        more_of_it = {item: known.get(item, 0) + number for item, number in row.items()}
         if row:
-            sums[operator] = {**known, **{item: known.get(item, 0) + number for item, number in row.items()}}
+            sums[operator] = {**known, **more_of_it}
     return sums
 
 

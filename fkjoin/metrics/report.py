@@ -1,4 +1,4 @@
-"""A job at one moment, as plain data: the terminal, log lines, the page and Prometheus show what is here."""
+"""A job at one moment, as plain data: terminal, log lines, page and Prometheus show what is here."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from fkjoin.checkpoint.progress import several, span
 from fkjoin.metrics.health import Health, of_job
-from fkjoin.metrics.query_report import QueryReport
-from fkjoin.sinks.counts import LEFT_OUT, Occurrence
+from fkjoin.metrics.query_report import QueryReport, only
+from fkjoin.sinks.counts import LEFT_OUT, REPEATED, Occurrence
 from fkjoin.stages import counters
 
 _TROUBLES = {
@@ -87,13 +87,17 @@ class JobReport:
     @property
     def begun(self) -> dict[str, QueryReport]:
         """Return the queries that have been started."""
-        return {name: one for name, one in self.queries.items() if one.started_ms is not None or one.batches}
+        queries = self.queries.values()
+        return {one.name: one for one in queries if one.started_ms is not None or one.batches}
 
     @property
     def silent(self) -> tuple[str, ...]:
         """Say which brokers do not answer."""
-        running = [query for query in self.queries.values() if query.ended is None and not self.mode.is_end]
-        return tuple(dict.fromkeys(silence.words(self.now) for query in running for silence in query.left.silent))
+        words: dict[str, None] = {}
+        for query in self.queries.values():
+            if query.ended is None and not self.mode.is_end:
+                words |= dict.fromkeys(silence.words(self.now) for silence in query.left.silent)
+        return tuple(words)
 
     @property
     def health(self) -> Health:
@@ -105,7 +109,8 @@ class JobReport:
     def by_table(self, numbers: Callable[[QueryReport], Mapping[str, int]]) -> dict[str, int]:
         """Return numbers by table, of the ``numbers`` of each query's operators.
 
-        An operator that several queries run, or that runs for several readers, counts the same rows each time: the most hold.
+        An operator that several queries run, or that runs for several readers, counts the same rows
+        each time: the most hold.
         """
         most: dict[str, int] = {}
         for query in self.queries.values():
@@ -116,20 +121,25 @@ class JobReport:
 
     def totals(self, item: str) -> dict[str, int]:
         """Return by table what a counter has counted since the start."""
-        return self.by_table(lambda query: {name: row[item] for name, row in query.totals.items() if item in row})
+        return self.by_table(lambda query: only(item, query.totals))
+
+    def of_sinks(self, item: str) -> dict[str, int]:
+        """Return by place what sinks have counted."""
+        return {place: number for (counted, place), number in self.sinks.items() if counted == item}
 
     @property
     def troubles(self) -> tuple[str, ...]:
         """Say what went wrong since the start."""
         words = []
         for item, (one, more) in _TROUBLES.items():
-            words += [f"{several(number, one, more)} in {table}" for table, number in sorted(self.totals(item).items())]
+            totals = sorted(self.totals(item).items())
+            words += [f"{several(number, one, more)} in {table}" for table, number in totals]
         reasons = {event.place: event.words for event in self.events if event.what != LEFT_OUT}
-        for (what, place), number in sorted(self.sinks.items()):
-            if what == LEFT_OUT:
-                words.append(f"{several(number, 'row', 'rows')} that {place} cannot have")
-            else:
-                words.append(f"work on {place} repeated {several(number, 'time', 'times')}{_last(reasons.get(place))}")
+        for place, number in sorted(self.of_sinks(LEFT_OUT).items()):
+            words.append(f"{several(number, 'row', 'rows')} that {place} cannot have")
+        for place, number in sorted(self.of_sinks(REPEATED).items()):
+            times = several(number, "time", "times")
+            words.append(f"work on {place} repeated {times}{_last(reasons.get(place))}")
         return tuple(words)
 
 

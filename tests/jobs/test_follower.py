@@ -104,7 +104,7 @@ def test_a_query_is_followed_from_its_start_through_a_batch_to_idleness(followed
     followed.query.status = WAITING
     found = followed.look(11.8)
     assert found.doing == f"waits for data since {moment(START + 11.5, START)}", "since the end of its batch"
-    assert (found.batches, found.rows, found.behind, found.rate) == (1, 100, 14, 200)
+    assert (found.batches, found.rows, found.behind, found.read) == (1, 100, 14, 200)
     assert json.loads(followed.log.getvalue())["batch"] == 11
 
 
@@ -115,7 +115,7 @@ def test_a_query_that_waits_keeps_its_numbers_and_learns_how_far_it_is_behind(fo
     followed.query.done(idle(12))
     found = followed.look(21.5)
     assert (found.batches, found.rows, found.behind, found.batch["batch"]) == (1, 100, 9, 11)
-    assert found.rate == 10, "of ten seconds"
+    assert found.read == 0, "it waits"
     followed.query.done(progress(12))
     assert followed.look(22).batches == 2
     assert [json.loads(line)["batch"] for line in followed.log.getvalue().splitlines()] == [11, 12]

@@ -15,6 +15,7 @@ from fkjoin.checkpoint.progress import QueryPhase, doing_of, span
 from fkjoin.jobs.follower import _flow
 from fkjoin.jobs.shown import Lines, panel
 from fkjoin.kafka.end_offsets import Left, Silence
+from fkjoin.metrics.history import History, Point
 from fkjoin.metrics.query_report import Activity, QueryReport
 from fkjoin.metrics.report import JobReport, Mode
 from fkjoin.sinks.counts import REPEATED
@@ -31,11 +32,12 @@ def query(name: str, phase: QueryPhase = QueryPhase.PLANNED, since: float = 0.0,
     return QueryReport(name, now_ms=round(1000 * NOW), activity=Activity(phase, since), **more)
 
 
-def done(number: int, rows: int, seconds: float, ended: float, passed: float = 2.0) -> dict[str, Any]:
-    """What a report has of a last batch, which ended some seconds after the one before."""
-    ended_ms = round(1000 * ended)
-    batch = {"batch": number, "inputs": rows, "seconds": seconds}
-    return {"batch": batch, "since_ms": ended_ms - round(1000 * passed), "ended_ms": ended_ms}
+def done(number: int, rows: int, seconds: float, ended: float) -> dict[str, Any]:
+    """What a report has of a last batch."""
+    batch, ended_ms = {"batch": number, "inputs": rows, "seconds": seconds}, round(1000 * ended)
+    history = History()
+    history.add(Point(ended_ms - round(1000 * seconds), ended_ms, rows, seconds, None, {}, {}, {}))
+    return {"batch": batch, "ended_ms": ended_ms, "history": history}
 
 
 def left(records: int, at: float = NOW) -> Left:
@@ -46,6 +48,7 @@ WAITS = query("sink-changes", QueryPhase.WAITS, batches=13, rows=1203, left=left
 WORKS = query(
     "sink-regions", QueryPhase.BATCH, NOW - 4, batches=14, rows=120_300, left=left(31_000), **done(13, 1200, 2.1, NOW - 5)
 )
+WAITS.history.wait(round(1000 * NOW), 0)
 WORKS.activity = WORKS.activity._replace(tasks=(12, 40))
 FIRST = query("dead-letters-orders", QueryPhase.BATCH, NOW - 75)
 
@@ -121,11 +124,12 @@ def test_the_documents_show_the_panel() -> None:
     works = replace(WORKS, left=left(31_000, now), **done(12, 1200, 2.1, now - 5))
     works.activity = works.activity._replace(since=now - 4)
     works.totals = {"joined": {"dead-letters": 3}}
+    waits.history.wait(round(1000 * now), 0)
     waits.now_ms = works.now_ms = round(1000 * now)
     watched = shown(job(waits, works, began_ms=round(1000 * (now - 723))), 100)
     assert f"\n{watched}\n```\n" in (ROOT / "docs" / "watching.md").read_text()
     ends = [(QueryPhase.DONE, "sink-changes", 4.2), (QueryPhase.DONE, "sink-regions", 2.7)]
-    queries = [query(name, phase, batches=1, rows=8, **done(0, 8, seconds, NOW, seconds)) for phase, name, seconds in ends]
+    queries = [query(name, phase, batches=1, rows=8, **done(0, 8, seconds, NOW)) for phase, name, seconds in ends]
     report = job(*queries, began_ms=round(1000 * (NOW - 16)), mode=Mode.DONE)
     indented = "".join(f"    {line}".rstrip() + "\n" for line in shown(report, 80).splitlines())
     assert f"\n{indented}\n" in (ROOT / "docs" / "tutorial.md").read_text()
@@ -158,9 +162,9 @@ def test_at_the_end_there_is_how_much_was_done_and_what_went_wrong() -> None:
         "shop  stopped after 1 h 56 min\n"
         "orders, customers → joined → regions → changes, regions\n"
         "\n"
-        "query         now      behind  rows/s  batch   took  rows read\n"
-        "sink-changes  stopped       0     0.0    #12  0.8 s      1,203\n"
-        "sink-regions  stopped  31,000     240    #13  2.1 s    120,300\n"
+        "query         now      behind  batch   took  rows read\n"
+        "sink-changes  stopped       0    #12  0.8 s      1,203\n"
+        "sink-regions  stopped  31,000    #13  2.1 s    120,300\n"
         "\n"
         "since the start: 3 dead letters in joined; work on postgres shop.orders repeated\n"
         "2 times"
@@ -229,14 +233,6 @@ def test_times_are_said_in_two_units(seconds: float, says: str) -> None:
 )
 def test_what_spark_says_of_a_query_in_words(message: str, active: bool, data: bool, does: QueryPhase) -> None:
     assert doing_of({"message": message, "isTriggerActive": active, "isDataAvailable": data}) is does
-
-
-def test_a_rate_is_of_the_time_between_ends_of_batches_and_falls_while_a_query_waits() -> None:
-    def rate(after: int) -> float:
-        return replace(query("a", batches=1, **done(2, 100, 0.5, NOW)), now_ms=round(1000 * (NOW + after))).rate
-
-    assert [rate(after) for after in (0, 2, 4, 1000)] == [50, 50, 25, 0.1]
-    assert query("a").rate == 0
 
 
 def test_lines_of_a_log_say_the_start_at_once_and_the_rest_now_and_then() -> None:
