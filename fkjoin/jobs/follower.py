@@ -18,7 +18,7 @@ from fkjoin.jobs.job_order import in_order
 from fkjoin.jobs.job_sections import JobSection
 from fkjoin.jobs.screen import Screen
 from fkjoin.metrics import Metrics
-from fkjoin.metrics.query_report import WAITS, WORKS, Activity, QueryReport
+from fkjoin.metrics.query_report import BUSY_PHASES, IDLE_PHASES, Activity, QueryReport
 from fkjoin.metrics.report import JobReport, Mode
 from fkjoin.stages import counters
 
@@ -118,7 +118,7 @@ class Follower:
         if mode is Mode.FAILS:
             self._screen.say(why)
         for name, known in self._queries.items():
-            if mode.is_end and known.report.phase in (*WORKS, *WAITS):
+            if mode.is_end and known.report.phase in (*BUSY_PHASES, *IDLE_PHASES):
                 refused = mode is Mode.FAILED and known.report.phase is QueryPhase.STARTS
                 self.ends(name, QueryPhase.FAILED if refused else QueryPhase.STOPPED, why)
         self._screen.refresh()

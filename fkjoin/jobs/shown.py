@@ -10,7 +10,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from fkjoin.checkpoint.progress import QueryPhase, as_of, behind, moment, several, span
-from fkjoin.metrics.query_report import WAITS, WORKS, QueryReport
+from fkjoin.metrics.query_report import BUSY_PHASES, IDLE_PHASES, QueryReport
 from fkjoin.metrics.report import JobReport, Mode
 
 EVERY_S, IDLE_EVERY_S = 60.0, 600.0
@@ -129,7 +129,7 @@ class Lines:
 def _news(query: QueryReport, before: QueryReport | None) -> str | None:
     """Say what is new of a query since a line about it; None: it is not worth a line yet."""
     phase, last, now = query.phase, query.batch, query.now_ms / 1000
-    if phase not in (*WORKS, *WAITS):
+    if phase not in (*BUSY_PHASES, *IDLE_PHASES):
         return None
     if last and (before is None or not before.batches):
         return f"first batch done, number {last['batch']}: {_rows(last['inputs'])} in {span(last['seconds'])}"
@@ -140,7 +140,7 @@ def _news(query: QueryReport, before: QueryReport | None) -> str | None:
     if before is None:
         return query.doing
     done, passed = query.batches - before.batches, now - before.now_ms / 1000
-    if passed < (EVERY_S if done or phase in WORKS else IDLE_EVERY_S):
+    if passed < (EVERY_S if done or phase in BUSY_PHASES else IDLE_EVERY_S):
         return None
     if done:
         rows = query.rows - before.rows

@@ -13,7 +13,7 @@ from typing import Any
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from fkjoin.metrics import Metrics
-from fkjoin.metrics.query_report import WORKS, Numbers, QueryReport
+from fkjoin.metrics.query_report import BUSY_PHASES, Numbers, QueryReport
 from fkjoin.metrics.report import JobReport, Mode, table_of
 from fkjoin.metrics.server import ClientAccess, PageServer, WebPage, policy
 from fkjoin.plan.describe.picture import STYLE, svg
@@ -76,7 +76,7 @@ def status(shown: ShownJob, metrics: Metrics) -> dict[str, Any]:
         "job": shown.job,
         "now_ms": report.now_ms,
         "began_ms": report.began_ms,
-        "doing": {name: query.doing for name, query in report.queries.items() if query.phase in WORKS},
+        "doing": {name: query.doing for name, query in report.queries.items() if query.phase in BUSY_PHASES},
         "ended": _ended(report),
         "picture": svg(_drawn(shown.steps), rates, by_hand=True) if shown.steps else "",
         "steps": [_step(step, operators, topics) for step in shown.steps],

@@ -17,9 +17,9 @@ from fkjoin.stages import counters
 STATE_SIZES = (counters.STATE_ROWS, counters.STATE_BYTES, counters.LOG_BYTES, counters.INDEX_BYTES)
 """Sizes of state that an operator tells."""
 
-WORKS = (QueryPhase.STARTS, QueryPhase.BATCH, QueryPhase.ASKS)
+BUSY_PHASES = (QueryPhase.STARTS, QueryPhase.BATCH, QueryPhase.ASKS)
 """Phases of a query that works, or has no answer."""
-WAITS = (QueryPhase.WAITS, QueryPhase.DUE)
+IDLE_PHASES = (QueryPhase.WAITS, QueryPhase.DUE)
 
 _OF_RECENT = ("time", "batch", "inputs", "seconds", "phases")
 """The items of a recent batch."""
@@ -43,7 +43,7 @@ class Run(NamedTuple):
 
 
 class Activity(NamedTuple):
-    """What a query of a job does at this moment."""
+    """Activity of a query of a job at this moment."""
 
     phase: QueryPhase = QueryPhase.PLANNED
     since: float = 0.0
@@ -85,7 +85,7 @@ class QueryReport:
     by_spark: Left = _NOTHING_LEFT
     """The lag as Spark's last event has it."""
     left: Left = _NOTHING_LEFT
-    """The lag as it was known last."""
+    """The last known lag."""
     totals: Numbers = field(default_factory=dict)
     skipped: Numbers = field(default_factory=dict)
     """Unchanged results of the last batch, by stage."""

@@ -60,7 +60,7 @@ class JobReport:
     sinks: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """The counts of sinks, by what is counted and place."""
     events: Sequence[Occurrence] = ()
-    """What sinks counted last, with its reasons, oldest first."""
+    """The last ones of these with their reasons, oldest first."""
     name: str = ""
     flow: str = ""
     """The topology in a line."""

@@ -84,7 +84,7 @@ class Followed:
         return self.follower.report().queries["sink-out"]
 
     def on_page(self) -> dict[str, str]:
-        """What the page says of the query's work."""
+        """The page's words about the query's work."""
         work: dict[str, str] = status(ShownJob("shop"), self.metrics)["doing"]
         return work
 
@@ -106,6 +106,12 @@ def test_a_query_is_followed_from_its_start_through_a_batch_to_idleness(followed
     assert found.doing == f"waits for data since {moment(START + 11.5, START)}", "since the end of its batch"
     assert (found.batches, found.rows, found.behind, found.read) == (1, 100, 14, 200)
     assert json.loads(followed.log.getvalue())["batch"] == 11
+
+
+def test_a_query_that_has_not_ended_a_batch_has_no_lag(followed: Followed) -> None:
+    followed.query.done(idle(0))
+    followed.query.status = WAITING
+    assert followed.look(10).behind is None
 
 
 def test_a_query_that_waits_keeps_its_numbers_and_learns_how_far_it_is_behind(followed: Followed) -> None:

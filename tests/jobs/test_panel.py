@@ -33,7 +33,7 @@ def query(name: str, phase: QueryPhase = QueryPhase.PLANNED, since: float = 0.0,
 
 
 def done(number: int, rows: int, seconds: float, ended: float) -> dict[str, Any]:
-    """What a report has of a last batch."""
+    """Fields of a report after a batch."""
     batch, ended_ms = {"batch": number, "inputs": rows, "seconds": seconds}, round(1000 * ended)
     history = History()
     history.add(Point(ended_ms - round(1000 * seconds), ended_ms, rows, seconds, None, {}, {}, {}))
@@ -98,7 +98,7 @@ def test_the_panel_says_what_each_query_does_and_since_when() -> None:
 
 
 def test_eighty_columns_are_enough() -> None:
-    """What is too long goes on in the next line."""
+    """Words that are too long go on in the next line."""
     assert shown(JOB, 80) == (
         "shop  runs for 1 h 56 min, since 06:03:20\n"
         "orders, customers → joined → regions → changes, regions\n"

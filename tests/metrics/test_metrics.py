@@ -130,6 +130,18 @@ def test_a_batch_as_json() -> None:
     assert [batch["batch"] for batch in metrics.snapshot()["sink-out"]["recent"]] == [1, 0]
 
 
+def test_a_report_stays_as_it_is_while_batches_end() -> None:
+    metrics = Metrics()
+    metrics.take(progress(0), "sink-out")
+    report, texts = metrics._report(), []
+    for _ in range(2):
+        query = report.queries["sink-out"]
+        texts.append((query.snapshot(), query.history.columns(query.now_ms), query.health, query.read))
+        metrics.take(progress(1, **{"hot-key": '"c"', "fan-out-max": 2000}), "sink-out")
+    assert texts[0] == texts[1]
+    assert metrics.snapshot()["sink-out"] != texts[0][0]
+
+
 FIRST = datetime(2026, 1, 1, tzinfo=timezone.utc).timestamp()
 """The beginning of the first batch."""
 
