@@ -245,7 +245,7 @@ WAYS: dict[str, str] = {
     "options: {} cannot be written with {}: {}; set": FINE_STARTS,
     "options: {} is {}: give a whole number from {}": OPTIONS,
     "options: {} is {}: give one of {}": OPTIONS,
-    "log: {} cannot be written to: {}; make room": "tests/jobs/test_report.py::test_a_log_on_a_full_disk_is_named",
+    "log: {} cannot be written to: {}; make room": "tests/jobs/test_follower.py::test_a_log_on_a_full_disk_is_named",
     "checkpoint: {} is in use by query {} of this": SECOND,
     "log: {} is no file that can be written to;": FINE_STARTS,
     "{}.path: this is the folder of {}, too; give": FINE_STARTS,

@@ -21,6 +21,7 @@ from fkjoin.codec.messages import ANSWER, JOINED, column, pack, unpack
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.errors import FkJoinError, FormatError
 from fkjoin.metrics.families import families_of
+from fkjoin.metrics.report import JobReport
 from fkjoin.plan.physical import Counted
 from fkjoin.spark import on_spark
 from fkjoin.spark.bucket_run import InMemoryRun
@@ -170,7 +171,7 @@ def test_its_counters_are_summed_and_have_texts(monkeypatch: pytest.MonkeyPatch)
     most = [call.args[0] for call in functions.max.return_value.alias.call_args_list]
     assert {"stale-dropped", "seen-again", "distinct-ms"} <= set(summed)
     assert "longest-key" in most
-    texts = {family.name: family.documentation for family in families_of({}, {}, {})}
+    texts = {family.name: family.documentation for family in families_of(JobReport(0))}
     assert texts["fkjoin_seen_again"] == "Rows whose key was known."
 
 
