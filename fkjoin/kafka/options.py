@@ -47,7 +47,7 @@ _CONSUMER = {
     "kafka.default.api.timeout.ms": _OUTAGE_MS,
 }
 """Spark asks for a partition's bounds after each fetch, on the connection on which the next fetch may be waiting for records
-that are yet to come: so long, by default half a second, a task stands still at a partition's end (docs/adr/0012)."""
+that are yet to come: so long, by default half a second, a task stands still at a partition's end (docs/adr/0034)."""
 
 _PRODUCER = {
     "kafka.max.request.size": str(64 << 20),
@@ -57,7 +57,7 @@ _PRODUCER = {
     "kafka.max.block.ms": _OUTAGE_MS,
     "kafka.delivery.timeout.ms": _OUTAGE_MS,
 }
-"""Clients' settings for batches of many records (docs/adr/0012); a task's last records are sent without lingering."""
+"""Clients' settings for batches of many records (docs/adr/0034); a task's last records are sent without lingering."""
 
 
 def masked(options: Mapping[str, Any]) -> dict[str, str]:

@@ -18,7 +18,7 @@ def records_of(spark: SparkSession, topic: str, bootstrap_servers: str, options:
     """Return the records of a topic, with headers, read by no more tasks than a stage has partitions.
 
     Spark starts a task, and a Python worker, for each partition of the topic that has new records.
-    For the few records of a small batch, that takes longer than the records do (docs/adr/0067).
+    For the few records of a small batch, that takes longer than the records do (docs/adr/0069).
     Options that set the number of tasks keep their effect.
     """
     prepare(spark)
