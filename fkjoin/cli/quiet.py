@@ -94,7 +94,7 @@ def quiet_spark(log: Path | None = None) -> Iterator[None]:
     output, error_file = words.output(), os.dup(2)
     shown: Iterable[bytes] = ()
     sys.stderr.flush()
-    output.take = take
+    output.take = output.next_take = take
     os.dup2(output.writing, 2)
     try:
         yield
@@ -105,15 +105,13 @@ def quiet_spark(log: Path | None = None) -> Iterator[None]:
         shown = last
         raise
     finally:
-        try:
-            sys.stderr.flush()
-            output.catch_up()
-        finally:  # also where a signal comes while it waits
-            os.dup2(error_file, 2)
-            os.close(error_file)
-            output.take = words.show
-            for line in shown:
-                words.show(line)
+        sys.stderr.flush()
+        os.dup2(error_file, 2)
+        os.close(error_file)
+        output.next_take = words.show
+        output.catch_up()
+        for line in shown:
+            words.show(line)
 
 
 class _File(RotatingFileHandler):

@@ -95,6 +95,8 @@ class Output(threading.Thread):
         self._source = os.fdopen(reading, "rb")
         self.take: Callable[[bytes], None] = show
         """A function that gets each line."""
+        self.next_take: Callable[[bytes], None] = show
+        """Its successor from the next mark on, so that each gets what was written in its time."""
         self.everything = False
         """True if lines of no use are handed on, too."""
         self.held = False
@@ -114,6 +116,7 @@ class Output(threading.Thread):
             if not self.held:
                 self._hand_on()
             if is_marked:
+                self.take = self.next_take
                 self._reached.set()
 
     def catch_up(self) -> None:

@@ -211,7 +211,7 @@ def test_a_fork_ends_without_the_thread(capfd: pytest.CaptureFixture[str]) -> No
 def test_a_level_that_there_is_not_is_refused(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(words.output(), "everything", False)
     try:
-        with pytest.raises(SessionError, match=r"Spark refuses one: .*WARNING.*WARN"):
+        with pytest.raises(SessionError, match=r"Spark refuses one: .*Supplied level warning .*WARN"):
             session(log_level="warning")
     finally:
         spark.sparkContext.setLogLevel("ERROR")
