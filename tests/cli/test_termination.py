@@ -100,7 +100,11 @@ def test_nothing_is_left_of_a_job(
         assert JVM_KILLED in said
         assert JVM_KILLED in (tmp_path / "spark.log").read_text()
     monkeypatch.setattr("tempfile.tempdir", str(one.temporary))
-    own_folder.sweep()  # as the next start does
+    for _ in range(100):  # a process that has no memory any more holds its files for a moment
+        own_folder.sweep()  # as the next start does
+        if not list(one.temporary.glob("fkjoin-run-*")):
+            break
+        time.sleep(0.1)
     kept = {path.name for path in one.temporary.iterdir()}
     assert kept <= {f"fkjoin-{os.getuid()}"}, "but indexes, which the next start goes on with"
 
@@ -123,8 +127,8 @@ def test_a_job_whose_workers_are_killed_while_it_waits_says_so_in_the_next_batch
     said = one.said.read_text()
     assert one.process.returncode == 1
     assert "Traceback" not in said
-    assert "fkjoin: query sink-out failed: Python worker exited unexpectedly" in said
-    assert "\nwhat to do: give the session more memory" in said
+    assert "fkjoin: query sink-out failed: IOException: Stream closed" in said, "Spark's daemon is gone, too"
+    assert "start the query again: it goes on with this batch" in said
 
 
 def test_how_a_jvm_has_ended_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
