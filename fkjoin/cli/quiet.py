@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +16,6 @@ import typer
 
 from fkjoin.errors import FkJoinError
 from fkjoin.sessions import words
-from fkjoin.sessions.pump import Pump
 
 SparkLogOption = Annotated[
     Path | None,
@@ -89,33 +88,30 @@ def quiet_spark(log: Path | None = None) -> Iterator[None]:
     def take(line: bytes) -> None:
         last.append(line)
         if file is not None:
-            file.handle(logging.makeLogRecord({"msg": line.decode(errors="replace").rstrip("\n")}))
+            text = line.decode(errors="replace").rstrip("\n")
+            file.handle(logging.makeLogRecord({"msg": text}))
 
-    keep, failed = os.dup(2), False
-    pump = Pump(take)
+    output, error_file = words.output(), os.dup(2)
+    shown: Iterable[bytes] = ()
     sys.stderr.flush()
-    os.dup2(pump.writing, 2)
-    pump.start()
+    output.take = output.next_take = take
+    os.dup2(output.writing, 2)
     try:
         yield
     except FkJoinError as error:
         take(f"fkjoin: {error}\n".encode())
         raise
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException:
-        failed = True
+    except Exception:
+        shown = last
         raise
     finally:
-        try:
-            words.catch_up()
-            sys.stderr.flush()
-        finally:  # also where a signal comes while it waits
-            os.dup2(keep, 2)
-        pump.leave()
-        if failed:
-            os.write(keep, b"".join(last))
-        os.close(keep)
+        sys.stderr.flush()
+        os.dup2(error_file, 2)
+        os.close(error_file)
+        output.next_take = words.show
+        output.catch_up()
+        for line in shown:
+            words.show(line)
 
 
 class _File(RotatingFileHandler):

@@ -11,44 +11,40 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from fkjoin.errors import FkJoinError
-from fkjoin.sessions.java import OPTION_VARIABLES, quoted
+from fkjoin.sessions.java import quoted
 
 ARCHIVE_PLACE = "FKJOIN_CLASSES"
 """The variable with another place for the file; empty: none is used."""
 
-_FLAGS = "-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit", "-Xshare"
 
-
-def place(environment: Mapping[str, str] = os.environ) -> Path | None:
+def archive() -> Path | None:
     """The place of the file, there or not, in the Python environment of its PySpark; None where it is not wanted."""
-    given = environment.get(ARCHIVE_PLACE)
-    if given is None:
-        return Path(sys.prefix) / "share" / "fkjoin" / "classes.jsa"
-    return Path(given).absolute() if given else None
+    default = Path(sys.prefix) / "share" / "fkjoin" / "classes.jsa"
+    path = os.environ.get(ARCHIVE_PLACE, str(default))
+    return Path(path).absolute() if path else None
 
 
-def options(java_options: str, environment: Mapping[str, str] = os.environ) -> str:
-    """The JVM's options with the file, if there is one and nothing is said about archives yet.
+def options() -> list[str]:
+    """The JVM's options with the file, if there is one.
 
     The JVM's own log is off then, on which it would say that it cannot use the file.
     """
-    file = place(environment)
-    said = java_options, *(environment.get(name, "") for name in OPTION_VARIABLES)
-    if file is None or not file.is_file() or any(flag in text for text in said for flag in _FLAGS):
-        return java_options
-    return f"-XX:SharedArchiveFile={quoted(file)} -Xlog:disable {java_options}".rstrip()
+    file = archive()
+    if file is None or not file.is_file():
+        return []
+    return [f"-XX:SharedArchiveFile={quoted(file)} -Xlog:disable"]
 
 
 def unused(pid: int) -> Path | None:
     """The file, if local sessions are given it and the JVM with this process id has left it alone: it is of another build of
     Java, or of other jars.  None also where that cannot be seen (systems without ``/proc``).
     """
-    file, maps = place(), Path(f"/proc/{pid}/maps")
-    if file is None or not options("") or not maps.is_file():
+    file, maps = archive(), Path(f"/proc/{pid}/maps")
+    if file is None or not options() or not maps.is_file():
         return None
     return None if str(file.resolve()) in maps.read_text() else file
 
@@ -58,7 +54,7 @@ def make(program: Sequence[str]) -> Path:
 
     ``FkJoinError`` when they cannot be kept; what was kept before remains then.
     """
-    file = place()
+    file = archive()
     if file is None:
         raise FkJoinError(f"{ARCHIVE_PLACE} is empty, so that no classes are kept: unset it, or set it to the path of a file")
     try:
@@ -66,7 +62,8 @@ def make(program: Sequence[str]) -> Path:
         with tempfile.TemporaryDirectory(prefix="classes-", dir=file.parent) as folder:
             draft = Path(folder) / file.name
             # In place of what is there, which may name the file: a JVM cannot both begin with one and make one.
-            environment = os.environ | {ARCHIVE_PLACE: "", "SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={quoted(draft)}"}
+            dump = f"-XX:ArchiveClassesAtExit={quoted(draft)}"
+            environment = os.environ | {ARCHIVE_PLACE: "", "SPARK_SUBMIT_OPTS": dump}
             # Until the last holder of the pipe is gone: the JVM, which writes the file when the program has ended.
             pipe = subprocess.PIPE
             run = subprocess.run(program, env=environment, stdout=pipe, stderr=subprocess.STDOUT, errors="replace", check=False)

@@ -10,9 +10,7 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 
-from fkjoin.sessions.hadoop_settings import forget_sources
-from fkjoin.sessions.local_files import use_local_files
-from fkjoin.sessions.local_python import use_this_python
+from fkjoin.sessions import local
 from fkjoin.sessions.plan_sources import analyzed, listed
 
 
@@ -35,9 +33,7 @@ class Classic:
         if self.spark.conf.get(simple[0], "true") == "true":
             context.environment.setdefault(simple[1], "1")
         if context.master.startswith("local"):
-            use_this_python(context)
-            use_local_files(context)
-            forget_sources(context)
+            local.complete(context)
 
     def analyzed(self, frame: DataFrame) -> list[Any]:
         return list(listed(analyzed(frame).expressions()))

@@ -6,9 +6,11 @@ interrupted (docs/adr/0038-fkjoin-starts-the-jvm.md).
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
+import argparse
+import atexit
+import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -16,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,54 +31,51 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.serializers import UTF8Deserializer, read_int
 
 from fkjoin.errors import SessionError
-from fkjoin.sessions import words
-from fkjoin.sessions.connector import PACKAGES, unresolved
-from fkjoin.sessions.java import ADVICE, OPTION_VARIABLES, found_java, quoted
-from fkjoin.sessions.own_folder import own_folder, own_lock
+from fkjoin.sessions import class_archive, words
+from fkjoin.sessions.connector import unresolved
+from fkjoin.sessions.java import ADVICE, found_java, quoted
+from fkjoin.sessions.own_folder import HeldFolder
 
-_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 _FILE = "--properties-file"
 _JAVA = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
 _PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 _REMOTE = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE")
-_TEMPORARY = "-Djava.io.tmpdir="
+_PROGRESS = "spark.ui.showConsoleProgress"
+"""Spark's bar, which is a line without an end: then standard error of the JVM is this process's."""
+
+_SOCKETS = "spark.python.unix.domain.socket"
+"""Sockets of files are a tenth of a small batch faster than those of a network.
+
+They are closed to others, too.
+"""
+
+_SOCKET_NAME, _LONGEST_SOCKET = len("/.01234567-89ab-cdef-0123-456789abcdef.sock"), 103
+"""Bytes of the name that Spark gives to a socket, and of the longest path on any system."""
 
 _END_S = 2.0
 """The time that a process may need to end after its connections have broken."""
-_SET_PARENT_DEATH_SIGNAL = 1
-"""Option of Linux's prctl."""
-
 
 _starting = threading.Lock()
-_is_ours = False
-"""True once fkjoin has started the JVM of this process."""
 
 
-def jvm_folder(settings: Mapping[str, Any]) -> Path | None:
-    """The folder of this process, if fkjoin starts, or has started, its JVM."""
-    return own_folder() if _is_ours or _wanted(settings) else None
-
-
-def launch(settings: Mapping[str, Any]) -> None:
+def launch(settings: Mapping[str, str]) -> None:
     """Start this process's JVM, unless it has one, or was given one by ``spark-submit``."""
-    global _is_ours
     with _starting:
-        if not _wanted(settings):
+        is_remote = "spark.remote" in settings or "spark.api.mode" in settings
+        if is_remote or any(name in os.environ for name in (*_REMOTE, _PORT)):
             return
-        folder = own_folder()
-        with tempfile.TemporaryDirectory(prefix="start-", dir=folder) as start:  # until the JVM has read the files
-            files = [Path(start) / name for name in ("settings", "java-options", "gateway")]
-            arguments = _arguments(settings, *files[:2])
-            told = *(os.environ.get(name, "") for name in OPTION_VARIABLES), *(str(settings.get(name, "")) for name in _JAVA)
-            temporary = None if any(_TEMPORARY in text for text in told) else folder
-            output = words.output(settings, held=PACKAGES in settings or "--packages" in arguments)
-            process, port, secret = _started(arguments, temporary, files[2], output)
-        SparkContext._ensure_initialized(gateway=_connected(process, port, secret))
-        _is_ours = True
+        if SparkContext._gateway or sys.platform == "win32":
+            return
+        folder = HeldFolder()
+        atexit.register(folder.let_go)
+        # Until the JVM has read its files.
+        with tempfile.TemporaryDirectory(dir=folder.path) as start:
+            gateway = _started(settings, folder, Path(start))
+        SparkContext._ensure_initialized(gateway=gateway)
         # Its own hook, which removes the folder when the JVM ends, however this process does.
-        SparkContext._jvm.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(  # type: ignore[union-attr]
-            SparkContext._jvm.java.io.File(str(folder))  # type: ignore[union-attr]
-        )
+        jvm: Any = SparkContext._jvm
+        hooks = jvm.org.apache.spark.util.ShutdownHookManager
+        hooks.registerShutdownDeleteDir(jvm.java.io.File(str(folder.path)))
 
 
 def end_of_jvm(error: BaseException) -> SessionError | None:
@@ -88,9 +87,10 @@ def end_of_jvm(error: BaseException) -> SessionError | None:
     if process is None:
         return None
     is_connection = isinstance(error, OSError | Py4JError) and not isinstance(error, Py4JJavaError)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_END_S if is_connection else 0)
-    return None if process.returncode is None else SessionError(_how_it_ended(process.returncode))
+    try:
+        return SessionError(_how_it_ended(process.wait(_END_S if is_connection else 0)))
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def _how_it_ended(status: int) -> str:
@@ -104,166 +104,143 @@ def _how_it_ended(status: int) -> str:
     return f"the JVM {how}. Read the end of Spark's log, mend that, and start again: a job goes on from its checkpoint"
 
 
-def _wanted(settings: Mapping[str, Any]) -> bool:
-    remote = "spark.remote" in settings or "spark.api.mode" in settings or any(name in os.environ for name in _REMOTE)
-    return not (SparkContext._gateway or _PORT in os.environ or remote or sys.platform == "win32")
+def _started(settings: Mapping[str, str], folder: HeldFolder, start: Path) -> JavaGateway:
+    """A JVM that waits for commands; one that is interrupted is killed.
 
-
-def _arguments(settings: Mapping[str, Any], properties: Path, java_options: Path) -> list[str]:
-    """Return the arguments of ``spark-submit``: those of the environment, and a file with the settings."""
-    given, theirs = shlex.split(os.environ.get(_ARGUMENTS, "pyspark-shell")), ""
-    if (at := next((n for n, one in enumerate(given) if one.partition("=")[0] == _FILE), None)) is not None:
-        # Spark reads one such file: ours begins with what is in theirs.
-        name = given.pop(at).partition("=")[2] or given.pop(at)
-        try:
-            theirs = Path(name).read_text(encoding="utf-8") + "\n"
-        except OSError as error:
-            says = f"{_ARGUMENTS}: {_FILE} {name} cannot be read: {error.strerror}; name one that is there, or none"
-            raise SessionError(says) from error
-    else:
-        given.insert(0, "--load-spark-defaults")
-    kept, lines = dict(settings), []
-    for name in _JAVA:
-        if name in kept and (options := _options(name, kept[name])):
-            for_spark = [one for one in options if one.startswith("-Xmx")]  # it says which setting that is
-            lines += [one for one in options if one not in for_spark]
-            kept[name] = " ".join([*for_spark, f"@{java_options}"])
-    _write(java_options, "".join(f"{_quoted(line)}\n" for line in lines))
-    _write(properties, theirs + "".join(f"{_escaped(name)}={_escaped(value)}\n" for name, value in kept.items()))
-    return [_FILE, str(properties), *given]
-
-
-def _options(name: str, text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError:  # Spark would print them all, and a secret may be in them
-        says = f"{name}: a quotation mark has no other one, or nothing follows the last backslash; add what is missing"
-        raise SessionError(says) from None
-
-
-def _started(
-    arguments: list[str], temporary: Path | None, answer: Path, output: words.FilteredOutput | None = None
-) -> tuple[subprocess.Popen[bytes], int, str]:
-    """A JVM that waits for commands: its process, its port, and what to say there.  One that is interrupted is killed.
-
-    ``output``: where its standard error goes, if not to this process's; ``SessionError`` for packages that cannot be had.
+    ``start``: an empty folder for its files.
     """
-    environment = os.environ | {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(answer)}
-    if temporary is not None:
-        environment["SPARK_SUBMIT_OPTS"] = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {_TEMPORARY}{quoted(temporary)}".lstrip()
-    lock = own_lock()
-    process: subprocess.Popen[bytes] | None = None
+    is_local = settings.get("spark.master", "").startswith("local")
+    answer = start / "gateway"
+    environment = os.environ | {
+        "SPARK_CONNECT_MODE": "0",
+        "SPARK_SUBMIT_OPTS": _java_options(folder.path, is_local=is_local),
+        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(answer),
+    }
+    sockets = _sockets(folder.path) if is_local else {}
+    arguments = _arguments(sockets | dict(settings), start)
+    output = words.output()
+    output.everything = words.LOG_LEVEL in settings
+    output.held = True
     try:
-        with _signals_held_back():
-            process = subprocess.Popen(
-                [str(Path(_find_spark_home()) / "bin" / "spark-submit"), *arguments],
-                stdin=subprocess.PIPE,  # the JVM ends when it closes
-                stderr=None if output is None else output.pump.writing,
-                env=environment,
-                pass_fds=[] if lock is None else [lock],
-                preexec_fn=_bound_to(os.getpid()),
-            )
-        while not answer.is_file():
-            if process.poll() is not None:
-                if output is not None and (says := unresolved(output.said())) is not None:
-                    raise SessionError(says)
-                if process.returncode == -signal.SIGKILL:
-                    raise SessionError(_how_it_ended(process.returncode))
-                fine, java = found_java()
-                if not fine:
-                    raise SessionError(f"Java: {java}, so that no session can start: {ADVICE}")
-                raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
-            time.sleep(0.05)
-        with answer.open("rb") as info:
-            started = process, read_int(info), UTF8Deserializer().loads(info)  # type: ignore[no-untyped-call]
-        if output is not None:
-            output.release()
-        return started
-    except BaseException as error:
-        if process is not None:
+        process = subprocess.Popen(
+            # The JVM leaves Ctrl-C to its parent.
+            ["/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh", *arguments],
+            stdin=subprocess.PIPE,  # the JVM ends when it closes
+            stderr=None if settings.get(_PROGRESS) == "true" else output.writing,
+            env=environment,
+            pass_fds=[] if folder.lock is None else [folder.lock],
+        )
+        try:
+            return _connected(process, answer)
+        except BaseException:
             process.kill()
             process.wait()
-        if output is not None:
-            if not isinstance(error, SessionError):  # which says all that there is to say
-                output.release()
-            output.pump.leave()
+            raise
+    except SessionError:  # which says all that there is to say
+        output.waiting.clear()
         raise
-
-
-@contextlib.contextmanager
-def _signals_held_back() -> Iterator[None]:
-    """Deliver SIGINT and SIGTERM after the block.
-
-    Python drops what a handler raises within a fork hook, such as logging's: the process would go on as if it had not been told
-    to end.
-    """
-    if threading.current_thread() is not threading.main_thread():  # handlers run in the main thread only
-        yield
-        return
-    held: list[int] = []
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    before = {number: handler for number, handler in handlers.items() if handler is not None}  # None: not Python's
-    for number in before:
-        signal.signal(number, lambda told, _: held.append(told))
-    try:
-        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for told in held:
-            signal.raise_signal(told)
+        output.release()
 
 
-def _bound_to(parent: int) -> Callable[[], None]:
-    """For the new process: it leaves Ctrl-C to its parent, and is terminated when that ends.
-
-    The last on Linux, where it is the thread that counts: from any but the main one, the JVM ends when its input does.
-    """
-    prctl: Any = None
-    if sys.platform == "linux" and threading.current_thread() is threading.main_thread():
-        prctl = ctypes.CDLL(None).prctl
-
-    def bind() -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        if prctl is not None:
-            prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
-            if os.getppid() != parent:  # it has ended meanwhile
-                os._exit(1)
-
-    return bind
-
-
-def _connected(process: subprocess.Popen[bytes], port: int, secret: str) -> JavaGateway:
+def _connected(process: subprocess.Popen[bytes], answer: Path) -> JavaGateway:
     """PySpark's end of the connection, as it makes it to a JVM that others have started."""
-    os.environ |= {_PORT: str(port), _SECRET: secret}
+    while not answer.is_file():
+        if process.poll() is not None:
+            raise _failure(process.returncode)
+        time.sleep(0.05)
+    with answer.open("rb") as info:
+        os.environ[_PORT] = str(read_int(info))  # type: ignore[no-untyped-call]
+        os.environ[_SECRET] = UTF8Deserializer().loads(info)  # type: ignore[no-untyped-call]
     try:
         gateway = launch_gateway()  # type: ignore[no-untyped-call]
-    except BaseException:
-        process.kill()
-        process.wait()
-        raise
     finally:
-        for name in (_PORT, _SECRET):
-            del os.environ[name]
+        del os.environ[_PORT], os.environ[_SECRET]
     gateway.proc = process
     return gateway
 
 
+def _failure(status: int) -> Exception:
+    """An error of a JVM that has ended before it was up."""
+    if (reason := unresolved(words.output().said())) is not None:
+        return SessionError(reason)
+    if status == -signal.SIGKILL:
+        return SessionError(_how_it_ended(status))
+    usable, java = found_java()
+    if not usable:
+        return SessionError(f"Java: {java}, so that no session can start: {ADVICE}")
+    return PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+
+
+def _java_options(folder: Path, *, is_local: bool) -> str:
+    """Options of the JVM before those of the user, which have precedence."""
+    options = [f"-Djava.io.tmpdir={quoted(folder)}"]
+    if is_local:
+        options += class_archive.options()
+    # Java reads these before the command line.
+    before = "".join(os.environ.get(name, "") for name in ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS"))
+    options = [option for option in options if option.partition("=")[0] not in before]
+    return " ".join([*options, os.environ.get("SPARK_SUBMIT_OPTS", "")])
+
+
+def _sockets(folder: Path) -> dict[str, str]:
+    """Settings for sockets in the folder, if their paths are short enough."""
+    if len(os.fsencode(folder)) + _SOCKET_NAME > _LONGEST_SOCKET:
+        return {f"{_SOCKETS}.enabled": "false"}
+    return {f"{_SOCKETS}.enabled": "true", f"{_SOCKETS}.dir": str(folder)}
+
+
+def _arguments(settings: Mapping[str, str], start: Path) -> list[str]:
+    """The command line of ``spark-submit``: the environment's, and a file with the settings."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument(_FILE, type=Path, dest="file")
+    submitted = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
+    theirs, arguments = parser.parse_known_args(submitted)
+    # Spark reads one such file: ours begins with what is in theirs.
+    text = ""
+    if theirs.file is None:
+        arguments.insert(0, "--load-spark-defaults")
+    else:
+        text = theirs.file.read_text(encoding="utf-8") + "\n"
+    properties, java_options = start / "settings", start / "java-options"
+    lines, changed = _options_of_java(settings, java_options)
+    _write(java_options, "".join(lines))
+    for name, value in changed.items():
+        text += f"{_escaped(name)}={_escaped(value)}\n"
+    _write(properties, text)
+    submit = Path(_find_spark_home()) / "bin" / "spark-submit"
+    return [str(submit), _FILE, str(properties), *arguments]
+
+
+def _options_of_java(settings: Mapping[str, str], file: Path) -> tuple[list[str], dict[str, str]]:
+    """Lines of Java's options, and settings that name their file.
+
+    Spark would put the options on a command line.
+    """
+    lines: list[str] = []
+    changed = dict(settings)
+    for name in _JAVA:
+        try:
+            options = shlex.split(settings.get(name, ""))
+        except ValueError:  # Spark would print them all, and a secret may be in them
+            reason = "a quotation mark has no other one, or nothing follows the last backslash"
+            message = f"{name}: {reason}; add what is missing"
+            raise SessionError(message) from None
+        # Spark refuses this one, and says which setting there is.
+        heap = [option for option in options if option.startswith("-Xmx")]
+        for option in options:
+            if option not in heap:
+                lines.append(json.dumps(option, ensure_ascii=False) + "\n")
+        if options:
+            changed[name] = " ".join([*heap, f"@{file}"])
+    return lines, changed
+
+
 def _write(path: Path, text: str) -> None:
-    path.unlink(missing_ok=True)
     path.touch(0o600)
     path.write_text(text, encoding="utf-8")
 
 
-def _quoted(option: str) -> str:
-    """Quote as the JVM reads options in files."""
-    for character, written in (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r")):
-        option = option.replace(character, written)
-    return f'"{option}"'
-
-
 def _escaped(text: str) -> str:
-    """Escape as Java reads properties."""
-    units = text.encode("utf-16-be", "surrogatepass")
-    codes = [int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2)]
-    return "".join(chr(code) if chr(code).isalnum() and code < 128 else f"\\u{code:04x}" for code in codes)
+    """Escape as Java reads properties: the number of each unit of UTF-16."""
+    return re.sub("....", r"\\u\g<0>", text.encode("utf-16-be", "surrogatepass").hex())

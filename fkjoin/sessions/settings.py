@@ -18,10 +18,10 @@ from pyspark.sql.utils import is_remote
 
 from fkjoin.errors import SessionError, first_line, nearest, needs_extra
 from fkjoin.plan.rules import RULES
-from fkjoin.sessions import class_archive, connector, words
+from fkjoin.sessions import connector, words
 from fkjoin.sessions.abilities import CONNECT, local_file_manager
 from fkjoin.sessions.access import access
-from fkjoin.sessions.launch import jvm_folder, launch
+from fkjoin.sessions.launch import launch
 from fkjoin.spark.cause import cause_of
 
 BUCKETS = "spark.fkjoin.buckets"
@@ -72,12 +72,6 @@ _FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 
 _LOCAL = {"spark.shuffle.compress": "false"}
 """Data between stages is compressed by workers already (docs/adr/0030-pieces-between-the-jvm-and-workers.md)."""
-
-_SOCKETS, _SOCKET_DIR = "spark.python.unix.domain.socket.enabled", "spark.python.unix.domain.socket.dir"
-"""Sockets of files are a tenth of a small batch faster than those of a network, and closed to others."""
-
-_SOCKET_NAME, _LONGEST_SOCKET = len("/.01234567-89ab-cdef-0123-456789abcdef.sock"), 103
-"""Bytes of the name that Spark gives to a socket, and of the longest path that one may have on any system."""
 
 _DEFAULTS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
@@ -166,23 +160,17 @@ def session(
     if kafka:
         exact = connector.with_connector(exact)
     if (master or "").startswith("local"):
-        exact[_JAVA] = class_archive.options(str(exact.get(_JAVA, "-XX:+UseParallelGC")))
+        exact.setdefault(_JAVA, "-XX:+UseParallelGC")
         chosen |= _LOCAL
-        if hasattr(socket, "AF_UNIX") and (folder := jvm_folder(exact)) is not None:
-            short = len(os.fsencode(folder)) + _SOCKET_NAME <= _LONGEST_SOCKET
-            chosen |= {_SOCKETS: short} | ({_SOCKET_DIR: str(folder)} if short else {})
         for name, value in _LOCAL_MEMORY.items():
             os.environ.setdefault(name, value)
     texts = _texts(chosen | exact)
-    level = words.level(texts)
-    if level is None:
+    if words.LOG_LEVEL not in texts:
         words.drop_warnings()
     launch(texts)
     spark = _classic(texts)
     if kafka:
         connector.require(spark)
-    if level is not None:
-        words.tell_all(spark, level)
     return spark
 
 
@@ -194,6 +182,8 @@ def _classic(texts: Mapping[str, str]) -> SparkSession:
         if is_local and spark.conf.get(_FILE_MANAGER, None) is None and (manager := local_file_manager(spark)):
             spark.conf.set(_FILE_MANAGER, manager)
         prepare(spark)
+        if words.LOG_LEVEL in texts:
+            words.tell_all(spark, texts[words.LOG_LEVEL])
     except (PySparkException, Py4JJavaError) as error:
         raise SessionError(f"settings: Spark refuses one: {cause_of(error)}; change it, or leave it out") from error
     return spark

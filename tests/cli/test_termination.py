@@ -11,9 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -67,7 +66,12 @@ ALL = [(moment, number, of_java) for moment in MOMENTS for number in SIGNALS for
 @pytest.mark.spark
 @pytest.mark.parametrize(("moment", "number", "of_java"), sampled(ALL, SAMPLE))
 def test_nothing_is_left_of_a_job(
-    command: Callable[..., Command], tmp_path: Path, moment: str, number: signal.Signals, of_java: bool
+    command: Callable[..., Command],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    moment: str,
+    number: signal.Signals,
+    of_java: bool,
 ) -> None:
     """The signal goes to the command, or to its JVM."""
     write_lines(tmp_path / "orders", "1", [{"id": n, "customer": "c", "amount": n, "lsn": 1, "op": "u"} for n in range(9)])
@@ -95,7 +99,12 @@ def test_nothing_is_left_of_a_job(
         assert one.process.returncode == 1
         assert JVM_KILLED in said
         assert JVM_KILLED in (tmp_path / "spark.log").read_text()
-    own_folder.sweep(one.temporary)  # as the next start does
+    monkeypatch.setattr("tempfile.tempdir", str(one.temporary))
+    for _ in range(100):  # a process that has no memory any more holds its files for a moment
+        own_folder.sweep()  # as the next start does
+        if not list(one.temporary.glob("fkjoin-run-*")):
+            break
+        time.sleep(0.1)
     kept = {path.name for path in one.temporary.iterdir()}
     assert kept <= {f"fkjoin-{os.getuid()}"}, "but indexes, which the next start goes on with"
 
@@ -118,8 +127,8 @@ def test_a_job_whose_workers_are_killed_while_it_waits_says_so_in_the_next_batch
     said = one.said.read_text()
     assert one.process.returncode == 1
     assert "Traceback" not in said
-    assert "fkjoin: query sink-out failed: Python worker exited unexpectedly" in said
-    assert "\nwhat to do: give the session more memory" in said
+    assert "fkjoin: query sink-out failed: IOException: Stream closed" in said, "Spark's daemon is gone, too"
+    assert "start the query again: it goes on with this batch" in said
 
 
 def test_how_a_jvm_has_ended_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +159,7 @@ def test_how_a_jvm_has_ended_is_said_with_what_to_do(monkeypatch: pytest.MonkeyP
 def test_a_command_that_has_ended_leaves_nothing_and_prints_nothing_else(
     command: Callable[..., Command], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor does it start a process for each file that Hadoop makes, to set its permissions (``fkjoin.sessions.local_files``)."""
+    """Nor does it start a process for each file that Hadoop makes, to set its permissions (``fkjoin.sessions.local``)."""
     chmod = tmp_path / "bin" / "chmod"
     chmod.parent.mkdir()
     chmod.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/started\nexec /bin/chmod "$@"\n')
@@ -169,62 +178,38 @@ def test_a_command_that_has_ended_leaves_nothing_and_prints_nothing_else(
     assert not (tmp_path / "started").exists()
 
 
-@pytest.mark.parametrize("of_a_thread", [False, True])
-def test_a_process_ends_with_its_parent_but_not_with_a_thread_of_it(of_a_thread: bool) -> None:
-    program = f"""
-import os, subprocess, sys, threading
-from fkjoin.sessions.launch import _bound_to
-children, pipe = [], subprocess.PIPE
-def start():
-    command = ["sh", "-c", "head -c 5; exec sleep 600"]
-    children.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, preexec_fn=_bound_to(os.getpid()), bufsize=0))
-thread = threading.Thread(target=start)
-thread.start() if {of_a_thread} else start()
-while {of_a_thread} and len(os.listdir("/proc/self/task")) > 1:
-    pass
-children[0].stdin.write(b"alive")
-print(children[0].pid, children[0].stdout.read(5).decode(), flush=True)
-sys.stdin.read()
-"""
-    parent = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    child, said = parent.stdout.readline().split()
-    assert said == "alive", "the thread has ended, not the process"
-    parent.kill()
-    parent.wait()
-    if of_a_thread:  # a JVM sees that its input has ended
-        os.kill(int(child), signal.SIGKILL)
-    assert ends(int(child))
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_within_a_fork_hook_ends_the_start_of_a_jvm(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_ends_the_start_of_a_jvm(tmp_path: Path, number: signal.Signals) -> None:
+    """No hook of forks runs, in which Python would drop what a signal's handler raises."""
     (tmp_path / "bin").mkdir()
     shell = tmp_path / "bin" / "spark-submit"
-    shell.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/process\nexec sleep 600\n")
+    shell.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/process\nsleep 0.3\nkill -{int(number)} $PPID\nexec sleep 600\n")
     shell.chmod(0o755)
     program = f"""
-import os, signal
-from pathlib import Path
+import os
 from fkjoin.jobs.ending import end_when_told
 from fkjoin.sessions import launch
 launch._find_spark_home = lambda: {str(tmp_path)!r}
-def hook():
-    while not Path({str(tmp_path)!r}, "process").exists() or not Path({str(tmp_path)!r}, "process").read_text():
-        pass
-    signal.raise_signal({int(number)})
 end_when_told()
-os.register_at_fork(after_in_parent=hook)
+os.register_at_fork(after_in_parent=lambda: print("a hook"))
 try:
-    launch._started([], None, Path({str(tmp_path)!r}) / "answer")
+    launch.launch({{}})
 except (KeyboardInterrupt, SystemExit) as told:
     print(type(told).__name__)
 """
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
     run = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True, preexec_fn=interruptible
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        preexec_fn=interruptible,
     )
     assert run.stdout.strip() == {signal.SIGINT: "KeyboardInterrupt", signal.SIGTERM: "SystemExit"}[number]
     assert ends(int((tmp_path / "process").read_text()))
+    assert list(tmp_path.glob("fkjoin-*")) == []
 
 
 def test_a_folder_is_swept_once_its_owner_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,15 +217,16 @@ def test_a_folder_is_swept_once_its_owner_has_ended(tmp_path: Path, monkeypatch:
     program = f"""
 import sys, tempfile
 tempfile.tempdir = {str(tmp_path)!r}
-from fkjoin.sessions.own_folder import own_folder
-print(own_folder(), flush=True)
-(own_folder() / "file").touch()
+from fkjoin.sessions.own_folder import HeldFolder
+folder = HeldFolder()
+(folder.path / "file").touch()
+print(folder.path, flush=True)
 sys.stdin.read()
 """
     owner = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert owner.stdout is not None
     folder = Path(owner.stdout.readline().strip())
-    own_folder.sweep(tmp_path)
+    own_folder.sweep()
     assert folder.is_dir(), "its owner is there"
     owner.kill()
     owner.communicate()
@@ -248,161 +234,121 @@ sys.stdin.read()
     with own_folder.held_folder() as mine:  # which sweeps
         assert not folder.exists()
         assert mine.stat().st_mode & 0o777 == 0o700
+        assert len(mine.name) <= 40, "there is room for sockets"
     assert {path.name for path in tmp_path.iterdir()} == {"fkjoin-0"}
 
 
-def test_a_folder_is_removed_when_its_process_ends(tmp_path: Path) -> None:
-    program = "from fkjoin.sessions.own_folder import own_folder as f; (f() / 'a').touch(); assert f() == f(); print(f())"
-    environment = os.environ | {"TMPDIR": str(tmp_path)}
-    run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert Path(run.stdout.strip()).parent == tmp_path
-    assert list(tmp_path.iterdir()) == []
+def test_a_folder_stays_while_another_process_holds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A JVM inherits the lock."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = own_folder.HeldFolder()
+    assert folder.lock is not None
+    other = subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=[folder.lock])
+    folder.let_go()
+    assert folder.path.is_dir()
+    other.communicate()
+    own_folder.sweep()
+    assert not folder.path.exists()
 
 
-def test_folders_of_other_machines_and_users_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    host, kernel = own_folder._machine()
+def test_folders_of_other_kernels_and_users_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    kernel = own_folder.folder_prefix()
     names = {
-        "of a container of this kernel": f"111111-{kernel}-a",
-        "of this host, before it started again": f"{host}-222222-a",
-        "of another of the same name": f"{host}-222222-b",
-        "of another host": "111111-222222-a",
-        "without locks": "unlocked-a",
-        "a pipe": f"{host}-{kernel}-pipe",
-        "a link": f"{host}-{kernel}-link",
+        "of a container of this kernel": f"{kernel}a",
+        "of another kernel": "fkjoin-run-22222222-a",
+        "a pipe": f"{kernel}pipe",
+        "a link": f"{kernel}link",
     }
-    places = {what: tmp_path / f"{own_folder.FOLDER_PREFIX}{name}" for what, name in names.items()}
-    os.mkfifo(places["a pipe"])
-    for what, path in places.items():
-        if what == "a link":
-            path.symlink_to(places["of another host"])
-        elif what != "a pipe":
-            path.mkdir()
-    for what in ("of this host, before it started again", "of another host"):
-        os.utime(places[what], (1, 1))
+    paths = {name: tmp_path / path for name, path in names.items()}
+    os.mkfifo(paths["a pipe"])
+    paths["of a container of this kernel"].mkdir()
+    paths["of another kernel"].mkdir()
+    paths["a link"].symlink_to(paths["of another kernel"])
     with monkeypatch.context() as other:
         other.setattr(own_folder.os, "getuid", lambda: 12345)
-        own_folder.sweep(tmp_path)
-        assert len(list(tmp_path.iterdir())) == len(places), "of another user"
-    own_folder.sweep(tmp_path)
-    gone = {what for what, path in places.items() if not os.path.lexists(path)}
-    assert gone == {"of a container of this kernel", "of this host, before it started again"}
+        own_folder.sweep()
+        assert len(list(tmp_path.iterdir())) == len(paths), "of another user"
+    own_folder.sweep()
+    left = {name for name, path in paths.items() if os.path.lexists(path)}
+    assert left == names.keys() - {"of a container of this kernel"}
 
 
-def test_a_folder_has_room_for_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with own_folder.held_folder() as mine:
-        assert len(mine.name) <= 40
-
-
-def test_a_folder_that_is_swept_before_it_is_locked_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    locked, asked = own_folder._locked, []
-
-    def swept(path: Path, *, wait: bool) -> int:
-        asked.append(path)
-        if len(asked) == 1:
-            path.rmdir()
-        return locked(path, wait=wait)
-
-    monkeypatch.setattr(own_folder, "_locked", swept)
-    with own_folder.held_folder() as mine:
-        assert mine.is_dir()
-    assert len(asked) == 2
-
-
-@pytest.mark.parametrize("says", [errno.ENOSYS, errno.EOPNOTSUPP])
-def test_a_folder_that_cannot_be_locked_is_left_to_its_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: int
-) -> None:
+def test_a_folder_that_cannot_be_locked_is_left_to_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_locks(*_: object) -> None:
-        raise OSError(says, os.strerror(says))
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(own_folder, "_own", None)
-    with monkeypatch.context() as system:
-        system.setattr(fcntl, "flock", no_locks)
-        mine = own_folder.own_folder()
-        assert own_folder.own_lock() is None
-    own_folder.sweep(tmp_path)
-    assert list(tmp_path.iterdir()) == [mine]
-    assert own_folder._own is not None
-    own_folder._let_go(own_folder._own)
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with own_folder.held_folder() as mine:
+        own_folder.sweep()
+        assert list(tmp_path.iterdir()) == [mine]
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture
-def starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path | None]:
-    """The temporary folders with which JVMs are started, in a process that has none."""
-    seen: list[Path | None] = []
+def starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Options with which JVMs are started, in a process that has none."""
+    seen: list[str] = []
 
-    def started(arguments: list[str], temporary: Path | None, answer: Path, *_: Any) -> tuple[Any, int, str]:
-        assert Path(arguments[1]).parent == answer.parent
-        seen.append(temporary)
-        return None, 0, ""
+    def started(settings: Mapping[str, str], folder: own_folder.HeldFolder, start: Path) -> object:
+        assert start.parent == folder.path
+        seen.append(launch._java_options(folder.path, is_local=False))
+        return object()
 
     def initialized(gateway: object) -> None:
         SparkContext._gateway = gateway  # type: ignore[assignment]
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(own_folder, "_own", None)
     monkeypatch.setattr(SparkContext, "_gateway", None)
     monkeypatch.setattr(SparkContext, "_jvm", MagicMock())
     monkeypatch.setattr(SparkContext, "_ensure_initialized", initialized)
-    monkeypatch.setattr(launch, "_is_ours", False)
     monkeypatch.setattr(launch, "_started", started)
-    monkeypatch.setattr(launch, "_connected", lambda *_: object())
+    for name in ("SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS"):
+        monkeypatch.delenv(name, raising=False)
     return seen
 
 
 def test_a_process_that_has_a_jvm_asks_for_no_folder(
-    tmp_path: Path, starts: list[Path | None], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, starts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as submitted:
         submitted.setenv("PYSPARK_GATEWAY_PORT", "1")
-        assert launch.jvm_folder({}) is None
         launch.launch({})
     monkeypatch.setattr(SparkContext, "_gateway", object())
-    assert launch.jvm_folder({}) is None
     launch.launch({})
     assert starts == []
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_jvm_is_started_for_two_threads(starts: list[Path | None], monkeypatch: pytest.MonkeyPatch) -> None:
-    started, both = launch._started, threading.Barrier(2)
-
-    def held(*arguments: Any) -> Any:
-        assert launch._starting.locked()
-        return started(*arguments)
+def test_one_jvm_is_started_for_two_threads(tmp_path: Path, starts: list[str]) -> None:
+    both = threading.Barrier(2)
 
     def at_once() -> None:
         both.wait()
         launch.launch({})
 
-    monkeypatch.setattr(launch, "_started", held)
     threads = [threading.Thread(target=at_once) for _ in range(2)]
     for one in threads:
         one.start()
     for one in threads:
         one.join()
     assert len(starts) == 1
-    assert starts[0] == launch.jvm_folder({})
-    assert [path for path in own_folder.own_folder().iterdir() if path.name.startswith("start-")] == []
+    (folder,) = tmp_path.iterdir()
+    assert list(folder.iterdir()) == [], "files of the start are gone"
 
 
-def test_the_users_temporary_folder_is_that_of_the_jvm(starts: list[Path | None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_users_temporary_folder_is_that_of_the_jvm(starts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Java takes the last one of a command line; what other variables say comes before it."""
     option = "-Djava.io.tmpdir=/elsewhere"
     for name in ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"):
         with monkeypatch.context() as told:
             told.setenv(name, f"-Da=b {option}")
             launch.launch({})
         SparkContext._gateway = None
-    for name in ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions"):
-        launch.launch({name: f"-Da=b {option}"})
-        SparkContext._gateway = None
-    assert starts == [None] * 5
-    launch.launch({})
-    assert starts[5] == own_folder.own_folder()
+    assert starts[0].startswith("-Djava.io.tmpdir=")
+    assert starts[0].endswith(f" -Da=b {option}")
+    assert [text.strip() for text in starts[1:]] == ["", ""]
 
 
 @pytest.mark.spark
@@ -430,7 +376,7 @@ print(first._jvm.java.lang.System.getProperty("java.io.tmpdir"), *first._jvm.org
     assert run.returncode == 0, run.stderr[-3000:]
     assert run.stdout.split() == [str(theirs), str(local)]
     for _ in range(600):  # the JVM ends a little later
-        if not list((tmp_path / "tmp").glob(f"{own_folder.FOLDER_PREFIX}*")):
+        if not list((tmp_path / "tmp").glob(f"{own_folder.folder_prefix()}*")):
             return
         time.sleep(0.1)
     raise AssertionError(list((tmp_path / "tmp").iterdir()))

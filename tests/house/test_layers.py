@@ -41,7 +41,7 @@ def by_name(path: Path) -> set[str]:
     return {text.removeprefix("fkjoin.") for text in texts} & set(MODULES)
 
 
-FOR_OTHERS = {"sessions.fork_server"}
+FOR_OTHERS = {"sessions.local_daemon"}
 """Modules that have other processes import what is above them."""
 
 

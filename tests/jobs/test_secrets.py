@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -58,29 +59,26 @@ def test_properties_and_options_are_read_as_they_were_given(tmp_path: Path, monk
         (f"--jars x --properties-file={theirs} pyspark-shell", ["--jars", "x", "pyspark-shell"]),
     ):
         monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", given)
+        start = Path(tempfile.mkdtemp(dir=tmp_path))
         settings = {"spark.a b": " x=\u00e9\n\U0001f600", "spark.driver.extraJavaOptions": "-Da='b \\ c' -Xmx1g"}
-        arguments = launch._arguments(settings, tmp_path / "settings", tmp_path / "java")
-        assert arguments == ["--properties-file", str(tmp_path / "settings"), *rest]
-        written = (tmp_path / "settings").read_text()
+        _, *arguments = launch._arguments(settings, start)
+        assert arguments == ["--properties-file", str(start / "settings"), *rest]
+        written = (start / "settings").read_text()
         assert written.startswith("spark.theirs=1\n") == ("theirs" in given)
-        assert "spark\\u002ea\\u0020b=\\u0020x\\u003d\\u00e9\\u000a\\ud83d\\ude00\n" in written
-        assert "-Xmx1g".replace("-", "\\u002d") in written, "which Spark refuses, and says why"
-        assert (tmp_path / "java").read_text() == '"-Da=b \\\\ c"\n'
-        for name in ("settings", "java"):
-            assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
-
-
-def test_a_properties_file_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--properties-file nowhere pyspark-shell")
-    with pytest.raises(SessionError, match="PYSPARK_SUBMIT_ARGS: --properties-file nowhere cannot be read: No such file"):
-        launch._arguments({}, tmp_path / "settings", tmp_path / "java")
+        name, value = launch._escaped("spark.a b"), launch._escaped(" x=\u00e9\n\U0001f600")
+        assert f"{name}={value}\n" in written
+        assert f"={launch._escaped(f'-Xmx1g @{start}/java-options')}\n" in written, "Spark refuses it, and says why"
+        assert (start / "java-options").read_text() == '"-Da=b \\\\ c"\n'
+        for file in ("settings", "java-options"):
+            assert (start / file).stat().st_mode & 0o777 == 0o600
+    assert value == "\\u0020\\u0078\\u003d\\u00e9\\u000a\\ud83d\\ude00"
 
 
 @pytest.mark.parametrize("name", ["spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions"])
 @pytest.mark.parametrize("wrong", [f"-Da='{CANARY}", f'-Da="{CANARY}', f"-Da={CANARY}\\"])
 def test_options_that_cannot_be_taken_apart_are_refused_and_not_printed(tmp_path: Path, name: str, wrong: str) -> None:
     with pytest.raises(SessionError, match=f"{name}: a quotation mark has no other one") as caught:
-        launch._arguments({name: wrong}, tmp_path / "settings", tmp_path / "java")
+        launch._arguments({name: wrong}, tmp_path)
     assert CANARY not in "".join(traceback.format_exception(caught.value))
     assert list(tmp_path.iterdir()) == [], "no JVM is started, and nothing is written for one"
 

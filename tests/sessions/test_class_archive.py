@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from fkjoin.errors import FkJoinError
-from fkjoin.sessions import class_archive
-from fkjoin.sessions.class_archive import ARCHIVE_PLACE, make, options, place
+from fkjoin.sessions.class_archive import ARCHIVE_PLACE, archive, make, options
+from fkjoin.sessions.java import quoted
+from fkjoin.sessions.launch import _java_options
 
 _SESSION = """
 import fkjoin
@@ -32,31 +33,38 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return found
 
 
-def test_where_the_file_is() -> None:
-    assert place({}) == Path(sys.prefix) / "share" / "fkjoin" / "classes.jsa"
-    assert place({ARCHIVE_PLACE: "/elsewhere/classes"}) == Path("/elsewhere/classes")
-    assert place({ARCHIVE_PLACE: "classes"}) == Path.cwd() / "classes"
-    assert place({ARCHIVE_PLACE: ""}) is None
+def test_where_the_file_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ARCHIVE_PLACE, raising=False)
+    assert archive() == Path(sys.prefix) / "share" / "fkjoin" / "classes.jsa"
+    monkeypatch.setenv(ARCHIVE_PLACE, "classes")
+    assert archive() == Path.cwd() / "classes"
+    monkeypatch.setenv(ARCHIVE_PLACE, "")
+    assert archive() is None
+    assert options() == []
 
 
-def test_options_have_the_file_unless_somebody_else_has_said_what_to_do(tmp_path: Path) -> None:
-    there = tmp_path / "classes.jsa"
-    mine = {ARCHIVE_PLACE: str(there)}
-    assert options("-Xmx1g", mine) == "-Xmx1g", "there is no file yet"
-    there.touch()
-    assert options("-Xmx1g", mine) == f'-XX:SharedArchiveFile="{there}" -Xlog:disable -Xmx1g'
-    assert options("", mine) == f'-XX:SharedArchiveFile="{there}" -Xlog:disable'
-    assert options("-Xmx1g", {ARCHIVE_PLACE: ""}) == "-Xmx1g"
-    assert options("-Xshare:off", mine) == "-Xshare:off"
-    assert options("-XX:SharedArchiveFile=other", mine) == "-XX:SharedArchiveFile=other"
-    for name in ("SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS"):
-        assert options("-Xmx1g", mine | {name: "-XX:ArchiveClassesAtExit=draft"}) == "-Xmx1g"
-        assert options("-Xmx1g", mine | {name: "-Xss4m"}) != "-Xmx1g"
+def test_options_have_the_file_unless_somebody_else_has_said_what_to_do(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the command line come later, and have precedence."""
+    temporary = '-Djava.io.tmpdir="/own"'
+    assert _java_options(Path("/own"), is_local=True) == f"{temporary} ", "there is no file yet"
+    file.parent.mkdir()
+    file.touch()
+    ours = f"-XX:SharedArchiveFile={quoted(file)} -Xlog:disable"
+    assert _java_options(Path("/own"), is_local=False) == f"{temporary} "
+    assert _java_options(Path("/own"), is_local=True) == f"{temporary} {ours} "
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Xshare:off")
+    assert _java_options(Path("/own"), is_local=True) == f"{temporary} {ours} -Xshare:off"
+    for name in ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS"):
+        with monkeypatch.context() as other:
+            other.setenv(name, "-XX:SharedArchiveFile=other")
+            assert _java_options(Path("/own"), is_local=True) == f"{temporary} -Xshare:off"
 
 
 @pytest.mark.spark
-def test_a_session_begins_with_what_another_has_kept(file: Path) -> None:
-    made = place({})
+def test_a_session_begins_with_what_another_has_kept(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as default:
+        default.delenv(ARCHIVE_PLACE)
+        made = archive()
     if made is not None and made.is_file():  # by ``make prepare``: it takes half a minute
         file.parent.mkdir()
         shutil.copy2(made, file)
@@ -112,5 +120,5 @@ def test_a_place_that_cannot_be_written_is_an_error_that_says_what_to_do(
     monkeypatch.setenv(ARCHIVE_PLACE, "")
     with pytest.raises(FkJoinError, match=f"{ARCHIVE_PLACE} is empty.*unset it"):
         make(["true"])
-    assert class_archive.place() is None
+    assert archive() is None
     assert ARCHIVE_PLACE in os.environ

@@ -9,15 +9,16 @@ import pytest
 from py4j.protocol import MEMORY_COMMAND_NAME
 from pyspark.sql import SparkSession
 
-from fkjoin.sessions import hadoop_settings
-from fkjoin.sessions.hadoop_settings import forget_sources
+from fkjoin.sessions import local
+from fkjoin.sessions.local import forget_sources
 from fkjoin.sessions.settings import prepare
 
 NAME = "fkjoin.test.setting"
 
 
 def context_with(settings: Any, jvm: Any) -> Any:
-    return SimpleNamespace(_jvm=jvm, _jsc=SimpleNamespace(hadoopConfiguration=lambda: settings))
+    java = SimpleNamespace(hadoopConfiguration=lambda: settings)
+    return SimpleNamespace(_jvm=jvm, _jsc=java, environment={})
 
 
 def travels(settings: Any, jvm: Any) -> Any:
@@ -96,10 +97,10 @@ def test_what_was_chosen_outlives_that_the_files_are_read_again(spark: SparkSess
 def test_where_hadoop_keeps_sources_otherwise_they_stay(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(hadoop_settings, "_SOURCES", "elsewhere")
+    monkeypatch.setattr(local, "_NOTES", "elsewhere")
     jvm: Any = spark._jvm
     settings = jvm.org.apache.hadoop.conf.Configuration()
-    with caplog.at_level("INFO", hadoop_settings.__name__):
-        forget_sources(context_with(settings, jvm))
-    assert "keep their sources" in caplog.text
+    with caplog.at_level("INFO", local.__name__):
+        local.complete(context_with(settings, jvm))
+    assert "no forget_sources: " in caplog.text
     assert list(settings.getPropertySources("io.file.buffer.size")) == ["core-default.xml"]

@@ -1,4 +1,7 @@
-"""The file system of local sessions: Hadoop's, but for how it sets permissions; ``test_cli`` sees that no process does."""
+"""The file system of local sessions: Hadoop's, but for how it sets permissions.
+
+``tests/cli/test_termination.py`` sees that no process does.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from fkjoin.sessions import local_files
-from fkjoin.sessions.local_files import use_local_files
+from fkjoin.sessions import local
+from fkjoin.sessions.local import use_local_files
 
 
 def system(spark: SparkSession) -> Any:
@@ -55,13 +58,14 @@ def test_who_has_chosen_a_file_system_keeps_it_and_where_ours_cannot_be_compiled
 ) -> None:
     source = tmp_path / "LocalFiles.java"
     source.write_text("package fkjoin; public class LocalFiles extends Nothing {}")
-    monkeypatch.setattr(local_files, "_SOURCE", source)
-    monkeypatch.setattr(local_files, "_CLASS", "fkjoin.Another")  # else it is there already
+    monkeypatch.setattr(local, "_SOURCE", source)
+    monkeypatch.setattr(local, "_CLASS", "fkjoin.Another")  # else it is there already
     kept, chosen = system(spark), spark._jvm.org.apache.hadoop.conf.Configuration()  # type: ignore[union-attr]
     chosen.set("fs.file.impl", "org.apache.hadoop.fs.LocalFileSystem")
-    with caplog.at_level("INFO", local_files.__name__):
-        use_local_files(SimpleNamespace(_jvm=spark._jvm, _jsc=SimpleNamespace(hadoopConfiguration=lambda: chosen)))
-        assert not caplog.text
-        use_local_files(SimpleNamespace(_jvm=spark._jvm, _jsc=spark.sparkContext._jsc))
-    assert "Hadoop's own file system of the local disk remains" in caplog.text
+    java = SimpleNamespace(hadoopConfiguration=lambda: chosen)
+    use_local_files(SimpleNamespace(_jvm=spark._jvm, _jsc=java))
+    assert system(spark).equals(kept)
+    with caplog.at_level("INFO", local.__name__):
+        local.complete(spark.sparkContext)
+    assert "no use_local_files: " in caplog.text
     assert system(spark).equals(kept)

@@ -1,21 +1,27 @@
-"""Workers of a local session: this interpreter, without archives of PySpark in its path."""
+"""Workers of a local session: this interpreter, without archives of PySpark in its path, with what the daemon has imported."""
 
 from __future__ import annotations
 
+import gc
+import io
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from textwrap import dedent
 from types import SimpleNamespace
+from typing import Any
 
+import pyarrow as pa
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from fkjoin.sessions import fork_server, local_python
-from fkjoin.sessions.local_python import STARTER, use_this_python
-from fkjoin.sessions.local_start import FORKS
+from fkjoin.sessions import local
+from fkjoin.sessions.local import STARTER, use_this_python
+from fkjoin.sessions.local_daemon import while_open
 
 
 def test_the_starter_leaves_archives_out_and_the_rest_as_it_is(tmp_path: Path) -> None:
@@ -50,21 +56,20 @@ def test_where_pyspark_comes_from_elsewhere_workers_are_started_as_spark_does(mo
         return context.pythonExec, context.environment
 
     monkeypatch.delenv("SPARK_HOME", raising=False)
-    forks = {FORKS: address} if (address := fork_server.address({})) else {}
-    started = (str(STARTER), {"FKJOIN_PYTHON": sys.executable} | forks)
+    started = (str(STARTER), {"FKJOIN_PYTHON": sys.executable})
     assert chosen() == chosen(sys.executable) == chosen(str(STARTER)) == started
     monkeypatch.setenv("SPARK_HOME", str(Path(pyspark.__file__).parent))
     assert chosen() == started
     monkeypatch.setenv("SPARK_HOME", "/opt/spark")
     assert chosen() == chosen(sys.executable) == (sys.executable, {})
     monkeypatch.delenv("SPARK_HOME")
-    monkeypatch.setattr(local_python.pyspark, "__file__", "/spark/python/lib/pyspark.zip/pyspark/__init__.py")
+    monkeypatch.setattr(local.pyspark, "__file__", "/spark/python/lib/pyspark.zip/pyspark/__init__.py")
     assert chosen() == (sys.executable, {})
     monkeypatch.undo()
     monkeypatch.setattr(sys, "platform", "win32")
     assert chosen() == (sys.executable, {})
     monkeypatch.undo()
-    monkeypatch.setattr(local_python, "STARTER", STARTER.with_name("local_python.py"))  # not a program
+    monkeypatch.setattr(local, "STARTER", STARTER.with_name("local.py"))  # not a program
     assert chosen() == (sys.executable, {})
 
 
@@ -77,3 +82,55 @@ def test_workers_import_pyspark_from_where_it_is_installed(spark: SparkSession) 
 
     found = spark.range(1).select(F.udf(where, "string")("id")).collect()[0][0]
     assert found == f"{sys.executable} {pyspark.__file__}"
+
+
+def test_the_daemon_has_imported_what_workers_need() -> None:
+    program = """
+        import gc, os, sys
+        from fkjoin.sessions import local_daemon
+        names = local_daemon.NEEDED
+        local_daemon.NEEDED = ("fkjoin.no_such_module", *names)
+        assert not set(names) & set(sys.modules)
+        local_daemon.load()
+        assert set(names) <= set(sys.modules) and gc.get_freeze_count() > 10_000
+        for _ in range(2):
+            if not os.fork():
+                import numpy
+                os.write(1, f"{numpy.random.rand()}\\n".encode())
+                os._exit(0)
+            os.wait()
+    """
+    run = subprocess.run([sys.executable, "-c", dedent(program)], capture_output=True, text=True, check=True)
+    assert len(set(run.stdout.split())) == len(run.stdout.split()) == 2, run.stdout
+
+
+def test_a_worker_whose_connection_is_closed_has_nothing_to_say() -> None:
+    """Spark closes it after an idle minute; what a worker wrote then could not be sent, and PySpark would print that."""
+    ran: list[bytes] = []
+    work = while_open(lambda infile, _: ran.append(infile.read()))
+    with pytest.raises(SystemExit):
+        work(io.BufferedReader(io.BytesIO()), None)
+    work(io.BufferedReader(io.BytesIO(b"a task")), None)
+    assert ran == [b"a task"]
+
+
+def test_without_fkjoin_the_daemon_is_sparks(tmp_path: Path) -> None:
+    """A user's functions need no fkjoin."""
+    (tmp_path / "pyspark").mkdir()
+    for name in ("fkjoin.py", "pyspark/__init__.py"):
+        (tmp_path / name).touch()
+    (tmp_path / "pyspark" / "daemon.py").write_text("import sys; print(__name__, sys.argv[1:], 'gc' in sys.modules)")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "FKJOIN_PYTHON": sys.executable}
+    command = [STARTER, "-m", "pyspark.daemon", "pyspark.worker"]
+    run = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert run.stdout.startswith("__main__ ['pyspark.worker']")
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere libraries do not outlive a fork")
+def test_workers_have_what_the_daemon_has_imported(spark: SparkSession) -> None:
+    def looked(_: Any) -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"frozen": [gc.get_freeze_count()]})
+
+    ((frozen,),) = spark.range(1, numPartitions=1).mapInArrow(looked, "frozen long").collect()
+    assert frozen > 10_000

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
-import threading
+import time
 import warnings
 from pathlib import Path
-from typing import Any
 
 import pandas
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql.pandas.utils import require_minimum_pandas_version
 
 from fkjoin.errors import SessionError
 from fkjoin.sessions import words
-from fkjoin.sessions.settings import SHORT_LIVED
+from fkjoin.sessions.settings import SHORT_LIVED, session
 from tests.support.places import ROOT
 
 BETWEEN = "the user's own line\n"
@@ -91,19 +92,22 @@ java.lang.IllegalStateException: a user's
 no end"""
 
 
-def written(settings: dict[str, Any], *texts: bytes, capfd: pytest.CaptureFixture[str]) -> str:
-    output = words.output(settings)
-    assert output is not None
-    for one in texts:
-        os.write(output.pump.writing, one)
-    output.pump.leave()
+def written(*texts: bytes, capfd: pytest.CaptureFixture[str], everything: bool = False) -> str:
+    output = words.Output()
+    output.everything = everything
+    for text in texts:
+        os.write(output.writing, text)
+    output.catch_up()
+    os.close(output.writing)
+    output.join()
     return capfd.readouterr().err
 
 
 def test_lines_of_no_use_are_left_out_and_nothing_else_is(capfd: pytest.CaptureFixture[str]) -> None:
     kept = LINES.decode().split("\n\n", 1)[1]
-    assert written({}, LINES, capfd=capfd) == kept
-    assert written({}, LINES[:70], LINES[70:], capfd=capfd) == kept, "lines that come in parts"
+    assert written(LINES, capfd=capfd) == kept
+    assert written(LINES[:70], LINES[70:], capfd=capfd) == kept, "lines that come in parts"
+    assert written(LINES, capfd=capfd, everything=True) == LINES.decode(), "for who chooses a level"
 
 
 def test_a_retry_of_kafkas_client_that_goes_on_is_said_once(
@@ -116,9 +120,9 @@ def test_a_retry_of_kafkas_client_that_goes_on_is_said_once(
     other = "26/11/26 18:14:09 WARN Sender: [Producer clientId=p] Got error produce response\n"
     lines = [retry.format(0, 1, 1), retry.format(1, 2, 1), retry.format(1, 2, 2), topic.format(2, 7), topic.format(3, 8)]
     said = [lines[0], lines[2], lines[3], other, other]
-    assert written({}, *(line.encode() for line in (*lines, other, other)), capfd=capfd) == "".join(said)
+    assert written(*(line.encode() for line in (*lines, other, other)), capfd=capfd) == "".join(said)
     monkeypatch.setattr(words, "_SILENT_S", 0.0)
-    assert written({}, *(line.encode() for line in lines), capfd=capfd) == "".join(lines), "as after a minute without it"
+    assert written(*(line.encode() for line in lines), capfd=capfd) == "".join(lines), "as after a minute without it"
 
 
 def test_a_session_does_not_repeat_what_pyspark_says_of_pandas() -> None:
@@ -139,27 +143,12 @@ def test_a_session_does_not_repeat_what_pyspark_says_of_pandas() -> None:
         assert told() == 2, "a program that asks for the warning gets it"
 
 
-@pytest.mark.parametrize("settings", [{"spark.log.level": "WARN"}, {"spark.ui.showConsoleProgress": "true"}])
-def test_who_chooses_a_level_or_the_progress_bar_gets_all(settings: dict[str, Any]) -> None:
-    assert words.output(settings) is None
-
-
-def test_without_standard_error_a_session_starts_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    def closed(file: int) -> int:
-        raise OSError(9, "Bad file descriptor")
-
-    monkeypatch.setattr(os, "dup", closed)
-    assert words.output({}) is None
-
-
 def test_standard_error_that_is_closed_later_holds_nobody_up() -> None:
     reading, writing = os.pipe()
     program = """if True:
         import os
         from fkjoin.sessions.words import output
-        pump = output({}).pump
-        os.write(pump.writing, b"x\\n" * 9999)
-        pump.leave()
+        os.write(output().writing, b"x\\n" * 9999)
         """
     os.close(reading)
     try:
@@ -169,22 +158,26 @@ def test_standard_error_that_is_closed_later_holds_nobody_up() -> None:
     assert run.returncode == 0
 
 
-def test_no_line_is_lost_where_standard_error_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_line_is_lost_where_standard_error_does_not_wait() -> None:
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
-    monkeypatch.setattr(words.os, "dup", lambda _: writing)
-    output = words.output({})
-    assert output is not None
+    program = """if True:
+        import os
+        from fkjoin.sessions.words import output
+        for number in range(400):
+            os.write(output().writing, b"%d " % number + b"x" * 500 + b"\\n")
+        """
     lines = [b"%d " % number + b"x" * 500 + b"\n" for number in range(400)]
-    sending = threading.Thread(target=lambda: [os.write(output.pump.writing, line) for line in lines])
-    sending.start()
-    found = b""
-    while found.count(b"\n") < len(lines):
-        found += os.read(reading, 1 << 16)
-    sending.join()
-    assert found == b"".join(lines)
-    output.pump.leave()
+    run = subprocess.Popen([sys.executable, "-c", program], stderr=writing)
+    os.close(writing)
+    select.select([reading], [], [])
+    time.sleep(0.5)  # the pipe fills
+    arrived = b""
+    while piece := os.read(reading, 1 << 16):
+        arrived += piece
     os.close(reading)
+    assert run.wait() == 0
+    assert arrived == b"".join(lines)
 
 
 def test_standard_error_that_nothing_reads_holds_no_end_up() -> None:
@@ -192,8 +185,7 @@ def test_standard_error_that_nothing_reads_holds_no_end_up() -> None:
     program = """if True:
         import os, threading
         from fkjoin.sessions.words import output
-        pump = output({}).pump
-        threading.Thread(target=os.write, args=(pump.writing, b"x" * 399_999 + b"\\n"), daemon=True).start()
+        threading.Thread(target=os.write, args=(output().writing, b"x" * 399_999 + b"\\n"), daemon=True).start()
         """
     try:
         run = subprocess.run([sys.executable, "-c", program], stderr=writing, check=False, timeout=60)
@@ -207,7 +199,7 @@ def test_a_fork_ends_without_the_thread(capfd: pytest.CaptureFixture[str]) -> No
     program = """if True:
         import os, sys
         from fkjoin.sessions.words import output
-        pump = output({}).pump
+        output()
         child = os.fork()
         if child:
             assert os.waitpid(child, 0)[1] == 0
@@ -215,38 +207,36 @@ def test_a_fork_ends_without_the_thread(capfd: pytest.CaptureFixture[str]) -> No
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_a_level_that_there_is_not_is_refused() -> None:
-    with pytest.raises(SessionError, match=r"log_level, spark.log.level, is 'WARNING'; did you mean 'WARN'"):
-        words.level({"spark.log.level": "warning"})
-    assert words.level({"spark.log.level": "warn"}) == "WARN"
+@pytest.mark.spark
+def test_a_level_that_there_is_not_is_refused(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words.output(), "everything", False)
+    try:
+        with pytest.raises(SessionError, match=r"Spark refuses one: .*Supplied level warning .*WARN"):
+            session(log_level="warning")
+    finally:
+        spark.sparkContext.setLogLevel("ERROR")
 
 
-@pytest.mark.parametrize("settings", [{}, {"spark.log.level": "WARN"}])
+@pytest.mark.parametrize("everything", [True, False])
 @pytest.mark.parametrize(
     ("before", "wanted"),
     [
         (b":: resolution report ::\n\t0 artifacts copied, 13 already retrieved (0kB/12ms)\nfirst\n", "first\nsecond\n"),
         (b"first\n", "first\nsecond\n"),
+        (LINES, LINES.decode().split("\n\n", 1)[1] + "second\n"),
     ],
 )
 def test_what_is_held_comes_in_its_order_without_the_report_on_packages(
-    settings: dict[str, Any], before: bytes, wanted: str, capfd: pytest.CaptureFixture[str]
+    everything: bool, before: bytes, wanted: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    output = words.output(settings, held=True)
-    assert output is not None
-    os.write(output.pump.writing, before)
+    output = words.Output()
+    output.everything, output.held = everything, True
+    os.write(output.writing, before)
     assert output.said() == before.decode()
     assert capfd.readouterr().err == ""
     output.release()
-    os.write(output.pump.writing, b"second\n")
-    output.pump.leave()
+    os.write(output.writing, b"second\n")
+    output.catch_up()
+    if everything and before == LINES:
+        wanted = LINES.decode() + "second\n"
     assert capfd.readouterr().err == wanted
-
-
-def test_noise_that_was_held_is_left_out(capfd: pytest.CaptureFixture[str]) -> None:
-    output = words.output({}, held=True)
-    assert output is not None
-    os.write(output.pump.writing, LINES)
-    output.release()
-    output.pump.leave()
-    assert capfd.readouterr().err == LINES.decode().split("\n\n", 1)[1]

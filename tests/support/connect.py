@@ -21,9 +21,7 @@ from typing import Any
 
 import pyspark
 
-from fkjoin.sessions.fork_server import address as forks_address
-from fkjoin.sessions.local_python import STARTER
-from fkjoin.sessions.local_start import FORKS
+from fkjoin.sessions.local import STARTER
 from fkjoin.sessions.settings import SHORT_LIVED
 from tests.support.places import ROOT
 
@@ -64,8 +62,6 @@ class Server:
         }
         command += [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
         environment = os.environ | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": str(STARTER), "FKJOIN_PYTHON": sys.executable}
-        if (forks := forks_address(environment)) is not None:
-            environment[FORKS] = forks
         self._process = subprocess.Popen(
             [_SUBMIT, *command, last],
             cwd=self._folder,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,14 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-
-def load(address: str) -> None:
-    """Wait until a fork server has imported its modules, since its clients wait for some seconds only."""
-    with socket.socket(socket.AF_UNIX) as asking:
-        asking.connect(address)
-        asking.shutdown(socket.SHUT_WR)
-        assert asking.recv(1) == b"", "nothing was asked for"
 
 
 def ends(process: int, within_s: float = 10) -> bool:
