@@ -11,8 +11,7 @@ from typing import Any, get_args
 from pydantic import ValidationError
 
 from fkjoin.errors import nearest
-from fkjoin.jobs.job_columns import require_columns
-from fkjoin.jobs.job_kinds import JobError, Strict
+from fkjoin.jobs.job_kinds import JobError, Section
 from fkjoin.jobs.job_order import in_order
 from fkjoin.jobs.job_sections import JobSection, job_section
 
@@ -36,7 +35,7 @@ def read_job(path: Path) -> JobSection:
         raise JobError(f"{path}: cannot be read as TOML: {error}") from error
     try:
         spec = job_section().model_validate(_filled(data, str(path)))
-        require_columns(spec, in_order(spec))
+        in_order(spec)
         return spec
     except JobError as error:
         raise JobError(str(error) if str(error).startswith(f"{path}: ") else f"{path}: {error}") from None
@@ -124,7 +123,7 @@ def _settings(place: list[str]) -> list[str]:
         fields = {field.alias or name: field.annotation for name, field in getattr(model, "model_fields", {}).items()}
         kind = fields.get(part, model)
         for inner in (kind, *get_args(kind)):
-            if isinstance(inner, type) and issubclass(inner, Strict):
+            if isinstance(inner, type) and issubclass(inner, Section):
                 kind = inner
         model = kind
     return [field.alias or name for name, field in model.model_fields.items()]

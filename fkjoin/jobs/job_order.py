@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING
 
 from fkjoin.errors import nearest
@@ -37,15 +38,14 @@ def in_order(spec: JobSection) -> list[tuple[str, str]]:
         _require_known(f"sinks.{name}.table", sink.table, known)
     _require_brokers(spec)
     _require_own_folders(spec)
-    order: list[tuple[str, str]] = []
-    while len(order) < len(operators):
-        built = {*spec.tables, *spec.events, *(name for _, name in order)}
-        rest = {one: section for one, section in operators.items() if one not in order}
-        ready = [one for one, section in rest.items() if built.issuperset(section.reads.values())]
-        if not ready:
-            raise JobError(f"these read each other in a circle: {', '.join(map('.'.join, rest))}")
-        order += ready
-    return order
+    kinds = {name: kind for kind, name in operators}
+    reads = {name: section.reads.values() for (_, name), section in operators.items()}
+    try:
+        order = list(TopologicalSorter(reads).static_order())
+    except CycleError as error:
+        circle = sorted({f"{kinds[name]}.{name}" for name in error.args[1]})
+        raise JobError(f"these read each other in a circle: {', '.join(circle)}") from error
+    return [(kinds[name], name) for name in order if name in kinds]
 
 
 def _require_known(where: str, table: str, known: Sequence[str]) -> None:

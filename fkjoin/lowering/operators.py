@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fkjoin.analysis.planned import Planned
-from fkjoin.analysis.unions import cogrouped, merged
 from fkjoin.lowering.aggregates import plan_aggregate
 from fkjoin.lowering.children import plan_children
 from fkjoin.lowering.enrich import plan_enrich
@@ -27,12 +26,12 @@ class Operator:
     bind: Callable[..., Planned] | None = None
     """Function from tables and what the user wrote to a planned table, see ``called``.
 
-    Raises ``TopologyError``.  None where no single call makes it.
+    Raises ``TopologyError``.  Only a section of job files asks for it.
     """
     section: str | None = None
     """The section of job files whose settings are the arguments of ``bind``.
 
-    None where the section's own model calls the library.
+    None for operators of fkjoin: their sections call the methods of ``Table``.
     """
 
 
@@ -66,8 +65,8 @@ OPERATORS: dict[str, Operator] = {
     "key_join": Operator(plan_key_join),
     "children": Operator(plan_children),
     "aggregate": Operator(plan_aggregate),
-    "merge": Operator(plan_merge, merged, "merges"),
-    "cogroup": Operator(plan_cogroup, cogrouped, "cogroups"),
+    "merge": Operator(plan_merge),
+    "cogroup": Operator(plan_cogroup),
     "flat_map": Operator(plan_flat_map),
     "events": Operator(_plan_events),
     "enrich": Operator(plan_enrich),

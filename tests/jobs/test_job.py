@@ -52,7 +52,6 @@ from tests.support.job_files import GOOD, job
             ("[sinks.out]", '[aggregates.a]\nof = "joined"\ncolumns.n = "count()"\n[sinks.out]'),
             "aggregates.a: give group_by, window,",
         ),
-        (('joiner = ["left', 'how = "outer"\njoiner = ["left'), 'joins.joined: how: "outer" is of joins by primary key'),
         (('joiner = ["left', 'emit = "weekly"\njoiner = ["left'), "joins.joined.emit: .*'weekly' is not one of"),
         (
             ('path = "{folder}/out"', 'path = "out"\ntopic = "out"'),
@@ -426,6 +425,10 @@ def test_a_job_puts_tables_together(spark: SparkSession, tmp_path: Path) -> None
         (
             ('how = "outer"\n', 'wire = "wrapper"\n'),
             r"joins\.named: wire: it is a setting of a join by foreign key, and this is a",
+        ),
+        (
+            ('how = "outer"\n', 'how = "outer"\nextractor = "customer"\n'),
+            r"joins\.named\.how: .outer. is of joins",
         ),
         (('key = "col as word"\n', ""), r"flat_maps\.by_name\.key: must be given"),
         (('events = "seen"', 'events = "sen"'), r"enrichments\.again\.events: there are no events 'sen'; did you mean 'seen'"),

@@ -1,30 +1,36 @@
-"""Columns that a job file names: a misspelt one is found before Spark starts, and no other is refused."""
+"""Columns that a job file names: a message about a misspelt one names its setting, and the nearest column."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
+from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_file import read_job
 from fkjoin.jobs.job_kinds import JobError
 from tests.support.job_files import job
+from tests.support.sessions import small
+
+pytestmark = pytest.mark.spark
 
 SHOP = """
 name = "shop"
 checkpoint = "{folder}/ck"
-[kafka]
-bootstrap_servers = "localhost:1"
 [tables.orders]
 path = "{folder}/orders"
+format = "json"
 schema = "id string, customer STRING COMMENT 'a, b', at timestamp, lines array<struct<sku: string, n: int>>, lsn: bigint"
 key = "id"
 version = ["lsn"]
 timestamp = "at"
 [tables.customers]
-topic = "customers"
-key = {format = "string", name = "cid"}
-value = {format = "debezium", schema = "name string, score decimal(10, 2)"}
+path = "{folder}/customers"
+format = "json"
+schema = "cid string, name string, score decimal(10, 2), lsn bigint"
+key = "cid"
+version = "lsn"
 [joins.joined]
 left = "orders"
 right = "customers"
@@ -66,9 +72,11 @@ key = "name"
 [merges.both]
 of = ["customers", "others"]
 [tables.others]
-topic = "others"
-key = {format = "string", name = "cid"}
-value = {format = "json", schema = "name string, score decimal(10, 2)"}
+path = "{folder}/others"
+format = "json"
+schema = "cid string, name string, score decimal(10, 2), lsn bigint"
+key = "cid"
+version = "lsn"
 [views.named]
 of = "both"
 columns = "score"
@@ -136,19 +144,17 @@ TYPOS: dict[str, tuple[str, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("typo", TYPOS)
-def test_a_misspelt_column_is_found_without_spark(tmp_path: Path, typo: str) -> None:
-    before, after, says = TYPOS[typo]
-    assert before in SHOP
-    (tmp_path / "orders").mkdir()
-    read_job(job(tmp_path, SHOP))
-    with pytest.raises(JobError) as refused:
-        read_job(job(tmp_path, SHOP.replace(before, after, 1)))
-    assert str(refused.value).startswith(f"{tmp_path}/job.toml: {says}")
+def built(spark: SparkSession, folder: Path, text: str) -> Job:
+    for name in ("orders", "customers", "others"):
+        (folder / name).mkdir(exist_ok=True)
+    return Job(read_job(job(folder, text)), spark)
 
 
-@pytest.mark.parametrize("path", ["{folder}/elsewhere", "s3a://shop/orders", "{folder}/*", "{folder}/orders"])
-def test_a_column_that_may_be_one_of_folders_is_left_to_spark(tmp_path: Path, path: str) -> None:
-    (tmp_path / "orders" / "region=eu").mkdir(parents=True)
-    text = SHOP.replace("{folder}/orders", path).replace('key = "id"', 'key = "region"')
-    assert read_job(job(tmp_path, text)).tables["orders"].key == "region"
+def test_a_misspelt_column_is_found_where_it_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+    built(spark, tmp_path, SHOP)
+    for before, after, says in TYPOS.values():
+        assert before in SHOP
+        with pytest.raises(JobError) as refused:
+            built(spark, tmp_path, SHOP.replace(before, after, 1))
+        assert str(refused.value).startswith(says)
