@@ -141,7 +141,7 @@ _OF_PROGRAMS = {
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class FaceCall:
     """A call of the library whose arguments are settings of a section."""
 
     function: Callable[..., Any]
@@ -193,7 +193,7 @@ class Kind:
     words: str
     when: Mapping[str, Any] = field(default_factory=dict)
     """Settings by which it is known, ``ANY`` or of this value."""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[FaceCall, ...] = ()
     """Calls whose arguments it has as settings."""
     more: tuple[str, ...] = ()
     """Further settings that not all kinds have, and this one has."""
@@ -245,7 +245,7 @@ class Section(BaseModel):
             names |= call.settings
         return names[head] + argument[len(head) :] if head in names else None
 
-    def call_of(self, function: Callable[..., Any]) -> Call:
+    def call_of(self, function: Callable[..., Any]) -> FaceCall:
         """The section's call of a function."""
         return next(call for call in self.of_kind.calls if call.function == function)
 

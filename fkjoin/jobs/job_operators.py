@@ -19,7 +19,7 @@ from fkjoin.cogroups import cogroup
 from fkjoin.errors import FkJoinError
 from fkjoin.folds import fold
 from fkjoin.grouped import Grouped
-from fkjoin.jobs.job_kinds import ANY, Call, JobError, Kind, Section, Texts, of_calls
+from fkjoin.jobs.job_kinds import ANY, FaceCall, JobError, Kind, Section, Texts, of_calls
 from fkjoin.lowering.operators import Operator
 from fkjoin.spark.schemas import listed
 from fkjoin.table import Table
@@ -87,7 +87,7 @@ def section_of(operator: Operator) -> type[OperatorSection]:
         settings = Settings.of(planned[0].spark)
         return Table._of(called(bind, *planned, settings=settings, **options))
 
-    call = Call(bound)
+    call = FaceCall(bound)
     model = create_model(f"{str(operator.section).title()}Section", __base__=OperatorSection)
     model.kinds = (Kind("an operator", calls=(call,)),)
     model.inputs = tuple(name for name, one in call.parameters.items() if one.kind is not inspect.Parameter.KEYWORD_ONLY)
@@ -103,8 +103,8 @@ class JoinSection(OperatorSection):
 
     inputs = ("left", "right")
     kinds = (
-        Kind("a join by foreign key", {"extractor": ANY}, (Call(Table.join, {"on": "extractor"}),)),
-        Kind("a join by primary key", calls=(Call(Table.join, {"on": "extractor", **_NOT_BY_KEY}),)),
+        Kind("a join by foreign key", {"extractor": ANY}, (FaceCall(Table.join, {"on": "extractor"}),)),
+        Kind("a join by primary key", calls=(FaceCall(Table.join, {"on": "extractor", **_NOT_BY_KEY}),)),
     )
 
     left: str
@@ -124,7 +124,7 @@ class ChildrenSection(OperatorSection):
     """A table whose rows get a map of the rows of another one that point at them."""
 
     inputs = ("right", "left")
-    kinds = (Kind("children", calls=(Call(Table.with_children),)),)
+    kinds = (Kind("children", calls=(FaceCall(Table.with_children),)),)
 
     left: str
     """The table of the children, whose rows point at the other."""
@@ -133,22 +133,22 @@ class ChildrenSection(OperatorSection):
 
 
 # A section of its own has the arguments of ``group_by`` that are about windows.
-_OF_WINDOWS = Call(Table.group_by, dict.fromkeys(("key", "value", "emit", "deployment", "upgrade_from")))
-_OF_GROUPS = Call(Table.group_by, dict.fromkeys(("key", "value", "grace", "idle", "ahead")))
+_OF_WINDOWS = FaceCall(Table.group_by, dict.fromkeys(("key", "value", "emit", "deployment", "upgrade_from")))
+_OF_GROUPS = FaceCall(Table.group_by, dict.fromkeys(("key", "value", "grace", "idle", "ahead")))
 
 
 @of_calls
 class WindowSection(Section):
     """Windows of time, whose results are sent when they close."""
 
-    kinds = (Kind("windows", calls=(Call(window_of), _OF_WINDOWS)),)
+    kinds = (Kind("windows", calls=(FaceCall(window_of), _OF_WINDOWS)),)
 
 
 @of_calls
 class AggregateSection(OperatorSection):
     """A table's rows by group; ``columns`` are such as ``orders = "count()"`` or ``revenue = "sum(left.amount)"``."""
 
-    kinds = (Kind("an aggregate", calls=(_OF_GROUPS, Call(Grouped.agg, {"columns": None}))),)
+    kinds = (Kind("an aggregate", calls=(_OF_GROUPS, FaceCall(Grouped.agg, {"columns": None}))),)
 
     of: str
     """The table that is grouped."""
@@ -202,21 +202,21 @@ class TogetherSection(OperatorSection):
 class MergeSection(TogetherSection):
     """Several tables as one, whose rows are those of all of them."""
 
-    kinds = (Kind("a merge", calls=(Call(Table.merge, {"others": None}),)),)
+    kinds = (Kind("a merge", calls=(FaceCall(Table.merge, {"others": None}),)),)
 
 
 @of_calls
 class CogroupSection(TogetherSection):
     """Several aggregates by the same key as one table, side by side."""
 
-    kinds = (Kind("a cogroup", calls=(Call(cogroup, {"tables": None}),)),)
+    kinds = (Kind("a cogroup", calls=(FaceCall(cogroup, {"tables": None}),)),)
 
 
 @of_calls
 class ViewSection(OperatorSection):
     """A table with some of its rows, or with other columns."""
 
-    kinds = (Kind("a view", calls=(Call(Table.filter, {"condition": "filter"}), Call(Table.map_values))),)
+    kinds = (Kind("a view", calls=(FaceCall(Table.filter, {"condition": "filter"}), FaceCall(Table.map_values))),)
 
     of: str
     """The table that it is of."""
@@ -247,7 +247,7 @@ class ViewSection(OperatorSection):
 class FlatMapSection(OperatorSection):
     """The rows that a table's rows make, under a key of their own; without ``rows``, the rows themselves."""
 
-    kinds = (Kind("a flat map", calls=(Call(Table.rekey), Call(Table.flat_map, {"returns": None}))),)
+    kinds = (Kind("a flat map", calls=(FaceCall(Table.rekey), FaceCall(Table.flat_map, {"returns": None}))),)
 
     of: str
     """The table whose rows make them."""
@@ -265,7 +265,7 @@ class EnrichmentSection(OperatorSection):
 
     inputs = ("table", "events")
     stream = "events"
-    kinds = (Kind("an enrichment", calls=(Call(Table.enrich, {"events_name": None}),)),)
+    kinds = (Kind("an enrichment", calls=(FaceCall(Table.enrich, {"events_name": None}),)),)
 
     table: str
     """The table whose columns events get."""

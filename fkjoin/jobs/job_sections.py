@@ -8,10 +8,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model,
 
 from fkjoin.errors import FkJoinError, masked
 from fkjoin.files.source import FileFormat
-from fkjoin.jobs import installed
+from fkjoin.jobs import installed, job_operators
 from fkjoin.jobs.job_kinds import (
     ANY,
-    Call,
+    FaceCall,
     Kind,
     Section,
     Texts,
@@ -19,18 +19,6 @@ from fkjoin.jobs.job_kinds import (
     Values,
     of_calls,
     understood,
-)
-from fkjoin.jobs.job_operators import (
-    AggregateSection,
-    ChildrenSection,
-    CogroupSection,
-    EnrichmentSection,
-    FlatMapSection,
-    JoinSection,
-    MergeSection,
-    OperatorSection,
-    ViewSection,
-    section_of,
 )
 from fkjoin.jobs.purging import interval_s
 from fkjoin.kafka import Bytes, Debezium, Format, Json, Registry, String
@@ -53,7 +41,7 @@ def _format_name(text: str) -> str:
 _FormatName = Annotated[str, AfterValidator(_format_name)]
 
 _SCHEMA = {"schema": 'this format needs a schema, such as "id bigint, name string"'}
-_REGISTRY = Call(Registry, {"kind": None, "url": "registry", "settings": "registry_settings"})
+_REGISTRY = FaceCall(Registry, {"kind": None, "url": "registry", "settings": "registry_settings"})
 
 
 def _needs_registry(form: str) -> Kind:
@@ -68,17 +56,17 @@ class FormatSection(Section):
 
     kinds = (
         Kind("a format of another package", {"kind": ANY}, more=("settings",)),
-        Kind('format "string"', {"format": "string"}, (Call(String, {"name": "name"}),)),
-        Kind('format "bytes"', {"format": "bytes"}, (Call(Bytes, {"name": "name"}),)),
+        Kind('format "string"', {"format": "string"}, (FaceCall(String, {"name": "name"}),)),
+        Kind('format "bytes"', {"format": "bytes"}, (FaceCall(Bytes, {"name": "name"}),)),
         Kind(
             'format "debezium"',
             {"format": "debezium"},
-            (Call(Debezium, {"inner": None}),),
+            (FaceCall(Debezium, {"inner": None}),),
             ("registry", "registry_settings", "retry_s"),
             _SCHEMA,
         ),
         Kind("a format with a registry", {"registry": ANY}, (_REGISTRY,), needs=_SCHEMA),
-        Kind('format "json" without a registry', {"format": "json"}, (Call(Json),), needs=_SCHEMA),
+        Kind('format "json" without a registry', {"format": "json"}, (FaceCall(Json),), needs=_SCHEMA),
         _needs_registry("avro"),
         _needs_registry("protobuf"),
     )
@@ -135,7 +123,7 @@ class TableSection(Section):
         Kind(
             "a topic",
             {"topic": ANY},
-            (Call(Table.from_kafka),),
+            (FaceCall(Table.from_kafka),),
             ("snapshot",),
             {
                 "value": 'a topic needs value: "string", "bytes" or {format = …, schema = …}',
@@ -145,20 +133,20 @@ class TableSection(Section):
         Kind(
             'files of format "fkjoin"',
             {"path": ANY, "format": "fkjoin"},
-            (Call(Table.from_fkjoin, {"schema": None}),),
+            (FaceCall(Table.from_fkjoin, {"schema": None}),),
             ("format",),
         ),
         Kind(
             "a Delta table",
             {"path": ANY, "format": "delta"},
-            (Call(Table.from_delta),),
+            (FaceCall(Table.from_delta),),
             ("format",),
             {"key": "key must be given: the columns of which no two rows of the Delta table have the same values"},
         ),
         Kind(
             "files",
             {"path": ANY},
-            (Call(Table.from_files),),
+            (FaceCall(Table.from_files),),
             ("snapshot",),
             {
                 "key": "key must be given",
@@ -217,21 +205,21 @@ class SinkSection(Section):
     """A target for the changes of a table: a topic, a path, or a table of PostgreSQL or of a catalog."""
 
     kinds = (
-        Kind("a topic", {"topic": ANY}, (Call(Table.to_kafka),)),
+        Kind("a topic", {"topic": ANY}, (FaceCall(Table.to_kafka),)),
         Kind(
             "a table of PostgreSQL",
             {"postgres": ANY},
-            (Call(Table.to_postgres, {"dsn": "postgres"}),),
+            (FaceCall(Table.to_postgres, {"dsn": "postgres"}),),
             needs={"into": 'postgres, the address of a database, and into, the table in it, go together: into = "shop.orders"'},
         ),
         Kind(
             "Parquet files",
             {"path": ANY, "format": "parquet"},
-            (Call(Table.to_parquet),),
+            (FaceCall(Table.to_parquet),),
             ("format",),
         ),
-        Kind("an Iceberg table", {"iceberg": ANY}, (Call(Table.to_iceberg, {"table": "iceberg"}),)),
-        Kind("a Delta table", {"path": ANY, "format": "delta"}, (Call(Table.to_delta),), ("format",)),
+        Kind("an Iceberg table", {"iceberg": ANY}, (FaceCall(Table.to_iceberg, {"table": "iceberg"}),)),
+        Kind("a Delta table", {"path": ANY, "format": "delta"}, (FaceCall(Table.to_delta),), ("format",)),
         Kind("files of Spark's own sink", {"path": ANY}, more=("path", "format", "options")),
         Kind("a sink of another package", {"kind": ANY}, more=("settings",)),
     )
@@ -262,7 +250,7 @@ class SinkSection(Section):
 class PageSection(Section):
     """The access to the page of ``fkjoin run --ui``: the names of its host, and the token that is asked for."""
 
-    names: list[str] = Field(default_factory=list)
+    names: list[str] = Field(default=[])
     """Names of the host, besides `localhost` and its addresses."""
     token: str | None = Field(default=None, repr=False)
     """The token that the page asks for."""
@@ -335,21 +323,21 @@ class JobSection(Section):
     """Tables that are read, by name."""
     events: dict[str, EventsSection] = Field({})
     """Streams of events that are read, by name."""
-    enrichments: dict[str, EnrichmentSection] = Field({})
+    enrichments: dict[str, job_operators.EnrichmentSection] = Field({})
     """Events with the columns of tables, by name."""
-    joins: dict[str, JoinSection] = Field({})
+    joins: dict[str, job_operators.JoinSection] = Field({})
     """Joins, by name."""
-    children: dict[str, ChildrenSection] = Field({})
+    children: dict[str, job_operators.ChildrenSection] = Field({})
     """Tables with maps of the rows that point at theirs, by name."""
-    aggregates: dict[str, AggregateSection] = Field({})
+    aggregates: dict[str, job_operators.AggregateSection] = Field({})
     """Aggregates, by name."""
-    cogroups: dict[str, CogroupSection] = Field({})
+    cogroups: dict[str, job_operators.CogroupSection] = Field({})
     """Aggregates by one key, side by side, by name."""
-    merges: dict[str, MergeSection] = Field({})
+    merges: dict[str, job_operators.MergeSection] = Field({})
     """Tables as one, by name."""
-    views: dict[str, ViewSection] = Field({})
+    views: dict[str, job_operators.ViewSection] = Field({})
     """Filters and maps, by name."""
-    flat_maps: dict[str, FlatMapSection] = Field({})
+    flat_maps: dict[str, job_operators.FlatMapSection] = Field({})
     """Rows that a table's rows make, by name."""
     sinks: dict[str, SinkSection]
     """Targets, by name."""
@@ -359,12 +347,12 @@ class JobSection(Section):
     """Access to the page of `--ui`."""
 
     @property
-    def operators(self) -> dict[tuple[str, str], OperatorSection]:
+    def operators(self) -> dict[tuple[str, str], job_operators.OperatorSection]:
         """All that is made of tables, by section and name."""
-        operators: dict[tuple[str, str], OperatorSection] = {}
+        operators: dict[tuple[str, str], job_operators.OperatorSection] = {}
         for kind, sections in self:
             for name, section in sections.items() if isinstance(sections, dict) else ():
-                if isinstance(section, OperatorSection):
+                if isinstance(section, job_operators.OperatorSection):
                     operators[kind, name] = section
         return operators
 
@@ -374,6 +362,6 @@ def job_section() -> type[JobSection]:
     fields: dict[str, Any] = {}
     for operator in OPERATORS.values():
         if operator.section is not None and operator.section not in JobSection.model_fields:
-            model: Any = section_of(operator)
+            model: Any = job_operators.section_of(operator)
             fields[operator.section] = dict[str, model], Field({})
     return create_model("JobSection", __base__=JobSection, **fields) if fields else JobSection
