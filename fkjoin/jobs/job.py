@@ -123,17 +123,18 @@ class Job:
         for name, section in self.spec.sinks.items():
             sink = self._sinks[name]
             # The sink of another package says itself what it writes to.
-            place = section.place if sink is None or section.kind is None else sink.place
-            ends.append(SinkStep(name, self.tables[section.table]._plan.node, place, rules.get(name)))
+            target = section.place if sink is None or section.kind is None else sink.place
+            node = self.tables[section.table]._plan.node
+            ends.append(SinkStep(name, node, target, rules.get(name)))
         return job_steps(ends, stages)
 
     @property
     def letters(self) -> str | None:
         """The place of records that cannot be used."""
-        place = self.spec.dead_letters
-        if place is None:
+        target = self.spec.dead_letters
+        if target is None:
             return None
-        return f"topic {place.topic}" if place.path is None else place.path
+        return f"topic {target.topic}" if target.path is None else target.path
 
     def queries(self) -> list[PlannedQuery]:
         """Every query of the job, upstream ones first: stages, sinks, dead letters."""
@@ -234,10 +235,10 @@ class Job:
         if isinstance(spec.key, FormatSection):
             raise JobError("key: files have columns; name those that are the key")
         columns = self.begun.columns.setdefault(name, LearnedColumns())
-        kept, folders = columns.schema, kept_folders(columns, learned=spec.columns is None)
+        schema, folders = columns.schema, kept_folders(columns, learned=spec.columns is None)
         (call,) = spec.of_kind.calls
         about: Any = {**spec.arguments(call.function), "spark": self._spark}
-        about |= {"name": name, "schema": spec.columns or kept}
+        about |= {"name": name, "schema": spec.columns or schema}
         if call.function == Table.from_files:
             columns.format = spec.format or format_of(spec.path) or columns.format
             about |= {"format": columns.format, "kept": folders, "settings": Settings.of(self._spark)}
@@ -245,7 +246,7 @@ class Job:
         else:
             table = call.function(**about)
         source = table._planned.bound
-        if source.learned is not None or (source.folders is not None and kept is None):
+        if source.learned is not None or (source.folders is not None and schema is None):
             keep(self.begun.columns, name, source.learned, source.folders)
         else:
             with contextlib.suppress(TopologyError):  # there may be no files any more

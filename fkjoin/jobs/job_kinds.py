@@ -274,8 +274,8 @@ class Section(BaseModel):
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         """For editors: the same as conditions."""
-        made = handler.resolve_ref_schema(handler(schema))
-        properties, rest = made["properties"], dict[str, Any]()
+        about = handler.resolve_ref_schema(handler(schema))
+        properties, rest = about["properties"], dict[str, Any]()
         for kind in reversed(cls.kinds if len(cls.kinds) > 1 else ()):
             values = {name: {"const": value} for name, value in kind.when.items() if value is not ANY}
             signs = [name for name in kind.when if properties[name].get("default") is None]
@@ -283,10 +283,10 @@ class Section(BaseModel):
             left_out = {name: {"const": properties[name]["default"]} for name in sorted(others)}
             own = {"properties": left_out, "required": list(kind.needs)}
             rest = {"if": {"properties": values, "required": signs}, "then": own, **({"else": rest} if rest else {})}
-        made |= rest
+        about |= rest
         if cls.places:
-            made["oneOf"] = [{"required": [name]} for name in cls.places]
-        return made
+            about["oneOf"] = [{"required": [name]} for name in cls.places]
+        return about
 
 
 S = TypeVar("S", bound=Section)

@@ -90,7 +90,8 @@ def section_of(operator: Operator) -> type[OperatorSection]:
     call = FaceCall(bound)
     model = create_model(f"{str(operator.section).title()}Section", __base__=OperatorSection)
     model.kinds = (Kind("an operator", calls=(call,)),)
-    model.inputs = tuple(name for name, one in call.parameters.items() if one.kind is not inspect.Parameter.KEYWORD_ONLY)
+    options = [name for name, item in call.parameters.items() if item.kind is item.KEYWORD_ONLY]
+    model.inputs = tuple(name for name in call.parameters if name not in options)
     return of_calls(model)
 
 
@@ -297,7 +298,7 @@ def wanted_of(title: str, text: str) -> Wanted:
     try:
         return _wanted(text)
     except (FkJoinError, ValueError, TypeError, SyntaxError) as error:
-        forms = ", ".join(_FORMS.get(one, f"{one}(COLUMN)") for one in get_args(fold.AggregateKind))
+        forms = ", ".join(_FORMS.get(kind, f"{kind}(COLUMN)") for kind in get_args(fold.AggregateKind))
         more = "; collect_list and string_agg may have: within group (order by COLUMN desc)"
         why = f" ({error})" if isinstance(error, FkJoinError) else ""
         raise JobError(f"columns.{title}: {text!r} is none of count(), {forms}{more}{why}") from error
