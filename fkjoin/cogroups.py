@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fkjoin.analysis.emission import Emit
 from fkjoin.analysis.planned import Settings, called
-from fkjoin.analysis.unions import cogrouped, require_cogroup
 from fkjoin.lowering.handle import planned_of
+from fkjoin.lowering.unions import cogrouped, require_cogroup
 from fkjoin.table import Table
 
 

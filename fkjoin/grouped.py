@@ -13,7 +13,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType, StructType
 
 from fkjoin import aggregates
-from fkjoin.analysis.aggregates import Options, aggregated, bound_step, condition_on
 from fkjoin.analysis.bound import bind, schema_of
 from fkjoin.analysis.checks import require_callables
 from fkjoin.analysis.planned import Call, Planned, Settings, telling_files
@@ -23,6 +22,7 @@ from fkjoin.analysis.windows import windowed, without_window
 from fkjoin.errors import TopologyError
 from fkjoin.folds.calls import AGGREGATE, Called, Evaluating, Reducing, Starting
 from fkjoin.folds.fold import Fold
+from fkjoin.lowering.aggregates import Options, aggregated, bound_step, condition_on
 from fkjoin.sessions.access import require_classic
 from fkjoin.spark.copies import copied
 from fkjoin.spark.names import quoted, quoted_if_needed

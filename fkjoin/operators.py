@@ -5,20 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fkjoin.analysis import views
-from fkjoin.analysis.aggregates import Options
 from fkjoin.analysis.checks import Deployment, Extractor, Joiner
 from fkjoin.analysis.emission import Emit
-from fkjoin.analysis.enrich import planned_enrich, planned_events
-from fkjoin.analysis.joins import planned_children, planned_join
-from fkjoin.analysis.key_joins import planned_key_join
+from fkjoin.analysis.joins import planned_join
 from fkjoin.analysis.planned import Settings, called
-from fkjoin.analysis.unions import merged
 from fkjoin.analysis.windows import Window
 from fkjoin.errors import TopologyError
 from fkjoin.events import Enriched
 from fkjoin.grouped import Grouped
 from fkjoin.kafka.wire import Wire
+from fkjoin.lowering.aggregates import Options
+from fkjoin.lowering.children import planned_children
+from fkjoin.lowering.enrich import planned_enrich, planned_events
 from fkjoin.lowering.handle import Handle, planned_of
+from fkjoin.lowering.key_joins import planned_key_join
+from fkjoin.lowering.unions import merged
 from fkjoin.row_operators import RowOperators
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.schemas import Expressions

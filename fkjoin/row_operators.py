@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
 
-from fkjoin.analysis import flat_maps, views
+from fkjoin.analysis import views
 from fkjoin.analysis.emission import Emit
-from fkjoin.analysis.flat_maps import RowsExpression
+from fkjoin.lowering import flat_maps
+from fkjoin.lowering.flat_maps import RowsExpression
 from fkjoin.lowering.handle import Handle
 from fkjoin.spark.schemas import Expression, Expressions, listed
 

@@ -1,4 +1,4 @@
-"""``fk_join`` and ``with_children``: foreign keys and joiners checked, before anything of the join is a frame."""
+"""``fk_join``: foreign keys and joiners checked, before anything of the join is a frame."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pyspark.sql.types import DataType, MapType, StructType
+from pyspark.sql.types import StructType
 
 from fkjoin.analysis.checks import (
     Deployment,
@@ -22,16 +22,16 @@ from fkjoin.analysis.checks import (
 from fkjoin.analysis.emission import Emission, Emit
 from fkjoin.analysis.extractor import ForeignKey, bound_foreign_key
 from fkjoin.analysis.joiner import BoundJoiner, bound_joiner, written_out
-from fkjoin.analysis.planned import Planned, Settings
+from fkjoin.analysis.planned import Planned, Settings, made_of
 from fkjoin.errors import TopologyError
 from fkjoin.kafka.internal import TopicSettings
 from fkjoin.kafka.staged import InternalTopics, internal_topics
 from fkjoin.kafka.wire import WIRES, Wire
 from fkjoin.plan.base import Node
-from fkjoin.plan.nodes import Children, Join, Source, View, generated_name
+from fkjoin.plan.nodes import Join, Source, View, generated_name
 from fkjoin.sessions.access import access, require_classic
 from fkjoin.sessions.settings import BUCKETS, prepare
-from fkjoin.spark.names import require_apart, require_beside
+from fkjoin.spark.names import require_beside
 from fkjoin.spark.schemas import arrow_schema, spark_schema
 from fkjoin.spark.unpacking import UnpackAnswers
 from fkjoin.stages import HowByKey
@@ -51,17 +51,6 @@ class JoinBound:
     emission: Emission
     topics: InternalTopics | None
     """Topics of a staged join."""
-    settings: Settings
-
-
-@dataclass(frozen=True, eq=False)
-class ChildrenBound:
-    """Needs of lowering ``with_children``, besides its node."""
-
-    operator: ClassVar[str] = "children"
-    foreign_key: ForeignKey
-    result: StructType
-    emission: Emission
     settings: Settings
 
 
@@ -104,52 +93,9 @@ def planned_join(
     hint = "name the result's columns in a joiner" if joiner is None else ""
     require_beside(left.key, "joiner", bound.result.names, *([hint] if hint else []))
     fields = _fields(bound, left)
-    return Planned(
-        node,
-        spark_schema(key),
-        as_emitted("joiner", bound.result),
-        left.spark,
-        JoinBound(foreign_key, bound, fields, emission, topics, settings),
-        (left, right),
-        left.timestamps or right.timestamps,
-        left.on_error,
-        left.connection or right.connection,
-    )
-
-
-def planned_children(
-    right: Planned,
-    left: Planned,
-    *,
-    extractor: Extractor,
-    column: str,
-    name: str | None,
-    emit: Emit,
-    settings: Settings,
-) -> Planned:
-    """See ``Table.with_children``.  Raises ``TopologyError``."""
-    emission = Emission.of(emit)
-    require_same_timestamps(left, right)
-    if column.lower() in (name.lower() for name in (*right.row_type.names, *right.key)):
-        raise TopologyError(f"column: {right.name} has a column {column!r} already; choose another")
-    require_apart("column", [column], "choose another")
-    foreign_key = bound_foreign_key(left, right, extractor)
-    by = described(extractor, "key", "row")
-    label = name or f"{right.name}-with-{left.name}-{generated_name(left.name, right.name, by, column)}"
-    refuse_same_name(label, (left.node, right.node), "table")
-    child: DataType = left.key_type[0].dataType if len(left.key_type) == 1 else left.key_type
-    result = StructType([*right.row_type]).add(column, MapType(child, left.row_type))
-    return Planned(
-        Children(label, left.node, right.node, by, column, emit),
-        as_emitted("right", right.key_type),
-        as_emitted("column", result),
-        right.spark,
-        ChildrenBound(foreign_key, result, emission, settings),
-        (right, left),
-        left.timestamps or right.timestamps,
-        right.on_error,
-        right.connection or left.connection,
-    )
+    kinds = spark_schema(key), as_emitted("joiner", bound.result)
+    needs = JoinBound(foreign_key, bound, fields, emission, topics, settings)
+    return made_of((left, right), node, *kinds, needs)
 
 
 def _require_spread(spread: int, buckets: int, deployment: Deployment) -> None:

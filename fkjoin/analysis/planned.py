@@ -179,6 +179,33 @@ class Planned:
         return with_visible(self.spark.createDataFrame([], _internal(self.key_type, self.row_type)), self.key, self.row_type)
 
 
+def made_of(
+    tables: tuple[Planned, ...],
+    node: Node,
+    key_type: StructType,
+    row_type: StructType,
+    bound: Any,
+) -> Planned:
+    """The table that an operator makes of others.
+
+    It has the first table's ``on_error``, and the first timestamps and the first topic among all.
+    """
+    first = tables[0]
+    timestamps = [table.timestamps for table in tables if table.timestamps]
+    connections = [table.connection for table in tables if table.connection]
+    return Planned(
+        node,
+        key_type,
+        row_type,
+        first.spark,
+        bound,
+        tables,
+        timestamps[0] if timestamps else None,
+        first.on_error,
+        connections[0] if connections else None,
+    )
+
+
 def called(bind: Callable[..., Planned], *of: Planned, **options: Any) -> Planned:
     """The table that a call makes, which remembers the call.
 

@@ -134,7 +134,7 @@ def open_files(
     plain = None
     if chosen == "json" and not place.given and _corrupt_name(place) not in inner.names:
         plain = None if folders.columns else lines
-        rows = _json(place, lines, inner, folders)
+        rows = _json(place, inner, folders)
     else:
         folders.require_apart(inner)
         if not there.names:
@@ -181,7 +181,7 @@ def _learned(place: _Place, format: str, pattern: str, numbers: Sequence[Any]) -
     return StructType([field for field in found if field.name != corrupt])
 
 
-def _json(place: _Place, lines: Read, inner: StructType, folders: Folders) -> Physical:
+def _json(place: _Place, inner: StructType, folders: Folders) -> Physical:
     """The columns of JSON lines."""
     columns = _what(inner)
     fields = arrow_schema("schema", inner)
@@ -189,9 +189,11 @@ def _json(place: _Place, lines: Read, inner: StructType, folders: Folders) -> Ph
         raise TopologyError(
             f"schema: {columns} cannot be read from JSON: a name is in it twice, or a map whose keys are no text"
         )
+    schema = None
     if folders.there:
         schema = StructType([StructField("value", StringType()), *folders.texts])
-        lines = place.stream("text", schema)
+    # A node of its own: Spark reads what has the files' paths apart from what workers read without.
+    lines = place.stream("text", schema)
     whole = StructType([StructField(field.name, nullable(field.dataType)) for field in [*inner, *folders.columns]])
     _, misfit = folders.placed(on_spark(place.spark, lines))
     beside = [] if misfit is None else [StructField(MISFIT, StringType())]

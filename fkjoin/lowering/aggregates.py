@@ -1,39 +1,160 @@
-"""An aggregate: regroup by row, then aggregate by group, or close of windows."""
+"""``Table.group_by``: regroup by row, then aggregate by group, or close of windows."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, DataType, StructType
 
-from fkjoin.analysis.aggregates import AggregateBound
-from fkjoin.analysis.planned import Planned
-from fkjoin.analysis.windows import sources_of
-from fkjoin.kafka.internal import StageQuery
-from fkjoin.kafka.repartition import read_back, to_records
+from fkjoin.analysis.attempt import Attempt, attempt
+from fkjoin.analysis.bound import Scope, bind
+from fkjoin.analysis.checks import Deployment, as_emitted, refuse_same_name, refuse_to_start_over, require_deployment
+from fkjoin.analysis.columns import column_of, resolve_column, said_once
+from fkjoin.analysis.emission import Emission, Emit
+from fkjoin.analysis.planned import Planned, Settings, made_of
+from fkjoin.analysis.projection import Projection
+from fkjoin.analysis.vectorize import scalar_of
+from fkjoin.analysis.windows import Closes, Window, sources_of, windowed
+from fkjoin.codec.expressions import Part
+from fkjoin.errors import ColumnTypeError, TopologyError
+from fkjoin.folds.fold import Fold, Having
+from fkjoin.kafka.internal import StageQuery, TopicSettings
+from fkjoin.kafka.repartition import RepartitionTopic, read_back, require_older_version, to_records
 from fkjoin.lowering.closing import closing_of, late_letters, with_time
-from fkjoin.lowering.pace import paced
+from fkjoin.lowering.ends import paced, table_of
 from fkjoin.lowering.pruning import narrowed, narrowed_rows
-from fkjoin.lowering.stage import counted, let_through, packing_columns, rows_of, state_spec
-from fkjoin.lowering.table_plan import Packed, TablePlan
+from fkjoin.lowering.stage import counted, let_through, packing_columns, state_spec
+from fkjoin.lowering.table_plan import TablePlan, pack_rows
 from fkjoin.lowering.workers import contributing, packed_contributions
-from fkjoin.plan.nodes import Aggregate, fired, read_from, starts_over
+from fkjoin.plan.nodes import Aggregate, fired, generated_name, read_from
 from fkjoin.plan.optimizer import aggregate_reads_answers
 from fkjoin.plan.physical import Counted, InWorkers, MessagesOnly, Physical, Stage, by_spark
 from fkjoin.plan.rules import AGGREGATE_READS_ANSWERS
+from fkjoin.sessions.access import access, require_classic
 from fkjoin.spark.frame import DELETED, LEFT_GONE, RAW
+from fkjoin.spark.names import require_beside
 from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackRows
-from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema, text
+from fkjoin.spark.schemas import Expression, arrow_schema, require_plain_keys, schema_text, spark_schema, text
 from fkjoin.spark.specs import AggregateSpec, CloseSpec, RegroupSpec, StageSpec, StateSpec
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.answer_rows import AnswerRows, ContributeRows
 from fkjoin.stages.close import Closing
 from fkjoin.stages.contribute import Contribute
+
+
+@dataclass(frozen=True)
+class Options:
+    """The arguments of ``Table.group_by`` besides key and value."""
+
+    name: str | None = None
+    emit: Emit = "on-change"
+    deployment: Deployment = "fused"
+    application: str | None = None
+    upgrade_from: int | None = None
+    grace: str | None = None
+    idle: str | None = None
+    ahead: str | None = None
+    window: Window | None = None
+    """The window among the keys."""
+
+
+@dataclass(frozen=True, eq=False)
+class AggregateBound:
+    """The facts that lowering an aggregate needs besides its node."""
+
+    operator: ClassVar[str] = "aggregate"
+    key: Projection
+    value: Projection
+    tried: Attempt
+    """The columns of groups' keys, and those of values."""
+    fold: Fold
+    topic: RepartitionTopic | None
+    """The topic between the stages of a staged aggregate; None where both are in one query."""
+    upgrade_from: int | None
+    emission: Emission
+    settings: Settings
+    closes: Closes | None = None
+    """The times at which windows close; None where groups are no windows."""
+
+
+def condition_on(given: Expression, spark: SparkSession, key: StructType, columns: pa.Schema) -> Having:
+    """The condition ``having`` on the columns of a result, and those of its key.  Raises ``TopologyError``."""
+    kind = StructType([*spark_schema(columns), *(field for field in key if field.name not in columns.names)])
+    scope = Scope(spark.createDataFrame([], kind), tuple(kind.names), "the result", arrow_schema("having", kind))
+    (bound,) = bind("having", [given], scope)
+    if not isinstance(bound.field.dataType, BooleanType):
+        said = f"{text(given)} is {bound.field.dataType.simpleString()}"
+        raise ColumnTypeError(f"having: {said}, a boolean is needed: write a comparison")
+    if bound.vector is None:
+        raise TopologyError(f"having: only Spark can evaluate {text(given)}; write agg(…).filter(…), without having")
+    return Having(bound.vector, arrow_schema("key", key), text(given))
+
+
+def bound_step(argument: str, given: Expression, rows: DataFrame, kind: DataType) -> Part:
+    """An adder or subtractor over the columns of ``rows``, cast to the aggregate's type.  Raises ``TopologyError``."""
+    try:
+        with said_once():
+            return scalar_of(argument, column_of(argument, given, rows.columns).cast(kind), rows)
+    except AnalysisException as error:
+        found = rows.select(resolve_column(argument, given, rows, rows.columns, "aggregate, key and value")).schema[0].dataType
+        said = f"{text(given)} is {found.simpleString()}"
+        raise ColumnTypeError(
+            f"{argument}: {said}, the aggregate is {kind.simpleString()}: cast it, or give returns="
+        ) from error
+
+
+def aggregated(
+    table: Planned,
+    key: Projection,
+    value: Projection,
+    *,
+    fold: Fold,
+    columns: tuple[tuple[str, str], ...],
+    options: Options,
+    settings: Settings,
+) -> Planned:
+    """The table of ``fold`` over what the rows contribute, by ``key``; ``columns``: names and descriptions of its columns.
+
+    Raises ``TopologyError``.
+    """
+    closes = Closes.of(options.window, options.emit, grace=options.grace, idle=options.idle, ahead=options.ahead)
+    emission = Emission.of(options.emit, windows=closes is not None)
+    require_deployment(options.deployment)
+    if options.upgrade_from is not None and options.deployment == "fused":
+        raise TopologyError('upgrade_from: it is for deployment="staged"; a fused aggregate has no topic to write to')
+    having = None if fold.having is None else fold.having.text
+    grouped_by = key.texts if closes is None else (closes.window.text, *key.texts[1:])
+    said = table.name, grouped_by, value.texts, columns, *([] if having is None else [having])
+    label = options.name or f"{table.name}-by-{generated_name(*said)}"
+    refuse_same_name(label, (table.node,), "aggregate")
+    key_type = key.schema if closes is None else windowed(key.schema)
+    keys = tuple(key_type.names)
+    require_plain_keys("key", key_type)
+    if closes is not None:
+        closes.check(table, key.schema, options.deployment)
+    require_beside(keys, "agg", fold.schema.names, "give it another name")
+    topic = None
+    if options.deployment == "staged":
+        require_classic(table.spark, 'deployment="staged"', "leave the deployment fused")
+        application = options.application or access(table.spark).application()
+        topic = RepartitionTopic.of(application, label, table.connection, table.name, settings=TopicSettings.of(table.spark))
+        refuse_to_start_over("deployment", table)
+        require_older_version(options.upgrade_from)
+    through = None if topic is None else topic.last
+    node = Aggregate(label, table.node, keys, grouped_by, value.texts, columns, options.emit, through, having=having)
+    if closes is not None:
+        node = replace(node, closes=(closes.grace, closes.idle, closes.ahead))
+    arrow_schema("key", table.key_type)
+    tried = attempt("group_by", table.name, (*key.bound, *value.bound), table.on_error)
+    needs = AggregateBound(key, value, tried, fold, topic, options.upgrade_from, emission, settings, closes)
+    return made_of((table,), node, as_emitted("key", key_type), spark_schema(fold.schema), needs)
 
 
 def plan_aggregate(planned: Planned, table: TablePlan) -> TablePlan:
@@ -80,28 +201,21 @@ class AggregatePlan:
             results = self._aggregated(grouped)
         key = arrow_schema("key", self.planned.key_type)
         unpack = UnpackResults(key, (bound.fold.schema,), self._contributed.node.versions)
-        return TablePlan(
-            self.planned,
-            self._contributed.node,
-            rows_of(results, unpack),
-            dead,
-            queries,
-            Packed(results, unpack),
-            aggregate=self,
-        )
+        node = self._contributed.node
+        return table_of(self.planned, node, results, unpack, dead=dead, stages=queries, aggregate=self)
 
     def contributions(
         self,
         *,
         every: bool,
         number: int | None = None,
-        counted_as: str | None = None,
+        reader: str | None = None,
         letters: bool = False,
     ) -> Physical:
         """Envelopes of ``GROUPED``; with the ``number`` that the table has in a cogroup that folds them itself.
 
-        ``every``: also of updates that contribute what they did.  ``letters``: rows that are set
-        aside, too.
+        ``every``: also of updates that contribute what they did.  ``reader``: what else than the
+        aggregate reads them, since Spark counts by name.  ``letters``: rows that are set aside, too.
         """
         spec = RegroupSpec(
             self._state(RegroupSpec, None),
@@ -113,7 +227,9 @@ class AggregatePlan:
             windows=None if self._closing is None else self._closing.windows,
             letters=letters,
         )
-        name = f"{counted_as or self.planned.name}-regroup"
+        name = f"{self.planned.name}-regroup"
+        if reader is not None:
+            name = f"{name}-for-{reader}"
         regrouped = Stage(self._contributed.envelopes, spec)
         return MessagesOnly(Counted(regrouped, name, ("regroup",)))
 
@@ -199,8 +315,7 @@ class AggregatePlan:
             in_order=bound.topic is None,
             every=bound.emission.every,
         )
-        results = counted(grouped, spec)
-        return paced(results, label, bound.emission, self._about, bound.settings)
+        return paced(self.planned, counted(grouped, spec), self._about)
 
     def _closes(self, closing: Closing) -> CloseSpec:
         return CloseSpec(self._state(CloseSpec, None), fold=self._bound.fold, closing=closing)
@@ -210,7 +325,7 @@ class AggregatePlan:
         if self.table.on_error != "dead-letter":
             return ()
         label, closes = self.planned.name, self._closes(closing)
-        contributions = self.contributions(every=self._bound.emission.every, counted_as=f"{label}-late", letters=True)
+        contributions = self.contributions(every=self._bound.emission.every, reader="letters", letters=True)
         timed = with_time(contributions, self.table.planned, closes)
         return (late_letters(timed, closes, label, self._row_key),)
 
@@ -262,15 +377,7 @@ class AggregatePlan:
 
     @property
     def _pack(self) -> PackRows:
-        settings = self._bound.settings
-        return PackRows(
-            self._row_key,
-            self._bound.fold.value,
-            settings.buckets,
-            self._group,
-            settings.validate,
-            start_over=starts_over(self.table.node),
-        )
+        return pack_rows(self.table, self._bound.fold.value, self._bound.settings, self._group)
 
     def _packed(self, rows: Physical, **columns: Column) -> Physical:
         """The contributions of rows, evaluated by Spark."""

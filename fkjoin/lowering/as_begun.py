@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fkjoin.analysis.enrich import topics_of_events
 from fkjoin.analysis.planned import Planned, tables_below
 from fkjoin.analysis.snapshots import with_snapshot
 from fkjoin.analysis.written import require_what_was_read
@@ -15,6 +14,7 @@ from fkjoin.checkpoint.begun import Begun
 from fkjoin.files.kept_schemas import keep, kept_folders
 from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.new_topics import checked_topics
+from fkjoin.lowering.enrich import topics_of_events
 from fkjoin.plan.nodes import Source
 
 OtherOptions = Mapping[Planned, Mapping[str, Any]]

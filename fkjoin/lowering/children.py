@@ -1,21 +1,67 @@
-"""``Table.with_children``: rekey and children."""
+"""``Table.with_children``: checked, and planned as rekey and children."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from fkjoin.analysis.joins import ChildrenBound
-from fkjoin.analysis.planned import Planned
+from pyspark.sql.types import DataType, MapType, StructType
+
+from fkjoin.analysis.checks import Extractor, as_emitted, described, refuse_same_name, require_same_timestamps
+from fkjoin.analysis.emission import Emission, Emit
+from fkjoin.analysis.extractor import ForeignKey, bound_foreign_key
+from fkjoin.analysis.planned import Planned, Settings, made_of
+from fkjoin.errors import TopologyError
+from fkjoin.lowering.ends import paced, table_of
 from fkjoin.lowering.foreign_keys import JoinSides, Schemas
-from fkjoin.lowering.pace import paced
-from fkjoin.lowering.stage import let_through, rows_of, state_spec
-from fkjoin.lowering.table_plan import Packed, TablePlan, stages_of
-from fkjoin.plan.nodes import Children
+from fkjoin.lowering.stage import let_through, state_spec
+from fkjoin.lowering.table_plan import TablePlan
+from fkjoin.plan.nodes import Children, generated_name
 from fkjoin.plan.physical import Counted, Stage, union
+from fkjoin.spark.names import require_apart
 from fkjoin.spark.schemas import arrow_schema, schema_text
 from fkjoin.spark.specs import ChildrenSpec, RekeySpec, StageSpec, StateSpec
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.children import Family
+
+
+@dataclass(frozen=True, eq=False)
+class ChildrenBound:
+    """Needs of lowering ``with_children``, besides its node."""
+
+    operator: ClassVar[str] = "children"
+    foreign_key: ForeignKey
+    result: StructType
+    emission: Emission
+    settings: Settings
+
+
+def planned_children(
+    right: Planned,
+    left: Planned,
+    *,
+    extractor: Extractor,
+    column: str,
+    name: str | None,
+    emit: Emit,
+    settings: Settings,
+) -> Planned:
+    """See ``Table.with_children``.  Raises ``TopologyError``."""
+    emission = Emission.of(emit)
+    require_same_timestamps(left, right)
+    if column.lower() in (name.lower() for name in (*right.row_type.names, *right.key)):
+        raise TopologyError(f"column: {right.name} has a column {column!r} already; choose another")
+    require_apart("column", [column], "choose another")
+    foreign_key = bound_foreign_key(left, right, extractor)
+    by = described(extractor, "key", "row")
+    label = name or f"{right.name}-with-{left.name}-{generated_name(left.name, right.name, by, column)}"
+    refuse_same_name(label, (left.node, right.node), "table")
+    child: DataType = left.key_type[0].dataType if len(left.key_type) == 1 else left.key_type
+    result = StructType([*right.row_type]).add(column, MapType(child, left.row_type))
+    node = Children(label, left.node, right.node, by, column, emit)
+    kinds = as_emitted("right", right.key_type), as_emitted("column", result)
+    needs = ChildrenBound(foreign_key, result, emission, settings)
+    return made_of((right, left), node, *kinds, needs)
 
 
 def plan_children(planned: Planned, right: TablePlan, left: TablePlan) -> TablePlan:
@@ -75,19 +121,7 @@ def plan_children(planned: Planned, right: TablePlan, left: TablePlan) -> TableP
         every=emission.every,
     )
     grown = Stage(union(Stage(sides.left, rekey), sides.right), children)
-    results = paced(
-        Counted(grown, label, ("rekey", "children")),
-        label,
-        emission,
-        {**about, "key": right.key_type},
-        settings,
-    )
+    counted = Counted(grown, label, ("rekey", "children"))
+    results = paced(planned, counted, {**about, "key": right.key_type})
     unpack = UnpackResults(schemas.foreign_key, (family.result,), sides.node.versions)
-    return TablePlan(
-        planned,
-        sides.node,
-        rows_of(results, unpack),
-        both.dead(label),
-        stages_of(left, right),
-        Packed(results, unpack),
-    )
+    return table_of(planned, sides.node, results, unpack, left, right, dead=both.dead(label))

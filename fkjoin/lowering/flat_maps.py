@@ -1,26 +1,207 @@
-"""``flat_map`` and ``rekey``: spread by row, then owners by output key."""
+"""``flat_map`` and ``rekey``: the rows that a row makes; spread by row, then owners by output key."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.types import ArrayType, BooleanType, DataType, StringType, StructField, StructType
 
-from fkjoin.analysis.flat_maps import OUTPUT_PLACE, FlatMapBound
-from fkjoin.analysis.planned import Planned, with_visible
-from fkjoin.lowering.pace import paced
-from fkjoin.lowering.stage import counted, let_through, packed, rows_of, state_spec
-from fkjoin.lowering.table_plan import Packed, TablePlan
-from fkjoin.plan.nodes import FlatMap, read_from, starts_over
+from fkjoin.analysis.attempt import NOTHING, Attempt, attempt, raw
+from fkjoin.analysis.bound import Scope, bind
+from fkjoin.analysis.checks import as_emitted, described, is_function, refuse_same_name, require_takes
+from fkjoin.analysis.emission import Emission, Emit
+from fkjoin.analysis.planned import Planned, Settings, made_of, with_visible
+from fkjoin.analysis.projection import Projection
+from fkjoin.errors import ColumnTypeError, FkJoinError, TopologyError
+from fkjoin.lowering.ends import paced, table_of
+from fkjoin.lowering.stage import counted, let_through, packed, state_spec
+from fkjoin.lowering.table_plan import TablePlan
+from fkjoin.plan.nodes import FlatMap, generated_name, read_from, starts_over
 from fkjoin.plan.physical import Counted, InWorkers, MessagesOnly, Physical, Stage, by_spark
-from fkjoin.spark.frame import PROBLEM, RAW, ROW
+from fkjoin.spark.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
+from fkjoin.spark.names import named, quoted, require_apart, require_beside
 from fkjoin.spark.packing_outputs import Gather, OutputLetters, PackOutputs
-from fkjoin.spark.schemas import arrow_schema, schema_text
+from fkjoin.spark.returned import as_type, row_function
+from fkjoin.spark.schemas import Expression, Expressions, arrow_schema, require_plain_keys, schema_text, struct_type
 from fkjoin.spark.specs import OwnersSpec, SpreadSpec, StageSpec, StateSpec
 from fkjoin.spark.unpacking import UnpackResults
+from fkjoin.stages.answer_rows import thrown_text
+
+OUTPUT_PLACE = "__fkjoin_place"
+"""A column of outputs: the place of each among those of its row; null where a row makes none."""
+COL = "col"
+"""The column of an output that is no struct, as ``explode`` of Spark calls it."""
+
+_MADE = "__fkjoin_made"
+
+RowsExpression = Expression | Callable[[Any, Any], Iterable[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class FlatMapBound:
+    """Needs of lowering ``flat_map`` and ``rekey``, besides the node."""
+
+    operator: ClassVar[str] = "flat_map"
+    exploded: Callable[[DataFrame], DataFrame]
+    """Function from a table's frame, with visible columns, to a frame of outputs, one a row, in the order of the rows that
+    make them.  A row that makes none is there once.  ``RAW``: the row that makes them, as a dead letter has it."""
+    made: Attempt
+    """The expression of the rows."""
+    key: Projection
+    tried: Attempt
+    """The columns of the outputs' keys."""
+    row: StructType
+    emission: Emission
+    settings: Settings
+
+
+def flat_mapped(
+    table: Planned,
+    *,
+    rows: RowsExpression,
+    key: Expressions,
+    returns: str | StructType | None,
+    name: str | None,
+    emit: Emit,
+    settings: Settings,
+) -> Planned:
+    """See ``Table.flat_map``.  Raises ``TopologyError``."""
+    called = described(rows, "key", "row")
+    made: Attempt
+    if is_function(rows):
+        element: DataType = _returned(rows, returns)
+        function = row_function(_collecting(rows, element, table, fail=table.on_error == "fail"), _collected(element))
+        whole = F.col(quoted(KEY, table.key[0])) if len(table.key) == 1 else F.col(KEY)
+        found = function(F.col(PROBLEM), whole, F.when(~F.col(DELETED), F.col(ROW)))
+        thrown = found.getField("problem")
+        made = Attempt((found.getField("rows"),), lambda: thrown, lambda: thrown)
+    else:
+        if returns is not None:
+            raise TopologyError("returns: it is the type of what a function returns, and an expression has one; leave it out")
+        given: Any = rows
+        (bound,) = bind("rows", [given], table.scope)
+        kind = bound.field.dataType
+        if not isinstance(kind, ArrayType):
+            raise ColumnTypeError(
+                f"rows: {called} is {kind.simpleString()}, an array is needed: write array(…), split(…), or map_entries(…)"
+            )
+        element = kind.elementType
+        made = attempt("flat_map", table.name, [bound], table.on_error)
+    row = element if isinstance(element, StructType) else StructType([StructField(COL, element)])
+    require_apart("rows", row.names)
+    scope = _scope(table, row)
+
+    def exploded(visible: DataFrame) -> DataFrame:
+        there = made.on(visible)
+        outputs = F.when(~F.col(DELETED), made.columns[0]).alias(_MADE)
+        kept = raw(there, table.name).alias(RAW)
+        before = there.select(KEY, DELETED, VERSION, SOURCE, TS, made.problems.alias(PROBLEM), kept, outputs)
+        each = before.select(*_ABOUT, F.posexplode_outer(_MADE).alias(OUTPUT_PLACE, _MADE))
+        output = F.col(_MADE)
+        if not isinstance(element, StructType):
+            output = F.when(F.col(OUTPUT_PLACE).isNotNull(), F.struct(output.alias(COL)))
+        return each.select(*_ABOUT, OUTPUT_PLACE, output.alias(ROW))
+
+    return _planned(table, FlatMapArguments(called, key, name, emit, settings), scope, row=row, made=made, exploded=exploded)
+
+
+def rekeyed(table: Planned, *, key: Expressions, name: str | None, emit: Emit, settings: Settings) -> Planned:
+    """See ``Table.rekey``.  Raises ``TopologyError``."""
+    row = StructType([table.visible.schema[column] for column in table.visible_names])
+
+    def exploded(visible: DataFrame) -> DataFrame:
+        there = F.col(PROBLEM).isNull() & ~F.col(DELETED)
+        output = F.when(there, F.struct(*(F.col(quoted(column)) for column in row.names)))
+        place = F.when(there, F.lit(0))
+        kept = raw(visible, table.name).alias(RAW)
+        return visible.select(*(one for one in _ABOUT if one != RAW), kept, place.alias(OUTPUT_PLACE), output.alias(ROW))
+
+    return _planned(
+        table, FlatMapArguments(None, key, name, emit, settings), table.scope, row=row, made=NOTHING, exploded=exploded
+    )
+
+
+@dataclass(frozen=True)
+class FlatMapArguments:
+    """The arguments of either call; ``rows``: as a text, None of ``rekey``."""
+
+    rows: str | None
+    key: Expressions
+    name: str | None
+    emit: Emit
+    settings: Settings
+
+
+_ABOUT = (KEY, DELETED, VERSION, SOURCE, TS, PROBLEM, RAW)
+
+
+def _planned(
+    table: Planned,
+    given: FlatMapArguments,
+    scope: Scope,
+    *,
+    row: StructType,
+    made: Attempt,
+    exploded: Callable[[DataFrame], DataFrame],
+) -> Planned:
+    emission = Emission.of(given.emit)
+    key = Projection.of("key", given.key, scope)
+    require_plain_keys("key", key.schema)
+    keys = tuple(key.schema.names)
+    same = {named(item, scope.names) for item in key.texts} & set(keys)
+    require_beside(keys, "key", (column for column in row.names if column not in same), "give the key's another alias")
+    kinds = as_emitted("key", key.schema), as_emitted("rows", row)
+    arrow_schema("key", table.key_type)
+    made_by = "rekeyed" if given.rows is None else "rows"
+    label = given.name or f"{table.name}-{made_by}-{generated_name(table.name, given.rows, key.texts)}"
+    refuse_same_name(label, (table.node,), "table")
+    usable = F.col(PROBLEM).isNull() & F.col(ROW).isNotNull()
+    tried = attempt("rekey" if given.rows is None else "flat_map", table.name, key.bound, table.on_error, usable=usable)
+    node = FlatMap(label, table.node, given.rows, keys, key.texts, given.emit)
+    needs = FlatMapBound(exploded, made, key, tried, kinds[1], emission, given.settings)
+    return made_of((table,), node, *kinds, needs)
+
+
+def _scope(table: Planned, row: StructType) -> Scope:
+    """The columns that keys of outputs may be made of: theirs, and those of the old key that they lack."""
+    kind = StructType().add(KEY, table.key_type).add(ROW, row).add(PROBLEM, StringType()).add(DELETED, BooleanType())
+    rest = [name for name in table.key if name.lower() not in (one.lower() for one in row.names)]
+    empty = with_visible(table.spark.createDataFrame([], kind), rest, row)
+    schema = arrow_schema("rows", StructType([*row, *(table.key_type[name] for name in rest)]))
+    return Scope(empty, (*row.names, *rest), f"a row that {table.name} makes", schema)
+
+
+def _returned(function: Callable[..., Any], returns: str | StructType | None) -> DataType:
+    """The type of the rows that a function makes."""
+    require_takes("rows", function, "key", "row")
+    if returns is None:
+        raise TopologyError('returns: a function needs the columns of the rows that it returns, such as "sku string, n bigint"')
+    return struct_type(returns, "returns")
+
+
+def _collected(element: DataType) -> StructType:
+    return StructType().add("rows", ArrayType(element)).add("problem", StringType())
+
+
+def _collecting(function: Callable[[Any, Any], Any], element: DataType, table: Planned, *, fail: bool) -> Callable[..., Any]:
+    """The function, called for usable rows only; returns its rows, or what it threw: so does a row of another type."""
+    kind, name = ArrayType(element), table.name
+
+    def collect(problem: Any, key: Any, row: Any) -> Any:
+        if problem is not None or row is None:
+            return None
+        try:
+            return as_type(list(function(key, row) or ()), kind), None
+        except Exception as error:
+            if fail:
+                raise FkJoinError(thrown_text(f"flat_map of {name}", key, error)) from error
+            return None, f"flat_map: {type(error).__name__}: {error}"
+
+    return collect
 
 
 def plan_flat_map(planned: Planned, table: TablePlan) -> TablePlan:
@@ -72,16 +253,10 @@ def plan_flat_map(planned: Planned, table: TablePlan) -> TablePlan:
     spread_out = MessagesOnly(Counted(Stage(rows, spread), f"{label}-spread", ("spread",)))
     materialized = node.materialized or label
     owners = OwnersSpec(state(OwnersSpec, materialized=materialized), every=emission.every)
-    results = paced(counted(spread_out, owners), label, emission, about, settings)
+    results = paced(planned, counted(spread_out, owners), about)
     unpack = UnpackResults(key, (row,), node.versions)
-    return TablePlan(
-        planned,
-        node,
-        rows_of(results, unpack),
-        (*table.dead, *table.dead_of(bound.made, label), *outputs.dead(label)),
-        table.stages,
-        Packed(results, unpack),
-    )
+    dead = (*table.dead, *table.dead_of(bound.made, label), *outputs.dead(label))
+    return table_of(planned, node, results, unpack, table, dead=dead)
 
 
 @dataclass(frozen=True)

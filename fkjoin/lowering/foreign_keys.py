@@ -18,9 +18,9 @@ from fkjoin.codec.rows import Path
 from fkjoin.codec.vectors import Columns
 from fkjoin.lowering.pruning import narrowed, narrowed_rows
 from fkjoin.lowering.stage import packed
-from fkjoin.lowering.table_plan import TablePlan, dead_of_all
+from fkjoin.lowering.table_plan import TablePlan, dead_of_all, pack_changes
 from fkjoin.lowering.workers import packed_by_workers
-from fkjoin.plan.nodes import fired, starts_over
+from fkjoin.plan.nodes import fired
 from fkjoin.plan.optimizer import N, join_reads_answers
 from fkjoin.plan.physical import Physical, by_spark
 from fkjoin.plan.rules import JOIN_READS_ANSWERS, WORKERS_EVALUATE_STEPS
@@ -77,14 +77,7 @@ class JoinSides:
     def packed(self, node: N, schemas: Schemas) -> PackedSides[N]:
         """Pack what ``node`` reads."""
         left, off = self.left, self.settings.off
-        pack = PackChanges(
-            schemas.foreign_key,
-            None,
-            schemas.right,
-            self.settings.buckets,
-            self.settings.validate,
-            start_over=starts_over(self.right.node),
-        )
+        pack = pack_changes(self.right, schemas.right, self.settings)
         right = packed_right_rows(self.right, pack)
         carry = self._carry(schemas)
         node = join_reads_answers(node, off, carry if isinstance(carry, str) else None)
@@ -119,14 +112,7 @@ class JoinSides:
         return PackedSides(node, answers.counted, right, CarryRows(made, by, schemas.left))
 
     def _packed_left(self, rows: Physical, schemas: Schemas) -> Physical:
-        pack = PackChanges(
-            schemas.key,
-            schemas.foreign_key,
-            schemas.left,
-            self.settings.buckets,
-            self.settings.validate,
-            start_over=starts_over(self.left.node),
-        )
+        pack = pack_changes(self.left, schemas.left, self.settings, schemas.foreign_key)
         keyed = by_spark(self.foreign_key.on, self.left.visible_in(rows))
         return packed_left_rows(self.left, keyed, self.foreign_key.bound, self.settings, pack)
 

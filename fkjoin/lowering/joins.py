@@ -16,13 +16,13 @@ from fkjoin.analysis.views import ViewStep
 from fkjoin.codec.rows import Path
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.staged import staged
+from fkjoin.lowering.ends import paced, table_of
 from fkjoin.lowering.foreign_keys import JoinSides, Schemas
 from fkjoin.lowering.joiner import Joining, evaluated
 from fkjoin.lowering.multi_join import Joins, begin, plan_joins, share
-from fkjoin.lowering.pace import paced
 from fkjoin.lowering.pruning import Kept, needed
-from fkjoin.lowering.stage import let_through, rows_of, state_spec
-from fkjoin.lowering.table_plan import Packed, TablePlan, stages_of
+from fkjoin.lowering.stage import let_through, state_spec
+from fkjoin.lowering.table_plan import TablePlan, stages_of
 from fkjoin.plan.nodes import Join, fired
 from fkjoin.plan.optimizer import join_keeps_what_it_needs, resolve_makes_rows
 from fkjoin.plan.physical import (
@@ -188,22 +188,17 @@ class JoinPlan:
         bound, materialized = self.bound, self.node.materialized
         node = self._joined.node
         resolved = Stage(self._joined.envelopes, self._resolve(materialized))
-        results = paced(
-            Counted(resolved, node.name, (*self._before, "resolve")),
-            node.name,
-            bound.emission,
-            {**self._about, "result": self._joined.result},
-            bound.settings,
-            joiner=node.joiner,
-        )
+        counted = Counted(resolved, node.name, (*self._before, "resolve"))
+        about = {**self._about, "result": self._joined.result}
+        results = paced(self.planned, counted, about, joiner=node.joiner)
         unpack = UnpackResults(self._key, self._joined.rows, node.versions)
-        return TablePlan(
+        return table_of(
             self.planned,
             node,
-            rows_of(results, unpack),
-            self.dead,
-            (*stages_of(self.left, self.right), *self._answered.queries),
-            Packed(results, unpack),
+            results,
+            unpack,
+            dead=self.dead,
+            stages=(*stages_of(self.left, self.right), *self._answered.queries),
             answers=None if bound.fields is None else self,
             join=None if self.is_staged else JoinRows(self),
             joins=None if materialized is not None else self._joins,

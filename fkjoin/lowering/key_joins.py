@@ -1,32 +1,102 @@
-"""A join by primary key: one stage with one store, or two where Spark makes the joined rows."""
+"""A join by primary key: checked, and planned as one stage with one store, or two where Spark makes the rows."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
 import pyarrow as pa
 
-from fkjoin.analysis.key_joins import KeyJoinBound
-from fkjoin.analysis.planned import Planned
+from fkjoin.analysis.checks import Joiner, as_emitted, described, refuse_same_name, require_same_timestamps
+from fkjoin.analysis.emission import Emission, Emit
+from fkjoin.analysis.joiner import BoundJoiner, bound_joiner, written_out
+from fkjoin.analysis.planned import Planned, Settings, made_of
 from fkjoin.codec.vectors import Columns
+from fkjoin.errors import TopologyError
+from fkjoin.lowering.ends import paced, table_of
 from fkjoin.lowering.joiner import Joining, evaluated
 from fkjoin.lowering.joins import packed_joined
-from fkjoin.lowering.pace import paced
 from fkjoin.lowering.pruning import Kept, needed
-from fkjoin.lowering.stage import counted, made_by_operators, rows_of, state_spec
-from fkjoin.lowering.table_plan import Packed, TablePlan, dead_of_all, stages_of
+from fkjoin.lowering.stage import counted, made_by_operators, state_spec
+from fkjoin.lowering.table_plan import TablePlan, dead_of_all, pack_rows
 from fkjoin.lowering.workers import packed_rows
-from fkjoin.plan.nodes import KeyJoin, fired, starts_over
+from fkjoin.plan.nodes import KeyJoin, fired, generated_name
 from fkjoin.plan.optimizer import join_keeps_what_it_needs
 from fkjoin.plan.physical import Counted, MessagesOnly, Physical, Stage, Union
 from fkjoin.plan.rules import JOIN_KEEPS_WHAT_IT_NEEDS
-from fkjoin.spark.packing import PackJoined, PackRows
-from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema
+from fkjoin.sessions.settings import prepare
+from fkjoin.spark.names import require_beside
+from fkjoin.spark.packing import PackJoined
+from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema, types_text
 from fkjoin.spark.specs import PairSpec, ResolveSpec, StageSpec, StateSpec
 from fkjoin.spark.unpacking import UnpackAnswers, UnpackResults
+from fkjoin.stages import HowByKey
 from fkjoin.stages.answer_rows import AnswerRows, Joined, RowMaker
 from fkjoin.stages.contribute import Fields
+from fkjoin.stages.join_rows import require_how_by_key
+
+
+@dataclass(frozen=True, eq=False)
+class KeyJoinBound:
+    """Needs of lowering a join by primary key, besides its node."""
+
+    operator: ClassVar[str] = "key_join"
+    joiner: BoundJoiner
+    emission: Emission
+    settings: Settings
+
+
+def planned_key_join(
+    left: Planned,
+    right: Planned,
+    *,
+    how: HowByKey,
+    joiner: Joiner | None,
+    name: str | None,
+    emit: Emit,
+    settings: Settings,
+) -> Planned:
+    """See ``Table.join``.  Raises ``TopologyError``."""
+    require_how_by_key(how)
+    emission = Emission.of(emit)
+    _require_one_key(left, right)
+    require_same_timestamps(left, right)
+    prepare(left.spark)
+    joiner = written_out(joiner, left, right, by_key=True)
+    text = None if joiner is None else described(joiner, "left", "right")
+    label = name or f"{left.name}-{right.name}-{generated_name(left.name, right.name, how, text)}"
+    refuse_same_name(label, (left.node, right.node), "join")
+    key = arrow_schema("left", left.key_type)
+    rows = arrow_schema("left", left.row_type), arrow_schema("right", right.row_type)
+    answers = left.spark.createDataFrame([], spark_schema(UnpackAnswers(*rows, how, key).schema))
+    bound = bound_joiner(label, joiner, answers, left.on_error)
+    hint = "name the result's columns in a joiner" if joiner is None else ""
+    require_beside(left.key, "joiner", bound.result.names, *([hint] if hint else []))
+    node = KeyJoin(label, left.node, right.node, how, text, emit)
+    kinds = spark_schema(key), as_emitted("joiner", bound.result)
+    return made_of((left, right), node, *kinds, KeyJoinBound(bound, emission, settings))
+
+
+def _require_one_key(left: Planned, right: Planned) -> None:
+    """Raise ``TopologyError`` if the keys are of other types; names of their columns may differ."""
+    if left.name == right.name:
+        raise TopologyError(
+            f"right: {right.name} is joined with itself, or another table has its name; give one of them a name= of its own"
+        )
+    if left.key != right.key and set(left.key) == set(right.key):
+        raise TopologyError(
+            f"right: the key of {right.name} is ({', '.join(right.key)}), and that of {left.name} is ({', '.join(left.key)}): "
+            "columns are matched by their places; give both keys in the same order, for instance with rekey"
+        )
+    if [field.dataType for field in as_emitted("left", left.key_type)] != [
+        field.dataType for field in as_emitted("right", right.key_type)
+    ]:
+        raise TopologyError(
+            f"right: the key of {right.name} is {types_text(right.key_type)}, and that of {left.name} is "
+            f"{types_text(left.key_type)}; name the columns of left that are right's key, on=…, or make both keys the same, "
+            "for instance with rekey"
+        )
 
 
 def plan_key_join(planned: Planned, left: TablePlan, right: TablePlan) -> TablePlan:
@@ -44,19 +114,13 @@ class _KeyJoin:
 
     def plan(self) -> TablePlan:
         """The table of the joined rows."""
-        node, bound = self._node, self._bound
+        node = self._node
         about = {**self._about, "result": self.planned.row_type}
-        settings = bound.settings
-        results = paced(self._results, node.name, bound.emission, about, settings, joiner=node.joiner)
+        results = paced(self.planned, self._results, about, joiner=node.joiner)
         unpack = UnpackResults(self._key, self._rows, node.versions)
-        return TablePlan(
-            self.planned,
-            node,
-            rows_of(results, unpack),
-            (*dead_of_all(self.left, self.right), *self._letters),
-            stages_of(self.left, self.right),
-            Packed(results, unpack),
-        )
+        tables = self.left, self.right
+        dead = (*dead_of_all(*tables), *self._letters)
+        return table_of(self.planned, node, results, unpack, *tables, dead=dead)
 
     @property
     def _bound(self) -> KeyJoinBound:
@@ -116,20 +180,11 @@ class _KeyJoin:
     @cached_property
     def _packed(self) -> Physical:
         """The rows of both tables, packed."""
-        left, right = self._kept
-        return Union((self._side(self.left, left, 0), self._side(self.right, right, 1)))
-
-    def _side(self, table: TablePlan, kept: pa.Schema, number: int) -> Physical:
-        settings = self._bound.settings
-        pack = PackRows(
-            arrow_schema("key", table.key_type),
-            kept,
-            settings.buckets,
-            validate=settings.validate,
-            number=number,
-            start_over=starts_over(table.node),
-        )
-        return packed_rows(table, pack)
+        sides = []
+        for number, table in enumerate((self.left, self.right)):
+            pack = pack_rows(table, self._kept[number], self._bound.settings, number=number)
+            sides.append(packed_rows(table, pack))
+        return Union(tuple(sides))
 
     def _state(self, kind: type[StageSpec], materialized: str | None = None) -> StateSpec:
         node = self._node

@@ -18,18 +18,17 @@ from fkjoin.analysis.joins import JoinBound
 from fkjoin.analysis.planned import Planned
 from fkjoin.codec.messages import LEFT
 from fkjoin.codec.rows import Path
+from fkjoin.lowering.ends import paced, table_of
 from fkjoin.lowering.foreign_keys import JoinSides, packed_left_rows, packed_right_rows
-from fkjoin.lowering.pace import paced
 from fkjoin.lowering.pruning import narrow
 from fkjoin.lowering.stage import let_through, made_by_operators, rows_of, state_spec
-from fkjoin.lowering.table_plan import Packed, TablePlan, stages_of
-from fkjoin.plan.nodes import Join, shares_stages, starts_over
+from fkjoin.lowering.table_plan import TablePlan, pack_changes
+from fkjoin.plan.nodes import Join, shares_stages
 from fkjoin.plan.optimizer import join_keeps_what_it_needs, joins_share_stages
 from fkjoin.plan.physical import Counted, Physical, Stage, by_spark, union
 from fkjoin.plan.rules import JOIN_KEEPS_WHAT_IT_NEEDS
 from fkjoin.spark.frame import DELETED, KEY, ROW
 from fkjoin.spark.names import quoted, quoted_if_needed
-from fkjoin.spark.packing import PackChanges
 from fkjoin.spark.schemas import arrow_schema, listed, schema_text, spark_schema
 from fkjoin.spark.specs import GatherSpec, MultiSubscriptionSpec, ScatterSpec, StageSpec, StateSpec
 from fkjoin.spark.unpacking import UnpackResults
@@ -146,22 +145,16 @@ def plan_joins(planned: Planned, node: Join, joins: Joins, dead: tuple[Physical,
     node = join_keeps_what_it_needs(node, bound.settings.off, obstacle)
     multi = replace(multi, node=node)
     kinds = {"key": joins.left.key_type, "result": spark_schema(multi.whole.schema)}
-    results = paced(
-        multi.results(joins, multi.whole, node.name, node.materialized),
-        node.name,
-        bound.emission,
-        {**kinds, **multi.versions},
-        bound.settings,
-    )
-    unpack = multi.unpack(multi.whole)
+    gathered = multi.results(joins, multi.whole, node.name, node.materialized)
+    results = paced(planned, gathered, {**kinds, **multi.versions})
     apart = node.materialized is not None or bound.emission.interval_ms is not None
-    return TablePlan(
+    return table_of(
         planned,
         node,
-        rows_of(results, unpack),
-        dead,
-        stages_of(*joins.tables),
-        Packed(results, unpack),
+        results,
+        multi.unpack(multi.whole),
+        *joins.tables,
+        dead=dead,
         joins=joins,
         multi=None if apart else multi,
     )
@@ -223,15 +216,8 @@ class MultiJoinPlan:
             rights=len(joins.rights),
             in_order=let_through(joins.left.node),
         )
-        pack = PackChanges(
-            multi_join.key,
-            None,
-            multi_join.left,
-            settings.buckets,
-            settings.validate,
-            tuple(right.key for right in multi_join.rights),
-            start_over=starts_over(joins.left.node),
-        )
+        among = tuple(right.key for right in multi_join.rights)
+        pack = pack_changes(joins.left, multi_join.left, settings, among=among)
         rows = packed_left_rows(joins.left, joins.rows, joins.bound, settings, pack)
         sent = [Stage(rows, scatter), *self._packed_rights(joins, multi_join)]
         subscription = MultiSubscriptionSpec(
@@ -247,15 +233,7 @@ class MultiJoinPlan:
         settings = self.bound.settings
         for number, right in enumerate(multi_join.rights):
             table, _ = joins.rights[number]
-            pack = PackChanges(
-                right.key,
-                None,
-                right.row,
-                settings.buckets,
-                settings.validate,
-                number=number,
-                start_over=starts_over(table.node),
-            )
+            pack = pack_changes(table, right.row, settings, number=number)
             yield packed_right_rows(table, pack)
 
     def _state(self, joins: Joins, multi_join: MultiJoin, materialized: str | None) -> Callable[[type[StageSpec]], StateSpec]:

@@ -7,23 +7,25 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from fkjoin.analysis.attempt import Attempt, letters
-from fkjoin.analysis.planned import Planned, Undecoded, with_visible
+from fkjoin.analysis.planned import Planned, Settings, Undecoded, with_visible
 from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.lowering.results import Results
 from fkjoin.plan.base import Node
-from fkjoin.plan.nodes import Enrich, Events, Source
+from fkjoin.plan.nodes import Enrich, Events, Source, starts_over
 from fkjoin.plan.physical import InWorkers, Physical, Running, by_spark, running_in, stages
 from fkjoin.spark import dead_letters
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.frame import VERSION
 from fkjoin.spark.names import require_results
 from fkjoin.spark.on_spark import columns_of, on_spark
-from fkjoin.spark.schemas import spark_schema
+from fkjoin.spark.packing import PackChanges, PackRows
+from fkjoin.spark.schemas import arrow_schema, spark_schema
 from fkjoin.spark.specs import StageSpec
 from fkjoin.spark.unpacking import UnpackResults
 
@@ -216,6 +218,48 @@ class TablePlan:
             versions = tuple(name for name, _ in self.node.versions)
         unpack = None if self.packed is None else self.packed.unpack
         return Results(self.key, self.rest, self.timestamps, source, versions, unpack, self.appends)
+
+
+def pack_rows(
+    table: TablePlan,
+    row: pa.Schema,
+    settings: Settings,
+    group: pa.Schema | None = None,
+    *,
+    number: int | None = None,
+) -> PackRows:
+    """The function that packs the table's changes, with these columns of its rows; see ``PackRows``."""
+    return PackRows(
+        arrow_schema("key", table.key_type),
+        row,
+        settings.buckets,
+        group,
+        settings.validate,
+        number,
+        starts_over(table.node),
+    )
+
+
+def pack_changes(
+    table: TablePlan,
+    row: pa.Schema,
+    settings: Settings,
+    foreign_key: pa.Schema | None = None,
+    *,
+    among: tuple[pa.Schema, ...] = (),
+    number: int | None = None,
+) -> PackChanges:
+    """The function that packs the table's changes for a join by a foreign key; see ``PackChanges``."""
+    return PackChanges(
+        arrow_schema("key", table.key_type),
+        foreign_key,
+        row,
+        settings.buckets,
+        settings.validate,
+        among,
+        number,
+        starts_over(table.node),
+    )
 
 
 def stages_of(*tables: TablePlan) -> tuple[StageQuery, ...]:

@@ -1,25 +1,152 @@
-"""``merge`` and ``cogroup``: several tables, one store."""
+"""``merge`` and ``cogroup``: several tables that fit together, in one store."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
-from fkjoin.analysis.planned import Planned
-from fkjoin.analysis.unions import CogroupBound, MergeBound
-from fkjoin.lowering.pace import paced
-from fkjoin.lowering.stage import counted, made_by_operators, packed, rows_of, state_spec
-from fkjoin.lowering.table_plan import Packed, TablePlan, dead_of_all, stages_of
-from fkjoin.plan.nodes import Aggregate, Cogroup, Merge, origins, starts_over
+from fkjoin.analysis.checks import as_emitted, refuse_same_name, require_same_timestamps
+from fkjoin.analysis.emission import Emission, Emit
+from fkjoin.analysis.planned import Planned, Settings, made_of
+from fkjoin.errors import ColumnTypeError, TopologyError
+from fkjoin.folds.cogrouped import CoFold
+from fkjoin.lowering.aggregates import AggregateBound
+from fkjoin.lowering.ends import paced, table_of
+from fkjoin.lowering.stage import counted, made_by_operators, packed, state_spec
+from fkjoin.lowering.table_plan import TablePlan, pack_rows
+from fkjoin.plan.base import periodic
+from fkjoin.plan.nodes import Aggregate, Cogroup, Merge, generated_name, origins
 from fkjoin.plan.physical import Physical, Union
 from fkjoin.spark.frame import ROW
-from fkjoin.spark.names import quoted
-from fkjoin.spark.packing import PackRows
-from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema
+from fkjoin.spark.names import quoted, twice
+from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema, types_text
 from fkjoin.spark.specs import AggregateSpec, MergeSpec
 from fkjoin.spark.unpacking import UnpackResults
+
+_MOST_MERGED = 100
+
+_MOST_COGROUPED = 256
+"""The number of a table is one byte of each contribution."""
+
+
+@dataclass(frozen=True, eq=False)
+class MergeBound:
+    """Needs of lowering ``merge``, besides its node."""
+
+    operator: ClassVar[str] = "merge"
+    emission: Emission
+    settings: Settings
+
+
+@dataclass(frozen=True, eq=False)
+class CogroupBound:
+    """Needs of lowering a cogroup, besides its node."""
+
+    operator: ClassVar[str] = "cogroup"
+    fold: CoFold
+    emission: Emission
+    settings: Settings
+
+
+def merged(*tables: Planned, name: str | None, emit: Emit, settings: Settings) -> Planned:
+    """See ``Table.merge``.  Raises ``TopologyError``."""
+    emission = Emission.of(emit)
+    _check_merged(tables)
+    first = tables[0]
+    nodes = tuple(table.node for table in tables)
+    label = name or f"{first.name}-merged-{generated_name(*(node.name for node in nodes))}"
+    refuse_same_name(label, nodes, "merge")
+    kinds = as_emitted("key", first.key_type), as_emitted("row", first.row_type)
+    return made_of(tables, Merge(label, nodes, emit), *kinds, MergeBound(emission, settings))
+
+
+def require_cogroup(tables: Sequence[Planned]) -> None:
+    """Raise ``TopologyError`` if these are too few tables for a cogroup, or too many."""
+    if not 2 <= len(tables) <= _MOST_COGROUPED:
+        raise TopologyError(f"cogroup: 2 to {_MOST_COGROUPED} tables are needed, these are {len(tables)}")
+
+
+def cogrouped(*tables: Planned, name: str | None, emit: Emit, settings: Settings) -> Planned:
+    """See ``cogroup``.  Raises ``TopologyError``."""
+    require_cogroup(tables)
+    emission = Emission.of(emit)
+    nodes = _check_cogrouped(tables)
+    label = name or f"{nodes[0].name}-and-{generated_name(*(node.name for node in nodes))}"
+    refuse_same_name(label, nodes, "cogroup")
+    fold = CoFold(tuple(table.bound.fold for table in tables))
+    kinds = as_emitted("key", tables[0].key_type), spark_schema(fold.schema)
+    needs = CogroupBound(fold, emission, settings)
+    return made_of(tables, Cogroup(label, nodes, emit), *kinds, needs)
+
+
+def _check_merged(tables: Sequence[Planned]) -> None:
+    if not 2 <= len(tables) <= _MOST_MERGED:
+        raise TopologyError(f"merge: 1 to {_MOST_MERGED - 1} other tables are needed, these are {len(tables) - 1}")
+    first = tables[0]
+    for at, table in enumerate(tables[1:]):
+        argument = f"others[{at}]"
+        if table.name in (other.name for other in tables[: at + 1]):
+            raise TopologyError(
+                f"{argument}: {table.name} is merged with itself, or another table has its name; give each table once, with a "
+                "name= of its own"
+            )
+        for what, wanted, kind in (
+            ("key", first.key_type, table.key_type),
+            ("row", _by_name(first.row_type), _by_name(table.row_type)),
+        ):
+            if schema_text(arrow_schema(what, wanted)) != schema_text(arrow_schema(what, kind)):
+                raise ColumnTypeError(
+                    f"{argument}: the {what} of {table.name} is {types_text(kind)}, and that of {first.name} is "
+                    f"{types_text(wanted)}; make both the same, for instance with map_values"
+                )
+        require_same_timestamps(first, table)
+
+
+def _by_name(kind: StructType) -> StructType:
+    return StructType(sorted(kind, key=lambda field: field.name))
+
+
+def _check_cogrouped(tables: Sequence[Planned]) -> tuple[Aggregate, ...]:
+    """The aggregates' nodes."""
+    nodes: list[Aggregate] = []
+    columns = list(tables[0].key)
+    for at, table in enumerate(tables):
+        argument, node = f"tables[{at}]", table.node
+        if not isinstance(node, Aggregate) or not isinstance(table.bound, AggregateBound):
+            raise TopologyError(f"{argument}: {table.name} is no aggregate; give it as table.group_by(…).agg(…)")
+        if (obstacle := _obstacle(node)) is not None:
+            raise TopologyError(f"{argument}: {table.name} {obstacle}")
+        if any(other.name == node.name for other in nodes):
+            raise TopologyError(f"{argument}: {table.name} is given twice, or another has its name; give group_by(…, name=…)")
+        if schema_text(arrow_schema("key", table.key_type)) != schema_text(arrow_schema("key", tables[0].key_type)):
+            keys = [types_text(one.key_type) for one in tables]
+            raise ColumnTypeError(
+                f"{argument}: {table.name} is grouped by {keys[at]}, and {tables[0].name} by {keys[0]}; make both the same, "
+                'for instance group_by("cast(buyer as bigint) as customer_id")'
+            )
+        if (pair := twice([*columns, *table.row_type.names])) is not None:
+            raise TopologyError(f"{argument}: another table has the column {pair[1]!r} too; give one of them another name")
+        require_same_timestamps(tables[0], table)
+        columns += table.row_type.names
+        nodes.append(node)
+    return tuple(nodes)
+
+
+def _obstacle(node: Aggregate) -> str | None:
+    """The reason why a cogroup cannot sum up in the aggregate's place."""
+    if node.topic is not None:
+        return "is staged, and a cogroup is one query; leave its deployment fused"
+    if node.materialized is not None:
+        return "is materialized, and has no store of its own in a cogroup; materialize the cogroup"
+    if node.closes is not None:
+        return "is of windows that close, and a cogroup has none; leave it out, and join its results with join"
+    if periodic(node):
+        return "is held back, and a cogroup sends for it; give the cogroup that emit"
+    return None
 
 
 def plan_merge(planned: Planned, *tables: TablePlan) -> TablePlan:
@@ -41,14 +168,7 @@ def plan_merge(planned: Planned, *tables: TablePlan) -> TablePlan:
     rows = F.when(F.col(ROW).isNotNull(), columns)
     sides = []
     for number, table in enumerate(tables):
-        pack = PackRows(
-            key,
-            row,
-            settings.buckets,
-            validate=settings.validate,
-            number=number,
-            start_over=starts_over(table.node),
-        )
+        pack = pack_rows(table, row, settings, number=number)
         sides.append(packed(table.rows, pack, row=rows))
     of_tables = dict.fromkeys(("key", "result"), " and ".join(names))
     spec = MergeSpec(
@@ -57,10 +177,9 @@ def plan_merge(planned: Planned, *tables: TablePlan) -> TablePlan:
         every=bound.emission.every,
         origins=origins(node),
     )
-    merged = counted(Union(tuple(sides)), spec)
-    results = paced(merged, label, bound.emission, about, settings)
+    results = paced(planned, counted(Union(tuple(sides)), spec), about)
     unpack = UnpackResults(key, (row,), node.versions, bool(spec.origins))
-    return _together(planned, node, tables, Packed(results, unpack))
+    return table_of(planned, node, results, unpack, *tables)
 
 
 def plan_cogroup(planned: Planned, *tables: TablePlan) -> TablePlan:
@@ -85,27 +204,19 @@ def plan_cogroup(planned: Planned, *tables: TablePlan) -> TablePlan:
     }
     if fold.collected:
         about["collected"] = fold.collected
-    contributed = Union(tuple(_contributions(tables, every=emission.every)))
+    contributed = Union(tuple(_contributions(label, tables, every=emission.every)))
     spec = AggregateSpec(
         state_spec(settings, AggregateSpec, label, bound_to=facts, about=about, tables={}),
         fold=fold,
         in_order=True,
         every=emission.every,
     )
-    results = paced(counted(contributed, spec), label, emission, about, settings)
+    results = paced(planned, counted(contributed, spec), about)
     unpack = UnpackResults(key, (fold.schema,), node.versions)
-    return _together(planned, node, tables, Packed(results, unpack))
+    return table_of(planned, node, results, unpack, *tables)
 
 
-def _contributions(tables: Sequence[TablePlan], *, every: bool) -> list[Physical]:
-    contributions = []
+def _contributions(cogroup: str, tables: Sequence[TablePlan], *, every: bool) -> Iterator[Physical]:
     for number, table in enumerate(tables):
         assert table.aggregate is not None
-        contributions.append(table.aggregate.contributions(number=number, every=every))
-    return contributions
-
-
-def _together(planned: Planned, node: Cogroup | Merge, tables: Sequence[TablePlan], packed: Packed) -> TablePlan:
-    """The table of the results of its last stage."""
-    rows = rows_of(packed.envelopes, packed.unpack)
-    return TablePlan(planned, node, rows, dead_of_all(*tables), stages_of(*tables), packed)
+        yield table.aggregate.contributions(number=number, every=every, reader=cogroup)

@@ -18,18 +18,18 @@ from pyspark.sql.types import StructType
 
 from fkjoin.analysis.planned import Planned
 from fkjoin.analysis.views import CompleteBound, ViewBound
-from fkjoin.lowering.pace import paced
+from fkjoin.lowering.ends import paced, table_of
 from fkjoin.lowering.pruning import narrowed
-from fkjoin.lowering.stage import counted, let_through, rows_of, state_spec
-from fkjoin.lowering.table_plan import Packed, TablePlan
+from fkjoin.lowering.stage import counted, let_through, state_spec
+from fkjoin.lowering.table_plan import TablePlan, pack_rows
 from fkjoin.lowering.workers import packed_rows, packed_view, with_step
-from fkjoin.plan.nodes import Source, View, fired, read_from, starts_over
+from fkjoin.plan.nodes import Source, View, fired, read_from
 from fkjoin.plan.optimizer import resolve_makes_rows, view_reads_answers
 from fkjoin.plan.physical import InWorkers, Physical, by_spark
 from fkjoin.plan.rules import VIEW_READS_ANSWERS
 from fkjoin.spark.frame import DELETED, LEFT_GONE, PACKED_KEY, PROBLEM, RAW, ROW, TS, VERSION
 from fkjoin.spark.operator import ENVELOPE
-from fkjoin.spark.packing import PackJoined, PackRows
+from fkjoin.spark.packing import PackJoined
 from fkjoin.spark.schemas import arrow_schema, schema_text, struct_column
 from fkjoin.spark.specs import ResolveSpec
 from fkjoin.spark.unpacking import UnpackResults
@@ -57,13 +57,7 @@ def plan_view(planned: Planned, table: TablePlan) -> TablePlan:
     if table.join is not None and fired(node, VIEW_READS_ANSWERS):
         node, resolved = _of_answers(node, planned, table, row)
     else:
-        pack = PackRows(
-            key,
-            row,
-            settings.buckets,
-            validate=settings.validate,
-            start_over=starts_over(below),
-        )
+        pack = pack_rows(table, row, settings)
         failing = label if table.on_error == "fail" else None
         packed = packed_view(rows, undecoded, pack, failing=failing)
         resolved = _Resolved(packed, as_read=read_from(below) is not None)
@@ -88,31 +82,20 @@ def plan_view(planned: Planned, table: TablePlan) -> TablePlan:
         every=emission.every,
         from_answers=resolved.makes,
     )
-    results = paced(counted(resolved.envelopes, spec), label, emission, about, settings)
+    results = paced(planned, counted(resolved.envelopes, spec), about)
     unpack = UnpackResults(key, (row,), node.versions)
-    view = TablePlan(
+    view = table_of(
         planned,
-        node,
-        rows,
-        (*table.dead, *table.dead_of(step.tried, label)),
-        table.stages,
-        Packed(results, unpack),
-        settled=rows_of(results, unpack),
-        undecoded=undecoded,
-        join=join,
+        replace(node, materialized=materialized),
+        results,
+        unpack,
+        table,
+        dead=(*table.dead, *table.dead_of(step.tried, label)),
         joins=None if table.joins is None else f"{label} stands between the joins",
     )
-    if materialized is None:
+    if materialized is not None:
         return view
-    assert view.settled is not None
-    return replace(
-        view,
-        node=replace(node, materialized=materialized),
-        rows=view.settled,
-        settled=None,
-        undecoded=None,
-        join=None,
-    )
+    return replace(view, rows=rows, settled=view.rows, undecoded=undecoded, join=join)
 
 
 class _Resolved(NamedTuple):
@@ -148,13 +131,7 @@ def plan_complete(planned: Planned, table: TablePlan) -> TablePlan:
     whole = StructType([field for field in table.row_type if field.name != UNAVAILABLE])
     came, key = arrow_schema("row", table.row_type), arrow_schema("key", table.key_type)
     row = arrow_schema("row", whole)
-    pack = PackRows(
-        key,
-        came,
-        settings.buckets,
-        validate=settings.validate,
-        start_over=starts_over(node.table),
-    )
+    pack = pack_rows(table, came, settings)
     facts = {
         "materialized": node.materialized,
         "steps": [list(step) for step in node.steps],
@@ -170,15 +147,7 @@ def plan_complete(planned: Planned, table: TablePlan) -> TablePlan:
     state = state_spec(settings, ResolveSpec, planned.name, bound_to=facts, about=about, tables=tables)
     spec = ResolveSpec(state, materialized=True, as_read=True, complete=Complete(came))
     results = counted(packed_rows(table, pack), spec)
-    unpack = UnpackResults(key, (row,), node.versions)
-    return TablePlan(
-        planned,
-        node,
-        rows_of(results, unpack),
-        table.dead,
-        table.stages,
-        Packed(results, unpack),
-    )
+    return table_of(planned, node, results, UnpackResults(key, (row,), node.versions), table)
 
 
 def _packed(rows: Physical, pack: PackJoined) -> Physical:

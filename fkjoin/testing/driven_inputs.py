@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from fkjoin.analysis.enrich import EventsBound
 from fkjoin.analysis.planned import Planned, SourceBound
 from fkjoin.codec import versions
 from fkjoin.errors import TopologyError
+from fkjoin.lowering.enrich import EventsBound
 from fkjoin.lowering.operators import plan
 from fkjoin.lowering.table_plan import TablePlan
 from fkjoin.plan.nodes import Events, Source

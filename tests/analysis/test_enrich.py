@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from fkjoin.analysis.enrich import require_fused
 from fkjoin.errors import TopologyError
+from fkjoin.lowering.enrich import require_fused
 from fkjoin.plan.nodes import Aggregate, Join, Source
 
 

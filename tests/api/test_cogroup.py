@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,23 @@ def test_orders_and_joined_rows_by_customer(spark: SparkSession, tmp_path: Path,
         "  items        sum(left.items) of by-north",
         "  Sub-topology: 6  aggregate     repartition by group; store per-customer-aggregate, materialized as kept",
     ]
+
+
+@pytest.mark.spark
+def test_a_cogroup_is_joined_with_one_of_its_aggregates(tmp_path: Path, sides: tuple[Table, Table]) -> None:
+    """The aggregate's regroup runs twice in the query, each time with counters of its own."""
+    orders, customers = sides
+    history = History(tmp_path)
+    by_orders = orders.group_by("customer_id", name="by-orders").agg(orders=agg.count())
+    by_customers = customers.group_by("customer_id", name="by-customers").agg(known=agg.count())
+    both = cogroup(by_orders, by_customers, name="both")
+    joined = both.join(by_orders, joiner=["left.known", "right.orders"], name="joined")
+    history.write(40)
+    found = table_of(run(joined.changes, tmp_path / "checkpoint").rows, "customer_id")
+    counts = Counter(order["customer_id"] for order in history.orders.values())
+    assert {key: (row["known"], row["orders"]) for (key,), row in found.items()} == {
+        key: (1 if key in history.customers else None, count) for key, count in counts.items()
+    }
 
 
 @pytest.mark.spark

@@ -15,10 +15,10 @@ from pyspark.sql.types import StringType, StructType
 
 from fkjoin import Table, TopologyError, cogroup, fk_join, window
 from fkjoin import aggregates as agg
-from fkjoin.analysis.aggregates import AggregateBound
 from fkjoin.analysis.planned import SourceBound, sources_below
 from fkjoin.folds.calls import Called
 from fkjoin.kafka import Debezium, Json
+from fkjoin.lowering.aggregates import AggregateBound
 from fkjoin.lowering.as_begun import _calls, bound_again
 from fkjoin.plan.physical import reads
 from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS

@@ -11,17 +11,16 @@ from pyspark.sql import functions as F
 from fkjoin.analysis.attempt import Attempt, attempt
 from fkjoin.analysis.checks import as_emitted, refuse_same_name
 from fkjoin.analysis.emission import Emission, Emit
-from fkjoin.analysis.planned import Planned, Settings
+from fkjoin.analysis.planned import Planned, Settings, made_of
 from fkjoin.analysis.projection import Projection
-from fkjoin.lowering.pace import paced
-from fkjoin.lowering.stage import counted, let_through, packing_columns, rows_of, state_spec
-from fkjoin.lowering.table_plan import Packed, TablePlan
+from fkjoin.lowering.ends import paced, table_of
+from fkjoin.lowering.stage import counted, let_through, packing_columns, state_spec
+from fkjoin.lowering.table_plan import TablePlan, pack_rows
 from fkjoin.plan.base import Node
-from fkjoin.plan.nodes import generated_name, read_from, starts_over
+from fkjoin.plan.nodes import generated_name, read_from
 from fkjoin.plan.physical import Counted, InWorkers, MessagesOnly, Stage, by_spark
 from fkjoin.spark.frame import DELETED
 from fkjoin.spark.operator import ENVELOPE
-from fkjoin.spark.packing import PackRows
 from fkjoin.spark.schemas import Expressions, arrow_schema, require_plain_keys, schema_text
 from fkjoin.spark.specs import RegroupSpec, StageSpec, StateSpec
 from fkjoin.spark.unpacking import UnpackResults
@@ -67,17 +66,9 @@ def distinct(
     refuse_same_name(label, (table.node,), "table")
     kind = as_emitted("by", projection.schema)
     tried = attempt("distinct", table.name, projection.bound, table.on_error)
-    return Planned(
-        Distinct(label, table.node, tuple(kind.names), emit),
-        kind,
-        kind,
-        table.spark,
-        DistinctBound(projection, tried, Emission.of(emit), settings),
-        (table,),
-        table.timestamps,
-        table.on_error,
-        table.connection,
-    )
+    node = Distinct(label, table.node, tuple(kind.names), emit)
+    bound = DistinctBound(projection, tried, Emission.of(emit), settings)
+    return made_of((table,), node, kind, kind, bound)
 
 
 def plan_distinct(planned: Planned, table: TablePlan) -> TablePlan:
@@ -86,7 +77,7 @@ def plan_distinct(planned: Planned, table: TablePlan) -> TablePlan:
     settings, tried, label = bound.settings, bound.tried, planned.name
     assert isinstance(planned.node, Distinct)
     node = replace(planned.node, table=table.node)
-    key, row_key = arrow_schema("key", planned.key_type), arrow_schema("key", table.key_type)
+    key = arrow_schema("key", planned.key_type)
     about = {
         "key": planned.key_type,
         "row_key": table.key_type,
@@ -102,7 +93,7 @@ def plan_distinct(planned: Planned, table: TablePlan) -> TablePlan:
     columns = bound.by.struct_of(tried.columns)
     chosen = packing_columns(problem=tried.problems, row=F.when(~F.col(DELETED), columns), group=columns)
     evaluated = by_spark(lambda frame: tried.on(frame).select(*chosen), table.visible)
-    pack = PackRows(row_key, key, settings.buckets, key, settings.validate, start_over=starts_over(table.node))
+    pack = pack_rows(table, key, settings, key)
     regroup = RegroupSpec(
         state(RegroupSpec),
         as_read=read_from(table.node) is not None,
@@ -111,7 +102,7 @@ def plan_distinct(planned: Planned, table: TablePlan) -> TablePlan:
     stage = Stage(InWorkers(evaluated, pack, ENVELOPE), regroup)
     regrouped = MessagesOnly(Counted(stage, f"{label}-regroup", ("regroup",)))
     spec = DistinctSpec(state(DistinctSpec, materialized=node.materialized or label))
-    results = paced(counted(regrouped, spec), label, bound.emission, about, settings)
+    results = paced(planned, counted(regrouped, spec), about)
     unpack = UnpackResults(key, (key,), node.versions)
     dead = (*table.dead, *table.dead_of(tried, label))
-    return TablePlan(planned, node, rows_of(results, unpack), dead, table.stages, Packed(results, unpack))
+    return table_of(planned, node, results, unpack, table, dead=dead)
