@@ -13,7 +13,7 @@ from fkjoin.lowering.flat_maps import plan_flat_map
 from fkjoin.lowering.joins import plan_join
 from fkjoin.lowering.key_joins import plan_key_join
 from fkjoin.lowering.table_plan import TablePlan
-from fkjoin.lowering.unions import cogrouped, merged, plan_cogroup, plan_merge
+from fkjoin.lowering.unions import plan_cogroup, plan_merge
 from fkjoin.lowering.views import plan_complete, plan_view
 
 
