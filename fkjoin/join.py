@@ -5,7 +5,6 @@ from __future__ import annotations
 from fkjoin.analysis.checks import Deployment, Extractor, Joiner
 from fkjoin.analysis.emission import Emit
 from fkjoin.analysis.joins import planned_join
-from fkjoin.kafka.wire import Wire
 from fkjoin.lowering.handle import planned_of
 from fkjoin.stages import How
 from fkjoin.table import Table
@@ -21,7 +20,6 @@ def fk_join(
     *,
     deployment: Deployment = "fused",
     application: str | None = None,
-    wire: Wire = "headers",
     emit: Emit = "on-change",
     validate: bool | None = None,
     spread: int = 1,
@@ -55,8 +53,6 @@ def fk_join(
         ``…-subscription-response`` connect them with resolve.
     application : str, optional
         The first part of these topics' names; by default the Spark application's name.
-    wire : {"headers", "wrapper"}, default "headers"
-        The format of records between stages; ``"wrapper"`` is KIP-213's format without headers.
     emit : {"on-change", "on-update", "periodic", "periodic 10 seconds", …}, default "on-change"
         When a joined row is emitted.  ``"on-change"``: if it has changed (KIP-557).  ``"on-update"``: in every batch with a
         newer version of either side.  ``"periodic 10 seconds"`` (``"periodic"``: a minute): at the end of each interval, if it
@@ -91,7 +87,6 @@ def fk_join(
         name=name,
         deployment=deployment,
         application=application,
-        wire=wire,
         emit=emit,
         validate=validate,
         spread=spread,

@@ -13,7 +13,6 @@ from fkjoin.analysis.windows import Window
 from fkjoin.errors import TopologyError
 from fkjoin.events import Enriched
 from fkjoin.grouped import Grouped
-from fkjoin.kafka.wire import Wire
 from fkjoin.lowering.aggregates import Options
 from fkjoin.lowering.children import planned_children
 from fkjoin.lowering.enrich import planned_enrich, planned_events
@@ -44,7 +43,6 @@ class Operators(RowOperators):
         *,
         deployment: Deployment = "fused",
         application: str | None = None,
-        wire: Wire = "headers",
         emit: Emit = "on-change",
         validate: bool | None = None,
         spread: int = 1,
@@ -67,7 +65,7 @@ class Operators(RowOperators):
             function, needs a second stage.
         name : str, optional
             The name of state and metrics; generated from the rest if left out.
-        deployment, application, wire
+        deployment, application
             See ``fk_join``; a join by primary key is always fused.
         emit, validate, spread
             See ``fk_join``; a join by primary key has no ``spread``.
@@ -112,7 +110,6 @@ class Operators(RowOperators):
             name=name,
             deployment=deployment,
             application=application,
-            wire=wire,
             emit=emit,
             validate=validate,
             spread=spread,

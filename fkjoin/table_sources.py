@@ -28,7 +28,6 @@ class TableSources(Handle):
         spark: SparkSession,
         path: str | Path,
         *,
-        key: Expressions | None = None,
         name: str | None = None,
         on_error: OnError = "dead-letter",
         schema: StructType | None = None,
@@ -46,8 +45,6 @@ class TableSources(Handle):
             The session that reads the files.
         path : str or pathlib.Path
             The folder that ``to_parquet`` writes to.
-        key : str, Column, or list of them, optional
-            The key.  It is needed only where a release that did not note it wrote the files.
         name, on_error
             See ``from_files``.
         schema : pyspark.sql.types.StructType, optional
@@ -72,7 +69,6 @@ class TableSources(Handle):
             read_written,
             spark=spark,
             path=str(path),
-            key=key,
             name=name,
             on_error=on_error,
             schema=schema,

@@ -66,9 +66,7 @@ def test_the_traces_final_tables(spark: SparkSession, broker: Broker, tmp_path: 
     broker.create(f"{name}-right", partitions=2)
     broker.create(f"{name}-out", partitions=3)
     left, right = tables(spark, broker, name)
-    joined = fk_join(
-        left, right, "fk", how=how, name=name, deployment=deployment, wire="wrapper" if how == "left" else "headers"
-    )
+    joined = fk_join(left, right, "fk", how=how, name=name, deployment=deployment)
     events = all_traces(how)
     half = len(events) // 2
     with running(joined, f"{name}-out", broker, tmp_path) as job:
@@ -84,7 +82,7 @@ def test_the_traces_final_tables(spark: SparkSession, broker: Broker, tmp_path: 
 
 
 def assert_partitioned(broker: Broker, name: str, topics: InternalTopics) -> None:
-    """Registrations lie where the right rows do, and responses where the left rows do; headers are as the wire form says."""
+    """Registrations lie where the right rows do, and responses where the left rows do; each has the four headers."""
     homes = {message.key(): message.partition() for message in broker.read(f"{name}-left")}
     rights = {message.key(): message.partition() for message in broker.read(f"{name}-right")}
     responses, registrations = broker.read(topics.response), broker.read(topics.registration)
@@ -95,7 +93,7 @@ def assert_partitioned(broker: Broker, name: str, topics: InternalTopics) -> Non
         foreign_key = key[4 : 4 + int.from_bytes(key[:4], "big")]
         met.add((rights.get(foreign_key, message.partition()), message.partition()))
     assert met == {(0, 0), (1, 1)}
-    wanted = [f"fkjoin.{header}" for header in HEADERS] if topics.wire == "headers" else []
+    wanted = [f"fkjoin.{header}" for header in HEADERS]
     assert all([header for header, _ in message.headers() or ()] == wanted for message in (*responses, *registrations))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,11 @@ from rich.console import Console
 
 from fkjoin import QueryError, Table
 from fkjoin.checkpoint import progress
+from fkjoin.jobs.follower import Follower
 from fkjoin.jobs.job_sections import JobSection
-from fkjoin.jobs.report import Report
-from fkjoin.jobs.screen import Plain
+from fkjoin.jobs.screen import Screen
 from fkjoin.kafka import end_offsets
-from fkjoin.kafka.end_offsets import Cluster
+from fkjoin.kafka.end_offsets import Cluster, Silence
 from fkjoin.metrics import Metrics, watch
 from fkjoin.metrics.page import ShownJob, status
 from tests.support.sessions import small
@@ -46,6 +46,10 @@ def until(there: Callable[[], Any], what: str) -> None:
     while not there():
         assert time.monotonic() < deadline, what
         time.sleep(0.2)
+
+
+def silences(metrics: Metrics) -> Sequence[Silence]:
+    return metrics._report().queries["sink-out"].left.silent
 
 
 def asks() -> bool:
@@ -102,21 +106,21 @@ def test_brokers_that_do_not_answer_are_named_by_the_terminal_the_page_the_query
     table = Table.from_kafka(spark, "silent", broker.bootstrap, key="string", value="string", options=limits)
     metrics, said = watch(spark), io.StringIO()
     query = table.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck", query_name="sink-out")
-    screen = Plain(Console(file=said, width=300))
-    report = Report(JOB, ["sink-out"], (), metrics=Metrics(), log=None, screen=screen)
-    screen.watch(report.view)
-    report.starts("sink-out", "opens its sources")
+    screen = Screen(Console(file=said, width=300))
+    follower = Follower(JOB, ["sink-out"], (), metrics=Metrics(), log=None, screen=screen)
+    screen.watch(follower.report)
+    follower.starts("sink-out", "opens its sources")
     try:
         query.processAllAvailable()
         until(lambda: "sink-out" in metrics.snapshot(), "the first batch")
-        report.look("sink-out", query)
+        follower.look("sink-out", query)
         with broker.gone():
-            until(metrics._silences, "the broker is silent")
-            (silence,) = metrics._silences()["sink-out"]
+            until(lambda: silences(metrics), "the broker is silent")
+            (silence,) = silences(metrics)
             assert (silence.topic, silence.brokers) == ("silent", (broker.bootstrap,))
             says = f"roker {broker.bootstrap} of topic silent has not answered since "
             assert says in repr(query)
-            report.look("sink-out", query)
+            follower.look("sink-out", query)
             assert f" b{says}" in said.getvalue()
             health = status(ShownJob("shop"), metrics)["health"]
             assert health["state"] == "failing"

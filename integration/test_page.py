@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -19,8 +20,11 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from fkjoin.jobs.web import served
+from fkjoin.checkpoint.progress import QueryPhase
 from fkjoin.metrics import Metrics
+from fkjoin.metrics.page import ShownJob, served
+from fkjoin.metrics.query_report import Activity
+from fkjoin.metrics.report import Mode
 from fkjoin.metrics.server import ClientAccess
 from fkjoin.plan.describe.steps import Step, StepStage
 from fkjoin.sinks import counts
@@ -158,7 +162,7 @@ def busy(**state: Any) -> Metrics:
 def shown(browser: str, metrics: Metrics, steps: list[Step] = SHOP, **look: Any) -> Iterator[Tab]:
     """Show the page in a browser, and assert in the end that it complained of nothing and asked its own server only."""
     tab = Tab(browser)
-    with contextlib.closing(tab), served("shop", steps, metrics, port=0, access=ClientAccess()) as address:
+    with contextlib.closing(tab), served(ShownJob("shop", steps), metrics, 0, ClientAccess(), "--ui") as address:
         tab.open(address, **look)
         tab.wait("""!document.getElementById("main").hidden""")
         yield tab
@@ -294,7 +298,8 @@ def test_names_are_those_of_tables_and_the_batch_at_work_is_seen(browser: str) -
         observed[f"{prefix}:joined-answers-for-names"] = observed[f"{prefix}:joined-answers-for-totals"]
     about["sources"] = []
     metrics.take_json(json.dumps(about), "sink-out")
-    metrics._work("sink-out", "batch 1 for 4 s, 3 of 8 tasks")
+    query = metrics._query("sink-out")
+    query.activity = Activity(QueryPhase.BATCH, time.time(), tasks=(3, 8))
     fields = """[...document.querySelectorAll(".chart:not([hidden]) .field")]"""
     with shown(browser, metrics) as tab:
         tab.wait("""document.getElementById("now").textContent.includes("3 of 8 tasks")""")
@@ -309,14 +314,14 @@ def test_names_are_those_of_tables_and_the_batch_at_work_is_seen(browser: str) -
         hot = tab.evaluate("document.getElementById('hot').innerText")
         assert "joined" in hot
         assert "answers-for" not in hot
-        metrics._work("sink-out", "")
+        query.activity = Activity(QueryPhase.WAITS)
         tab.wait("""!document.getElementById("now").textContent.includes("batch")""")
 
 
 def test_a_page_whose_job_has_ended_says_so_and_keeps_what_it_has(browser: str) -> None:
     tab = Tab(browser)
     with contextlib.closing(tab):
-        with served("shop", SHOP, busy(), port=0, access=ClientAccess()) as address:
+        with served(ShownJob("shop", SHOP), busy(), 0, ClientAccess(), "--ui") as address:
             tab.open(address)
             tab.wait("document.querySelector('.tile') !== null")
         tab.wait("""document.getElementById("state").textContent === "No answer" """)
@@ -329,13 +334,14 @@ def test_a_page_that_is_open_keeps_why_its_job_has_failed(browser: str) -> None:
     metrics, why = busy(), "query sink-out failed: ValueError: no <b>number</b>"
     tab = Tab(browser)
     with contextlib.closing(tab):
-        with served("shop", SHOP, metrics, port=0, access=ClientAccess()) as address:
+        with served(ShownJob("shop", SHOP), metrics, 0, ClientAccess(), "--ui") as address:
             tab.open(address)
             tab.wait("document.querySelector('.tile') !== null")
-            metrics._end_job(failed=True, words=f"failed after 12 s: {why}")
+            metrics._turn(Mode.FAILED, why)
         tab.wait("document.body.classList.contains('lost')")
         said = tab.evaluate("""["state", "words"].map(id => document.getElementById(id).textContent)""")
-        assert said == ["Failed", f"The job ended: it failed after 12 s: {why}"]
+        assert said[0] == "Failed"
+        assert re.fullmatch(rf"The job ended: it failed after \d.* s: {re.escape(why)}", said[1])
         assert "#19" in tab.evaluate("document.getElementById('tiles').innerText")
         assert tab.evaluate("document.title") == "shop · failed · fkjoin"
 
@@ -346,7 +352,7 @@ def test_a_page_with_a_token_asks_for_it(browser: str) -> None:
     tab = Tab(browser)
     submit = """document.getElementById("token").value = "{}"; document.querySelector("#ask button").click()"""
     words = """document.getElementById("words").textContent"""
-    with contextlib.closing(tab), served("shop", [], metrics, port=0, access=ClientAccess(token="c2VjcmV0")) as address:
+    with contextlib.closing(tab), served(ShownJob("shop", []), metrics, 0, ClientAccess(token="c2VjcmV0"), "--ui") as address:
         tab.open(address)
         tab.wait(f'{words} === "The job is shown to those that have its token."')
         assert tab.evaluate("""document.getElementById("main").hidden""") is True
@@ -363,7 +369,7 @@ def test_nothing_but_the_page_itself_runs_in_it(browser: str) -> None:
     """The picture is styled, and the page's Content-Security-Policy lets nothing run that a name brings in."""
     step = Step("source", "orders", "", (), (), ())
     tab = Tab(browser)
-    with contextlib.closing(tab), served("shop", [step], Metrics(), port=0, access=ClientAccess()) as address:
+    with contextlib.closing(tab), served(ShownJob("shop", [step]), Metrics(), 0, ClientAccess(), "--ui") as address:
         tab.open(address)
         tab.wait("document.querySelector('.title') !== null")
         assert tab.evaluate("getComputedStyle(document.querySelector('.title')).fontWeight") == "600"

@@ -26,7 +26,6 @@ from fkjoin.analysis.planned import Planned, Settings, made_of
 from fkjoin.errors import TopologyError
 from fkjoin.kafka.internal import TopicSettings
 from fkjoin.kafka.staged import InternalTopics, internal_topics
-from fkjoin.kafka.wire import WIRES, Wire
 from fkjoin.plan.base import Node
 from fkjoin.plan.nodes import Join, Source, View, generated_name
 from fkjoin.sessions.access import access, require_classic
@@ -64,7 +63,6 @@ def planned_join(
     name: str | None,
     deployment: Deployment,
     application: str | None,
-    wire: Wire,
     emit: Emit,
     settings: Settings,
     spread: int = 1,
@@ -82,7 +80,7 @@ def planned_join(
     label = name or f"{left.name}-{right.name}-{generated_name(left.name, right.name, by, how, joiner_text)}"
     refuse_same_name(label, (left.node, right.node), "join")
     _require_spread(spread, settings.buckets, deployment)
-    topics = _internal_topics(deployment, application, wire, join=label, left=left, right=right)
+    topics = _internal_topics(deployment, application, join=label, left=left, right=right)
     through = None if topics is None else (topics.registration, topics.response)
     node = Join(label, left.node, right.node, named, by, joiner_text, through, emit, spread=spread)
     left_row, right_row = arrow_schema("left", left.row_type), arrow_schema("right", right.row_type)
@@ -110,12 +108,10 @@ def _require_spread(spread: int, buckets: int, deployment: Deployment) -> None:
 
 
 def _internal_topics(
-    deployment: Deployment, application: str | None, wire: Wire, *, join: str, left: Planned, right: Planned
+    deployment: Deployment, application: str | None, *, join: str, left: Planned, right: Planned
 ) -> InternalTopics | None:
     """The topics of a staged join; None for a fused one."""
     require_deployment(deployment)
-    if wire not in WIRES:
-        raise TopologyError(f'wire: {wire!r} is not one of "headers", "wrapper"')
     if deployment == "fused":
         return None
     require_classic(left.spark, 'deployment="staged"', "leave the deployment fused")
@@ -129,7 +125,7 @@ def _internal_topics(
     assert left.connection is not None
     assert right.connection is not None
     name = application or access(left.spark).application()
-    return internal_topics(name, join, left.connection, right.connection, wire, settings=TopicSettings.of(left.spark))
+    return internal_topics(name, join, left.connection, right.connection, settings=TopicSettings.of(left.spark))
 
 
 def _of_source(node: Node) -> bool:

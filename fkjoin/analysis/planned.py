@@ -76,8 +76,8 @@ class SourceBound:
     """Cause why the snapshot's files cannot be read; a checkpoint whose query has read them does not need them."""
     learned: StructType | None = None
     """The columns that files had when the table was made, where the user gave none."""
-    folders: StructType | None = None
-    """Those of them that names of folders are, and such ones beside a schema; None where they are given, too."""
+    folders: tuple[str, ...] = ()
+    """Columns that names of folders are."""
     written: str | None = None
     """The folder of what fkjoin wrote."""
     delta: bool = False
@@ -236,8 +236,8 @@ def learned_otherwise(error: ColumnTypeError, sources: Mapping[str, str]) -> Top
     """The error of a type that was learned; ``sources``: paths of tables of files, by name."""
     files = [f"{name} from {path}" for name, path in sources.items()]
     return TopologyError(
-        f"{error}. The columns of {' and '.join(files)} were learned: if a query has read these files before, give "
-        'schema= as "fkjoin state columns CHECKPOINT" prints it'
+        f"{error}. The columns of {' and '.join(files)} were learned: give schema= with the types that most lines have; if "
+        'a query has read these files before, give schema= as "fkjoin state columns CHECKPOINT" prints it'
     )
 
 

@@ -20,7 +20,6 @@ from fkjoin.codec import versions
 from fkjoin.codec.expressions import Part
 from fkjoin.codec.json_values import UTC
 from fkjoin.errors import ColumnTypeError, TopologyError, set_aside
-from fkjoin.files.folders import KeptFolders
 from fkjoin.files.source import FilesRead, as_session, open_files
 from fkjoin.kafka.connection import Connection
 from fkjoin.plan.nodes import Source, generated_name
@@ -174,19 +173,9 @@ def read_files(
     format: str | None,
     options: Mapping[str, Any] | None,
     settings: Settings,
-    kept: KeptFolders | None = None,
 ) -> Planned:
-    """See ``Table.from_files``; ``kept``: columns of folders that a checkpoint was begun with."""
-    files = open_files(
-        spark,
-        path,
-        key,
-        schema=schema,
-        format=format,
-        options=options,
-        numbers=[*listed(version), timestamp],
-        kept=kept,
-    )
+    """See ``Table.from_files``."""
+    files = open_files(spark, path, key, schema=schema, format=format, options=options)
     label = name or files.name
     try:
         table = read_stream(
@@ -220,7 +209,7 @@ def read_files(
         undecoded=lines,
         files=(path,),
         learned=files.schema if files.learned else None,
-        folders=files.folders if kept is None else None,
+        folders=files.folders,
     )
     return replace(table, bound=bound)
 

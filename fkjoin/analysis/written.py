@@ -16,7 +16,6 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from fkjoin.analysis.columns import require_names
 from fkjoin.analysis.planned import Planned
 from fkjoin.analysis.sources import read_stream
 from fkjoin.checkpoint.files import hadoop, read_file
@@ -31,7 +30,6 @@ from fkjoin.spark.frame import PROBLEM
 from fkjoin.spark.names import OPERATION, TIMESTAMP, is_added
 from fkjoin.spark.on_spark import on_spark
 from fkjoin.spark.parquet import SET_ASIDE
-from fkjoin.spark.schemas import Expressions
 
 ABOUT = "_fkjoin.json"
 """Lies beside the folders of batches: whose changes they are."""
@@ -77,7 +75,6 @@ def read_written(
     *,
     spark: SparkSession,
     path: str,
-    key: Expressions | None,
     name: str | None,
     on_error: OnError,
     schema: StructType | None,
@@ -94,18 +91,17 @@ def read_written(
         raise TopologyError(
             f"path: {place} has events, and no changes of a table; read them with spark.readStream or spark.read"
         )
-    files = open_files(spark, place, key, schema=schema, format="parquet", options=options)
+    keys = tuple(said["key"])
+    files = open_files(spark, place, keys, schema=schema, format="parquet", options=options)
     rows = by_spark(lambda frame: _one_writer(frame, place, label, writers), files.rows)
     columns = on_spark(spark, rows).columns
     beside = [column for column in columns if column == label or is_added(column)]
     if missing := [column for column in (OPERATION, TIMESTAMP) if column not in beside]:
         raise TopologyError(f"path: the files of {place} have no column {missing[0]}: to_parquet has not written them")
-    label_of_table = name or files.name
-    keys = _key(key, said, [column for column in files.schema.names if column not in beside], label_of_table)
-    numbers = _numbers(spark, place, said, schema)
+    numbers = int(said["numbers"]) if said["source"] else 0
     ordering = [F.col(_NUMBERS)[number] for number in range(numbers)] or [_number(label)]
     places = versions.PLACE if numbers and said.get("placed") else ()
-    gone, at = F.col(OPERATION) == "delete", None if said.get("timestamps", TIMESTAMP) is None else TIMESTAMP
+    gone, at = F.col(OPERATION) == "delete", None if said["timestamps"] is None else TIMESTAMP
     table = read_stream(
         spark,
         rows,
@@ -113,7 +109,7 @@ def read_written(
         ordering,
         deleted=gone,
         timestamp=at,
-        name=label_of_table,
+        name=name or files.name,
         log=None,
         on_error=on_error,
         beside=beside,
@@ -154,33 +150,14 @@ def _folders(spark: SparkSession, place: str) -> tuple[str, list[str], str]:
 
 
 def noted(spark: SparkSession, place: str) -> dict[str, Any]:
-    """Read what ``ABOUT`` says; nothing where an older release has written the files."""
+    """Read what ``ABOUT`` says; ``TopologyError`` without it: nothing else tells the key, and what orders the changes."""
     path, files = hadoop(spark, f"{place}/{ABOUT}")
-    return dict(json.loads(read_file(path, files))) if files.exists(path) else {}
-
-
-def _key(given: Expressions | None, said: Mapping[str, Any], columns: list[str], table: str) -> tuple[str, ...]:
-    """The key's columns; only those of the table that was written will do, since its deletes have no others."""
-    wrote = tuple(said.get("key", ()))
-    if given is None:
-        if not wrote:
-            raise TopologyError(f"key: name the key's columns of {table}: an older release wrote the files and did not say")
-        return wrote
-    chosen = require_names("key", given, columns, table)
-    if wrote and set(chosen) != set(wrote):
+    if not files.exists(path):
         raise TopologyError(
-            f"key: the table that was written has the key {', '.join(wrote)}, and of a row that goes the files have nothing "
-            "else: leave key out; group_by and fk_join go by other columns"
+            f"path: {place} has no {ABOUT}, which to_parquet writes beside its batches: put it back, from a backup or from "
+            "where the folder was copied"
         )
-    return chosen
-
-
-def _numbers(spark: SparkSession, place: str, said: Mapping[str, Any], schema: StructType) -> int:
-    """Count the numbers of a source's own versions; 0 where the changes are results, ordered by their batches."""
-    if said or _NUMBERS not in schema.names:
-        return int(said["numbers"]) if said.get("source") else 0
-    first = spark.read.schema(schema).parquet(place).select(OPERATION, F.size(_NUMBERS).alias("numbers")).head()
-    return int(first["numbers"]) if first is not None and first[OPERATION] == "upsert" else 0
+    return dict(json.loads(read_file(path, files)))
 
 
 def _number(label: str) -> Column:

@@ -19,8 +19,6 @@ from fkjoin.spark.schemas import kept_type
 
 DOCUMENT = "fkjoin.json"
 VERSION = 1
-_OLDER = tuple(f"fkjoin-{name}.json" for name in ("operators", "schemas", "topics", "sinks", "job"))
-"""Files of the layout without a document."""
 _MISSHAPEN = (KeyError, TypeError, AttributeError, ValueError, RecursionError, FkJoinError)
 
 
@@ -29,10 +27,10 @@ class LearnedColumns:
     """Columns that were learned from a table's files at the first start."""
 
     schema: StructType | None = None
-    folders: StructType | None = None
-    """Columns that names of folders are."""
+    folders: list[str] = field(default_factory=list)
+    """Those that names of folders are."""
     reported: list[str] = field(default_factory=list)
-    """Paths of fields that are left out; columns of folders end with ``=``."""
+    """Paths of fields that are left out."""
     format: str | None = None
     """The format of a job's files: an empty folder does not tell it."""
 
@@ -89,22 +87,14 @@ class Begun:
     def read(cls, spark: SparkSession, checkpoint: str) -> Begun:
         """Read a document, whether or not a query has begun.
 
-        ``FkJoinError`` if it is broken, or if the checkpoint has another layout.
+        ``FkJoinError`` if it is broken, or has another version.
         """
         return cls._kept(spark, checkpoint) or cls()
 
     @classmethod
     def _kept(cls, spark: SparkSession, checkpoint: str) -> Begun | None:
         path, files = hadoop(spark, _file(checkpoint))
-        if files.exists(path):
-            return cls.parsed(read_file(path, files), _file(checkpoint))
-        for name in _OLDER:
-            if files.exists(hadoop(spark, _file(checkpoint, name))[0]):
-                raise FkJoinError(
-                    f"checkpoint: {checkpoint} has {name} and no {DOCUMENT}, which is another "
-                    "layout: start with a new checkpoint and an empty target"
-                )
-        return None
+        return cls.parsed(read_file(path, files), _file(checkpoint)) if files.exists(path) else None
 
     @classmethod
     def parsed(cls, data: bytes, file: str) -> Begun:
@@ -134,8 +124,8 @@ class Begun:
         write_file(*hadoop(spark, _file(checkpoint)), self.data())
 
 
-def _file(checkpoint: str, name: str = DOCUMENT) -> str:
-    return f"{checkpoint.rstrip('/')}/{name}"
+def _file(checkpoint: str) -> str:
+    return f"{checkpoint.rstrip('/')}/{DOCUMENT}"
 
 
 def _unusable(file: str, problem: str) -> FkJoinError:

@@ -1,16 +1,13 @@
-"""Messages on checkpoints that are damaged, in use, or another job's; and a check of the files that Spark does not check."""
+"""Messages on checkpoints that are damaged, in use, or another job's."""
 
 from __future__ import annotations
 
 import re
-from pathlib import PurePosixPath
-from typing import Any
 
-from pyspark.sql import SparkSession
+from py4j.protocol import Py4JJavaError
 
-from fkjoin.checkpoint.files import hadoop
-from fkjoin.errors import FkJoinError, first_line
-from fkjoin.spark.cause import innermost
+from fkjoin.errors import FkJoinError
+from fkjoin.spark.cause import innermost, texts_of
 
 RESTORE = (
     "restore it from a backup (to the same path), or start with a new checkpoint and an empty target, and replay the sources"
@@ -33,10 +30,6 @@ _ELSEWHERE = re.compile(r"No space left on device|Disk quota exceeded|Connection
 _FROM_A_WORKER = ("fkjoin.errors.", "fkjoin.state.errors.", "PythonException")
 """A record that a user's function cannot parse reads much like a log that Spark cannot."""
 _IN_USE = ("Multiple streaming queries are concurrently using", "CONCURRENT_STREAM_LOG_UPDATE", "Concurrent update to the")
-_KEPT = 2
-
-_ESCAPED = re.compile(r'[\s%#?{}^`|"<>\[\]\\]')
-"""Characters that Spark's source of state writes in another way, as in URLs, before it looks for a folder."""
 
 
 def explain(error: str, checkpoint: str) -> tuple[str, str] | None:
@@ -66,44 +59,12 @@ def explain(error: str, checkpoint: str) -> tuple[str, str] | None:
     return None
 
 
-def damaged(checkpoint: str, error: Exception) -> FkJoinError:
-    """Make the error for a state that Spark cannot read; raises the error itself if it is not of the checkpoint."""
-    if "Python worker" in str(error):
-        raise error
-    if (odd := _ESCAPED.search(checkpoint)) is not None:
-        return FkJoinError(
-            f"checkpoint {checkpoint}: Spark's source of state does not find folders with {odd[0]!r} in their path; "
-            "read a copy, or a link to it, under another name (queries can go on where they are)"
-        )
-    first = first_line(error)
-    return FkJoinError(f"checkpoint {checkpoint} is damaged, its state cannot be read: {RESTORE} ({first})")
-
-
-def check_logs(spark: SparkSession, checkpoint: str) -> None:
-    """Read the newest entries of the logs that say where a query goes on; ``FkJoinError`` when one is not as it was written.
-
-    Spark reads them without regard to their checksums: a damaged one could make it skip input.
-    """
-    place, files = hadoop(spark, checkpoint)
-    jvm: Any = spark._jvm
-    for folder in ("offsets", "commits", *_children(jvm, files, place, "sources/*")):
-        names = [name for name in _children(jvm, files, place, f"{folder}/*") if PurePosixPath(name).name.isdigit()]
-        for name in sorted(names, key=lambda name: int(PurePosixPath(name).name))[-_KEPT:]:
-            try:
-                stream = files.open(jvm.org.apache.hadoop.fs.Path(place, name))
-                jvm.org.apache.hadoop.io.IOUtils.copyBytes(stream, jvm.java.io.OutputStream.nullOutputStream(), 4096, True)
-            except Exception as error:
-                raise FkJoinError(
-                    f"checkpoint {checkpoint} is damaged: {name} is not as it was written; {RESTORE} ({_line(str(error))})"
-                ) from error
-
-
-def _children(jvm: Any, files: Any, place: Any, pattern: str) -> list[str]:
-    """The paths below ``place`` that match, relative to it."""
-    found = files.globStatus(jvm.org.apache.hadoop.fs.Path(place, pattern)) or []
-    depth = pattern.count("/") + 1
-    return ["/".join(str(status.getPath()).split("/")[-depth:]) for status in found]
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())[:300]
+def damaged(checkpoint: str, error: Exception, what: str = "its state cannot be read") -> FkJoinError:
+    """Make the error for a checkpoint that cannot be read; raises ``error`` itself if it is not of that."""
+    texts = texts_of(error.java_exception) if isinstance(error, Py4JJavaError) else [str(error)]
+    cause = innermost(texts)
+    if cause.ours:
+        return FkJoinError(cause.text)
+    if any(mark in text for mark in _UNREADABLE for text in texts):
+        return FkJoinError(f"checkpoint {checkpoint} is damaged: {what}; {RESTORE} ({cause.text})")
+    raise error

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from fkjoin.codec import records, versions
+from fkjoin.codec import records, tags, versions
 from fkjoin.codec.arrays import Bytes, untagged
 from fkjoin.codec.messages import NO_TIMESTAMP
 from fkjoin.codec.rows import KeyCodec
+from fkjoin.errors import FkJoinError
+from fkjoin.spark.buckets import bucket_ids, buckets_of, places_of
+from fkjoin.spark.specs import STAGES
 from fkjoin.spark.specs.shown import Described, RecordForm, pages_of
 from fkjoin.stages.retention import GONE
 from fkjoin.state import BucketStore, Page, Reads
+
+if TYPE_CHECKING:
+    from fkjoin.checkpoint.stores import SavedStore
 
 ENTRIES = (
     "store string, bucket int, kind string, key string, foreign_key string, version string, timestamp bigint, gone boolean, "
@@ -30,6 +37,10 @@ key); of a join by primary key ``pair`` (both rows); of an enrich ``row`` (of it
 what is emitted periodically ``waiting``, and ``sent`` (without the row).  ``key`` (of a left row, of a row that contributes or
 makes others, of a group, or of a row that is made), ``foreign_key``, ``version`` (a list of lists of numbers) and ``row`` are
 JSON; ``gone``: the row is no more, and only its version is remembered."""
+
+
+_JSON = "key", "foreign_key", "version", "row"
+"""Columns of readable records that are JSON."""
 
 
 @dataclass(frozen=True)
@@ -93,3 +104,65 @@ class StoredRows:
                 first += parts
             columns["_timestamp"] = pa.array(ts, mask=ts == NO_TIMESTAMP)
             yield keys, pa.record_batch(columns)
+
+
+def look_up(stores: Sequence[SavedStore], operator: str, key: str) -> list[dict[str, Any]]:
+    """Look up what the ``stores`` of ``operator`` (empty: of the only one) know of a left row, a dict per record.
+
+    For an aggregate: what a row with that key contributes, and the row of a group with that key.  For a flat map: what a row
+    with that key makes, and the row that is shown under that key.
+
+    ``key``: as typed, see ``parse_key``.  Raises ``FkJoinError``.
+    """
+    of_stages = _stores_of(stores, operator)
+    found: list[dict[str, Any]] = []
+    problem = None
+    for store in (of_stages[stage] for stage in STAGES if stage in of_stages):
+        described = store.described()
+        try:
+            asked = store.kind.asked(described, key, found)
+        except ValueError as error:  # a row's key may be no key of a group; the last store that is asked decides
+            problem = error
+            continue
+        for wanted in asked:
+            problem = None
+            found += _records(store, *wanted)
+    if problem is not None and not found:
+        raise FkJoinError(str(problem)) from problem
+    return found
+
+
+def remarks(stores: Sequence[SavedStore], operator: str, found: list[dict[str, Any]]) -> list[str]:
+    """Say what a reader may miss in the records ``found`` of a join, and where it is kept."""
+    asked = _stores_of(stores, operator).values()
+    kinds = [store.kind for store in asked]
+    joins = any(tags.RIGHT in kind.forms for kind in kinds)
+    if found and joins and not any(kind.keeps for kind in kinds):
+        others = {store.operator_name for store in stores} - {store.operator_name for store in asked}
+        ask = " or ".join(f"--operator {name}" for name in sorted(others))
+        return [f"The join keeps no results, since another operator of the query reads them: ask with {ask}."]
+    if any(entry["kind"] == "result" and entry["row"] is None and not entry["gone"] for entry in found):
+        return ["A result has its row here if the join is materialized. Else the store keeps a hash of it."]
+    return []
+
+
+def _stores_of(stores: Sequence[SavedStore], operator: str) -> dict[str, SavedStore]:
+    """The stores of an operator, by stage; ``FkJoinError`` where the checkpoint has none of that name."""
+    operators = list(dict.fromkeys(store.operator_name for store in stores))
+    if operator not in operators and (operator or len(operators) > 1):
+        has = f"no operator {operator!r}" if operator else "several operators"
+        raise FkJoinError(f"checkpoint {stores[0].checkpoint} has {has}; add --operator with one of {', '.join(operators)}")
+    return {store.stage: store for store in stores if store.operator_name == (operator or operators[0])}
+
+
+def _records(store: SavedStore, of: Bytes, names: tuple[bytes, ...], subscriber: Bytes | None) -> list[dict[str, Any]]:
+    """The records stored under ``names``, all in the bucket that the one key of ``of`` belongs to.
+
+    ``subscriber``: the left key, if ``of`` is a foreign key, whose records may be spread.
+    """
+    if subscriber is None:
+        (number,) = buckets_of(of, store.buckets)
+    else:
+        (number,) = places_of(of, subscriber, store.buckets, store.spread)
+    rows = store.in_bucket(bucket_ids(store.buckets)[number], names)
+    return [row | {name: json.loads(row[name]) for name in _JSON if row[name]} for row in rows]

@@ -26,13 +26,14 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
     if value is None or not _has_map(kind):
         return value
     if pa.types.is_map(kind):
-        return {_key(key): _plain(item, kind.item_type) for key, item in value}
+        return {hashable(key): _plain(item, kind.item_type) for key, item in value}
     if pa.types.is_struct(kind):
         return {field.name: _plain(value[field.name], field.type) for field in kind}
     return [_plain(item, kind.value_type) for item in value]
 
 
-def _key(value: Any) -> Any:
+def hashable(value: Any) -> Any:
+    """A value for a dict's key: structs and lists are tuples."""
     if isinstance(value, dict):
-        return tuple(map(_key, value.values()))
-    return tuple(map(_key, value)) if isinstance(value, list) else value
+        return tuple(map(hashable, value.values()))
+    return tuple(map(hashable, value)) if isinstance(value, list) else value

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from fkjoin.checkpoint.entries import StoredRows
-from fkjoin.checkpoint.plain_files import Commit, PlainFiles, at_commit
 from fkjoin.checkpoint.python_values import rows_of
 from fkjoin.checkpoint.replica import Replica
+from fkjoin.checkpoint.saved_files import Commit, PlainFiles, at_commit
 from fkjoin.checkpoint.user_keys import encoded
 from fkjoin.errors import FkJoinError
 from fkjoin.sessions.own_folder import held_folder

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fkjoin.checkpoint.damage import RESTORE
-from fkjoin.checkpoint.plain_files import Commit, PlainFiles
-from fkjoin.checkpoint.plain_stores import state_of
-from fkjoin.checkpoint.saved_log import SavedLog, since
-from fkjoin.checkpoint.spark_formats import Changes, Version
-from fkjoin.checkpoint.stores import kept_as
+from fkjoin.checkpoint.saved_files import Commit, SavedFiles
+from fkjoin.checkpoint.saved_log import SavedLog, SavedPartition
+from fkjoin.checkpoint.spark_formats import Changes
+from fkjoin.checkpoint.stores import kept_as, partitions_of, stores_of
 from fkjoin.state.errors import CorruptLogError
 from fkjoin.state.index import RocksIndex
 from fkjoin.state.positions import Position
@@ -44,10 +43,10 @@ class Held(NamedTuple):
 class Replica:
     """A copy of the store that keeps the rows of the table ``name``."""
 
-    def __init__(self, files: PlainFiles, name: str, folder: Path, commit: Commit) -> None:
+    def __init__(self, files: SavedFiles, name: str, folder: Path, commit: Commit) -> None:
         """Find the store and copy it into ``folder``, as of a batch; ``FileNotFoundError`` if Spark has removed its files."""
         self._files, self._folder = files, folder
-        self.store = kept_as(name, state_of(files, commit, folder).stores, files.checkpoint)
+        self.store = kept_as(name, stores_of(files, commit), files.checkpoint)
         self.described = self.store.described()
         self.index, self.held = self._copied(commit)
 
@@ -56,12 +55,12 @@ class Replica:
 
     def next(self, commit: Commit) -> Next | None:
         """Read what leads to a later batch, which no reader sees yet; None if change files do not lead there."""
-        before, after = self._versions(self.held.commit), self._versions(commit)
+        before, after = self._partitions(self.held.commit), self._partitions(commit)
         if len(before) != len(after):
             return None
         metas, entries = dict(self.held.metas), list[KeysAndValues]()
-        for partition, (known, version) in enumerate(zip(before, after, strict=True)):
-            changes = since(self._files, f"state/{self.store.logs.operator}/{partition}", version, known)
+        for known, partition in zip(before, after, strict=True):
+            changes = partition.since(known.version)
             if changes is None or not all(_follow(one, metas, entries) for one in changes):
                 return None
         keys, values = latest(entries)
@@ -77,15 +76,15 @@ class Replica:
             self.index.take_in(following.file, None)
         self.held = following.held
 
-    def _versions(self, commit: Commit) -> tuple[Version, ...]:
-        return commit.versions.get(self.store.logs.operator, ())
+    def _partitions(self, commit: Commit) -> tuple[SavedPartition, ...]:
+        return partitions_of(self._files, commit, self.store.operator)
 
     def _copied(self, commit: Commit) -> tuple[RocksIndex, Held]:
         index = RocksIndex.new(self._folder, _NOWHERE, os.urandom(KEY_BYTES))
         metas: dict[int, Meta] = {}
         try:
-            for partition in range(len(self._versions(commit))):
-                with self.store.logs.opened(partition) as log:
+            for partition in self._partitions(commit):
+                with partition.opened() as log:
                     for bucket, data in log.metas().items():
                         metas[bucket] = Meta.decode(data)
                         _replay(index, log, bucket, metas[bucket])

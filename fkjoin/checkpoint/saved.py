@@ -1,172 +1,163 @@
-"""State as of a committed batch, read from a checkpoint without the query that writes it.
+"""State as of a committed batch, read in a session: frames of what stores have, made by workers.
 
-Spark's own source of state (``statestore``) reads the buckets' logs; each is replayed into a store of its own in a
-temporary folder, in parallel.  Nothing here writes to a checkpoint.
+Spark's source of files brings a partition's files to a worker, from wherever Spark reads.  The
+worker replays each bucket's log into a store of its own in a temporary folder.  Nothing here
+writes to a checkpoint.
 """
 
 from __future__ import annotations
 
-import contextlib
-import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from datetime import datetime
-from functools import cached_property
+import re
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, Row, SparkSession
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, LongType, StructType
 
-from fkjoin.checkpoint.as_of import batch_as_of
 from fkjoin.checkpoint.damage import damaged
 from fkjoin.checkpoint.entries import ENTRIES, Entries, StoredRows
-from fkjoin.checkpoint.files import hadoop
-from fkjoin.checkpoint.plain_files import checkpoints_in
-from fkjoin.checkpoint.snapshot_log import SnapshotLog
-from fkjoin.checkpoint.stores import SavedRecords, kept_as
-from fkjoin.errors import FkJoinError, first_line, nearest
-from fkjoin.sessions.abilities import READ_STATE
+from fkjoin.checkpoint.files import hadoop, read_file
+from fkjoin.checkpoint.saved_files import PlainFiles, SavedFiles, damage_named
+from fkjoin.checkpoint.saved_log import SavedLog, SavedPartition
+from fkjoin.checkpoint.stores import SavedStore, kept_as, with_stores
+from fkjoin.errors import FkJoinError
 from fkjoin.sessions.own_folder import held_folder
-from fkjoin.spark.identity import bucket_folder, home_of, read_identity
 from fkjoin.spark.schemas import kept_type
 from fkjoin.state import BucketStore
 from fkjoin.state.segments import Meta
 
-_META = -1
-"""The number that the meta record goes by among the segments."""
+_AT_ONCE = 16
+"""Number of partitions whose files are looked for at a time."""
 
-_Read = Callable[[BucketStore, int], Iterator[pa.RecordBatch]]
-"""Function from a bucket's store and its id to batches of what is wanted, at least one."""
+_IN_GLOBS = re.compile(r"[\\{}\[\]*?]")
+"""Characters that Spark reads as patterns."""
+
+_NEWEST = 2
+"""Number of entries of a log from which a query may go on."""
+
+_Batches = Iterator[pa.RecordBatch]
 
 
-@dataclass(frozen=True)
-class OnBucket:
-    """Function for ``applyInArrow`` that calls ``read`` with a bucket's store.
+class Committed(NamedTuple):
+    """A batch, and when its file in ``commits`` was last written."""
 
-    ``index``: the folder of the store's index, to be made anew and kept; by default one that is removed afterwards.
+    batch: int
+    ms: int
+
+
+class SessionFiles(SavedFiles):
+    """The files of a checkpoint, wherever a session reaches them."""
+
+    def __init__(self, spark: SparkSession, checkpoint: str | Path) -> None:
+        """Find the file system; ``FkJoinError`` if the session has none for it."""
+        self.checkpoint = str(checkpoint).rstrip("/")
+        self._root, self._files = hadoop(spark, self.checkpoint)
+
+    def read(self, name: str) -> bytes:
+        path = self._root.suffix(f"/{name}")
+        try:
+            return read_file(path, self._files)
+        except (OSError, Py4JJavaError) as error:
+            if not self._files.exists(path):
+                raise FileNotFoundError(name) from error
+            raise damaged(self.checkpoint, error, f"{name} is not as it was written") from error
+
+    def names(self, folder: str) -> list[str]:
+        return [str(status.getPath().getName()) for status in self._listed(folder)]
+
+    def exist(self) -> bool:
+        return bool(self._files.exists(self._root))
+
+    def commits(self) -> list[Committed]:
+        """List the committed batches with their times."""
+        listed = [status for status in self._listed("commits") if status.getPath().getName().isdigit()]
+        return [Committed(int(one.getPath().getName()), int(one.getModificationTime())) for one in listed]
+
+    def _listed(self, folder: str) -> list[Any]:
+        path = self._root.suffix(f"/{folder}")
+        return list(self._files.listStatus(path)) if self._files.exists(path) else []
+
+
+def check_logs(spark: SparkSession, checkpoint: str | Path) -> None:
+    """Read the newest entries of the logs that say where a query goes on.
+
+    ``FkJoinError`` when one is not as it was written.  Spark reads them without regard to their
+    checksums: a damaged one could make it skip input.
     """
-
-    read: _Read
-    index: str | None = None
-
-    def __call__(self, group: pa.Table) -> pa.Table:
-        bucket = group.column("bucket")[0].as_py()
-        numbers, data = group.column("number").to_pylist(), group.column("data").to_pylist()
-        segments = dict(zip(numbers, data, strict=True))
-        meta = segments.pop(_META)
-        identity = Meta.decode(meta).identity
-        with contextlib.ExitStack() as stack:
-            if self.index is None:
-                folder = stack.enter_context(held_folder())
-            else:
-                folder = Path(self.index) / bucket_folder(bucket, home_of(identity))
-                shutil.rmtree(folder, ignore_errors=True)
-            store = stack.enter_context(BucketStore(SnapshotLog(meta, segments.get), folder, identity=identity))
-            return pa.Table.from_batches(list(self.read(store, bucket)))
+    files = SessionFiles(spark, checkpoint)
+    sources = [f"sources/{number}" for number in files.numbers("sources")]
+    for folder in ("offsets", "commits", *sources):
+        for number in files.numbers(folder)[-_NEWEST:]:
+            files.read(f"{folder}/{number}")
 
 
-@dataclass(frozen=True)
-class SavedStore(SavedRecords):
-    """A stage's store in a checkpoint."""
+def on_logs(
+    spark: SparkSession, store: SavedStore, work: Callable[[SavedLog], _Batches], schema: StructType | str
+) -> DataFrame:
+    """Call ``work`` with the log of each partition, in workers; return one DataFrame.
 
-    spark: SparkSession
-    checkpoint: str
-    operator: int
-    partitions: int
-    batch: int | None
-    metas: tuple[Row, ...]
-    """Rows ``bucket, partition_id, data``."""
+    ``FileNotFoundError`` if Spark has removed files of the batch.
+    """
+    checkpoint = store.checkpoint
+    versions = {partition.folder: partition.version for partition in store.partitions}
+    with ThreadPoolExecutor(_AT_ONCE) as readers:
+        listed = list(readers.map(SavedPartition.file_names, store.partitions))
+    paths = [_IN_GLOBS.sub(r"\\\g<0>", f"{checkpoint}/{name}") for names in listed for name in names]
 
-    @cached_property
-    def identity(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Facts and about, as the job stored them."""
-        return read_identity(Meta.decode(bytes(self.metas[0].data)).identity)
+    def in_worker(files: _Batches) -> _Batches:
+        with held_folder() as copies:
+            for batch in files:
+                for path, content in zip(*batch.columns, strict=True):
+                    copy = copies / "state" / path.as_py().rpartition("/state/")[2]
+                    copy.parent.mkdir(parents=True, exist_ok=True)
+                    copy.write_bytes(content.as_buffer())
+            for folder, version in versions.items():
+                if (copies / folder).exists():
+                    partition = SavedPartition(PlainFiles(copies), folder, version)
+                    with damage_named(checkpoint), partition.opened() as log:
+                        yield from work(log)
 
-    def logs(self) -> list[Meta]:
-        """The buckets' meta records."""
-        return [Meta.decode(bytes(row.data)) for row in self.metas]
-
-    def on_buckets(
-        self, read: _Read, schema: StructType | str, *, buckets: list[int] | None = None, index: str | None = None
-    ) -> DataFrame:
-        """Call ``read`` for each bucket, or those with the ids ``buckets``; return one DataFrame."""
-        meta = _variable(self.spark, self.checkpoint, self.operator, "meta", self.batch)
-        log = _variable(self.spark, self.checkpoint, self.operator, "log", self.batch)
-        rows = meta.selectExpr("key.bucket", f"{_META}L as number", "value.data").unionAll(
-            log.selectExpr("key.bucket", "user_map_key.number", "user_map_value.data")
-        )
-        if buckets is not None:
-            rows = rows.where(F.col("bucket").isin(buckets))
-        on_bucket = OnBucket(read, index)
-        return rows.groupBy("bucket").applyInArrow(lambda group: on_bucket(group), schema)  # PySpark counts arguments
-
-    def entries(self) -> DataFrame:
-        """Every record of the store, readable (``ENTRIES``)."""
-        return self.on_buckets(Entries(self.described()), ENTRIES)
-
-    def in_bucket(self, bucket: int, names: tuple[bytes, ...]) -> list[dict[str, Any]]:
-        rows = self.on_buckets(Entries(self.described(), names), ENTRIES, buckets=[bucket]).collect()
-        return [row.asDict() for row in rows]
+    # A session may be set to leave such files out, which would leave out rows.
+    strict = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+    rows = spark.read.format("binaryFile").options(**strict).load(paths).select("path", "content")
+    number = F.regexp_extract("path", r".*/state/\d+/(\d+)/", 1)
+    return rows.repartition(len(versions), number).mapInArrow(in_worker, schema)
 
 
-class SavedState:
+def in_buckets(read: Callable[[BucketStore, int], _Batches]) -> Callable[[SavedLog], _Batches]:
+    """Call ``read`` with the store and the number of each bucket of a log."""
+
+    def of_log(log: SavedLog) -> _Batches:
+        for bucket, meta in log.metas().items():
+            with held_folder() as folder, log.store(bucket, meta, folder) as store:
+                yield from read(store, bucket)
+
+    return of_log
+
+
+def entries(spark: SparkSession, store: SavedStore) -> DataFrame:
+    """Every record of a store, readable (``ENTRIES``)."""
+    return on_logs(spark, store, in_buckets(Entries(store.described())), ENTRIES)
+
+
+def metas(spark: SparkSession, store: SavedStore) -> list[Meta]:
+    """Read the meta record of each bucket's log."""
+    return [Meta.decode(bytes(row.data)) for row in on_logs(spark, store, _metas, "data binary").collect()]
+
+
+def _metas(log: SavedLog) -> _Batches:
+    yield pa.record_batch({"data": pa.array(log.metas().values(), pa.binary())})
+
+
+def saved_stores(spark: SparkSession, checkpoint: str | Path, batch: int | None = None) -> list[SavedStore]:
     """The stores of a checkpoint after its last committed batch, or after ``batch``."""
-
-    def __init__(self, spark: SparkSession, checkpoint: str | Path, batch: int | None = None) -> None:
-        """Raises ``FkJoinError`` when there is no state of such a batch, ``SessionError`` when this Spark cannot read any."""
-        READ_STATE.require(spark)
-        self.spark, self.checkpoint, self.batch = spark, str(checkpoint), batch
-        operators = self._operators()
-        self.first, self.last = (max(row.minBatchId for row in operators), max(row.maxBatchId for row in operators))
-        if batch is not None and not self.first <= batch <= self.last:
-            raise FkJoinError(f"batch: {self.checkpoint} has batches {self.first} to {self.last}, not {batch}")
-        found = [self._store(row) for row in operators]
-        self.stores = [store for store in found if store is not None]
-        if not self.stores:
-            raise FkJoinError(f"checkpoint {self.checkpoint} has no store of fkjoin with anything in it")
-
-    def results(self, name: str) -> SavedStore:
-        """The store that keeps the rows of the table materialized as ``name``."""
-        return kept_as(name, self.stores, self.checkpoint)
-
-    def store(self, name: str) -> SavedStore:
-        stores = {store.name: store for store in self.stores}
-        if name not in stores:
-            raise FkJoinError(f"there is no store {name!r} in {self.checkpoint}; {nearest(name, list(stores))}")
-        return stores[name]
-
-    def _operators(self) -> list[Row]:
-        rows: list[Row] = []
-        reason = "it has no folder state/"
-        place, files = hadoop(self.spark, f"{self.checkpoint}/state")
-        try:
-            if files.exists(place):  # else Spark would warn of it in its log
-                rows = self.spark.read.format("state-metadata").load(self.checkpoint).collect()
-        except Exception as error:
-            reason = first_line(error)
-        ours = [row for row in rows if row.operatorName.startswith("transformWithState") and row.stateStoreName == "default"]
-        if not ours:
-            raise FkJoinError(
-                f"checkpoint {self.checkpoint} has no state of fkjoin{checkpoints_in(self.checkpoint)}: give the "
-                f"checkpointLocation of a query that has run (of a job: CHECKPOINT/sink-NAME or sinks-TABLE). ({reason})"
-            )
-        return sorted(ours, key=lambda row: -int(row.operatorId))  # Spark counts from the sink
-
-    def _store(self, row: Row) -> SavedStore | None:
-        """None where another's operator keeps its state, or nothing was ever written."""
-        try:
-            metas = _variable(self.spark, self.checkpoint, row.operatorId, "meta", self.batch)
-            found = metas.selectExpr("key.bucket", "partition_id", "value.data").collect()
-        except Exception as error:
-            if "STDS_INVALID_OPTION_VALUE" in str(error):  # it has no such variable
-                return None
-            raise damaged(self.checkpoint, error) from error
-        if not found:
-            return None
-        return SavedStore(self.spark, self.checkpoint, row.operatorId, row.numPartitions, self.batch, tuple(found))
+    return with_stores(SessionFiles(spark, checkpoint), batch, list)
 
 
 def read_state(
@@ -214,29 +205,44 @@ def read_state(
     --------
     >>> fkjoin.read_state(spark, "ck/joined", "joined").show()
     """
-    store = _state(spark, str(checkpoint), batch, as_of).results(name)
+    files = SessionFiles(spark, checkpoint)
+    if as_of is not None:
+        if batch is not None:
+            raise FkJoinError("as_of: batch is given, too; give one of them")
+        batch = newest(files.checkpoint, files.commits(), _milliseconds(spark, as_of), str(as_of))
+    return with_stores(files, batch, lambda stores: _table(spark, kept_as(name, stores, files.checkpoint)))
+
+
+def _table(spark: SparkSession, store: SavedStore) -> DataFrame:
     _, about = store.identity
     key, result = (kept_type(about[part]) for part in (store.kind.key, "result"))
     schema = StructType([*key, *(field for field in result if field.name not in key.names)])
     for version, _ in store.versions:
         schema = schema.add(f"_{version}", ArrayType(LongType()))
-    return store.on_buckets(StoredRows(store.described()), schema.add("_timestamp", LongType()))
+    schema = schema.add("_timestamp", LongType())
+    return on_logs(spark, store, in_buckets(StoredRows(store.described())), schema)
 
 
-def _state(spark: SparkSession, checkpoint: str, batch: int | None, as_of: datetime | str | None) -> SavedState:
-    """The state after a batch, or as of a time."""
-    if as_of is None:
-        return SavedState(spark, checkpoint, batch)
-    if batch is not None:
-        raise FkJoinError("as_of: batch is given, too; give one of them")
-    batch = batch_as_of(spark, checkpoint, as_of)
-    try:
-        return SavedState(spark, checkpoint, batch)
-    except FkJoinError as error:
-        raise FkJoinError(f"as_of: the last batch at {as_of} was {batch}, and its state cannot be read: {error}") from error
+def newest(checkpoint: str, batches: Sequence[Committed], at: int, shown: str) -> int:
+    """Choose the newest of ``batches`` whose file was written by the time ``at``, which a message calls ``shown``."""
+    earlier = [one for one in batches if one.ms <= at]
+    if earlier:
+        return max(earlier).batch
+    oldest = "it has none"
+    if batches:
+        first = min(batches)
+        moment = datetime.fromtimestamp(first.ms / 1000, timezone.utc)
+        text = moment.isoformat(sep=" ", timespec="milliseconds")
+        oldest = f"the oldest that is there, {first.batch}, is of {text}"
+    raise FkJoinError(f"as_of: {checkpoint} has no batch that was committed at or before {shown}: {oldest}")
 
 
-def _variable(spark: SparkSession, checkpoint: str, operator: int, name: str, batch: int | None) -> DataFrame:
-    """Read one of the operator's state variables, by Spark's own source."""
-    reader = spark.read.format("statestore").option("operatorId", operator).option("stateVarName", name)
-    return (reader if batch is None else reader.option("batchId", batch)).load(checkpoint)
+def _milliseconds(spark: SparkSession, as_of: datetime | str) -> int:
+    """Read a time as Spark reads a timestamp: without a zone it is of the session's."""
+    if isinstance(as_of, datetime) and as_of.tzinfo is not None:
+        return int(as_of.timestamp() * 1000)
+    text = str(as_of) if isinstance(as_of, datetime | str) else None
+    (row,) = spark.sql("select unix_millis(try_cast(:at as timestamp)) as ms", {"at": text}).collect()
+    if row.ms is None:
+        raise FkJoinError(f"as_of: {as_of!r} is no time; give a datetime, or a text such as '2026-11-27 06:45:00'")
+    return int(row.ms)

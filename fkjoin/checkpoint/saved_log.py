@@ -1,119 +1,213 @@
-"""A partition's change logs as Spark has saved them: a snapshot, and the change files after it, read without Spark.
+"""A partition's change logs as Spark has saved them: a snapshot, and the change files after it.
 
-A snapshot ``{version}_{id}.zip`` is a RocksDB but for its data files.  These are in the folder ``SSTs``, under names that the
-snapshot's ``metadata`` has.  Spark removes what no batch that it keeps needs: a file that is gone is ``FileNotFoundError``.
+A snapshot ``{version}_{id}.zip`` is a RocksDB but for its data files.  These are in the folder
+``SSTs``, under names that the snapshot's ``metadata`` has.  Spark removes what no batch that it
+keeps needs: a file that is gone is ``FileNotFoundError``.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
-import shutil
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
 
 from rocksdict import AccessType, Options, Rdict
 
-from fkjoin.checkpoint.plain_files import PlainFiles
+from fkjoin.checkpoint.saved_files import SavedFiles
 from fkjoin.checkpoint.spark_formats import Changes, LogPlace, Version, changes_of, data_of, key_of, place_of
 from fkjoin.errors import FormatError
+from fkjoin.sessions.own_folder import held_folder
+from fkjoin.state import BucketStore
+from fkjoin.state.segments import Meta
 
 _DAMAGED = (
     *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError),
     *(ValueError, KeyError, TypeError, OverflowError, FormatError),
 )
-"""Errors that Python raises of an archive with a changed byte, or of the JSON in it.  RuntimeError: another compression, or a
-password."""
+"""Errors that Python raises of an archive with a changed byte, or of the JSON in it.  RuntimeError:
+another compression, or a password."""
 
 
-def since(files: PlainFiles, folder: str, version: Version, known: Version) -> list[Changes] | None:
-    """Read what versions after ``known`` have changed, the oldest first; None if change files do not lead there."""
-    found: list[Changes] = []
-    at: Version | None = version
-    while at != known:
-        if at is None or at.number <= known.number:
-            return None
-        try:
-            found.append(changes_of(at.name, files.read(f"{folder}/{at.name}.changelog")))
-        except FileNotFoundError:
-            return None
-        at = found[-1].before
-    return found[::-1]
+class SavedPartition(NamedTuple):
+    """The files of a partition's store, as of a version."""
 
+    files: SavedFiles
+    folder: str
+    version: Version
 
-class SavedLog:
-    """The logs of all buckets of a partition, as of a version; a context manager that lets go of the snapshot."""
-
-    def __init__(self, files: PlainFiles, folder: str, version: Version, scratch: Path) -> None:
-        """Read a version's files; ``scratch``: a folder for a copy of the snapshot, removed when this is closed."""
-        self._scratch = scratch
-        self._base: Rdict | None = None
-        self._name = ""
-        self._numbers: Mapping[str, int] = {}
-        self._written: dict[LogPlace, bytes | None] = {}
-        at: Version | None = version
-        chain: list[Changes] = []
-        while at is not None and not files.there(f"{folder}/{at.name}.zip"):
-            chain.append(changes_of(at.name, files.read(f"{folder}/{at.name}.changelog")))
-            at = chain[-1].before
-        for changes in reversed(chain):
-            self._written |= changes.written
-        if at is not None:
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[SavedLog]:
+        """Read the files; a copy of the snapshot is there as long as the log is open."""
+        snapshot, later = self._parts()
+        written: dict[LogPlace, bytes | None] = {}
+        for version in later:
+            written |= self._changes(version).written
+        if snapshot is None:
+            yield SavedLog(self.folder, written)
+            return
+        saved = self._snapshot(snapshot)
+        with held_folder() as copy:
+            for member, content in saved.members.items():
+                (copy / member).write_bytes(content)
+            for local, data in saved.data.items():
+                (copy / local).write_bytes(self.files.read(f"{self.folder}/SSTs/{data}"))
+            # Spark's files have Spark's options; what must be known to read them stands in each.
+            options, mode = Options(raw_mode=True), AccessType.read_only(False)
+            with _reading(self.folder):
+                base = Rdict(str(copy), options, access_type=mode)
             try:
-                self._numbers = _unpacked(files, folder, at, scratch)
-                # Spark's files have Spark's options; what must be known to read them stands in each of them.
-                self._name = f"snapshot {folder}/{at.name}"
-                with self._reading():
-                    self._base = Rdict(str(scratch), Options(raw_mode=True), access_type=AccessType.read_only(False))
-            except BaseException:
-                shutil.rmtree(scratch, ignore_errors=True)
-                raise
+                yield SavedLog(self.folder, written, base, saved.numbers)
+            finally:
+                base.close()
 
-    def __enter__(self) -> SavedLog:
-        return self
+    def file_names(self) -> list[str]:
+        """List the files that the version is read from."""
+        snapshot, later = self._parts()
+        names = [f"{self.folder}/{version.name}.changelog" for version in later]
+        if snapshot is not None:
+            names.append(f"{self.folder}/{snapshot.name}.zip")
+            inside = set(self.files.names(f"{self.folder}/SSTs"))
+            for data in self._snapshot(snapshot).data.values():
+                if data not in inside:
+                    raise FileNotFoundError(f"{self.folder}/SSTs/{data}")
+                names.append(f"{self.folder}/SSTs/{data}")
+        return names
 
-    def __exit__(self, *_: object) -> None:
-        if self._base is not None:
-            self._base.close()
-        shutil.rmtree(self._scratch, ignore_errors=True)
+    def latest_first(self) -> Iterator[Changes]:
+        """Read the change files that lead to the version, the latest first, until one is gone."""
+        version: Version | None = self.version
+        while version is not None:
+            try:
+                changes = self._changes(version)
+            except FileNotFoundError:
+                return
+            yield changes
+            version = changes.before
+
+    def since(self, known: Version) -> list[Changes] | None:
+        """Read what versions after ``known`` have changed, the oldest first; None if files are gone."""
+        read: list[Changes] = []
+        if self.version == known:
+            return read
+        for changes in self.latest_first():
+            read.append(changes)
+            if changes.before == known:
+                return read[::-1]
+            if changes.before is None or changes.before.number <= known.number:
+                break
+        return None
+
+    def _parts(self) -> tuple[Version | None, list[Version]]:
+        """Find the newest snapshot on the way to the version, and the versions after it."""
+        names = set(self.files.names(self.folder))
+        versions = [self.version]
+        while f"{versions[0].name}.zip" not in names:
+            lineage = self._changes(versions[0]).lineage
+            if not lineage:
+                return None, versions
+            snapshots = [n for n, earlier in enumerate(lineage) if f"{earlier.name}.zip" in names]
+            # A lineage begins with the snapshot of its time, which Spark may have removed meanwhile.
+            newest = snapshots[-1] if snapshots else 0
+            versions = [*lineage[newest:], *versions]
+        return versions[0], versions[1:]
+
+    def _changes(self, version: Version) -> Changes:
+        name = version.name
+        return changes_of(name, self.files.read(f"{self.folder}/{name}.changelog"))
+
+    def _snapshot(self, version: Version) -> _Snapshot:
+        name = f"{self.folder}/{version.name}.zip"
+        packed = io.BytesIO(self.files.read(name))
+        try:
+            with zipfile.ZipFile(packed) as archive:
+                # Below are logs that RocksDB has no more need of.  Reading compares checksums.
+                names = [member for member in archive.namelist() if "/" not in member]
+                members = {_plain(member): archive.read(member) for member in names}
+            about = json.loads(members.pop("metadata").decode().partition("\n")[2])
+            pairs = [(file["localFileName"], file["dfsSstFileName"]) for file in about["sstFiles"]]
+            data = {_plain(local): _plain(saved) for local, saved in pairs}
+            families = about["columnFamilyMapping"]
+            numbers = {state: int(families[state]) for state in ("log", "meta")}
+        except _DAMAGED as error:
+            raise FormatError(f"snapshot {name} is damaged, or of a form that this release does not read: {error!r}") from error
+        return _Snapshot(members, data, numbers)
+
+
+class _Snapshot(NamedTuple):
+    """The content of a snapshot's archive."""
+
+    members: dict[str, bytes]
+    data: dict[str, str]
+    """Names of data files in the RocksDB, and in the folder of such files."""
+    numbers: dict[str, int]
+    """Numbers of state variables."""
+
+
+def _plain(name: str) -> str:
+    if PurePosixPath(name).name != name or name in (".", ".."):
+        raise FormatError(f"it names the file {name!r}")
+    return name
+
+
+@contextlib.contextmanager
+def _reading(folder: str) -> Iterator[None]:
+    """Say of damage where it is; RocksDB compares the checksums of what it reads."""
+    try:
+        yield
+    except Exception as error:  # rocksdict has one kind of error
+        raise FormatError(f"a snapshot in {folder} is damaged: {error}") from error
+
+
+@dataclass(frozen=True)
+class SavedLog:
+    """The logs of all buckets of a partition, as of a version."""
+
+    folder: str
+    written: Mapping[LogPlace, bytes | None]
+    """Records that were put after the snapshot; None for those that were deleted."""
+    base: Rdict | None = None
+    """The snapshot."""
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    """The numbers of its state variables."""
 
     def metas(self) -> dict[int, bytes]:
         """Read the meta record of each bucket."""
-        with self._reading():
-            found = dict(self._saved_metas())
-        for place, data in self._written.items():
+        with _reading(self.folder):
+            metas = dict(self._saved_metas())
+        for place, data in self.written.items():
             if place.number is None:
-                found.pop(place.bucket, None)
+                metas.pop(place.bucket, None)
                 if data is not None:
-                    found[place.bucket] = data
-        return found
+                    metas[place.bucket] = data
+        return metas
 
     def segment(self, bucket: int, number: int) -> bytes | None:
         """Read a segment of a bucket's log; None if it is not there."""
         place = LogPlace(bucket, number)
-        if place in self._written or self._base is None:
-            return self._written.get(place)
-        with self._reading():
-            value = self._base.get(key_of(self._numbers["log"], place))
+        if place in self.written or self.base is None:
+            return self.written.get(place)
+        with _reading(self.folder):
+            value = self.base.get(key_of(self.numbers["log"], place))
             return None if value is None else data_of(value)
 
-    @contextlib.contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Say of damage in which snapshot it is; RocksDB compares the checksums of what it reads."""
-        try:
-            yield
-        except Exception as error:  # rocksdict has one kind of error
-            raise FormatError(f"{self._name} is damaged: {error}") from error
+    def store(self, bucket: int, meta: bytes, folder: Path) -> BucketStore:
+        """Replay a bucket's log into a store, which has its index under ``folder``."""
+        log = _BucketLog(meta, functools.partial(self.segment, bucket))
+        return BucketStore(log, folder, identity=Meta.decode(meta).identity)
 
     def _saved_metas(self) -> Iterator[tuple[int, bytes]]:
-        if self._base is None:
+        if self.base is None:
             return
-        prefix = self._numbers["meta"].to_bytes(2, "little")
-        entries = self._base.iter()
+        prefix = self.numbers["meta"].to_bytes(2, "little")
+        entries = self.base.iter()
         entries.seek(prefix)
         while (key := entries.key()) is not None and key.startswith(prefix):
             yield place_of(key).bucket, data_of(entries.value())
@@ -121,29 +215,18 @@ class SavedLog:
         entries.status()
 
 
-def _unpacked(files: PlainFiles, folder: str, version: Version, target: Path) -> Mapping[str, int]:
-    """Put a snapshot into a folder that is made for it; the numbers of its state variables."""
-    target.mkdir(mode=0o700, parents=True)
-    name = f"{folder}/{version.name}.zip"
-    try:
-        with zipfile.ZipFile(io.BytesIO(files.read(name))) as archive:
-            for member in archive.namelist():
-                if "/" not in member:  # below are logs that RocksDB has no more need of
-                    _plain(member)
-                    (target / member).write_bytes(archive.read(member))  # compares its checksum
-        about = json.loads((target / "metadata").read_text(encoding="utf-8").partition("\n")[2])
-        data = {_plain(one["localFileName"]): _plain(one["dfsSstFileName"]) for one in about["sstFiles"]}
-        numbers = {state: int(about["columnFamilyMapping"][state]) for state in ("log", "meta")}
-    except _DAMAGED as error:
-        raise FormatError(f"snapshot {name} is damaged, or of a form that this release does not read: {error!r}") from error
-    for local, saved in data.items():
-        files.copy(f"{folder}/SSTs/{saved}", target / local)
-    with contextlib.suppress(OSError):
-        (target / "metadata").unlink()
-    return numbers
+@dataclass(frozen=True)
+class _BucketLog:
+    """The log of one bucket, which cannot be written to."""
 
+    saved: bytes
+    """The meta record."""
+    segment: Callable[[int], bytes | None]
 
-def _plain(name: str) -> str:
-    if PurePosixPath(name).name != name or name in (".", ".."):
-        raise FormatError(f"it names the file {name!r}")
-    return name
+    def meta(self) -> bytes:
+        return self.saved
+
+    def _refuse(self, *_: Any) -> None:
+        raise io.UnsupportedOperation("a log that was read from a checkpoint cannot be written to")
+
+    set_meta = put_segment = remove_segment = _refuse

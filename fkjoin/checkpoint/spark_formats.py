@@ -41,7 +41,7 @@ _VALUE = struct.Struct("<BQii")
 
 
 class ForeignFormatError(FormatError):
-    """A file has a form that only Spark reads."""
+    """A file has a form that this release does not read."""
 
 
 class Version(NamedTuple):
@@ -66,10 +66,15 @@ class LogPlace(NamedTuple):
 class Changes(NamedTuple):
     """The changes of a version."""
 
-    before: Version | None
-    """The version before it; None before the first."""
+    lineage: tuple[Version, ...]
+    """Versions before it, the oldest first, back to a snapshot; none before the first."""
     written: Mapping[LogPlace, bytes | None]
     """The data of each record that was put; None of one that was deleted."""
+
+    @property
+    def before(self) -> Version | None:
+        """The version before it; None before the first."""
+        return self.lineage[-1] if self.lineage else None
 
 
 def changes_of(name: str, data: bytes) -> Changes:
@@ -112,11 +117,6 @@ def data_of(value: bytes) -> bytes:
     raise FormatError(f"has a value {value[:17].hex()}… that is not one of a change log")
 
 
-def value_of(data: bytes) -> bytes:
-    """Make a record's value, as Spark does."""
-    return _VALUE.pack(0, 0, len(data), 16) + data + bytes(-len(data) % 8)
-
-
 def _changes(data: bytes) -> Changes:
     at = 0
 
@@ -135,7 +135,8 @@ def _changes(data: bytes) -> Changes:
 
     if (form := text()) != "v4":
         raise ForeignFormatError(f"is a change file of the form {form!r}, and this release reads 'v4'")
-    lineage = [Version(int(item["version"]), str(item["checkpointUniqueId"])) for item in json.loads(text())]
+    items = json.loads(text())
+    lineage = tuple(Version(int(item["version"]), str(item["checkpointUniqueId"])) for item in items)
     written: dict[LogPlace, bytes | None] = {}
     while (kind := take(1)[0]) != _END:
         if kind not in (_PUT, _DELETE):
@@ -146,7 +147,7 @@ def _changes(data: bytes) -> Changes:
             take(4)
     if at != len(data):
         raise FormatError("is damaged: it goes on behind its end")
-    return Changes(lineage[-1] if lineage else None, written)
+    return Changes(lineage, written)
 
 
 def _inflated(data: bytes) -> bytes:
@@ -156,8 +157,8 @@ def _inflated(data: bytes) -> bytes:
             return bytes(stream.read())
     if not data.startswith(_LZ4):
         raise ForeignFormatError(
-            "is compressed by neither lz4 nor zstd; read_state reads it, or set "
-            "spark.sql.streaming.stateStore.compression.codec to lz4 and begin a new checkpoint"
+            "is compressed by neither lz4 nor zstd: set "
+            "spark.sql.streaming.stateStore.compression.codec to lz4, and begin a new checkpoint"
         )
     codec, parts, at = pa.Codec("lz4_raw"), list[bytes](), 0
     while at < len(data):

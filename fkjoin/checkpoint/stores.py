@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from fkjoin.codec.arrays import Bytes
+from fkjoin.checkpoint.entries import Entries
+from fkjoin.checkpoint.saved_files import Commit, SavedFiles, at_commit, is_ours
+from fkjoin.checkpoint.saved_log import SavedPartition
 from fkjoin.errors import FkJoinError, nearest
-from fkjoin.spark.buckets import bucket_ids, buckets_of, places_of
+from fkjoin.sessions.own_folder import held_folder
+from fkjoin.spark.buckets import spark_hash
+from fkjoin.spark.identity import read_identity
 from fkjoin.spark.schemas import arrow_schema, kept_type
 from fkjoin.spark.specs import STAGES, StageSpec
 from fkjoin.spark.specs.shown import Described
 from fkjoin.stages.multi_join import MultiJoin
+from fkjoin.state.segments import Meta
 
-_JSON = "key", "foreign_key", "version", "row"
-"""Columns of readable records that are JSON."""
+_T = TypeVar("_T")
 
 
 class Identified(ABC):
@@ -76,32 +80,92 @@ class Identified(ABC):
         return Described(self.name, self.kind, self.schemas(), both_rows, self.versions, self.multi_join, collected)
 
     @property
+    def spread(self) -> int:
+        """Return the number of buckets over which the subscriptions of one foreign key are spread."""
+        return int(self.identity[0].get("spread", 1))
+
+    @property
     def multi_join(self) -> MultiJoin | None:
         """Return, for stores of a multi-way join, what its rows are made of."""
         _, about = self.identity  # stores call it "star"
         return MultiJoin.from_facts(about["star"], self.schemas()) if "star" in about else None
 
 
-class SavedRecords(Identified):
-    """A stage's store in a checkpoint, whose records can be looked up."""
+@dataclass(frozen=True)
+class SavedStore(Identified):
+    """A stage's store in a checkpoint after a batch."""
 
-    @abstractmethod
-    def in_bucket(self, bucket: int, names: tuple[bytes, ...]) -> list[dict[str, Any]]:
-        """Read the records (``ENTRIES``) stored under ``names`` in the bucket with this id."""
-
-    def some(self, of: Bytes, names: tuple[bytes, ...], subscriber: Bytes | None = None) -> list[dict[str, Any]]:
-        """The records stored under ``names``, all in the bucket that the one key of ``of`` belongs to.
-
-        ``subscriber``: the left key, if ``of`` is a foreign key, whose records may be spread.
-        """
-        (number,) = buckets_of(of, self.buckets) if subscriber is None else places_of(of, subscriber, self.buckets, self.spread)
-        records = self.in_bucket(bucket_ids(self.buckets)[number], names)
-        return [{name: json.loads(one) if name in _JSON and one else one for name, one in row.items()} for row in records]
+    checkpoint: str
+    operator: int
+    """The number of the stateful operator."""
+    partitions: tuple[SavedPartition, ...]
+    said: bytes
+    """The identity, as it stands in a bucket's log."""
 
     @property
-    def spread(self) -> int:
-        """Return the number of buckets over which the subscriptions of one foreign key are spread."""
-        return int(self.identity[0].get("spread", 1))
+    def identity(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        return read_identity(self.said)
+
+    def in_bucket(self, bucket: int, names: tuple[bytes, ...]) -> list[dict[str, Any]]:
+        """Read the records (``ENTRIES``) stored under ``names`` in the bucket with this id."""
+        partition = self.partitions[spark_hash(bucket) % len(self.partitions)]
+        with partition.opened() as log, held_folder() as folder:
+            if (meta := log.metas().get(bucket)) is None:
+                return []
+            with log.store(bucket, meta, folder) as store:
+                batches = [*Entries(self.described(), names)(store, bucket)]
+        return [row for batch in batches for row in batch.to_pylist()]
+
+
+def with_stores(files: SavedFiles, batch: int | None, work: Callable[[list[SavedStore]], _T]) -> _T:
+    """Return what ``work`` makes of the stores after a batch; see ``at_commit``."""
+    return at_commit(files, batch, lambda commit: work(stores_of(files, commit)))
+
+
+def stores_of(files: SavedFiles, commit: Commit) -> list[SavedStore]:
+    """Find the stores with anything in them, those next to the sources first.
+
+    ``FkJoinError`` without any.
+    """
+    stores = []
+    for operator in sorted(commit.versions, reverse=True):  # Spark counts from the sink
+        if is_ours(files, operator):
+            partitions = partitions_of(files, commit, operator)
+            identity = _identity(partitions)
+            if identity is not None:
+                stores.append(SavedStore(files.checkpoint, operator, partitions, identity))
+    if not stores:
+        raise FkJoinError(f"checkpoint {files.checkpoint} has no store of fkjoin with anything in it")
+    return stores
+
+
+def partitions_of(files: SavedFiles, commit: Commit, operator: int) -> tuple[SavedPartition, ...]:
+    """The partitions of a stateful operator's store after a batch; none if it has no such operator."""
+    versions = enumerate(commit.versions.get(operator, ()))
+    return tuple(SavedPartition(files, f"state/{operator}/{n}", version) for n, version in versions)
+
+
+def _identity(partitions: Sequence[SavedPartition]) -> bytes | None:
+    """Read what a store says of itself: in the last change files, or else in a snapshot."""
+    for partition in partitions:
+        for changes in partition.latest_first():
+            for record, data in changes.written.items():
+                if record.number is None and data is not None:
+                    return Meta.decode(data).identity
+    for partition in partitions:
+        with partition.opened() as log:
+            for data in log.metas().values():
+                return Meta.decode(data).identity
+    return None
+
+
+def named(name: str, stores: Sequence[SavedStore]) -> SavedStore:
+    """Find the store of that name; ``FkJoinError`` if there is none."""
+    by_name = {store.name: store for store in stores}
+    if name not in by_name:
+        hint = nearest(name, list(by_name))
+        raise FkJoinError(f"there is no store {name!r} in {stores[0].checkpoint}; {hint}")
+    return by_name[name]
 
 
 _Store = TypeVar("_Store", bound=Identified)

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+import functools
+import shutil
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 
+import numpy as np
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from fkjoin.checkpoint.damage import check_logs, damaged
-from fkjoin.checkpoint.examine import PROBLEMS, Examine
+from fkjoin.checkpoint.damage import damaged
 from fkjoin.checkpoint.files import query_id
-from fkjoin.checkpoint.saved import SavedState, SavedStore
+from fkjoin.checkpoint.saved import SessionFiles, check_logs, in_buckets, on_logs, saved_stores
+from fkjoin.checkpoint.saved_log import SavedLog
+from fkjoin.checkpoint.stores import SavedStore, with_stores
+from fkjoin.codec import combined_key, records, tags
+from fkjoin.codec.arrays import untagged
 from fkjoin.errors import FkJoinError, first_line
 from fkjoin.sessions.abilities import RESCALE
 from fkjoin.sessions.access import require_classic
-from fkjoin.spark.buckets import spark_hash
+from fkjoin.spark.buckets import bucket_ids, buckets_of, places_of, spark_hash
+from fkjoin.spark.identity import bucket_folder, home_of
 from fkjoin.spark.index_home import index_home
+from fkjoin.spark.specs import STAGES, StageSpec
+from fkjoin.spark.specs.shown import pages_of
+from fkjoin.stages.invariants import expected_subscriptions, live_subscriptions
+from fkjoin.state import BucketStore, StateError
+from fkjoin.state.segments import Meta
+
+PROBLEMS = "bucket int, problem string, combined binary"
+"""Columns of ``Examine``: problems, and the combined keys that stores of other stages are compared by."""
 
 SHOWN = 5
 """Number of keys that are named in a problem."""
@@ -32,41 +49,35 @@ def verify(spark: SparkSession, checkpoint: str | Path, *, batch: int | None = N
     """
     require_classic(spark, "verify", _BY_COMMAND)
     check_logs(spark, str(checkpoint))
-    state = SavedState(spark, checkpoint, batch)
+    files = SessionFiles(spark, checkpoint)
     try:
-        found: dict[str, list[DataFrame]] = {}  # an operator may stand twice in a query, under one name
-        for store in state.stores:
-            found.setdefault(store.name, []).append(_examined(store).cache())
-        problems = [line for name, frames in found.items() for frame in frames for line in _problems(name, frame)]
-        for store in state.stores:
-            problems += _in_wrong_partition(store)
-        rekeyed = [s for s in state.stores if s.stage in ("rekey", "scatter") and s.identity[1].get("fused")]
-        for join, stage in dict.fromkeys((str(store.identity[0]["join"]), store.stage) for store in rekeyed):
-            for name in (f"{join}-subscription", f"{join}-children"):
-                for left, right in zip(found[f"{join}-{stage}"], found.get(name, []), strict=False):
-                    problems += _compared(name, left, right)
+        return with_stores(files, batch, lambda stores: _wrong(spark, stores))
     except FkJoinError:
         raise
     except Exception as error:
-        raise damaged(str(checkpoint), error) from error
-    for frames in found.values():
-        for frame in frames:
-            frame.unpersist()
-    return problems
+        raise damaged(files.checkpoint, error) from error
 
 
 def rebuild(spark: SparkSession, checkpoint: str | Path, index_dir: str) -> list[Path]:
     """Make the local indexes of all of the checkpoint's stores anew, on this machine; where they are."""
     require_classic(spark, "rebuild", _BY_COMMAND)
-    state = SavedState(spark, checkpoint)
-    query = query_id(spark, state.checkpoint)
+    query = query_id(spark, str(checkpoint))
     places = []
-    for store in state.stores:
+    for store in saved_stores(spark, checkpoint):
         facts, _ = store.identity
         place = index_home(index_dir, query, facts["join"], facts["stage"])
-        store.on_buckets(Examine(store.name, "", store.buckets), PROBLEMS, index=str(place)).count()
+        on_logs(spark, store, functools.partial(_rebuilt, place), PROBLEMS).count()
         places.append(place)
     return places
+
+
+def _rebuilt(place: Path, log: SavedLog) -> Iterator[pa.RecordBatch]:
+    """Make the indexes of a partition's buckets, in the folders in which queries look for them."""
+    for bucket, meta in log.metas().items():
+        folder = place / bucket_folder(bucket, home_of(Meta.decode(meta).identity))
+        shutil.rmtree(folder, ignore_errors=True)
+        log.store(bucket, meta, folder).close()
+    yield from ()
 
 
 def rescale(spark: SparkSession, checkpoint: str | Path, partitions: int) -> None:
@@ -76,15 +87,15 @@ def rescale(spark: SparkSession, checkpoint: str | Path, partitions: int) -> Non
     """
     require_classic(spark, "rescale", _BY_COMMAND)
     RESCALE.require(spark)
-    state = SavedState(spark, checkpoint)
-    buckets = min(store.buckets for store in state.stores)
-    if partitions < 1 or any(store.buckets % partitions for store in state.stores):
-        fitting = ", ".join(str(n) for n in range(1, buckets + 1) if all(s.buckets % n == 0 for s in state.stores))
+    stores = saved_stores(spark, checkpoint)
+    buckets = min(store.buckets for store in stores)
+    if partitions < 1 or any(store.buckets % partitions for store in stores):
+        fitting = ", ".join(str(n) for n in range(1, buckets + 1) if all(s.buckets % n == 0 for s in stores))
         raise FkJoinError(
             f"partitions: {buckets} buckets cannot be spread evenly over {partitions}; choose one of {fitting} (how many "
             "buckets a checkpoint has is decided at its first start, by spark.fkjoin.buckets)"
         )
-    if all(store.partitions == partitions for store in state.stores):
+    if all(len(store.partitions) == partitions for store in stores):
         raise FkJoinError(f"partitions: {checkpoint} has {partitions} already")
     try:
         spark._streamingCheckpointManager.repartition(str(checkpoint), partitions)
@@ -95,20 +106,103 @@ def rescale(spark: SparkSession, checkpoint: str | Path, partitions: int) -> Non
         ) from error
 
 
-def _examined(store: SavedStore) -> DataFrame:
+@dataclass(frozen=True)
+class Examine:
+    """Examination of a bucket's store: its problems; to compare, the subscriptions that it has or expects (``PROBLEMS``)."""
+
+    stage: str
+    buckets: int
+    rights: int = 0
+    """Number of right tables of a multi-way join."""
+    spread: int = 1
+    """Number of buckets that a foreign key's subscriptions are spread over, and its right row is copied to."""
+
+    def __call__(self, store: BucketStore, bucket: int) -> Iterator[pa.RecordBatch]:
+        try:
+            if (difference := store.disagreement()) is not None:
+                yield _problem(bucket, difference)
+            for problem in self._misplaced(store, bucket):
+                yield _problem(bucket, problem)
+            if self.stage in ("rekey", "scatter"):
+                combined = expected_subscriptions(store, self.rights)
+            elif self.stage in ("subscription", "children"):
+                combined = live_subscriptions(store)
+            else:
+                return
+            for page in combined:
+                number = pa.array(np.full(len(page), bucket, np.int32))
+                columns = [number, pa.nulls(len(page), pa.string()), page]
+                yield pa.record_batch(columns, names=["bucket", "problem", "combined"])
+        except (StateError, FkJoinError) as error:
+            yield _problem(bucket, str(error))
+
+    def _misplaced(self, store: BucketStore, bucket: int) -> Iterator[str]:
+        """Find records whose key belongs to another bucket."""
+        ids = bucket_ids(self.buckets)
+        number = ids.index(bucket) if bucket in ids else None
+        for tag, (kind, _) in STAGES.get(self.stage, StageSpec).forms.items():
+            for page in pages_of(store, tag, None):
+                records.decode(page.values)
+                bare = untagged(page.keys)
+                by, keys = combined_key.decode(bare) if tag == tags.SUBSCRIBER else (bare, None)
+                if number is None:
+                    misplaced = np.ones(len(by), bool)
+                elif keys is not None:
+                    misplaced = places_of(by, keys, self.buckets, self.spread) != number
+                else:
+                    copies = self.spread if tag == tags.RIGHT else 1
+                    misplaced = (number - buckets_of(by, self.buckets)) % self.buckets >= copies
+                wrong = np.flatnonzero(misplaced)
+                if len(wrong):
+                    first = by[int(wrong[0])].as_py()
+                    yield f"{len(wrong)} records of kind {kind} belong to another bucket, first {first!r}"
+
+
+def _problem(bucket: int, problem: str) -> pa.RecordBatch:
+    columns = [pa.array([bucket], pa.int32()), pa.array([problem]), pa.nulls(1, pa.binary())]
+    return pa.record_batch(columns, names=["bucket", "problem", "combined"])
+
+
+def _wrong(spark: SparkSession, stores: list[SavedStore]) -> list[str]:
+    """Find what is wrong with stores, and with one compared to another."""
+    examined: dict[str, list[DataFrame]] = {}  # an operator may stand twice in a query, under one name
+    for store in stores:
+        examined.setdefault(store.name, []).append(_examined(spark, store).cache())
+    problems: list[str] = []
+    for name, frames in examined.items():
+        for frame in frames:
+            problems += _problems(name, frame)
+    rekeyed = [s for s in stores if s.stage in ("rekey", "scatter") and s.identity[1].get("fused")]
+    for join, stage in dict.fromkeys((store.operator_name, store.stage) for store in rekeyed):
+        for name in (f"{join}-subscription", f"{join}-children"):
+            for left, right in zip(examined[f"{join}-{stage}"], examined.get(name, []), strict=False):
+                problems += _compared(name, left, right)
+    for frames in examined.values():
+        for frame in frames:
+            frame.unpersist()
+    return problems
+
+
+def _examined(spark: SparkSession, store: SavedStore) -> DataFrame:
+    """Examine the buckets of a store, and whether they are in their partitions."""
     rights = 0 if store.multi_join is None else len(store.multi_join.rights)
-    return store.on_buckets(Examine(store.name, store.stage, store.buckets, rights, store.spread), PROBLEMS)
+    examine = Examine(store.stage, store.buckets, rights, store.spread)
+    partitions = len(store.partitions)
+
+    def of_partition(log: SavedLog) -> Iterator[pa.RecordBatch]:
+        partition = int(PurePosixPath(log.folder).name)
+        for bucket in log.metas():
+            if spark_hash(bucket) % partitions != partition:
+                problem = f"lies in partition {partition}, where no query looks for it"
+                yield _problem(bucket, problem)
+        yield from in_buckets(examine)(log)
+
+    return on_logs(spark, store, of_partition, PROBLEMS)
 
 
 def _problems(name: str, frame: DataFrame) -> Iterator[str]:
     for row in frame.where("problem is not null").orderBy("bucket").collect():
         yield f"store {name}, bucket {row.bucket}: {row.problem}"
-
-
-def _in_wrong_partition(store: SavedStore) -> Iterator[str]:
-    for row in store.metas:
-        if spark_hash(row.bucket) % store.partitions != row.partition_id:
-            yield f"store {store.name}, bucket {row.bucket}: lies in partition {row.partition_id}, where no query looks for it"
 
 
 def _compared(name: str, rekeyed: DataFrame, subscribed: DataFrame) -> Iterator[str]:

@@ -21,6 +21,8 @@ from fkjoin.errors import FkJoinError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from fkjoin.checkpoint.saved_files import SavedFiles
+
 app = typer.Typer(
     no_args_is_help=True,
     help=(
@@ -63,19 +65,20 @@ def list_stores(checkpoint: Checkpoint, batch: _Batch = None) -> None:
 
     - `materialized`: the name by which `read_state` reads the store's rows, or no
     """
-    from fkjoin.checkpoint.saved import SavedState
+    from fkjoin.checkpoint.saved import SessionFiles, metas, saved_stores
 
     with _session(checkpoint, batch) as spark:
-        state = SavedState(spark, checkpoint, batch)
-        shown = state.last if batch is None else batch
-        grid = Grid(title=f"State after batch {shown} (batches {state.first} to {state.last} can be read)", box=None)
+        stores = saved_stores(spark, checkpoint, batch)
+        batches = SessionFiles(spark, checkpoint).numbers("commits")
+        shown = batches[-1] if batch is None else batch
+        grid = Grid(title=f"State after batch {shown} (batches {batches[0]} to {batches[-1]} can be read)", box=None)
         for column in ("store", "operator", "folder", "buckets", "partitions", "segments", "live", "log", "materialized"):
             grid.add_column(column, no_wrap=True, justify="right" if column in ("segments", "live", "log") else "left")
-        for store in state.stores:
-            logs = store.logs()
+        for store in stores:
+            logs = metas(spark, store)
             sizes = [decimal(max(0, sum(getattr(log, name) for log in logs))) for name in ("live_bytes", "log_bytes")]
             segments = sum(log.next - log.first for log in logs)
-            about = [str(n) for n in (f"{len(logs)} of {store.buckets}", store.partitions, segments)]
+            about = [str(n) for n in (f"{len(logs)} of {store.buckets}", len(store.partitions), segments)]
             grid.add_row(
                 store.name,
                 store.operator_name,
@@ -102,21 +105,21 @@ def get(
     Otherwise the store has only a hash of it, and `row` and `timestamp` are null.
     A join that an aggregate reads may have no result: ask the aggregate.
     """
-    from fkjoin.checkpoint.look_up import State, look_up, remarks
-    from fkjoin.checkpoint.plain_files import OnlySparkError, files_here
-    from fkjoin.checkpoint.plain_stores import with_state
+    from fkjoin.checkpoint.entries import look_up, remarks
+    from fkjoin.checkpoint.saved_files import files_here
+    from fkjoin.checkpoint.stores import SavedStore, with_stores
 
-    def known(state: State) -> tuple[list[dict[str, Any]], list[str]]:
-        found = look_up(state, operator, key)
-        return found, remarks(state, operator, found)
+    def known(stores: list[SavedStore]) -> tuple[list[dict[str, Any]], list[str]]:
+        entries = look_up(stores, operator, key)
+        return entries, remarks(stores, operator, entries)
 
-    try:
-        found, said = with_state(files_here(checkpoint), batch, known)
-    except (OnlySparkError, OSError):
-        from fkjoin.checkpoint.saved import SavedState
+    files: SavedFiles | None = files_here(checkpoint)
+    with contextlib.ExitStack() as session:
+        if files is None:
+            from fkjoin.checkpoint.saved import SessionFiles
 
-        with _session() as spark:
-            found, said = known(SavedState(spark, checkpoint, batch))
+            files = SessionFiles(session.enter_context(_session()), checkpoint)
+        found, said = with_stores(files, batch, known)
     for entry in found:
         print(json.dumps(entry, ensure_ascii=False))
     if not found:
@@ -134,14 +137,15 @@ def export(
     format: Annotated[ExportFormat, typer.Option(help="Format of the files.")] = ExportFormat.json,
 ) -> None:
     """Write every record in readable form to files, with a folder for each store."""
-    from fkjoin.checkpoint.saved import SavedState
+    from fkjoin.checkpoint.saved import entries, saved_stores
+    from fkjoin.checkpoint.stores import named
 
     with _session(checkpoint, batch) as spark:
-        state = SavedState(spark, checkpoint, batch)
-        for chosen in [state.store(name) for name in store] if store else state.stores:
+        stores = saved_stores(spark, checkpoint, batch)
+        for chosen in [named(name, stores) for name in store] if store else stores:
             place = f"{out.rstrip('/')}/{chosen.name}"
             try:
-                chosen.entries().write.format(format.value).save(place)
+                entries(spark, chosen).write.format(format.value).save(place)
             except Exception as error:
                 if "PATH_ALREADY_EXISTS" not in str(error):
                     raise
@@ -262,11 +266,10 @@ def purge(job: JobFile, log: SparkLogOption = None) -> None:
 @contextlib.contextmanager
 def _session(checkpoint: str | None = None, batch: int | None = None) -> Iterator[SparkSession]:
     """A small local session, as long as a command takes; before it begins, files tell whether there is such a batch."""
-    from fkjoin.checkpoint.plain_files import OnlySparkError, committed, files_here
+    from fkjoin.checkpoint.saved_files import committed, files_here
 
-    if checkpoint is not None:
-        with contextlib.suppress(OnlySparkError, OSError):
-            committed(files_here(checkpoint), batch)
+    if checkpoint is not None and (files := files_here(checkpoint)) is not None:
+        committed(files, batch)
     from fkjoin.jobs.ending import stopped_after
     from fkjoin.sessions.settings import SHORT_LIVED, session
 

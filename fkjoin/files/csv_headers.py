@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -70,19 +70,19 @@ def by_name(spark: SparkSession, pattern: str, options: Mapping[str, Any], colum
     return StructType([wanted.get(name.lower(), StructField(name, StringType())) for name in names])
 
 
-def learned(spark: SparkSession, pattern: str, options: Mapping[str, Any]) -> tuple[DataFrame, StructType]:
-    """Find the files whose header is that of the newest one, and their columns, as Spark makes their types out."""
+def learned(spark: SparkSession, pattern: str, options: Mapping[str, Any]) -> StructType:
+    """Find the columns of the files whose header is that of the newest one, as Spark makes their types out."""
     lines = spark.read.format("text").options(**finding(options)).load(pattern).where("_metadata.file_block_start = 0")
     about = F.max("_metadata.file_modification_time").alias("time"), F.first("value").alias("header")
     files = lines.groupBy(F.col("_metadata.file_path").alias("path")).agg(*about).collect()
     newest = max(files, key=lambda file: (file.time, file.path), default=None)
     same = [_escaped(unquote(file.path)) for file in files if newest is not None and file.header == newest.header]
     places = pattern if len(same) == len(files) or not _has_header(options) else same
-    found = spark.read.format("csv").options(**{"inferSchema": True, **reading(options, places)}).load(places)
+    found = spark.read.format("csv").options(**{"inferSchema": True, **reading(options, places)}).load(places).schema
     if newest is None or not _has_header(options):
-        return found, found.schema
+        return found
     unnamed = [place for place, name in enumerate(_header(spark, unquote(newest.path), options)) if name is None]
-    return found, StructType([field for place, field in enumerate(found.schema) if place not in unnamed])
+    return StructType([field for place, field in enumerate(found) if place not in unnamed])
 
 
 def _header(spark: SparkSession, file: str, options: Mapping[str, Any]) -> list[str | None]:

@@ -5,31 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from fkjoin.errors import MISPLACED, TopologyError
+from fkjoin.errors import MISPLACED
 from fkjoin.spark.names import quoted
 
 MISFIT = "__fkjoin_misfit"
 """Column that names the value of a folder that does not fit; null where all do."""
 
 
-class KeptFolders(NamedTuple):
-    """Columns of folders that a checkpoint was begun with."""
-
-    columns: StructType
-    only: bool
-    """Columns of other folders are left out even if the schema has their names: it was learned."""
-
-
 @dataclass(frozen=True)
 class Folders:
-    """Columns of folders that a table has, and the names of all that Spark finds."""
+    """Columns of folders that a table has, and the names of all that Spark finds; none where it is to look for none."""
 
     columns: StructType
     there: tuple[str, ...]
@@ -40,20 +32,6 @@ class Folders:
     def texts(self) -> StructType:
         """All that Spark finds, as it is to read them: it stops at a value that does not fit another type."""
         return StructType([StructField(name, StringType()) for name in self.there])
-
-    @property
-    def are_read(self) -> bool:
-        """Tell whether one that is there is a column of the table."""
-        return bool(lowered(self.there) & lowered(self.columns.names))
-
-    def require_apart(self, lines: StructType) -> None:
-        """``TopologyError`` if a folder that is left out hides a column of the lines from Spark's readers."""
-        hidden = lowered(self.there) - lowered(self.columns.names)
-        if name := next((one for one in lines.names if one.lower() in hidden), None):
-            raise TopologyError(
-                f"path: folders {name}=… came after the checkpoint, and the files have a column {name}; rename the folders, or "
-                f"begin a new checkpoint: its {name} is that of the folders"
-            )
 
     def misplaced(self, path: Column, lines: Iterable[str]) -> Column | None:
         """Stop at a file in a folder that is called as a column of the lines is: the folder came after that column.
@@ -68,36 +46,28 @@ class Folders:
         return F.when(path.contains("="), F.when(F.lower(path).rlike(folder), stop))
 
     def placed(self, frame: DataFrame) -> tuple[DataFrame, Column | None]:
-        """The frame with the columns in place of the texts, null where a folder went; and what says which value does not fit.
+        """The frame with the columns in place of the texts, and what says which value does not fit.
 
         That is None if all values fit.
         """
-        if not self.columns and not self.there:
+        if not self.there:
             return frame, None
-        found, values, misfits = {name.lower(): name for name in self.there}, [], []
+        texts = {name.lower(): name for name in self.there}
+        values, misfits = [], []
         for one in self.columns:
-            name = found.get(one.name.lower())
-            text = F.lit(None).cast("string") if name is None else F.col(quoted(name))
-            value = text if one.dataType == StringType() else text.try_cast(one.dataType)
+            name = texts[one.name.lower()]
+            text = F.col(quoted(name))
+            if one.dataType == StringType():
+                values.append(text.alias(one.name))
+                continue
+            value = text.try_cast(one.dataType)
             values.append(value.alias(one.name))
-            if name is not None and one.dataType != StringType():
-                told = F.concat(F.lit(f"the folder {name}="), text, F.lit(f" is no {one.dataType.simpleString()}"))
-                misfits.append(F.when(text.isNotNull() & value.isNull(), told))
+            told = F.concat(F.lit(f"the folder {name}="), text, F.lit(f" is no {one.dataType.simpleString()}"))
+            misfits.append(F.when(text.isNotNull() & value.isNull(), told))
         others = [F.col(quoted(name)) for name in frame.columns if name not in self.there]
         if not misfits:
             return frame.select(*others, *values), None
         return frame.select(*others, *values, F.coalesce(*misfits).alias(MISFIT)), F.col(MISFIT)
-
-
-def folder_columns(given: StructType, there: StructType, kept: KeptFolders | None) -> StructType:
-    """The columns of folders that a table has, with the names and types that the ``given`` schema has for them."""
-    said = {one.name.lower(): one for one in given}
-    columns = list(there)
-    if kept is not None:
-        known = lowered(kept.columns.names)
-        named = [] if kept.only else [one for one in there if one.name.lower() in said.keys() - known]
-        columns = [*kept.columns, *named]
-    return StructType([said.get(one.name.lower(), one) for one in columns])
 
 
 def as_glob(path: str) -> str:

@@ -28,8 +28,7 @@ from fkjoin.checkpoint.files import hadoop
 from fkjoin.codec.json_read import Reading, parsable
 from fkjoin.errors import TopologyError
 from fkjoin.files import csv_headers as csv_files
-from fkjoin.files.folders import MISFIT, Folders, KeptFolders, as_glob, folder_columns, lowered, without_base
-from fkjoin.files.learned_numbers import with_numbers
+from fkjoin.files.folders import MISFIT, Folders, as_glob, lowered, without_base
 from fkjoin.files.options import OF_ANY_FILE, require_options
 from fkjoin.files.parquet_kinds import require_kinds
 from fkjoin.files.wider_types import narrowed, wider_fields
@@ -67,8 +66,8 @@ class FilesRead(NamedTuple):
     """The schema is what the files had when they were opened."""
     name: str
     """Arguments for a table of them."""
-    folders: StructType
-    """Columns of folders that are there, except those that a given schema names."""
+    folders: tuple[str, ...]
+    """The columns that names of folders are."""
 
     @property
     def what(self) -> str:
@@ -101,10 +100,8 @@ def open_files(
     schema: StructType | str | None,
     format: str | None,
     options: Mapping[str, Any] | None,
-    numbers: Sequence[Any] = (),
-    kept: KeptFolders | None = None,
 ) -> FilesRead:
-    """Open files, see ``Table.from_files``; ``numbers``: what orders and dates changes; ``kept``: as the checkpoint has it."""
+    """Open files, see ``Table.from_files``."""
     prepare(spark)
     chosen = format or format_of(pattern)
     if chosen is None:
@@ -117,27 +114,28 @@ def open_files(
     require_options(options or {})
     place = _place(spark, pattern, csv_files.with_defaults(options or {}) if chosen == "csv" else options or {})
     learned = schema is None
-    found = _learned(place, chosen, pattern, numbers) if schema is None else struct_type(schema, "from_files")
+    found = _learned(place, chosen, pattern) if schema is None else struct_type(schema, "from_files")
     lines = _lines(place)
     as_stream = on_spark(spark, lines)
     names = access(spark).folders(as_stream, place.pattern, place.options)
-    there = StructType([as_stream.schema[name] for name in names])
-    columns = folder_columns(found, there, kept)
-    unsaid = lowered(columns.names) if learned else lowered(columns.names) - lowered(found.names)
-    keys = lowered(name for name in listed(key) if isinstance(name, str))  # 007 and 7 are two keys
-    texts = keys & (unsaid | lowered(found.names) if learned and chosen == "csv" else unsaid)
-    folders = Folders(_as_texts(columns, texts), tuple(there.names))
+    said = {one.name.lower(): one for one in found}
+    wanted = [name for name in names if learned or name.lower() in said]
+    columns = StructType([said.get(name.lower(), as_stream.schema[name]) for name in wanted])
+    texts = set[str]()
+    if learned:  # 007 and 7 are two keys
+        keys = lowered(name for name in listed(key) if isinstance(name, str))
+        texts = keys if chosen == "csv" else keys & lowered(columns.names)
+    folders = Folders(_as_texts(columns, texts), tuple(names) if wanted else ())
     inner = _as_texts(StructType([one for one in found if one.name.lower() not in lowered(columns.names)]), texts)
-    if folders.there and not folders.are_read:  # the same files, and no columns of folders
-        place, folders = _with_option(place, "recursiveFileLookup", True), Folders(folders.columns, ())
+    if names and not wanted:  # the same files, and no columns of folders
+        place = _with_option(place, "recursiveFileLookup", True)
         lines = _lines(place)
     plain = None
     if chosen == "json" and not place.given and _corrupt_name(place) not in inner.names:
         plain = None if folders.columns else lines
         rows = _json(place, inner, folders)
     else:
-        folders.require_apart(inner)
-        if not there.names:
+        if not names:
             base = None if place.pattern == pattern and _GLOB.search(pattern) else Path(pattern).name
             alone = place.pattern if _GLOB.search(place.pattern) else as_glob(place.pattern)
             place, folders = _Place(spark, alone, without_base(place.options)), replace(folders, base=base)
@@ -148,8 +146,8 @@ def open_files(
         else:
             rows = _by_reader(place, inner, folders)
     stem = Path(pattern.rstrip("/*")).name or "files"
-    of_folders = StructType([one for one in folders.columns if one.name.lower() in unsaid])
-    return FilesRead(rows, plain, StructType([*inner, *folders.columns]), learned, stem.split(".")[0], of_folders)
+    schema = StructType([*inner, *folders.columns])
+    return FilesRead(rows, plain, schema, learned, stem.split(".")[0], tuple(columns.names))
 
 
 def _lines(place: _Place) -> Read:
@@ -165,13 +163,11 @@ def _lines(place: _Place) -> Read:
     return lines
 
 
-def _learned(place: _Place, format: str, pattern: str, numbers: Sequence[Any]) -> StructType:
+def _learned(place: _Place, format: str, pattern: str) -> StructType:
     try:
         if format == "csv":
-            read, found = csv_files.learned(place.spark, place.pattern, place.options)
-            return with_numbers(read, found, numbers)
-        read = place.spark.read.format(format).options(**place.options).load(place.pattern)
-        found = read.schema if format == "parquet" else with_numbers(read, read.schema, numbers)
+            return csv_files.learned(place.spark, place.pattern, place.options)
+        found = place.spark.read.format(format).options(**place.options).load(place.pattern).schema
     except Exception as error:
         raise TopologyError(
             f"path: {pattern} cannot be read to learn its columns; is it there, and not empty? Else give schema=, as "

@@ -23,7 +23,7 @@ from fkjoin.analysis.written import schema_of
 from fkjoin.checkpoint.begun import Begun, LearnedColumns
 from fkjoin.checkpoint.files import has_begun
 from fkjoin.errors import TopologyError
-from fkjoin.files.kept_schemas import keep, kept_folders
+from fkjoin.files.kept_schemas import keep
 from fkjoin.files.options import require_options
 from fkjoin.files.source import format_of, open_files
 from fkjoin.jobs.job_kinds import JobError, Value, located
@@ -235,22 +235,22 @@ class Job:
         if isinstance(spec.key, FormatSection):
             raise JobError("key: files have columns; name those that are the key")
         columns = self.begun.columns.setdefault(name, LearnedColumns())
-        schema, folders = columns.schema, kept_folders(columns, learned=spec.columns is None)
         (call,) = spec.of_kind.calls
         about: Any = {**spec.arguments(call.function), "spark": self._spark}
-        about |= {"name": name, "schema": spec.columns or schema}
+        about |= {"name": name, "schema": spec.columns or columns.schema}
         if call.function == Table.from_files:
             columns.format = spec.format or format_of(spec.path) or columns.format
-            about |= {"format": columns.format, "kept": folders, "settings": Settings.of(self._spark)}
+            about |= {"format": columns.format, "settings": Settings.of(self._spark)}
             table = Table._of(called(read_files, **about))
         else:
             table = call.function(**about)
-        source = table._planned.bound
-        if source.learned is not None or (source.folders is not None and schema is None):
-            keep(self.begun.columns, name, source.learned, source.folders)
-        else:
-            with contextlib.suppress(TopologyError):  # there may be no files any more
-                keep(self.begun.columns, name, *_learned(self._spark, spec))
+        if spec.columns is None:
+            source = table._planned.bound
+            learned: tuple[StructType, tuple[str, ...]] | None = source.learned, source.folders
+            if source.learned is None:
+                learned = _learned(self._spark, spec)
+            if learned is not None:
+                keep(self.begun.columns, name, *learned)
         return table
 
     def events(self, name: str) -> DataFrame:
@@ -322,14 +322,17 @@ class Job:
         return start(self._spark, by_spark(as_records, plan.letters), spec.topic, servers, **common)
 
 
-def _learned(spark: SparkSession, spec: TableSection) -> tuple[StructType | None, StructType | None]:
-    """The columns that the files have now, and those of folders, as far as no schema is given."""
-    if spec.format == "fkjoin":
-        return schema_of(spark, spec.path), None
-    if spec.format == "delta":
-        return columns_of(spark, spec.path) if spec.columns is None else None, None
-    files = open_files(spark, spec.path, spec.key, schema=spec.columns, format=spec.format, options=spec.options)
-    return files.schema if files.learned else None, files.folders
+def _learned(spark: SparkSession, spec: TableSection) -> tuple[StructType, tuple[str, ...]] | None:
+    """The columns that the files have now, and those of folders; None where there are no files any more."""
+    with contextlib.suppress(TopologyError):
+        if spec.format == "fkjoin":
+            return schema_of(spark, spec.path), ()
+        if spec.format == "delta":
+            return columns_of(spark, spec.path), ()
+        about: Any = {"schema": None, "format": spec.format, "options": spec.options}
+        files = open_files(spark, spec.path, spec.key, **about)
+        return files.schema, files.folders
+    return None
 
 
 def _event_files(spark: SparkSession, spec: EventsSection) -> DataFrame:

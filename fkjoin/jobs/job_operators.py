@@ -95,7 +95,7 @@ def section_of(operator: Operator) -> type[OperatorSection]:
     return of_calls(model)
 
 
-_NOT_BY_KEY = dict.fromkeys(("deployment", "wire", "spread"))
+_NOT_BY_KEY = dict.fromkeys(("deployment", "spread"))
 
 
 @of_calls

@@ -18,11 +18,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.checkpoint.begun import Begun, JobFacts
 from fkjoin.checkpoint.claim import claimed, require_unclaimed
-from fkjoin.checkpoint.damage import check_logs
 from fkjoin.checkpoint.failure import failure
 from fkjoin.checkpoint.progress import QueryPhase, several
+from fkjoin.checkpoint.saved import check_logs
 from fkjoin.errors import nearest
 from fkjoin.jobs.ending import naming_the_end_of_the_jvm, stopped_after
+from fkjoin.jobs.follower import Follower
 from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_file import read_job
 from fkjoin.jobs.job_kinds import JobError
@@ -30,12 +31,11 @@ from fkjoin.jobs.job_sections import JobSection
 from fkjoin.jobs.job_sinks import PlannedQuery
 from fkjoin.jobs.places import STDOUT, require_places
 from fkjoin.jobs.purging import interval_s, purging
-from fkjoin.jobs.report import Report
 from fkjoin.jobs.screen import Screen
-from fkjoin.jobs.view import Mode
-from fkjoin.jobs.web import require_port, served
 from fkjoin.metrics import Metrics
-from fkjoin.metrics.server import ClientAccess
+from fkjoin.metrics.page import ShownJob, served
+from fkjoin.metrics.report import Mode
+from fkjoin.metrics.server import ClientAccess, listening
 from fkjoin.plan.base import manifest
 from fkjoin.plan.rules import MOVING
 from fkjoin.sessions.settings import EXCLUDED, OPTIMIZE, bucket_count, is_client, session, switched_off
@@ -43,6 +43,8 @@ from fkjoin.spark.query_start import starting
 from fkjoin.spark.trigger import AVAILABLE_NOW
 
 _POLL_S = 0.3
+_PAGE = "--ui"
+"""The option that says where the page is."""
 
 
 def run_job(
@@ -83,7 +85,7 @@ def run_job(
                 check_logs(spark, query.checkpoint)
             job.check()
             if ui is not None:
-                require_port(ui[1], _access(spec, ui[0]))
+                listening(ui[1], _access(spec, ui[0]), _PAGE).close()
             for checkpoint in (spec.checkpoint, *(query.checkpoint for query in planned)):
                 require_unclaimed(spark, checkpoint)
             screen.wait("stopping Spark")
@@ -96,19 +98,19 @@ def run_job(
         job.require_together()
         names = [query.name for query in planned]
         notes = () if spark_log is None else (f"Spark's log is in {spark_log}",)
-        with claimed(spark, spec.checkpoint), _signals() as stop, _report(job, screen, ui, names, notes) as report:
+        with claimed(spark, spec.checkpoint), _signals() as stop, _follower(job, screen, ui, names, notes) as follower:
             job.begun.job = facts
             job.begun.write(spark, spec.checkpoint)
             for query in planned:
                 check_logs(spark, query.checkpoint)
-            screen.watch(report.view)
+            screen.watch(follower.report)
             checkpoints, every_s = [query.checkpoint for query in planned], interval_s(spec.purge)
             try:
                 with (
-                    purging(job.stages, checkpoints, every_s, say=screen.say, take=report.take_internal),
-                    naming_the_end_of_the_jvm(lambda says: report.turn(Mode.FAILED, says)),
+                    purging(job.stages, checkpoints, every_s, say=screen.say, take=follower.take_internal),
+                    naming_the_end_of_the_jvm(lambda says: follower.turn(Mode.FAILED, says)),
                 ):
-                    _run(planned, stop, report, one_by_one=spec.trigger == AVAILABLE_NOW)
+                    _run(planned, stop, follower, one_by_one=spec.trigger == AVAILABLE_NOW)
             finally:
                 screen.wait("stopping Spark")
 
@@ -183,16 +185,15 @@ def _access(spec: JobSection, host: str) -> ClientAccess:
 
 
 @contextlib.contextmanager
-def _report(
+def _follower(
     job: Job, screen: Screen, ui: tuple[str, int] | None, names: Sequence[str] = (), notes: Sequence[str] = ()
-) -> Iterator[Report]:
+) -> Iterator[Follower]:
     spec, metrics = job.spec, Metrics()
     with contextlib.ExitStack() as stack:
         if ui is not None:
             access = _access(spec, ui[0])
-            address = stack.enter_context(
-                served(spec.name, job.steps(), metrics, port=ui[1], access=access, letters=job.letters)
-            )
+            shown = ShownJob(spec.name, job.steps(), job.letters)
+            address = stack.enter_context(served(shown, metrics, ui[1], access, _PAGE))
             screen.say(f"{address} shows the job, {address}metrics is for Prometheus")
             notes = [*notes, f"page: {address}"]
             if access.open:
@@ -203,7 +204,7 @@ def _report(
         if spec.log is not None and log is None:
             Path(spec.log).parent.mkdir(parents=True, exist_ok=True)
             log = stack.enter_context(Path(spec.log).open("a", encoding="utf-8"))
-        yield Report(spec, names, notes, metrics=metrics, log=log, screen=screen)
+        yield Follower(spec, names, notes, metrics=metrics, log=log, screen=screen)
 
 
 class Stop:
@@ -230,32 +231,32 @@ def _signals() -> Iterator[Stop]:
             signal.signal(number, handler)
 
 
-def _run(planned: list[PlannedQuery], stop: Stop, report: Report, *, one_by_one: bool) -> None:
+def _run(planned: list[PlannedQuery], stop: Stop, follower: Follower, *, one_by_one: bool) -> None:
     running: dict[PlannedQuery, StreamingQuery] = {}
-    report.stops_when(lambda: stop.asked)
+    follower.stops_when(lambda: stop.asked)
     try:
         try:
             for step in planned:
                 if stop.asked:
                     break
-                report.starts(step.name, f"prepares its checkpoint and {step.target}")
-                with contextlib.suppress(_StopAskedError), starting(functools.partial(_look, stop, report)):
+                follower.starts(step.name, f"prepares its checkpoint and {step.target}")
+                with contextlib.suppress(_StopAskedError), starting(functools.partial(_look, stop, follower)):
                     running[step] = step.start()
                 if one_by_one:
-                    _watch(running, stop, report)
-            _watch(running, stop, report)
+                    _watch(running, stop, follower)
+            _watch(running, stop, follower)
         except Exception as error:
             if any(_works(query) for query in running.values()):
-                report.turn(Mode.FAILS, _reason(error))
-            _finish(running, stop, report)
-            report.turn(Mode.FAILED, _reason(error))
+                follower.turn(Mode.FAILS, _reason(error))
+            _finish(running, stop, follower)
+            follower.turn(Mode.FAILED, _reason(error))
             raise
         if stop.asked:
-            report.turn(Mode.STOPS)
-        _finish(running, stop, report)
-        report.turn(Mode.STOPPED if stop.asked else Mode.DONE)
+            follower.turn(Mode.STOPS)
+        _finish(running, stop, follower)
+        follower.turn(Mode.STOPPED if stop.asked else Mode.DONE)
     except SystemExit:  # told twice
-        report.turn(Mode.CUT)
+        follower.turn(Mode.CUT)
         raise
 
 
@@ -263,22 +264,22 @@ class _StopAskedError(BaseException):
     """The end of a start that waits, because the job is to stop; nothing on the way takes it for a failure."""
 
 
-def _look(stop: Stop, report: Report) -> None:
+def _look(stop: Stop, follower: Follower) -> None:
     """Show what is new while the start of a query waits; end it when the job is to stop."""
-    report.refresh()
+    follower.refresh()
     if stop.asked:
         raise _StopAskedError
 
 
-def _watch(running: dict[PlannedQuery, StreamingQuery], stop: Stop, report: Report) -> None:
+def _watch(running: dict[PlannedQuery, StreamingQuery], stop: Stop, follower: Follower) -> None:
     """Until all queries are done, one fails, or a stop is asked for."""
     while not stop.asked:
         for step, query in running.items():
-            report.look(step.name, query)
+            follower.look(step.name, query)
             if not query.isActive:
-                report.look(step.name, query)  # its last batch, if it ended just then
+                follower.look(step.name, query)  # its last batch, if it ended just then
                 error = failure(query, step.name)
-                report.ends(
+                follower.ends(
                     step.name, QueryPhase.DONE if error is None else QueryPhase.FAILED, _reason(error).partition(": ")[2]
                 )
                 if error is not None:
@@ -298,21 +299,21 @@ def _works(query: StreamingQuery) -> bool:
     return query.isActive and bool(query.status["isTriggerActive"])
 
 
-def _finish(running: dict[PlannedQuery, StreamingQuery], stop: Stop, report: Report) -> None:
+def _finish(running: dict[PlannedQuery, StreamingQuery], stop: Stop, follower: Follower) -> None:
     """Let each query's batch that is being worked on come to its end, then stop the query, before it begins another one."""
     last = {step: query.lastProgress for step, query in running.items()}
     while last:
         if stop.asked:
-            report.turn(Mode.STOPS)
+            follower.turn(Mode.STOPS)
         for step in list(last):
             query = running[step]
-            report.look(step.name, query)
+            follower.look(step.name, query)
             if _works(query) and query.lastProgress == last[step]:
                 continue
             if query.isActive:
-                report.ends(step.name, QueryPhase.STOPPED)
+                follower.ends(step.name, QueryPhase.STOPPED)
             query.stop()
-            report.look(step.name, query)
+            follower.look(step.name, query)
             del last[step]
         time.sleep(0.05)
 

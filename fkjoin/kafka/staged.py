@@ -20,7 +20,7 @@ from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.formats import header
 from fkjoin.kafka.internal import RECORD, StageQuery, TopicSettings, read_internal, record_batch
 from fkjoin.kafka.murmur2 import partitions_of
-from fkjoin.kafka.wire import Wire, WireRecords
+from fkjoin.kafka.wire import WireRecords
 from fkjoin.plan.physical import Counted, InWorkers, Physical, Stage, by_spark, union
 from fkjoin.spark.buckets import packed_by_bucket
 from fkjoin.spark.operator import ENVELOPE
@@ -36,7 +36,6 @@ class InternalTopics:
     response: str
     registration_partitions: int
     response_partitions: int
-    wire: Wire
     connection: Connection
     """The connection of the left topic."""
     right: Connection
@@ -54,13 +53,13 @@ class InternalTopics:
 
 
 def internal_topics(
-    application: str, join: str, left: Connection, right: Connection, form: Wire, *, settings: TopicSettings
+    application: str, join: str, left: Connection, right: Connection, *, settings: TopicSettings
 ) -> InternalTopics:
     """Names and partitions of a join's internal topics."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{application}-{join}")
     names = f"{stem}-subscription-registration", f"{stem}-subscription-response"
     registrations, responses = (settings.partitions or one.partitions for one in (right, left))
-    return InternalTopics(*names, registrations, responses, form, left, right, settings)
+    return InternalTopics(*names, registrations, responses, left, right, settings)
 
 
 def staged(
@@ -76,11 +75,11 @@ def staged(
     """Answers for resolve to read, and the queries of the two stages before it."""
     to_records = ToRecords(topics)
     registered = _read(spark, topics, topics.registration)
-    pack = PackMessages("registration", topics.wire, buckets)
+    pack = PackMessages("registration", buckets)
     subscribed = Stage(union(InWorkers(registered, pack, ENVELOPE), packed_right), subscription)
     answered = Counted(subscribed, f"{join}-subscription", ("subscription",))
     responses = _read(spark, topics, topics.response)
-    return InWorkers(responses, PackMessages("response", topics.wire, buckets), ENVELOPE), (
+    return InWorkers(responses, PackMessages("response", buckets), ENVELOPE), (
         StageQuery(
             f"{join}-rekey",
             spark,
@@ -115,12 +114,12 @@ class ToRecords:
     def _registrations(self, messages: pa.Table) -> pa.RecordBatch:
         to, total = self.topics.registration, self.topics.registration_partitions
         partitions = partitions_of(column(messages, "foreign_key"), total)
-        return _record_batch(to, partitions, wire.registrations(messages, self.topics.wire))
+        return _record_batch(to, partitions, wire.registrations(messages))
 
     def _responses(self, messages: pa.Table) -> pa.RecordBatch:
         assert messages.schema.equals(ANSWER)
         partitions = wire.source_partitions(column(messages, "version")) % self.topics.response_partitions
-        return _record_batch(self.topics.response, partitions, wire.responses(messages, self.topics.wire))
+        return _record_batch(self.topics.response, partitions, wire.responses(messages))
 
 
 @dataclass(frozen=True)
@@ -128,7 +127,6 @@ class PackMessages:
     """Records of an internal topic → envelopes of ``SUBSCRIPTION`` by foreign key, or of ``ANSWER`` by left key."""
 
     kind: Literal["registration", "response"]
-    wire: Wire
     buckets: int
 
     def __call__(self, batches: Batches) -> Batches:
@@ -139,9 +137,9 @@ class PackMessages:
             headers = tuple(as_bytes(batch.column(name)) for name in wire.HEADERS)
             records = WireRecords(as_bytes(batch.column("key")), as_bytes(batch.column("value")), headers)
             if self.kind == "registration":
-                yield envelopes(packed_by_bucket(wire.read_registrations(records, self.wire), "foreign_key", self.buckets))
+                yield envelopes(packed_by_bucket(wire.read_registrations(records), "foreign_key", self.buckets))
             else:
-                yield envelopes(packed_by_bucket(wire.read_responses(records, self.wire), "key", self.buckets))
+                yield envelopes(packed_by_bucket(wire.read_responses(records), "key", self.buckets))
 
 
 def _read(spark: SparkSession, topics: InternalTopics, topic: str) -> Physical:

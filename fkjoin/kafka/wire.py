@@ -1,13 +1,9 @@
 """The records of a staged join's internal topics (KIP-213).
 
 *Registration*, rekey → subscription: the key is the CombinedKey, the value the left row's bytes, null when it only leaves.
-*Response*, subscription → resolve: the key is the left key, the value both rows.  With the wire form ``headers`` the rest
-travels in four headers: ``fkjoin.version`` ``{1-byte wire version}{version}``, ``fkjoin.instruction`` (1 byte, see
-``Instruction``), ``fkjoin.propagate`` (1 byte, bit 0), ``fkjoin.timestamp`` (int64, big-endian).
-
-With the wire form ``wrapper``, for brokers and tools without headers, the value is KIP-213's PropagationWrapper: ``{int64
-original offset}{1 byte, bit 0: propagate}{int32 length of the value, -1 for null}{value}``, big-endian, and that value is
-``{1-byte wire version}{uint16 length of the version}{version}{int64 timestamp}`` and what would be the value otherwise.
+*Response*, subscription → resolve: the key is the left key, the value both rows.  The rest travels in four headers:
+``fkjoin.version`` ``{1-byte wire version}{version}``, ``fkjoin.instruction`` (1 byte, see ``Instruction``),
+``fkjoin.propagate`` (1 byte, bit 0), ``fkjoin.timestamp`` (int64, big-endian).
 
 *Law*: reading what was written gives the same messages; what another wire version wrote is refused by name, and so is an
 instruction that fkjoin does not write with that propagate flag.
@@ -16,7 +12,7 @@ instruction that fkjoin does not write with that propagate flag.
 from __future__ import annotations
 
 import enum
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -41,15 +37,11 @@ from fkjoin.codec.arrays import (
 from fkjoin.codec.messages import ANSWER, SUBSCRIPTION, column, table
 from fkjoin.errors import FormatError
 
-Wire = Literal["headers", "wrapper"]
-WIRES: tuple[Wire, ...] = get_args(Wire)
 WIRE_VERSION = 1
 HEADERS = ("version", "instruction", "propagate", "timestamp")
 HEADER_PREFIX = "fkjoin."
 
 _BODY = np.dtype([("flags", "u1"), ("left", ">u4")])
-_WRAPPER = np.dtype([("offset", ">i8"), ("propagate", "u1"), ("length", ">i4")])
-_INSIDE = np.dtype([("wire", "u1"), ("version", ">u2")])
 
 
 class Instruction(enum.IntEnum):
@@ -62,50 +54,44 @@ class Instruction(enum.IntEnum):
 
 
 class WireRecords(NamedTuple):
-    """Keys, values and the four headers of records; with the wrapper form the headers are null."""
+    """Keys, values and the four headers of records."""
 
     key: Bytes
     value: Bytes
     headers: tuple[Bytes, Bytes, Bytes, Bytes]
 
 
-def registrations(subscriptions: pa.Table, wire: Wire) -> WireRecords:
+def registrations(subscriptions: pa.Table) -> WireRecords:
     """``SUBSCRIPTION`` messages as records."""
     key = combined_key.encode(column(subscriptions, "foreign_key"), column(subscriptions, "key"))
     subscribe = column(subscriptions, "subscribe").to_numpy(zero_copy_only=False)
     version, ts = column(subscriptions, "version"), column(subscriptions, "ts").to_numpy()
-    return _records(
-        key,
-        masked(column(subscriptions, "value"), subscribe),
-        version,
-        propagate=subscribe,
-        ts=ts,
-        wire=wire,
-    )
+    return _records(key, masked(column(subscriptions, "value"), subscribe), version, propagate=subscribe, ts=ts)
 
 
-def read_registrations(records: WireRecords, wire: Wire) -> pa.Table:
+def read_registrations(records: WireRecords) -> pa.Table:
     """Undo ``registrations``."""
-    value, version, propagate, ts = _contents(records, wire)
+    version, propagate, ts = _contents(records)
     foreign_key, key = combined_key.decode(records.key)
-    return table(SUBSCRIPTION, foreign_key, key, propagate, version, masked(value, propagate), ts)
+    return table(SUBSCRIPTION, foreign_key, key, propagate, version, masked(records.value, propagate), ts)
 
 
-def responses(answers: pa.Table, wire: Wire) -> WireRecords:
+def responses(answers: pa.Table) -> WireRecords:
     """``ANSWER`` messages as records."""
     left, right = column(answers, "left"), column(answers, "right")
     head = np.empty(len(answers), _BODY)
     head["flags"] = valid(left) + 2 * valid(right)
     head["left"] = lengths(left)
-    value = concat(_bytes(head), left, right)
+    value = concat(fixed(head.view(np.uint8).reshape(len(head), _BODY.itemsize)), left, right)
     ts = column(answers, "ts").to_numpy()
     version = column(answers, "version")
-    return _records(column(answers, "key"), value, version, propagate=np.ones(len(answers), bool), ts=ts, wire=wire)
+    return _records(column(answers, "key"), value, version, propagate=np.ones(len(answers), bool), ts=ts)
 
 
-def read_responses(records: WireRecords, wire: Wire) -> pa.Table:
+def read_responses(records: WireRecords) -> pa.Table:
     """Undo ``responses``."""
-    value, version, _, ts = _contents(records, wire)
+    version, _, ts = _contents(records)
+    value = records.value
     data, bounds = buffers(value)
     _require(lengths(value) >= _BODY.itemsize, "a response has a shorter value than the rows need")
     head = np.ascontiguousarray(window(data, bounds[:-1], _BODY.itemsize)).view(_BODY).reshape(-1)
@@ -120,23 +106,12 @@ def source_partitions(version: Bytes) -> Ints:
     return versions.first_places(version).partition
 
 
-def _records(key: Bytes, value: Bytes, version: Bytes, *, propagate: Bools, ts: Ints, wire: Wire) -> WireRecords:
+def _records(key: Bytes, value: Bytes, version: Bytes, *, propagate: Bools, ts: Ints) -> WireRecords:
     rows = len(key)
     flags = fixed(propagate.astype(np.uint8).reshape(rows, 1))
     time = fixed(np.ascontiguousarray(ts.astype(">i8")).view(np.uint8).reshape(rows, 8))
-    if wire == "headers":
-        versioned = concat(pa.repeat(pa.scalar(bytes((WIRE_VERSION,)), BYTES), rows), version)
-        return WireRecords(key, value, (versioned, fixed(_instructions(propagate).reshape(rows, 1)), flags, time))
-    inside = np.empty(rows, _INSIDE)
-    inside["wire"], inside["version"] = WIRE_VERSION, lengths(version)
-    there = valid(value)
-    # A null value is told by the length of what follows the head: none.
-    whole = concat(_bytes(inside), version, time, fixed(there.astype(np.uint8).reshape(rows, 1)), value)
-    wrapper = np.empty(rows, _WRAPPER)
-    wrapper["offset"] = versions.first_places(version).offset
-    wrapper["propagate"], wrapper["length"] = propagate, lengths(whole)
-    nothing = pa.nulls(rows, BYTES)
-    return WireRecords(key, concat(_bytes(wrapper), whole), (nothing, nothing, nothing, nothing))
+    versioned = concat(pa.repeat(pa.scalar(bytes((WIRE_VERSION,)), BYTES), rows), version)
+    return WireRecords(key, value, (versioned, fixed(_instructions(propagate).reshape(rows, 1)), flags, time))
 
 
 def _instructions(propagate: Bools) -> Octets:
@@ -145,38 +120,19 @@ def _instructions(propagate: Bools) -> Octets:
     return np.where(propagate, kept, left).astype(np.uint8)
 
 
-def _contents(records: WireRecords, wire: Wire) -> tuple[Bytes, Bytes, Bools, Ints]:
-    """Value, version, propagate flag and timestamp of each record."""
-    if wire == "headers":
-        version, instruction, propagate, time = records.headers
-        for name, found in zip(HEADERS, records.headers, strict=True):
-            _require(valid(found), f"a record lacks the header {HEADER_PREFIX}{name}")
-        _require_wire(_first_bytes(version))
-        _require(lengths(time) == 8, f"a header {HEADER_PREFIX}timestamp has not 8 bytes")
-        flags = _first_bytes(propagate) & 1 > 0
-        _require(
-            _first_bytes(instruction) == _instructions(flags),
-            f"a header {HEADER_PREFIX}instruction is not one that fkjoin writes",
-        )
-        return records.value, after(version, np.ones(len(version), np.int64)), flags, _longs(time)
-    value = records.value
-    _require(valid(value) & (lengths(value) >= _WRAPPER.itemsize + _INSIDE.itemsize + 9), "a record is no wrapper of KIP-213")
-    data, bounds = buffers(value)
-    starts = bounds[:-1]
-    wrapper = np.ascontiguousarray(window(data, starts, _WRAPPER.itemsize)).view(_WRAPPER).reshape(-1)
-    _require(wrapper["length"] == lengths(value) - _WRAPPER.itemsize, "a wrapper's length is not that of its value")
-    inside = np.ascontiguousarray(window(data, starts + _WRAPPER.itemsize, _INSIDE.itemsize)).view(_INSIDE).reshape(-1)
-    _require_wire(inside["wire"])
-    at = _WRAPPER.itemsize + _INSIDE.itemsize
-    size = inside["version"].astype(np.int64)
-    version = slices(data, starts + at, size)
-    time = slices(data, starts + at + size, np.full(len(value), 8))
-    there = window(data, starts + at + size + 8, 1)[:, 0] > 0
-    return after(value, at + size + 9, there), version, wrapper["propagate"] & 1 > 0, _longs(time)
-
-
-def _bytes(heads: np.ndarray) -> Bytes:
-    return fixed(heads.view(np.uint8).reshape(len(heads), heads.dtype.itemsize))
+def _contents(records: WireRecords) -> tuple[Bytes, Bools, Ints]:
+    """Version, propagate flag and timestamp of each record."""
+    version, instruction, propagate, time = records.headers
+    for name, header in zip(HEADERS, records.headers, strict=True):
+        _require(valid(header), f"a record lacks the header {HEADER_PREFIX}{name}")
+    _require_wire(_first_bytes(version))
+    _require(lengths(time) == 8, f"a header {HEADER_PREFIX}timestamp has not 8 bytes")
+    flags = _first_bytes(propagate) & 1 > 0
+    _require(
+        _first_bytes(instruction) == _instructions(flags),
+        f"a header {HEADER_PREFIX}instruction is not one that fkjoin writes",
+    )
+    return after(version, np.ones(len(version), np.int64)), flags, _longs(time)
 
 
 def _first_bytes(values: Bytes) -> Octets:
@@ -199,4 +155,4 @@ def _require_wire(found: Octets) -> None:
 
 def _require(fine: Bools, problem: str) -> None:
     if not fine.all():
-        raise FormatError(f"{problem}: is something else writing to the join's internal topic, or in another wire form?")
+        raise FormatError(f"{problem}: is something else writing to the join's internal topic?")

@@ -11,7 +11,7 @@ from fkjoin.analysis.snapshots import with_snapshot
 from fkjoin.analysis.written import require_what_was_read
 from fkjoin.checkpoint.batch_log import BatchLog
 from fkjoin.checkpoint.begun import Begun
-from fkjoin.files.kept_schemas import keep, kept_folders
+from fkjoin.files.kept_schemas import keep
 from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.new_topics import checked_topics
 from fkjoin.lowering.enrich import topics_of_events
@@ -106,35 +106,25 @@ def _columns(table: Planned, begun: Begun) -> OtherOptions:
     for name, sources in _learned(table).items():
         source = sources[0].bound
         kept = keep(begun.columns, name, source.learned, source.folders)
-        options: dict[str, Any] = {}
-        if source.learned is not None and kept.schema != source.learned:
-            options["schema"] = kept.schema
-        if source.folders is not None and (options or kept.folders != source.folders):
-            options["kept"] = kept_folders(kept, learned=source.learned is not None)
-        if options:
+        if kept.schema != source.learned:
+            options = {"schema": kept.schema}
             others |= dict.fromkeys(sources, options)
     return others
 
 
 def _learned(table: Planned) -> dict[str, list[Planned]]:
-    """The sources of whose columns some were learned, by name; those of the same files are together.
-
-    Those without a schema come first.
-    """
+    """The sources whose columns were learned, by name; those of the same files are together."""
     alike: dict[tuple[Any, ...], list[Planned]] = {}
     for source in read_below(table):
         bound, call = source.bound, source.call
         assert call is not None
-        if getattr(bound, "learned", None) is None and getattr(bound, "folders", None) is None:
-            continue
-        is_given = bound.learned is None
-        files = is_given, source.name, bound.files, repr(call.options.get("key"))
-        alike.setdefault(files, []).append(source)
+        if getattr(bound, "learned", None) is not None:
+            files = source.name, bound.files, repr(call.options.get("key"))
+            alike.setdefault(files, []).append(source)
     named: dict[str, list[Planned]] = {}
-    for files in sorted(alike, key=lambda key: key[0]):
-        name = str(files[1])
+    for (name, *_), sources in alike.items():
         number = sum(other.partition("#")[0] == name for other in named)
-        named[f"{name}#{number + 1}" if number else name] = alike[files]
+        named[f"{name}#{number + 1}" if number else name] = sources
     return named
 
 

@@ -6,25 +6,33 @@ returns them), and for Prometheus under ``fkjoin_…``; the names of counters ar
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    JStreamingQueryListener,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
 from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryProgress
 
-from fkjoin.checkpoint.progress import event_of, is_batch, records_of, seconds_of
+from fkjoin.checkpoint.progress import event_of
 from fkjoin.checkpoint.source_topics import source_topics
 from fkjoin.errors import needs_extra
-from fkjoin.kafka.end_offsets import Silence, read_ends
 from fkjoin.metrics.families import families_of
-from fkjoin.metrics.history import History
-from fkjoin.metrics.listener import Listener
-from fkjoin.metrics.query_metrics import OperatorMetrics, QueryMetrics, Run
+from fkjoin.metrics.query_report import QueryReport, Run
+from fkjoin.metrics.report import JobReport, Mode
 from fkjoin.metrics.server import ClientAccess, PageServer
+from fkjoin.sinks.counts import counted, last_events
+from fkjoin.spark.cause import innermost
 from fkjoin.spark.trigger import interval_of
-from fkjoin.stages.counters import metrics_name, state_metrics_name
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -33,9 +41,6 @@ else:
     Collector = object
 
 __all__ = ["Metrics", "watch"]
-
-_T = TypeVar("_T")
-_COUNTERS, _STATE = metrics_name(""), state_metrics_name("")
 
 
 class Metrics(Collector):
@@ -49,91 +54,57 @@ class Metrics(Collector):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._queries: dict[str, QueryMetrics] = {}
-        self._waiting: dict[str, QueryMetrics] = {}
-        """Queries that have said that they wait, and have not ended a batch."""
-        self._started_ms: dict[str, int] = {}
+        self._queries: dict[str, QueryReport] = {}
         self._began_ms: int | None = None
         """The beginning of the job, or of its first query."""
-        self._ended: dict[str, str] = {}
-        """The reasons why queries ended; nothing where they were stopped."""
-        self._works: dict[str, str] = {}
-        """The work of each query at this moment, in words."""
-        self._end_of_job: dict[str, Any] | None = None
-        self._internal: dict[str, int] = {}
+        self._mode, self._why = Mode.RUNS, ""
+        self._ended_ms: int | None = None
+        self._internal: Mapping[str, int] = {}
         """The numbers of records of the topics between stages."""
-        self._runs: dict[str, Run] = {}
 
     def __repr__(self) -> str:
-        return f"Metrics[queries: {', '.join({**self._started_ms, **self._queries}) or 'none'}]"
+        return f"Metrics[queries: {', '.join(self._queries) or 'none'}]"
+
+    def _query(self, name: str) -> QueryReport:
+        with self._lock:
+            return self._queries.setdefault(name, QueryReport(name))
 
     def _learn_topics(self, name: str, run: str, running: Callable[[], StreamingQuery | None]) -> None:
         """Find out once in a run which topics a query reads, and how far its batches are apart; its sources must be there."""
-        if self._run(name).run_id != run and (query := running()) is not None:
-            found = Run(run, source_topics(query), interval_of(query))
-            with self._lock:
-                self._runs[name] = found
-
-    def _run(self, name: str) -> Run:
-        return self._runs.get(name, Run())
-
-    def _silences(self) -> dict[str, list[Silence]]:
-        """Return the topics of running queries whose brokers do not answer."""
-        with self._lock:
-            reading = {name: run.topics for name, run in self._runs.items() if name not in self._ended}
-        return {name: silent for name, topics in reading.items() if (silent := read_ends(topics)[1])}
-
-    def _left(self, name: str) -> tuple[int | None, float]:
-        """Return how many records a query has left to read, and the time as of which that is."""
-        with self._lock:
-            self._count_left()
-            last = self._queries[name].last
-            return records_of(last["lag"]), last["lag_ms"] / 1000
-
-    def _count_left(self) -> None:
-        """Bring the lag of running queries up to date; the lock is held."""
-        for name, query in self._queries.items():
-            if name not in self._ended:
-                query.last = {**query.last, **query.lag(self._run(name).topics)}
-                query.history.lag, query.history.interval_s = records_of(query.last["lag"]), self._run(name).interval_s
+        known = self._query(name)
+        if known.run.run_id != run and (query := running()) is not None:
+            known.run = Run(run, source_topics(query), interval_of(query))
 
     def _start(self, name: str) -> None:
         """Take down that a query has started, or will soon."""
-        with self._lock:
-            self._started_ms[name] = round(1000 * time.time())
-            self._began_ms = self._began_ms or self._started_ms[name]
-            self._ended.pop(name, None)
+        query = self._query(name)
+        query.started_ms, query.ended = round(1000 * time.time()), None
+        self._began_ms = self._began_ms or query.started_ms
 
     def _end(self, name: str, why: str | None) -> None:
         """Take down that a query has ended."""
-        with self._lock:
-            self._ended[name] = why or ""
+        self._query(name).ended = why or ""
 
-    def _work(self, name: str, words: str) -> None:
-        """Take down what a query works on at this moment; nothing while it waits."""
-        with self._lock:
-            self._works[name] = words
+    def _turn(self, mode: Mode, why: str = "") -> None:
+        """Take down that the job stops, or has ended; pages that are open show it when the job's process is gone."""
+        self._mode, self._why = mode, why
+        self._ended_ms = round(1000 * time.time()) if mode.is_end else None
 
-    def _end_job(self, *, failed: bool, words: str) -> None:
-        """Take down how the job has ended; pages that are open show it when the job's process is gone."""
+    def _report(self, tables: Collection[str] = ()) -> JobReport:
+        """Return all as it is at this moment; ``tables``: their names, as far as they are known."""
+        now_ms = self._ended_ms or round(1000 * time.time())
         with self._lock:
-            self._end_of_job = {"state": "failed" if failed else "ended", "words": words, "at_ms": round(1000 * time.time())}
-
-    def _ended_job(self) -> dict[str, Any] | None:
-        """Return how the job has ended; None while it runs."""
-        with self._lock:
-            return self._end_of_job
-
-    def _doing(self) -> dict[str, str]:
-        """Return what queries work on."""
-        with self._lock:
-            return dict(self._works)
-
-    def _look(self, look: Callable[[Mapping[str, QueryMetrics], Mapping[str, int], Mapping[str, str]], _T]) -> _T:
-        """Return what ``look`` makes of the queries, of when they started, and of why they ended."""
-        with self._lock:
-            self._count_left()
-            return look(self._queries, self._started_ms, self._ended)
+            return JobReport(
+                now_ms=now_ms,
+                queries={name: query.copy(now_ms) for name, query in self._queries.items()},
+                began_ms=self._began_ms,
+                mode=self._mode,
+                why=self._why,
+                tables=tables,
+                internal=self._internal,
+                sinks=counted(),
+                events=last_events(),
+            )
 
     def take(self, progress: StreamingQueryProgress, name: str | None = None) -> dict[str, Any] | None:
         """Add a batch, and say as JSON what there is to say of it.
@@ -176,70 +147,10 @@ class Metrics(Collector):
         dict or None
             See ``take``.
         """
-        about = event_of(progress)
-        if not is_batch(about["durationMs"]):
-            self._wait(about, name or about["name"] or about["id"])
-            return None
-        seconds = about["durationMs"].get("triggerExecution", 0) / 1000
-        observed: dict[str, dict[str, Any]] = about.get("observedMetrics", {})
-        found = {
-            name.removeprefix(_COUNTERS): {item: value for item, value in row.items() if value}
-            for name, row in observed.items()
-            if name.startswith(_COUNTERS)
-        }
-        states = {name.removeprefix(_STATE): row for name, row in observed.items() if name.startswith(_STATE)}
-        query_name = name or about["name"] or about["id"]
+        event = event_of(progress)
+        query = self._query(name or event["name"] or event["id"])
         with self._lock:
-            query = self._queries.setdefault(query_name, self._waiting.pop(query_name, QueryMetrics()))
-            query.batches += 1
-            query.inputs += about["numInputRows"]
-            began_ms = round(1000 * seconds_of(about["timestamp"]))
-            query.since_ms, query.ended_ms = query.ended_ms or began_ms, began_ms + round(1000 * seconds)
-            query.forget_last()
-            query.take_sources(about)
-            for operator, row in found.items():
-                known = query.operators.setdefault(operator, OperatorMetrics())
-                known.totals.update(row)
-                known.last = row
-            for operator, row in states.items():
-                query.operators.setdefault(operator, OperatorMetrics()).take_state(row, query.ended_ms)
-            query.last = self._line(query_name, query, about, seconds, found)
-            query.remember()
-            return query.last
-
-    def _wait(self, about: Mapping[str, Any], name: str) -> None:
-        """Take in what changes while a query waits; all else is as its last batch left it."""
-        with self._lock:
-            query = self._queries.get(name) or self._waiting.setdefault(name, QueryMetrics())
-            query.take_sources(about)
-            query.last = {**query.last, **query.lag(self._run(name).topics)}
-            query.history.wait(round(1000 * seconds_of(about["timestamp"])), records_of(query.last["lag"]))
-
-    def _waits_first(self) -> dict[str, History]:
-        """Return the histories of queries that have said that they wait, and have not ended a batch."""
-        with self._lock:
-            return {name: query.history for name, query in self._waiting.items()}
-
-    def _line(
-        self, name: str, query: QueryMetrics, about: Mapping[str, Any], seconds: float, found: Mapping[str, Mapping[str, int]]
-    ) -> dict[str, Any]:
-        operators = query.operators
-        return {
-            "time": about["timestamp"],
-            "query": name,
-            "batch": about["batchId"],
-            "inputs": about["numInputRows"],
-            "seconds": seconds,
-            "counters": found,
-            "totals": {operator: dict(known.totals) for operator, known in operators.items() if known.totals},
-            **query.rates(query.ended_ms),
-            "phases": {phase: ms / 1000 for phase, ms in about["durationMs"].items()},
-            "stages": {operator: dict(known.stage_seconds) for operator, known in operators.items()},
-            "state": {operator: known.sizes for operator, known in operators.items() if known.sizes},
-            **query.lag(self._run(name).topics),
-            "fan_out": {operator: known.fan_out for operator, known in operators.items() if known.fan_out},
-            "hot_keys": {operator: dict(known.hot) for operator, known in operators.items() if known.hot},
-        }
+            return query.take(event)
 
     def snapshot(self) -> dict[str, Any]:
         """Return the last batches of all queries; their ``rates`` fall while a query waits.
@@ -249,31 +160,16 @@ class Metrics(Collector):
         dict of str to dict
             By the query's name its last batch, as ``take`` returned it, and ``recent`` ones, newest first.
         """
-        now_ms = round(1000 * time.time())
-        with self._lock:
-            self._count_left()
-            return {
-                name: {
-                    **query.last,
-                    **query.rates(now_ms),
-                    "recent": list(reversed(query.recent)),
-                    "batches": query.batches,
-                    "all_inputs": query.inputs,
-                }
-                for name, query in self._queries.items()
-            }
+        return {name: query.snapshot() for name, query in self._report().queries.items() if query.batches}
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics, for a registry of ``prometheus_client``.
+        """Return the metrics, for a registry of ``prometheus_client``.
 
-        Yields
-        ------
-        prometheus_client.Metric
+        Returns
+        -------
+        iterator of prometheus_client.Metric
         """
-        with self._lock:
-            self._count_left()
-            found = list(families_of(self._queries, self._started_ms, self._internal))
-        yield from found
+        return families_of(self._report())
 
     def prometheus(self) -> bytes:
         """Write the metrics in Prometheus' text format.
@@ -292,6 +188,51 @@ class Metrics(Collector):
         registry = CollectorRegistry()
         registry.register(self)
         return generate_latest(registry)
+
+
+class _Events(JStreamingQueryListener):
+    """A listener as the JVM calls it, with progress as one text; PySpark's asks for each number of it, 0.4 s for a join's."""
+
+    def __init__(self, listener: Listener, metrics: Metrics) -> None:
+        super().__init__(listener)
+        self._own, self._metrics = listener, metrics
+
+    def onQueryProgress(self, jevent: Any) -> None:  # noqa: N802
+        progress = jevent.progress().json()
+        self._own._learn_topics(progress)
+        self._metrics.take_json(progress)
+
+
+class Listener(StreamingQueryListener):
+    """Give the progress of all queries of a session to ``Metrics``."""
+
+    def __init__(self, metrics: Metrics, spark: SparkSession | None = None) -> None:
+        self._metrics, self._spark = metrics, spark
+        self._names: dict[str, str] = {}
+
+    def _learn_topics(self, progress: str) -> None:
+        """Find out which topics the query of an event reads."""
+        about = event_of(progress)
+        if self._spark is not None:
+            streams = self._spark.streams
+            self._metrics._learn_topics(about["name"] or about["id"], about["runId"], lambda: streams.get(about["id"]))
+
+    @functools.cached_property
+    def _jlistener(self) -> Any:
+        """Make the object that PySpark registers."""
+        jvm: Any = SparkContext._jvm
+        return jvm.PythonStreamingQueryListenerWrapper(_Events(self, self._metrics))
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        self._names[str(event.runId)] = name = event.name or str(event.id)
+        self._metrics._start(name)
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        self._metrics.take(event.progress)
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        if (name := self._names.pop(str(event.runId), None)) is not None:
+            self._metrics._end(name, event.exception and innermost([event.exception]).text)
 
 
 def watch(

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from fkjoin.metrics.query_metrics import STATE_SIZES, QueryMetrics
-from fkjoin.sinks.counts import LEFT_OUT, REPEATED, counted
+from fkjoin.metrics.query_report import STATE_SIZES, Numbers, QueryReport, only
+from fkjoin.metrics.report import JobReport
+from fkjoin.sinks.counts import LEFT_OUT, REPEATED
 from fkjoin.spark.specs import STAGES
 from fkjoin.stages import counters
 
 if TYPE_CHECKING:
-    from prometheus_client.core import Metric
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+    _Kind = type[CounterMetricFamily | GaugeMetricFamily]
+
+_Labels = Sequence[str]
+_Tree = Mapping[str, Any]
+"""Numbers in mappings, one for each label, the outermost first."""
 
 COUNTED = {
     counters.LEFT_IN: "Changes of the left table that reached a join.",
@@ -32,79 +38,68 @@ COUNTED = {
 }
 """The texts of the counters that all operators have, for Prometheus; ``docs/watching.md`` says more."""
 
+_OF_SINKS = (
+    ("sink_dead_letters", LEFT_OUT, "Rows that a sink's place cannot have."),
+    ("sink_retries", REPEATED, "Work of a sink that was repeated."),
+)
 
-def families_of(
-    queries: Mapping[str, QueryMetrics], started_ms: Mapping[str, int], internal: Mapping[str, int]
-) -> Iterator[Metric]:
-    """Yield the metric families of queries, by name, of when these last started, and of the records of internal topics."""
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    starts = GaugeMetricFamily("fkjoin_query_start_time_seconds", "When the query started, since 1970.", labels=["query"])
-    batches = CounterMetricFamily("fkjoin_batches", "Micro-batches that were done.", labels=["query"])
-    inputs = CounterMetricFamily("fkjoin_input_rows", "Rows that were read.", labels=["query"])
-    phases = GaugeMetricFamily("fkjoin_batch_seconds", "The last batch, by Spark's phases.", labels=["query", "phase"])
-    lag = GaugeMetricFamily("fkjoin_lag_records", "Records that are yet to be read.", labels=["query", "topic", "partition"])
-    as_of = GaugeMetricFamily("fkjoin_lag_timestamp_seconds", "When the lag was so, since 1970.", labels=["query"])
-    between = GaugeMetricFamily("fkjoin_internal_topic_records", "Records between stages.", labels=["topic"])
-    where = ["query", "operator"]
-    stages = CounterMetricFamily("fkjoin_stage_seconds", "Time of stages, of all tasks.", labels=[*where, "stage"])
-    skips = CounterMetricFamily("fkjoin_stage_idempotent_update_skip", "Unchanged results, by stage.", labels=[*where, "stage"])
-    fan_out = GaugeMetricFamily("fkjoin_fan_out_max", "The most answers to one right row in a batch so far.", labels=where)
-    stream_time = GaugeMetricFamily("fkjoin_stream_time_seconds", "Stream time of windows, since 1970.", labels=where)
+def families_of(report: JobReport) -> Iterator[Metric]:
+    """Yield the metric families of a report."""
+    from prometheus_client.core import CounterMetricFamily as Count
+    from prometheus_client.core import GaugeMetricFamily as Gauge
+
+    def family(kind: _Kind, name: str, text: str, labels: _Labels, numbers: _Tree) -> Metric:
+        metric = kind(f"fkjoin_{name.replace('-', '_')}", text, labels=labels)
+        for values, number in _samples(numbers):
+            metric.add_metric(values, number)
+        return metric
+
+    queries = {name: query for name, query in report.queries.items() if query.batches}
+
+    def tree(metric: Callable[[QueryReport], Any]) -> dict[str, Any]:
+        return {name: metric(query) for name, query in queries.items()}
+
+    def column(rows: Callable[[QueryReport], Numbers], item: str) -> dict[str, Any]:
+        return tree(lambda query: only(item, rows(query)))
+
+    of_query, of_operator, of_stage = ["query"], ["query", "operator"], ["query", "operator", "stage"]
+    of_partition = ["query", "topic", "partition"]
+    starts = {name: (query.started_ms or 0) / 1000 for name, query in report.queries.items() if query.started_ms}
+    yield family(Gauge, "query_start_time_seconds", "When the query started, since 1970.", of_query, starts)
+    yield family(Count, "batches", "Micro-batches that were done.", of_query, tree(lambda query: query.batches))
+    yield family(Count, "input_rows", "Rows that were read.", of_query, tree(lambda query: query.rows))
+    phases = tree(lambda query: query.batch["phases"])
+    yield family(Gauge, "batch_seconds", "The last batch, by Spark's phases.", ["query", "phase"], phases)
+    lag = tree(lambda query: query.left.lag)
+    yield family(Gauge, "lag_records", "Records that are yet to be read.", of_partition, lag)
+    lag_times = tree(lambda query: query.left.at if query.left.lag else None)
+    yield family(Gauge, "lag_timestamp_seconds", "When the lag was so, since 1970.", of_query, lag_times)
+    yield family(Gauge, "internal_topic_records", "Records between stages.", ["topic"], report.internal)
+    stages, skips = tree(lambda query: query.stages), tree(lambda query: query.skips)
+    yield family(Count, "stage_seconds", "Time of stages, of all tasks.", of_stage, stages)
+    yield family(Count, "stage_idempotent_update_skip", "Unchanged results, by stage.", of_stage, skips)
+    fan_out = tree(lambda query: query.fan_out)
+    most = "The most answers to one right row in a batch so far."
+    yield family(Gauge, "fan_out_max", most, of_operator, fan_out)
+    times = tree(lambda query: {name: ms / 1000 for name, ms in query.stream_times_ms.items()})
+    yield family(Gauge, "stream_time_seconds", "Stream time of windows, since 1970.", of_operator, times)
     texts = dict(COUNTED)
     for kind in STAGES.values():
         texts.update(kind.counts)
-    totals = {name: CounterMetricFamily(f"fkjoin_{name.replace('-', '_')}", text, labels=where) for name, text in texts.items()}
-    sizes = {
-        name: GaugeMetricFamily(f"fkjoin_{name.replace('-', '_')}", f"{name.replace('-', ' ').capitalize()}.", labels=where)
-        for name in STATE_SIZES
-    }
-    for topic, records in internal.items():
-        between.add_metric([topic], records)
-    for name, ms in started_ms.items():
-        starts.add_metric([name], ms / 1000)
-    for name, query in queries.items():
-        batches.add_metric([name], query.batches)
-        inputs.add_metric([name], query.inputs)
-        for phase, seconds in query.last["phases"].items():
-            phases.add_metric([name, phase], seconds)
-        if query.last["lag"]:
-            as_of.add_metric([name], query.last["lag_ms"] / 1000)
-        for topic, partitions in query.last["lag"].items():
-            for partition, records in partitions.items():
-                lag.add_metric([name, topic, partition], records)
-        for operator, known in query.operators.items():
-            for stage, seconds in known.stage_seconds.items():
-                stages.add_metric([name, operator, stage], seconds)
-            for stage, number in known.skips.items():
-                skips.add_metric([name, operator, stage], number)
-            if known.fan_out:
-                fan_out.add_metric([name, operator], known.fan_out)
-            if known.stream_time_ms is not None:
-                stream_time.add_metric([name, operator], known.stream_time_ms / 1000)
-            for item, value in known.totals.items():
-                totals[item].add_metric([name, operator], value)
-            for item, size in known.sizes.items():
-                sizes[item].add_metric([name, operator], size)
-    sinks = {
-        LEFT_OUT: CounterMetricFamily("fkjoin_sink_dead_letters", "Rows that a sink's place cannot have.", labels=["place"]),
-        REPEATED: CounterMetricFamily("fkjoin_sink_retries", "Work of a sink that was repeated.", labels=["place"]),
-    }
-    for (what, place), number in counted().items():
-        sinks[what].add_metric([place], number)
-    yield from (
-        starts,
-        batches,
-        inputs,
-        phases,
-        lag,
-        as_of,
-        between,
-        stages,
-        skips,
-        fan_out,
-        stream_time,
-        *totals.values(),
-        *sizes.values(),
-        *sinks.values(),
-    )
+    for item, text in texts.items():
+        yield family(Count, item, text, of_operator, column(lambda query: query.totals, item))
+    for item in STATE_SIZES:
+        text = f"{item.replace('-', ' ').capitalize()}."
+        yield family(Gauge, item, text, of_operator, column(lambda query: query.state, item))
+    for name, item, text in _OF_SINKS:
+        yield family(Count, name, text, ["place"], report.of_sinks(item))
+
+
+def _samples(tree: Any, *labels: str) -> Iterator[tuple[tuple[str, ...], float]]:
+    """Yield the numbers of mappings in mappings, each with its labels, the outermost first."""
+    if isinstance(tree, Mapping):
+        for label, branch in tree.items():
+            yield from _samples(branch, *labels, label)
+    elif tree is not None:
+        yield labels, tree

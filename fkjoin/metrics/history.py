@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,16 +53,23 @@ class Point:
         """Return the seconds that the lag takes at this rate; infinity if nothing is read."""
         return self.seconds_for(self.lag)
 
-    @property
-    def overdue(self) -> float:
-        """Return the seconds that the part of the lag takes which was there when the batch began."""
-        return self.seconds_for(self.lag if self.bounded is None else self.bounded)
-
     def seconds_for(self, records: int | None) -> float:
         """Return the seconds that so many records take at this rate; infinity if nothing is read."""
         if not records:
             return 0.0
         return records / self.rate if self.rate else float("inf")
+
+    def of_batches(self, figure: float) -> float | None:
+        """Return a figure of the batches; None while the query waits."""
+        return figure if self.batches else None
+
+    def a_second(self, numbers: Mapping[str, int]) -> dict[str, float]:
+        """Return numbers of the batches as rates."""
+        return {name: round(number / self.passed, 2) for name, number in numbers.items() if self.passed > 0}
+
+    def waiting(self, at_ms: int, lag: int | None) -> Point:
+        """Return a time after this point at which the query waits, with the sizes that it had."""
+        return replace(self, ended_ms=at_ms, batches=0, read=0, out={}, dead={}, lag=lag)
 
     def and_then(self, later: Point) -> Point:
         """Return both as one point: sums, the worst times, and sizes as they are at the end."""
@@ -103,6 +111,12 @@ class History:
         self.lag: int | None = None
         """The lag that was told last."""
 
+    def copy(self) -> History:
+        """Return the history up to now, which later batches do not change."""
+        other = copy.copy(self)
+        other.points = self.points.copy()
+        return other
+
     def add(self, point: Point) -> None:
         """Add a batch.  What is later than its end is forgotten: the clock went back."""
         while self.points and self.points[-1].ended_ms > point.ended_ms:
@@ -112,7 +126,9 @@ class History:
         spoke = min(self.spoke_ms or point.begun_ms, point.begun_ms)
         point = replace(point, passed=(point.ended_ms - begun) / 1000, silent=(point.ended_ms - spoke) / 1000)
         looked = point.begun_ms if self._looked_ms is None else min(self._looked_ms, point.begun_ms)
-        point = replace(point, delay=(point.ended_ms - looked) / 1000 + _finite(point.overdue))
+        overdue = point.seconds_for(point.lag if point.bounded is None else point.bounded)
+        delay = (point.ended_ms - looked) / 1000 + (overdue if overdue < HOUR_MS else 0.0)
+        point = replace(point, delay=delay)
         if last is not None and last.ended_ms // STEP_MS == point.ended_ms // STEP_MS:
             self.points[-1] = last.and_then(point)
         else:
@@ -141,58 +157,48 @@ class History:
 
     def columns(self, now_ms: int) -> dict[str, Any]:
         """Return the points as columns, with zeros where the query waited: ``time`` in seconds since 1970, rates a second."""
-        rows = [row for row in self._rows() if row.at_ms > now_ms - HOUR_MS]
+        points = [point for point in self._curve() if point.ended_ms > now_ms - HOUR_MS]
         return {
-            "time": [row.at_ms / 1000 for row in rows],
-            "read": [0.0 if row.idle else round(row.point.rate, 2) for row in rows],
-            "batch": [None if row.idle else row.point.slowest for row in rows],
-            "delay": [None if row.idle else round(row.point.delay, 2) for row in rows],
-            "lag": [row.lag for row in rows],
-            "out": _by_operator(rows, lambda row, name: 0.0 if row.idle else _a_second(row.point, row.point.out.get(name, 0))),
-            "state": _by_operator(rows, lambda row, name: row.point.stored.get(name)),
-            "dead": _by_operator(rows, lambda row, name: 0 if row.idle else row.point.dead.get(name, 0)),
+            "time": [point.ended_ms / 1000 for point in points],
+            "read": [round(point.rate, 2) for point in points],
+            "batch": [point.of_batches(point.slowest) for point in points],
+            "delay": [point.of_batches(round(point.delay, 2)) for point in points],
+            "lag": [point.lag for point in points],
+            "out": _by_operator([point.a_second(point.out) for point in points], 0.0),
+            "state": _by_operator([point.stored for point in points], None),
+            "dead": _by_operator([point.dead for point in points], 0),
         }
 
     def dead(self, now_ms: int) -> Counter[str]:
         """Return the dead letters of the hour before ``now_ms``, by operator."""
-        lately = (point for point in self.points if point.ended_ms > now_ms - HOUR_MS)
-        return sum((Counter(point.dead) for point in lately), Counter[str]())
+        lately = Counter[str]()
+        for point in self.points:
+            if point.dead and point.ended_ms > now_ms - HOUR_MS:
+                lately.update(point.dead)
+        return lately
 
     def _waited(self, last: Point, point: Point) -> bool:
         return last.ended_ms < self.waited_ms <= point.begun_ms or point.begun_ms - last.ended_ms > WAIT_MS
 
-    def _rows(self) -> Iterator[_Row]:
+    def _curve(self) -> Iterator[Point]:
+        """Yield the points, and two for each time in which the query waited."""
         last: Point | None = None
         for point in self.points:
             if last is not None and point.begun_ms - last.ended_ms > WAIT_MS:
-                yield _Row(last.ended_ms + 1, last, True, last.lag)
-                yield _Row(point.begun_ms, last, True, last.lag)
-            yield _Row(point.ended_ms, point, False, point.lag)
+                yield last.waiting(last.ended_ms + 1, last.lag)
+                yield last.waiting(point.begun_ms, last.lag)
+            yield point
             last = point
         if last is not None and self.waits:
-            yield _Row(last.ended_ms + 1, last, True, last.lag)
-            yield _Row(self.waited_ms + 1, last, True, self.lag)
+            yield last.waiting(last.ended_ms + 1, last.lag)
+            yield last.waiting(self.waited_ms + 1, self.lag)
 
 
-@dataclass(frozen=True)
-class _Row:
-    """A point of a curve: after a point of the history, or while the query waits after it."""
-
-    at_ms: int
-    point: Point
-    idle: bool
-    lag: int | None
-
-
-def _by_operator(rows: list[_Row], value: Callable[[_Row, str], Any]) -> dict[str, list[Any]]:
-    names = dict.fromkeys(name for row in rows for name in (*row.point.out, *row.point.stored, *row.point.dead))
-    columns = {name: [value(row, name) for row in rows] for name in names}
-    return {name: column for name, column in columns.items() if any(column)}
-
-
-def _a_second(point: Point, number: int) -> float:
-    return round(number / point.passed, 2) if point.passed > 0 else 0.0
-
-
-def _finite(seconds: float) -> float:
-    return seconds if seconds < HOUR_MS else 0.0
+def _by_operator(rows: Sequence[Mapping[str, float]], nothing: float | None) -> dict[str, list[float | None]]:
+    """Return columns by operator, of those that have any number."""
+    columns = {}
+    for name in dict.fromkeys(name for row in rows for name in row):
+        column = [row.get(name, nothing) for row in rows]
+        if any(column):
+            columns[name] = column
+    return columns

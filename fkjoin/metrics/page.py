@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from importlib import resources
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from fkjoin.kafka.end_offsets import Silence
 from fkjoin.metrics import Metrics
-from fkjoin.metrics.flows import rates_on_arrows, table_of
-from fkjoin.metrics.health import of_job, of_query
-from fkjoin.metrics.history import History
-from fkjoin.metrics.query_metrics import QueryMetrics
-from fkjoin.metrics.server import WebPage, policy
+from fkjoin.metrics.query_report import BUSY_PHASES, Numbers, QueryReport
+from fkjoin.metrics.report import JobReport, Mode, table_of
+from fkjoin.metrics.server import ClientAccess, PageServer, WebPage, policy
 from fkjoin.plan.describe.picture import STYLE, svg
 from fkjoin.plan.describe.steps import Step, StepStage
-from fkjoin.sinks.counts import LEFT_OUT, Occurrence, counted, last_events
-from fkjoin.stages.counters import DEAD_LETTERS
+from fkjoin.sinks.counts import LEFT_OUT, Occurrence
+from fkjoin.stages import counters
 
 _KINDS = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
 _MOST_REASONS = 10
+_ROLES = {"left": counters.LEFT_IN, "right": counters.RIGHT_IN, "events": counters.EVENTS_IN, "table": counters.ROWS_IN}
 
 
 @dataclass(frozen=True)
@@ -46,40 +43,68 @@ def pages(shown: ShownJob, metrics: Metrics) -> dict[str, WebPage]:
     return {
         "/": WebPage(html.encode, "text/html; charset=utf-8", policy([STYLE]), secret=False),
         **{f"/{name}": WebPage(_text(name).encode, kind, secret=False) for name, kind in _files()},
-        "/status.json": WebPage(_as_json(partial(status, shown, metrics)), "application/json", live=True),
-        "/history.json": WebPage(_as_json(partial(history, metrics)), "application/json"),
+        "/status.json": WebPage(lambda: _json(status(shown, metrics)), "application/json", live=True),
+        "/history.json": WebPage(lambda: _json(history(metrics)), "application/json"),
         "/metrics": WebPage(metrics.prometheus, CONTENT_TYPE_LATEST),
     }
 
 
+@contextlib.contextmanager
+def served(shown: ShownJob, metrics: Metrics, port: int, access: ClientAccess, argument: str) -> Iterator[str]:
+    """The page's address, for as long as it is served, which is until open pages know how the job has ended.
+
+    Raises ``FkJoinError`` with the ``argument`` when the port cannot be used.
+    """
+    with contextlib.closing(PageServer(pages(shown, metrics), port, access, argument)) as server:
+        try:
+            yield server.address
+        except Exception:
+            server.stay()
+            raise
+        server.stay()
+
+
 def status(shown: ShownJob, metrics: Metrics) -> dict[str, Any]:
     """Return what the page shows of this moment."""
-    now_ms, snapshot = _now_ms(), metrics.snapshot()
-    operators = dict.fromkeys(name for query in snapshot.values() for kind in ("totals", "state") for name in query[kind])
-    health = metrics._look(partial(_health, now_ms, metrics._silences(), waiting=metrics._waits_first()))
-    rates = rates_on_arrows(shown.steps, _flowing(snapshot, health["queries"]))
+    report = metrics._report({step.name for step in shown.steps})
+    queries = {name: query for name, query in report.queries.items() if query.batches}
+    operators = {name for query in queries.values() for name in (*query.totals, *query.state)}
+    topics = {topic for query in queries.values() for topic in query.left.lag}
+    rates = _rates_on_arrows(shown.steps, _flows(queries.values()))
+    healths = {name: _health(query) for name, query in report.begun.items()}
     return {
         "job": shown.job,
-        "now_ms": now_ms,
-        "began_ms": metrics._began_ms,
-        "doing": metrics._doing(),
-        "ended": metrics._ended_job(),
+        "now_ms": report.now_ms,
+        "began_ms": report.began_ms,
+        "doing": {name: query.doing for name, query in report.queries.items() if query.phase in BUSY_PHASES},
+        "ended": _ended(report),
         "picture": svg(_drawn(shown.steps), rates, by_hand=True) if shown.steps else "",
-        "steps": [_step(step, operators, snapshot) for step in shown.steps],
-        "queries": snapshot,
-        "health": health,
-        "dead_letters": metrics._look(partial(_dead_letters, shown, now_ms)),
+        "steps": [_step(step, operators, topics) for step in shown.steps],
+        "queries": {name: query.snapshot() for name, query in queries.items()},
+        "health": {**asdict(report.health), "queries": healths},
+        "dead_letters": {"place": shown.letters, **_dead_letters(report)},
     }
 
 
 def history(metrics: Metrics) -> dict[str, Any]:
     """Return the last hour of each query, as columns: see ``History``."""
-    now_ms = _now_ms()
+    report = metrics._report()
+    queries = [query for query in report.queries.values() if query.batches]
+    columns = {query.name: query.history.columns(report.now_ms) for query in queries}
+    return {"now_ms": report.now_ms, "queries": columns}
 
-    def look(queries: Mapping[str, QueryMetrics], *_: Any) -> dict[str, Any]:
-        return {name: query.history.columns(now_ms) for name, query in queries.items()}
 
-    return {"now_ms": now_ms, "queries": metrics._look(look)}
+def _health(query: QueryReport) -> dict[str, Any]:
+    return {**asdict(query.health), "read": round(query.read, 2), "delay": round(query.delay, 2)}
+
+
+def _ended(report: JobReport) -> dict[str, Any] | None:
+    """Return how the job has ended; None while it runs."""
+    if not report.mode.is_end:
+        return None
+    state = "failed" if report.mode is Mode.FAILED else "ended"
+    why = f": {report.why}" if report.why else "."
+    return {"state": state, "words": f"{report.ending}{why}", "at_ms": report.now_ms}
 
 
 def _drawn(steps: Sequence[Step]) -> list[Step]:
@@ -87,27 +112,41 @@ def _drawn(steps: Sequence[Step]) -> list[Step]:
     return [replace(step, facts=tuple(fact for fact in step.facts if fact[0] != "rule")) for step in steps]
 
 
-def _flowing(snapshot: Mapping[str, Any], health: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the snapshot with rates of 0 where a query reads nothing, as its figure says."""
-    still = {name for name, one in health.items() if not one.get("read")}
-    return {
-        name: {**query, "rates": {operator: dict.fromkeys(row, 0.0) for operator, row in query["rates"].items()}}
-        if name in still
-        else query
-        for name, query in snapshot.items()
-    }
+def _flows(queries: Iterable[QueryReport]) -> dict[str, dict[str, float]]:
+    """Return the rates of operators; they are 0 where the query reads nothing, as its figure says."""
+    flows: dict[str, dict[str, float]] = {}
+    for query in queries:
+        reads = query.read > 0
+        for operator, rates in query.snapshot()["rates"].items():
+            flows[operator] = rates if reads else dict.fromkeys(rates, 0.0)
+    return flows
 
 
-def _step(step: Step, operators: Mapping[str, None], snapshot: Mapping[str, Any]) -> dict[str, Any]:
+def _rates_on_arrows(steps: Sequence[Step], flows: Numbers) -> dict[tuple[str, str], str]:
+    """Say what flows, in rows a second of the last batches, as far as operators count it: see ``picture.svg``."""
+    on_arrows = {}
+    for step in steps:
+        for role, name in step.reads:
+            together = role == "right" and any(stage.name == "scatter" for stage in step.stages)
+            if together or (len(step.reads) > 1 and role not in _ROLES):  # it counts the rows of all its tables together
+                continue
+            item = _ROLES.get(role, counters.ROWS_IN)
+            counting = [*((operator, item) for operator in step.operators), (name, counters.OUT)]
+            rates = [flows[operator][item] for operator, item in counting if item in flows.get(operator, {})]
+            if rates:
+                on_arrows[f"{step.kind} {step.name}", role] = f"{rates[0]:,.0f}/s"
+    return on_arrows
+
+
+def _step(step: Step, operators: Collection[str], topics: Collection[str]) -> dict[str, Any]:
     """Return what the page shows beside the map when this step is chosen."""
-    words = set(re.split(r"[\s,]+", dict(step.facts).get("from", ""))) if step.kind == "source" else set()
-    topics = dict.fromkeys(topic for query in snapshot.values() for topic in query["lag"] if topic in words)
+    words = re.split(r"[\s,]+", dict(step.facts).get("from", "")) if step.kind == "source" else []
     return {
         "id": f"{step.kind} {step.name}",
         "about": step.about,
         "facts": [*step.facts, *((f"stage {stage.name}", _runs(stage)) for stage in step.stages)],
         "operators": [operator for operator in step.operators if operator in operators],
-        "topics": list(topics),
+        "topics": [topic for topic in dict.fromkeys(words) if topic in topics],
     }
 
 
@@ -116,59 +155,25 @@ def _runs(stage: StepStage) -> str:
     return f"{by}, runs {stage.times}" if stage.times else by
 
 
-def _health(
-    now_ms: int,
-    silences: Mapping[str, Sequence[Silence]],
-    queries: Mapping[str, QueryMetrics],
-    started: Mapping[str, int],
-    ended: Mapping[str, str],
-    *,
-    waiting: Mapping[str, History],
-) -> dict[str, Any]:
-    found = {}
-    for name in dict.fromkeys([*started, *queries]):
-        past = queries[name].history if name in queries else waiting.get(name, History())
-        health = of_query(past, started.get(name, now_ms), ended.get(name), now_ms, silences.get(name, ()))
-        waits = queries[name].waits_for() if name in queries and name not in ended else ""
-        found[name] = replace(health, words=health.words + waits)
-    last = max((query.ended_ms for query in queries.values()), default=0)
-    whole = of_job(found, last_events(), last, now_ms)
-    figures = {name: _figures(query.history, now_ms, name in ended) for name, query in queries.items()}
-    return {**asdict(whole), "queries": {name: {**asdict(one), **figures.get(name, {})} for name, one in found.items()}}
-
-
-def _figures(past: History, now_ms: int, ended: bool) -> dict[str, float]:
-    """Return rows read a second, which fall when no batch ends, and the delay of the last batches."""
-    last = past.points[-1]
-    passed = max(last.passed, (now_ms - last.ended_ms) / 1000)
-    nothing = ended or past.waits or passed <= 0
-    return {"read": 0.0 if nothing else round(last.read / passed, 2), "delay": round(last.delay, 2)}
-
-
-def _dead_letters(shown: ShownJob, now_ms: int, queries: Mapping[str, QueryMetrics], *_: Any) -> dict[str, Any]:
+def _dead_letters(report: JobReport) -> dict[str, Any]:
     """Return how many there are, where they are, and the last ten reasons that this process knows, oldest first.
 
-    An operator that several queries run, or that runs for several readers, counts the same rows each time: the most hold.  A
-    reason that comes again is there once, at its last time.
+    A reason that comes again is there once, at its last time.
     """
-    tables = {step.name for step in shown.steps}
-    found: dict[str, list[int]] = {}
+    totals = report.totals(counters.DEAD_LETTERS)
+    lately = report.by_table(lambda query: query.history.dead(report.now_ms))
     reasons: dict[tuple[str, str], int] = {}
-    for query in queries.values():
-        lately = query.history.dead(now_ms)
-        for operator, known in query.operators.items():
-            if (total := known.totals[DEAD_LETTERS]) > 0:
-                before = found.get(name := table_of(operator, tables), [0, 0])
-                found[name] = [max(before[0], lately[operator]), max(before[1], total)]
-                for at_ms, words in known.reasons:
-                    reasons[name, words] = max(at_ms, reasons.get((name, words), 0))
+    for query in report.queries.values():
+        for (operator, words), ended_ms in query.reasons.items():
+            reason = table_of(operator, report.tables), words
+            reasons[reason] = max(ended_ms, reasons.get(reason, 0))
     events = [Occurrence(at_ms, name, LEFT_OUT, words) for (name, words), at_ms in reasons.items()]
-    events += [event for event in last_events() if event.what == LEFT_OUT]
+    events += [event for event in report.events if event.what == LEFT_OUT]
+    events.sort(key=lambda event: event.at_ms)
     return {
-        "place": shown.letters,
-        "operators": found,
-        "sinks": {where: number for (what, where), number in counted().items() if what == LEFT_OUT},
-        "last": [asdict(event) for event in sorted(events, key=lambda event: event.at_ms)[-_MOST_REASONS:]],
+        "operators": {name: [lately.get(name, 0), total] for name, total in totals.items()},
+        "sinks": report.of_sinks(LEFT_OUT),
+        "last": [asdict(event) for event in events[-_MOST_REASONS:]],
     }
 
 
@@ -183,9 +188,5 @@ def _text(name: str) -> str:
     return resources.files("fkjoin").joinpath(f"data/{name}").read_text(encoding="utf-8")
 
 
-def _as_json(make: Callable[[], dict[str, Any]]) -> Callable[[], bytes]:
-    return lambda: json.dumps(make(), allow_nan=False).encode()
-
-
-def _now_ms() -> int:
-    return round(1000 * time.time())
+def _json(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, allow_nan=False).encode()

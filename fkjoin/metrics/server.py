@@ -188,13 +188,11 @@ class PageServer:
             del self._open[oldest]
             oldest.cancel()
         self._open[task] = None
-        deadline = self._loop.call_later(DEADLINE_S, task.cancel)
         try:
-            await self._talk(reader, writer)
-        except (OSError, asyncio.CancelledError):
+            await asyncio.wait_for(self._talk(reader, writer), DEADLINE_S)
+        except (OSError, asyncio.CancelledError, asyncio.TimeoutError):
             pass  # the client is slow, has gone, or makes room for another
         finally:
-            deadline.cancel()
             self._open.pop(task, None)
             writer.transport.abort()
 

@@ -27,11 +27,6 @@ _FILE_MANAGERS = tuple(
 )
 """Names of one class, the newest first."""
 
-_STATE_OPTIONS = "org.apache.spark.sql.execution.datasources.v2.state.StateSourceOptions"
-
-_STATE_IDS = "startOperatorStateUniqueIds"
-"""Option by which Spark's source of state knows which file of a version was committed, in checkpoints of format 2."""
-
 
 @dataclass(frozen=True)
 class Ability:
@@ -76,12 +71,6 @@ class _Idle(StatefulProcessor):
     def close(self) -> None: ...
 
 
-def _reads_state(spark: SparkSession) -> bool:
-    options = _class(spark, _STATE_OPTIONS)
-    # A vendor's Spark may have another class, and then reading is tried.
-    return options is None or any(method.getName() == _STATE_IDS for method in options.getMethods())
-
-
 RESCALE = Ability(
     "fkjoin state rescale",
     "4.2",
@@ -94,9 +83,6 @@ CONNECT = (
     Ability("a server of Spark Connect", "4.1", _takes_operators, "start it with that"),
 )
 """Abilities of both sides of a session of Spark Connect, which may be of different releases."""
-
-READ_STATE = Ability("reading state", "4.1", _reads_state, "begin the query with that to have state that can be read")
-"""Ability of ``read_state`` and ``fkjoin state``: Spark's source of state must know checkpoints of format 2."""
 
 
 def local_file_manager(spark: SparkSession) -> str | None:

@@ -25,19 +25,19 @@ def read_identity(data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def with_home(identity: str, home: str) -> str:
-    """The identity text, and the name of the folder that a bucket's index has to itself; ``home`` empty: none."""
+    """The identity text, and the name of the folder that a bucket's index has to itself."""
     facts, about = read_identity(identity.encode())
-    return identity_text(facts, {**about, **({_HOME: home} if home else {})})
+    return identity_text(facts, {**about, _HOME: home})
 
 
 def bucket_folder(bucket: int, home: str) -> str:
     """Under its stage's folder, the folder of a bucket's index: of two operators of the same name each has its own."""
-    return f"{bucket}-{home}" if home else str(bucket)
+    return f"{bucket}-{home}"
 
 
 def home_of(identity: bytes) -> str:
-    """The home that a stored identity names; empty for one of before there were homes."""
-    return str(read_identity(identity)[1].get(_HOME, ""))
+    """The home that a stored identity names."""
+    return str(read_identity(identity)[1][_HOME])
 
 
 def difference(kept: bytes, now: bytes, tables: Mapping[str, str]) -> str | None:

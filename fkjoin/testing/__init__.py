@@ -15,19 +15,20 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fkjoin.testing.aggregate import AggregateTest
-from fkjoin.testing.changes import change, event, left, right
-from fkjoin.testing.enrich import EnrichTest
-from fkjoin.testing.flat_map import FlatMapTest
-from fkjoin.testing.join import JoinTest
-from fkjoin.testing.key_join import KeyJoinTest
-from fkjoin.testing.kit import CRASH, DUPLICATE, REORDER, Change, Result
-from fkjoin.testing.members import MembersTest
-from fkjoin.testing.sink import SinkContract
+from fkjoin.testing.kit import CRASH, DUPLICATE, REORDER, Change, Result, change, event, left, right
+from fkjoin.testing.operators import (
+    AggregateTest,
+    EnrichTest,
+    FlatMapTest,
+    JoinTest,
+    KeyJoinTest,
+    MembersTest,
+)
 
 if TYPE_CHECKING:
-    from fkjoin.testing.driver import Driver
-    from fkjoin.testing.driver_ends import DriverInput, DriverStore, TableChange
+    from fkjoin.testing.driver import Driver, DriverStore, TableChange
+    from fkjoin.testing.driver_input import DriverInput
+    from fkjoin.testing.sink import SinkContract
 
 __all__ = [
     "CRASH",
@@ -54,11 +55,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Names of the driver need Spark's Python package, which the other kits do not."""
-    if name in ("Driver", "DriverInput", "DriverStore", "TableChange"):
-        home = "driver" if name == "Driver" else "driver_ends"
-        return getattr(importlib.import_module(f"fkjoin.testing.{home}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Names whose modules import nearly all of the library, which takes seconds: other tests need little of it."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = "sink" if name == "SinkContract" else "driver"
+    return getattr(importlib.import_module(f"fkjoin.testing.{home}"), name)
 
 
 def __dir__() -> list[str]:

@@ -3,25 +3,51 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.checkpoint.python_values import rows_of
+from fkjoin.checkpoint.entries import StoredRows
+from fkjoin.checkpoint.python_values import hashable, rows_of
 from fkjoin.checkpoint.stores import kept_as
+from fkjoin.checkpoint.user_keys import encoded
+from fkjoin.codec.arrays import BYTES
 from fkjoin.errors import FkJoinError, nearest
 from fkjoin.events import Enriched
 from fkjoin.lowering.handle import planned_of
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, ROW, TS
+from fkjoin.spark.in_memory import MemoryBatch, MemoryQuery
 from fkjoin.stages import Counters
 from fkjoin.table import Table
-from fkjoin.testing.driven import DrivenBatch, DrivenQuery, DrivenTopology
-from fkjoin.testing.driven_inputs import FedChange, fed
-from fkjoin.testing.driver_ends import EPOCH, MICROSECOND, DriverInput, DriverStore, TableChange
-from fkjoin.testing.kit import CRASH, DUPLICATE, REORDER, Sentinel, require_sentinel
+from fkjoin.testing.driven import DrivenStage, DrivenTopology
+from fkjoin.testing.driver_input import TIMES, DriverInput, FedChange, fed
+from fkjoin.testing.kit import CRASH, DUPLICATE, REORDER, Sentinel, portions, require_sentinel
+
+
+class TableChange(NamedTuple):
+    """A change of the driven table.
+
+    Attributes
+    ----------
+    key : object
+        The value of the key's column; a tuple if there are several; None of an event.
+    operation : {"insert", "update", "delete", "upsert"}
+        The kind of change; a table that is only read says ``"upsert"``.
+    row : dict or None
+        The row's columns but for those of the key; None in a delete.
+    timestamp : datetime.datetime, int or None
+        The row's timestamp, as its sources have it; a datetime is in UTC.
+    """
+
+    key: Any
+    operation: Literal["insert", "update", "delete", "upsert"]
+    row: dict[str, Any] | None
+    timestamp: datetime | int | None
 
 
 class Driver:
@@ -56,8 +82,8 @@ class Driver:
         planned = table._planned if isinstance(table, Enriched) else planned_of("table", table)
         self._plan, self._inputs = fed(planned)
         self._random = random.Random(seed)
-        self._queries = DrivenTopology(self._plan, self._inputs)
-        self._letters: DrivenQuery | None = None
+        self._queries = DrivenTopology(self._plan)
+        self._letters: MemoryQuery | None = None
         self._waiting: list[tuple[str, FedChange]] = []
         self.clear()
 
@@ -81,9 +107,9 @@ class Driver:
         """
         self._queries.clear()
         if self._letters is not None:
-            self._letters.memory.clear()
+            self._letters.clear()
         self._dead: list[dict[str, Any]] = []
-        self._batches: list[DrivenBatch] = []
+        self._batches: list[MemoryBatch] = []
         self._waiting.clear()
         self._fed: list[tuple[str, FedChange]] = []
         self._now_ms = self._before_ms = 0
@@ -133,7 +159,7 @@ class Driver:
         >>> driver.input("orders").change("o1", {"customer_id": "c1"})
         """
         if name not in self._inputs:
-            raise FkJoinError(f"input: the table has no source {name!r}; {nearest(name, list(self._inputs))}")
+            raise FkJoinError(f"input: the table has no source {name!r}; {nearest(name, self.inputs)}")
         return DriverInput(self._inputs[name], self._waiting, lambda: len(self._fed) + len(self._waiting))
 
     @property
@@ -174,11 +200,14 @@ class Driver:
         before, batch = len(self._results), list(self._waiting)
         self._waiting.clear()
         self._fed += batch
-        if what == REORDER:
-            for part in self._portions(batch):
-                self._batch(part, mixed=self._random)
-        if what != REORDER or self._plan.stages:
-            self._batch([] if what == REORDER else batch, lose=what == CRASH)
+        if what != REORDER:
+            self._batch(batch, what)
+        else:
+            for part in portions(batch, self._repeatable(batch), self._random) or [[]]:
+                self._batch(part, what)
+            if self._plan.stages:
+                # Records of internal topics are still on their way.
+                self._batch([])
         if what == DUPLICATE:
             self._batch(self._repeatable(self._fed))
         return self._results[before:]
@@ -260,12 +289,11 @@ class Driver:
         >>> [letter["reason"] for letter in driver.dead_letters]
         ['no JSON']
         """
-        self._letters = self._letters or self._queries.letters()
-        if self._letters is None:
-            return []
-        for batch in self._batches:
-            self._dead += rows_of(self._letters.run(batch))
-        self._batches = []
+        if self._plan.letters is not None:
+            self._letters = self._letters or MemoryQuery(self._plan.spark, self._plan.letters)
+            for batch in self._batches:
+                self._dead += rows_of(self._letters.run(batch))
+            self._batches.clear()
         return list(self._dead)
 
     def store(self, name: str) -> DriverStore:
@@ -291,62 +319,104 @@ class Driver:
         """
         return DriverStore(kept_as(name, self._queries.stages, "the driver"))
 
-    def _portions(self, batch: list[tuple[str, FedChange]]) -> list[list[tuple[str, FedChange]]]:
-        """The batch in another order, a few changes at a time, some of them twice."""
-        again = self._repeatable(batch)
-        mixed = batch + self._random.sample(again, len(again) // 4)
-        self._random.shuffle(mixed)
-        return [mixed[start : start + 3] for start in range(0, len(mixed), 3)] or [[]]
-
     def _repeatable(self, fed: list[tuple[str, FedChange]]) -> list[tuple[str, FedChange]]:
         """Changes of tables, which may come twice; events may not."""
         return [one for one in fed if not self._inputs[one[0]].of_events]
 
-    def _batch(self, changes: list[tuple[str, FedChange]], *, lose: bool = False, mixed: random.Random | None = None) -> None:
-        by_name: dict[str, list[FedChange]] = {}
+    def _batch(self, changes: list[tuple[str, FedChange]], what: Sentinel | None = None) -> None:
+        fed: dict[str, list[FedChange]] = {name: [] for name in self._inputs}
         for name, change in changes:
-            by_name.setdefault(name, []).append(change)
-        rows = {name: self._inputs[name].batch(some) for name, some in by_name.items()}
-        found, batch = self._queries.run(DrivenBatch(rows, self._now_ms, self._before_ms), lose=lose, mixed=mixed)
+            fed[name].append(change)
+        rows = {source.rows: source.batch(fed[name]) for name, source in self._inputs.items()}
+        batch = MemoryBatch(rows.__getitem__, self._now_ms, self._before_ms)
+        mixed = self._random if what == REORDER else None
+        results, batch = self._queries.run(batch, lose=what == CRASH, mixed=mixed)
         self._before_ms = self._now_ms
         if self._plan.dead:
             self._batches.append(batch)
-        for made in self._changes(found):
-            self._results.append(made)
+        for result in self._changes(results):
+            self._results.append(result)
             if self._plan.appends:
                 continue
-            if made.row is None:
-                self._table.pop(made.key, None)
+            if result.row is None:
+                self._table.pop(result.key, None)
             else:
-                self._table[made.key] = made.row
+                self._table[result.key] = result.row
 
-    def _changes(self, rows: pa.RecordBatch) -> list[TableChange]:
-        if self._plan.appends:
-            return [TableChange(None, "insert", row, None) for row in rows_of(rows)]
-        names: tuple[str, ...] = ("key", "row", "ts", "operation")
-        if self._plan.packed is None:
+    def _changes(self, rows: pa.RecordBatch) -> Iterator[TableChange]:
+        plan = self._plan
+        if plan.appends:
+            yield from (TableChange(None, "insert", row, None) for row in rows_of(rows))
+            return
+        if plan.packed is None:
             rows = rows.filter(pc.is_null(rows.column(PROBLEM)))
-            names = (KEY, ROW, TS, DELETED)
-        columns = pa.record_batch({name: rows.column(name) for name in names})
-        return [self._change(*row.values()) for row in rows_of(columns)]
-
-    def _change(self, key: dict[str, Any], row: dict[str, Any], ts: int | None, operation: Any) -> TableChange:
-        """A change; ``operation``: of a table that is only read, whether it deletes."""
-        if isinstance(operation, bool):
-            operation = "delete" if operation else "upsert"
-        parts = tuple(_hashable(key[name]) for name in self._plan.key)
-        values = None
-        if operation != "delete":
-            values = {name: row[name] for name in self._plan.rest}
-        whole = parts[0] if len(parts) == 1 else parts
-        return TableChange(whole, operation, values, self._time(ts))
-
-    def _time(self, ts: int | None) -> datetime | int | None:
-        return ts if ts is None or self._plan.timestamps != "timestamp" else EPOCH + ts * MICROSECOND
+            operations = pc.if_else(rows.column(DELETED), "delete", "upsert")
+            columns = [rows.column(KEY), rows.column(ROW), rows.column(TS), operations]
+        else:
+            columns = [rows.column(name) for name in ("key", "row", "ts", "operation")]
+        if plan.timestamps == "timestamp":
+            columns[2] = columns[2].cast(TIMES["timestamp"])
+        for row in rows_of(pa.record_batch(columns, ["key", "row", "ts", "operation"])):
+            parts = tuple(hashable(row["key"][name]) for name in plan.key)
+            key = parts[0] if len(parts) == 1 else parts
+            values = None
+            if row["operation"] != "delete":
+                values = {name: row["row"][name] for name in plan.rest}
+            yield TableChange(key, row["operation"], values, row["ts"])
 
 
-def _hashable(value: Any) -> Any:
-    """A value of a key's column, for a dict's key."""
-    if isinstance(value, dict):
-        return tuple(map(_hashable, value.values()))
-    return tuple(map(_hashable, value)) if isinstance(value, list) else value
+@dataclass(frozen=True, repr=False)
+class DriverStore:
+    """The rows of a table that a driven query keeps; ``Driver.store`` gives it."""
+
+    _stage: DrivenStage
+
+    def __repr__(self) -> str:
+        return f"DriverStore[{self._stage.identity[0]['materialized']}]"
+
+    def get(self, key: Any) -> dict[str, Any] | None:
+        """Look up the row of a key.
+
+        Parameters
+        ----------
+        key : object
+            The value of the key's column; for several columns a tuple, or a dict by their names.
+
+        Returns
+        -------
+        dict or None
+            The columns as ``fkjoin.StateReader`` has them; None if there is no such row.
+
+        Raises
+        ------
+        FkJoinError
+            If it is no key of the table.
+
+        Examples
+        --------
+        >>> row = driver.store("totals").get("c1")
+        """
+        of = self._stage.described()
+        wanted = encoded(of.key, [key])
+        return next(iter(self._rows(StoredRows(of, pa.array(wanted, BYTES)))), None)
+
+    def all(self) -> list[dict[str, Any]]:
+        """List the rows.
+
+        Returns
+        -------
+        list of dict
+            Rows as ``get`` has them, bucket by bucket.
+
+        Examples
+        --------
+        >>> rows = driver.store("totals").all()
+        """
+        return self._rows(StoredRows(self._stage.described()))
+
+    def _rows(self, results: StoredRows) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        for bucket, store in sorted(self._stage.stores.items()):
+            for batch in results(store, bucket):
+                rows += rows_of(batch)
+        return rows

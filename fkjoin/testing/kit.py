@@ -1,4 +1,7 @@
-"""Batches of tests in memory, and what happens to them: the common part of ``fkjoin.testing``."""
+"""Batches of tests in memory, and what happens to them: the common part of ``fkjoin.testing``.
+
+A kit runs the specs of an operator's stages over stores in memory, one after the other.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,28 @@ import copy
 import json
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
-from fkjoin.codec.messages import Operation
+from fkjoin.codec import versions
+from fkjoin.codec.arrays import BYTES, as_bytes
+from fkjoin.codec.messages import EVENT, JOINED, Operation
 from fkjoin.errors import FkJoinError, nearest
+from fkjoin.spark.specs import Messages, StageSpec, StateSpec
 from fkjoin.stages import Counters
 from fkjoin.state import MemoryStore
 
 Row = dict[str, Any]
 RowExtractor = str | Callable[[str, Row], Any]
 
-TIMES: dict[str, Any] = {"now_ms": 0, "retention_ms": 24 * 60 * 60 * 1000}
-"""The times that stages are told."""
+_T = TypeVar("_T")
+
+STATE = StateSpec("test", 1, retention_ms=24 * 60 * 60 * 1000, index_dir="", identity="")
+"""Facts of the stages' state."""
 
 
 class Change(NamedTuple):
@@ -47,6 +56,82 @@ class Change(NamedTuple):
     key: str
     row: Row | None
     version: int | None = None
+
+
+def left(key: str, row: Row | None, version: int | None = None) -> Change:
+    """Make a change of a left row.
+
+    Parameters
+    ----------
+    key, row, version
+        See ``Change``.
+
+    Returns
+    -------
+    Change
+
+    Examples
+    --------
+    >>> event = left("o1", {"customer": "c1"})
+    """
+    return Change("left", key, row, version)
+
+
+def right(key: str, row: Row | None, version: int | None = None) -> Change:
+    """Make a change of a right row.
+
+    Parameters
+    ----------
+    key, row, version
+        See ``Change``.
+
+    Returns
+    -------
+    Change
+
+    Examples
+    --------
+    >>> event = right("c1", {"name": "Ada"})
+    """
+    return Change("right", key, row, version)
+
+
+def change(key: str, row: Row | None, version: int | None = None) -> Change:
+    """Make a change of a row of a table that is summed up, or makes other rows.
+
+    Parameters
+    ----------
+    key, row, version
+        See ``Change``.
+
+    Returns
+    -------
+    Change
+
+    Examples
+    --------
+    >>> event = change("o1", {"customer": "c1"})
+    """
+    return Change("left", key, row, version)
+
+
+def event(row: Row) -> Change:
+    """Make an event that a table enriches.
+
+    Parameters
+    ----------
+    row : dict
+        The event's columns.
+
+    Returns
+    -------
+    Change
+
+    Examples
+    --------
+    >>> clicked = event({"customer": "c1", "page": "start"})
+    """
+    return Change("event", "", row)
 
 
 @dataclass(frozen=True)
@@ -84,27 +169,37 @@ class Result(NamedTuple):
     value: Any
 
 
-_SIDE_OF = {"change": "left"}
-"""The sides of changes, where functions that make them have other names."""
-
-
+@dataclass
 class Kit(ABC):
-    """Base of the kits for joins, aggregates and flat maps: batches, their delivery, and the table that results."""
+    """Base of the kits: batches, their delivery, and the table that results."""
 
-    table: dict[str, Any]
-    results: list[Result]
-    count: Counters
-    seed: int
-    _stages: ClassVar[tuple[str, ...]]
+    seed: int = field(default=0, kw_only=True)
+    table: dict[str, Any] = field(default_factory=dict, kw_only=True)
+    results: list[Result] = field(default_factory=list, kw_only=True)
+    count: Counters = field(default_factory=Counters, kw_only=True)
+
     _takes: ClassVar[tuple[str, ...]] = ("change",)
     """The functions that make what is fed."""
+    _kind: ClassVar[pa.Schema] = JOINED
+    """The kind of messages that changes of rows become."""
+    _enters: ClassVar[dict[str, str]] = {}
+    """The stages to which sides go that do not go to the first one."""
+    _overtaken: ClassVar[bool] = True
+    """Messages of a batch overtake each other between the stages, too."""
     _names: ClassVar[str | None] = None
     """The argument that says which key a row names: a column, or a callable."""
+    _whose: ClassVar[str] = "the row of {!r}"
+    """Words of errors for a row that names a key, with what tells it from others."""
 
     def __post_init__(self) -> None:
         if self._names is not None:
-            _require_names(self._names, getattr(self, self._names))
-        self._stores = [MemoryStore() for _ in self._stages]
+            names = getattr(self, self._names)
+            if not isinstance(names, str) and not callable(names):
+                raise FkJoinError(
+                    f"{self._names}: {names!r} is no text; here a key is one text: name a column, or give a function"
+                )
+        self._specs = self._stages()
+        self._stores = {spec.stage: MemoryStore() for spec in self._specs}
         self._fed: list[Change] = []
         self._random = random.Random(self.seed)
 
@@ -131,22 +226,24 @@ class Kit(ABC):
         --------
         >>> results = test.feed(left("o1", {"customer": "c1"}), CRASH, left("o1", None), DUPLICATE)
         """
+        functions = " or ".join(f"{function}(…)" for function in self._takes)
         for change in changes:
             if isinstance(change, Change):
-                _require_change(change, self._takes)
+                self._require_change(change, functions)
                 if change.row is not None:
                     self._require_row(change)
             else:
-                require_sentinel(change, "feed", f", and no change: {_made_with(self._takes)} makes one")
+                require_sentinel(change, "feed", f", and no change: {functions} makes one")
         before = len(self.results)
         batch: list[Change] = []
-        for change in changes:
-            if isinstance(change, Change):
-                batch.append(change if change.version is not None else change._replace(version=len(self._fed) + len(batch)))
-                continue
-            self._process(batch, change)
-            batch = []
-        self._process(batch, None)
+        for one in (*changes, None):
+            if not isinstance(one, Change):
+                self._process(batch, one)
+                batch = []
+            elif one.version is None:
+                batch.append(one._replace(version=len(self._fed) + len(batch)))
+            else:
+                batch.append(one)
         return self.results[before:]
 
     def stored(self, stage: str) -> dict[bytes, bytes]:
@@ -156,7 +253,8 @@ class Kit(ABC):
         ----------
         stage : str
             ``"rekey"``, ``"subscription"`` or ``"resolve"`` of a join, ``"regroup"`` or ``"aggregate"`` of an aggregate,
-            ``"spread"`` or ``"owners"`` of a flat map, ``"pair"`` of a join by primary key, ``"enrich"`` of changes.
+            ``"spread"`` or ``"owners"`` of a flat map, ``"pair"`` or ``"resolve"`` of a join by primary key, ``"enrich"`` of
+            changes.
 
         Returns
         -------
@@ -171,59 +269,138 @@ class Kit(ABC):
         --------
         >>> assert test.stored("resolve") == {}
         """
-        return dict(self._stores[self._stages.index(stage)].items())
+        if stage not in self._stores:
+            raise ValueError(f"there is no stage {stage!r}; there are {', '.join(self._stores)}")
+        return dict(self._stores[stage].items())
+
+    @abstractmethod
+    def _stages(self) -> Sequence[StageSpec]:
+        """Specs of the operator's stages, each after the one that it reads."""
 
     def _process(self, batch: list[Change], what: Sentinel | None) -> None:
+        whole = len(self._specs)
         if what == CRASH:
-            for stages in range(1, len(self._stages) + 1):
+            for stages in range(1, whole + 1):
                 stores, count = copy.deepcopy(self._stores), self.count.copy()
                 self._run(batch, stages)
                 self._stores, self.count = stores, count
         self._fed += batch
-        whole = len(self._stages)
-        results = self._reordered(batch) if what == REORDER else [self._run(batch, whole)]
+        results = self._run(batch, whole, reorder=what == REORDER)
         if what == DUPLICATE:
-            results.append(self._run(self._fed, whole))
-        for made in results:
-            self._take(made)
+            # Each event comes once.
+            again = [change for change in self._fed if change.side != "event"]
+            results += self._run(again, whole)
+        for table in results:
+            for row in table.to_pylist():
+                self._take(row)
 
-    @abstractmethod
+    def _run(self, batch: list[Change], stages: int, *, reorder: bool = False) -> list[pa.Table]:
+        """A batch through so many stages: what comes out of the last one."""
+        sent: list[pa.Table] = []
+        first = self._specs[0].stage
+        for spec in self._specs[:stages]:
+            entering = [one for one in batch if self._enters.get(one.side, first) == spec.stage]
+            sent += self._messages(entering)
+            # What the stage does not take stays in ``sent``, and passes it by.
+            came = Messages(sent, now_ms=0)
+            portions = [[came.take(kind) for kind in spec.takes]]
+            if reorder and (self._overtaken or spec.stage == first):
+                portions = self._portions(*portions)
+            for portion in portions:
+                sent += spec.run(Messages(portion, now_ms=0), self._stores[spec.stage], self.count)
+            sent = self._between(sent)
+        return sent
+
+    def _between(self, sent: list[pa.Table]) -> list[pa.Table]:
+        """Messages on their way from a stage to the next one."""
+        return sent
+
+    def _portions(self, messages: list[pa.Table]) -> list[list[pa.Table]]:
+        """The messages in another order, a few at a time, some of them twice."""
+        parts: list[list[pa.Table]] = []
+        for kind in messages:
+            parts += [[part] for part in self._parts(kind)]
+        self._random.shuffle(parts)
+        return parts
+
+    def _parts(self, messages: pa.Table) -> list[pa.Table]:
+        """Messages of one kind in another order, a few at a time; each event comes once."""
+        rows = range(len(messages))
+        repeatable = rows[:0] if messages.schema.equals(EVENT) else rows
+        parts = portions(rows, repeatable, self._random)
+        return [messages.take(pa.array(part, pa.int64())) for part in parts]
+
+    def _messages(self, changes: list[Change]) -> list[pa.Table]:
+        """Changes as messages."""
+        columns = self._columns(changes)
+        return [pa.table({name: columns[name] for name in self._kind.names}, self._kind)]
+
+    def _columns(self, changes: list[Change]) -> dict[str, Any]:
+        """The columns that messages may have, by name."""
+        numbers = np.array([change.version for change in changes], np.int64)
+        sources = pa.array([versions.identity(change.side) for change in changes], BYTES)
+        return {
+            "key": texts([change.key for change in changes]),
+            "version": versions.encode(sources, [numbers], tied=True),
+            "value": self._values(changes),
+            "gone": [change.row is None for change in changes],
+            "ts": [0] * len(changes),
+            "number": [int(change.side == "right") for change in changes],
+        }
+
+    def _values(self, changes: list[Change]) -> pa.Array:
+        """The rows, as the stages have them; null for none."""
+        return pa.array([json_bytes(change.row) for change in changes], BYTES)
+
+    def _take(self, row: Row) -> None:
+        """Add a row of what the last stage sends to the results, and change the table."""
+        key, value = row["key"].decode(), self._read(row["value"])
+        operation: Any = Operation(row["operation"]).name.lower()
+        self.results.append(Result(key, operation, value))
+        if value is None:
+            del self.table[key]
+        else:
+            self.table[key] = value
+
+    def _read(self, value: bytes | None) -> Any:
+        """A result, from its bytes; None for none."""
+        return json_value(value)
+
     def _require_row(self, change: Change) -> None:
         """``FkJoinError`` if a row lacks a column that the test names, or has what the test cannot take."""
+        self._key_of(change)
 
-    @abstractmethod
-    def _run(self, batch: list[Change], stages: int) -> pa.Table:
-        """A batch through so many stages, everything in order."""
+    def _key_of(self, change: Change) -> str | None:
+        """The key that a row names; None without a row, and of a side whose rows name none."""
+        if self._names is None or change.row is None or change.side != "left":
+            return None
+        return self._named(change.row, change.key, change.key, change.row)
 
-    @abstractmethod
-    def _reordered(self, batch: list[Change]) -> list[pa.Table]:
-        """A batch through all stages, its messages out of order, some of them twice."""
+    def _named(self, row: Row, owner: object, *arguments: object) -> str | None:
+        """The key that a row names by its column, or by what the user's function makes of the arguments.
 
-    def _read(self, value: bytes) -> Any:
-        """A result, from its bytes."""
-        return json.loads(value)
+        ``owner``: what tells the row from others in errors.
+        """
+        assert self._names is not None
+        names = getattr(self, self._names)
+        whose = self._whose.format(owner)
+        key = names(*arguments) if callable(names) else value_in(row, names, self._names, whose)
+        if not isinstance(key, str | None):
+            wrong = f"the key that {owner!r} names is {key!r}"
+            raise FkJoinError(f"{self._names}: {wrong}; here keys are texts, or None")
+        return key
 
-    def _portions(self, messages: pa.Table) -> list[pa.Table]:
-        """The messages in another order, a few at a time, some of them twice."""
-        places = list(range(len(messages)))
-        places = self._shuffled(places + self._random.sample(places, len(places) // 4))
-        return [messages.take(pa.array(places[start : start + 3], pa.int64())) for start in range(0, len(places), 3)]
-
-    def _shuffled(self, items: Iterable[Any]) -> list[Any]:
-        listed = list(items)
-        self._random.shuffle(listed)
-        return listed
-
-    def _take(self, results: pa.Table) -> None:
-        for row in results.to_pylist():
-            value = None if row["value"] is None else self._read(row["value"])
-            operation: Any = Operation(row["operation"]).name.lower()
-            key = row["key"].decode()
-            self.results.append(Result(key, operation, value))
-            if value is None:
-                del self.table[key]
-            else:
-                self.table[key] = value
+    def _require_change(self, change: Change, functions: str) -> None:
+        """``FkJoinError`` unless it is what one of the test's functions makes of a key, a row and a version."""
+        side, key, row, version = change
+        # change(…) makes those of the left side.
+        if side not in {"left" if function == "change" else function for function in self._takes}:
+            raise FkJoinError(f"feed: a change of side {side!r} has no place here; make it with {functions}")
+        if not isinstance(key, str):
+            raise FkJoinError(f"feed: key {key!r} is of type {type(key).__name__}; here keys are texts")
+        if not isinstance(row, dict) and (row is not None or side == "event"):
+            raise FkJoinError(f"feed: the row of {side} {key!r} is {row!r}, which is no dict of columns")
+        require_version(version, f"feed: version {version!r} of {key!r}")
 
 
 def require_sentinel(what: object, argument: str, hint: str = "") -> None:
@@ -232,27 +409,17 @@ def require_sentinel(what: object, argument: str, hint: str = "") -> None:
         raise FkJoinError(f"{argument}: {what!r} is none of CRASH, DUPLICATE, REORDER{hint}")
 
 
-def _made_with(takes: tuple[str, ...]) -> str:
-    return " or ".join(f"{function}(…)" for function in takes)
+def portions(items: Sequence[_T], repeatable: Sequence[_T], by: random.Random) -> list[list[_T]]:
+    """Items in another order, three at a time; some of those that are repeatable come twice."""
+    mixed = [*items, *by.sample(repeatable, len(repeatable) // 4)]
+    by.shuffle(mixed)
+    return [mixed[start : start + 3] for start in range(0, len(mixed), 3)]
 
 
-def _require_change(change: Change, takes: tuple[str, ...]) -> None:
-    """``FkJoinError`` unless it is what one of the functions ``takes`` makes of a key, a row and a version."""
-    side, key, row, version = change
-    if side not in {_SIDE_OF.get(name, name) for name in takes}:
-        raise FkJoinError(f"feed: a change of side {side!r} has no place here; make it with {_made_with(takes)}")
-    if not isinstance(key, str):
-        raise FkJoinError(f"feed: key {key!r} is of type {type(key).__name__}; here keys are texts")
-    if not isinstance(row, dict) and (row is not None or side == "event"):
-        raise FkJoinError(f"feed: the row of {side} {key!r} is {row!r}, which is no dict of columns")
+def require_version(version: object, called: str) -> None:
+    """``FkJoinError`` unless it is a whole number, or None."""
     if version is not None and (isinstance(version, bool) or not isinstance(version, int)):
-        raise FkJoinError(f"feed: version {version!r} of {key!r} is no whole number")
-
-
-def _require_names(argument: str, given: object) -> None:
-    """``FkJoinError`` unless it is the name of a column, or callable."""
-    if not isinstance(given, str) and not callable(given):
-        raise FkJoinError(f"{argument}: {given!r} is no text; here a key is one text: name a column, or give a function")
+        raise FkJoinError(f"{called} is no whole number")
 
 
 def value_in(row: Row, column: str, argument: str, whose: str) -> Any:
@@ -262,26 +429,18 @@ def value_in(row: Row, column: str, argument: str, whose: str) -> Any:
     return row[column]
 
 
-def key_in(row: Row, given: str | Callable[..., Any], argument: str, whose: str, *arguments: object) -> Any:
-    """The key that a row names: a column's value, or what a function makes of the arguments; see ``value_in``."""
-    return given(*arguments) if callable(given) else value_in(row, given, argument, whose)
+def texts(values: Iterable[str | None]) -> pa.Array:
+    """Texts as the bytes of keys."""
+    return as_bytes(pa.array(values, pa.string()))
 
 
-def named_by(extractor: RowExtractor, change: Change, argument: str) -> str | None:
-    """The key that a row names; None without a row."""
-    if change.row is None:
+def json_bytes(value: Any) -> bytes | None:
+    """A row as the bytes of its JSON; None for none."""
+    if value is None:
         return None
-    found = key_in(change.row, extractor, argument, f"the row of {change.key!r}", change.key, change.row)
-    if not isinstance(found, str | None):
-        raise FkJoinError(f"{argument}: the key that {change.key!r} names is {found!r}; here keys are texts, or None")
-    return found
-
-
-def json_text(aggregate: Any) -> str:
-    """An aggregate as JSON; a set is a sorted list."""
-    return json.dumps(aggregate, sort_keys=True, default=lambda found: sorted(found) if isinstance(found, set) else str(found))
-
-
-def json_bytes(value: Any) -> bytes:
-    """A row as the bytes of its JSON."""
     return json.dumps(value, sort_keys=True, ensure_ascii=False).encode()
+
+
+def json_value(text: bytes | None) -> Any:
+    """A row, from the bytes of its JSON; None for none."""
+    return None if text is None else json.loads(text)

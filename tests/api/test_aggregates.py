@@ -13,8 +13,8 @@ from pyspark.sql import functions as F
 
 from fkjoin import Table, TopologyError, fk_join, read_state
 from fkjoin import aggregates as agg
-from fkjoin.checkpoint.look_up import look_up, remarks
-from fkjoin.checkpoint.saved import SavedState
+from fkjoin.checkpoint.entries import look_up, remarks
+from fkjoin.checkpoint.saved import saved_stores
 from fkjoin.checkpoint.upkeep import verify
 from fkjoin.errors import FkJoinError
 from fkjoin.sessions.settings import OPTIMIZE
@@ -57,13 +57,13 @@ def test_a_join_is_summed_up_by_group_through_restarts_and_can_be_read(
         assert {key: (one[0], one[1] and round(one[1], 9), one[2]) for key, one in now.items()} == wanted
         assert found.count["out"] == len(found.rows)
     assert verify(spark, tmp_path / "checkpoint") == []
-    known = look_up(SavedState(spark, tmp_path / "checkpoint"), "regions", "north")
+    known = look_up(saved_stores(spark, tmp_path / "checkpoint"), "regions", "north")
     assert [(entry["kind"], entry["row"]["orders"]) for entry in known] == [("aggregate", now[("north",)][0])]
     order = next(iter(history.orders))
-    kinds = [entry["kind"] for entry in look_up(SavedState(spark, tmp_path / "checkpoint"), "regions", order)]
+    kinds = [entry["kind"] for entry in look_up(saved_stores(spark, tmp_path / "checkpoint"), "regions", order)]
     assert kinds == ["contribution"]
-    state = SavedState(spark, tmp_path / "checkpoint")
-    (join,) = {store.operator_name for store in state.stores} - {"regions"}
+    state = saved_stores(spark, tmp_path / "checkpoint")
+    (join,) = {store.operator_name for store in state} - {"regions"}
     of_join = look_up(state, join, order)
     assert ("result" in {entry["kind"] for entry in of_join}) == (not merged)
     (says,) = remarks(state, join, of_join)

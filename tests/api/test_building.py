@@ -348,7 +348,6 @@ def test_generated_names_are_stable_and_differ_by_what_is_joined(orders: Table, 
         ({"spread": 2, "deployment": "staged"}, "spread: partitions of topics say where rows of a staged join are"),
         ({"deployment": "stage"}, 'deployment: \'stage\' is not one of "fused", "staged"'),
         ({"deployment": "staged"}, r"left: the staged deployment joins tables read from topics .*, orders is none"),
-        ({"wire": "json"}, "wire: 'json' is not one of"),
     ],
 )
 def test_what_is_said_of_deployments(orders: Table, customers: Table, arguments: dict[str, Any], says: str) -> None:

@@ -19,8 +19,8 @@ from pyspark.sql import functions as F
 
 from fkjoin import QueryError, Table, TopologyError, fk_join
 from fkjoin import aggregates as agg
-from fkjoin.checkpoint.look_up import look_up
-from fkjoin.checkpoint.saved import SavedState
+from fkjoin.checkpoint.entries import look_up
+from fkjoin.checkpoint.saved import saved_stores
 from fkjoin.checkpoint.upkeep import verify
 from fkjoin.events import Enriched
 from fkjoin.sinks import Delta, Parquet
@@ -147,7 +147,7 @@ def test_each_event_is_sent_once_with_exact_sums_through_kills_and_repeated_batc
     assert sorted(row["number"] for row in delta) == list(range(1, 5 * BATCHES + 1))
     assert sorted((row["number"], row["total"]) for row in delta) == sorted((row.number, row.total) for row in found)
     assert verify(spark, tmp_path / "ck") == []
-    (entry,) = look_up(SavedState(spark, tmp_path / "ck"), "seen", "a")
+    (entry,) = look_up(saved_stores(spark, tmp_path / "ck"), "seen", "a")
     last = {row.team: row for row in found if row.number > 5 * (BATCHES - 1)}
     assert (entry["kind"], entry["row"]) == ("row", {"total": last["a"].total, "n": last["a"].n})
     with pytest.raises(TopologyError, match="has events, and no changes of a table; read them with spark.readStream"):

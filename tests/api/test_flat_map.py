@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 
 from fkjoin import Table, TopologyError, read_state
 from fkjoin import aggregates as agg
-from fkjoin.checkpoint.look_up import look_up
-from fkjoin.checkpoint.saved import SavedState
+from fkjoin.checkpoint.entries import look_up
+from fkjoin.checkpoint.saved import saved_stores
 from fkjoin.checkpoint.upkeep import verify
 from fkjoin.stages.counters import metrics_name
 from tests.support.queries import run, table_of, write_lines
@@ -78,7 +78,7 @@ def test_lines_of_orders_are_summed_up_and_go_on_after_a_restart(spark: SparkSes
         sku: sum(n) for sku, n in sums.items()
     }
     assert verify(spark, tmp_path / "ck") == []
-    state = SavedState(spark, tmp_path / "ck")
+    state = saved_stores(spark, tmp_path / "ck")
     (one,) = look_up(state, "lines", '["1", "b"]')
     assert (one["kind"], one["row"]) == ("output", {"sku": "b", "n": 2})
     (made,) = look_up(state, "lines", "3")

@@ -15,8 +15,9 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
 from fkjoin import Table, fk_join
-from fkjoin.checkpoint.look_up import look_up, remarks
-from fkjoin.checkpoint.saved import SavedState
+from fkjoin.checkpoint.entries import look_up, remarks
+from fkjoin.checkpoint.saved import entries, saved_stores
+from fkjoin.checkpoint.stores import named
 from fkjoin.checkpoint.upkeep import verify
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
 from fkjoin.spark.buckets import spark_hash
@@ -255,13 +256,13 @@ def test_left_rows_of_one_foreign_key_may_be_spread_over_buckets(spark: SparkSes
     names = {key[0]: row["name"] for key, row in table_of([*first.rows, *second.rows], "id").items()}
     assert names == {row: "warm" if 10 <= row < 40 else "cold" for row in range(60)}
     assert verify(spark, checkpoint) == []
-    found = look_up(SavedState(spark, checkpoint), "joined", "20")
+    found = look_up(saved_stores(spark, checkpoint), "joined", "20")
     assert {"subscription": 1, "right": 1}.items() <= Counter(one["kind"] for one in found).items()
     (result,) = (one for one in found if one["kind"] == "result")
     assert (result["row"], result["timestamp"], result["gone"]) == (None, None, False)
     says = ["A result has its row here if the join is materialized. Else the store keeps a hash of it."]
-    assert remarks(SavedState(spark, checkpoint), "joined", found) == says
-    stored = SavedState(spark, checkpoint).store("joined-subscription").entries().where("kind = 'subscription'")
+    assert remarks(saved_stores(spark, checkpoint), "joined", found) == says
+    stored = entries(spark, named("joined-subscription", saved_stores(spark, checkpoint))).where("kind = 'subscription'")
     assert stored.where("""foreign_key = '"hot"'""").select("bucket").distinct().count() == 3
     write_lines(customers, "3", [{"customer": "hot", "name": "hot", "v": 3}])
     with pytest.raises(Exception, match=r"spread"):

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 
 from fkjoin import Table, TopologyError, fk_join, read_state
 from fkjoin import aggregates as agg
-from fkjoin.checkpoint.look_up import look_up
-from fkjoin.checkpoint.saved import SavedState
+from fkjoin.checkpoint.entries import look_up
+from fkjoin.checkpoint.saved import saved_stores
 from fkjoin.checkpoint.upkeep import verify
 from fkjoin.stages.counters import metrics_name
 from tests.support.queries import run, table_of, write_lines
@@ -134,7 +134,7 @@ def test_both_rows_are_kept_read_and_gone_on_with(spark: SparkSession, tmp_path:
     }
     assert (kept["x"]["_left_version"], kept["x"]["_right_version"], kept["x"]["_timestamp"]) == ([1], [3], 30)
     assert (kept["w"]["_left_version"], kept["w"]["_right_version"], kept["y"]["_right_version"]) == (None, [1], None)
-    (entry,) = look_up(SavedState(spark, tmp_path / "ck"), "both", "w")
+    (entry,) = look_up(saved_stores(spark, tmp_path / "ck"), "both", "w")
     assert (entry["kind"], entry["row"]["left"], entry["row"]["right"]["paid"], entry["gone"]) == ("pair", None, 6, False)
 
 

@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 
 from fkjoin import Table, fk_join, read_state
 from fkjoin import aggregates as agg
-from fkjoin.checkpoint.look_up import look_up
-from fkjoin.checkpoint.saved import SavedState
+from fkjoin.checkpoint.entries import look_up
+from fkjoin.checkpoint.saved import saved_stores
 from fkjoin.errors import TopologyError
 from tests.support.orders import CUSTOMER, ORDER, History, tables
 from tests.support.queries import run, table_of
@@ -89,7 +89,7 @@ def test_members_are_what_sparks_functions_make_of_the_rows_that_are_there(spark
     }
     kept = read_state(spark, str(tmp_path / "checkpoint"), "regions").select("region", *MEMBERS).collect()
     assert {(row.region,): row for row in kept} == _plain(found)
-    known = look_up(SavedState(spark, tmp_path / "checkpoint"), "regions", "north")
+    known = look_up(saved_stores(spark, tmp_path / "checkpoint"), "regions", "north")
     assert [(one["kind"], one["row"]["listed"]) for one in known] == [("aggregate", found[("north",)].listed)]
 
 

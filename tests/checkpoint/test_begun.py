@@ -23,7 +23,7 @@ FIELDS = StructType.fromJson({"fields": [{"name": "id", "type": "string", "nulla
 FULL = Begun(
     zone="Europe/Berlin",
     operators=[("joined", '{"stage": "resolve"}')],
-    columns={"orders": LearnedColumns(FIELDS, FIELDS, ["at.city", "region="], "json"), "given": LearnedColumns()},
+    columns={"orders": LearnedColumns(FIELDS, ["region"], ["at.city"], "json"), "given": LearnedColumns()},
     topics={"orders": KnownTopic("id-1"), "customers": KnownTopic("id-2", 1, [(0, 7), (1, 0)])},
     sinks=["parquet /out"],
     job=JobFacts(["join-reads-answers"], {"buckets": 8, "view all": {"of": "orders"}, "events clicks": {}}),

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fkjoin import FkJoinError, StateReader, read_state
-from fkjoin.checkpoint.as_of import Committed, newest
+from fkjoin.checkpoint.saved import Committed, newest
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
 from tests.support import golden
 

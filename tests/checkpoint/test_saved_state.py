@@ -18,10 +18,9 @@ from pyspark.sql import functions as F
 
 from fkjoin import FkJoinError, read_state
 from fkjoin.analysis.attempt import _key_text
-from fkjoin.checkpoint import plain_files
+from fkjoin.checkpoint import saved_files
 from fkjoin.checkpoint.entries import Entries
-from fkjoin.checkpoint.examine import Examine
-from fkjoin.checkpoint.upkeep import rescale, verify
+from fkjoin.checkpoint.upkeep import Examine, rescale, verify
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import constant, masked
 from fkjoin.codec.key_texts import key_text, parse_key
@@ -78,12 +77,12 @@ def test_what_is_wrong_with_a_store_is_named(tmp_path: Path) -> None:
     engine.batch([Change(True, b"1", b"x", 1, b"a")])
     store = Disagreeing()
     store.write(array([b"d1", b"dbroken"]), array([b"\x01" + bytes(11), b"\x09"]))
-    found = [row for batch in Examine("j-rekey", "rekey", 2)(store, 99) for row in batch.to_pylist()]  # type: ignore[arg-type]
+    found = [row for batch in Examine("rekey", 2)(store, 99) for row in batch.to_pylist()]  # type: ignore[arg-type]
     problems = [row["problem"] for row in found]
     assert problems[0] == "the index lacks 1 entries"
     assert "a stored record has format 9" in problems[1]
     store.write(array([b"dbroken"]), array([None]))
-    found = [row for batch in Examine("j-rekey", "rekey", 2)(store, 99) for row in batch.to_pylist()]  # type: ignore[arg-type]
+    found = [row for batch in Examine("rekey", 2)(store, 99) for row in batch.to_pylist()]  # type: ignore[arg-type]
     assert found[1]["problem"] == "1 records of kind left belong to another bucket, first b'1'"
 
 
@@ -170,14 +169,14 @@ def test_a_materialized_table_is_read_as_of_any_batch(spark: SparkSession, place
         read_state(spark, checkpoint, "kep")
     with pytest.raises(FkJoinError, match="has batches 0 to 2, not 7"):
         read_state(spark, checkpoint, "kept", batch=7)
-    with pytest.raises(FkJoinError, match="no state of fkjoin; there are checkpoints in it: checkpoint:"):
+    with pytest.raises(FkJoinError, match="has no committed batch; there are checkpoints in it: checkpoint:"):
         read_state(spark, place, "kept")
 
 
 @pytest.mark.spark
 def test_spark_is_not_asked_for_the_state_of_a_folder_without_any(spark: SparkSession, tmp_path: Path) -> None:
     """It would warn of it in its log."""
-    with warned(spark) as words, pytest.raises(FkJoinError, match="has no state of fkjoin: give the checkpointLocation"):
+    with warned(spark) as words, pytest.raises(FkJoinError, match="has no committed batch: give the checkpointLocation"):
         read_state(spark, tmp_path, "kept")
     assert words() == ""
 
@@ -211,7 +210,7 @@ def test_the_command_line_shows_what_is_known_of_a_key_and_exports_everything(
         state_command("get", "777", checkpoint, "--operator", "silver")
     assert state_command("get", str(key), checkpoint, "--operator", "golden") == (status, lines)
     with monkeypatch.context() as elsewhere:  # where only Spark reads files
-        elsewhere.setattr(plain_files, "opened", lambda _: (_ for _ in ()).throw(OSError("pyarrow cannot reach it")))
+        elsewhere.setattr(saved_files, "files_here", lambda _: None)
         assert state_command("get", str(key), checkpoint) == (status, lines)
     with pytest.raises(FkJoinError, match="key 'abc' is not id"):
         state_command("get", "abc", checkpoint)
@@ -226,6 +225,22 @@ def test_the_command_line_shows_what_is_known_of_a_key_and_exports_everything(
     assert state_command("export", checkpoint, f"{out}-2", "--store", "golden-resolve")[0] == 0
     with pytest.raises(FkJoinError, match="no store 'golden' in .*; did you mean|no store 'golden'"):
         state_command("export", checkpoint, out, "--store", "golden")
+
+
+@pytest.mark.spark
+def test_a_checkpoint_that_only_hadoop_reaches_is_read_by_its_files(
+    spark: SparkSession, place: Path, state_command: Any
+) -> None:
+    """A file system that pyarrow does not know, as HDFS is where nothing of Hadoop is installed."""
+    hadoop: Any = spark.sparkContext._jsc
+    hadoop.hadoopConfiguration().set("fs.viewfs.mounttable.shop.link./jobs", f"file://{place}")
+    checkpoint = "viewfs://shop/jobs/checkpoint"
+    here = {row.id: row for row in read_state(spark, place / "checkpoint", "kept").collect()}
+    assert {row.id: row for row in read_state(spark, checkpoint, "kept").collect()} == here
+    assert len(here) > 0
+    assert verify(spark, checkpoint) == []
+    key = str(next(iter(here)))
+    assert state_command("get", key, checkpoint) == state_command("get", key, str(place / "checkpoint"))
 
 
 @pytest.mark.spark

@@ -66,7 +66,9 @@ def test_the_screen_says_at_each_moment_what_goes_on(folder: Path) -> None:
         terminal.press("\x03")
         assert terminal.ends() == 0
     assert re.search(
-        r"orders  stopped after .*sink-out +stopped +#1 .* 2 +3\n.*no dead letters since the start\s*$", terminal.said, re.S
+        r"orders  stopped after .*sink-out +stopped +#1 .* 3\n.*no dead letters since the start\s*$",
+        terminal.said,
+        re.S,
     )
     assert "Traceback" not in terminal.said
 

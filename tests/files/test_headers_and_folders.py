@@ -38,10 +38,12 @@ def test_a_name_that_repeats_is_refused(spark: SparkSession, tmp_path: Path, mor
 def test_a_folder_in_the_key_is_text_unless_the_schema_names_it(spark: SparkSession, tmp_path: Path) -> None:
     for year in ("007", "7"):
         put(tmp_path / "in", f"year={year}/1.json", '{"id":"a","lsn":1}\n')
-    made = table(spark, tmp_path / "in", key=["year", "id"], schema="id string, lsn bigint")
+    made = table(spark, tmp_path / "in", key=["year", "id"])
     assert kept(made, tmp_path / "kept", "year", "id") == [("007", "a"), ("7", "a")]
     typed = table(spark, tmp_path / "in", key=["year", "id"], schema="id string, lsn bigint, year int")
     assert typed._planned.key_type["year"].dataType.simpleString() == "int"
+    with pytest.raises(TopologyError, match="key: .*year"):
+        table(spark, tmp_path / "in", key=["year", "id"], schema="id string, lsn bigint")
 
 
 def test_a_new_field_in_a_struct_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -54,6 +56,6 @@ def test_a_new_field_in_a_struct_is_reported_once(caplog: pytest.LogCaptureFixtu
     with caplog.at_level(logging.WARNING, "fkjoin"):
         reported = list(keep(tables, "orders", grown).reported)
         assert reported == ["at.more", "at.more.x", "at.more.y", "list.c", "new"]
-        assert keep(tables, "orders", grown) == LearnedColumns(known, None, reported)
+        assert keep(tables, "orders", grown) == LearnedColumns(known, [], reported)
     said = [record.getMessage().partition(" (")[0] for record in caplog.records]
     assert said == [f"table orders: its files have a new field {path}" for path in ("at.more", "list.c", "new")]

@@ -25,6 +25,7 @@ from fkjoin.cli.main import app
 from fkjoin.jobs.job_file import json_schema
 from fkjoin.kafka.options import _SOURCE
 from fkjoin.metrics.families import families_of
+from fkjoin.metrics.report import JobReport
 from fkjoin.plan.rules import RULES
 from fkjoin.sessions import settings
 from fkjoin.sinks.postgres import BATCHES, LETTERS
@@ -59,7 +60,7 @@ def code(text: str) -> Iterator[str]:
 
 
 def metric_names() -> set[str]:
-    return {f"{one.name}_total" if one.type == "counter" else one.name for one in families_of({}, {}, {})}
+    return {f"{one.name}_total" if one.type == "counter" else one.name for one in families_of(JobReport(0))}
 
 
 def lines_of_commands(text: str) -> Iterator[list[str]]:

@@ -12,7 +12,7 @@ REGISTRY = "tests/spark/test_registry_records.py::test_a_text_is_json_and_an_ins
 NO_KEY = "tests/checkpoint/test_reader.py::test_what_is_no_key_is_refused_by_name"
 NOT_THERE = "tests/checkpoint/test_reader.py::test_a_table_that_is_not_kept_and_one_that_is_not_there_are_refused_by_name"
 CLOSED = "tests/checkpoint/test_reader.py::test_a_reader_leaves_nothing_behind_and_says_so_when_it_was_closed"
-FOREIGN_FILES = "tests/checkpoint/test_reader.py::test_files_that_only_spark_reads_are_refused_by_name"
+FOREIGN_FILES = "tests/checkpoint/test_reader.py::test_files_of_another_form_are_refused_by_name"
 OTHER_ATTEMPT = "tests/checkpoint/test_reader.py::test_a_segment_of_another_attempt_is_refused"
 AS_OF = "tests/checkpoint/test_reader_beside_a_query.py::test_a_table_is_read_as_of_a_time"
 EXPORTED = "tests/checkpoint/test_saved_state.py::test_the_command_line_shows_what_is_known_of_a_key_and_exports_everything"
@@ -32,7 +32,7 @@ TYPES = "tests/jobs/test_ways_out.py::test_a_value_is_read_into_the_type_that_th
 FORMATS = "tests/jobs/test_ways_out.py::test_a_format_is_taken_when_it_is_what_the_message_says"
 LEARNED = "tests/files/test_bad_lines_after_start.py::test_an_expression_is_the_way_out_for_a_new_job"
 OUTAGE = "integration/test_postgres_outages.py::test_what_no_repetition_mends_stops_the_query_at_once"
-OTHER_LAYOUT = "tests/checkpoint/test_begun_with.py::test_a_checkpoint_of_another_layout_or_with_a_broken_document_is_refused"
+DOCUMENT = "tests/checkpoint/test_begun_with.py::test_a_checkpoint_with_a_broken_document_or_without_one_is_refused"
 _RESTORES = "tests/sinks/test_restored_checkpoint.py::"
 STORAGE = "tests/sinks/test_delta_outages.py::test_a_storage_that_refuses_stops_the_query_at_once"
 APPEND_ONLY = (
@@ -113,7 +113,6 @@ WAYS: dict[str, str] = {
     "rebuild needs a classic Spark session, and this": PARTITIONS,
     "rescale needs a classic Spark session, and this": PARTITIONS,
     "fkjoin state rescale needs Spark 4.2 or newer,": VERSIONS,
-    "reading state needs Spark 4.1 or newer, and": VERSIONS,
     "a server of Spark Connect needs Spark 4.1 or": SIDES,
     "path: {} is relative, and client and server": CONNECT,
     "remote: {} is a server with a master of its": CONNECT,
@@ -181,7 +180,7 @@ WAYS: dict[str, str] = {
     ),
     "timestamp: {} is {}, a timestamp or bigint": LEARNED,
     "deleted: {} is {}, a boolean is needed: write": LEARNED,
-    "{}. The columns of {} were learned: if a query": (
+    "{}. The columns of {} were learned: give schema=": (
         "tests/checkpoint/test_kept_columns.py::test_a_query_goes_on_with_the_columns_that_the_command_prints"
     ),
     "version: {} is {}, whole numbers are needed": LEARNED,
@@ -203,8 +202,8 @@ WAYS: dict[str, str] = {
     "{}: {} is {}, and keys are compared byte": BUILDING,
     "schema: {} has no column {}; its header is": BUILDING,
     "path: {} has several columns {} in its header": BUILDING,
-    "path: folders {}=… came after the checkpoint, and": (
-        "tests/files/test_folder_columns.py::test_beside_folders_that_are_read_sparks_readers_cannot_leave_it_to_the_lines"
+    "path: column {} of {} comes from {} now, and did": (
+        "tests/files/test_folder_columns.py::test_a_column_that_moves_between_lines_and_folders_is_refused"
     ),
     "condition: {} is {}, a boolean is needed": BUILDING,
     'path: {} {}: give format="json", "parquet"': BUILDING,
@@ -246,7 +245,7 @@ WAYS: dict[str, str] = {
     "options: {} cannot be written with {}: {}; set": FINE_STARTS,
     "options: {} is {}: give a whole number from {}": OPTIONS,
     "options: {} is {}: give one of {}": OPTIONS,
-    "log: {} cannot be written to: {}; make room": "tests/jobs/test_report.py::test_a_log_on_a_full_disk_is_named",
+    "log: {} cannot be written to: {}; make room": "tests/jobs/test_follower.py::test_a_log_on_a_full_disk_is_named",
     "checkpoint: {} is in use by query {} of this": SECOND,
     "log: {} is no file that can be written to;": FINE_STARTS,
     "{}.path: this is the folder of {}, too; give": FINE_STARTS,
@@ -367,8 +366,7 @@ WAYS: dict[str, str] = {
     "{} has {} of the query, which is about to": (
         "tests/testing/test_sink_contract.py::test_a_query_that_had_no_batch_since_its_start_writes_nothing_after_a_restore"
     ),
-    "checkpoint: {} has {} and no {}, which is": OTHER_LAYOUT,
-    "{} {}: restore it from the backup that the": OTHER_LAYOUT,
+    "{} {}: restore it from the backup that the": DOCUMENT,
     "checkpoint: {} is of no query: give that": f"{_RESTORES}test_what_cannot_be_restored_is_said",
     "sinks: the query of {} has one; give": f"{_RESTORES}test_what_cannot_be_restored_is_said",
     "{} has a constraint that a row breaks: {}. Leave": (
@@ -403,9 +401,6 @@ WAYS: dict[str, str] = {
     "classes cannot be kept in {}: {}; set {}": (
         "tests/sessions/test_class_archive.py::test_a_session_begins_with_what_another_has_kept"
     ),
-    "checkpoint {}: Spark's source of state does": (
-        "tests/checkpoint/test_damage.py::test_a_folder_that_sparks_source_of_state_does_not_find_is_not_called_damaged"
-    ),
     "a constant of type {} cannot be used": ADDERS,
     "{} is {}, and is compared byte by byte": (
         "tests/spark/test_adder_expressions.py::test_a_text_with_a_collation_is_refused_and_taken_as_a_string"
@@ -435,9 +430,6 @@ WAYS: dict[str, str] = {
     ),
     "checkpoint {} has {}; add --operator with one": EXPORTED,
     "{} keeps only hashes of its rows in {}: start": BACK,
-    "checkpoint {} has no state of fkjoin{}: give": (
-        "tests/checkpoint/test_saved_state.py::test_a_materialized_table_is_read_as_of_any_batch"
-    ),
     'record {}-{} offset {}: {}; with on_error="dead-letter"': (
         "tests/spark/test_topic_records.py::"
         "test_the_first_problem_of_a_record_is_told_and_a_query_told_to_fail_names_the_record"
@@ -453,8 +445,7 @@ WAYS: dict[str, str] = {
     "{} of {}: a result does not fit; cast to": "tests/spark/test_adder_expressions.py::test_where_spark_raises_it_raises",
     "a record has wire version {}, this release": "tests/kafka/test_wire.py::test_another_wire_version_is_refused_by_name",
     "path: {} has batches of {} checkpoints ({})": WRITTEN,
-    "key: the table that was written has the key": WRITTEN,
-    "key: name the key's columns of {}: an older": WRITTEN,
+    "path: {} has no {}, which to_parquet writes beside": WRITTEN,
     "checkpoint: {} was begun in the time zone {}, ": (
         "tests/checkpoint/test_begun_with.py::test_a_start_in_another_time_zone_is_refused_and_goes_on_in_the_one_that_is_named"
     ),
@@ -467,7 +458,7 @@ WAYS: dict[str, str] = {
     "max_age: {} is no number of seconds; give one": NOT_THERE,
     "the StateReader of {} was closed: make a new": CLOSED,
     "change log segment {} comes from another attempt": OTHER_ATTEMPT,
-    "is compressed by neither lz4 nor zstd; read_state": FOREIGN_FILES,
+    "is compressed by neither lz4 nor zstd: set": FOREIGN_FILES,
     "key {} is one value, and the table's key {}: write": NO_KEY,
     "change log segment {} is missing from the": LOG,
     "change log segment {} has format {}, this": LOG,

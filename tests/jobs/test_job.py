@@ -423,8 +423,8 @@ def test_a_job_puts_tables_together(spark: SparkSession, tmp_path: Path) -> None
     assert "children families  (on-change)\n" in shown
     for change, says in (
         (
-            ('how = "outer"\n', 'wire = "wrapper"\n'),
-            r"joins\.named: wire: it is a setting of a join by foreign key, and this is a",
+            ('how = "outer"\n', 'deployment = "staged"\n'),
+            r"joins\.named: deployment: it is a setting of a join by foreign key, and this is a",
         ),
         (
             ('how = "outer"\n', 'how = "outer"\nextractor = "customer"\n'),

@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from fkjoin.errors import FkJoinError
-from fkjoin.jobs.screen import Plain, Terminal, screen_on
-from fkjoin.jobs.view import Flow, JobView
+from fkjoin.jobs.screen import Screen, Terminal, screen_on
+from fkjoin.metrics.report import JobReport
 
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 
@@ -56,16 +56,16 @@ def test_what_comes_after_a_job_that_was_killed_has_a_line_of_its_own() -> None:
     """The panel is on the screen still, and a shell writes its prompt where the cursor is."""
     out = io.StringIO()
     with Terminal(Console(file=out, force_terminal=True, width=80)) as screen:
-        screen.watch(lambda: JobView("shop", Flow((), (), ()), 0.0, 9.0, ()))
+        screen.watch(lambda: JobReport(9_000, {}, 0, name="shop"))
         assert re.search(r"Ctrl-C stops it after the batch at work *\n *$", _CONTROL.sub("", out.getvalue()))
 
 
 def test_a_dumb_terminal_and_a_pipe_get_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
-    assert isinstance(screen_on(Console(file=io.StringIO(), force_terminal=True)), Plain)
+    assert type(screen_on(Console(file=io.StringIO(), force_terminal=True))) is Screen
     monkeypatch.setenv("TERM", "xterm")
     assert isinstance(screen_on(Console(file=io.StringIO(), force_terminal=True)), Terminal)
-    assert isinstance(screen_on(Console(file=io.StringIO())), Plain)
+    assert type(screen_on(Console(file=io.StringIO()))) is Screen
 
 
 def test_lines_leave_standard_output_when_they_are_told_to(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,11 +14,11 @@ from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_file import read_job
 from fkjoin.jobs.job_kinds import JobError
-from fkjoin.jobs.web import served
 from fkjoin.kafka import Json, String
 from fkjoin.kafka.formats import as_format
 from fkjoin.kafka.options import source_options
 from fkjoin.metrics import Metrics
+from fkjoin.metrics.page import ShownJob, served
 from fkjoin.metrics.server import ClientAccess
 from tests.support.job_files import GOOD, job
 from tests.support.json_values import KINDS, read
@@ -182,11 +182,11 @@ def test_a_format_is_taken_when_it_is_what_the_message_says(beginning: str) -> N
 
 
 def test_a_page_is_served_at_another_port() -> None:
-    with served("shop", [], Metrics(), port=0, access=ClientAccess()) as address:
+    with served(ShownJob("shop", []), Metrics(), 0, ClientAccess(), "--ui") as address:
         port = int(address.rsplit(":", 1)[1].rstrip("/"))
         with pytest.raises(FkJoinError, match="--ui: .* cannot be used .*; choose another port"):
-            served("shop", [], Metrics(), port=port, access=ClientAccess()).__enter__()
-        with served("shop", [], Metrics(), port=0, access=ClientAccess()) as other:
+            served(ShownJob("shop", []), Metrics(), port, ClientAccess(), "--ui").__enter__()
+        with served(ShownJob("shop", []), Metrics(), 0, ClientAccess(), "--ui") as other:
             assert other != address
 
 

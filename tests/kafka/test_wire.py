@@ -16,7 +16,7 @@ from fkjoin.codec.arrays import BYTES
 from fkjoin.codec.messages import ANSWER, SUBSCRIPTION
 from fkjoin.kafka import wire
 from fkjoin.kafka.murmur2 import murmur2, partitions_of
-from fkjoin.kafka.wire import Wire, WireRecords
+from fkjoin.kafka.wire import WireRecords
 
 SOURCE = bytes.fromhex("0a0b0c0d00000005")
 """Partition 5 of some topic."""
@@ -54,18 +54,16 @@ ANSWERS = st.lists(
 )
 
 
-@pytest.mark.parametrize("form", wire.WIRES)
 @given(SUBSCRIPTIONS)
-def test_registrations_round_trip(form: Wire, rows: list[tuple[Any, ...]]) -> None:
+def test_registrations_round_trip(rows: list[tuple[Any, ...]]) -> None:
     messages = subscriptions(rows)
-    assert wire.read_registrations(wire.registrations(messages, form), form).equals(messages)
+    assert wire.read_registrations(wire.registrations(messages)).equals(messages)
 
 
-@pytest.mark.parametrize("form", wire.WIRES)
 @given(ANSWERS)
-def test_responses_round_trip(form: Wire, rows: list[tuple[Any, ...]]) -> None:
+def test_responses_round_trip(rows: list[tuple[Any, ...]]) -> None:
     messages = answers(rows)
-    assert wire.read_responses(wire.responses(messages, form), form).equals(messages)
+    assert wire.read_responses(wire.responses(messages)).equals(messages)
 
 
 def hexes(records: WireRecords) -> list[str | None]:
@@ -77,7 +75,7 @@ def test_golden_registrations() -> None:
     one = [(b"a", b"bc", True, version(7), b"row", 9), (b"a", b"bc", False, version(7), None, 9)]
     mark = "01" + "0a0b0c0d00000005" + "8000000000000007"
     key = "00000001" + "61" + "6263"
-    assert hexes(wire.registrations(subscriptions(one[:1]), "headers")) == [
+    assert hexes(wire.registrations(subscriptions(one[:1]))) == [
         key,
         "726f77",
         "01" + mark,
@@ -85,7 +83,7 @@ def test_golden_registrations() -> None:
         "01",
         "0000000000000009",
     ]
-    assert hexes(wire.registrations(subscriptions(one[1:]), "headers")) == [
+    assert hexes(wire.registrations(subscriptions(one[1:]))) == [
         key,
         None,
         "01" + mark,
@@ -93,54 +91,38 @@ def test_golden_registrations() -> None:
         "00",
         "0000000000000009",
     ]
-    inside = "01" + "0011" + mark + "0000000000000009"
-    assert hexes(wire.registrations(subscriptions(one[:1]), "wrapper"))[:2] == [
-        key,
-        "0000000000000007" + "01" + "00000020" + inside + "01" + "726f77",
-    ]
-    assert hexes(wire.registrations(subscriptions(one[1:]), "wrapper"))[:2] == [
-        key,
-        "0000000000000007" + "00" + "0000001d" + inside + "00",
-    ]
 
 
 def test_golden_responses() -> None:
     rows = [(b"bc", version(7, 8), b"left", b"right", 9)]
     pair = "01" + "0a0b0c0d00000005" + "8000000000000007" + "01" + "0a0b0c0d00000005" + "8000000000000008"
     body = "03" + "00000004" + b"leftright".hex()
-    assert hexes(wire.responses(answers(rows), "headers")) == ["6263", body, "01" + pair, "02", "01", "0000000000000009"]
+    assert hexes(wire.responses(answers(rows))) == ["6263", body, "01" + pair, "02", "01", "0000000000000009"]
 
 
-@pytest.mark.parametrize("form", wire.WIRES)
-def test_another_wire_version_is_refused_by_name(form: Wire) -> None:
-    records = wire.registrations(subscriptions([(b"a", b"b", True, version(1), b"v", 0)]), form)
-    assert len(wire.read_registrations(records, form)) == 1, "of one release"
-    if form == "headers":
-        newer = pa.array([b"\x02" + records.headers[0].to_pylist()[0][1:]], BYTES)
-        records = records._replace(headers=(newer, *records.headers[1:]))
-    else:
-        value = records.value.to_pylist()[0]
-        records = records._replace(value=pa.array([value[:13] + b"\x02" + value[14:]], BYTES))
+def test_another_wire_version_is_refused_by_name() -> None:
+    records = wire.registrations(subscriptions([(b"a", b"b", True, version(1), b"v", 0)]))
+    assert len(wire.read_registrations(records)) == 1, "of one release"
+    newer = pa.array([b"\x02" + records.headers[0].to_pylist()[0][1:]], BYTES)
+    records = records._replace(headers=(newer, *records.headers[1:]))
     with pytest.raises(FormatError, match="wire version 2, this release reads 1"):
-        wire.read_registrations(records, form)
+        wire.read_registrations(records)
 
 
 @pytest.mark.parametrize("other", [0, 1, 3, 4])
 def test_an_instruction_that_does_not_go_with_the_propagate_flag_is_refused(other: int) -> None:
-    records = wire.registrations(subscriptions([(b"a", b"b", True, version(1), b"v", 0)]), "headers")
+    records = wire.registrations(subscriptions([(b"a", b"b", True, version(1), b"v", 0)]))
     told, _, propagate, time = records.headers
     strange = records._replace(headers=(told, pa.array([bytes([other])], BYTES), propagate, time))
     with pytest.raises(FormatError, match=r"a header fkjoin\.instruction is not one that fkjoin writes: is something else"):
-        wire.read_registrations(strange, "headers")
+        wire.read_registrations(strange)
 
 
 def test_records_of_others_are_refused() -> None:
     nothing = pa.nulls(1, BYTES)
     strange = WireRecords(pa.array([b"\0\0\0\1ab"], BYTES), pa.array([b"x"], BYTES), (nothing,) * 4)
     with pytest.raises(FormatError, match="lacks the header fkjoin.version: is something else writing"):
-        wire.read_registrations(strange, "headers")
-    with pytest.raises(FormatError, match="no wrapper of KIP-213"):
-        wire.read_registrations(strange, "wrapper")
+        wire.read_registrations(strange)
 
 
 @given(st.integers(0, 2**31 - 1))

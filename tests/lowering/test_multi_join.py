@@ -16,8 +16,9 @@ from pyspark.sql import functions as F
 from fkjoin import Table, fk_join, read_state
 from fkjoin import aggregates as agg
 from fkjoin.checkpoint import upkeep
-from fkjoin.checkpoint.look_up import look_up
-from fkjoin.checkpoint.saved import SavedState, SavedStore
+from fkjoin.checkpoint.entries import look_up
+from fkjoin.checkpoint.saved import entries, saved_stores
+from fkjoin.checkpoint.stores import SavedStore
 from fkjoin.checkpoint.upkeep import verify
 from fkjoin.plan.rules import JOINS_SHARE_STAGES
 from fkjoin.sessions.settings import EXCLUDED
@@ -174,7 +175,7 @@ def test_state_of_a_multi_way_join_is_readable(spark: SparkSession, tmp_path: Pa
         write_lines(tmp_path / name, "0", [{**row, "lsn": 1, "op": "u"}])
     table = sold(*tables(spark, tmp_path))
     run(table.changes, tmp_path / "ck")
-    state = SavedState(spark, tmp_path / "ck")
+    state = saved_stores(spark, tmp_path / "ck")
     left, *others, result = look_up(state, "sold", "o1")
     assert left["foreign_key"] == {"customers": "c1", "products": "p1", "shops": "s1"}
     assert [one["row"] for one in others if one["kind"] == "right"] == [{"name": "Ann"}, {"title": "pen", "price": 1.0}]
@@ -185,15 +186,15 @@ def test_state_of_a_multi_way_join_is_readable(spark: SparkSession, tmp_path: Pa
     ]
     assert result["row"] == {"amount": 2.5, "name": "Ann", "title": "pen", "price": 1.0, "town": None}
     assert result["version"] == [[1], [1], [1], []]
-    assert {store.name for store in state.stores} == {"sold-scatter", "sold-subscription", "sold-gather"}
-    everything = [json.loads(row.row) for store in state.stores for row in store.entries().collect() if row.row]
+    assert {store.name for store in state} == {"sold-scatter", "sold-subscription", "sold-gather"}
+    everything = [json.loads(row.row) for store in state for row in entries(spark, store).collect() if row.row]
     assert {"name": "Ann"} in everything, "of a customer nothing is kept that no joiner reads"
     with pytest.raises(Exception, match="keeps only hashes|no table is materialized"):
         read_state(spark, str(tmp_path / "ck"), "sold")
     examined = upkeep._examined
 
-    def without_subscriptions(store: SavedStore) -> DataFrame:
-        return examined(store).where(f"combined is null or '{store.stage}' != 'subscription'")
+    def without_subscriptions(spark: SparkSession, store: SavedStore) -> DataFrame:
+        return examined(spark, store).where(f"combined is null or '{store.stage}' != 'subscription'")
 
     monkeypatch.setattr(upkeep, "_examined", without_subscriptions)
     (problem,) = verify(spark, tmp_path / "ck")
@@ -246,7 +247,8 @@ def test_the_same_right_table_twice_and_who_reads_a_multi_way_join(spark: SparkS
             wanted[names[0]["name"]] = wanted.get(names[0]["name"], 0) + 1
     assert found == seen == wanted
     assert found
-    kept = SavedState(spark, tmp_path / "ck").store("both-subscription").entries().where("kind = 'right' and not gone")
+    (store,) = [store for store in saved_stores(spark, tmp_path / "ck") if store.name == "both-subscription"]
+    kept = entries(spark, store).where("kind = 'right' and not gone")
     assert all(len(json.loads(row.row)) == 1 for row in kept.collect()), "what the aggregate does not read is not kept"
 
 

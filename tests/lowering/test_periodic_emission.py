@@ -12,8 +12,8 @@ from pyspark.sql import Row, SparkSession
 
 from fkjoin import Table, fk_join, read_state
 from fkjoin import aggregates as agg
-from fkjoin.checkpoint.look_up import look_up
-from fkjoin.checkpoint.saved import SavedState
+from fkjoin.checkpoint.entries import look_up
+from fkjoin.checkpoint.saved import saved_stores
 from fkjoin.checkpoint.upkeep import verify
 from tests.support.orders import tables
 from tests.support.queries import run, table_of, write_lines
@@ -81,7 +81,7 @@ def test_changes_wait_through_restarts_and_the_last_one_is_sent(
     assert {name: read(row) for name, row in table_of(rows, *held.key).items()} == before
     write_lines(tmp_path / "orders", "1", [order("o1", "c1", 3.0, 5), order("o2", "c1", 1.0, 6, "d")])
     assert sent(held) == []
-    state = SavedState(spark, checkpoint)
+    state = saved_stores(spark, checkpoint)
     kinds = {record["kind"] for record in look_up(state, name, key)}
     if name != "sums":  # there, the table below is what is held back
         assert {"waiting", "sent"} <= kinds

@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 import fkjoin
 from fkjoin import Table
 from fkjoin import aggregates as agg
-from fkjoin.checkpoint.look_up import look_up
-from fkjoin.checkpoint.saved import SavedState
+from fkjoin.checkpoint.entries import look_up
+from fkjoin.checkpoint.saved import saved_stores
 from fkjoin.checkpoint.upkeep import verify
 from fkjoin.stages.counters import metrics_name
 from fkjoin.testing import CRASH, Driver
@@ -96,7 +96,7 @@ def test_windows_of_two_joined_sources_close_once(spark: SparkSession, tmp_path:
     dead = run(letters, tmp_path / "letters").rows
     assert [(one["table"], bytes(one["key"])) for one in dead] == [("sums", b'{"order_id":"late"}')] * 2
 
-    state = SavedState(spark, checkpoint)
+    state = saved_stores(spark, checkpoint)
     assert {record["kind"] for record in look_up(state, "sums", "o5")} == {"contribution"}
     assert list(verify(spark, checkpoint)) == []
 

@@ -19,10 +19,8 @@ from pyspark.sql.streaming.query import StreamingQueryProgress
 
 from fkjoin.checkpoint.progress import progress_since
 from fkjoin.errors import FkJoinError
-from fkjoin.jobs.web import served
 from fkjoin.metrics import Listener, Metrics, watch
-from fkjoin.metrics.flows import rates_on_arrows
-from fkjoin.metrics.query_metrics import OperatorMetrics, QueryMetrics
+from fkjoin.metrics.page import ShownJob, _flows, _rates_on_arrows, served
 from fkjoin.metrics.server import ClientAccess
 from fkjoin.plan.describe.steps import Step, StepStage
 from tests.support.places import ROOT
@@ -132,6 +130,18 @@ def test_a_batch_as_json() -> None:
     assert [batch["batch"] for batch in metrics.snapshot()["sink-out"]["recent"]] == [1, 0]
 
 
+def test_a_report_stays_as_it_is_while_batches_end() -> None:
+    metrics = Metrics()
+    metrics.take(progress(0), "sink-out")
+    report, texts = metrics._report(), []
+    for _ in range(2):
+        query = report.queries["sink-out"]
+        texts.append((query.snapshot(), query.history.columns(query.now_ms), query.health, query.read))
+        metrics.take(progress(1, **{"hot-key": '"c"', "fan-out-max": 2000}), "sink-out")
+    assert texts[0] == texts[1]
+    assert metrics.snapshot()["sink-out"] != texts[0][0]
+
+
 FIRST = datetime(2026, 1, 1, tzinfo=timezone.utc).timestamp()
 """The beginning of the first batch."""
 
@@ -177,12 +187,14 @@ def test_the_last_ten_hot_keys_are_known() -> None:
 
 
 def test_a_silent_source_that_holds_windows_open_is_named_for_as_long_as_it_does() -> None:
-    known = QueryMetrics(operators={"sums": OperatorMetrics()})
-    known.operators["sums"].take_state({"holds-windows": "customers"}, 0)
-    wanted = " Windows of sums stay open until customers has rows: its time is behind, and it has none now."
-    assert known.waits_for() == wanted
-    known.operators["sums"].take_state({"holds-windows": None}, 0)
-    assert known.waits_for() == ""
+    wanted = " Windows of joined stay open until customers has rows: its time is behind, and it has none now."
+    metrics = Metrics()
+    for batch, source, is_said in ((0, "customers", True), (1, None, False)):
+        metrics.take(progress(batch, **{"holds-windows": source}), "sums")
+        assert metrics._report().queries["sums"].health.words.endswith(wanted) == is_said
+    metrics.take(progress(2, **{"holds-windows": "customers"}), "sums")
+    metrics._end("sums", None)
+    assert metrics._report().queries["sums"].health.words == "It has ended."
 
 
 def test_prometheus_reads_it() -> None:
@@ -226,43 +238,43 @@ def test_what_flows_is_written_on_the_arrows(monkeypatch: pytest.MonkeyPatch) ->
     view = Step("view", "large", "", (("of", "joined"),), (), ())
     sinks = [Step("sink", name, "/out", (("of", name),), (), ()) for name in ("joined", "unknown")]
     steps = [join, view, *sinks]
-    assert rates_on_arrows(steps, metrics.snapshot()) == {
+    assert _rates_on_arrows(steps, _flows(metrics._report().queries.values())) == {
         ("fk_join joined", "left"): "180/s",
         ("fk_join joined", "right"): "20/s",
         ("view large", "of"): "100/s",
         ("sink joined", "of"): "100/s",
     }
     summed = {"sums-regroup": {"rows-in": 5.0}, "sums": {"rows-in": 4.0, "out": 1.0}}
-    merged = {"q": {"rates": {"joined-answers-for-sums": {"left-in": 7.0}, **summed}}}
+    merged = {"joined-answers-for-sums": {"left-in": 7.0}, **summed}
     regroup = StepStage("regroup", "id", "sums-regroup", counted_as=("sums-regroup",))
     aggregate = StepStage("aggregate", "group", "sums-aggregate", counted_as=("sums",))
     sums = Step("aggregate", "sums", "", (("of", "joined"),), (), (regroup, aggregate))
-    assert rates_on_arrows([join, sums], merged) == {
+    assert _rates_on_arrows([join, sums], merged) == {
         ("fk_join joined", "left"): "7/s",
         ("aggregate sums", "of"): "5/s",
     }
     scatter = StepStage("scatter", "id", "all-scatter", counted_as=("all", "all-for-sums"))
     star = Step("fk_join", "all", "inner", (("left", "joined"), ("right", "regions")), (), (scatter,))
     rates = {"all": {"left-in": 6.0, "right-in": 5.0}}
-    assert rates_on_arrows([star], {"q": {"rates": rates}}) == {("fk_join all", "left"): "6/s"}, "of all right tables together"
+    assert _rates_on_arrows([star], rates) == {("fk_join all", "left"): "6/s"}, "of all right tables together"
     narrow = {"all-for-sums": {"left-in": 6.0}}
-    assert rates_on_arrows([star], {"q": {"rates": narrow}}) == {("fk_join all", "left"): "6/s"}
+    assert _rates_on_arrows([star], narrow) == {("fk_join all", "left"): "6/s"}
     both = Step("merge", "both", "", (("first", "joined"), ("then", "large")), (), ())
-    assert rates_on_arrows([both], {"q": {"rates": {"both": {"rows-in": 5.0}, "large": {"out": 3.0}}}}) == {}
-    staged = {"a": {"rates": {"joined-rekey": {"left-in": 3.0}}}, "b": {"rates": {"joined-subscription": {"right-in": 2.0}}}}
-    assert rates_on_arrows([join], staged) == {("fk_join joined", "left"): "3/s", ("fk_join joined", "right"): "2/s"}
+    assert _rates_on_arrows([both], {"both": {"rows-in": 5.0}, "large": {"out": 3.0}}) == {}
+    staged = {"joined-rekey": {"left-in": 3.0}, "joined-subscription": {"right-in": 2.0}}
+    assert _rates_on_arrows([join], staged) == {("fk_join joined", "left"): "3/s", ("fk_join joined", "right"): "2/s"}
 
 
 def test_a_page_is_served_and_a_taken_port_is_named() -> None:
     metrics = Metrics()
     metrics.take(progress(0), "sink-out")
-    with served("shop", [], metrics, port=0, access=ClientAccess()) as address:
+    with served(ShownJob("shop", []), metrics, 0, ClientAccess(), "--ui") as address:
         with urllib.request.urlopen(f"{address}status.json") as answer:
             status = json.load(answer)
         assert (status["job"], status["queries"]["sink-out"]["batch"]) == ("shop", 0)
         port = int(address.rsplit(":", 1)[1].rstrip("/"))
         with pytest.raises(FkJoinError, match=f"--ui: 127.0.0.1:{port} cannot be used .* choose another port"):
-            served("shop", [], metrics, port=port, access=ClientAccess()).__enter__()
+            served(ShownJob("shop", []), metrics, port, ClientAccess(), "--ui").__enter__()
 
 
 @pytest.mark.spark
@@ -345,7 +357,7 @@ def test_the_topics_of_a_query_are_found_out_once_in_a_run(monkeypatch: pytest.M
 
     def learn(run: str, topics: Any) -> Any:
         metrics._learn_topics("sink-out", run, lambda: asked.append(run) or topics)
-        return metrics._run("sink-out").topics
+        return metrics._query("sink-out").run.topics
 
     assert learn("first", None) == (), "its sources are not there"
     assert learn("first", ("orders",)) == learn("first", ("customers",)) == ("orders",)
@@ -361,4 +373,4 @@ def test_the_interval_of_a_querys_trigger_is_how_long_it_may_be_silent() -> None
     query: Any = SimpleNamespace(_jsq=SimpleNamespace(streamingQuery=lambda: hourly))
     for run, of, seconds in (("first", query, 3600.0), ("second", SimpleNamespace(), 0.0)):
         metrics._learn_topics("sink-out", run, lambda of=of: of)  # type: ignore[misc]
-        assert metrics._look(lambda queries, *_: queries["sink-out"].history.interval_s) == seconds
+        assert metrics._report().queries["sink-out"].history.interval_s == seconds

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from fkjoin.checkpoint.progress import progress_since
+from fkjoin.checkpoint.progress import QueryPhase, progress_since
 from fkjoin.metrics import Listener, Metrics
 from fkjoin.metrics.page import ShownJob, history, status
+from fkjoin.metrics.query_report import Activity
 from fkjoin.plan.describe.steps import Step, StepStage
 from fkjoin.sinks import counts
 from fkjoin.stages import counters
@@ -73,10 +74,11 @@ def test_the_page_has_when_the_job_started_and_what_is_at_work(monkeypatch: pyte
     metrics._start("sink-out")
     monkeypatch.setattr("time.time", lambda: FIRST_MS / 1000 + 70)
     metrics._start("sink-late")
-    metrics._work("sink-out", "batch 2 for 4 s")
+    metrics._query("sink-out").activity = Activity(QueryPhase.BATCH, FIRST_MS / 1000 + 66)
+    metrics._query("sink-late").activity = Activity(QueryPhase.WAITS, FIRST_MS / 1000)
     found = status(ShownJob("shop"), metrics)
     assert (found["began_ms"], found["now_ms"]) == (FIRST_MS + 10_000, FIRST_MS + 70_000), "the first query's start"
-    assert found["doing"] == {"sink-out": "batch 2 for 4 s"}
+    assert found["doing"] == {"sink-out": "first batch for 4 s"}, "the headline tells of those that wait"
     metrics._began_ms = FIRST_MS
     metrics._start("sink-out")
     assert status(ShownJob("shop"), metrics)["began_ms"] == FIRST_MS, "a job has begun before its queries"

@@ -23,11 +23,11 @@ from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_file import read_job
 from fkjoin.jobs.job_kinds import JobError
 from fkjoin.jobs.job_sections import JobSection, PageSection
-from fkjoin.jobs.runner import _report
-from fkjoin.jobs.screen import Plain
-from fkjoin.jobs.web import served
+from fkjoin.jobs.runner import _follower
+from fkjoin.jobs.screen import Screen
 from fkjoin.metrics import Metrics, watch
 from fkjoin.metrics import server as page_server
+from fkjoin.metrics.page import ShownJob, served
 from fkjoin.metrics.server import ClientAccess, PageServer, WebPage
 from fkjoin.plan.describe.picture import svg
 from tests.support.job_files import GOOD, job
@@ -38,7 +38,7 @@ TOKEN = "c2VjcmV0"
 @contextmanager
 def page(**access: Any) -> Iterator[int]:
     """The port of a job's page."""
-    with served("shop", [], Metrics(), port=0, access=ClientAccess(**access)) as address:
+    with served(ShownJob("shop", []), Metrics(), 0, ClientAccess(**access), "--ui") as address:
         yield int(address.rsplit(":", 1)[1].rstrip("/"))
 
 
@@ -62,12 +62,12 @@ def answered(connection: socket.socket) -> bytes:
 
 
 def test_the_loopback_address_is_listened_on_unless_another_is_chosen() -> None:
-    with served("shop", [], Metrics(), port=0, access=ClientAccess()) as address:
+    with served(ShownJob("shop", []), Metrics(), 0, ClientAccess(), "--ui") as address:
         assert address.startswith("http://127.0.0.1:")
         assert reached(address) == ["127.0.0.1"]
-    with served("shop", [], Metrics(), port=0, access=ClientAccess("0.0.0.0")) as address:
+    with served(ShownJob("shop", []), Metrics(), 0, ClientAccess("0.0.0.0"), "--ui") as address:
         assert reached(address) == ["127.0.0.1", "127.0.0.3"]
-    with served("shop", [], Metrics(), port=0, access=ClientAccess("[::1]")) as address:
+    with served(ShownJob("shop", []), Metrics(), 0, ClientAccess("[::1]"), "--ui") as address:
         assert address.startswith("http://[::1]:")
 
 
@@ -192,7 +192,7 @@ def test_a_page_is_open_where_others_reach_it_and_no_token_is_asked_for() -> Non
 def test_a_job_says_so_when_other_hosts_can_read_its_page(ui: str, token: str | None, warns: bool) -> None:
     spec = JobSection(name="shop", checkpoint="ck", tables={}, sinks={}, ui=PageSection(token=token))
     console = Console(file=io.StringIO(), width=40)
-    with _report(cast(Job, SimpleNamespace(spec=spec, steps=list, letters=None)), Plain(console), (ui, 0)):
+    with _follower(cast(Job, SimpleNamespace(spec=spec, steps=list, letters=None)), Screen(console), (ui, 0)):
         pass
     said = [line[20:] for line in cast(io.StringIO, console.file).getvalue().splitlines()[1:]]
     assert [line.partition(":")[0] for line in said] == ["Other hosts can read the page"] * warns

@@ -17,7 +17,8 @@ from fkjoin import Table, fk_join
 from fkjoin.analysis.checks import is_function
 from fkjoin.analysis.columns import without_stars
 from fkjoin.analysis.joiner import BoundJoiner, bound_joiner
-from fkjoin.checkpoint.saved import SavedState
+from fkjoin.checkpoint.saved import entries, saved_stores
+from fkjoin.checkpoint.stores import named
 from fkjoin.codec.arrays import narrowed
 from fkjoin.codec.rows import RowCodec
 from fkjoin.lowering.pruning import Kept, narrow, needed
@@ -182,8 +183,8 @@ def test_the_rule_leaves_results_as_they_are_and_less_in_the_state(spark: SparkS
         assert all(rows_ == plain[0] for rows_ in plain)
         assert plain[0]
     assert len(plain) == 2
-    entries = SavedState(spark, tmp_path / "ck").store("joined-subscription").entries()
-    subscription = entries.where("kind = 'subscription' and not gone").first()
+    stored = entries(spark, named("joined-subscription", saved_stores(spark, tmp_path / "ck")))
+    subscription = stored.where("kind = 'subscription' and not gone").first()
     assert subscription is not None
     assert subscription.row.startswith('{"items": ')
     assert subscription.row.count(":") == 1, "neither amount, nor customer_id, nor op"

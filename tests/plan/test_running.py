@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from fkjoin.checkpoint.saved import SavedState
+from fkjoin.checkpoint.saved import saved_stores
 from fkjoin.events import Enriched
 from fkjoin.jobs.job import Job
 from fkjoin.plan.describe.steps import steps_of
@@ -66,7 +66,7 @@ def test_the_stages_that_are_described_are_those_with_state(spark: SparkSession,
     checkpoint = tmp_path / "checkpoint"
     built.to_parquet(tmp_path / "out", checkpoint=checkpoint, trigger={"availableNow": True}).awaitTermination()
 
-    there = Counter(store.name for store in SavedState(spark, checkpoint).stores)
+    there = Counter(store.name for store in saved_stores(spark, checkpoint))
     assert sum(there.values()) == len(list((checkpoint / "state").iterdir()))
     assert Counter(one.store for one in built._plan.running()) == there
     steps = steps_of([built._plan.node], built._plan.running())
@@ -92,7 +92,7 @@ def test_the_queries_of_a_jobs_dead_letters_run_stages_too(spark: SparkSession, 
     there: Counter[str] = Counter()
     for query in made.queries():
         query.start().awaitTermination()
-        there.update(store.name for store in SavedState(spark, Path(query.checkpoint)).stores)
+        there.update(store.name for store in saved_stores(spark, Path(query.checkpoint)))
     described = {stage.store: stage.readers for step in made.steps() for stage in step.stages}
     assert {store: len(readers) for store, readers in described.items()} == there
     assert described["joined-rekey"] == ("sink out", "dead letters of joined")

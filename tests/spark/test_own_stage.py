@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 from unittest.mock import MagicMock
 
 import numpy as np
@@ -13,15 +13,15 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from fkjoin.checkpoint.entries import Entries, StoredRows
-from fkjoin.checkpoint.look_up import look_up
-from fkjoin.checkpoint.stores import SavedRecords, kept_as
+from fkjoin.checkpoint.entries import Entries, StoredRows, look_up
+from fkjoin.checkpoint.stores import Identified, kept_as
 from fkjoin.codec import messages, records, tags, versions
 from fkjoin.codec.arrays import BYTES, as_bytes, prefixed, take, valid
 from fkjoin.codec.messages import ANSWER, JOINED, column, pack, unpack
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.errors import FkJoinError, FormatError
 from fkjoin.metrics.families import families_of
+from fkjoin.metrics.report import JobReport
 from fkjoin.plan.physical import Counted
 from fkjoin.spark import on_spark
 from fkjoin.spark.bucket_run import InMemoryRun
@@ -87,7 +87,7 @@ def rows(*named: tuple[str, int]) -> pa.Table:
 
 
 @dataclass
-class InMemoryStore(SavedRecords):
+class InMemoryStore(Identified):
     """The operator's store, a bucket's each."""
 
     spec: DistinctSpec
@@ -101,11 +101,6 @@ class InMemoryStore(SavedRecords):
     def in_bucket(self, bucket: int, names: tuple[bytes, ...]) -> list[dict[str, Any]]:
         entries: Any = Entries(self.described(), names)
         return [row for batch in entries(self.buckets_of[bucket], bucket) for row in batch.to_pylist()]
-
-
-class State(NamedTuple):
-    checkpoint: str
-    stores: list[InMemoryStore]
 
 
 def ran(store: InMemoryStore, batch: pa.Table) -> tuple[list[dict[str, Any]], Counters]:
@@ -160,12 +155,12 @@ def test_the_rows_that_it_keeps_are_read(store: InMemoryStore) -> None:
 
 
 def test_a_key_is_looked_up(store: InMemoryStore) -> None:
-    state = State("the test", [store])
-    (found,) = look_up(state, "names", "b")
+    stores: Any = [store]
+    (found,) = look_up(stores, "names", "b")
     assert (found["kind"], found["key"], found["row"]) == ("first", "b", {"name": "b", "n": 2})
-    assert look_up(state, "", "d") == []
+    assert look_up(stores, "", "d") == []
     with pytest.raises(FkJoinError, match="a JSON list is needed, of name"):
-        look_up(state, "names", '["a", "b"]')
+        look_up(stores, "names", '["a", "b"]')
 
 
 def test_its_counters_are_summed_and_have_texts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +171,7 @@ def test_its_counters_are_summed_and_have_texts(monkeypatch: pytest.MonkeyPatch)
     most = [call.args[0] for call in functions.max.return_value.alias.call_args_list]
     assert {"stale-dropped", "seen-again", "distinct-ms"} <= set(summed)
     assert "longest-key" in most
-    texts = {family.name: family.documentation for family in families_of({}, {}, {})}
+    texts = {family.name: family.documentation for family in families_of(JobReport(0))}
     assert texts["fkjoin_seen_again"] == "Rows whose key was known."
 
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from pyspark.sql import Row, SparkSession
 
 from fkjoin import Table, TopologyError, fk_join, read_state
-from fkjoin.checkpoint.look_up import look_up
-from fkjoin.checkpoint.saved import SavedState
+from fkjoin.checkpoint.entries import look_up
+from fkjoin.checkpoint.saved import saved_stores
 from fkjoin.checkpoint.upkeep import verify
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES
@@ -190,7 +190,7 @@ def test_two_files_of_orders_are_one_table(spark: SparkSession, tmp_path: Path) 
     kept = read_state(spark, str(tmp_path / "checkpoint"), "all-orders").collect()
     assert {row.id: (row.customer, row["items"]) for row in kept} == {"1": ("b", 10), "3": ("b", 30)}
     assert verify(spark, tmp_path / "checkpoint") == []
-    (entry,) = look_up(SavedState(spark, tmp_path / "checkpoint"), "orders", "3")
+    (entry,) = look_up(saved_stores(spark, tmp_path / "checkpoint"), "orders", "3")
     assert (entry["kind"], entry["row"]["items"], entry["gone"]) == ("merged", 30, False)
     assert joined.describe().split("\n")[16:20] == [
         "merge orders  (on-change)",

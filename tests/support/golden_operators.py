@@ -1,4 +1,4 @@
-"""The jobs of ``tests/golden/checkpoints/operators-*.tar.xz``: queries with every kind of operator; logs in three parts.
+"""The jobs of ``tests/golden/checkpoints/operators-1.tar.xz``: queries with every kind of operator; logs in three parts.
 
 ``python -m tests.support.golden_operators NAME QUERY…`` writes ``tests/golden/checkpoints/NAME.tar.xz``: what the release at
 hand makes of the first part and then of the second, with some of the queries, by default all.  Make one before a change of what
@@ -24,7 +24,6 @@ from pyspark.sql import functions as F
 from fkjoin import Table, cogroup, fk_join, session, window
 from fkjoin import aggregates as agg
 from fkjoin.events import Enriched
-from fkjoin.spark.operator import StageName
 from tests.support.archives import extract
 from tests.support.golden import CHECKPOINTS
 
@@ -255,18 +254,6 @@ QUERIES: dict[str, tuple[Callable[[Tables, str], Any], Callable[[dict[str, Rows]
     "closed": (closed, closed_of),
 }
 """The builder of each query, and a function that recomputes its rows."""
-
-STAGES: dict[str, set[StageName]] = {
-    "operators-1": {
-        *("rekey", "subscription", "resolve", "regroup", "aggregate"),
-        *("children", "merge", "pace", "scatter", "gather"),
-    },
-    "operators-2": {"spread", "owners"},
-    "operators-3": {"pair"},
-    "operators-4": {"rekey", "subscription", "resolve", "regroup", "aggregate", "enrich"},
-    "operators-5": {"regroup", "close", "spread", "owners", "resolve"},
-}
-"""The kinds of stages in each archive."""
 
 LONG, SHORT = "periodic 20000 days", "periodic 100 ms"
 """With ``LONG`` an interval ends in the first batch, and the next one in 2079: changes of the second batch wait."""

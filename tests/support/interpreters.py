@@ -23,20 +23,19 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, StructType
 
 from fkjoin import Table
-from fkjoin.checkpoint.plain_files import PlainFiles
-from fkjoin.checkpoint.plain_stores import PlainState, PlainStore, with_state
 from fkjoin.checkpoint.python_values import rows_of
-from fkjoin.checkpoint.snapshot_log import SnapshotLog
-from fkjoin.checkpoint.stores import Identified
+from fkjoin.checkpoint.saved_files import PlainFiles
+from fkjoin.checkpoint.saved_log import SavedPartition
+from fkjoin.checkpoint.stores import Identified, SavedStore, with_stores
 from fkjoin.events import Enriched
 from fkjoin.lowering.handle import planned_of
 from fkjoin.plan.physical import Counted, Physical, Read, below, replaced
+from fkjoin.sessions.own_folder import held_folder
+from fkjoin.spark.in_memory import MemoryBatch
 from fkjoin.spark.specs import STAGES
 from fkjoin.stages import counters
-from fkjoin.state import BucketStore
-from fkjoin.state.segments import Meta
-from fkjoin.testing.driven import DrivenBatch, DrivenTopology
-from fkjoin.testing.driven_inputs import FedChange, Input, fed
+from fkjoin.testing.driven import DrivenTopology
+from fkjoin.testing.driver_input import FedChange, Input, fed
 from tests.support.stores import contents
 
 History = Sequence[Mapping[str, Sequence[FedChange]]]
@@ -102,15 +101,15 @@ class Interpreted:
             for observed in progress.observedMetrics.values():
                 run.counters.update({name: number for name, number in observed.asDict().items() if name in names})
         if self._plan.specs:
-            with_state(PlainFiles(checkpoint), None, functools.partial(_add_saved, run))
+            with_stores(PlainFiles(checkpoint), None, functools.partial(_add_saved, run))
         return run, [_began_ms(checkpoint, number) for number in range(len(history))]
 
     def in_memory(self, history: History, times: Sequence[int]) -> Run:
         """Run the batches in memory, at these times."""
-        run, queries, before_ms = Run(), DrivenTopology(self._plan, self._inputs), 0
+        run, queries, before_ms = Run(), DrivenTopology(self._plan), 0
         for batch, now_ms in zip(history, times, strict=True):
-            rows = {name: self._inputs[name].batch(changes) for name, changes in batch.items()}
-            results, _ = queries.run(DrivenBatch(rows, now_ms, before_ms), lose=False)
+            rows = {self._inputs[name].rows: self._inputs[name].batch(changes) for name, changes in batch.items()}
+            results, _ = queries.run(MemoryBatch(rows.__getitem__, now_ms, before_ms))
             run.results.append(_texts([results]))
             before_ms = now_ms
         run.counters = Counter(queries.count)
@@ -189,16 +188,14 @@ def _began_ms(checkpoint: Path, batch: int) -> int:
     return int(json.loads(settings)["batchTimestampMs"])
 
 
-def _add_saved(run: Run, state: PlainState) -> None:
-    for stage in state.stores:
-        for partition in range(len(stage.logs.versions)):
+def _add_saved(run: Run, stores: list[SavedStore]) -> None:
+    for stage in stores:
+        for partition in stage.partitions:
             _add_partition(run, stage, partition)
 
 
-def _add_partition(run: Run, stage: PlainStore, partition: int) -> None:
-    with stage.logs.opened(partition) as log:
+def _add_partition(run: Run, stage: SavedStore, partition: SavedPartition) -> None:
+    with partition.opened() as log:
         for bucket, meta in log.metas().items():
-            saved = SnapshotLog(meta, functools.partial(log.segment, bucket))
-            folder = stage.logs.scratch / f"{stage.logs.operator}-{bucket}"
-            with BucketStore(saved, folder, identity=Meta.decode(meta).identity) as store:
+            with held_folder() as folder, log.store(bucket, meta, folder) as store:
                 run.add_store(stage, bucket, store)

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shutil
+import struct
 import uuid
 import zipfile
 from dataclasses import replace
@@ -18,7 +19,7 @@ import xxhash
 from pyspark.sql.types import DoubleType, IntegerType, MapType, StringType, StructType
 from rocksdict import Options, Rdict
 
-from fkjoin.checkpoint.spark_formats import LogPlace, Version, key_of, value_of
+from fkjoin.checkpoint.spark_formats import LogPlace, Version, key_of
 from fkjoin.codec import records, tags, versions
 from fkjoin.codec.arrays import Bytes, masked, prefixed
 from fkjoin.codec.rows import KeyCodec, RowCodec
@@ -181,7 +182,7 @@ class SavedQuery:
                 if name not in after:
                     data += b"\x10" + len(key).to_bytes(4, "big") + key + b"\xff" * 4
                 elif before.get(name) != after[name]:
-                    value = value_of(after[name])
+                    value = _value(after[name])
                     data += b"\x01" + len(key).to_bytes(4, "big") + key + len(value).to_bytes(4, "big") + value
         (self._of(partition) / f"{version.name}.changelog").write_bytes(compressed(data + b"\0", self.codec))
 
@@ -192,7 +193,7 @@ class SavedQuery:
         for bucket in buckets:
             for name, data in self._logs[bucket].committed.items():
                 where = LogPlace(bucket, None if name == "meta" else name)
-                base[key_of(_NUMBERS["meta" if name == "meta" else "log"], where)] = value_of(data)
+                base[key_of(_NUMBERS["meta" if name == "meta" else "log"], where)] = _value(data)
         base.flush()
         base.close()
         files = []
@@ -212,6 +213,11 @@ class SavedQuery:
         shutil.rmtree(scratch)
         self._lineage[partition] = [version]
         self._snapshots[partition].append(version)
+
+
+def _value(data: bytes) -> bytes:
+    """Make a record's value, as Spark does."""
+    return struct.pack("<BQii", 0, 0, len(data), 16) + data + bytes(-len(data) % 8)
 
 
 def compressed(data: bytes, codec: str) -> bytes:

@@ -1,4 +1,4 @@
-"""The law of ``fkjoin.testing.driven_clock``: what is left out of a clock's way makes no difference."""
+"""The law of ``fkjoin.testing.driven``: what is left out of a clock's way makes no difference."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fkjoin.codec.messages import NO_TIMESTAMP
 from fkjoin.spark.in_memory import MemoryBatch
 from fkjoin.stages.stream_time import Arrivals, StreamTime
-from fkjoin.testing.driven_clock import ends_between
+from fkjoin.testing.driven import ends_between
 
 SOURCES = 2
 

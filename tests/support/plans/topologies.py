@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -185,7 +186,9 @@ def source_that_fkjoin_wrote(of: Sources) -> Table:
         "_timestamp": pa.array([0], pa.timestamp("us", "UTC")),
     }
     pq.write_table(pa.table(rows), place / "part-0.parquet")
-    return Table.from_fkjoin(of.spark, of.folder / "written", key="id")
+    says = {"format": 1, "table": "written", "key": ["id"], "timestamps": "_timestamp", "source": False}
+    (place.parent / "_fkjoin.json").write_text(json.dumps(says))
+    return Table.from_fkjoin(of.spark, of.folder / "written")
 
 
 # Views

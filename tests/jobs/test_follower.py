@@ -9,18 +9,20 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from rich.console import Console
+from rich.console import Console, Group
 
-from fkjoin.checkpoint.progress import QueryPhase
+from fkjoin.checkpoint.progress import QueryPhase, moment
+from fkjoin.jobs.follower import Follower
 from fkjoin.jobs.job_kinds import JobError
 from fkjoin.jobs.job_sections import JobSection
 from fkjoin.jobs.job_sinks import PlannedQuery
-from fkjoin.jobs.panel import Panel
-from fkjoin.jobs.report import Report, troubles_of
 from fkjoin.jobs.runner import Stop, _run, _tables
-from fkjoin.jobs.screen import Plain
-from fkjoin.jobs.view import Mode, QueryView, doing
+from fkjoin.jobs.screen import Screen
+from fkjoin.jobs.shown import panel
 from fkjoin.metrics import Metrics
+from fkjoin.metrics.page import ShownJob, status
+from fkjoin.metrics.query_report import QueryReport
+from fkjoin.metrics.report import JobReport, Mode
 from fkjoin.sinks.retry import repeated
 from tests.support.progress import idle, progress
 
@@ -64,23 +66,27 @@ class Query:
 
 
 class Followed:
-    """A report about one query, at times that a test gives."""
+    """A follower of one query, at times that a test gives."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = START
-        monkeypatch.setattr("fkjoin.jobs.report.time.time", lambda: self.now)
+        monkeypatch.setattr("fkjoin.jobs.follower.time.time", lambda: self.now)
         self.log, self.said = io.StringIO(), io.StringIO()
-        self.query, screen = Query(), Plain(Console(file=self.said))
+        self.query, screen = Query(), Screen(Console(file=self.said))
         self.metrics = Metrics()
-        self.report = Report(SPEC, ["sink-out"], (), metrics=self.metrics, log=self.log, screen=screen)
-        screen.watch(self.report.view)
-        self.report.starts("sink-out", "prepares its checkpoint and out")
+        self.follower = Follower(SPEC, ["sink-out"], (), metrics=self.metrics, log=self.log, screen=screen)
+        screen.watch(self.follower.report)
+        self.follower.starts("sink-out", "prepares its checkpoint and out")
 
-    def look(self, at: float) -> QueryView:
+    def look(self, at: float) -> QueryReport:
         self.now = START + at
-        self.report.look("sink-out", cast(Any, self.query))
-        (found,) = self.report.view().queries
-        return found
+        self.follower.look("sink-out", cast(Any, self.query))
+        return self.follower.report().queries["sink-out"]
+
+    def on_page(self) -> dict[str, str]:
+        """The page's words about the query's work."""
+        work: dict[str, str] = status(ShownJob("shop"), self.metrics)["doing"]
+        return work
 
 
 @pytest.fixture
@@ -89,16 +95,23 @@ def followed(monkeypatch: pytest.MonkeyPatch) -> Followed:
 
 
 def test_a_query_is_followed_from_its_start_through_a_batch_to_idleness(followed: Followed) -> None:
-    assert followed.report.view().flow.line(80) == "orders, customers → joined → out"
-    assert (followed.look(0).doing, followed.look(9).since) == (QueryPhase.STARTS, START)
+    assert followed.follower.report().flow == "orders, customers → joined → out"
+    assert followed.look(0).phase is QueryPhase.STARTS
+    assert followed.look(9).doing.startswith("starts for 9 s: ")
     followed.query.status = WORKING
-    assert [followed.look(at).since for at in (10, 11)] == [START + 10] * 2
+    assert [followed.look(at).doing for at in (10, 11)] == ["first batch for 0 s", "first batch for 1 s"]
     followed.query.done(progress(11))
     followed.query.status = WAITING
     found = followed.look(11.8)
-    assert (found.doing, found.since) == (QueryPhase.WAITS, START + 11.5), "since the end of its batch"
-    assert (found.batches, found.rows, found.behind, found.rate) == (1, 100, 14, 200)
+    assert found.doing == f"waits for data since {moment(START + 11.5, START)}", "since the end of its batch"
+    assert (found.batches, found.rows, found.behind, found.read) == (1, 100, 14, 200)
     assert json.loads(followed.log.getvalue())["batch"] == 11
+
+
+def test_a_query_that_has_not_ended_a_batch_has_no_lag(followed: Followed) -> None:
+    followed.query.done(idle(0))
+    followed.query.status = WAITING
+    assert followed.look(10).behind is None
 
 
 def test_a_query_that_waits_keeps_its_numbers_and_learns_how_far_it_is_behind(followed: Followed) -> None:
@@ -107,8 +120,8 @@ def test_a_query_that_waits_keeps_its_numbers_and_learns_how_far_it_is_behind(fo
     followed.look(12)
     followed.query.done(idle(12))
     found = followed.look(21.5)
-    assert (found.batches, found.rows, found.behind, found.last and found.last.number) == (1, 100, 9, 11)
-    assert found.rate == 10, "of ten seconds"
+    assert (found.batches, found.rows, found.behind, found.batch["batch"]) == (1, 100, 9, 11)
+    assert found.read == 0, "it waits"
     followed.query.done(progress(12))
     assert followed.look(22).batches == 2
     assert [json.loads(line)["batch"] for line in followed.log.getvalue().splitlines()] == [11, 12]
@@ -118,34 +131,34 @@ def test_sources_that_do_not_answer_are_said_to_be_silent(followed: Followed) ->
     """A query that waits asks all the time, and says so every ten seconds."""
     followed.query.done(progress(0))
     followed.query.status = ASKING
-    assert [followed.look(at).doing for at in (1, 10)] == [QueryPhase.WAITS] * 2
+    assert [followed.look(at).phase for at in (1, 10)] == [QueryPhase.WAITS] * 2
     followed.query.done(idle(1))
-    assert [followed.look(at).doing for at in (11, 40)] == [QueryPhase.WAITS] * 2
-    silent = followed.look(41)
-    assert (silent.doing, doing(silent, START + 42)) == (QueryPhase.ASKS, "has no answer from its sources for 31 s")
+    assert [followed.look(at).phase for at in (11, 40)] == [QueryPhase.WAITS] * 2
+    assert followed.look(41).phase is QueryPhase.ASKS
+    assert followed.look(42).doing == "has no answer from its sources for 31 s"
     followed.query.status = WORKING
-    assert followed.look(43).doing is QueryPhase.BATCH
-    for at, status in ((44, ASKING), (60, WAITING), (89, ASKING)):
-        followed.query.status = status
-        assert followed.look(at).doing is QueryPhase.WAITS, "it answers between"
+    assert followed.look(43).phase is QueryPhase.BATCH
+    for at, does in ((44, ASKING), (60, WAITING), (89, ASKING)):
+        followed.query.status = does
+        assert followed.look(at).phase is QueryPhase.WAITS, "it answers between"
 
 
 def test_a_start_whose_sources_do_not_answer_is_said_to_wait_for_them(followed: Followed) -> None:
     followed.query.status = ASKING
-    assert [followed.look(at).doing for at in (1, 29, 30)] == [QueryPhase.STARTS, QueryPhase.STARTS, QueryPhase.ASKS]
+    assert [followed.look(at).phase for at in (1, 29, 30)] == [QueryPhase.STARTS, QueryPhase.STARTS, QueryPhase.ASKS]
 
 
 def test_a_start_says_what_it_waits_for(followed: Followed) -> None:
-    """The terminal and the page have the same words, and the page no time, which stands still while a start blocks."""
+    """The terminal and the page have the same words, also while a start blocks."""
 
     def says(at: float) -> str:
-        words = doing(followed.look(at), START + at)
-        assert words.partition(": ")[2] == followed.metrics._doing()["sink-out"].partition(": ")[2]
+        words = followed.look(at).doing
+        assert followed.on_page() == {"sink-out": words}
         return words
 
-    (begun,) = followed.report.view().queries
-    assert doing(begun, START + 2) == "starts for 2 s: prepares its checkpoint and out"
-    assert followed.metrics._doing() == {"sink-out": "starts: prepares its checkpoint and out"}
+    followed.now = START + 2
+    assert followed.follower.report().queries["sink-out"].doing == "starts for 2 s: prepares its checkpoint and out"
+    assert followed.on_page() == {"sink-out": "starts for 2 s: prepares its checkpoint and out"}
     assert says(3) == "starts for 3 s: Spark plans it and opens its sources"
     for source, words in (
         ("KafkaV2[Subscribe[orders]]", "asks the brokers for the end of topic orders"),
@@ -156,58 +169,57 @@ def test_a_start_says_what_it_waits_for(followed: Followed) -> None:
         followed.query.status = {**ASKING, "message": f"Getting offsets from {source}"}
         assert says(4) == f"starts for 4 s: {words}"
     followed.query.status = WORKING
-    assert doing(followed.look(5), START + 5) == "first batch for 0 s"
-    assert followed.metrics._doing() == {"sink-out": "first batch for 0 s"}
+    assert says(5) == "first batch for 0 s"
 
 
 def test_batches_without_a_pause_begin_where_the_one_before_ended(followed: Followed) -> None:
     followed.query.status = WORKING
     followed.look(0)
     followed.query.done(progress(0))
-    found = followed.look(0.7)
-    assert (found.doing, found.since) == (QueryPhase.BATCH, START + 0.5)
+    followed.look(0.7)
+    assert [followed.look(at).doing for at in (2.4, 2.6)] == ["batch 1 for 1 s", "batch 1 for 2 s"]
 
 
 def test_tasks_of_a_batch_are_counted_through_all_of_sparks_jobs(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
     """The number never falls when the next sink's job begins; the page hears what the terminal shows."""
     work: dict[int, tuple[int, int]] = {}
-    monkeypatch.setattr("fkjoin.jobs.report._tasks", lambda query: work)
+    monkeypatch.setattr("fkjoin.jobs.follower._tasks", lambda query: work)
     followed.query.status = WORKING
-    assert followed.look(0).tasks is None
+    assert followed.look(0).activity.tasks is None
     work = {7: (3, 15)}
-    assert followed.look(2).tasks == (3, 15)
+    assert followed.look(2).activity.tasks == (3, 15)
     work = {8: (0, 2)}
-    assert followed.look(4).tasks == (15, 17)
-    assert followed.metrics._doing() == {"sink-out": "first batch for 4 s, 15 of 17 tasks"}
+    assert followed.look(4).activity.tasks == (15, 17)
+    assert followed.on_page() == {"sink-out": "first batch for 4 s, 15 of 17 tasks"}
     followed.query.done(progress(0))
     work = {9: (1, 4)}
     followed.look(5)
-    assert followed.look(7).tasks == (1, 4), "of the next batch alone"
+    assert followed.look(7).activity.tasks == (1, 4), "of the next batch alone"
     followed.query.status = WAITING
     followed.look(8)
-    assert followed.metrics._doing() == {"sink-out": ""}, "it works on nothing"
+    assert followed.on_page() == {}, "it works on nothing"
     followed.query.status = WORKING
     followed.look(9)
-    assert followed.metrics._doing() == {"sink-out": "batch 1 for 0 s"}
-    followed.report.turn(Mode.STOPPED)
-    assert followed.metrics._doing() == {"sink-out": ""}
+    assert followed.on_page() == {"sink-out": "batch 1 for 0 s"}
+    followed.follower.turn(Mode.STOPPED)
+    assert followed.on_page() == {}
 
 
 def test_the_time_stands_still_when_a_job_has_ended(followed: Followed) -> None:
     followed.look(1)
     followed.now = START + 5
-    followed.report.turn(Mode.STOPPED)
+    followed.follower.turn(Mode.STOPPED)
     followed.now = START + 50
-    view = followed.report.view()
-    assert (view.now, view.queries[0].doing) == (START + 5, QueryPhase.STOPPED)
+    report = followed.follower.report()
+    assert (report.now, report.queries["sink-out"].phase) == (START + 5, QueryPhase.STOPPED)
 
 
 def test_a_query_that_could_not_start_has_failed(followed: Followed) -> None:
-    assert followed.metrics._ended_job() is None
-    followed.report.turn(Mode.FAILED, "sinks.out.path: it is full")
-    assert followed.report.view().queries[0].doing is QueryPhase.FAILED
-    end = followed.metrics._ended_job()
-    assert end is not None, "pages hear of it"
+    shop = ShownJob("shop")
+    assert status(shop, followed.metrics)["ended"] is None
+    followed.follower.turn(Mode.FAILED, "sinks.out.path: it is full")
+    assert followed.follower.report().queries["sink-out"].phase is QueryPhase.FAILED
+    end = status(shop, followed.metrics)["ended"]
     assert (end["state"], end["words"]) == ("failed", "failed after 0 s: sinks.out.path: it is full")
 
 
@@ -217,7 +229,7 @@ def test_rows_that_started_over_and_dead_letters_are_said(followed: Followed) ->
     followed.query.done(SimpleNamespace(timestamp="3", json=json.dumps(event)))
     followed.look(4)
     assert "sink-out: batch 3: joined: 1,200 rows started over: their topic was created again" in followed.said.getvalue()
-    assert followed.report.view().troubles == ("2 dead letters in joined", "1,200 rows started over in joined")
+    assert followed.follower.report().troubles == ("2 dead letters in joined", "1,200 rows started over in joined")
 
 
 def test_most_rows_of_a_batch_being_late_is_said(followed: Followed) -> None:
@@ -239,7 +251,8 @@ def test_an_operator_that_runs_twice_counts_its_dead_letters_once() -> None:
         "joined-rekey": {"dead-letters": 1},
         "sums-for-b": {"dead-letters": 1},
     }
-    assert troubles_of([one, other], ["joined", "sums", "sums-for-b"]) == (
+    queries = {name: QueryReport(name, totals=totals) for name, totals in (("one", one), ("other", other))}
+    assert JobReport(0, queries, tables=["joined", "sums", "sums-for-b"]).troubles == (
         "3 dead letters in joined",
         "1 dead letter in joined-rekey",
         "1 dead letter in sums-for-b",
@@ -249,17 +262,17 @@ def test_an_operator_that_runs_twice_counts_its_dead_letters_once() -> None:
 
 def test_what_sinks_count_is_said_amid_a_batch(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = {("dead_letters", "postgres t"): 1, ("retries", "delta /out"): 2}
-    monkeypatch.setattr("fkjoin.jobs.report.counted", lambda: counts)
-    assert followed.report.view().troubles == ("1 row that postgres t cannot have", "work on delta /out repeated 2 times")
+    monkeypatch.setattr("fkjoin.metrics.counted", lambda: counts)
+    assert followed.follower.report().troubles == ("1 row that postgres t cannot have", "work on delta /out repeated 2 times")
 
 
 def test_a_log_on_a_full_disk_is_named(followed: Followed, tmp_path: Path) -> None:
     says = "^log: /dev/full cannot be written to: No space left on device; make room on that disk, or name another file$"
     full = Path("/dev/full")
     with pytest.raises(OSError, match="No space"), full.open("w") as log, pytest.raises(JobError, match=says):
-        followed.report._write(log, "{}")  # closing it tries once more
+        followed.follower._write(log, "{}")  # closing it tries once more
     with (tmp_path / "another").open("w") as another:
-        followed.report._write(another, "{}")
+        followed.follower._write(another, "{}")
     assert (tmp_path / "another").read_text() == "{}\n"
 
 
@@ -272,9 +285,9 @@ def test_brokers_are_asked_for_topics_alone() -> None:
 
 def test_a_start_that_waits_says_why_and_ends_when_the_job_is_to_stop() -> None:
     said, stop, panels = io.StringIO(), Stop(), list[str]()
-    screen = Plain(Console(file=said, width=200))
-    report = Report(SPEC, ["sink-a", "sink-b"], (), metrics=Metrics(), log=None, screen=screen)
-    screen.watch(report.view)
+    screen = Screen(Console(file=said, width=200))
+    follower = Follower(SPEC, ["sink-a", "sink-b"], (), metrics=Metrics(), log=None, screen=screen)
+    screen.watch(follower.report)
     tries = 0
 
     def refused() -> Any:
@@ -282,62 +295,62 @@ def test_a_start_that_waits_says_why_and_ends_when_the_job_is_to_stop() -> None:
         tries += 1
         if tries == 3:
             stop.ask(2, None)
-            panel = Console(file=io.StringIO(), width=100)
-            panel.print(Panel(report.view()))
-            panels.append(panel.file.getvalue())  # type: ignore[attr-defined]
+            console = Console(file=io.StringIO(), width=100)
+            console.print(Group(*panel(follower.report())))
+            panels.append(console.file.getvalue())  # type: ignore[attr-defined]
         raise ConnectionError("Connection refused, port 15999")
 
     def started() -> Any:
         return repeated("postgres of-a-start", refused, lambda _: True, 60)
 
-    _run([PlannedQuery(name, "", "its target", started) for name in ("sink-a", "sink-b")], stop, report, one_by_one=False)
+    _run([PlannedQuery(name, "", "its target", started) for name in ("sink-a", "sink-b")], stop, follower, one_by_one=False)
     assert tries == 3
     reason = "the last time because of: Connection refused, port 15999"
     lines = [line[20:] for line in said.getvalue().splitlines()]
     assert any(f"work on postgres of-a-start repeated 1 time, {reason}" in line for line in lines)
     assert "stops when the batches at work are done; a second signal ends it at once" in lines
-    (panel,) = panels
-    assert "stops when the batches at work are done; Ctrl-C again ends it at once" in panel
-    assert f"repeated 2 times, {reason}" in " ".join(panel.split())
-    view = report.view()
-    assert (view.mode, view.queries[0].doing) == (Mode.STOPPED, QueryPhase.STOPPED)
-    assert view.queries[1].doing is QueryPhase.PLANNED
+    (shown,) = panels
+    assert "stops when the batches at work are done; Ctrl-C again ends it at once" in shown
+    assert f"repeated 2 times, {reason}" in " ".join(shown.split())
+    report = follower.report()
+    assert (report.mode, report.queries["sink-a"].phase) == (Mode.STOPPED, QueryPhase.STOPPED)
+    assert report.queries["sink-b"].phase is QueryPhase.PLANNED
 
 
 def test_while_another_batch_runs_on_a_failure_is_said_and_two_signals_end_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     said, stop, panels = io.StringIO(), Stop(), list[str]()
-    screen = Plain(Console(file=said, width=200))
-    report = Report(SPEC, ["sink-a", "sink-b"], (), metrics=Metrics(), log=None, screen=screen)
-    screen.watch(report.view)
+    screen = Screen(Console(file=said, width=200))
+    follower = Follower(SPEC, ["sink-a", "sink-b"], (), metrics=Metrics(), log=None, screen=screen)
+    screen.watch(follower.report)
     failed, works = Query(), Query()
     failed.isActive, failed._why_stopped, failed._checkpoint = False, "it broke", "ck/a"  # type: ignore[attr-defined]
     works.status = WORKING
 
     def signal_comes(_: float) -> None:
-        panel = Console(file=io.StringIO(), width=100)
-        panel.print(Panel(report.view()))
-        panels.append(panel.file.getvalue())  # type: ignore[attr-defined]
+        console = Console(file=io.StringIO(), width=100)
+        console.print(Group(*panel(follower.report())))
+        panels.append(console.file.getvalue())  # type: ignore[attr-defined]
         stop.ask(2, None)
 
     monkeypatch.setattr("fkjoin.jobs.runner.time.sleep", signal_comes)
     planned = [PlannedQuery(name, "", "", lambda query=query: query) for name, query in (("sink-b", works), ("sink-a", failed))]
     with pytest.raises(SystemExit):
-        _run(planned, stop, report, one_by_one=False)
+        _run(planned, stop, follower, one_by_one=False)
     assert [line[20:] for line in said.getvalue().splitlines()][-3:] == [
         "query sink-a failed: it broke",
         "fails when the batches at work are done; two signals end it at once",
         "stops when the batches at work are done; a second signal ends it at once",
     ]
-    assert report.view().mode is Mode.CUT
+    assert follower.report().mode is Mode.CUT
     assert "fails when the batches at work are done; Ctrl-C twice ends it at once" in panels[0]
     assert "stops when the batches at work are done; Ctrl-C again ends it at once" in panels[1]
-    assert all("since the start: sink-a failed" in panel and "no errors" not in panel for panel in panels)
+    assert all("since the start: sink-a failed" in shown and "no errors" not in shown for shown in panels)
 
 
 def test_each_query_stops_at_the_end_of_its_own_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """While one query works on a long batch, others begin no further ones."""
     stop = Stop()
-    report = Report(SPEC, ["sink-a", "sink-b"], (), metrics=Metrics(), log=None, screen=Plain(Console(file=io.StringIO())))
+    follower = Follower(SPEC, ["sink-a", "sink-b"], (), metrics=Metrics(), log=None, screen=Screen(Console(file=io.StringIO())))
     slow, quick = Query(), Query()
     slow.status = quick.status = WORKING
     batches, ends, now = {slow: 0, quick: 0}, {slow: 50, quick: 1}, 0
@@ -353,7 +366,7 @@ def test_each_query_stops_at_the_end_of_its_own_batch(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("fkjoin.jobs.runner.time.sleep", passes)
     planned = [PlannedQuery(name, "", "", lambda query=query: query) for name, query in (("sink-a", slow), ("sink-b", quick))]
-    _run(planned, stop, report, one_by_one=False)
-    assert report.view().mode is Mode.STOPPED
+    _run(planned, stop, follower, one_by_one=False)
+    assert follower.report().mode is Mode.STOPPED
     assert batches[slow] == 1
     assert batches[quick] <= 2, "one that ended as the stop was asked for, and the one at work"

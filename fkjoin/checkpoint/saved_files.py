@@ -1,11 +1,11 @@
-"""A checkpoint's files, read without Spark: on this machine, or wherever pyarrow reads."""
+"""A checkpoint's files as Spark has written them: which there are, and what a commit says of them."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -36,10 +36,6 @@ _CONFIGURED = "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME"
 _T = TypeVar("_T")
 
 
-class OnlySparkError(FkJoinError):
-    """A checkpoint is at a place, or has files of a form, that only Spark reads."""
-
-
 class Commit(NamedTuple):
     """A batch that was committed."""
 
@@ -48,10 +44,33 @@ class Commit(NamedTuple):
     """By the number of each stateful operator, the versions of its partitions' stores."""
 
 
-class PlainFiles:
-    """The files under a checkpoint's folder, by their paths in it; raises ``FileNotFoundError`` for one that is not there."""
+class SavedFiles(ABC):
+    """The files under the folder ``checkpoint``, by their paths in it."""
+
+    checkpoint: str
+
+    @abstractmethod
+    def read(self, name: str) -> bytes:
+        """Read a file; ``FileNotFoundError`` if it is not there."""
+
+    @abstractmethod
+    def names(self, folder: str) -> list[str]:
+        """List the names of files and folders in a folder; none without the folder."""
+
+    @abstractmethod
+    def exist(self) -> bool:
+        """Tell whether the checkpoint's folder is there."""
+
+    def numbers(self, folder: str) -> list[int]:
+        """List the numbers that files or folders in a folder are called by, the least first."""
+        return sorted(int(name) for name in self.names(folder) if name.isdigit())
+
+
+class PlainFiles(SavedFiles):
+    """The files of a checkpoint on this machine, or wherever pyarrow reads; no session takes part."""
 
     def __init__(self, checkpoint: str | Path) -> None:
+        """Find the file system; ``FkJoinError`` if pyarrow does not reach it."""
         self.checkpoint = str(checkpoint)
         where = self.checkpoint
         if "://" not in where and not where.startswith("file:"):
@@ -60,44 +79,34 @@ class PlainFiles:
         if scheme in ("s3a", "s3n"):  # Hadoop's names of it
             where = f"s3://{rest}"
         try:
-            files, place = opened(ArrowPath.of(where))
+            files, root = opened(ArrowPath.of(where))
         except OSError as error:
-            raise OnlySparkError(
+            raise FkJoinError(
                 f"checkpoint {checkpoint} cannot be read without Spark: {error}; fkjoin.read_state reads it in a session"
             ) from error
-        self._files = SubTreeFileSystem(place, files)
+        self._files = SubTreeFileSystem(root, files)
 
     def read(self, name: str) -> bytes:
         with self._files.open_input_file(name) as opened_file:
             return bytes(opened_file.read())
 
-    def there(self, name: str) -> bool:
-        return bool(self._files.get_file_info(name).is_file)
+    def names(self, folder: str) -> list[str]:
+        inside = self._files.get_file_info(FileSelector(folder, allow_not_found=True))
+        return [info.base_name for info in inside]
 
-    @property
-    def are_there(self) -> bool:
-        """True if the checkpoint's folder is there."""
+    def exist(self) -> bool:
         return bool(self._files.get_file_info("").type == FileType.Directory)
 
-    def copy(self, name: str, target: Path) -> None:
-        with self._files.open_input_file(name) as source, target.open("wb") as copied:
-            shutil.copyfileobj(source, copied, 1 << 20)
 
-    def numbers(self, folder: str) -> list[int]:
-        """The numbers that files or folders in a folder are called by, the least first; none without the folder."""
-        found = self._files.get_file_info(FileSelector(folder, allow_not_found=True))
-        return sorted(int(one.base_name) for one in found if one.base_name.isdigit())
+def files_here(checkpoint: str) -> PlainFiles | None:
+    """Return the files of a checkpoint that Spark, too, would look for on this machine.
 
-
-def files_here(checkpoint: str) -> PlainFiles:
-    """Return the files of a checkpoint that Spark, too, would look for on this machine, whatever its settings and Hadoop's are.
-
-    ``OnlySparkError`` for any other: a path without a scheme is on the file system that those settings name.
+    None for any other: a path without a scheme is on the file system that settings of Spark and
+    Hadoop name.
     """
     has_settings = any(os.environ.get(name) for name in _CONFIGURED)
-    if checkpoint.startswith("file:") or ("://" not in checkpoint and (Path(checkpoint).is_dir() or not has_settings)):
-        return PlainFiles(checkpoint)
-    raise OnlySparkError(f"checkpoint {checkpoint} is where settings of Spark and Hadoop lead to")
+    is_here = "://" not in checkpoint and (Path(checkpoint).is_dir() or not has_settings)
+    return PlainFiles(checkpoint) if is_here or checkpoint.startswith("file:") else None
 
 
 def checkpoints_in(folder: str) -> str:
@@ -107,11 +116,11 @@ def checkpoints_in(folder: str) -> str:
     return f"; there are checkpoints in it: {', '.join(inside)}" if inside else ""
 
 
-def committed(files: PlainFiles, batch: int | None = None) -> int:
+def committed(files: SavedFiles, batch: int | None = None) -> int:
     """Return the number of the last committed batch, or ``batch`` if it is a committed one; ``FkJoinError`` without any."""
     numbers = files.numbers("commits")
     if not numbers:
-        if not files.are_there:
+        if not files.exist():
             raise FkJoinError(f"checkpoint {files.checkpoint} is not there")
         raise FkJoinError(
             f"checkpoint {files.checkpoint} has no committed batch{checkpoints_in(files.checkpoint)}: give the "
@@ -122,7 +131,7 @@ def committed(files: PlainFiles, batch: int | None = None) -> int:
     return numbers[-1] if batch is None else batch
 
 
-def at_commit(files: PlainFiles, batch: int | None, work: Callable[[Commit], _T]) -> _T:
+def at_commit(files: SavedFiles, batch: int | None, work: Callable[[Commit], _T]) -> _T:
     """Return what ``work`` makes of a batch; of the newest without a number, or a later one if Spark removes files meanwhile.
 
     ``FkJoinError`` says in which checkpoint there is no such batch, or damage.
@@ -130,7 +139,7 @@ def at_commit(files: PlainFiles, batch: int | None, work: Callable[[Commit], _T]
     for _ in range(_TRIES):
         number = committed(files, batch)
         try:
-            with _named(files):
+            with damage_named(files.checkpoint):
                 return work(commit_of(files, number))
         except FileNotFoundError as error:
             if committed(files, batch) == number:
@@ -144,38 +153,43 @@ def at_commit(files: PlainFiles, batch: int | None, work: Callable[[Commit], _T]
 
 
 @contextlib.contextmanager
-def _named(files: PlainFiles) -> Iterator[None]:
+def damage_named(checkpoint: str) -> Iterator[None]:
     """Say of damage in which checkpoint it is."""
     try:
         yield
     except ForeignFormatError as error:
-        raise OnlySparkError(f"checkpoint {files.checkpoint}: {error}") from error
-    except (StateError, FormatError) as error:
-        raise FkJoinError(f"checkpoint {files.checkpoint}: {error}") from error
+        raise FkJoinError(f"checkpoint {checkpoint}: {error}") from error
+    except FormatError as error:
+        raise FkJoinError(f"checkpoint {checkpoint}: {error}; {RESTORE}") from error
+    except StateError as error:
+        raise FkJoinError(f"checkpoint {checkpoint}: {error}") from error
 
 
-def commit_of(files: PlainFiles, batch: int) -> Commit:
-    """Read which versions of the state a batch left; ``FkJoinError`` if this cannot be told, or their form is another."""
-    about = _second_line(files, f"commits/{batch}")
-    ids = about.get("stateUniqueIds") or {}
+def commit_of(files: SavedFiles, batch: int) -> Commit:
+    """Read which versions of the state a batch left; ``FkJoinError`` if their form is another."""
+    ids = _second_line(files, f"commits/{batch}").get("stateUniqueIds") or {}
     if not ids:
         if not files.numbers("state"):
             raise FkJoinError(f"checkpoint {files.checkpoint} has no state: its query has no operator that keeps any")
-        raise OnlySparkError(
-            f"checkpoint {files.checkpoint} does not say which files of its state were committed: it is not of checkpoint "
-            "format 2"
+        raise FkJoinError(
+            f"checkpoint {files.checkpoint} does not say which files of its state were committed: "
+            "it is not of checkpoint format 2"
         )
-    kept = _second_line(files, f"offsets/{batch}").get("conf", {})
-    for name, wanted in _SETTINGS.items():
-        if kept.get(name, wanted) != wanted:
-            raise OnlySparkError(
-                f"checkpoint {files.checkpoint} was begun with {name}={kept[name]}, whose files only Spark reads: "
-                "fkjoin.read_state reads it in a session"
+    settings = _second_line(files, f"offsets/{batch}").get("conf", {})
+    for name, readable in _SETTINGS.items():
+        if settings.get(name, readable) != readable:
+            raise FkJoinError(
+                f"checkpoint {files.checkpoint} was begun with {name}={settings[name]}, and fkjoin "
+                f"reads state that was written with {readable}"
             )
-    return Commit(batch, {int(n): tuple(Version(batch + 1, str(one[0])) for one in of) for n, of in ids.items()})
+    versions = {}
+    for operator, partitions in ids.items():
+        numbered = (Version(batch + 1, str(attempts[0])) for attempts in partitions)
+        versions[int(operator)] = tuple(numbered)
+    return Commit(batch, versions)
 
 
-def is_ours(files: PlainFiles, operator: int) -> bool:
+def is_ours(files: SavedFiles, operator: int) -> bool:
     """Tell whether a stateful operator is one of fkjoin's."""
     folder = f"state/{operator}/_metadata/v2"
     numbers = files.numbers(folder)
@@ -188,9 +202,9 @@ def is_ours(files: PlainFiles, operator: int) -> bool:
     return sorted((one["stateName"], one["stateVariableType"]) for one in variables) == _OURS
 
 
-def _second_line(files: PlainFiles, name: str) -> dict[str, Any]:
+def _second_line(files: SavedFiles, name: str) -> dict[str, Any]:
     """Read the JSON of a log of Spark's, which stands below a line with its form; ``FormatError`` if it is damaged."""
     try:
         return dict(json.loads(files.read(name).decode().splitlines()[1]))
     except (ValueError, TypeError, IndexError) as error:
-        raise FormatError(f"{name} is damaged: {RESTORE} ({error})") from error
+        raise FormatError(f"{name} is damaged: {error}") from error
