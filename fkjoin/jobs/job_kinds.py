@@ -125,11 +125,15 @@ _TYPES: Mapping[str, Any] = {
 }
 """Names of types of arguments, and what a job file has in their place; of a table its name."""
 
+_Count = Annotated[int, Field(ge=1)]
+
 _SHAPES: Mapping[str, tuple[Any, Any]] = {
     **dict.fromkeys(("options", "registry_settings"), (dict[str, Value], {})),
     "units": (dict[str, str], {}),
     "partition_by": (Texts, []),
     "retry_s": (Annotated[float, Field(ge=0, allow_inf_nan=False)], RETRY_S),
+    "spread": (_Count, 1),
+    **dict.fromkeys(("roots", "optimize_every", "vacuum_every"), (_Count | None, None)),
 }
 """Types and defaults of settings whose arguments have another form, or say less."""
 

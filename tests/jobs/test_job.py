@@ -90,6 +90,16 @@ from tests.support.job_files import GOOD, job
             ('path = "{folder}/out"', 'path = "out"\nformat = "delta"\nretry_s = -1'),
             "sinks.out.retry_s: it must be greater than or equal to 0",
         ),
+        (('path = "{folder}/orders"', 'topic = "o"\nroots = 0'), "tables.orders.roots: it must be .* equal to 1"),
+        (('joiner = ["left', 'spread = 0\njoiner = ["left'), "joins.joined.spread: it must be .* equal to 1"),
+        (
+            ('path = "{folder}/out"', 'path = "out"\nformat = "delta"\noptimize_every = 0'),
+            "sinks.out.optimize_every: it must be .* equal to 1",
+        ),
+        (
+            ('path = "{folder}/out"', 'path = "out"\nformat = "delta"\nvacuum_every = 0'),
+            "sinks.out.vacuum_every: it must be .* equal to 1",
+        ),
         (
             ('path = "{folder}/out"', 'postgres = "host=db"\ninto = "it"\non_error = "stop"'),
             "sinks.out.on_error: it must be 'fail', 'dead-letter' or 'skip'",
@@ -204,6 +214,8 @@ def test_the_schema_tells_editors_what_a_kind_has(tmp_path: Path) -> None:
         (('version = "lsn"', ""), False),
         ((OF_OUT, f"{OF_OUT}\npositions = true"), False),
         ((OF_OUT, f'{OF_OUT}\nformat = "delta"\noptions = {{a = 1}}'), True),
+        ((OF_OUT, f'{OF_OUT}\nformat = "delta"\noptimize_every = 1'), True),
+        ((OF_OUT, f'{OF_OUT}\nformat = "delta"\noptimize_every = 0'), False),
         ((OF_OUT, 'iceberg = "shop.out"\ncatalog = "lake"\nevolve = true\noptions = {uri = "u"}'), True),
         ((OF_OUT, 'iceberg = "shop.out"\ninto = "out"'), False),
         ((OF_OUT, 'topic = "o"\npositions = true'), True),
