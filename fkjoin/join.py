@@ -49,7 +49,7 @@ def fk_join(
         The name of state and metrics; generated from the rest if left out.
     deployment : {"fused", "staged"}, default "fused"
         ``"fused"``: all stages in one query.  ``"staged"``, for tables read from topics: rekey and subscription are queries of
-        their own (``Table.stages``), which you start.  The topics ``APPLICATION-JOIN-subscription-registration`` and
+        their own (``Table.stages``), which a program starts.  The topics ``APPLICATION-JOIN-subscription-registration`` and
         ``…-subscription-response`` connect them with resolve.
     application : str, optional
         The first part of these topics' names; by default the Spark application's name.

@@ -4,43 +4,59 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from fkjoin import sinks
+from fkjoin.analysis.bound import Scope
 from fkjoin.analysis.delta_feed import columns_of
 from fkjoin.analysis.planned import Settings, called
+from fkjoin.analysis.projection import Projection
 from fkjoin.analysis.sources import read_files
 from fkjoin.analysis.written import schema_of
 from fkjoin.checkpoint.begun import Begun, LearnedColumns
 from fkjoin.checkpoint.files import has_begun
 from fkjoin.errors import TopologyError
 from fkjoin.files.kept_schemas import keep
+from fkjoin.files.options import require_options
 from fkjoin.files.source import format_of, open_files
 from fkjoin.jobs.job_kinds import JobError, Value, located
 from fkjoin.jobs.job_order import in_order
-from fkjoin.jobs.job_sections import DeadLettersSection, FormatSection, JobSection, SinkSection, TableSection
+from fkjoin.jobs.job_sections import (
+    DeadLettersSection,
+    EventsSection,
+    FormatSection,
+    JobSection,
+    SinkSection,
+    TableSection,
+)
 from fkjoin.jobs.job_sinks import PlannedQuery, SinkQuery, arguments_at, sink_of, sink_queries
 from fkjoin.jobs.places import require_letters
 from fkjoin.kafka.admin import require_topic
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.new_topics import require_known_topics
 from fkjoin.kafka.options import client_options, source_options
+from fkjoin.kafka.reading import records_of
 from fkjoin.kafka.writing import start
 from fkjoin.lowering.as_begun import topics_of, with_read_snapshots
 from fkjoin.plan.describe.render import drawn
 from fkjoin.plan.describe.steps import SinkStep, Step, job_steps
 from fkjoin.plan.nodes import Source
 from fkjoin.plan.physical import Physical, by_spark, running_in
+from fkjoin.plan.rules import Verdict
 from fkjoin.sinks import batches
 from fkjoin.sinks.ledger import Ledger, require_together
 from fkjoin.sinks.spark_files import require_written, start_by_spark
 from fkjoin.spark.dead_letters import as_records
+from fkjoin.spark.on_spark import on_spark
 from fkjoin.spark.query_start import starting
+from fkjoin.spark.schemas import arrow_schema, struct_type
 from fkjoin.spark.trigger import arguments_of
 from fkjoin.table import Table
 
@@ -52,15 +68,20 @@ class Job:
     def __init__(self, spec: JobSection, spark: SparkSession) -> None:
         self.spec, self._spark = spec, spark
         order = in_order(spec)
-        queries = [*(f"sink-{name}" for name in spec.sinks), *(f"sinks-{sink.table}" for sink in spec.sinks.values())]
+        queries = [
+            *(f"sink-{name}" for name in spec.sinks),
+            *(f"sinks-{sink.table}" for sink in spec.sinks.values()),
+        ]
         self.begun = Begun.read(spark, self._checkpoint)
         if not any(has_begun(spark, f"{self._checkpoint}/{query}") for query in queries):
             self.begun.columns.clear()
-        self.tables: dict[str, Any] = {name: self._source(spark, name, table) for name, table in spec.tables.items()}
+        self.tables: dict[str, Any] = {}
+        for name, table in spec.tables.items():
+            self.tables[name] = self._source(name, table)
         for kind, name in order:
             section = spec.operators[kind, name]
             with located(f"{kind}.{name}", section):
-                self.tables[name] = section.build(self, kind, name)
+                self.tables[name] = section.build(self, name)
         for sink in spec.sinks.values():
             self.tables[sink.table]._when(spec.trigger)
         self._sinks = {name: self._sink(name, sink) for name, sink in spec.sinks.items()}
@@ -79,58 +100,74 @@ class Job:
     def _checkpoint(self) -> str:
         return self.spec.checkpoint.rstrip("/")
 
+    @property
+    def _kafka(self) -> tuple[str, dict[str, Value]]:
+        """The brokers and settings of topics; ``in_order`` refuses a file with a topic and without them."""
+        assert self.spec.kafka is not None
+        return self.spec.kafka.bootstrap_servers, self.spec.kafka.options
+
     def describe(self, form: str = "text") -> str:
         """The topology of all sinks: ``text``, ``json``, ``mermaid`` or ``svg``."""
         return drawn(self.steps(), form)
 
     def steps(self) -> list[Step]:
         """The topology of all sinks, to be drawn."""
-        queries = self._sink_queries(run=False)
-        rules = {name: rule for query in queries for name, rule in query.rules.items()}
-        tables = {name: self.tables[sink.table]._plan for name, sink in self.spec.sinks.items()}
         stages = []
-        for query in queries:
-            stages += tables[query.sinks[0]].running(f"sink {' and '.join(query.sinks)}")
+        rules: dict[str, Verdict] = {}
+        for query in self._sink_queries(run=False):
+            stages += self.tables[query.table]._plan.running(f"sink {' and '.join(query.sinks)}")
+            rules |= query.rules
         for name, letters in self._letters.items():
             stages += running_in(letters, f"dead letters of {name}")
-        made = {name: sink.place for name, sink in self._sinks.items() if sink is not None and self.spec.sinks[name].kind}
-        places = {name: made.get(name, sink.place) for name, sink in self.spec.sinks.items()}
-        ends = [SinkStep(name, tables[name].node, place, rules.get(name)) for name, place in places.items()]
+        ends = []
+        for name, section in self.spec.sinks.items():
+            sink = self._sinks[name]
+            # The sink of another package says itself what it writes to.
+            target = section.place if sink is None or section.kind is None else sink.place
+            node = self.tables[section.table]._plan.node
+            ends.append(SinkStep(name, node, target, rules.get(name)))
         return job_steps(ends, stages)
 
     @property
     def letters(self) -> str | None:
         """The place of records that cannot be used."""
-        place = self.spec.dead_letters
-        return None if place is None else f"topic {place.topic}" if place.path is None else place.path
+        target = self.spec.dead_letters
+        if target is None:
+            return None
+        return f"topic {target.topic}" if target.path is None else target.path
 
     def queries(self) -> list[PlannedQuery]:
         """Every query of the job, upstream ones first: stages, sinks, dead letters."""
         trigger = arguments_of(self.spec.trigger)
-        planned: dict[str, PlannedQuery] = {}
-
-        def plan(name: str, target: str, start: Callable[[str], StreamingQuery]) -> None:
-            checkpoint = f"{self._checkpoint}/{name}"
-            planned.setdefault(name, PlannedQuery(name, checkpoint, target, functools.partial(start, checkpoint)))
-
+        planned = []
         for stage in self.stages:
-            plan(stage.name, "its internal topics", functools.partial(stage.start, trigger=trigger))
+            checkpoint = f"{self._checkpoint}/{stage.name}"
+            begin = functools.partial(stage.start, checkpoint, trigger=trigger)
+            planned.append(PlannedQuery(stage.name, checkpoint, "its internal topics", begin))
         for query in self._sink_queries(run=True):
-            places = ((self._sinks[name] or self.spec.sinks[name]).place for name in query.sinks)
-            plan(query.name, " and ".join(places), functools.partial(self._start, query, trigger))
+            places = ((sink or self.spec.sinks[name]).place for name, sink in query.sinks.items())
+            begin = functools.partial(self._start, query, trigger)
+            planned.append(PlannedQuery(query.name, query.checkpoint, " and ".join(places), begin))
         for name in self._letters:
-            plan(f"dead-letters-{name}", str(self.letters), functools.partial(self._dead_letters, name, trigger))
-        return list(planned.values())
+            checkpoint = f"{self._checkpoint}/dead-letters-{name}"
+            begin = functools.partial(self._dead_letters, name, trigger, checkpoint)
+            planned.append(PlannedQuery(f"dead-letters-{name}", checkpoint, str(self.letters), begin))
+        return planned
 
     @property
     def stages(self) -> list[StageQuery]:
         """The queries of staged operators that sinks need, each once."""
-        return list({one.name: one for sink in self.spec.sinks.values() for one in self.tables[sink.table].stages}.values())
+        stages: dict[str, StageQuery] = {}
+        for sink in self.spec.sinks.values():
+            stages |= {stage.name: stage for stage in self.tables[sink.table].stages}
+        return list(stages.values())
 
     @property
     def _letters(self) -> dict[str, Physical]:
         """The dead letters that queries of their own write, by the tables of sinks."""
-        names = dict.fromkeys(sink.table for sink in self.spec.sinks.values()) if self.spec.dead_letters is not None else ()
+        if self.spec.dead_letters is None:
+            return {}
+        names = dict.fromkeys(sink.table for sink in self.spec.sinks.values())
         plans = {name: self.tables[name]._plan.letters for name in names}
         return {name: letters for name, letters in plans.items() if letters is not None}
 
@@ -141,36 +178,30 @@ class Job:
         for stage in self.stages:
             stage.check(f"{self._checkpoint}/{stage.name}")
         for query in self._sink_queries(run=True):
-            checkpoint, table = f"{self._checkpoint}/{query.name}", self.tables[self.spec.sinks[query.sinks[0]].table]
+            checkpoint, table = query.checkpoint, self.tables[query.table]
             with_read_snapshots(table._planned, checkpoint)
             begun, stateful = Begun.of(self._spark, checkpoint), not isinstance(table._planned.node, Source)
-            topics = topics_of(table._planned)
-            require_known_topics(begun, checkpoint, topics, stateful=stateful)
+            require_known_topics(begun, checkpoint, topics_of(table._planned), stateful=stateful)
             batches.require_whole_topics(table._plan, checkpoint)
-            of_query = {name: self._sinks[name] for name in query.sinks}
-            with located(", ".join(f"sinks.{one}" for one in query.sinks), self.spec.sinks[query.sinks[0]]):
-                require_together(self._spark, checkpoint, self._remembering(query))
-                batches.require_as_begun(table._plan, begun, self._remembering(query), checkpoint)
-            for name, sink in of_query.items():
-                with located(f"sinks.{name}", self.spec.sinks[name]):
+            with self._located(query):
+                require_together(self._spark, checkpoint, query.remembering)
+                batches.require_as_begun(table._plan, begun, query.remembering, checkpoint)
+            for name, sink in query.sinks.items():
+                section = self.spec.sinks[name]
+                with located(f"sinks.{name}", section):
                     if isinstance(sink, batches.Checks):
                         sink.check(table._plan)
-                    elif (path := self.spec.sinks[name].path) is not None:
-                        given = self.spec.sinks[name].format, self.spec.sinks[name].options
-                        require_written(table._plan.changes, *given, path=path, checkpoint=checkpoint)
+                    elif section.path is not None:
+                        about: Any = {"path": section.path, "checkpoint": checkpoint}
+                        require_written(table._plan.changes, section.format, section.options, **about)
 
     @starting()
     def require_together(self) -> None:
         """``FkJoinError`` if a target of any query is not where its checkpoint is, before the first of them starts."""
         require_letters(self._spark, self.spec, self._letters)
         for query in self._sink_queries(run=True):
-            with located(", ".join(f"sinks.{one}" for one in query.sinks), self.spec.sinks[query.sinks[0]]):
-                require_together(self._spark, f"{self._checkpoint}/{query.name}", self._remembering(query))
-
-    def _remembering(self, query: SinkQuery) -> dict[str, sinks.Sink]:
-        """The sinks of a query, by what is added to its id where they remember its batches."""
-        made = [sink for name in query.sinks if (sink := self._sinks[name]) is not None]
-        return {f" {sink.place}" if query.shared else "": sink for sink in made}
+            with self._located(query):
+                require_together(self._spark, query.checkpoint, query.remembering)
 
     @starting()
     def restore(self) -> list[str]:
@@ -178,118 +209,145 @@ class Job:
         require_letters(self._spark, self.spec, self._letters)
         places: list[str] = []
         for query in self._sink_queries(run=True):
-            checkpoint, table = f"{self._checkpoint}/{query.name}", self.tables[self.spec.sinks[query.sinks[0]].table]
-            targets = [sink for name in query.sinks if (sink := self._sinks[name]) is not None]
-            if has_begun(self._spark, checkpoint) and any(isinstance(sink, Ledger) for sink in targets):
-                with located(", ".join(f"sinks.{name}" for name in query.sinks), self.spec.sinks[query.sinks[0]]):
-                    places += table.restore(*targets, checkpoint=checkpoint)
+            remembers = any(isinstance(sink, Ledger) for sink in query.own_sinks)
+            if remembers and has_begun(self._spark, query.checkpoint):
+                with self._located(query):
+                    table = self.tables[query.table]
+                    places += table.restore(*query.own_sinks, checkpoint=query.checkpoint)
         return places
 
-    def _source(self, spark: SparkSession, name: str, spec: TableSection) -> Table:
+    def _source(self, name: str, spec: TableSection) -> Table:
         where = f"tables.{name}"
         with located(where, spec):
             if spec.topic is not None:
                 servers, options = self._kafka
-                about = arguments_at(where, spec, "version", "deleted", "timestamp", "headers")
-                about |= spec.arguments("on_error", "on_new_topic", "roots", "positions")
+                about = arguments_at(where, spec, Table.from_kafka)
                 about |= {"name": name, "options": {**options, **spec.options}}
-                table = Table.from_kafka(spark, spec.topic, servers, **about)
+                table = Table.from_kafka(self._spark, bootstrap_servers=servers, **about)
             else:
-                table = self._files(spark, name, spec)
+                table = self._files(name, spec)
             if spec.snapshot is not None:
                 table = table.with_snapshot(spec.snapshot)
             return table.materialize(name) if spec.materialize else table
 
-    def _files(self, spark: SparkSession, name: str, spec: TableSection) -> Table:
+    def _files(self, name: str, spec: TableSection) -> Table:
         """The table of files; without a schema, with the columns that the job was begun with."""
         if isinstance(spec.key, FormatSection):
             raise JobError("key: files have columns; name those that are the key")
-        assert spec.path is not None
         columns = self.begun.columns.setdefault(name, LearnedColumns())
-        kept = columns.schema
-        about: Any = {"name": name, "on_error": spec.on_error, "options": spec.options}
-        if spec.format == "fkjoin":
-            table = Table.from_fkjoin(spark, spec.path, schema=kept, **about)
-        elif spec.format == "delta":
-            assert spec.key is not None
-            of_table: Any = {"key": spec.key, "timestamp": spec.timestamp, "schema": spec.columns or kept}
-            table = Table.from_delta(spark, spec.path, **of_table, **about)
+        (call,) = spec.of_kind.calls
+        about: Any = {**spec.arguments(call.function), "spark": self._spark}
+        about |= {"name": name, "schema": spec.columns or columns.schema}
+        if call.function == Table.from_files:
+            columns.format = spec.format or format_of(spec.path) or columns.format
+            about |= {"format": columns.format, "settings": Settings.of(self._spark)}
+            table = Table._of(called(read_files, **about))
         else:
-            form = spec.format or format_of(spec.path) or columns.format
-            assert form is not None
-            about |= spec.arguments("path", "key", "version", "deleted", "timestamp", "log")
-            about |= {"schema": spec.columns or kept, "format": form}
-            table = Table._of(called(read_files, spark=spark, settings=Settings.of(spark), **about))
-            columns.format = form
+            table = call.function(**about)
         if spec.columns is None:
             source = table._planned.bound
-            learned = _learned(spark, spec) if source.learned is None else (source.learned, source.folders)
+            learned: tuple[StructType, tuple[str, ...]] | None = source.learned, source.folders
+            if source.learned is None:
+                learned = _learned(self._spark, spec)
             if learned is not None:
                 keep(self.begun.columns, name, *learned)
         return table
 
-    @property
-    def _kafka(self) -> tuple[str, dict[str, Value]]:
-        """The brokers and settings of topics; ``in_order`` refuses a file with a topic and without them."""
-        assert self.spec.kafka is not None
-        return self.spec.kafka.bootstrap_servers, self.spec.kafka.options
+    def events(self, name: str) -> DataFrame:
+        """The stream of a section of events; ``JobError`` names the section."""
+        spec = self.spec.events[name]
+        with located(f"events.{name}", spec):
+            if spec.topic is None:
+                frame = _event_files(self._spark, spec)
+            else:
+                servers, shared = self._kafka
+                options = source_options({**shared, **spec.options})
+                require_topic(spec.topic, servers, options)
+                records = records_of(self._spark, spec.topic, servers, options)
+                frame = on_spark(self._spark, records)
+            if spec.select is None:
+                return frame
+            schema = arrow_schema("events", frame.schema)
+            scope = Scope(frame, tuple(frame.columns), f"events {name}", schema)
+            bound = Projection.of("select", spec.select, scope).bound
+            return frame.select(*(column.column for column in bound))
 
     def _sink(self, name: str, spec: SinkSection) -> sinks.Sink | None:
         """None where Spark's own sink writes."""
         with located(f"sinks.{name}", spec):
-            if spec.topic is not None:
-                servers, settings = self._kafka
-                about = arguments_at(f"sinks.{name}", spec, "headers", "positions")
-                options = {**client_options(settings), **spec.options}
-                return sinks.Kafka(spec.topic, servers, options=options, **about)
-            return sink_of(spec)
+            if spec.topic is None:
+                return sink_of(spec)
+            servers, settings = self._kafka
+            about = arguments_at(f"sinks.{name}", spec, Table.to_kafka)
+            about["options"] = {**client_options(settings), **spec.options}
+            return sinks.Kafka(bootstrap_servers=servers, **about)
 
     def _sink_queries(self, *, run: bool) -> list[SinkQuery]:
-        given = {name: (spec.table, self._sinks[name]) for name, spec in self.spec.sinks.items()}
-        return sink_queries(self._spark, self._checkpoint, given, run=run)
+        ends = {name: (spec.table, self._sinks[name]) for name, spec in self.spec.sinks.items()}
+        return sink_queries(self._spark, self._checkpoint, ends, run=run)
 
-    def _start(self, query: SinkQuery, trigger: Mapping[str, Any], checkpoint: str) -> StreamingQuery:
-        common: Any = {"checkpoint": checkpoint, "trigger": trigger}
-        name = query.sinks[0]
-        spec, sink = self.spec.sinks[name], self._sinks[name]
-        table = self.tables[spec.table]
-        with located(", ".join(f"sinks.{one}" for one in query.sinks), self.spec.sinks[query.sinks[0]]):
+    def _located(self, query: SinkQuery) -> AbstractContextManager[None]:
+        """Put the sinks of a query in front of what goes wrong inside."""
+        where = ", ".join(f"sinks.{name}" for name in query.sinks)
+        return located(where, self.spec.sinks[next(iter(query.sinks))])
+
+    def _start(self, query: SinkQuery, trigger: Mapping[str, Any]) -> StreamingQuery:
+        common: Any = {"checkpoint": query.checkpoint, "trigger": trigger}
+        table = self.tables[query.table]
+        with self._located(query):
             if query.shared:
-                places = (found for one in query.sinks if (found := self._sinks[one]) is not None)
-                return table.to(*places, **common)
+                return table.to(*query.own_sinks, **common)
+            ((name, sink),) = query.sinks.items()
+            common["query_name"] = name
             if isinstance(sink, sinks.Kafka):
-                return table.to_kafka(**sink.arguments, **common, query_name=name)
+                return table.to_kafka(**sink.arguments, **common)
             if sink is not None:
-                return batches.start(self._spark, table._as_begun, sink, **common, query_name=name)
-            assert spec.path is not None
-            begun_as, begun = table._as_begun(checkpoint)
-            common |= {"begun": begun, "query_name": name, "path": spec.path}
-            batches.make_topics(begun_as, checkpoint)
-            plan = begun_as.changes_plan
-            return start_by_spark(self._spark, plan, spec.format, spec.options, **common)
+                return batches.start(self._spark, table._as_begun, sink, **common)
+            spec = self.spec.sinks[name]
+            plan, common["begun"] = table._as_begun(query.checkpoint)
+            batches.make_topics(plan, query.checkpoint)
+            about = spec.format, spec.options
+            return start_by_spark(self._spark, plan.changes_plan, *about, path=spec.path, **common)
 
     def _dead_letters(self, name: str, trigger: Mapping[str, Any], checkpoint: str) -> StreamingQuery:
         spec, query = self.spec.dead_letters, f"dead-letters-{name}"
         assert spec is not None
-        begun_as, begun = self.tables[name]._as_begun(checkpoint)
+        plan, begun = self.tables[name]._as_begun(checkpoint)
         common: Any = {"checkpoint": checkpoint, "begun": begun, "trigger": trigger}
-        letters = begun_as.letters
-        assert letters is not None
         if (folder := spec.folder(name)) is not None:
-            return start_by_spark(self._spark, letters, "json", {}, path=folder, **common, query_name=query)
+            common |= {"path": folder, "query_name": query}
+            return start_by_spark(self._spark, plan.letters, "json", {}, **common)
         servers, options = self._kafka
-        records = by_spark(as_records, letters)
-        return start(self._spark, records, spec.topic, servers, options=client_options(options), **common, name=query)
+        common |= {"options": client_options(options), "name": query}
+        return start(self._spark, by_spark(as_records, plan.letters), spec.topic, servers, **common)
 
 
 def _learned(spark: SparkSession, spec: TableSection) -> tuple[StructType, tuple[str, ...]] | None:
     """The columns that the files have now, and those of folders; None where there are no files any more."""
-    assert spec.path is not None
     with contextlib.suppress(TopologyError):
         if spec.format == "fkjoin":
             return schema_of(spark, spec.path), ()
         if spec.format == "delta":
             return columns_of(spark, spec.path), ()
-        files = open_files(spark, spec.path, spec.key, schema=None, format=spec.format, options=spec.options)
+        about: Any = {"schema": None, "format": spec.format, "options": spec.options}
+        files = open_files(spark, spec.path, spec.key, **about)
         return files.schema, files.folders
     return None
+
+
+def _event_files(spark: SparkSession, spec: EventsSection) -> DataFrame:
+    """The stream of the lines of files."""
+    assert spec.path is not None
+    assert spec.columns is not None
+    require_options(spec.options)
+    header = {"header": "true"} if spec.format == "csv" else {}
+    options: dict[str, Any] = {**header, **spec.options}
+    reader = spark.readStream.format(spec.format).schema(struct_type(spec.columns, "schema"))
+    try:
+        frame = reader.options(**options).load(spec.path)
+        frame.columns  # noqa: B018  (a client of Spark Connect asks its server now)
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        raise TopologyError(f"path: {spec.path} does not exist; create the folder first, it may be empty") from error
+    return frame

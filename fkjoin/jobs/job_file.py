@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import sys
@@ -11,8 +12,7 @@ from typing import Any, get_args
 from pydantic import ValidationError
 
 from fkjoin.errors import nearest
-from fkjoin.jobs.job_columns import require_columns
-from fkjoin.jobs.job_kinds import JobError, Strict
+from fkjoin.jobs.job_kinds import JobError, Section
 from fkjoin.jobs.job_order import in_order
 from fkjoin.jobs.job_sections import JobSection, job_section
 
@@ -36,7 +36,7 @@ def read_job(path: Path) -> JobSection:
         raise JobError(f"{path}: cannot be read as TOML: {error}") from error
     try:
         spec = job_section().model_validate(_filled(data, str(path)))
-        require_columns(spec, in_order(spec))
+        in_order(spec)
         return spec
     except JobError as error:
         raise JobError(str(error) if str(error).startswith(f"{path}: ") else f"{path}: {error}") from None
@@ -44,16 +44,16 @@ def read_job(path: Path) -> JobSection:
         # What is wrong within a section says more than the other readings of the same place: each section has one line.
         ranks = {"extra_forbidden": 0, "value_error": 1}
         worst: dict[Any, Any] = {}
-        for one in sorted(error.errors(), key=lambda one: (ranks.get(one["type"], 2), -len(one["loc"]))):
-            worst.setdefault(_section(data, one["loc"]), one)
+        for mistake in sorted(error.errors(), key=lambda mistake: (ranks.get(mistake["type"], 2), -len(mistake["loc"]))):
+            worst.setdefault(_section(data, mistake["loc"]), mistake)
         raise JobError(f"{path}: " + "\nand ".join(map(_explained, worst.values()))) from None
 
 
-def _section(data: dict[str, Any], place: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The beginning of a place in the file's data that is a section of its own, such as tables and a table's name."""
-    first = data.get(place[0]) if place else None
-    inner = isinstance(first, dict) and len(place) > 1 and isinstance(first.get(place[1]), dict)
-    return place[: 2 if inner else 1]
+def _section(data: dict[str, Any], path: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The beginning of a path into the file's data that is a section of its own, such as tables and a table's name."""
+    first = data.get(path[0]) if path else None
+    inner = isinstance(first, dict) and len(path) > 1 and isinstance(first.get(path[1]), dict)
+    return path[: 2 if inner else 1]
 
 
 def _filled(value: Any, where: str) -> Any:
@@ -63,14 +63,14 @@ def _filled(value: Any, where: str) -> Any:
     if isinstance(value, list):
         return [_filled(item, where) for item in value]
 
-    def found(match: re.Match[str]) -> str:
+    def content(match: re.Match[str]) -> str:
         if match[1]:
             return _contents(Path(match[1]), where)
         if match[2] not in os.environ:
             raise JobError(f"{where}: the environment has no variable {match[2]}")
         return os.environ[match[2]]
 
-    return re.sub(r"\$\{(?:file:([^}]+)|(\w+))\}", found, value) if isinstance(value, str) else value
+    return re.sub(r"\$\{(?:file:([^}]+)|(\w+))\}", content, value) if isinstance(value, str) else value
 
 
 def _contents(path: Path, where: str) -> str:
@@ -101,30 +101,29 @@ _NEEDED = {
 def _explained(error: Any) -> str:
     """A pydantic error as a line: where, what, and the nearest setting for an unknown one."""
     section, inner = error["loc"][:2], error["loc"][2:]
-    place = [*map(str, section), *(part for part in map(str, inner) if not _ALTERNATIVE.match(part))]
-    where = ".".join(place)
+    path = [*map(str, section), *(part for part in map(str, inner) if not _ALTERNATIVE.match(part))]
+    where = ".".join(path)
     if error["type"] == "extra_forbidden":
-        return f"{where}: there is no such setting; {nearest(place[-1], _settings(place[:-1]))}"
+        return f"{where}: there is no such setting; {nearest(path[-1], _settings(path[:-1]))}"
     if error["type"] == "missing":
         return f"{where}: must be given"
     if error["type"] == "too_short":
         return f"{where}: {error['ctx']['min_length']} or more are needed"
-    said = _NEEDED.get(error["type"], error["msg"].removeprefix("Value error, "))
-    return f"{where}: {said.replace('Input should be', 'it must be')}".removeprefix(": ")
+    message = _NEEDED.get(error["type"], error["msg"].removeprefix("Value error, "))
+    return f"{where}: {message.replace('Input should be', 'it must be')}".removeprefix(": ")
 
 
 _ALTERNATIVE = re.compile(r"str$|int$|float$|bool$|list\[|literal\[|\w*Section$|function-")
 """Names that pydantic gives to one of several types."""
 
 
-def _settings(place: list[str]) -> list[str]:
-    """The settings that may stand at a place of the file."""
+def _settings(path: list[str]) -> list[str]:
+    """The settings that may stand in a section of the file."""
     model: Any = job_section()
-    for part in place:
-        fields = {field.alias or name: field.annotation for name, field in getattr(model, "model_fields", {}).items()}
-        kind = fields.get(part, model)
-        for inner in (kind, *get_args(kind)):
-            if isinstance(inner, type) and issubclass(inner, Strict):
-                kind = inner
-        model = kind
-    return [field.alias or name for name, field in model.model_fields.items()]
+    for part in path:
+        name = model.fields_by_setting().get(part)
+        if name is not None:  # else it is the name of a table or sink
+            kind = model.model_fields[name].annotation
+            types = [kind, *get_args(kind)]
+            model = next(item for item in types if inspect.isclass(item) and issubclass(item, Section))
+    return list(model.fields_by_setting())

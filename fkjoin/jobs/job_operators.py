@@ -1,61 +1,38 @@
-"""Sections of a job file for operators: their settings, what they read, and how tables are built."""
+"""Sections of a job file for operators: the calls that make their tables, and what these read."""
 
 from __future__ import annotations
 
 import ast
 import functools
+import inspect
 import re
-from collections.abc import Callable, Mapping
-from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
-from pydantic import AfterValidator, Field, create_model, model_validator
+from pydantic import Field, create_model, model_validator
 
 from fkjoin import aggregates
-from fkjoin.analysis.checks import Deployment
-from fkjoin.analysis.emission import Emission, Emit
-from fkjoin.analysis.planned import Planned, Settings, called
+from fkjoin.analysis.planned import Settings, called
 from fkjoin.analysis.wanted import Wanted
 from fkjoin.analysis.windows import window as window_of
+from fkjoin.cogroups import cogroup
 from fkjoin.errors import FkJoinError
 from fkjoin.folds import fold
-from fkjoin.jobs.job_columns import KnownColumns, named, require_known, split_arguments, with_columns
-from fkjoin.jobs.job_events import events_of
-from fkjoin.jobs.job_kinds import ANY, JobError, Kind, Section, Strict, located
-from fkjoin.join import fk_join
-from fkjoin.lowering.operators import OPERATORS, Operator
-from fkjoin.spark.dead_letters import OnError
+from fkjoin.grouped import Grouped
+from fkjoin.jobs.job_kinds import ANY, FaceCall, JobError, Kind, Section, Texts, of_calls
+from fkjoin.lowering.operators import Operator
 from fkjoin.spark.schemas import listed
-from fkjoin.stages import How, HowByKey
-from fkjoin.stages.join_rows import require_how
 from fkjoin.table import Table
 
 if TYPE_CHECKING:
     from fkjoin.jobs.job import Job
 
 
-def understood(setting: str, understand: Callable[[str], object]) -> AfterValidator:
-    """Turn a library's error about a text into one about its place in the file."""
-
-    def checked(text: str) -> str:
-        try:
-            understand(text)
-        except FkJoinError as error:
-            raise ValueError(str(error).removeprefix(f"{setting}: ")) from error
-        return text
-
-    return AfterValidator(checked)
-
-
-EmitText = Annotated[Emit, understood("emit", Emission.of)]
-EmitOfGroups = Annotated[Emit, understood("emit", functools.partial(Emission.of, windows=True))]
-
-
-class OperatorSection(Strict):
-    """A table that is made of others."""
+class OperatorSection(Section):
+    """A table that is made of others, by the first call of the section."""
 
     inputs: ClassVar[tuple[str, ...]] = ("of",)
-    """Settings that name tables, one or several."""
+    """Settings that name tables, one or several, in the order in which the call takes them."""
     stream: ClassVar[str | None] = None
     """The one of them that names events, where it makes events itself."""
 
@@ -71,169 +48,117 @@ class OperatorSection(Strict):
                 reads |= {f"{setting}.{number}": name for number, name in enumerate(names)}
         return reads
 
-    def build(self, job: Job, kind: str, name: str) -> Any:
-        """The table, with that ``name``; ``kind``: the name of the section."""
-        operator = next(operator for operator in OPERATORS.values() if operator.section == kind)
-        assert operator.bind is not None
-        tables = [job.tables[table]._planned for table in self.reads.values()]
-        others = [setting for setting in type(self).model_fields if setting not in self.inputs]
-        about = {"name": name, "settings": Settings.of(tables[0].spark), **self.arguments(*others)}
-        return Table._of(called(operator.bind, *tables, **about))
+    def build(self, job: Job, name: str) -> Any:
+        """The table, with that ``name``."""
+        table = self.make(job, name, *(job.tables.get(table) for table in self.reads.values()))
+        return table.materialize(name) if getattr(self, "materialize", False) else table
 
-    def known_columns(self, where: str, known: Mapping[str, KnownColumns]) -> KnownColumns:
-        """The columns of its table, by those of others.
+    def make(self, job: Job, name: str, *tables: Any) -> Any:
+        """The table, made of those that it reads; None for events that the job file itself reads."""
+        return self.called(self.of_kind.calls[0].function, job, name, *tables)
 
-        Raises ``JobError`` for the name of a column that no row can have.
-        """
-        return None
-
-
-_IN_FILES = {"Expression": str, "Expressions": str | list[str], "Emit": EmitText}
-"""Names of types of arguments, and what a job file has in their place."""
+    def called(
+        self,
+        function: Callable[..., Any],
+        job: Job,
+        name: str | None,
+        *tables: Any,
+        **more: Any,
+    ) -> Any:
+        """The outcome of a call with these tables and the section's settings."""
+        call = self.call_of(function)
+        options = self.arguments(function)
+        for argument, setting in call.settings.items():
+            if setting in self.inputs:
+                del options[argument]
+        if "application" in call.parameters:
+            options["application"] = job.spec.name
+        return function(*tables, name=name, **options, **more)
 
 
 def section_of(operator: Operator) -> type[OperatorSection]:
-    """The section of an operator without a model of its own, by the arguments of its ``bind``."""
-    assert operator.bind is not None
-    fields: dict[str, Any] = {}
-    inputs: list[str] = []
-    arguments = signature(operator.bind, locals=_IN_FILES, eval_str=True).parameters
-    for name, argument in arguments.items():
-        if name in ("name", "settings"):
-            continue
-        kind = argument.annotation
-        if kind is Planned:
-            inputs.append(name)
-            kind = list[str] if argument.kind is Parameter.VAR_POSITIONAL else str
-        fields[name] = (kind, ... if argument.default is Parameter.empty else argument.default)
-    title = f"{str(operator.section).title()}Section"
-    model = create_model(title, __base__=OperatorSection, **fields)
-    model.inputs = tuple(inputs)
-    return model
+    """The section of an operator of another package, by the arguments of its ``bind``."""
+    bind = operator.bind
+    assert bind is not None
+
+    @functools.wraps(bind)
+    def bound(*tables: Table, **options: Any) -> Table:
+        planned = [table._planned for table in tables]
+        settings = Settings.of(planned[0].spark)
+        return Table._of(called(bind, *planned, settings=settings, **options))
+
+    call = FaceCall(bound)
+    model = create_model(f"{str(operator.section).title()}Section", __base__=OperatorSection)
+    model.kinds = (Kind("an operator", calls=(call,)),)
+    options = [name for name, item in call.parameters.items() if item.kind is item.KEYWORD_ONLY]
+    model.inputs = tuple(name for name in call.parameters if name not in options)
+    return of_calls(model)
 
 
-class JoinSection(Section, OperatorSection):
+_NOT_BY_KEY = dict.fromkeys(("deployment", "spread"))
+
+
+@of_calls
+class JoinSection(OperatorSection):
     """A join of two tables or joins, by a foreign key or by primary key."""
 
     inputs = ("left", "right")
     kinds = (
-        Kind("a join by foreign key", {"extractor": ANY}, ("deployment", "spread")),
-        Kind("a join by primary key", {}),
+        Kind("a join by foreign key", {"extractor": ANY}, (FaceCall(Table.join, {"on": "extractor"}),)),
+        Kind("a join by primary key", calls=(FaceCall(Table.join, {"on": "extractor", **_NOT_BY_KEY}),)),
     )
-    this_is = "this is"
 
     left: str
     """The table whose rows point at the other."""
     right: str
     """The table that they point at."""
-    extractor: str | list[str] | None = None
+    extractor: Texts | None = None
     """Columns or expressions of the left row that give the right key; without it, rows with the same key are joined."""
-    how: HowByKey = "inner"
-    """`left` keeps left rows without a right row, and `outer`, by primary key only, those of both."""
-    joiner: str | list[str] | None = None
+    joiner: Texts | None = None
     """The columns of the result; without it, the structs `left` and `right`."""
-    deployment: Deployment = "fused"
-    """`staged` passes messages through topics."""
-    spread: int = Field(1, ge=1)
-    """The number of buckets over which the left rows of one foreign key are spread."""
-    emit: EmitText = "on-change"
-    """The results to send: those on change, on update, or at intervals."""
     materialize: bool = False
     """Keep the results in state under the join's name."""
 
-    @model_validator(mode="after")
-    def _how_of_its_kind(self) -> JoinSection:
-        if self.extractor is not None:
-            try:
-                require_how(self.how)
-            except FkJoinError as error:
-                raise ValueError(str(error)) from error
-        return self
 
-    def build(self, job: Job, kind: str, name: str) -> Any:
-        left, right = job.tables[self.left], job.tables[self.right]
-        about = self.arguments("how", "joiner", "emit")
-        if self.extractor is None:
-            joined = left.join(right, name=name, **about)
-        else:
-            about |= self.arguments("extractor", "deployment", "spread")
-            joined = fk_join(left, right, name=name, application=job.spec.name, **about)
-        return joined.materialize(name) if self.materialize else joined
-
-    def known_columns(self, where: str, known: Mapping[str, KnownColumns]) -> KnownColumns:
-        left, right = known.get(self.left), known.get(self.right)
-        require_known(f"{where}.extractor", self.extractor, left, f"left table {self.left}")
-        if left is None or right is None:
-            return None
-        # Which columns are the key is not looked up.
-        sides, keys = {"left": left, "right": right}, {**right, **left}
-        require_known(f"{where}.joiner", self.joiner, sides, "the joined row")
-        return {**keys, **sides} if self.joiner is None else with_columns(keys, self.joiner)
-
-
+@of_calls
 class ChildrenSection(OperatorSection):
     """A table whose rows get a map of the rows of another one that point at them."""
 
-    inputs = ("left", "right")
+    inputs = ("right", "left")
+    kinds = (Kind("children", calls=(FaceCall(Table.with_children),)),)
 
     left: str
     """The table of the children, whose rows point at the other."""
     right: str
     """The table that they point at, whose rows get the map."""
-    extractor: str | list[str]
-    """Columns or expressions of the left row that give the right key."""
-    column: str = "children"
-    """The name of the map's column."""
-    emit: EmitText = "on-change"
-    """The results to send: those on change, on update, or at intervals."""
-
-    def build(self, job: Job, kind: str, name: str) -> Any:
-        parents, children = job.tables[self.right], job.tables[self.left]
-        about = self.arguments("extractor", "column", "emit")
-        return parents.with_children(children, name=name, **about)
-
-    def known_columns(self, where: str, known: Mapping[str, KnownColumns]) -> KnownColumns:
-        left, columns = known.get(self.left), known.get(self.right)
-        require_known(f"{where}.extractor", self.extractor, left, f"left table {self.left}")
-        return None if columns is None else {**columns, **named([self.column])}
 
 
-class WindowSection(Strict):
+# A section of its own has the arguments of ``group_by`` that are about windows.
+_OF_WINDOWS = FaceCall(Table.group_by, dict.fromkeys(("key", "value", "emit", "deployment", "upgrade_from")))
+_OF_GROUPS = FaceCall(Table.group_by, dict.fromkeys(("key", "value", "grace", "idle", "ahead")))
+
+
+@of_calls
+class WindowSection(Section):
     """Windows of time, whose results are sent when they close."""
 
-    time: str
-    """The column or expression of the row's time."""
-    size: str
-    """The length of a window, such as `10 minutes`."""
-    slide: str | None = None
-    """The time between the starts of windows; without it, the size."""
-    grace: str | None = None
-    """The time after its end in which a window takes in rows; without it, no longer."""
-    idle: str | None = None
-    """The time for which a source without rows holds windows open; without it, for ever."""
-    ahead: str | None = None
-    """The time by which a row's timestamp may be ahead of its batch; rows beyond it are dead letters."""
+    kinds = (Kind("windows", calls=(FaceCall(window_of), _OF_WINDOWS)),)
 
 
+@of_calls
 class AggregateSection(OperatorSection):
     """A table's rows by group; ``columns`` are such as ``orders = "count()"`` or ``revenue = "sum(left.amount)"``."""
 
+    kinds = (Kind("an aggregate", calls=(_OF_GROUPS, FaceCall(Grouped.agg, {"columns": None}))),)
+
     of: str
     """The table that is grouped."""
-    group_by: str | list[str] = Field([])
+    group_by: Texts = Field([])
     """Columns or expressions of the group."""
     window: WindowSection | None = None
     """The windows of time that groups are of, besides; `emit` must be `on-close`."""
     columns: dict[str, str] = Field(min_length=1)
     """A column of the result and its aggregate each, such as `revenue = "sum(left.amount)"`."""
-    having: str | None = None
-    """A condition on the columns of the result; a group for which it does not hold has no row."""
-    emit: EmitOfGroups = "on-change"
-    """The results to send: those on change, on update, at intervals, or, of windows, when they close."""
-    deployment: Deployment = "fused"
-    """`staged` passes messages through a topic."""
-    upgrade_from: int | None = None
-    """The older wire version to write for as long as an instance reads no newer one."""
 
     @model_validator(mode="after")
     def _groups(self) -> AggregateSection:
@@ -246,64 +171,62 @@ class AggregateSection(OperatorSection):
             return "group_by" if self.group_by else "window"
         if argument in WindowSection.model_fields:
             return f"window.{argument}"
-        return "columns" if argument == "agg" or argument in get_args(fold.AggregateKind) else super().setting(argument)
+        of_columns = argument == "agg" or argument in get_args(fold.AggregateKind)
+        return "columns" if of_columns else super().setting(argument)
 
-    def build(self, job: Job, kind: str, name: str) -> Any:
-        window, key = self.window, listed(self.group_by)
-        about = self.arguments("emit", "deployment", "upgrade_from")
+    def make(self, job: Job, name: str, *tables: Any) -> Any:
+        window, keys = self.window, listed(self.group_by)
+        of_windows: dict[str, Any] = {}
         if window is not None:
-            key = [window_of(window.time, window.size, window.slide), *key]
-            about |= window.arguments("grace", "idle", "ahead")
+            keys = [window_of(**window.arguments(window_of)), *keys]
+            of_windows = window.arguments(Table.group_by)
         columns = {title: wanted_of(title, text) for title, text in self.columns.items()}
-        grouped = job.tables[self.of].group_by(key, name=name, application=job.spec.name, **about)
-        return grouped.agg(having=self.having, **columns)
-
-    def known_columns(self, where: str, known: Mapping[str, KnownColumns]) -> KnownColumns:
-        columns, of = known.get(self.of), f"table {self.of}"
-        require_known(f"{where}.group_by", self.group_by, columns, of)
-        if self.window is not None:
-            require_known(f"{where}.window.time", self.window.time, columns, of)
-        for title, text in self.columns.items():
-            with located(where, self):
-                wanted_of(title, text)
-            require_known(f"{where}.columns.{title}", arguments_of(text), columns, of)
-        return None if self.window is not None else with_columns(named(self.columns), self.group_by)
+        grouped = self.called(Table.group_by, job, name, *tables, keys, **of_windows)
+        return grouped.agg(**self.arguments(Grouped.agg), **columns)
 
 
 class TogetherSection(OperatorSection):
-    """Several tables as one: merged, or, of aggregates by the same key, side by side."""
+    """Several tables as one."""
 
     of: list[str] = Field(min_length=2)
     """The tables. In a merge, the first one that has a key gives its row."""
-    emit: EmitText = "on-change"
-    """The results to send: those on change, on update, or at intervals."""
 
     def setting(self, argument: str) -> str | None:
         of_list = re.fullmatch(r"(tables|others)\[(\d+)\]", argument)
         if of_list is None:
             return super().setting(argument)
-        return f"of.{int(of_list[2]) + (of_list[1] == 'others')}"  # the others come after the first one
-
-    def known_columns(self, where: str, known: Mapping[str, KnownColumns]) -> KnownColumns:
-        return known.get(self.of[0]) if where.startswith("merges.") else None
+        # The others of a merge come after the first table.
+        return f"of.{int(of_list[2]) + (of_list[1] == 'others')}"
 
 
+@of_calls
+class MergeSection(TogetherSection):
+    """Several tables as one, whose rows are those of all of them."""
+
+    kinds = (Kind("a merge", calls=(FaceCall(Table.merge, {"others": None}),)),)
+
+
+@of_calls
+class CogroupSection(TogetherSection):
+    """Several aggregates by the same key as one table, side by side."""
+
+    kinds = (Kind("a cogroup", calls=(FaceCall(cogroup, {"tables": None}),)),)
+
+
+@of_calls
 class ViewSection(OperatorSection):
     """A table with some of its rows, or with other columns."""
+
+    kinds = (Kind("a view", calls=(FaceCall(Table.filter, {"condition": "filter"}), FaceCall(Table.map_values))),)
 
     of: str
     """The table that it is of."""
     filter: str | None = None
     """A condition on rows that stay."""
-    columns: str | list[str] | None = None
+    columns: Texts | None = None
     """The columns of the result, expressions over the row."""
-    emit: EmitText = "on-change"
-    """The results to send: those on change, on update, or at intervals."""
     materialize: bool = False
     """Keep the rows in state under the view's name."""
-
-    def setting(self, argument: str) -> str | None:
-        return "filter" if argument == "condition" else super().setting(argument)
 
     @model_validator(mode="after")
     def _something(self) -> ViewSection:
@@ -311,77 +234,57 @@ class ViewSection(OperatorSection):
             raise ValueError("give filter, columns, or both (the filter comes first)")
         return self
 
-    def build(self, job: Job, kind: str, name: str) -> Any:
-        table = job.tables[self.of]
+    def make(self, job: Job, name: str, *tables: Any) -> Any:
+        (table,) = tables
         if self.filter is not None:
             label = name if self.columns is None else None
-            table = table.filter(self.filter, name=label, emit=self.emit)
+            table = self.called(Table.filter, job, label, table)
         if self.columns is not None:
-            table = table.map_values(self.columns, name=name, emit=self.emit)
-        return table.materialize(name) if self.materialize else table
-
-    def known_columns(self, where: str, known: Mapping[str, KnownColumns]) -> KnownColumns:
-        columns, of = known.get(self.of), f"table {self.of}"
-        require_known(f"{where}.filter", self.filter, columns, of)
-        require_known(f"{where}.columns", self.columns, columns, of)
-        return with_columns(columns, self.columns)
+            table = self.called(Table.map_values, job, name, table)
+        return table
 
 
+@of_calls
 class FlatMapSection(OperatorSection):
     """The rows that a table's rows make, under a key of their own; without ``rows``, the rows themselves."""
 
+    kinds = (Kind("a flat map", calls=(FaceCall(Table.rekey), FaceCall(Table.flat_map, {"returns": None}))),)
+
     of: str
     """The table whose rows make them."""
-    key: str | list[str]
-    """Columns or expressions of the made row that give its key."""
     rows: str | None = None
     """An expression that gives an array; each of its items is a row."""
-    emit: EmitText = "on-change"
-    """The results to send: those on change, on update, or at intervals."""
 
-    def build(self, job: Job, kind: str, name: str) -> Any:
-        table, key = job.tables[self.of], listed(self.key)
-        if self.rows is None:
-            return table.rekey(key, name=name, emit=self.emit)
-        return table.flat_map(self.rows, key=key, name=name, emit=self.emit)
-
-    def known_columns(self, where: str, known: Mapping[str, KnownColumns]) -> KnownColumns:
-        columns, of = known.get(self.of), f"table {self.of}"
-        require_known(f"{where}.rows", self.rows, columns, of)
-        if self.rows is not None:
-            return None
-        require_known(f"{where}.key", self.key, columns, of)
-        return with_columns(columns, self.key)
+    def make(self, job: Job, name: str, *tables: Any) -> Any:
+        function = Table.rekey if self.rows is None else Table.flat_map
+        return self.called(function, job, name, *tables)
 
 
+@of_calls
 class EnrichmentSection(OperatorSection):
     """Events with the columns of a table, each sent once."""
 
-    inputs = ("events", "table")
+    inputs = ("table", "events")
     stream = "events"
+    kinds = (Kind("an enrichment", calls=(FaceCall(Table.enrich, {"events_name": None}),)),)
 
     table: str
     """The table whose columns events get."""
     events: str
     """The events: a section of `events`, or of `enrichments`."""
-    on: str | list[str]
-    """Columns or expressions of the event that give the table's key."""
-    how: How = "inner"
-    """`inner` drops events for which the table has no row, and `left` gives them nulls."""
-    on_error: OnError = "dead-letter"
-    """Handling of events on which `on` fails: `fail` stops the query, `dead-letter` sets them aside."""
 
-    def build(self, job: Job, kind: str, name: str) -> Any:
-        table = job.tables[self.table]
-        about = self.arguments("on", "how", "on_error")
-        if self.events not in job.spec.events:
-            return table.enrich(job.tables[self.events], name=name, **about)
-        events = events_of(job.spec, self.events, table._planned.spark)
-        return table.enrich(events, name=name, events_name=self.events, **about)
+    def make(self, job: Job, name: str, *tables: Any) -> Any:
+        table, enriched = tables
+        if enriched is not None:
+            return self.called(Table.enrich, job, name, table, enriched)
+        more = {"events_name": self.events}
+        return self.called(Table.enrich, job, name, table, job.events(self.events), **more)
 
 
 _CALL = re.compile(
-    r"\s*(\w+)\s*\((.*?)\)(?:\s*within\s+group\s*\(\s*order\s+by\s+(.+?)(?:\s+(asc|desc))?\s*\))?\s*", re.DOTALL | re.IGNORECASE
+    r"\s*(\w+)\s*\((.*?)\)"
+    r"(?:\s*within\s+group\s*\(\s*order\s+by\s+(.+?)(?:\s+(asc|desc))?\s*\))?\s*",
+    re.DOTALL | re.IGNORECASE,
 )
 _FORMS = {
     "string_agg": "string_agg(COLUMN, ', ')",
@@ -393,41 +296,47 @@ _FORMS = {
 def wanted_of(title: str, text: str) -> Wanted:
     """An aggregate's column as it stands in a job file: ``count()``, ``sum(left.amount)``, ``max_by(sku, amount, 3)``, …."""
     try:
-        return _wanted(*_parsed(text))
+        return _wanted(text)
     except (FkJoinError, ValueError, TypeError, SyntaxError) as error:
-        forms = ", ".join(_FORMS.get(one, f"{one}(COLUMN)") for one in get_args(fold.AggregateKind))
+        forms = ", ".join(_FORMS.get(kind, f"{kind}(COLUMN)") for kind in get_args(fold.AggregateKind))
         more = "; collect_list and string_agg may have: within group (order by COLUMN desc)"
         why = f" ({error})" if isinstance(error, FkJoinError) else ""
         raise JobError(f"columns.{title}: {text!r} is none of count(), {forms}{more}{why}") from error
 
 
-def _parsed(text: str) -> tuple[str, str, list[str], bool]:
-    """The aggregate, what is in its parentheses, its order, and whether that is from the greatest down."""
+def _wanted(text: str) -> Wanted:
+    """The aggregate of a text, by a call of ``fkjoin.aggregates``."""
     match = _CALL.fullmatch(text)
-    if match is None:
+    if match is None or match[1].lower() not in get_args(fold.AggregateKind):
         raise ValueError(text)
-    kind, column, order, way = match[1].lower(), match[2].strip(), match[3], match[4]
-    if kind not in get_args(fold.AggregateKind) or (not column and kind != "count"):
-        raise ValueError(text)
-    if order and kind not in ("collect_list", "string_agg"):
-        raise ValueError(text)
-    return kind, column, split_arguments(order or ""), (way or "").lower() == "desc"
+    make = getattr(aggregates, match[1].lower())
+    arguments: list[Any] = split_arguments(match[2])
+    for index, parameter in enumerate(inspect.signature(make).parameters.values()):
+        # Columns are expressions, and other arguments literals: a delimiter, a number of rows.
+        if index < len(arguments) and "Expression" not in parameter.annotation:
+            arguments[index] = ast.literal_eval(arguments[index])
+    order: dict[str, Any] = {}
+    if match[3]:
+        order["order_by"] = split_arguments(match[3])
+        order["descending"] = (match[4] or "").lower() == "desc"
+    wanted: Wanted = make(*arguments, **order)
+    return wanted
 
 
-def _wanted(kind: str, given: str, order: list[str], descending: bool) -> Wanted:
-    if kind in ("min_by", "max_by"):
-        column, by, *rest = split_arguments(given)
-        return (aggregates.min_by if kind == "min_by" else aggregates.max_by)(column, by, *map(int, rest))
-    how: Any = {"order_by": order or None, "descending": descending}
-    if kind == "string_agg":
-        column, *rest = split_arguments(given)
-        return aggregates.string_agg(column, *map(ast.literal_eval, rest), **how)
-    if kind == "collect_list":
-        return aggregates.collect_list(given, **how)
-    return Wanted(kind, given if given not in ("", "*") else None)  # type: ignore[arg-type]
-
-
-def arguments_of(text: str) -> list[str]:
-    """List what stands in the parentheses of an aggregate's column, and what it is ordered by."""
-    _, column, order, _ = _parsed(text)
-    return [*split_arguments(column), *order]
+def split_arguments(text: str) -> list[str]:
+    """Cut SQL text at its commas, but for those in quotes or brackets."""
+    parts, depth, quote = [""], 0, ""
+    for index, sign in enumerate(text):
+        if quote:
+            quote = "" if sign == quote and text[index - 1] != "\\" else quote
+        elif sign in "'\"`":
+            quote = sign
+        elif sign in "([{":
+            depth += 1
+        elif sign in ")]}":
+            depth -= 1
+        if sign == "," and not quote and not depth:
+            parts.append("")
+        else:
+            parts[-1] += sign
+    return [part.strip() for part in parts if part.strip()]

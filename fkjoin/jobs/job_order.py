@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING, Any
 
 from fkjoin.errors import nearest
 from fkjoin.jobs.job_kinds import JobError
@@ -37,15 +38,14 @@ def in_order(spec: JobSection) -> list[tuple[str, str]]:
         _require_known(f"sinks.{name}.table", sink.table, known)
     _require_brokers(spec)
     _require_own_folders(spec)
-    order: list[tuple[str, str]] = []
-    while len(order) < len(operators):
-        built = {*spec.tables, *spec.events, *(name for _, name in order)}
-        rest = {one: section for one, section in operators.items() if one not in order}
-        ready = [one for one, section in rest.items() if built.issuperset(section.reads.values())]
-        if not ready:
-            raise JobError(f"these read each other in a circle: {', '.join(map('.'.join, rest))}")
-        order += ready
-    return order
+    kinds = {name: kind for kind, name in operators}
+    reads = {name: section.reads.values() for (_, name), section in operators.items()}
+    try:
+        order = list(TopologicalSorter(reads).static_order())
+    except CycleError as error:
+        circle = sorted({f"{kinds[name]}.{name}" for name in error.args[1]})
+        raise JobError(f"these read each other in a circle: {', '.join(circle)}") from error
+    return [(kinds[name], name) for name in order if name in kinds]
 
 
 def _require_known(where: str, table: str, known: Sequence[str]) -> None:
@@ -54,25 +54,36 @@ def _require_known(where: str, table: str, known: Sequence[str]) -> None:
 
 
 def _require_brokers(spec: JobSection) -> None:
-    places = {f"tables.{name}": one.topic for name, one in spec.tables.items()}
-    places |= {f"events.{name}": one.topic for name, one in spec.events.items()}
-    places |= {f"sinks.{name}": one.topic for name, one in spec.sinks.items()}
-    places["dead_letters"] = None if spec.dead_letters is None else spec.dead_letters.topic
-    if spec.kafka is None and (where := next((where for where, topic in places.items() if topic is not None), None)):
+    topics = {where: section.topic for where, section in _readers(spec).items()}
+    topics |= {f"sinks.{name}": sink.topic for name, sink in spec.sinks.items()}
+    topics["dead_letters"] = None if spec.dead_letters is None else spec.dead_letters.topic
+    where = next((where for where, topic in topics.items() if topic is not None), None)
+    if spec.kafka is None and where is not None:
         raise JobError(f'{where}: topics need a section [kafka] with bootstrap_servers = "host:port"')
+
+
+def _readers(spec: JobSection) -> dict[str, Any]:
+    """The sections that read, by their names in the file."""
+    tables = {f"tables.{name}": table for name, table in spec.tables.items()}
+    return {**tables, **{f"events.{name}": events for name, events in spec.events.items()}}
 
 
 def _require_own_folders(spec: JobSection) -> None:
     """Refuse a folder of files that is also another sink's, or a table's: its readers could not tell whose rows they are."""
-    taken = {_folder(one.path): f"tables.{name}" for name, one in spec.tables.items() if one.path and one.format != "fkjoin"}
-    taken |= {_folder(one.path): f"events.{name}" for name, one in spec.events.items() if one.path}
+    taken = {}
+    for where, section in _readers(spec).items():
+        if section.path and section.format != "fkjoin":
+            taken[_folder(section.path)] = where
     if (letters := spec.dead_letters) is not None and letters.path is not None:
-        folders = letters.path, *(letters.folder(sink.table) for sink in spec.sinks.values())
-        taken |= {_folder(one): "dead_letters" for one in folders if one is not None}
-    for where, path, form in [(f"sinks.{name}", one.path, one.format) for name, one in spec.sinks.items() if one.path]:
-        of_folder = taken.get if form == "delta" else taken.setdefault  # sinks may share a Delta table
-        if (other := of_folder(_folder(path), where)) != where:
-            raise JobError(f"{where}.path: this is the folder of {other}, too; give each a folder of its own")
+        folders = [letters.path, *(str(letters.folder(sink.table)) for sink in spec.sinks.values())]
+        taken |= {_folder(folder): "dead_letters" for folder in folders}
+    for name, sink in spec.sinks.items():
+        if sink.path:
+            where, folder = f"sinks.{name}", _folder(sink.path)
+            # Sinks may share a Delta table.
+            of_folder = taken.get if sink.format == "delta" else taken.setdefault
+            if (other := of_folder(folder, where)) != where:
+                raise JobError(f"{where}.path: this is the folder of {other}, too; give each a folder of its own")
 
 
 def _folder(path: str) -> str:

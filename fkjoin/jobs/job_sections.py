@@ -1,68 +1,75 @@
-"""The sections of a job file and their settings, each with what editors and the reference say of it."""
+"""The sections of a job file that read and write, and those of the job itself."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, create_model
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model, model_validator
 
-from fkjoin.errors import masked
+from fkjoin.errors import FkJoinError, masked
 from fkjoin.files.source import FileFormat
-from fkjoin.jobs import installed
-from fkjoin.jobs.job_columns import KnownColumns, named, names_in, require_known
-from fkjoin.jobs.job_kinds import ANY, JobError, Kind, PageSection, Section, SparkSection, Strict, Value, Values
-from fkjoin.jobs.job_operators import (
-    AggregateSection,
-    ChildrenSection,
-    EnrichmentSection,
-    FlatMapSection,
-    JoinSection,
-    OperatorSection,
-    TogetherSection,
-    ViewSection,
-    section_of,
+from fkjoin.jobs import installed, job_operators
+from fkjoin.jobs.job_kinds import (
+    ANY,
+    FaceCall,
+    Kind,
+    Section,
+    Texts,
+    Value,
+    Values,
+    of_calls,
     understood,
 )
 from fkjoin.jobs.purging import interval_s
 from fkjoin.kafka import Bytes, Debezium, Format, Json, Registry, String
-from fkjoin.kafka.connection import OnNewTopic
 from fkjoin.lowering.operators import OPERATORS
-from fkjoin.sinks import RETRY_S
-from fkjoin.spark.dead_letters import OnError
+from fkjoin.metrics.server import ClientAccess
 from fkjoin.spark.trigger import arguments_of
-from fkjoin.spark.unavailable import PLACEHOLDER
-
-_NEEDS_COLUMNS = {"columns": 'this format needs a schema, such as "id bigint, name string"'}
-_OF_REGISTRY = "columns", "registry", "registry_settings", "write_schema", "subject", "units", "retry_s"
-"""Settings of formats with a registry."""
+from fkjoin.table import Table
 
 TriggerText = Annotated[str, understood("trigger", arguments_of)]
 PurgeText = Annotated[str, understood("purge", interval_s)]
 
 
+def _format_name(text: str) -> str:
+    if text not in ("string", "bytes"):
+        forms = '"string", "bytes" or {format = …, schema = …}'
+        raise ValueError(f"{text!r} is no format: write {forms}")
+    return text
+
+
+_FormatName = Annotated[str, AfterValidator(_format_name)]
+
+_SCHEMA = {"schema": 'this format needs a schema, such as "id bigint, name string"'}
+_REGISTRY = FaceCall(Registry, {"kind": None, "url": "registry", "settings": "registry_settings"})
+
+
+def _needs_registry(form: str) -> Kind:
+    """The kind of a format that is read by a registry only, where the file names none."""
+    needs = {"registry": f'format "{form}" needs registry, the address of the schema registry'}
+    return Kind(f'format "{form}"', {"format": form}, (_REGISTRY,), needs=needs)
+
+
+@of_calls
 class FormatSection(Section):
     """The format of a key or value."""
 
     kinds = (
-        Kind("a format of another package", {"kind": ANY}, ("settings",)),
-        Kind('format "string"', {"format": "string"}, ("name",)),
-        Kind('format "bytes"', {"format": "bytes"}, ("name",)),
+        Kind("a format of another package", {"kind": ANY}, more=("settings",)),
+        Kind('format "string"', {"format": "string"}, (FaceCall(String, {"name": "name"}),)),
+        Kind('format "bytes"', {"format": "bytes"}, (FaceCall(Bytes, {"name": "name"}),)),
         Kind(
             'format "debezium"',
             {"format": "debezium"},
-            ("columns", "units", "placeholder", "unavailable", "source", "registry", "registry_settings", "retry_s"),
-            _NEEDS_COLUMNS,
+            (FaceCall(Debezium, {"inner": None}),),
+            ("registry", "registry_settings", "retry_s"),
+            _SCHEMA,
         ),
-        Kind("a format with a registry", {"registry": ANY}, _OF_REGISTRY, _NEEDS_COLUMNS),
-        Kind('format "json" without a registry', {"format": "json"}, ("columns", "text", "units"), _NEEDS_COLUMNS),
-        *(
-            Kind(
-                words, {"format": of}, _OF_REGISTRY, {"registry": f"{words} needs registry, the address of the schema registry"}
-            )
-            for of, words in (("avro", 'format "avro"'), ("protobuf", 'format "protobuf"'))
-        ),
+        Kind("a format with a registry", {"registry": ANY}, (_REGISTRY,), needs=_SCHEMA),
+        Kind('format "json" without a registry', {"format": "json"}, (FaceCall(Json),), needs=_SCHEMA),
+        _needs_registry("avro"),
+        _needs_registry("protobuf"),
     )
-    this_is = "this is"
     places = ("format", "kind")
 
     format: Literal["string", "bytes", "json", "debezium", "avro", "protobuf"] | None = None
@@ -75,71 +82,31 @@ class FormatSection(Section):
     """The columns, such as `"id bigint, name string"`."""
     name: str | None = None
     """The name of the one column that text or bytes have."""
-    text: str | None = None
-    """A further column with the object's whole text."""
     registry: str | None = Field(None, repr=False)
     """The address of the schema registry; of Debezium's events, that of their Avro schemas."""
-    registry_settings: dict[str, Value] = Field({}, repr=False)
-    """Settings of the registry's client."""
-    write_schema: str | None = None
-    """The schema to write by."""
-    subject: str | None = None
-    """The registry's subject to write under."""
-    retry_s: float = Field(RETRY_S, ge=0, allow_inf_nan=False)
-    """Seconds for which a registry that does not answer is asked again."""
-    units: dict[str, str] = Field({})
-    """Units of numbers in columns of times, such as `{since = "micros"}`."""
-    placeholder: str = PLACEHOLDER
-    """The value by which Debezium says that an event lacks a value."""
-    unavailable: Literal["problem", "keep"] = "problem"
-    """Handling of an event that lacks a value: `problem` makes it a dead letter, `keep` keeps the table's value."""
-    source: str | None = None
-    """Columns of the event's `source` that `version` and `timestamp` may name."""
 
     def build(self, name: str) -> Format:
+        """The format; ``name``: that of its column, where it has one only."""
         if self.kind is not None:
             return installed.format_of(self.kind, self.settings, name)
-        if self.format == "string":
-            return String(self.name or name)
-        if self.format == "bytes":
-            return Bytes(self.name or name)
-        assert self.columns is not None
-        if self.format == "debezium":
-            how: Any = {"units": self.units, "placeholder": self.placeholder, "unavailable": self.unavailable}
-            if self.source is not None:
-                how["source"] = self.source
-            if self.registry is not None:
-                how["inner"] = self._registry("avro")
-            return Debezium(self.columns, **how)
-        if self.registry is None:
-            return Json(self.columns, self.text, self.units)
-        assert self.format is not None
-        writing = {"write_schema": self.write_schema, "subject": self.subject}
-        return self._registry(self.format, schema=self.columns, units=self.units, **writing)
-
-    def _registry(self, kind: Any, **more: Any) -> Registry:
-        assert self.registry is not None
-        return Registry(kind, url=self.registry, settings=self.registry_settings, retry_s=self.retry_s, **more)
-
-    def names(self, name: str) -> list[str] | None:
-        """The names of its columns; None where they cannot be told."""
         if self.format in ("string", "bytes"):
-            return [self.name or name]
-        columns = None if self.columns is None else names_in(self.columns)
-        return columns if columns is None or self.text is None else [*columns, self.text]
+            return (String if self.format == "string" else Bytes)(self.name or name)
+        if self.format == "debezium":
+            return Debezium(**self.arguments(Debezium), inner=self._inner())
+        if self.registry is None:
+            return Json(**self.arguments(Json))
+        form: Any = self.format
+        return Registry(form, **self.arguments(Registry))
+
+    def _inner(self) -> Registry | None:
+        """The registry of Debezium's events in Avro."""
+        if self.registry is None:
+            return None
+        settings = self.registry_settings
+        return Registry("avro", url=self.registry, settings=settings, retry_s=self.retry_s)
 
 
-def _names(where: str, form: Any, name: str) -> list[str] | None:
-    """The names of the columns of a record's key or value."""
-    if isinstance(form, FormatSection):
-        return form.names(name)
-    if isinstance(form, str) and form not in ("string", "bytes"):
-        forms = '"string", "bytes" or {format = …, schema = …}'
-        raise JobError(f"{where}.{name}: {form!r} is no format: write {forms}")
-    return [name]
-
-
-class KafkaSection(Strict):
+class KafkaSection(Section):
     """Settings that all topics share."""
 
     bootstrap_servers: str
@@ -148,6 +115,7 @@ class KafkaSection(Strict):
     """Options of Spark's Kafka source and sink for all topics, such as `kafka.security.protocol`."""
 
 
+@of_calls
 class TableSection(Section):
     """A table, from a topic, from change-log files, or from a Delta table."""
 
@@ -155,81 +123,52 @@ class TableSection(Section):
         Kind(
             "a topic",
             {"topic": ANY},
-            ("key", "value", "version", "deleted", "timestamp", "on_new_topic", "headers", "roots", "positions", "snapshot"),
-            {"value": 'a topic needs value: "string", "bytes" or {format = …, schema = …}', "key": "key must be given"},
+            (FaceCall(Table.from_kafka),),
+            ("snapshot",),
+            {
+                "value": 'a topic needs value: "string", "bytes" or {format = …, schema = …}',
+                "key": "key must be given",
+            },
         ),
-        Kind('files of format "fkjoin"', {"path": ANY, "format": "fkjoin"}, ("format",)),
+        Kind(
+            'files of format "fkjoin"',
+            {"path": ANY, "format": "fkjoin"},
+            (FaceCall(Table.from_fkjoin, {"schema": None}),),
+            ("format",),
+        ),
         Kind(
             "a Delta table",
             {"path": ANY, "format": "delta"},
-            ("key", "timestamp", "columns", "format"),
+            (FaceCall(Table.from_delta),),
+            ("format",),
             {"key": "key must be given: the columns of which no two rows of the Delta table have the same values"},
         ),
         Kind(
             "files",
             {"path": ANY},
-            ("key", "version", "deleted", "timestamp", "log", "columns", "format", "snapshot"),
-            {"key": "key must be given", "version": "files need version: the column that orders the changes of a key"},
+            (FaceCall(Table.from_files),),
+            ("snapshot",),
+            {
+                "key": "key must be given",
+                "version": "files need version: the column that orders the changes of a key",
+            },
         ),
     )
     this_is = "this table is read from"
     places = ("topic", "path")
 
-    topic: str | None = None
-    """The topic that has the changes."""
-    path: str | None = None
-    """The folder of files that have the changes, or of a Delta table."""
-    key: str | list[str] | FormatSection | None = None
+    key: Texts | FormatSection | None = None
     """The format of a topic's keys, or the columns of the key in files and in a Delta table."""
-    value: str | FormatSection | None = None
+    value: _FormatName | FormatSection | None = None
     """The format of the records' values."""
-    version: str | list[str] | None = None
-    """Whole-number expressions that order the changes of a key; a topic needs none."""
-    deleted: str | None = None
-    """A condition that is true for changes that delete their key."""
-    timestamp: str | None = None
-    """The time of a change."""
-    log: str | None = None
-    """The name of the log that several tables are cut from, if its versions order changes across them too."""
     columns: str | None = Field(None, alias="schema")
     """The columns of files or of a Delta table; without it fkjoin learns them at the first start."""
     format: FileFormat | Literal["fkjoin", "delta"] | None = None
     """The format of files; `fkjoin` reads what a Parquet sink of fkjoin wrote, `delta` a Delta table and its changes."""
-    on_error: OnError = "dead-letter"
-    """Handling of changes that do not parse or evaluate: `fail` stops the query, `dead-letter` sets them aside."""
-    on_new_topic: OnNewTopic | None = None
-    """Action of a start on a topic that was deleted and created again."""
-    headers: bool = False
-    """Have the records' headers in a column `headers`."""
-    roots: int | None = Field(None, ge=1)
-    """The number of root topics in the header `fkjoin-positions` of the records."""
-    positions: bool = False
-    """Have where each row's record was read, in a column `_position`."""
     snapshot: str | None = None
     """A folder of Parquet files whose rows are older than all changes."""
     materialize: bool = False
     """Keep the rows in state under the table's name."""
-    options: dict[str, Value] = Field({}, repr=False)
-    """Options of Spark's source."""
-
-    def known_columns(self, name: str) -> KnownColumns:
-        """The columns of the table; unknown without a schema.
-
-        Raises ``JobError`` for the name of a column that no row can have.
-        """
-        where = f"tables.{name}"
-        if self.topic is not None:
-            key, value = _names(where, self.key, "key"), _names(where, self.value, "value")
-            if key is None or value is None:
-                return None
-            return named([*key, *value, "headers", "_position"])
-        names = None if self.columns is None else names_in(self.columns)
-        if names is None:
-            return None
-        columns = named([*names, "_metadata"])
-        for setting in ("key", "version", "timestamp", "deleted"):
-            require_known(f"{where}.{setting}", getattr(self, setting), columns, name)
-        return columns
 
 
 class EventsSection(Section):
@@ -237,7 +176,12 @@ class EventsSection(Section):
 
     kinds = (
         Kind("a topic", {"topic": ANY}),
-        Kind("files", {"path": ANY}, ("format", "columns"), {"columns": 'files of events need a schema, such as "id string"'}),
+        Kind(
+            "files",
+            {"path": ANY},
+            more=("format", "schema"),
+            needs={"schema": 'files of events need a schema, such as "id string"'},
+        ),
     )
     this_is = "these events are read from"
     places = ("topic", "path")
@@ -250,50 +194,40 @@ class EventsSection(Section):
     """The format of files."""
     columns: str | None = Field(None, alias="schema")
     """The columns of files."""
-    select: str | list[str] | None = None
+    select: Texts | None = None
     """The columns of an event, expressions over those of files, or of a topic's record: `key`, `value`, `timestamp`, ...."""
     options: dict[str, Value] = Field({}, repr=False)
     """Options of Spark's source."""
 
 
+@of_calls
 class SinkSection(Section):
     """A target for the changes of a table: a topic, a path, or a table of PostgreSQL or of a catalog."""
 
     kinds = (
-        Kind("a topic", {"topic": ANY}, ("key", "value", "headers", "positions", "options")),
+        Kind("a topic", {"topic": ANY}, (FaceCall(Table.to_kafka),)),
         Kind(
             "a table of PostgreSQL",
             {"postgres": ANY},
-            ("into", "on_error", "retry_s"),
-            {"into": 'postgres, the address of a database, and into, the table in it, go together: into = "shop.orders"'},
+            (FaceCall(Table.to_postgres, {"dsn": "postgres"}),),
+            needs={"into": 'postgres, the address of a database, and into, the table in it, go together: into = "shop.orders"'},
         ),
-        Kind("Parquet files", {"path": ANY, "format": "parquet"}, ("format", "options", "retry_s")),
-        Kind("an Iceberg table", {"iceberg": ANY}, ("catalog", "options", "evolve", "retry_s")),
         Kind(
-            "a Delta table",
-            {"path": ANY, "format": "delta"},
-            ("format", "options", "evolve", "retry_s", "partition_by", "optimize_every", "vacuum_every"),
+            "Parquet files",
+            {"path": ANY, "format": "parquet"},
+            (FaceCall(Table.to_parquet),),
+            ("format",),
         ),
-        Kind("files of Spark's own sink", {"path": ANY}, ("format", "options")),
-        Kind("a sink of another package", {"kind": ANY}, ("settings",)),
+        Kind("an Iceberg table", {"iceberg": ANY}, (FaceCall(Table.to_iceberg, {"table": "iceberg"}),)),
+        Kind("a Delta table", {"path": ANY, "format": "delta"}, (FaceCall(Table.to_delta),), ("format",)),
+        Kind("files of Spark's own sink", {"path": ANY}, more=("path", "format", "options")),
+        Kind("a sink of another package", {"kind": ANY}, more=("settings",)),
     )
     this_is = "this sink writes to"
     places = ("topic", "path", "postgres", "iceberg", "kind")
 
     table: str
     """The table, join or other operator whose changes are written, or the enrichment whose events are."""
-    topic: str | None = None
-    """The topic to write records to."""
-    path: str | None = None
-    """The folder of files or of a Delta table."""
-    postgres: str | None = Field(None, repr=False)
-    """The address of a database, such as `host=db dbname=shop user=job`."""
-    into: str | None = None
-    """The table in the database."""
-    iceberg: str | None = None
-    """A table of Iceberg with its namespace, such as `shop.orders`."""
-    catalog: str = "default"
-    """The name of Iceberg's catalog, by which pyiceberg finds properties in its configuration."""
     kind: str | None = None
     """The name of a sink that another package has, its entry point of `fkjoin.sinks`."""
     settings: dict[str, Values] = Field({}, repr=False)
@@ -304,24 +238,6 @@ class SinkSection(Section):
     """The format of the records' keys."""
     value: str | FormatSection | None = None
     """The format of the records' values, or an expression that makes them."""
-    headers: str | None = None
-    """An expression that makes the headers."""
-    positions: bool = False
-    """Write where in its source each row was read, as headers."""
-    on_error: OnError = "fail"
-    """Handling of rows that the table cannot have: `fail` stops the query, `dead-letter` sets them aside."""
-    retry_s: float = Field(RETRY_S, ge=0, allow_inf_nan=False)
-    """Seconds for which a write is repeated during an outage."""
-    options: dict[str, Value] = Field({}, repr=False)
-    """Options of Spark's sink, or of the storage of Parquet files or a Delta table; properties of Iceberg's catalog."""
-    evolve: bool = False
-    """Add columns that the table lacks, when the job starts; in Iceberg also widen types."""
-    partition_by: str | list[str] = Field([])
-    """Columns by whose values a new table has its files in folders."""
-    optimize_every: int | None = Field(None, ge=1)
-    """After so many batches, compact small files (OPTIMIZE)."""
-    vacuum_every: int | None = Field(None, ge=1)
-    """After so many batches, delete files that no version of the last week has (VACUUM)."""
 
     @property
     def place(self) -> str:
@@ -329,6 +245,45 @@ class SinkSection(Section):
         if self.iceberg is not None:
             return f"iceberg {self.catalog}.{self.iceberg}"
         return masked(str(self.topic or self.path or self.kind or f"postgres {self.into}"))
+
+
+class PageSection(Section):
+    """The access to the page of ``fkjoin run --ui``: the names of its host, and the token that is asked for."""
+
+    names: list[str] = Field(default=[])
+    """Names of the host, besides `localhost` and its addresses."""
+    token: str | None = Field(default=None, repr=False)
+    """The token that the page asks for."""
+
+    @model_validator(mode="after")
+    def _usable(self) -> PageSection:
+        try:
+            ClientAccess(names=tuple(self.names), token=self.token)
+        except FkJoinError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+
+class SparkSection(BaseModel):
+    """The session: settings of Spark under their full names, and whether it has Spark's Kafka connector."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
+    __pydantic_extra__: dict[str, Value] = Field(init=False)
+
+    kafka: bool = False
+    """Have Spark's Kafka connector, the newest published one that fits this Spark."""
+
+    @property
+    def settings(self) -> dict[str, Value]:
+        """Those of Spark."""
+        return dict(self.__pydantic_extra__)
+
+    @model_validator(mode="after")
+    def _named(self) -> SparkSection:
+        for name in self.settings:
+            if not name.startswith("spark."):
+                raise ValueError(f'{name!r} is no setting of Spark: write "spark.…" = …, or kafka = true')
+        return self
 
 
 class DeadLettersSection(Section):
@@ -347,7 +302,7 @@ class DeadLettersSection(Section):
         return None if self.path is None else f"{self.path.rstrip('/')}/{table}"
 
 
-class JobSection(Strict):
+class JobSection(Section):
     """A whole job file."""
 
     name: str
@@ -368,21 +323,21 @@ class JobSection(Strict):
     """Tables that are read, by name."""
     events: dict[str, EventsSection] = Field({})
     """Streams of events that are read, by name."""
-    enrichments: dict[str, EnrichmentSection] = Field({})
+    enrichments: dict[str, job_operators.EnrichmentSection] = Field({})
     """Events with the columns of tables, by name."""
-    joins: dict[str, JoinSection] = Field({})
+    joins: dict[str, job_operators.JoinSection] = Field({})
     """Joins, by name."""
-    children: dict[str, ChildrenSection] = Field({})
+    children: dict[str, job_operators.ChildrenSection] = Field({})
     """Tables with maps of the rows that point at theirs, by name."""
-    aggregates: dict[str, AggregateSection] = Field({})
+    aggregates: dict[str, job_operators.AggregateSection] = Field({})
     """Aggregates, by name."""
-    cogroups: dict[str, TogetherSection] = Field({})
+    cogroups: dict[str, job_operators.CogroupSection] = Field({})
     """Aggregates by one key, side by side, by name."""
-    merges: dict[str, TogetherSection] = Field({})
+    merges: dict[str, job_operators.MergeSection] = Field({})
     """Tables as one, by name."""
-    views: dict[str, ViewSection] = Field({})
+    views: dict[str, job_operators.ViewSection] = Field({})
     """Filters and maps, by name."""
-    flat_maps: dict[str, FlatMapSection] = Field({})
+    flat_maps: dict[str, job_operators.FlatMapSection] = Field({})
     """Rows that a table's rows make, by name."""
     sinks: dict[str, SinkSection]
     """Targets, by name."""
@@ -392,12 +347,12 @@ class JobSection(Strict):
     """Access to the page of `--ui`."""
 
     @property
-    def operators(self) -> dict[tuple[str, str], OperatorSection]:
+    def operators(self) -> dict[tuple[str, str], job_operators.OperatorSection]:
         """All that is made of tables, by section and name."""
-        operators: dict[tuple[str, str], OperatorSection] = {}
+        operators: dict[tuple[str, str], job_operators.OperatorSection] = {}
         for kind, sections in self:
             for name, section in sections.items() if isinstance(sections, dict) else ():
-                if isinstance(section, OperatorSection):
+                if isinstance(section, job_operators.OperatorSection):
                     operators[kind, name] = section
         return operators
 
@@ -407,6 +362,6 @@ def job_section() -> type[JobSection]:
     fields: dict[str, Any] = {}
     for operator in OPERATORS.values():
         if operator.section is not None and operator.section not in JobSection.model_fields:
-            model: Any = section_of(operator)
+            model: Any = job_operators.section_of(operator)
             fields[operator.section] = dict[str, model], Field({})
     return create_model("JobSection", __base__=JobSection, **fields) if fields else JobSection

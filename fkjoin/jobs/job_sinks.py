@@ -13,9 +13,8 @@ from fkjoin import sinks as kinds
 from fkjoin.checkpoint.begun import Begun
 from fkjoin.checkpoint.files import has_begun
 from fkjoin.jobs import installed
-from fkjoin.jobs.job_kinds import JobError, Strict, located
+from fkjoin.jobs.job_kinds import JobError, Section, located
 from fkjoin.jobs.job_sections import FormatSection, SinkSection
-from fkjoin.kafka import Format
 from fkjoin.plan.rules import SINKS_SHARE_A_QUERY, Verdict
 from fkjoin.sessions.settings import switched_off
 from fkjoin.sinks import Sink
@@ -34,11 +33,14 @@ class PlannedQuery:
 
 @dataclass(frozen=True)
 class SinkQuery:
-    """A query of the job that ends in one sink or several."""
+    """A query of the job that ends in one sink or several, all of one table."""
 
     name: str
     """Name of its checkpoint: ``sink-NAME``, or ``sinks-TABLE``."""
-    sinks: tuple[str, ...]
+    checkpoint: str
+    table: str
+    sinks: Mapping[str, Sink | None]
+    """By their names; None where Spark's own sink writes, which is alone."""
     rules: Mapping[str, Verdict]
     """By sink, what became of the rule; nothing where a table has one sink only."""
 
@@ -46,42 +48,44 @@ class SinkQuery:
     def shared(self) -> bool:
         return self.name.startswith("sinks-")
 
+    @property
+    def own_sinks(self) -> list[Sink]:
+        """The sinks that are not Spark's."""
+        return [sink for sink in self.sinks.values() if sink is not None]
 
-def format_at(where: str, given: str | list[str] | FormatSection, name: str) -> Format | str:
-    """Make the format of the records' key or value of a section; ``name``: which of them."""
-    if isinstance(given, list):
-        raise JobError(f'{name}: a topic\'s key has a format: "string", "bytes" or {{format = …, schema = …}}')
-    if isinstance(given, str):
-        return given
-    with located(f"{where}.{name}", given):
-        return given.build(name)
+    @property
+    def remembering(self) -> dict[str, Sink]:
+        """These sinks, by what is added to the query's id where they remember its batches."""
+        return {f" {sink.place}" if self.shared else "": sink for sink in self.own_sinks}
 
 
-def arguments_at(where: str, section: Strict, *settings: str) -> dict[str, Any]:
-    """The values of settings of a topic's table or sink, and the formats of its records."""
-    arguments = section.arguments("key", "value", *settings)
+def arguments_at(where: str, section: Section, function: Callable[..., Any]) -> dict[str, Any]:
+    """The arguments of a topic's table or sink, with the formats of its records."""
+    arguments = section.arguments(function)
     for part in ("key", "value"):
-        if arguments[part] is not None:
-            arguments[part] = format_at(where, arguments[part], part)
+        written = arguments[part]
+        if isinstance(written, list):
+            forms = '"string", "bytes" or {format = …, schema = …}'
+            raise JobError(f"{part}: a topic's key has a format: {forms}")
+        if isinstance(written, FormatSection):
+            with located(f"{where}.{part}", written):
+                arguments[part] = written.build(part)
     return arguments
 
 
 def sink_of(spec: SinkSection) -> Sink | None:
     """Make the sink of a section that names no topic; None where Spark's own sink writes."""
-    options = {name: str(value) for name, value in spec.options.items()}
     if spec.kind is not None:
         return installed.sink_of(spec.kind, spec.settings)
-    if spec.postgres is not None:
-        assert spec.into is not None
-        return kinds.Postgres(spec.into, spec.postgres, spec.on_error, spec.retry_s)
-    if spec.iceberg is not None:
-        return kinds.Iceberg(spec.iceberg, spec.catalog, options, spec.evolve, spec.retry_s)
-    assert spec.path is not None
-    if spec.format == "parquet":
-        return kinds.Parquet(spec.path, options, spec.retry_s)
-    if spec.format != "delta":
-        return None
-    return kinds.Delta(spec.path, options, spec.retry_s, spec.evolve, spec.partition_by, spec.optimize_every, spec.vacuum_every)
+    for call in spec.of_kind.calls:
+        # The method ``to_delta`` and the class ``Delta`` have these arguments in common.
+        make = getattr(kinds, call.function.__name__.removeprefix("to_").title())
+        arguments = spec.arguments(call.function)
+        if "options" in arguments:
+            arguments["options"] = {name: str(value) for name, value in spec.options.items()}
+        sink: Sink = make(**arguments)
+        return sink
+    return None
 
 
 def sink_queries(
@@ -92,11 +96,11 @@ def sink_queries(
     A sink stays where it was begun: in a query of its own, or in the shared one; one that came later is a query of its own,
     which reads everything from the start.  ``run``: they are to run, so that a shared query cannot be left out (``JobError``).
     """
-    found = []
+    queries = []
     for table in dict.fromkeys(table for table, _ in sinks.values()):
-        of_table = {name: sink for name, (of, sink) in sinks.items() if of == table}
-        found += _of_table(spark, checkpoint, table, of_table, run=run)
-    return found
+        of_table = {name: sink for name, (other, sink) in sinks.items() if other == table}
+        queries += _of_table(spark, checkpoint, table, of_table, run=run)
+    return queries
 
 
 def _of_table(
@@ -105,33 +109,43 @@ def _of_table(
     shared = f"sinks-{table}"
     known = Begun.of(spark, f"{checkpoint}/{shared}").sinks
     if known is None and len(sinks) == 1:
-        return [SinkQuery(f"sink-{name}", (name,), {}) for name in sinks]
+        return [SinkQuery(f"sink-{name}", f"{checkpoint}/sink-{name}", table, sinks, {}) for name in sinks]
     off = switched_off(spark).get(SINKS_SHARE_A_QUERY)
     if off is not None and known is not None and run:
         raise JobError(
             f"sinks: those of {table} are one query in {checkpoint}/{shared}, and {off}: leave the rule {SINKS_SHARE_A_QUERY} "
             "on, or give the job a new checkpoint and empty targets"
         )
-    why: dict[str, str | None] = {}
     places: set[str] = set()
-    for name, sink in sinks.items():
-        why[name] = off
-        if off is None and sink is None:
-            why[name] = "its format is written by Spark's own sink"
-        elif off is None and sink is not None:
-            if has_begun(spark, f"{checkpoint}/sink-{name}"):
-                why[name] = "it was begun as a query of its own"
-            elif known is not None and sink.place not in known:
-                why[name] = f"{shared} was begun without it"
-            elif sink.place in places:
-                why[name] = f"another sink is {sink.place}, too"
-            else:
-                places.add(sink.place)
+
+    def why_alone(name: str, sink: Sink | None) -> str | None:
+        if off is not None:
+            return off
+        if sink is None:
+            return "its format is written by Spark's own sink"
+        if has_begun(spark, f"{checkpoint}/sink-{name}"):
+            return "it was begun as a query of its own"
+        if known is not None and sink.place not in known:
+            return f"{shared} was begun without it"
+        if sink.place in places:
+            return f"another sink is {sink.place}, too"
+        places.add(sink.place)
+        return None
+
+    why = {name: why_alone(name, sink) for name, sink in sinks.items()}
     together = [name for name, reason in why.items() if reason is None]
     if known is None and len(together) == 1:
         why[together.pop()] = f"no other sink of {table} can"
+    names = {shared: together} if together else {}
+    names |= {f"sink-{name}": [name] for name in sinks if name not in together}
     rules = {name: Verdict(SINKS_SHARE_A_QUERY, reason) for name, reason in why.items()}
-    alone = [SinkQuery(f"sink-{name}", (name,), {name: rules[name]}) for name in sinks if name not in together]
-    if not together:
-        return alone
-    return [SinkQuery(shared, tuple(together), {name: rules[name] for name in together}), *alone]
+    return [
+        SinkQuery(
+            query,
+            f"{checkpoint}/{query}",
+            table,
+            {name: sinks[name] for name in ends},
+            {name: rules[name] for name in ends},
+        )
+        for query, ends in names.items()
+    ]

@@ -13,7 +13,7 @@ from fkjoin.lowering.flat_maps import plan_flat_map
 from fkjoin.lowering.joins import plan_join
 from fkjoin.lowering.key_joins import plan_key_join
 from fkjoin.lowering.table_plan import TablePlan
-from fkjoin.lowering.unions import cogrouped, merged, plan_cogroup, plan_merge
+from fkjoin.lowering.unions import plan_cogroup, plan_merge
 from fkjoin.lowering.views import plan_complete, plan_view
 
 
@@ -26,12 +26,12 @@ class Operator:
     bind: Callable[..., Planned] | None = None
     """Function from tables and what the user wrote to a planned table, see ``called``.
 
-    Raises ``TopologyError``.  None where no single call makes it.
+    Raises ``TopologyError``.  Only a section of job files asks for it.
     """
     section: str | None = None
     """The section of job files whose settings are the arguments of ``bind``.
 
-    None where the section's own model calls the library.
+    None for operators of fkjoin: their sections call the methods of ``Table``.
     """
 
 
@@ -65,8 +65,8 @@ OPERATORS: dict[str, Operator] = {
     "key_join": Operator(plan_key_join),
     "children": Operator(plan_children),
     "aggregate": Operator(plan_aggregate),
-    "merge": Operator(plan_merge, merged, "merges"),
-    "cogroup": Operator(plan_cogroup, cogrouped, "cogroups"),
+    "merge": Operator(plan_merge),
+    "cogroup": Operator(plan_cogroup),
     "flat_map": Operator(plan_flat_map),
     "events": Operator(_plan_events),
     "enrich": Operator(plan_enrich),

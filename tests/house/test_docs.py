@@ -232,7 +232,9 @@ def test_the_pages_that_are_made_of_the_code_leave_nothing_out() -> None:
     schema = json_schema()
     assert set(site_pages.SECTIONS.values()) == {schema["title"], *schema["$defs"]}
     settings = {name for about in (schema, *schema["$defs"].values()) for name in about["properties"]}
-    assert {name for name in settings if f"| `{name}` |" not in site_pages.job_file()} == set()
+    page = site_pages.job_file()
+    assert {name for name in settings if f"| `{name}` |" not in page} == set()
+    assert "See `" not in page, "the page has the text that is meant"
     rooms = [room for group in site_pages.ROOMS.values() for room in group]
     assert len(rooms) == len(set(rooms))
     assert {site_pages.room_of(message) for message in raised()} <= set(rooms)

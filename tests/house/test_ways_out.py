@@ -469,7 +469,7 @@ WAYS: dict[str, str] = {
     "a type in the checkpoint names the Python": (
         "tests/house/test_trust.py::test_a_type_in_a_checkpoint_cannot_have_a_module_imported"
     ),
-    "{}.{}: {} is no format: write": JOB_FILES,
+    "{} is no format: write": JOB_FILES,
     "give either {}": JOB_FILES,
     "{}: {}:{} cannot be used ({}); choose": "tests/jobs/test_ways_out.py::test_a_page_is_served_at_another_port",
     "{}: port {} cannot be used; choose one": ("tests/metrics/test_page_server.py::test_a_port_that_there_is_not_is_refused"),

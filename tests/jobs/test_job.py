@@ -52,7 +52,6 @@ from tests.support.job_files import GOOD, job
             ("[sinks.out]", '[aggregates.a]\nof = "joined"\ncolumns.n = "count()"\n[sinks.out]'),
             "aggregates.a: give group_by, window,",
         ),
-        (('joiner = ["left', 'how = "outer"\njoiner = ["left'), 'joins.joined: how: "outer" is of joins by primary key'),
         (('joiner = ["left', 'emit = "weekly"\njoiner = ["left'), "joins.joined.emit: .*'weekly' is not one of"),
         (
             ('path = "{folder}/out"', 'path = "out"\ntopic = "out"'),
@@ -90,6 +89,16 @@ from tests.support.job_files import GOOD, job
         (
             ('path = "{folder}/out"', 'path = "out"\nformat = "delta"\nretry_s = -1'),
             "sinks.out.retry_s: it must be greater than or equal to 0",
+        ),
+        (('path = "{folder}/orders"', 'topic = "o"\nroots = 0'), "tables.orders.roots: it must be .* equal to 1"),
+        (('joiner = ["left', 'spread = 0\njoiner = ["left'), "joins.joined.spread: it must be .* equal to 1"),
+        (
+            ('path = "{folder}/out"', 'path = "out"\nformat = "delta"\noptimize_every = 0'),
+            "sinks.out.optimize_every: it must be .* equal to 1",
+        ),
+        (
+            ('path = "{folder}/out"', 'path = "out"\nformat = "delta"\nvacuum_every = 0'),
+            "sinks.out.vacuum_every: it must be .* equal to 1",
         ),
         (
             ('path = "{folder}/out"', 'postgres = "host=db"\ninto = "it"\non_error = "stop"'),
@@ -205,6 +214,8 @@ def test_the_schema_tells_editors_what_a_kind_has(tmp_path: Path) -> None:
         (('version = "lsn"', ""), False),
         ((OF_OUT, f"{OF_OUT}\npositions = true"), False),
         ((OF_OUT, f'{OF_OUT}\nformat = "delta"\noptions = {{a = 1}}'), True),
+        ((OF_OUT, f'{OF_OUT}\nformat = "delta"\noptimize_every = 1'), True),
+        ((OF_OUT, f'{OF_OUT}\nformat = "delta"\noptimize_every = 0'), False),
         ((OF_OUT, 'iceberg = "shop.out"\ncatalog = "lake"\nevolve = true\noptions = {uri = "u"}'), True),
         ((OF_OUT, 'iceberg = "shop.out"\ninto = "out"'), False),
         ((OF_OUT, 'topic = "o"\npositions = true'), True),
@@ -426,6 +437,10 @@ def test_a_job_puts_tables_together(spark: SparkSession, tmp_path: Path) -> None
         (
             ('how = "outer"\n', 'deployment = "staged"\n'),
             r"joins\.named: deployment: it is a setting of a join by foreign key, and this is a",
+        ),
+        (
+            ('how = "outer"\n', 'how = "outer"\nextractor = "customer"\n'),
+            r"joins\.named\.how: .outer. is of joins",
         ),
         (('key = "col as word"\n', ""), r"flat_maps\.by_name\.key: must be given"),
         (('events = "seen"', 'events = "sen"'), r"enrichments\.again\.events: there are no events 'sen'; did you mean 'seen'"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fkjoin.errors import TopologyError
-from fkjoin.jobs.job_kinds import JobError, Strict, located
+from fkjoin.jobs.job_kinds import JobError, Section, located
 from fkjoin.jobs.job_sections import JobSection
 from tools.messages import raised
 
@@ -44,7 +44,7 @@ MESSAGES = {
 @pytest.mark.parametrize(("kind", "name", "message"), MESSAGES)
 def test_a_message_begins_with_the_setting_that_is_meant_and_says_its_place_once(kind: str, name: str, message: str) -> None:
     spec = JobSection.model_validate(SPEC)
-    section: Strict = getattr(spec, kind)[name]
+    section: Section = getattr(spec, kind)[name]
     with pytest.raises(JobError) as refused, located("sinks.s", spec.sinks["s"]), located(f"{kind}.{name}", section):
         raise TopologyError(message)
     assert str(refused.value) == MESSAGES[kind, name, message]

@@ -21,8 +21,8 @@ from rich.console import Console
 from fkjoin.errors import FkJoinError
 from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_file import read_job
-from fkjoin.jobs.job_kinds import JobError, PageSection
-from fkjoin.jobs.job_sections import JobSection
+from fkjoin.jobs.job_kinds import JobError
+from fkjoin.jobs.job_sections import JobSection, PageSection
 from fkjoin.jobs.runner import _follower
 from fkjoin.jobs.screen import Screen
 from fkjoin.metrics import Metrics, watch

@@ -174,7 +174,7 @@ def test_a_jobs_sinks_are_where_they_were_begun(spark: SparkSession, tmp_path: P
         found = sink_queries(spark, str(tmp_path / checkpoint), sinks, run=run)
         reasons.clear()
         reasons.update({name: rule.why_not for query in found for name, rule in query.rules.items()})
-        return {query.name: query.sinks for query in found}
+        return {query.name: tuple(query.sinks) for query in found}
 
     assert queries({**three, "t": ("totals", a)}, "new") == {"sinks-joined": ("a", "b", "c"), "sink-t": ("t",)}
     assert reasons == {"a": None, "b": None, "c": None}

@@ -19,8 +19,7 @@ import fkjoin
 from fkjoin import Table, fk_join
 from fkjoin import aggregates as agg
 from fkjoin.checkpoint.upkeep import rebuild, rescale, verify
-from fkjoin.jobs.job_kinds import SparkSection
-from fkjoin.jobs.job_sections import JobSection
+from fkjoin.jobs.job_sections import JobSection, SparkSection
 from fkjoin.jobs.runner import job_session
 from fkjoin.kafka import Json
 from fkjoin.metrics import Metrics, watch
