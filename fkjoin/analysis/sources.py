@@ -173,9 +173,10 @@ def read_files(
     format: str | None,
     options: Mapping[str, Any] | None,
     settings: Settings,
+    begun_folders: Sequence[str] = (),
 ) -> Planned:
-    """See ``Table.from_files``."""
-    files = open_files(spark, path, key, schema=schema, format=format, options=options)
+    """See ``Table.from_files``; ``begun_folders``: see ``open_files``."""
+    files = open_files(spark, path, key, schema=schema, format=format, options=options, begun_folders=begun_folders)
     label = name or files.name
     try:
         table = read_stream(

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, LongType, StructType
@@ -26,7 +27,7 @@ from fkjoin.checkpoint.files import hadoop, read_file
 from fkjoin.checkpoint.saved_files import PlainFiles, SavedFiles, damage_named
 from fkjoin.checkpoint.saved_log import SavedLog, SavedPartition
 from fkjoin.checkpoint.stores import SavedStore, kept_as, with_stores
-from fkjoin.errors import FkJoinError
+from fkjoin.errors import FkJoinError, first_line
 from fkjoin.sessions.own_folder import held_folder
 from fkjoin.spark.schemas import kept_type
 from fkjoin.state import BucketStore
@@ -125,7 +126,12 @@ def on_logs(
 
     # A session may be set to leave such files out, which would leave out rows.
     strict = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
-    rows = spark.read.format("binaryFile").options(**strict).load(paths).select("path", "content")
+    try:
+        rows = spark.read.format("binaryFile").options(**strict).load(paths).select("path", "content")
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        raise FileNotFoundError(f"{checkpoint}: {first_line(error)}") from error
     number = F.regexp_extract("path", r".*/state/\d+/(\d+)/", 1)
     return rows.repartition(len(versions), number).mapInArrow(in_worker, schema)
 

@@ -46,16 +46,19 @@ class Folders:
         return F.when(path.contains("="), F.when(F.lower(path).rlike(folder), stop))
 
     def placed(self, frame: DataFrame) -> tuple[DataFrame, Column | None]:
-        """The frame with the columns in place of the texts, and what says which value does not fit.
+        """The frame with the columns in place of the texts, null where a folder went; and what says which value does not fit.
 
         That is None if all values fit.
         """
-        if not self.there:
+        if not self.there and not self.columns:
             return frame, None
         texts = {name.lower(): name for name in self.there}
         values, misfits = [], []
         for one in self.columns:
-            name = texts[one.name.lower()]
+            name = texts.get(one.name.lower())
+            if name is None:
+                values.append(F.lit(None).cast(one.dataType).alias(one.name))
+                continue
             text = F.col(quoted(name))
             if one.dataType == StringType():
                 values.append(text.alias(one.name))

@@ -35,8 +35,8 @@ def keep(tables: dict[str, LearnedColumns], name: str, learned: StructType, fold
         if column.lower() in moved & lowered(kept.schema.names):
             origin = "names of folders" if column.lower() in lowered(folders) else "lines"
             raise TopologyError(
-                f"path: column {column} of {name} comes from {origin} now, and did not when the checkpoint was begun: rename "
-                "the folders; or give a schema= that names it, to have it from there from now on"
+                f"path: column {column} of {name} comes from {origin} now, and did not when the checkpoint was begun: give a "
+                "schema= that names it, to have it from there from now on; or rename the folders, if no batch has read them"
             )
     known = {*(path for path, _ in _fields(kept.schema)), *kept.reported}
     new = {path: kind for path, kind in _fields(learned) if path not in known}

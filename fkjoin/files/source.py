@@ -100,8 +100,13 @@ def open_files(
     schema: StructType | str | None,
     format: str | None,
     options: Mapping[str, Any] | None,
+    begun_folders: Sequence[str] = (),
 ) -> FilesRead:
-    """Open files, see ``Table.from_files``."""
+    """Open files, see ``Table.from_files``.
+
+    ``begun_folders``: columns of the schema that names of folders were when a query began; they are null
+    where no folder has them now.
+    """
     prepare(spark)
     chosen = format or format_of(pattern)
     if chosen is None:
@@ -119,15 +124,20 @@ def open_files(
     as_stream = on_spark(spark, lines)
     names = access(spark).folders(as_stream, place.pattern, place.options)
     said = {one.name.lower(): one for one in found}
-    wanted = [name for name in names if learned or name.lower() in said]
-    columns = StructType([said.get(name.lower(), as_stream.schema[name]) for name in wanted])
+    begun = lowered(begun_folders)
+    later = [name for name in names if name.lower() not in begun and (learned or name.lower() in said)]
+    # In the order of the schema that the query was begun with.
+    wanted = [*begun_folders, *later]
+    kinds = [said[name.lower()] if name.lower() in said else as_stream.schema[name] for name in wanted]
+    columns = StructType(kinds)
     texts = set[str]()
     if learned:  # 007 and 7 are two keys
         keys = lowered(name for name in listed(key) if isinstance(name, str))
         texts = keys if chosen == "csv" else keys & lowered(columns.names)
-    folders = Folders(_as_texts(columns, texts), tuple(names) if wanted else ())
+    are_read = not lowered(names).isdisjoint(lowered(wanted))
+    folders = Folders(_as_texts(columns, texts), tuple(names) if are_read else ())
     inner = _as_texts(StructType([one for one in found if one.name.lower() not in lowered(columns.names)]), texts)
-    if names and not wanted:  # the same files, and no columns of folders
+    if names and not are_read:  # the same files, and no columns of folders
         place = _with_option(place, "recursiveFileLookup", True)
         lines = _lines(place)
     plain = None

@@ -241,6 +241,7 @@ class Job:
         if call.function == Table.from_files:
             columns.format = spec.format or format_of(spec.path) or columns.format
             about |= {"format": columns.format, "settings": Settings.of(self._spark)}
+            about |= {"begun_folders": columns.folders if spec.columns is None else ()}
             table = Table._of(called(read_files, **about))
         else:
             table = call.function(**about)

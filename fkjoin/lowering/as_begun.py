@@ -107,7 +107,9 @@ def _columns(table: Planned, begun: Begun) -> OtherOptions:
         source = sources[0].bound
         kept = keep(begun.columns, name, source.learned, source.folders)
         if kept.schema != source.learned:
-            options = {"schema": kept.schema}
+            options: dict[str, Any] = {"schema": kept.schema}
+            if kept.folders:
+                options["begun_folders"] = kept.folders
             others |= dict.fromkeys(sources, options)
     return others
 

@@ -145,7 +145,7 @@ class JobReport:
 
 def table_of(operator: str, tables: Collection[str]) -> str:
     """Find the table that an operator makes, without the reader that it runs for."""
-    name = re.sub(r"(-answers)?(-for-.+)?$", "", operator)
+    name = re.sub(r"(-answers|-regroup)?(-for-.+)?$", "", operator)
     return name if operator not in tables and name in tables else operator
 
 

@@ -201,7 +201,11 @@ def _arguments(settings: Mapping[str, str], start: Path) -> list[str]:
     if theirs.file is None:
         arguments.insert(0, "--load-spark-defaults")
     else:
-        text = theirs.file.read_text(encoding="utf-8") + "\n"
+        try:
+            text = theirs.file.read_text(encoding="utf-8") + "\n"
+        except OSError as error:
+            message = f"PYSPARK_SUBMIT_ARGS: {_FILE} {theirs.file}: {error.strerror}; correct the path"
+            raise SessionError(message) from error
     properties, java_options = start / "settings", start / "java-options"
     lines, changed = _options_of_java(settings, java_options)
     _write(java_options, "".join(lines))

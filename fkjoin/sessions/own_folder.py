@@ -7,20 +7,33 @@ kernel, since locks of another one need not be seen where machines share a file 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import platform
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_PREFIX = "fkjoin-run-"
+
+
+def machine() -> tuple[str, str]:
+    """Short names of the host, and of the kernel since it has started.
+
+    Containers of one kernel see each other's locks.
+    """
+    host = kernel = platform.node()
+    with contextlib.suppress(OSError):
+        kernel = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+    first, second = (hashlib.sha256(name.encode()).hexdigest()[:8] for name in (host, kernel))
+    return first, second
 
 
 def folder_prefix() -> str:
-    """The beginning of the names of folders of this kernel, since it has started."""
-    kernel = _BOOT.read_text(encoding="ascii") if _BOOT.exists() else platform.node()
-    return f"fkjoin-run-{kernel.strip()[:8]}-"
+    """The beginning of the names of folders of this host and this kernel."""
+    return f"{_PREFIX}{'-'.join(machine())}-"
 
 
 class HeldFolder:
@@ -55,15 +68,28 @@ def held_folder() -> Iterator[Path]:
 
 
 def sweep() -> None:
-    """Remove the folders of this user that no process holds."""
-    for path in Path(tempfile.gettempdir()).glob(f"{folder_prefix()}*"):
+    """Remove the folders of this user that no process holds, and whose locks would be seen here."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(ImportError, OSError):  # it is in use, or gone
+            if not _has_visible_locks(path):
+                continue
             lock = _locked(path)
             try:
                 if os.fstat(lock).st_uid == os.getuid():
                     shutil.rmtree(path)
             finally:
                 os.close(lock)
+
+
+def _has_visible_locks(path: Path) -> bool:
+    """Tell whether a folder is of this kernel, or of this host from before the kernel started."""
+    host, kernel = machine()
+    names = path.name.removeprefix(_PREFIX).split("-")
+    if names[1:2] == [kernel]:
+        return True
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    started_at = 0.0 if clock is None else time.time() - time.clock_gettime(clock)
+    return names[0] == host and path.lstat().st_mtime < started_at
 
 
 def _locked(path: Path) -> int:

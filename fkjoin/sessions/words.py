@@ -96,7 +96,7 @@ class Output(threading.Thread):
         self.take: Callable[[bytes], None] = show
         """A function that gets each line."""
         self.next_take: Callable[[bytes], None] = show
-        """Its successor from the next mark on, so that each gets what was written in its time."""
+        """Its successor from the next ``catch_up`` on: each gets what was written in its time."""
         self.everything = False
         """True if lines of no use are handed on, too."""
         self.held = False

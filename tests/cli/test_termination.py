@@ -253,17 +253,19 @@ def test_a_folder_stays_while_another_process_holds_it(tmp_path: Path, monkeypat
 
 def test_folders_of_other_kernels_and_users_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    kernel = own_folder.folder_prefix()
+    own, (host, kernel) = own_folder.folder_prefix(), own_folder.machine()
     names = {
-        "of a container of this kernel": f"{kernel}a",
-        "of another kernel": "fkjoin-run-22222222-a",
-        "a pipe": f"{kernel}pipe",
-        "a link": f"{kernel}link",
+        "of a container of this kernel": f"fkjoin-run-11111111-{kernel}-a",
+        "of this host, from before the kernel started": f"fkjoin-run-{host}-22222222-old",
+        "of another kernel": f"fkjoin-run-{host}-22222222-a",
+        "a pipe": f"{own}pipe",
+        "a link": f"{own}link",
     }
     paths = {name: tmp_path / path for name, path in names.items()}
     os.mkfifo(paths["a pipe"])
-    paths["of a container of this kernel"].mkdir()
-    paths["of another kernel"].mkdir()
+    for name in [*names][:3]:
+        paths[name].mkdir()
+    os.utime(paths["of this host, from before the kernel started"], (1, 1))
     paths["a link"].symlink_to(paths["of another kernel"])
     with monkeypatch.context() as other:
         other.setattr(own_folder.os, "getuid", lambda: 12345)
@@ -271,7 +273,7 @@ def test_folders_of_other_kernels_and_users_are_left(tmp_path: Path, monkeypatch
         assert len(list(tmp_path.iterdir())) == len(paths), "of another user"
     own_folder.sweep()
     left = {name for name, path in paths.items() if os.path.lexists(path)}
-    assert left == names.keys() - {"of a container of this kernel"}
+    assert left == {"of another kernel", "a pipe", "a link"}
 
 
 def test_a_folder_that_cannot_be_locked_is_left_to_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from fkjoin import TopologyError
+from fkjoin import Table, TopologyError
 from tests.support.files import collected, kept, put, table
 from tests.support.sampling import sampled
 
@@ -84,6 +84,27 @@ def test_a_folder_that_went_is_null_and_others_stay(job: Job, way: str) -> None:
     job.line("region=eu/x=1/2", id="b")
     rows, (said,) = job.run(**FORMS[way])
     assert (rows, "new field x (int)" in said) == ([("a", 1, "us"), ("b", None, "eu")], True)
+
+
+@pytest.mark.parametrize("options", [{}, {"header": False}])
+def test_a_folder_of_csv_files_that_went_is_null(job: Job, options: dict[str, Any]) -> None:
+    """Its column is none of the lines, which have columns by name or by place."""
+    header = "" if options else "id,lsn\n"
+    names = {"key": "_c0", "version": "_c1"} if options else {}
+    put(job.folder / "in", "region=us/1.csv", f"{header}a,1\n")
+    assert [row[-1] for row in _csv_rows(job, names, options)] == ["us"]
+    (job.folder / "in" / "region=us").rename(job.folder / "old")
+    put(job.folder / "in", "2.csv", f"{header}b,1\n")
+    assert sorted(map(str, (row[-1] for row in _csv_rows(job, names, options)))) == ["None", "us"]
+
+
+def _csv_rows(job: Job, names: dict[str, Any], options: dict[str, Any]) -> list[tuple[Any, ...]]:
+    out, checkpoint = job.folder / "out", job.folder / "checkpoint"
+    about = {"key": "id", "version": "lsn", "name": "orders", **names}
+    orders = Table.from_files(job.spark, job.folder / "in", options=options, **about).materialize("kept")
+    orders.to_parquet(out, checkpoint=checkpoint, trigger={"availableNow": True}).awaitTermination()
+    columns = ("_c0", "region") if options else ("id", "region")
+    return [tuple(row[name] for name in columns) for row in job.spark.read.parquet(str(out)).collect()]
 
 
 @pytest.mark.faults

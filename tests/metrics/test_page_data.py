@@ -201,7 +201,7 @@ def test_an_operator_that_runs_for_several_readers_or_in_several_queries_counts_
     metrics = Metrics()
     about = json.loads(progress(0).json)
     counted = about["observedMetrics"]["fkjoin:joined"] | {"dead-letters": 3}
-    names = ("joined-for-sums", "joined-answers-for-out", "other-for-sums")
+    names = ("joined-for-sums", "joined-answers-for-out", "joined-regroup-for-both", "other-for-sums")
     about["observedMetrics"] = {f"fkjoin:{name}": counted for name in names}
     metrics.take_json(json.dumps(about), "sink-sums")
     about["observedMetrics"] = {"fkjoin:joined": counted | {"dead-letters": 2}}
