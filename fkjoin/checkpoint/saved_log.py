@@ -92,6 +92,12 @@ class SavedPartition(NamedTuple):
             yield changes
             version = changes.before
 
+    def after_snapshot(self) -> Iterator[Changes]:
+        """Read the change files after the newest snapshot, the latest first."""
+        _, later = self._parts()
+        for version in reversed(later):
+            yield self._changes(version)
+
     def since(self, known: Version) -> list[Changes] | None:
         """Read what versions after ``known`` have changed, the oldest first; None if files are gone."""
         read: list[Changes] = []

@@ -146,9 +146,9 @@ def partitions_of(files: SavedFiles, commit: Commit, operator: int) -> tuple[Sav
 
 
 def _identity(partitions: Sequence[SavedPartition]) -> bytes | None:
-    """Read what a store says of itself: in the last change files, or else in a snapshot."""
+    """Read what a store says of itself: in the change files after a snapshot, or else in the snapshot."""
     for partition in partitions:
-        for changes in partition.latest_first():
+        for changes in partition.after_snapshot():
             for record, data in changes.written.items():
                 if record.number is None and data is not None:
                     return Meta.decode(data).identity
