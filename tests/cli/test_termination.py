@@ -127,7 +127,9 @@ def test_a_job_whose_workers_are_killed_while_it_waits_says_so_in_the_next_batch
     said = one.said.read_text()
     assert one.process.returncode == 1
     assert "Traceback" not in said
-    assert "fkjoin: query sink-out failed: IOException: Stream closed" in said, "Spark's daemon is gone, too"
+    # Spark asks its daemon for another worker, or reads from one of those that are gone.
+    cause = r"fkjoin: query sink-out failed: (Python worker exited unexpectedly|IOException: Stream closed)"
+    assert re.search(cause, said)
     assert "start the query again: it goes on with this batch" in said
 
 
