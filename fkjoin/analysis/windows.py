@@ -13,7 +13,7 @@ from fkjoin.analysis.emission import interval_us
 from fkjoin.analysis.planned import Planned, sources_below
 from fkjoin.errors import ColumnTypeError, TopologyError
 from fkjoin.plan.base import ON_CLOSE, Node, in_order, periodic
-from fkjoin.plan.nodes import Aggregate, Join
+from fkjoin.plan.nodes import Aggregate
 from fkjoin.sessions.access import require_classic
 from fkjoin.spark.schemas import Expression
 from fkjoin.spark.trigger import interval_ms
@@ -153,7 +153,7 @@ class Closes:
                 raise TopologyError(f"emit: {node.name} is held back, and its rows would come late; leave out its emit")
             if isinstance(node, Aggregate) and node.closes is not None:
                 raise TopologyError(f"key: {node.name} is of windows itself; group the table below it, by a longer window")
-            if (isinstance(node, Join) and node.topics is not None) or (isinstance(node, Aggregate) and node.topic is not None):
+            if node.staged:
                 raise TopologyError(f"key: {node.name} is staged, and windows close in one query; leave its deployment fused")
         for source in sources_of(table):
             _check_times(source)

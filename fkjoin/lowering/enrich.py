@@ -21,7 +21,7 @@ from fkjoin.lowering.stage import counted, let_through, state_spec
 from fkjoin.lowering.table_plan import TablePlan, dead_of_all, pack_rows, stages_of
 from fkjoin.lowering.workers import packed_rows
 from fkjoin.plan.base import Node, in_order
-from fkjoin.plan.nodes import Aggregate, Enrich, Events, Join, generated_name
+from fkjoin.plan.nodes import Enrich, Events, generated_name
 from fkjoin.plan.physical import Given, InWorkers, Physical, Union, by_spark
 from fkjoin.sessions.access import access
 from fkjoin.sessions.plan_sources import sources_of
@@ -146,8 +146,7 @@ def _scope(events: Planned) -> Scope:
 def require_fused(node: Node) -> None:
     """``TopologyError`` if queries with topics between them make the table: a batch would have a part of a change."""
     for step in in_order(node):
-        joined = isinstance(step, Join) and step.topics is not None
-        if joined or (isinstance(step, Aggregate) and step.topic is not None):
+        if step.staged:
             raise TopologyError(
                 f"table: {step.name} is deployed in stages, so that a part of its change may come in a batch before the rest; "
                 'leave deployment="staged" out'
