@@ -148,6 +148,10 @@ AGAIN = "start the query again: it goes on with this batch"
 ASIDE = f'what to do: set such %s aside, with on_error="dead-letter" for the table; or mend what is wrong; then {AGAIN}'
 NEW = "start this version of the job with a new checkpoint and an empty target, or go back to what the checkpoint was made with"
 ELSEWHERE = "make that folder, or give another place"
+LEARNED = (
+    "learned: give schema= with the types that most lines have; if a query has read these files before, give schema= as "
+    '"fkjoin state columns CHECKPOINT" prints it'
+)
 OF_BOTH = "It has: left.amount, left.customer, left.id, right.customer, right.name."
 
 MISTAKES: dict[str, tuple[Callable[[Shop], object], str]] = {
@@ -159,8 +163,7 @@ MISTAKES: dict[str, tuple[Callable[[Shop], object], str]] = {
         lambda shop: shop.joined("amount"),
         "extractor: amount of left table orders is bigint, but key column customer of right table customers is string; cast "
         'one of them, for instance extractor="cast(amount as string)". The columns of orders from FOLDER/orders and customers '
-        "from FOLDER/customers were learned: if a query has read these files before, give schema= as "
-        '"fkjoin state columns CHECKPOINT" prints it',
+        f"from FOLDER/customers were {LEARNED}",
     ),
     "an extractor with one argument": (
         lambda shop: shop.joined(only),
@@ -168,14 +171,13 @@ MISTAKES: dict[str, tuple[Callable[[Shop], object], str]] = {
     ),
     "a condition that is none": (
         lambda shop: shop.orders().filter("amount"),
-        "condition: amount is bigint, a boolean is needed: write a comparison. The columns of orders from FOLDER/orders were "
-        'learned: if a query has read these files before, give schema= as "fkjoin state columns CHECKPOINT" prints it',
+        "condition: amount is bigint, a boolean is needed: write a comparison. The columns of orders from FOLDER/orders "
+        f"were {LEARNED}",
     ),
     "a version that is none": (
         lambda shop: shop.orders(version="customer"),
         "version: customer is string, whole numbers are needed; cast it, for a timestamp with unix_micros(…). The columns of "
-        "orders from FOLDER/orders were learned: if a query has read these files before, give schema= as "
-        '"fkjoin state columns CHECKPOINT" prints it',
+        f"orders from FOLDER/orders were {LEARNED}",
     ),
     "a condition of an unknown column": (
         lambda shop: shop.orders().filter("amont > 1"),
