@@ -24,8 +24,6 @@ from tests.support.delta_connector import has_connector
 from tests.support.queries import run, table_of, write_lines
 from tests.support.sessions import small
 
-pytestmark = pytest.mark.spark
-
 RECORDED = {PROPERTY: "true"}
 NOW: Any = {"trigger": "available-now"}
 Rows = dict[str, dict[str, Any]]

@@ -57,7 +57,6 @@ def versions_on_the_page() -> dict[str, list[str]]:
     return {name: one if isinstance(one, list) else [one] for name, one in found.items()}
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("database", SOURCES)
 def test_the_versions_on_the_page_order_the_changes_of_each_database(spark: SparkSession, database: str) -> None:
     columns = ChangeColumns(version=versions_on_the_page()[database])
@@ -71,7 +70,6 @@ def test_the_versions_on_the_page_order_the_changes_of_each_database(spark: Spar
     assert len(set(map(tuple, found))) == half
 
 
-@pytest.mark.spark
 def test_what_an_event_says_besides_its_row_may_be_used_everywhere(spark: SparkSession) -> None:
     columns = ChangeColumns("source.lsn", "op = 'd' or n < 0", "timestamp_millis(ts_ms)")
     event = {"op": "u", "ts_ms": 5, "source": {"lsn": 7}, "after": {"id": 1, "n": -1}}
@@ -83,7 +81,6 @@ def test_what_an_event_says_besides_its_row_may_be_used_everywhere(spark: SparkS
     assert [row.time for row in rows] == [5000] * 4
 
 
-@pytest.mark.spark
 def test_a_tombstone_has_no_version_of_its_own(spark: SparkSession) -> None:
     found = said(spark, ChangeColumns(["seq", "offset"]), Json("seq int, offset int"), b'{"seq": 1, "offset": 2}', None)
     assert [(row.numbers, row.problem) for row in found] == [([1, 2], None), ([None, None], "no version: seq is null")]
@@ -91,7 +88,6 @@ def test_a_tombstone_has_no_version_of_its_own(spark: SparkSession) -> None:
     assert (row.gone, tombstone.gone, tombstone.problem) == (True, False, None), "the format says that it deletes"
 
 
-@pytest.mark.spark
 def test_an_expression_that_throws_makes_its_record_unusable(spark: SparkSession) -> None:
     good, bad = b'{"seq": 1, "by": 2}', b'{"seq": 1, "by": 0}'
     found = said(spark, ChangeColumns("seq div by"), Json("seq int, by int"), good, bad, good)

@@ -20,8 +20,6 @@ from fkjoin.codec.vectors import Where, taken
 from fkjoin.spark.schemas import arrow_schema
 from tests.support.bound import vector, vectors
 
-pytestmark = pytest.mark.spark
-
 VALUES: dict[str, tuple[str, list[Any]]] = {
     "i": ("int", [0, 1, -1, 2**31 - 1]),
     "j": ("int", [0, 1, 5]),

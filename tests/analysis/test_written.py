@@ -24,8 +24,6 @@ from tests.support.queries import run, table_of
 from tests.support.sessions import small
 from tests.support.written import JOB, NOW, single, written
 
-pytestmark = pytest.mark.spark
-
 
 @pytest.fixture(autouse=True)
 def settings(spark: SparkSession, tmp_path: Path) -> None:

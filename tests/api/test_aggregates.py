@@ -24,8 +24,6 @@ from tests.support.queries import run, table_of, write_lines
 from tests.support.sampling import sampled
 from tests.support.sessions import small
 
-pytestmark = pytest.mark.spark
-
 
 @pytest.fixture(autouse=True)
 def settings(spark: SparkSession, tmp_path: Path) -> None:

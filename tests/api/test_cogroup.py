@@ -106,7 +106,6 @@ def sides(spark: SparkSession, tmp_path: Path) -> tuple[Table, Table]:
     return tables(spark, tmp_path)
 
 
-@pytest.mark.spark
 def test_orders_and_joined_rows_by_customer(spark: SparkSession, tmp_path: Path, sides: tuple[Table, Table]) -> None:
     """An aggregate of a source and one of a join, which reads its answers; kept, read again, and gone on with."""
     orders, customers = sides
@@ -143,7 +142,6 @@ def test_orders_and_joined_rows_by_customer(spark: SparkSession, tmp_path: Path,
     ]
 
 
-@pytest.mark.spark
 def test_a_cogroup_is_joined_with_one_of_its_aggregates(tmp_path: Path, sides: tuple[Table, Table]) -> None:
     """The aggregate's regroup runs twice in the query, each time with counters of its own."""
     orders, customers = sides
@@ -160,7 +158,6 @@ def test_a_cogroup_is_joined_with_one_of_its_aggregates(tmp_path: Path, sides: t
     }
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize(
     ("make", "says"),
     [

@@ -98,9 +98,6 @@ def test_any_name_can_be_parsed_encoded_picked_and_evaluated() -> None:
     assert made[0].as_py() == {name: place for place, name in enumerate(NASTY)}
 
 
-spark_only = pytest.mark.spark
-
-
 @pytest.fixture
 def settings(spark: SparkSession, tmp_path: Path) -> Iterator[None]:
     small(spark, tmp_path)
@@ -158,7 +155,6 @@ class Records:
         return write
 
 
-@spark_only
 @pytest.mark.faults
 @pytest.mark.parametrize(
     ("kind", "optimize"),
@@ -207,7 +203,6 @@ def test_any_name_works_in_sources_views_joiners_aggregates_sinks_and_state(
     }
 
 
-@spark_only
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 @pytest.mark.usefixtures("settings")
 def test_any_name_can_be_read_from_other_files(spark: SparkSession, tmp_path: Path, kind: str) -> None:
@@ -218,7 +213,6 @@ def test_any_name_can_be_read_from_other_files(spark: SparkSession, tmp_path: Pa
     ] * 2
 
 
-@spark_only
 def test_any_name_works_in_formats_of_topics_by_workers_and_by_spark(spark: SparkSession) -> None:
     ddl = ", ".join(f"{quoted(name)} string" for name in NASTY)
     row = {name: f"{name}!" for name in NASTY}
@@ -240,7 +234,6 @@ def test_any_name_works_in_formats_of_topics_by_workers_and_by_spark(spark: Spar
     assert found["it"].asDict() == read(pa.array([data])).rows[0].as_py() == row
 
 
-@spark_only
 @pytest.mark.usefixtures("settings")
 def test_python_functions_get_rows_with_any_names(spark: SparkSession, tmp_path: Path) -> None:
     orders, customers = files(spark, tmp_path, "json")
@@ -268,7 +261,6 @@ def table(spark: SparkSession, folder: Path, name: str = "t", schema: str = STRE
     return Table.from_files(spark, folder / name, **given)
 
 
-@spark_only
 def test_stars_are_written_out(spark: SparkSession, tmp_path: Path) -> None:
     left, right = table(spark, tmp_path), table(spark, tmp_path, "u", "no string, x string, lsn bigint", key="no")
     joins = {
@@ -295,7 +287,6 @@ def test_stars_are_written_out(spark: SparkSession, tmp_path: Path) -> None:
     assert agg.count("*") == agg.count()
 
 
-@spark_only
 @pytest.mark.parametrize(
     ("build", "says"),
     [
@@ -336,7 +327,6 @@ def test_what_is_one_name_to_spark_is_refused_when_a_table_is_built(
         build(table(spark, tmp_path), table(spark, tmp_path, "u"))
 
 
-@spark_only
 @pytest.mark.parametrize(
     ("schema", "about", "says"),
     [
@@ -357,14 +347,12 @@ def test_a_source_says_which_of_its_columns_cannot_be_told_apart(
         build()
 
 
-@spark_only
 def test_a_stream_with_two_columns_of_one_name_is_refused(spark: SparkSession) -> None:
     rate = spark.readStream.format("rate").load()
     with pytest.raises(TopologyError, match="df: two columns are called 'v' and 'V', which is one name to Spark; rename"):
         Table.from_stream(rate.selectExpr("value as v", "value as V", "value as id"), key="id", version="id")
 
 
-@spark_only
 def test_a_struct_whose_name_begins_with_a_line_is_json_in_postgres_too(spark: SparkSession) -> None:
     changes = spark.createDataFrame([(["a"], [1])], "_tags array<string>, _version array<bigint>")
     sink = Postgres("it", "")

@@ -28,8 +28,6 @@ from fkjoin.stages.counters import metrics_name
 from tests.support.queries import run, write_lines
 from tests.support.sessions import small
 
-pytestmark = pytest.mark.spark
-
 ACCOUNTS = "id string, team string, points bigint, lsn bigint, op string"
 CLICKS = "number bigint, team string, page string"
 TEAMS, ROWS, BATCHES = ("a", "b", "c"), 12, 4

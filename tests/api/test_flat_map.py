@@ -21,8 +21,6 @@ from fkjoin.stages.counters import metrics_name
 from tests.support.queries import run, table_of, write_lines
 from tests.support.sessions import small
 
-pytestmark = pytest.mark.spark
-
 ORDER = "id string, buyer string, items array<struct<sku: string, n: int>>, lsn bigint, op string"
 
 

@@ -28,8 +28,6 @@ from fkjoin.sinks import preview
 from tests.support.queries import write_lines
 from tests.support.sessions import small
 
-pytestmark = pytest.mark.spark
-
 ORDERS = "order_id string, customer_id string, amount double, lsn bigint, gone boolean"
 CUSTOMERS = "customer_id string, name string, lsn bigint"
 

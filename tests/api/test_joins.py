@@ -26,8 +26,6 @@ from tests.support.queries import run, table_of, write_lines
 from tests.support.replay.on_spark import replay_on_spark
 from tests.support.replay.traces import Trace, TraceChange, assert_agrees, expected, read_trace, trace_files
 
-pytestmark = pytest.mark.spark
-
 
 @pytest.fixture(autouse=True)
 def settings(spark: SparkSession, tmp_path: Path) -> None:

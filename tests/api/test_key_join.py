@@ -20,8 +20,6 @@ from tests.support.queries import run, table_of, write_lines
 from tests.support.sampling import sampled
 from tests.support.sessions import small
 
-pytestmark = pytest.mark.spark
-
 ORDERS = "id string, amount int, buyer string, lsn bigint, op string"
 PAYMENTS = "order_id string, paid int, note string, lsn bigint, op string"
 

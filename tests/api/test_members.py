@@ -18,8 +18,6 @@ from tests.support.orders import CUSTOMER, ORDER, History, tables
 from tests.support.queries import run, table_of
 from tests.support.sessions import small
 
-pytestmark = pytest.mark.spark
-
 MEMBERS: dict[str, Any] = {
     "buyers": agg.count_distinct("left.customer_id"),
     "listed": agg.collect_list("left.amount"),

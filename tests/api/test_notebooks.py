@@ -13,7 +13,6 @@ from tests.support.sessions import small
 
 
 @pytest.mark.faults
-@pytest.mark.spark
 @pytest.mark.parametrize("name", sampled(["first_join", "exact_sums"], ["first_join"]))
 def test_a_notebook_shows_what_it_shows(
     spark: SparkSession, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

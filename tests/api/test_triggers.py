@@ -98,7 +98,6 @@ def rows(spark: SparkSession, tmp_path: Path) -> Table:
     return Table.from_files(spark, tmp_path / "in", key="id", version="lsn", schema="id string, lsn bigint")
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("way", STARTS)
 def test_every_start_refuses_a_wrong_text_before_it_makes_anything(rows: Table, tmp_path: Path, way: str) -> None:
     with pytest.raises(TopologyError, match="^trigger: '10 sconds' is neither"):
@@ -106,14 +105,12 @@ def test_every_start_refuses_a_wrong_text_before_it_makes_anything(rows: Table, 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("way", ["to_parquet", "to"])
 def test_what_is_there_now_is_written_and_the_query_ends(rows: Table, tmp_path: Path, way: str) -> None:
     STARTS[way](rows, tmp_path, "available-now").awaitTermination()
     assert len(list((tmp_path / "out").glob("batch=*"))) == 1
 
 
-@pytest.mark.spark
 def test_spark_takes_the_intervals_that_are_taken_and_no_other(spark: SparkSession) -> None:
     writer = spark.readStream.format("rate").load().writeStream
     for text in INTERVALS:

@@ -23,7 +23,7 @@ from fkjoin.sessions.settings import TIME_ZONE
 from fkjoin.spark.specs import StageSpec
 from tests.support.queries import write_lines
 
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("own_rules")]
+pytestmark = [pytest.mark.usefixtures("own_rules")]
 
 BERLIN = "Europe/Berlin"
 

@@ -26,8 +26,6 @@ from tests.support.orders import History, tables
 from tests.support.sessions import small
 from tests.support.sinks import Memory
 
-pytestmark = pytest.mark.spark
-
 
 @pytest.fixture
 def orders(spark: SparkSession, tmp_path: Path) -> Table:

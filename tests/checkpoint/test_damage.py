@@ -52,7 +52,6 @@ def test_errors_that_come_from_a_checkpoint_say_what_to_do(error: str, says: str
     assert explain("ArithmeticException: / by zero\n=== Streaming Query ===\nCANNOT_LOAD_STATE_STORE", "/ck") is None
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("name", ["my checkpoints", "[a]", "{b}*?", "100%", "state/0/7"])
 def test_a_folder_may_have_any_name(spark: SparkSession, tmp_path: Path, name: str) -> None:
     """Some letters are patterns to Spark, which reads the files."""
@@ -62,7 +61,6 @@ def test_a_folder_may_have_any_name(spark: SparkSession, tmp_path: Path, name: s
     assert verify(spark, checkpoint) == []
 
 
-@pytest.mark.spark
 def test_damage_is_named_before_anything_runs(spark: SparkSession, tmp_path: Path) -> None:
     """Logs whose damage Spark would not notice, and state that cannot be read."""
     checkpoint = unpack(CHECKPOINTS / "join-1.tar.gz", tmp_path)
@@ -109,7 +107,6 @@ def test_damage_is_named_before_anything_runs(spark: SparkSession, tmp_path: Pat
             verify(spark, checkpoint)
 
 
-@pytest.mark.spark
 def test_a_claim_is_refused_while_its_owner_lives(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "metadata").touch()
     other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
@@ -126,7 +123,6 @@ def test_a_claim_is_refused_while_its_owner_lives(spark: SparkSession, tmp_path:
         assert (tmp_path / f"{CLAIM_FILE}.{number}").read_text() == "", "it is nobody's"
 
 
-@pytest.mark.spark
 def test_a_claim_is_renewed_and_whole_whenever_its_owner_is_killed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -185,7 +185,6 @@ def test_each_kind_of_operator_tells_what_it_knows_of_a_key(
 
 
 @pytest.mark.faults
-@pytest.mark.spark
 @pytest.mark.parametrize("query", sampled(QUERIES, QUERIES[:2]))
 def test_files_have_what_spark_reads(spark: SparkSession, tmp_path: Path, query: str) -> None:
     """Spark's own source of state has the same records of each store's logs."""

@@ -22,8 +22,6 @@ from fkjoin.spark import index_home
 from tests.support.queries import write_lines
 from tests.support.sessions import small
 
-pytestmark = pytest.mark.spark
-
 
 @pytest.fixture
 def job(spark: SparkSession, tmp_path: Path) -> Path:

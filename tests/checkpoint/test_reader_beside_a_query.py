@@ -87,14 +87,12 @@ def read_meanwhile(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
         spark.conf.unset(name) if value is None else spark.conf.set(name, value)
 
 
-@pytest.mark.spark
 def test_a_reader_beside_a_query_sees_whole_batches(read_meanwhile: tuple[Path, list[Any]]) -> None:
     _, seen = read_meanwhile
     assert {len(amounts) for amounts in seen} == {1}
     assert len(set.union(*seen)) > 2
 
 
-@pytest.mark.spark
 def test_a_reader_has_the_rows_of_read_state(spark: SparkSession, read_meanwhile: tuple[Path, list[Any]]) -> None:
     checkpoint, _ = read_meanwhile
     with StateReader(checkpoint, "kept") as reader:
@@ -104,7 +102,6 @@ def test_a_reader_has_the_rows_of_read_state(spark: SparkSession, read_meanwhile
         assert reader.get(7) == reader.get({"id": 7})
 
 
-@pytest.mark.spark
 def test_a_table_is_read_as_of_a_time(spark: SparkSession, read_meanwhile: tuple[Path, list[Any]]) -> None:
     """The times are those of the files of the commits."""
     checkpoint, _ = read_meanwhile

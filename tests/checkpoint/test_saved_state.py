@@ -59,7 +59,6 @@ def test_the_key_in_a_message_can_be_typed(key: tuple[Any, ...]) -> None:
     assert key_text(dict(zip(schema.names, key, strict=True))) == key_text(key)
 
 
-@pytest.mark.spark
 def test_spark_writes_the_key_in_a_message_as_workers_do(spark: SparkSession) -> None:
     alone, both = ("o1", '"7"', "[x", "", "7", "a,b", '{"'), (("a", 1), ('x":"', 2), ('b":"', 3), ("[", 4))
     for schema, keys in (("a string", [(text,) for text in alone]), ("a string, b bigint", both), ("b bigint", [(7,)])):
@@ -157,7 +156,6 @@ def warned(spark: SparkSession) -> Iterator[Callable[[], str]]:
 
 
 @pytest.mark.faults
-@pytest.mark.spark
 def test_a_materialized_table_is_read_as_of_any_batch(spark: SparkSession, place: Path) -> None:
     checkpoint = place / "checkpoint"
     for batch, half in sampled([(0, 1), (1, 1), (2, 2), (None, 2)], [(1, 1), (None, 2)]):
@@ -173,7 +171,6 @@ def test_a_materialized_table_is_read_as_of_any_batch(spark: SparkSession, place
         read_state(spark, place, "kept")
 
 
-@pytest.mark.spark
 def test_spark_is_not_asked_for_the_state_of_a_folder_without_any(spark: SparkSession, tmp_path: Path) -> None:
     """It would warn of it in its log."""
     with warned(spark) as words, pytest.raises(FkJoinError, match="has no committed batch: give the checkpointLocation"):
@@ -181,7 +178,6 @@ def test_spark_is_not_asked_for_the_state_of_a_folder_without_any(spark: SparkSe
     assert words() == ""
 
 
-@pytest.mark.spark
 def test_the_command_line_shows_what_is_known_of_a_key_and_exports_everything(
     spark: SparkSession, place: Path, state_command: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,7 +223,6 @@ def test_the_command_line_shows_what_is_known_of_a_key_and_exports_everything(
         state_command("export", checkpoint, out, "--store", "golden")
 
 
-@pytest.mark.spark
 def test_a_checkpoint_that_only_hadoop_reaches_is_read_by_its_files(
     spark: SparkSession, place: Path, state_command: Any
 ) -> None:
@@ -243,7 +238,6 @@ def test_a_checkpoint_that_only_hadoop_reaches_is_read_by_its_files(
     assert state_command("get", key, checkpoint) == state_command("get", key, str(place / "checkpoint"))
 
 
-@pytest.mark.spark
 def test_partitions_halved_and_indexes_rebuilt_the_query_goes_on(spark: SparkSession, place: Path, state_command: Any) -> None:
     checkpoint = place / "checkpoint"
     with pytest.raises(FkJoinError, match="4 buckets cannot be spread evenly over 3; choose one of 1, 2, 4 "):

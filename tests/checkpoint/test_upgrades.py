@@ -70,7 +70,6 @@ def place(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
     spark.conf.unset(VALIDATE)
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.name.removesuffix(".tar.gz"))
 def test_the_checkpoint_of_a_join_goes_on(spark: SparkSession, place: Path, path: Path) -> None:
     checkpoint = unpack(path, place)
@@ -93,7 +92,6 @@ def few(spark: SparkSession, place: Path) -> Path:
     return place
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("path", OPERATORS, ids=lambda path: path.name.removesuffix(".tar.xz"))
 def test_checkpoints_with_every_kind_of_operator_go_on(spark: SparkSession, few: Path, path: Path) -> None:
     for part in (1, 2):
@@ -125,7 +123,6 @@ def require_as_numbered(spark: SparkSession, checkpoint: Path, table: Table) -> 
     return {store.stage for store in stores}
 
 
-@pytest.mark.spark
 def test_a_changed_topology_is_refused_and_says_what_differs(spark: SparkSession, place: Path) -> None:
     checkpoint = unpack(GOLDEN[0], place)
     golden.write_half(place, 2)

@@ -6,7 +6,6 @@ import io
 import re
 from pathlib import Path
 
-import pytest
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 
@@ -15,7 +14,6 @@ from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
 from tests.support.places import ROOT
 
 
-@pytest.mark.spark
 def test_the_demo_is_right_and_goes_on_from_its_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     spark.conf.set(PARTITIONS, "2")
     spark.conf.set(BUCKETS, "2")

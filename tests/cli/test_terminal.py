@@ -73,7 +73,6 @@ def test_the_screen_says_at_each_moment_what_goes_on(folder: Path) -> None:
     assert "Traceback" not in terminal.said
 
 
-@pytest.mark.spark
 def test_without_a_terminal_there_is_a_line_for_each_stage_of_the_start_and_one_at_the_end(
     folder: Path, fkjoin_here: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,7 +94,6 @@ def test_without_a_terminal_there_is_a_line_for_each_stage_of_the_start_and_one_
     ), said
 
 
-@pytest.mark.spark
 def test_lines_of_json_have_standard_output_for_themselves(folder: Path, fkjoin_here: Callable[..., str]) -> None:
     text = GOOD.replace('log = "{folder}/job.log"', 'log = "-"')
     (line,) = fkjoin_here("run", job(folder, text)).splitlines()

@@ -13,8 +13,6 @@ from fkjoin import Table
 from tests.support.queries import run, table_of
 from tests.support.sessions import small
 
-pytestmark = pytest.mark.spark
-
 SCHEMA = "id int, lsn bigint, at timestamp, day date, price decimal(9,2), data binary, it string, tags map<string, string>"
 
 

@@ -145,7 +145,6 @@ def test_what_is_nested_is_nothing_else() -> None:
         assert bool(list(unread("x", given, kind))) == (given != other), (own, kind)
 
 
-@pytest.mark.spark
 @pytest.mark.faults
 @pytest.mark.usefixtures("own_rules")
 @pytest.mark.parametrize("vectorized", sampled(["true", "false"], ["true"]))

@@ -90,7 +90,6 @@ def newest(changes: DataFrame) -> list[tuple[Any, ...]]:
     return sorted((row.id, row.left, row.right, row._left_version, row._right_version, row._timestamp) for row in live)
 
 
-@pytest.mark.spark
 @pytest.mark.usefixtures("settings")
 def test_workers_read_and_write_what_spark_does(spark: SparkSession, tmp_path: Path) -> None:
     def order(number: int, major: int, **more: Any) -> dict[str, Any]:

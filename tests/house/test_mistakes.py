@@ -335,7 +335,6 @@ MISTAKES: dict[str, tuple[Callable[[Shop], object], str]] = {
 }
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_each_mistake_has_its_message(shop: Shop, mistake: str) -> None:
     make, says = MISTAKES[mistake]
@@ -349,7 +348,6 @@ def test_each_mistake_has_its_message(shop: Shop, mistake: str) -> None:
         assert "=== Streaming Query ===" in found.value.details
 
 
-@pytest.mark.spark
 def test_what_is_gone_can_be_made_again_or_another_place_be_given(shop: Shop) -> None:
     """The ways out of messages about folders, and about a session, whose context is put back here."""
     place = shop.link_to_nothing().name
@@ -364,7 +362,6 @@ def test_what_is_gone_can_be_made_again_or_another_place_be_given(shop: Shop) ->
     shop.run(shop.orders(), to="third", checkpoint="third-ck")
 
 
-@pytest.mark.spark
 def test_what_spark_refuses_has_a_way_out_that_is_one(shop: Shop) -> None:
     """Places of file systems that the session does not have, a sink and a setting that there are not, a file that is none."""
     version = shop.spark._jvm.org.apache.hadoop.util.VersionInfo.getVersion()  # type: ignore[union-attr]

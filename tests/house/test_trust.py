@@ -58,7 +58,6 @@ def test_nothing_that_is_read_is_unpickled_or_evaluated() -> None:
     }
 
 
-@pytest.mark.spark
 def test_a_session_without_the_connector_says_how_to_have_it(spark: SparkSession) -> None:
     with pytest.raises(TopologyError, match="Spark's Kafka connector is missing: .*session\\(kafka=True\\).*kafka = true"):
         Table.from_kafka(spark, "orders", "localhost:1", key="string", value="string")

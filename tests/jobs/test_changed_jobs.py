@@ -8,12 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
-import pytest
 
 from fkjoin.errors import FkJoinError
 from tests.support.queries import write_lines
-
-pytestmark = pytest.mark.spark
 
 JOB = """
 name = "shop"

@@ -189,7 +189,6 @@ def test_editors_and_job_files_know_which_settings_there_are(tmp_path: Path, tex
     assert "shop.db" not in repr(SinkSection(table="t", kind="sqlite", settings={"database": "shop.db"}))
 
 
-@pytest.mark.spark
 def test_a_job_writes_by_a_sink_of_another_package(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -414,7 +414,6 @@ def built(spark: SparkSession, tmp_path: Path, text: str) -> Job:
     return Job(read_job(job(tmp_path, text)), spark)
 
 
-@pytest.mark.spark
 def test_a_job_puts_tables_together(spark: SparkSession, tmp_path: Path) -> None:
     write_lines(tmp_path / "orders", "1", [{"id": 1, "customer": "c", "amount": 1, "lsn": 1, "op": "u"}])
     write_lines(tmp_path / "customers", "1", [{"customer": "c", "name": "Ada", "lsn": 1}])
@@ -455,7 +454,6 @@ def test_a_job_puts_tables_together(spark: SparkSession, tmp_path: Path) -> None
             built(spark, tmp_path, GOOD + TOGETHER.replace(*change))
 
 
-@pytest.mark.spark
 def test_a_sinks_topic_is_asked_for_with_the_sinks_own_options(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -470,7 +468,6 @@ def test_a_sinks_topic_is_asked_for_with_the_sinks_own_options(
     assert told == {"out": ("sink", "r"), "dead": ("all", "r")}
 
 
-@pytest.mark.spark
 def test_what_a_job_is_made_of_must_be_there(spark: SparkSession, tmp_path: Path) -> None:
     write_lines(tmp_path / "orders", "1", [{"id": 1, "customer": "c", "amount": 1, "lsn": 1, "op": "u"}])
     write_lines(tmp_path / "customers", "1", [{"customer": "c", "name": "Ada", "lsn": 1}])
@@ -513,7 +510,6 @@ options = {uri = "sqlite:///{folder}/catalog.db", warehouse = "file://{folder}/l
 """
 
 
-@pytest.mark.spark
 def test_a_job_runs_is_checked_and_its_checkpoint_is_bound_to_it(
     tmp_path: Path, fkjoin_here: Callable[..., str], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -571,7 +567,6 @@ joiner = ["left.amount", "left.name", "right.name as payer"]
 """
 
 
-@pytest.mark.spark
 def test_a_checkpoint_goes_on_with_the_rules_that_it_was_begun_with(tmp_path: Path, fkjoin_here: Callable[..., str]) -> None:
     """A release with more rules does not refuse what an older one has begun."""
     text = GOOD.replace('["left.amount", "right.name"]', '["left.amount", "left.payer", "right.name"]')

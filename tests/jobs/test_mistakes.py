@@ -137,7 +137,6 @@ PLACES: dict[str, tuple[tuple[str, str], str]] = {
 """Places besides the sinks, which a run finds before it starts, too."""
 
 
-@pytest.mark.spark
 def test_what_a_check_calls_fine_does_start(folder: Path, fkjoin_here: Callable[..., str]) -> None:
     """Nothing is made by a check, and what it finds is what the start would."""
     for sink, says in CHECKED.values():
@@ -182,7 +181,6 @@ def test_what_a_check_calls_fine_does_start(folder: Path, fkjoin_here: Callable[
     assert DeltaTable(folder / "kept").to_pyarrow_table().to_pylist() == [{"id": "o1", "amount": 5, "customer": "c1"}]
 
 
-@pytest.mark.spark
 def test_a_job_that_fails_says_so_in_four_lines_and_names_the_log(folder: Path, fkjoin_here: Callable[..., str]) -> None:
     text = PLAIN.replace('version = "lsn"\n', 'version = "lsn"\non_error = "fail"\n', 1)
     text = text.replace('extractor = "customer"', 'extractor = "cast(1 / (amount - 5) as string)"')

@@ -84,7 +84,6 @@ def test_options_that_cannot_be_taken_apart_are_refused_and_not_printed(tmp_path
 
 
 @linux
-@pytest.mark.spark
 def test_no_process_log_or_file_of_a_job_has_a_secret(
     command: Callable[..., Command], tmp_path: Path, fkjoin_here: Callable[..., str]
 ) -> None:

@@ -92,7 +92,6 @@ def test_a_job_file_is_read_when_it_says_what_the_message_says(tmp_path: Path, b
     read_job(job(tmp_path, GOOD.replace(*right, 1)))
 
 
-@pytest.mark.spark
 def test_files_have_a_key_of_columns_that_are_named(spark: SparkSession, tmp_path: Path) -> None:
     for name in ("orders", "customers"):
         write_lines(tmp_path / name, "1", [{"id": 1, "customer": "c", "amount": 2, "name": "n", "op": "u", "lsn": 1}])
@@ -113,7 +112,6 @@ table = "windows"
 """
 
 
-@pytest.mark.spark
 def test_a_job_with_windows_needs_a_trigger_that_is_shorter_than_their_idle_time(spark: SparkSession, tmp_path: Path) -> None:
     for name in ("orders", "customers"):
         write_lines(tmp_path / name, "1", [{"id": 1, "customer": "c", "amount": 2, "name": "n", "op": "u", "lsn": 1}])

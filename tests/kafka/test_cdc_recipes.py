@@ -7,15 +7,12 @@ import json
 from decimal import Decimal
 from typing import Any
 
-import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from fkjoin.kafka import Debezium, Json
 from fkjoin.kafka.formats import Format, decode_key
 from tests.support.places import ROOT
-
-pytestmark = pytest.mark.spark
 
 HOWTO = (ROOT / "docs" / "howto.md").read_text()
 

@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
@@ -72,7 +71,6 @@ def test_the_text_is_as_it_was_written_whatever_stands_beside_it(some: list[Any]
         assert rows.field("it").to_pylist() == [text_of(value) for value in some]
 
 
-@pytest.mark.spark
 @given(some=st.lists(values, min_size=10, max_size=40), more=st.sampled_from(OTHERS), events=st.booleans())
 @settings(max_examples=12)
 def test_both_roads_read_the_same_text(spark: SparkSession, some: list[Any], more: str, events: bool) -> None:
@@ -89,7 +87,6 @@ def test_both_roads_read_the_same_text(spark: SparkSession, some: list[Any], mor
     assert by_workers.rows.field("it").to_pylist() == [row.it for row in found]
 
 
-@pytest.mark.spark
 def test_numbers_objects_and_lists_keep_their_spelling(spark: SparkSession) -> None:
     wanted = ["1.50", "1E400", '{"a":1.0,"b":[1e2]}', "[]", "true", "12345678901234567890.10"]
     data = [f'{{"it": {text}}}'.encode() for text in wanted]

@@ -13,8 +13,6 @@ from fkjoin.sinks.records import records
 from tests.support.documents import blocks
 from tests.support.places import ROOT
 
-pytestmark = pytest.mark.spark
-
 
 def pair() -> Any:
     """The format of docs/kafka.md, for two names."""

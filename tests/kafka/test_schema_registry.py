@@ -45,7 +45,6 @@ def registry() -> Iterator[SmallRegistry]:
         yield made
 
 
-@pytest.mark.spark
 def test_spark_writes_and_reads_rows_without_the_schema_id(spark: SparkSession, registry: SmallRegistry) -> None:
     """A row under two schema ids is one row, a bad record says why, null is a tombstone; workers agree with Spark."""
     rows = spark.createDataFrame([(1, "Ada")], "id int, name string").select(F.struct("id", "name").alias("row"))
@@ -88,7 +87,6 @@ def test_spark_writes_and_reads_rows_without_the_schema_id(spark: SparkSession, 
         spark.range(1).select(down.problem).collect()
 
 
-@pytest.mark.spark
 def test_spark_reads_protobuf_as_workers_do(spark: SparkSession, registry: SmallRegistry) -> None:
     """Rows of two messages and a record that is broken, one that is another message's, and a tombstone."""
     one, other = DescriptorProto(name="One"), DescriptorProto(name="Other")

@@ -136,7 +136,6 @@ def changes(spark: SparkSession, folder: Path, *, fast: bool) -> list[list[tuple
     return found
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("fast", [True, False])
 def test_deletes_are_passed_on_by_workers_and_by_spark(spark: SparkSession, tmp_path: Path, fast: bool) -> None:
     """With ``on_error="fail"``: nothing of this is an error."""

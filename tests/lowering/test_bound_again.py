@@ -203,7 +203,6 @@ def changed(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[[], None]]
         spark.conf.unset(name) if value is None else spark.conf.set(name, value)
 
 
-@pytest.mark.spark
 def test_what_is_changed_after_a_call_changes_no_table(
     spark: SparkSession, tmp_path: Path, changed: Callable[[], None]
 ) -> None:
@@ -231,7 +230,6 @@ def test_what_is_changed_after_a_call_changes_no_table(
     assert said_of(again(repeated)) == said
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("kind", OTHER_ORDERS)
 def test_a_source_of_other_types_is_known_to_all_that_is_made_of_it(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     of, others = shop(spark, tmp_path), shop(spark, tmp_path, OTHER_ORDERS[kind])
@@ -253,7 +251,6 @@ def specs_of(table: Table) -> list[tuple[str, str, str]]:
     return [(spec.name, spec.state.identity, repr(getattr(spec, "fold", None))) for spec in table._plan.specs]
 
 
-@pytest.mark.spark
 def test_a_source_that_is_read_again_is_read_by_all_that_is_made_of_it(spark: SparkSession, tmp_path: Path) -> None:
     of = shop(spark, tmp_path)
     customers = tmp_path / "snapshot"

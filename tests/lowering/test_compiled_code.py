@@ -14,8 +14,6 @@ from tests.support.orders import tables
 from tests.support.queries import write_lines
 from tests.support.sessions import small
 
-pytestmark = pytest.mark.spark
-
 KNOWN, MORE = 3, 1
 """Runs after which all code of a query is known, since the first ones have an empty table, and runs after them."""
 

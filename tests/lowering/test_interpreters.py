@@ -50,7 +50,6 @@ def interpreted(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
     return build
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("name", sampled(NAMES, SAMPLE))
 @settings(max_examples=2 if EVERY else 1, derandomize=not EVERY, phases=(Phase.reuse, Phase.generate))
 @given(seed=st.integers(0, (1 << 32) - 1))

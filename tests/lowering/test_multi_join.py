@@ -27,8 +27,6 @@ from tests.support.queries import run, table_of, write_lines
 from tests.support.sampling import EVERY
 from tests.support.sessions import small
 
-pytestmark = pytest.mark.spark
-
 ORDER = "order_id string, customer_id string, product struct<id: string, n: bigint>, shop string, amount double"
 SIDES = {
     "customers": "customer_id string, name string, tier string, lsn bigint, op string",

@@ -19,8 +19,6 @@ from tests.support.orders import tables
 from tests.support.queries import run, table_of, write_lines
 from tests.support.sessions import small
 
-pytestmark = pytest.mark.spark
-
 LONG = "periodic 20000 days"
 """Such an interval began in 2024, and will be over in 2079."""
 SHORT = "periodic 100 ms"

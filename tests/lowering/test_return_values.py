@@ -76,7 +76,6 @@ def test_a_joiner() -> None:
     assert join(True, "text", None) == (None, "TypeError: 'text' is no bigint")
 
 
-@pytest.mark.spark
 def test_rows_are_set_aside_and_the_query_goes_on(spark: SparkSession, tmp_path: Path) -> None:
     small(spark, tmp_path, buckets=1)
     names = ("good", "short", "text", "joiner")

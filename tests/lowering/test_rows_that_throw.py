@@ -28,8 +28,6 @@ from tests.support.queries import write_lines
 from tests.support.sampling import sampled
 from tests.support.sessions import small
 
-pytestmark = pytest.mark.spark
-
 OPERATORS = "fmxjvg"
 """A column for each: of filter, map_values, extractor, joiner, of a view of the join, and of a group's key."""
 

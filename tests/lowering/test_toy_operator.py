@@ -55,7 +55,6 @@ def shops(spark: SparkSession, folder: Path) -> Table:
     return table
 
 
-@pytest.mark.spark
 def test_it_runs_in_memory(spark: SparkSession, tmp_path: Path) -> None:
     driver = Driver(shops(spark, tmp_path))
     source = driver.input("orders")
@@ -74,7 +73,6 @@ def test_it_runs_in_memory(spark: SparkSession, tmp_path: Path) -> None:
     assert [row["shop"] for row in driver.store("shops").all()] == ["B"]
 
 
-@pytest.mark.spark
 def test_it_is_described_and_binds_a_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     table = shops(spark, tmp_path)
     stages = re.findall(r"Sub-topology: \d +(\w+) +(.+)", table.describe())
@@ -128,7 +126,6 @@ def once(spark: SparkSession, path: Path) -> None:
         query.start().awaitTermination()
 
 
-@pytest.mark.spark
 def test_a_job_runs_it_and_its_state_is_read(spark: SparkSession, tmp_path: Path) -> None:
     small(spark, tmp_path)
     path, checkpoint = job_file(tmp_path), tmp_path / "checkpoint" / "sink-out"
@@ -147,7 +144,6 @@ def test_a_job_runs_it_and_its_state_is_read(spark: SparkSession, tmp_path: Path
     assert set(job_tables(spark, path)) == {"orders", "shops", "large"}
 
 
-@pytest.mark.spark
 def test_a_query_goes_on_after_a_restart(spark: SparkSession, tmp_path: Path) -> None:
     table = shops(spark, tmp_path)
     write_lines(tmp_path / "orders", "1", [order("o1", "a", 1)])
@@ -181,7 +177,6 @@ def test_its_section_is_made_of_its_arguments() -> None:
     assert section["properties"]["emit"]["default"] == "on-change"
 
 
-@pytest.mark.spark
 def test_an_error_names_its_setting(spark: SparkSession, tmp_path: Path) -> None:
     small(spark, tmp_path)
     with pytest.raises(JobError, match=r"distincts\.shops\.by: "):

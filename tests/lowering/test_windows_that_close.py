@@ -22,8 +22,6 @@ from fkjoin.testing import CRASH, Driver
 from tests.support.queries import run, write_lines
 from tests.support.sessions import small
 
-pytestmark = pytest.mark.spark
-
 FIVE = datetime.timedelta(minutes=5)
 REGIONS = {"c1": "north", "c2": "south"}
 Shown = tuple[str, str, str, int, int, int]

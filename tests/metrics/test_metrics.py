@@ -277,7 +277,6 @@ def test_a_page_is_served_and_a_taken_port_is_named() -> None:
             served(ShownJob("shop", []), metrics, port, ClientAccess(), "--ui").__enter__()
 
 
-@pytest.mark.spark
 def test_queries_of_a_session_are_watched(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a call for each number of an event: of a join there are some 500."""
     asked = []
@@ -293,7 +292,6 @@ def test_queries_of_a_session_are_watched(spark: SparkSession, monkeypatch: pyte
     assert asked == []
 
 
-@pytest.mark.spark
 def test_a_listener_can_be_taken_away(spark: SparkSession) -> None:
     metrics = Metrics()
     listener = Listener(metrics)

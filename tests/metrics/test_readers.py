@@ -17,8 +17,6 @@ from fkjoin.plan.rules import ANSWERS_KEEP_WHAT_IS_READ
 from fkjoin.sessions.settings import EXCLUDED
 from tests.support.queries import write_lines
 
-pytestmark = pytest.mark.spark
-
 SOURCES = [Step("source", name, "", (), (), ()) for name in ("orders", "customers")]
 STEPS = [*SOURCES, Step("fk_join", "joined", "inner", (("left", "orders"), ("right", "customers")), (), ())]
 LINE = "struct<id:string,customer:string,amount:double,lsn:bigint>"

@@ -118,7 +118,6 @@ def bound(spark: SparkSession, joiner: Any) -> BoundJoiner:
     return bound_joiner("joined", chosen, rows, "dead-letter")
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize(
     ("joiner", "left", "right"),
     [
@@ -139,7 +138,6 @@ def test_what_an_expression_reads(spark: SparkSession, joiner: Any, left: list[s
     assert [kept.left, kept.right] == [narrow(SCHEMA, [tuple(path.split(".")) for path in side]) for side in (left, right)]
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize(
     ("joiner", "why"),
     [
@@ -152,7 +150,6 @@ def test_why_all_of_both_rows_is_needed(spark: SparkSession, joiner: Any, why: s
     assert needed(bound(spark, joiner), Kept(SCHEMA, SCHEMA)) == why
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("joiner", ["to_json(left) as text", "left.*"])
 def test_a_row_that_is_wanted_as_a_whole_is_kept(spark: SparkSession, joiner: str) -> None:
     kept = needed(bound(spark, joiner), Kept(SCHEMA, SCHEMA))
@@ -162,7 +159,6 @@ def test_a_row_that_is_wanted_as_a_whole_is_kept(spark: SparkSession, joiner: st
 
 
 @pytest.mark.faults
-@pytest.mark.spark
 def test_the_rule_leaves_results_as_they_are_and_less_in_the_state(spark: SparkSession, tmp_path: Path) -> None:
     """Without the rule, in a sample, in one batch."""
     history, found = History(tmp_path), {}

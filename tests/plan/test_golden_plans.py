@@ -74,7 +74,6 @@ def plans(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Plan
 
 
 @pytest.mark.faults
-@pytest.mark.spark
 @pytest.mark.parametrize("name", sampled([*TOPOLOGIES.known], SAMPLE))
 def test_the_plan_is_as_it_was(plans: Plans, name: str) -> None:
     require_as_it_was(plans, TOPOLOGIES, GOLDEN, name, every_choice=name in EVERY_CHOICE)

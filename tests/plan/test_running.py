@@ -20,8 +20,6 @@ from tests.support.plans.topologies import TOPOLOGIES, Sources, job
 from tests.support.sampling import sampled
 from tests.support.sessions import small
 
-pytestmark = pytest.mark.spark
-
 NAMES = (
     "join",
     "star",

@@ -23,14 +23,12 @@ def manager(spark: SparkSession) -> Iterator[None]:
         spark.conf.set(MANAGER, before)
 
 
-@pytest.mark.spark
 @pytest.mark.usefixtures("manager")
 def test_a_local_session_gets_the_file_manager_of_local_disks(spark: SparkSession) -> None:
     assert fkjoin.session() is spark
     assert str(spark.conf.get(MANAGER)).endswith(".FileSystemBasedCheckpointFileManager")
 
 
-@pytest.mark.spark
 @pytest.mark.usefixtures("manager")
 def test_a_file_manager_that_is_chosen_stays(spark: SparkSession) -> None:
     spark.conf.set(MANAGER, "of.a.Vendor")
@@ -38,7 +36,6 @@ def test_a_file_manager_that_is_chosen_stays(spark: SparkSession) -> None:
     assert spark.conf.get(MANAGER) == "of.a.Vendor"
 
 
-@pytest.mark.spark
 @pytest.mark.usefixtures("manager")
 def test_a_session_of_a_cluster_is_not_taken_for_a_local_one(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its checkpoints are on the cluster's storage, and its file manager knows how files get there in one step."""

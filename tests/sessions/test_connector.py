@@ -186,7 +186,6 @@ def test_a_session_with_kafka_has_the_connector_that_fits() -> None:
     assert "resolution report" not in run.stderr
 
 
-@pytest.mark.spark
 def test_a_process_whose_jvm_lacks_the_connector_is_told_to_start_another(spark: SparkSession) -> None:
     with pytest.raises(SessionError, match="takes packages only when its JVM starts. Start a new process .*--packages org"):
         fkjoin.session(kafka=True)

@@ -37,7 +37,6 @@ def values(settings: Any) -> dict[str, str]:
     return found
 
 
-@pytest.mark.spark
 def test_the_settings_of_a_local_session_have_no_sources(spark: SparkSession) -> None:
     prepare(spark)  # since it was made, other tests may have had Hadoop read its files again
     settings = spark.sparkContext._jsc.hadoopConfiguration()
@@ -45,7 +44,6 @@ def test_the_settings_of_a_local_session_have_no_sources(spark: SparkSession) ->
     assert settings.getPropertySources("io.file.buffer.size") is None
 
 
-@pytest.mark.spark
 def test_settings_stay_what_they_are_and_are_smaller_on_their_way(spark: SparkSession) -> None:
     jvm: Any = spark._jvm
     settings = jvm.org.apache.hadoop.conf.Configuration()
@@ -64,7 +62,6 @@ def test_settings_stay_what_they_are_and_are_smaller_on_their_way(spark: SparkSe
     assert values(arrived) == was
 
 
-@pytest.mark.spark
 def test_a_thousand_settings_take_no_thousand_calls(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """``prepare`` is called for each table."""
     jvm: Any = spark._jvm
@@ -82,7 +79,6 @@ def test_a_thousand_settings_take_no_thousand_calls(spark: SparkSession, monkeyp
     assert 0 < calls < 50
 
 
-@pytest.mark.spark
 def test_what_was_chosen_outlives_that_the_files_are_read_again(spark: SparkSession) -> None:
     jvm: Any = spark._jvm
     settings = jvm.org.apache.hadoop.conf.Configuration()
@@ -93,7 +89,6 @@ def test_what_was_chosen_outlives_that_the_files_are_read_again(spark: SparkSess
     assert (settings.get(NAME), settings.get("io.file.buffer.size")) == ("chosen", "8192")
 
 
-@pytest.mark.spark
 def test_where_hadoop_keeps_sources_otherwise_they_stay(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -26,7 +26,6 @@ def mode(path: Path) -> str:
     return oct(path.stat().st_mode & 0o7777)
 
 
-@pytest.mark.spark
 def test_permissions_are_those_that_hadoop_sets(spark: SparkSession, tmp_path: Path) -> None:
     jvm: Any = spark._jvm
     files, path, permission = system(spark), jvm.org.apache.hadoop.fs.Path, jvm.org.apache.hadoop.fs.permission.FsPermission
@@ -42,7 +41,6 @@ def test_permissions_are_those_that_hadoop_sets(spark: SparkSession, tmp_path: P
         files.setPermission(path(str(tmp_path / "gone")), permission("600"))
 
 
-@pytest.mark.spark
 def test_damage_is_noticed_by_hadoops_checksums(spark: SparkSession, tmp_path: Path) -> None:
     spark.range(9).coalesce(1).write.json(str(tmp_path / "rows"))
     (part,) = (tmp_path / "rows").glob("part-*.json")
@@ -52,7 +50,6 @@ def test_damage_is_noticed_by_hadoops_checksums(spark: SparkSession, tmp_path: P
         spark.read.schema("id bigint").json(str(tmp_path / "rows")).collect()
 
 
-@pytest.mark.spark
 def test_who_has_chosen_a_file_system_keeps_it_and_where_ours_cannot_be_compiled_hadoops_own_remains(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

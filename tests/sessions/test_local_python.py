@@ -73,7 +73,6 @@ def test_where_pyspark_comes_from_elsewhere_workers_are_started_as_spark_does(mo
     assert chosen() == (sys.executable, {})
 
 
-@pytest.mark.spark
 def test_workers_import_pyspark_from_where_it_is_installed(spark: SparkSession) -> None:
     def where(_: int) -> str:
         import pyspark
@@ -126,7 +125,6 @@ def test_without_fkjoin_the_daemon_is_sparks(tmp_path: Path) -> None:
     assert run.stdout.startswith("__main__ ['pyspark.worker']")
 
 
-@pytest.mark.spark
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere libraries do not outlive a fork")
 def test_workers_have_what_the_daemon_has_imported(spark: SparkSession) -> None:
     def looked(_: Any) -> Iterator[pa.RecordBatch]:

@@ -49,7 +49,6 @@ def refusal(what: str, since: str, release: str) -> str:
 
 
 @pytest.mark.faults
-@pytest.mark.spark
 @pytest.mark.parametrize(("release", "line"), [pytest.param(*one, id=one[1]) for one in sampled(RELEASES, SAMPLE)])
 def test_a_job_that_is_killed_goes_on_there_and_on_the_newest(
     spark: SparkSession, tmp_path: Path, release: str, line: str

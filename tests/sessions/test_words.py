@@ -207,7 +207,6 @@ def test_a_fork_ends_without_the_thread(capfd: pytest.CaptureFixture[str]) -> No
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-@pytest.mark.spark
 def test_a_level_that_there_is_not_is_refused(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(words.output(), "everything", False)
     try:

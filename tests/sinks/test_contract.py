@@ -53,7 +53,6 @@ class OfParquet(SinkContract):
         return rows_of(self.at(into).rows(), "id")
 
 
-@pytest.mark.spark
 @pytest.mark.faults
 @pytest.mark.parametrize("kind", ["a folder", "an object store"])
 @pytest.mark.parametrize(

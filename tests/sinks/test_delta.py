@@ -238,7 +238,6 @@ def test_of_two_queries_that_make_a_table_at_the_same_moment_the_second_compares
         Delta(tmp_path).prepare(schema.append(pa.field("name", pa.string())), ("id",))
 
 
-@pytest.mark.spark
 def test_a_join_is_kept_as_a_delta_table_through_restarts(spark: SparkSession, tmp_path: Path) -> None:
     small(spark, tmp_path)
     history = History(tmp_path)

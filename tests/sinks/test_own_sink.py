@@ -17,8 +17,6 @@ from tests.support.queries import write_lines
 from tests.support.sessions import small
 from tests.support.sinks import finished, joined
 
-pytestmark = pytest.mark.spark
-
 NOW = {"availableNow": True}
 
 

@@ -65,7 +65,6 @@ def test_any_row_comes_back_from_a_delta_table(tmp_path: Path, table: pa.Table) 
         assert differences(DeltaTable(tmp_path / "delta").to_pyarrow_table(), table) == []
 
 
-@pytest.mark.spark
 @QUICK
 @given(table=st.one_of(IN_PARQUET.tables(8), IN_PARQUET.every_type(20)))
 def test_any_row_comes_back_from_parquet_files(spark: SparkSession, tmp_path: Path, table: pa.Table) -> None:
@@ -83,7 +82,6 @@ def test_a_full_disk_is_named_by_the_folder_of_the_file(tmp_path: Path, monkeypa
         list(WriteFile(str(tmp_path), None, b"{}")(iter([pa.record_batch({"n": [1]})])))
 
 
-@pytest.mark.spark
 def test_a_join_gives_its_types_to_parquet_and_delta(spark: SparkSession, tmp_path: Path) -> None:
     small(spark, tmp_path)
     rows = {

@@ -24,8 +24,6 @@ from fkjoin.sinks import parquet_folders
 from fkjoin.sinks.parquet_objects import BatchObjects
 from tests.support.batch_places import BatchPlace, HeardBatch, LocalPlace, StorePlace
 
-pytestmark = pytest.mark.spark
-
 QUERY = "1a2b3c4d-and so on"
 
 

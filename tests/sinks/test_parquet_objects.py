@@ -50,7 +50,6 @@ class Back(logging.Handler):
         self.outage.__exit__(None, None, None)
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_batch_waits_for_a_store_that_is_away(
     spark: SparkSession, object_store: ObjectStore, moment: str, caplog: pytest.LogCaptureFixture
@@ -68,7 +67,6 @@ def test_a_batch_waits_for_a_store_that_is_away(
     assert SECRET not in caplog.text
 
 
-@pytest.mark.spark
 def test_the_largest_file_is_what_s3_copies_and_smaller_batches_go(
     spark: SparkSession, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,7 +79,6 @@ def test_the_largest_file_is_what_s3_copies_and_smaller_batches_go(
     assert len(place.rows()) == 10
 
 
-@pytest.mark.spark
 def test_a_table_in_an_object_store_is_the_batch_join_through_repeats_and_restores(
     spark: SparkSession, tmp_path: Path, object_store: ObjectStore
 ) -> None:

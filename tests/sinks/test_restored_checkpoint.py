@@ -25,8 +25,6 @@ from tests.support.sampling import sampled
 from tests.support.sessions import small
 from tests.support.sinks import Backup, Memory, delta, finished, joined, lake, no_input, there
 
-pytestmark = pytest.mark.spark
-
 NOW = {"availableNow": True}
 SINKS = {
     "parquet": lambda folder: Parquet(folder / "parquet"),

@@ -19,8 +19,6 @@ from tests.support.orders import History, batch_join, tables
 from tests.support.sessions import small
 from tests.support.sinks import Memory, delta, finished, joined
 
-pytestmark = pytest.mark.spark
-
 NOW = {"availableNow": True}
 
 

@@ -19,8 +19,6 @@ from tests.support.orders import History, tables
 from tests.support.queries import run, table_of
 from tests.support.sessions import small
 
-pytestmark = pytest.mark.spark
-
 
 @pytest.fixture(autouse=True)
 def settings(spark: SparkSession, tmp_path: Path) -> None:

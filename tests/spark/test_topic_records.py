@@ -150,7 +150,6 @@ def test_rows_say_where_their_records_were_read_if_they_are_to() -> None:
     assert placed.changes(records()).num_rows == 0
 
 
-@pytest.mark.spark
 def test_which_formats_can_be_read(spark: SparkSession) -> None:
     assert all(
         reader(given) for given in (String("a"), Bytes("a"), Json("at timestamp, m map<string, int>"), Debezium("payload int"))
@@ -163,7 +162,6 @@ def test_which_formats_can_be_read(spark: SparkSession) -> None:
             Json(odd).decode(F.col("value"))
 
 
-@pytest.mark.spark
 def test_columns_that_may_not_be_null_can_be(spark: SparkSession) -> None:
     """Fields that a record lacks are null, whatever the schema promises, as with Spark's own ``from_json``."""
     told = Json("a int not null, b array<string> not null").decode(F.col("value"))
@@ -210,7 +208,6 @@ def some_values() -> list[bytes | None]:
     return [None, *made, *cut, *(text for text in odd if not (SPARK_4_0 and b"NaN" in text))]
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("as_key", [False, True])
 @pytest.mark.parametrize(
     "given",

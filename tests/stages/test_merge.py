@@ -155,7 +155,6 @@ def regional(spark: SparkSession, folder: Path, name: str, row: str = "customer 
     return Table.from_files(spark, folder / name, key="id", schema=schema, **about)
 
 
-@pytest.mark.spark
 def test_two_files_of_orders_are_one_table(spark: SparkSession, tmp_path: Path) -> None:
     """The query merges, joins, keeps and goes on; the second file's columns are in another order."""
     small(spark, tmp_path, partitions=2)
@@ -200,7 +199,6 @@ def test_two_files_of_orders_are_one_table(spark: SparkSession, tmp_path: Path) 
     ]
 
 
-@pytest.mark.spark
 def test_tables_that_cannot_be_merged_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     small(spark, tmp_path)
     eu, us = regional(spark, tmp_path, "eu"), regional(spark, tmp_path, "us")

@@ -189,7 +189,6 @@ def test_what_lacks_a_value_of_no_row_is_not_shown() -> None:
     assert count[counters.UNAVAILABLE_VALUES] == 2
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("by_workers", [True, False])
 def test_a_table_keeps_what_its_events_lack(spark: SparkSession, tmp_path: Path, by_workers: bool) -> None:
     small(spark, tmp_path)

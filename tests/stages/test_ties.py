@@ -156,7 +156,6 @@ def test_a_row_wins_over_a_deletion_with_its_version() -> None:
         assert set(test.table) == {"a"}
 
 
-@pytest.mark.spark
 def test_files_end_alike_in_whatever_order_they_come(spark: SparkSession, tmp_path: Path) -> None:
     small(spark, tmp_path)
     lines = [{"id": 1, "to": to, "n": n, "lsn": 7} for to, n in (("a", 1), ("b", 2), ("b", 3))]

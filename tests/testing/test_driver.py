@@ -45,7 +45,6 @@ def comparable(rows: Any) -> Any:
     return sorted(json.dumps(row, sort_keys=True, default=str) for row in rows)
 
 
-@pytest.mark.spark
 def test_each_kind_of_node_comes_to_what_its_query_comes_to(spark: SparkSession, tmp_path: Path) -> None:
     small(spark, tmp_path, partitions=2)
     shop = Shop(spark, tmp_path)
@@ -90,7 +89,6 @@ def test_each_kind_of_node_comes_to_what_its_query_comes_to(spark: SparkSession,
     assert len(sent) == len(VISITS)
 
 
-@pytest.mark.spark
 def test_each_event_is_joined_once_with_the_row_of_its_batch(shop: Shop, tmp_path: Path) -> None:
     driver = Driver(visited(shop, tmp_path))
     assert repr(driver.input("visits")) == "DriverInput[visits; columns: visitor, page]"
@@ -178,7 +176,6 @@ def drivers(shop: Shop) -> dict[str, Driver]:
     return {build.__name__: Driver(build(shop)) for build in (chain, merged, paired)}
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize(("name", "again"), [("chain", chain_again), ("merged", merged_again), ("paired", paired_again)])
 @given(steps=STEPS)
 @settings(max_examples=15)
@@ -199,7 +196,6 @@ def test_whatever_happens_the_table_is_what_a_batch_comes_to(drivers: Any, name:
         assert kept == driver.table
 
 
-@pytest.mark.spark
 def test_what_happens_to_a_batch_does_happen(drivers: dict[str, Driver]) -> None:
     """Each is red if it is left out: stages run once more, changes come that are stale, and in other batches."""
     driver = drivers["paired"]
@@ -228,7 +224,6 @@ def test_what_happens_to_a_batch_does_happen(drivers: dict[str, Driver]) -> None
         assert driver.count["stale-dropped"] > 2
 
 
-@pytest.mark.spark
 def test_a_moved_clock_ends_intervals_and_timestamps_are_carried_on(spark: SparkSession, tmp_path: Path) -> None:
     small(spark, tmp_path)
     shop = Shop(spark, tmp_path, timestamp="lsn")
@@ -247,7 +242,6 @@ def test_a_moved_clock_ends_intervals_and_timestamps_are_carried_on(spark: Spark
     assert driver.results == [("c1", "insert", {"n": 2}, 90), ("c1", "delete", None, 99)]
 
 
-@pytest.mark.spark
 def test_dead_letters_and_what_is_kept_are_read(shop: Shop) -> None:
     joined = fk_join(shop.orders, shop.customers, "customer_id", joiner=["10 div left.amount as tenth"], name="tenths")
     driver = Driver(joined.materialize("tenths"))
@@ -270,7 +264,6 @@ def test_dead_letters_and_what_is_kept_are_read(shop: Shop) -> None:
     assert sorted(row["order_id"] for row in store.all()) == ["o1", "o2"]
 
 
-@pytest.mark.spark
 def test_the_example_in_the_how_to_is_true(spark: SparkSession, tmp_path: Path) -> None:
     small(spark, tmp_path)
     for name in ("orders", "customers", "clicks"):
@@ -304,7 +297,6 @@ path = "{folder}/out"
 """
 
 
-@pytest.mark.spark
 def test_a_job_files_table_is_driven(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
     (tmp_path / "orders").mkdir()
     (tmp_path / "JOB.toml").write_text(JOB.format(folder=tmp_path))
@@ -317,7 +309,6 @@ def paid(left: Any, right: Any) -> Any:
     return f"{right['name']}: {left['amount']}"
 
 
-@pytest.mark.spark
 def test_functions_and_expressions_of_sparks_own_are_evaluated_by_spark(shop: Shop) -> None:
     driver = Driver(fk_join(shop.orders, shop.customers, lambda key, row: row["customer_id"], joiner=paid, name="paid"))
     driver.input("customers").change("c1", {"name": "Ada"})
@@ -326,7 +317,6 @@ def test_functions_and_expressions_of_sparks_own_are_evaluated_by_spark(shop: Sh
     assert (change.key, *(change.row or {}).values()) == ("o1", '"Ada: 5"')
 
 
-@pytest.mark.spark
 def test_what_is_wrong_is_refused_by_name_and_the_way_out_is_one(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
     with pytest.raises(TopologyError, match="table: a Table is needed, this is a dict"):
         Driver({})  # type: ignore[arg-type]
