@@ -31,8 +31,9 @@ SAMPLE = [
     "join_by_key",
     "job_of_windows",
 ]
-WITHOUT_NULLS = {"aggregate_by_functions", "reduced"}
-"""Functions of users that end a query at a null."""
+WITHOUT_NULLS = {"aggregate_by_functions", "reduced", "aggregate_by_expressions"}
+"""Functions of users that end a query at a null, and an expression that a null makes null: then its group has no result and
+starts over, so the order of rows whose versions are equal decides, which partitions leave open."""
 BATCHES, MOST = (4, 40) if EVERY else (3, 25)
 """Batches of a history, and changes of an input in a batch."""
 

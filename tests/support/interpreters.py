@@ -99,16 +99,21 @@ class Interpreted:
         names = self._counted()
         for progress in query.recentProgress:
             for observed in progress.observedMetrics.values():
-                run.counters.update({name: number for name, number in observed.asDict().items() if name in names})
+                # Sums over no rows are null: so they are in a batch that only a clock began.
+                run.counters.update({name: number or 0 for name, number in observed.asDict().items() if name in names})
         if self._plan.specs:
             with_stores(PlainFiles(checkpoint), None, functools.partial(_add_saved, run))
-        return run, [_began_ms(checkpoint, number) for number in range(len(history))]
+        # A clock may begin more batches, after those of the history, and the last may be cut off.
+        times = [_began_ms(checkpoint, number) for number in PlainFiles(checkpoint).numbers("commits")]
+        del run.results[len(times) :]
+        return run, times
 
     def in_memory(self, history: History, times: Sequence[int]) -> Run:
-        """Run the batches in memory, at these times."""
+        """Run the batches in memory, at these times; those after the history have no changes."""
         run, queries, before_ms = Run(), DrivenTopology(self._plan), 0
-        for batch, now_ms in zip(history, times, strict=True):
-            rows = {self._inputs[name].rows: self._inputs[name].batch(changes) for name, changes in batch.items()}
+        for number, now_ms in enumerate(times):
+            batch = history[number] if number < len(history) else {}
+            rows = {source.rows: source.batch(batch.get(name, ())) for name, source in self._inputs.items()}
             results, _ = queries.run(MemoryBatch(rows.__getitem__, now_ms, before_ms))
             run.results.append(_texts([results]))
             before_ms = now_ms
