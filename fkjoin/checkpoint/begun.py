@@ -80,7 +80,7 @@ class Begun:
             return cls()
         begun = cls._kept(spark, checkpoint)
         if begun is None:
-            raise _unusable(_file(checkpoint), "is missing")
+            raise _unusable(_file(checkpoint), "is missing (checkpoints of builds before 0.1.0 have none)")
         return begun
 
     @classmethod

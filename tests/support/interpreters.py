@@ -106,6 +106,7 @@ class Interpreted:
         # A clock may begin more batches, after those of the history, and the last may be cut off.
         times = [_began_ms(checkpoint, number) for number in PlainFiles(checkpoint).numbers("commits")]
         del run.results[len(times) :]
+        assert len(times) >= len(history), "a batch of the history was not done"
         return run, times
 
     def in_memory(self, history: History, times: Sequence[int]) -> Run:
