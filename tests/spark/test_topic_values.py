@@ -126,6 +126,7 @@ def test_json_byte_by_byte() -> None:
     assert texts(pa.array([], pa.list_(pa.string()))).to_pylist() == []
 
 
+@pytest.mark.usefixtures("spark")  # which parses types
 def test_which_formats_workers_can_write() -> None:
     def by(given: Format, columns: str) -> bool:
         return writer(given, struct_type(columns, "columns")) is not None
