@@ -68,17 +68,10 @@ def command(tmp_path: Path) -> Iterator[Callable[..., Command]]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Pure tests first, so that they fail in seconds; those on a broker last."""
+    """Pure tests first, so that they fail in seconds."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker(pytest.mark.faults)
-    items.sort(key=_needs)
-
-
-def _needs(item: pytest.Item) -> int:
-    """Rank what a test needs: nothing, a JVM, or a broker."""
-    if item.get_closest_marker("kafka") is not None:
-        return 2
-    return int(item.get_closest_marker("spark") is not None)
+    items.sort(key=lambda item: item.get_closest_marker("spark") is not None)

@@ -14,7 +14,7 @@ from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_file import read_job
 from tests.support.written import JOB, NOW, single, written
 
-pytestmark = [pytest.mark.usefixtures("own_rules")]
+pytestmark = pytest.mark.usefixtures("own_rules")
 
 
 def test_columns_are_kept_and_new_ones_are_reported_once(

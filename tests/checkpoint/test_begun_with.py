@@ -23,7 +23,7 @@ from fkjoin.sessions.settings import TIME_ZONE
 from fkjoin.spark.specs import StageSpec
 from tests.support.queries import write_lines
 
-pytestmark = [pytest.mark.usefixtures("own_rules")]
+pytestmark = pytest.mark.usefixtures("own_rules")
 
 BERLIN = "Europe/Berlin"
 
@@ -87,8 +87,8 @@ def test_a_checkpoint_with_a_broken_document_or_without_one_is_refused(spark: Sp
     ):
         run()
     document.unlink()
-    missing = r"ck/fkjoin\.json is missing \(checkpoints of builds before 0\.1\.0 have none\): restore it from the backup"
-    with pytest.raises(FkJoinError, match=missing):
+    missing = r"ck/fkjoin\.json is missing \(checkpoints of builds before 0\.1\.0 have none\): "
+    with pytest.raises(FkJoinError, match=f"{missing}restore it from the backup that the checkpoint is of"):
         run()
     document.write_bytes(whole)
     run()

@@ -87,7 +87,8 @@ def test_damage_is_named_before_anything_runs(spark: SparkSession, tmp_path: Pat
     data = bytearray(file.read_bytes())
     data[20] ^= 1
     file.write_bytes(data)
-    with pytest.raises(FkJoinError, match=rf"checkpoint .* is damaged: .*{file.name} is not as it was written; restore it"):
+    damaged = rf"checkpoint .* is damaged: state/1/0/SSTs/{file.name} is not as it was written; restore it from a backup"
+    with pytest.raises(FkJoinError, match=damaged):
         verify(spark, checkpoint)
     (file.parent / f".{file.name}.crc").unlink()
     with pytest.raises(FkJoinError, match="a snapshot in state/1/0 is damaged: .*; restore it from a backup"):

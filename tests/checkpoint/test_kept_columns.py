@@ -15,7 +15,7 @@ from fkjoin import Table, TopologyError, cogroup, fk_join
 from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_sections import JobSection
 
-pytestmark = [pytest.mark.usefixtures("own_rules")]
+pytestmark = pytest.mark.usefixtures("own_rules")
 
 Put = Callable[[str, str, dict[str, Any]], None]
 

@@ -14,7 +14,7 @@ from fkjoin import FkJoinError, Table, TopologyError, fk_join
 from fkjoin.checkpoint.begun import Begun
 from tests.support.sampling import sampled
 
-pytestmark = [pytest.mark.usefixtures("own_rules")]
+pytestmark = pytest.mark.usefixtures("own_rules")
 
 CUSTOMERS = "id bigint, lsn bigint, name string"
 # In the order of learned columns, which is by name.

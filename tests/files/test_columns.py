@@ -15,7 +15,7 @@ from fkjoin.stages.counters import metrics_name
 from tests.support.files import collected, kept, put, table
 from tests.support.queries import run
 
-pytestmark = [pytest.mark.usefixtures("own_rules")]
+pytestmark = pytest.mark.usefixtures("own_rules")
 
 
 def test_columns_of_folders_are_there_and_may_be_keys(spark: SparkSession, tmp_path: Path) -> None:

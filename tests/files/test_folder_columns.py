@@ -14,7 +14,7 @@ from fkjoin import Table, TopologyError
 from tests.support.files import collected, kept, put, table
 from tests.support.sampling import sampled
 
-pytestmark = [pytest.mark.usefixtures("own_rules")]
+pytestmark = pytest.mark.usefixtures("own_rules")
 
 GIVEN = "id string, lsn bigint"
 FORMS: dict[str, dict[str, Any]] = {"workers": {}, "spark": {"options": {"multiLine": False}}}

@@ -17,7 +17,7 @@ from fkjoin.lowering.as_begun import _learned, bound_again, read_below
 from fkjoin.sinks import Parquet
 from tests.support.queries import write_lines
 
-pytestmark = [pytest.mark.usefixtures("own_rules")]
+pytestmark = pytest.mark.usefixtures("own_rules")
 
 
 def put(folder: Path, name: str, *rows: dict[str, Any]) -> None:

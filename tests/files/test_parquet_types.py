@@ -19,7 +19,7 @@ from fkjoin import QueryError, TopologyError
 from tests.support.files import collected, table
 from tests.support.sampling import sampled
 
-pytestmark = [pytest.mark.usefixtures("own_rules")]
+pytestmark = pytest.mark.usefixtures("own_rules")
 
 VECTORIZED = "spark.sql.parquet.enableVectorizedReader"
 

@@ -22,7 +22,7 @@ from fkjoin.sessions.settings import TIME_ZONE
 from fkjoin.spark.dead_letters import as_records
 from tests.support.files import write
 
-pytestmark = [pytest.mark.usefixtures("own_rules")]
+pytestmark = pytest.mark.usefixtures("own_rules")
 
 
 def job(spark: SparkSession, folder: Path, sinks: Sequence[str] = (), **orders: Any) -> Job:

@@ -20,7 +20,7 @@ from tests.support.places import ROOT
 from tests.support.queries import run, table_of, write_lines
 from tests.support.sampling import EVERY, sampled
 
-pytestmark = [pytest.mark.usefixtures("own_rules")]
+pytestmark = pytest.mark.usefixtures("own_rules")
 
 
 def viewed(orders: Table, customers: Table) -> Table:

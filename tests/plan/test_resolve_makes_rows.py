@@ -19,7 +19,7 @@ from tests.support.orders import CUSTOMER, ORDER, History
 from tests.support.queries import run, table_of, values
 from tests.support.sampling import sampled
 
-pytestmark = [pytest.mark.usefixtures("own_rules")]
+pytestmark = pytest.mark.usefixtures("own_rules")
 
 
 def tables(spark: SparkSession, folder: Path) -> tuple[Table, Table]:

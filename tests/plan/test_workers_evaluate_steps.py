@@ -27,7 +27,7 @@ from tests.support.orders import CUSTOMER, ORDER, History, tables
 from tests.support.queries import run, table_of, values
 from tests.support.sampling import sampled
 
-pytestmark = [pytest.mark.usefixtures("own_rules")]
+pytestmark = pytest.mark.usefixtures("own_rules")
 
 
 def bought(orders: Table) -> Table:
