@@ -1,0 +1,70 @@
+"""Code that reads one step at a time: what stands within one another, long lines, names that name nothing."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ROOMS: list[str] = []
+"""Folders whose modules keep these rules."""
+
+LONGEST = 100
+OPAQUE = {"at", "found", "given", "kept", "made", "of", "one", "place", "said", "there", "told", "what"}
+COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+
+
+def offences(path: Path) -> Iterator[str]:
+    """Name what is dense or opaque in a module, with its line."""
+    text = path.read_text()
+    for number, line in enumerate(text.splitlines(), 1):
+        if len(line) > LONGEST:
+            yield f"{path}:{number}: {len(line)} characters"
+    for node in ast.walk(ast.parse(text)):
+        problem = _problem(node)
+        if problem is not None:
+            yield f"{path}:{getattr(node, 'lineno', 0)}: {problem}"
+
+
+def _problem(node: ast.AST) -> str | None:
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in OPAQUE:
+        return f"the name {node.id}"
+    if isinstance(node, ast.arg) and node.arg in OPAQUE:
+        return f"the parameter {node.arg}"
+    inner = [part for part in ast.walk(node) if part is not node]
+    if isinstance(node, ast.IfExp) and any(isinstance(part, ast.IfExp) for part in inner):
+        return "a conditional expression in another"
+    if isinstance(node, COMPREHENSIONS):
+        if len(node.generators) > 1:
+            return "a comprehension with two for"
+        if any(isinstance(part, COMPREHENSIONS | ast.IfExp) for part in inner):
+            return "a comprehension with a conditional expression or a comprehension in it"
+    return None
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_modules_say_one_step_at_a_time(room: str) -> None:
+    modules = sorted((ROOT / room).rglob("*.py"))
+    assert modules
+    assert not [problem for path in modules for problem in offences(path)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "place = 1",
+        "def f(found): pass",
+        "[1 if x else 2 for x in y]",
+        "[[z for z in x] for x in y]",
+        "[z for x in y for z in x]",
+        "1 if x else 2 if y else 3",
+        "x = " + "1" * 100,
+    ],
+)
+def test_an_offence_is_noticed(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(text)
+    assert len(list(offences(path))) == 1
