@@ -13,13 +13,14 @@ from typing import Any, get_args, get_origin, get_type_hints
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from fkjoin.checkpoint.files import hadoop, has_begun, read_file, write_file
+from fkjoin.checkpoint.files import hadoop, has_begun, read_file, subfolders, write_file
 from fkjoin.errors import FkJoinError
 from fkjoin.spark.schemas import kept_type
 
 DOCUMENT = "fkjoin.json"
 VERSION = 1
-_MISSHAPEN = (KeyError, TypeError, AttributeError, ValueError, RecursionError, FkJoinError)
+MISSHAPEN = (KeyError, TypeError, AttributeError, ValueError, RecursionError, FkJoinError)
+"""Errors of a value that has another shape than the code expects."""
 
 
 @dataclass
@@ -62,8 +63,10 @@ class Begun:
 
     zone: str | None = None
     """The session's time zone."""
-    operators: list[tuple[str, str]] | None = None
+    operators: list[tuple[str, dict[str, Any]]] | None = None
     """Names of stateful operators, and the facts that bind their stores, as each bucket has them."""
+    sources: int | None = None
+    """The number of sources that the query reads."""
     columns: dict[str, LearnedColumns] = field(default_factory=dict)
     topics: dict[str, KnownTopic] = field(default_factory=dict)
     sinks: list[str] | None = None
@@ -74,45 +77,66 @@ class Begun:
     def of(cls, spark: SparkSession, checkpoint: str) -> Begun:
         """Read a query's document; it is empty unless the query has begun.
 
-        ``FkJoinError`` if the query has begun and there is none: nothing else says with what.
+        ``FkJoinError`` if the query has begun and the document does not say with what: nothing
+        else does.
         """
         if not has_begun(spark, checkpoint):
             return cls()
-        begun = cls._kept(spark, checkpoint)
+        return cls._with(spark, checkpoint, "zone", "operators", "sources")
+
+    @classmethod
+    def of_job(cls, spark: SparkSession, checkpoint: str) -> Begun:
+        """Read a job's document; it is empty unless a query of the job has begun.
+
+        Raises: as ``of``.
+        """
+        if not any(has_begun(spark, folder) for folder in subfolders(spark, checkpoint)):
+            return cls()
+        return cls._with(spark, checkpoint, "job")
+
+    @classmethod
+    def _with(cls, spark: SparkSession, checkpoint: str, *sections: str) -> Begun:
+        """Read a document that has these sections."""
+        begun = cls.read(spark, checkpoint)
         if begun is None:
-            raise _unusable(_file(checkpoint), "is missing (checkpoints of builds before 0.1.0 have none)")
+            problem = "is missing (checkpoints of builds before 0.1.0 have none)"
+            raise unusable(checkpoint, problem)
+        for section in sections:
+            if getattr(begun, section) is None:
+                raise unusable(checkpoint, f"has no section {section}")
         return begun
 
     @classmethod
-    def read(cls, spark: SparkSession, checkpoint: str) -> Begun:
-        """Read a document, whether or not a query has begun.
+    def read(cls, spark: SparkSession, checkpoint: str) -> Begun | None:
+        """Read a document, whether or not a query has begun; None if there is none.
 
         ``FkJoinError`` if it is broken, or has another version.
         """
-        return cls._kept(spark, checkpoint) or cls()
+        path, files = hadoop(spark, f"{checkpoint.rstrip('/')}/{DOCUMENT}")
+        if not files.exists(path):
+            return None
+        if not files.isFile(path):
+            raise unusable(checkpoint, "is a folder")
+        return cls.parsed(read_file(path, files), checkpoint)
 
     @classmethod
-    def _kept(cls, spark: SparkSession, checkpoint: str) -> Begun | None:
-        path, files = hadoop(spark, _file(checkpoint))
-        return cls.parsed(read_file(path, files), _file(checkpoint)) if files.exists(path) else None
-
-    @classmethod
-    def parsed(cls, data: bytes, file: str) -> Begun:
-        """Read the document's bytes; ``file``: its name in errors."""
+    def parsed(cls, data: bytes, checkpoint: str) -> Begun:
+        """Read the bytes of a checkpoint's document."""
         try:
             document = json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise _unusable(file, f"is not JSON ({error})") from error
+            raise unusable(checkpoint, f"is not JSON ({error})") from error
         version = document.pop("version", None) if isinstance(document, dict) else None
-        if version != VERSION:
-            raise _unusable(file, f"has version {version!r}, and this release reads {VERSION}")
+        if type(version) is not int or version != VERSION:
+            problem = f"has version {version!r}, and this release reads {VERSION}"
+            raise unusable(checkpoint, problem)
         begun, sections = cls(), get_type_hints(cls)
         for section, value in document.items():
             try:
                 setattr(begun, section, _typed(value, sections[section]))
-            except _MISSHAPEN as error:
+            except MISSHAPEN as error:
                 problem = f"has a section {section} of another shape ({error})"
-                raise _unusable(file, problem) from error
+                raise unusable(checkpoint, problem) from error
         return begun
 
     def data(self) -> bytes:
@@ -121,17 +145,14 @@ class Begun:
 
     def write(self, spark: SparkSession, checkpoint: str) -> None:
         """Replace the checkpoint's document."""
-        write_file(*hadoop(spark, _file(checkpoint)), self.data())
+        write_file(*hadoop(spark, f"{checkpoint.rstrip('/')}/{DOCUMENT}"), self.data())
 
 
-def _file(checkpoint: str) -> str:
-    return f"{checkpoint.rstrip('/')}/{DOCUMENT}"
-
-
-def _unusable(file: str, problem: str) -> FkJoinError:
+def unusable(checkpoint: str, problem: str) -> FkJoinError:
+    """Make the error for a checkpoint's document; ``problem``: its predicate."""
     return FkJoinError(
-        f"{file} {problem}: restore it from the backup that the checkpoint is of, or start with a "
-        "new checkpoint and an empty target"
+        f"{checkpoint.rstrip('/')}/{DOCUMENT} {problem}: restore it from the backup that the "
+        "checkpoint is of, or start with a new checkpoint and an empty target"
     )
 
 
@@ -143,7 +164,7 @@ def _plain(value: Any) -> Any:
 
 
 def _typed(value: Any, kind: Any) -> Any:
-    """Read a value of JSON as an annotated type; one of ``_MISSHAPEN`` if it is none."""
+    """Read a value of JSON as an annotated type; one of ``MISSHAPEN`` if it is none."""
     origin, arguments = get_origin(kind) or kind, get_args(kind)
     if type(None) in arguments:
         return _typed(value, arguments[0])

@@ -16,6 +16,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from fkjoin.checkpoint.damage import RESTORE
 from fkjoin.errors import FkJoinError
 from fkjoin.sessions.access import access
 from fkjoin.sessions.arrow_files import ArrowFiles, replace_local
@@ -219,10 +220,24 @@ def _rename(files: Any, path: Any, target: Any, *options: str) -> None:
     of_scheme.rename(files.makeQualified(path), files.makeQualified(target), chosen)
 
 
+def subfolders(spark: SparkSession, folder: str) -> list[str]:
+    """The folders in a folder; none of a folder that does not exist."""
+    path, files = hadoop(spark, folder)
+    statuses = files.listStatus(path) if files.exists(path) else []
+    return [str(status.getPath()) for status in statuses if status.isDirectory()]
+
+
 def has_begun(spark: SparkSession, checkpoint: str) -> bool:
-    """Tell whether a query was started with the checkpoint."""
+    """Tell whether a query was started with the checkpoint.
+
+    ``FkJoinError`` if the query has batches, and the file with its id is lost.
+    """
     path, files = hadoop(spark, f"{checkpoint}/metadata")
-    return bool(files.exists(path))
+    if files.exists(path):
+        return True
+    if any(numbered(spark, f"{checkpoint}/{log}") for log in ("offsets", "commits")):
+        raise FkJoinError(f"checkpoint {checkpoint} is damaged: its file metadata is lost; {RESTORE}")
+    return False
 
 
 def query_id(spark: SparkSession, checkpoint: str) -> str:

@@ -161,7 +161,7 @@ def columns(
     from fkjoin.checkpoint.begun import Begun
 
     with _session() as spark:
-        kept = Begun.read(spark, checkpoint).columns
+        kept = (Begun.read(spark, checkpoint) or Begun()).columns
         frames: dict[str, Any] = {name: spark.createDataFrame([], one.schema) for name, one in kept.items() if one.schema}
         texts = {name: frame._jdf.schema().toDDL() for name, frame in frames.items()}
     for name, text in texts.items():

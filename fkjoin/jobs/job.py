@@ -68,13 +68,7 @@ class Job:
     def __init__(self, spec: JobSection, spark: SparkSession) -> None:
         self.spec, self._spark = spec, spark
         order = in_order(spec)
-        queries = [
-            *(f"sink-{name}" for name in spec.sinks),
-            *(f"sinks-{sink.table}" for sink in spec.sinks.values()),
-        ]
-        self.begun = Begun.read(spark, self._checkpoint)
-        if not any(has_begun(spark, f"{self._checkpoint}/{query}") for query in queries):
-            self.begun.columns.clear()
+        self.begun = Begun.of_job(spark, self._checkpoint)
         self.tables: dict[str, Any] = {}
         for name, table in spec.tables.items():
             self.tables[name] = self._source(name, table)

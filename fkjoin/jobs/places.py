@@ -13,7 +13,7 @@ from fkjoin.checkpoint.begun_with import require_begun_with
 from fkjoin.checkpoint.files import hadoop, local_path, require_writable
 from fkjoin.jobs.job_kinds import JobError
 from fkjoin.jobs.job_sections import JobSection
-from fkjoin.plan.physical import Physical, stages
+from fkjoin.plan.physical import Physical
 from fkjoin.sinks.ledger import require_spark_at
 
 STDOUT = "-"
@@ -33,7 +33,7 @@ def require_letters(spark: SparkSession, spec: JobSection, plans: Mapping[str, P
     """``FkJoinError`` if the queries of dead letters do not fit their checkpoints; ``plans``: theirs, by table."""
     for name, plan in plans.items():
         checkpoint = f"{spec.checkpoint.rstrip('/')}/dead-letters-{name}"
-        require_begun_with(Begun.of(spark, checkpoint), spark, checkpoint, stages(plan))
+        require_begun_with(Begun.of(spark, checkpoint), spark, checkpoint, plan)
         if spec.dead_letters is not None and (folder := spec.dead_letters.folder(name)) is not None:
             require_spark_at(spark, checkpoint, folder)
 

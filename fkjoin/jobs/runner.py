@@ -68,7 +68,7 @@ def run_job(
     screen.begin(f"starting Spark{_master(spec)}")
     with stopped_after(job_session(spec)) as spark:
         screen.begin(f"looking at {_tables(spec)}")
-        before = Begun.read(spark, spec.checkpoint).job
+        before = Begun.of_job(spark, spec.checkpoint).job
         if before is not None and (later := _leave_out_later_rules(spark, before)):
             screen.say(f"{spec.checkpoint} was begun without {', '.join(later)}: so it goes on")
         job = Job(spec, spark)
@@ -120,7 +120,7 @@ def restore_job(path: Path, screen: Screen) -> list[str]:
     spec = read_job(path)
     screen.begin(f"starting Spark{_master(spec)}")
     with stopped_after(job_session(spec)) as spark:
-        before = Begun.read(spark, spec.checkpoint).job
+        before = Begun.of_job(spark, spec.checkpoint).job
         if before is None:
             raise JobError(f"checkpoint: {spec.checkpoint} has no job, so there is nothing to restore")
         _leave_out_later_rules(spark, before)

@@ -26,7 +26,7 @@ from fkjoin.kafka.new_topics import checked_topics, require_known_topics
 from fkjoin.kafka.options import client_options
 from fkjoin.kafka.reading import records_of
 from fkjoin.kafka.writing import start
-from fkjoin.plan.physical import Physical, Read, stages
+from fkjoin.plan.physical import Physical, Read
 from fkjoin.spark.on_spark import on_spark
 from fkjoin.spark.trigger import Trigger, arguments_of
 
@@ -143,7 +143,7 @@ class StageQuery:
         self._require_first_records(checkpoint)
         begun = Begun.of(self.spark, checkpoint)
         require_known_topics(begun, checkpoint, self._own_reads, stateful=True)
-        require_begun_with(begun, self.spark, checkpoint, stages(self.plan))
+        require_begun_with(begun, self.spark, checkpoint, self.plan)
 
     def _require_first_records(self, checkpoint: str) -> None:
         if self.internal is not None:

@@ -13,7 +13,7 @@ from fkjoin.checkpoint.begun_with import require_begun_with
 from fkjoin.checkpoint.indexes import owner
 from fkjoin.kafka.admin import require_topic
 from fkjoin.kafka.options import sink_options
-from fkjoin.plan.physical import Physical, stages
+from fkjoin.plan.physical import Physical
 from fkjoin.spark.on_spark import on_spark
 
 
@@ -30,7 +30,7 @@ def start(
     name: str,
 ) -> StreamingQuery:
     """Start writing a plan's rows (key, value, perhaps headers) to the topic; without one, to the places that they name."""
-    require_begun_with(begun, spark, checkpoint, stages(plan))
+    require_begun_with(begun, spark, checkpoint, plan)
     chosen = sink_options(options)
     if topic is not None:
         require_topic(topic, bootstrap_servers, chosen)

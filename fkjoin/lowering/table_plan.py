@@ -18,7 +18,7 @@ from fkjoin.kafka.internal import StageQuery
 from fkjoin.lowering.results import Results
 from fkjoin.plan.base import Node
 from fkjoin.plan.nodes import Enrich, Events, Source, starts_over
-from fkjoin.plan.physical import InWorkers, Physical, Running, by_spark, running_in, stages
+from fkjoin.plan.physical import InWorkers, Physical, Running, by_spark, running_in
 from fkjoin.spark import dead_letters
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.frame import VERSION
@@ -26,7 +26,6 @@ from fkjoin.spark.names import require_results
 from fkjoin.spark.on_spark import columns_of, on_spark
 from fkjoin.spark.packing import PackChanges, PackRows
 from fkjoin.spark.schemas import arrow_schema, spark_schema
-from fkjoin.spark.specs import StageSpec
 from fkjoin.spark.unpacking import UnpackResults
 
 if TYPE_CHECKING:
@@ -132,11 +131,6 @@ class TablePlan:
         for plan in plans:
             running += running_in(plan, end or self.name)
         return running
-
-    @property
-    def specs(self) -> list[StageSpec]:
-        """The stages of the query that a sink reads."""
-        return stages(self.top)
 
     @property
     def results_plan(self) -> Physical:

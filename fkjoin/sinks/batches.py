@@ -163,7 +163,7 @@ def require_as_begun(table: TablePlan, begun: Begun, sinks: Mapping[str, Any], c
         if isinstance(sink, Alone):
             sink.require_alone(table, checkpoint)
     written = functools.partial(written_to, table.spark, checkpoint, sinks)
-    require_begun_with(begun, table.spark, checkpoint, table.specs, written)
+    require_begun_with(begun, table.spark, checkpoint, table.top, written)
 
 
 def restore_places(spark: SparkSession, table: AsBegun, sinks: Sequence[Sink], checkpoint: str) -> list[str]:

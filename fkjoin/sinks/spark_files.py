@@ -17,7 +17,7 @@ from fkjoin.checkpoint.begun_with import require_begun_with
 from fkjoin.checkpoint.files import hadoop, local_path, require_writable
 from fkjoin.checkpoint.indexes import owner
 from fkjoin.errors import TopologyError, nearest, plain_line
-from fkjoin.plan.physical import Physical, stages
+from fkjoin.plan.physical import Physical
 from fkjoin.sinks.ledger import require_spark_at
 from fkjoin.spark.cause import cause_of
 from fkjoin.spark.on_spark import on_spark
@@ -95,7 +95,7 @@ def start_by_spark(
     """Start a query that Spark's own sink of files ends."""
     frame = on_spark(spark, plan)
     require_written(frame, format, options, path=path, checkpoint=checkpoint)
-    require_begun_with(begun, spark, checkpoint, stages(plan))
+    require_begun_with(begun, spark, checkpoint, plan)
     begun.write(spark, checkpoint)
     writer = frame.writeStream.format(format).options(**_texts(options)).queryName(query_name)
     with owner(spark, checkpoint):

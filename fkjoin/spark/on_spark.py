@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -11,6 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from fkjoin.errors import TopologyError
 from fkjoin.plan.physical import (
     BySpark,
     Counted,
@@ -24,6 +26,7 @@ from fkjoin.plan.physical import (
     Stage,
     Ticks,
     Union,
+    below,
 )
 from fkjoin.spark.buckets import bucket_ids
 from fkjoin.spark.clock import ticks
@@ -39,10 +42,24 @@ _EMPTY: WeakKeyDictionary[Physical, DataFrame] = WeakKeyDictionary()
 
 
 def on_spark(spark: SparkSession, plan: Physical) -> DataFrame:
-    """Make the streaming DataFrame of a plan's rows, once for each node."""
+    """Make the streaming DataFrame of a plan's rows, once for each node.
+
+    ``TopologyError`` if two operators would count under one name, which Spark refuses.
+    """
+    counted = {node for node in below(plan) if isinstance(node, Counted)}
+    names = Counter(node.name for node in counted)
+    name, times = names.most_common(1)[0] if names else ("", 0)
+    if times > 1:
+        raise TopologyError(
+            f"name: two operators of one query count their rows as {name!r}; give one of them another name="
+        )
+    return _frame(spark, plan)
+
+
+def _frame(spark: SparkSession, plan: Physical) -> DataFrame:
     frame = _FRAMES.get(plan)
     if frame is None:
-        inputs = [on_spark(spark, node) for node in plan.inputs]
+        inputs = [_frame(spark, node) for node in plan.inputs]
         frame = _FRAMES[plan] = _MADE[type(plan)](spark, plan, *inputs)
     return frame
 
@@ -54,7 +71,7 @@ def columns_of(spark: SparkSession, plan: Physical) -> StructType:
 
 def _empty(spark: SparkSession, node: Physical) -> DataFrame:
     if isinstance(node, Read | Given):
-        return on_spark(spark, node)
+        return _frame(spark, node)
     if isinstance(node, Union):
         return _empty(spark, node.of[0])
     frame = _EMPTY.get(node)
@@ -67,7 +84,7 @@ def _analyzed(spark: SparkSession, node: Physical) -> DataFrame:
     if isinstance(node, Picked):
         return _picked(spark, node, _empty(spark, node.input))
     if isinstance(node, BySpark):
-        frame: DataFrame = node.transform(*(_empty(spark, below) for below in node.of))
+        frame: DataFrame = node.transform(*(_empty(spark, read) for read in node.of))
         return frame
     columns: Any = ENVELOPE
     if isinstance(node, InWorkers):

@@ -344,6 +344,10 @@ WAYS: dict[str, Way] = {
         lambda t: fk_join(t.orders, t.customers, "customer", deployment="staged"),
         lambda t: fk_join(t.orders, t.customers, "customer", deployment="fused"),
     ),
+    "name: two operators of one query count": (
+        lambda t: t.by("customer", "by", n=agg.count()).group_by("n", name="by-regroup").count().changes,
+        lambda t: t.by("customer", "by", n=agg.count()).group_by("n", name="counts").count().changes,
+    ),
     "name: 'orders' already names an input": (
         lambda t: fk_join(t.orders, t.customers, "customer", name="orders"),
         lambda t: fk_join(t.orders, t.customers, "customer", name="joined"),

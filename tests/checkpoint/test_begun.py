@@ -22,7 +22,8 @@ from tests.support.places import ROOT
 FIELDS = StructType.fromJson({"fields": [{"name": "id", "type": "string", "nullable": True, "metadata": {}}], "type": "struct"})
 FULL = Begun(
     zone="Europe/Berlin",
-    operators=[("joined", '{"stage": "resolve"}')],
+    operators=[("joined", {"stage": "resolve"})],
+    sources=2,
     columns={"orders": LearnedColumns(FIELDS, ["region"], ["at.city"], "json"), "given": LearnedColumns()},
     topics={"orders": KnownTopic("id-1"), "customers": KnownTopic("id-2", 1, [(0, 7), (1, 0)])},
     sinks=["parquet /out"],
@@ -37,8 +38,8 @@ def sections() -> dict[str, Any]:
 
 
 def test_a_document_says_its_version_first_and_is_read_as_it_was_written() -> None:
-    assert list(sections()) == ["version", "zone", "operators", "columns", "topics", "sinks", "job"]
-    assert Begun.parsed(FULL.data(), DOCUMENT) == FULL
+    assert list(sections()) == ["version", "zone", "operators", "sources", "columns", "topics", "sinks", "job"]
+    assert Begun.parsed(FULL.data(), "/ck") == FULL
     assert sections()["topics"] == {
         "orders": {"id": "id-1"},
         "customers": {"id": "id-2", "generation": 1, "ends": [[0, 7], [1, 0]]},
@@ -48,8 +49,8 @@ def test_a_document_says_its_version_first_and_is_read_as_it_was_written() -> No
 def test_a_section_is_absent_where_there_is_nothing_to_say() -> None:
     assert json.loads(Begun().data()) == {"version": VERSION}
     assert json.loads(replace(Begun(), operators=[]).data()) == {"version": VERSION, "operators": []}
-    assert Begun.parsed(b'{"version": 1}', DOCUMENT) == Begun()
-    assert Begun.parsed(b'{"version": 1, "operators": []}', DOCUMENT).operators == []
+    assert Begun.parsed(b'{"version": 1}', "/ck") == Begun()
+    assert Begun.parsed(b'{"version": 1, "operators": []}', "/ck").operators == []
 
 
 BROKEN: dict[bytes, str] = {
@@ -60,13 +61,15 @@ BROKEN: dict[bytes, str] = {
     b"[]": "has version None, and this release reads 1",
     b"{}": "has version None, and this release reads 1",
     b'{"version": 2, "zone": 5}': "has version 2, and this release reads 1",
+    b'{"version": true}': "has version True, and this release reads 1",
+    b'{"version": 1.0}': "has version 1.0, and this release reads 1",
 }
 
 
 @pytest.mark.parametrize("data", BROKEN, ids=lambda data: str(data[:20]))
 def test_a_broken_document_is_refused_by_name(data: bytes) -> None:
     with pytest.raises(FkJoinError) as refused:
-        Begun.parsed(data, "/ck/fkjoin.json")
+        Begun.parsed(data, "/ck/")
     said = str(refused.value)
     assert said.startswith(f"/ck/fkjoin.json {BROKEN[data]}")
     assert said.endswith(
@@ -79,7 +82,8 @@ SHAPES: list[tuple[list[Any], Any]] = [
     (["zone"], None),
     (["operators"], "joined"),
     (["operators", 0], ["joined"]),
-    (["operators", 0, 1], {}),
+    (["operators", 0, 1], "{}"),
+    (["sources"], "2"),
     (["columns"], []),
     (["columns", "orders"], []),
     (["columns", "orders", "schema"], "id string"),
@@ -106,7 +110,7 @@ def test_a_section_of_another_shape_is_refused_by_name(path: list[Any], value: A
         part = part[step]
     part[path[-1]] = value
     with pytest.raises(FkJoinError, match=rf"^/ck/fkjoin.json has a section {path[0]} of another shape \(.*: restore it"):
-        Begun.parsed(json.dumps(document).encode(), "/ck/fkjoin.json")
+        Begun.parsed(json.dumps(document).encode(), "/ck")
 
 
 WRITER = """
@@ -139,7 +143,7 @@ def test_a_kill_while_a_document_is_written_leaves_a_whole_one(tmp_path: Path) -
                 pass
             writer.kill()
             assert writer.wait() == -signal.SIGKILL
-        (place,) = Begun.parsed((tmp_path / DOCUMENT).read_bytes(), DOCUMENT).sinks or []
+        (place,) = Begun.parsed((tmp_path / DOCUMENT).read_bytes(), "/ck").sinks or []
         assert place.strip("x") == "parquet /"
         drafts.append(draft.exists())
         draft.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import signal
 import subprocess
@@ -12,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin import FkJoinError, Table, cogroup, fk_join
 from fkjoin import aggregates as agg
 from fkjoin.checkpoint import begun, begun_with
 from fkjoin.checkpoint.begun import DOCUMENT, Begun
+from fkjoin.plan.physical import Physical, Union
 from fkjoin.sessions.settings import TIME_ZONE
-from fkjoin.spark.specs import StageSpec
 from tests.support.queries import write_lines
 
 pytestmark = pytest.mark.usefixtures("own_rules")
@@ -72,26 +73,86 @@ def test_a_start_in_another_time_zone_is_refused_and_goes_on_in_the_one_that_is_
     assert spark.read.parquet(str(tmp_path / "out")).count() == (3 if kind != "by day" else 2)
 
 
-def test_a_checkpoint_with_a_broken_document_or_without_one_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+LOST: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "zone": (lambda document: document.pop("zone"), "has no section zone"),
+    "operators": (lambda document: document.pop("operators"), "has no section operators"),
+    "sources": (lambda document: document.pop("sources"), "has no section sources"),
+    "all but the version": (lambda document: document.update(BARE), "has no section zone"),
+    "facts of an operator": (
+        lambda document: document["operators"][0][1].update(join=5, about=[]),
+        "has operators of another shape (",
+    ),
+    "a zone that exists": (
+        lambda document: document.update(zone="Nowhere"),
+        "has a zone that Spark does not know, 'Nowhere'",
+    ),
+}
+BARE = {"zone": None, "operators": None, "sources": None}
+
+
+def test_a_checkpoint_whose_document_lost_something_is_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "ck"
+
     def run() -> None:
-        query = visits(spark, tmp_path).to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck", trigger="available-now")
+        table = visits(spark, tmp_path).materialize("visits")
+        query = table.to_parquet(tmp_path / "out", checkpoint=checkpoint, trigger="available-now")
         query.awaitTermination()
+
+    def refused() -> str:
+        with pytest.raises(FkJoinError) as error:
+            run()
+        assert "restore it from" in str(error.value)
+        return str(error.value)
 
     write_lines(tmp_path / "visits", "1", [{"id": "v1", "at": "2026-03-01 10:00:00", "n": 1}])
     run()
-    document = tmp_path / "ck" / DOCUMENT
-    whole = document.read_bytes()
-    document.write_bytes(whole[:-1])
-    with pytest.raises(
-        FkJoinError, match=r"ck/fkjoin\.json is not JSON .*: restore it from the backup that the checkpoint is of"
-    ):
-        run()
-    document.unlink()
-    missing = r"ck/fkjoin\.json is missing \(checkpoints of builds before 0\.1\.0 have none\): "
-    with pytest.raises(FkJoinError, match=f"{missing}restore it from the backup that the checkpoint is of"):
-        run()
-    document.write_bytes(whole)
+    file = checkpoint / DOCUMENT
+    whole = file.read_bytes()
+    for lose, problem in LOST.values():
+        document = json.loads(whole)
+        lose(document)
+        kept = {name: value for name, value in document.items() if value is not None}
+        file.write_bytes(json.dumps(kept).encode())
+        assert f"{file} {problem}" in refused()
+    file.write_bytes(whole[:-1])
+    assert f"{file} is not JSON" in refused()
+    file.unlink()
+    assert f"{file} is missing (checkpoints of builds before 0.1.0 have none): " in refused()
+    file.mkdir()
+    assert f"{file} is a folder" in refused()
+    file.rmdir()
+    file.write_bytes(whole)
+    metadata = checkpoint / "metadata"
+    lost = metadata.rename(tmp_path / "metadata")
+    assert f"{checkpoint} is damaged: its file metadata is lost; " in refused()
+    assert file.read_bytes() == whole
+    lost.rename(metadata)
     run()
+
+
+def test_a_table_that_is_read_once_is_not_read_twice_later(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def run(*tables: Table) -> None:
+        joined = fk_join(*tables, "at", name="joined")
+        query = joined.to_parquet(
+            tmp_path / "out", checkpoint=tmp_path / "ck", trigger="available-now"
+        )
+        query.awaitTermination()
+
+    def days() -> Table:
+        table = visits(spark, tmp_path)
+        return table.select("id", "id as at")
+
+    write_lines(tmp_path / "visits", "1", [{"id": "v1", "at": "2026-03-01 10:00:00", "n": 1}])
+    once = days()
+    run(once, once)
+    with pytest.raises(FkJoinError, match="the number of its sources was 1 and is now 2; a table that is read"):
+        run(days(), days())
+    again = days()
+    run(again, again)
 
 
 KILLED = """
@@ -136,7 +197,7 @@ def test_a_process_that_is_killed_around_the_write_of_the_document_starts_again(
 
 
 KILLED_AFTER: dict[str, bytes | None] = {
-    "another document": Begun(zone=BERLIN, operators=[("joined", "{}")], sinks=["parquet /out"]).data(),
+    "another document": Begun(zone=BERLIN, operators=[("joined", {})], sources=1, sinks=["parquet /out"]).data(),
     "a broken one": b'{"vers',
     "none": None,
 }
@@ -223,7 +284,7 @@ def test_another_type_of_a_column_is_named_by_table_and_column_and_says_nothing_
 ) -> None:
     make, columns = OPERATORS[operator]
 
-    def frame(amount: str, score: str) -> DataFrame:
+    def plan(amount: str, score: str) -> Physical:
         schemas = {
             "orders": f"id string, customer string, amount {amount}",
             "customers": f"id string, name string, score {score}",
@@ -232,19 +293,19 @@ def test_another_type_of_a_column_is_named_by_table_and_column_and_says_nothing_
             Table.from_files(spark, tmp_path, key="id", version="n", schema=f"{schema}, n bigint", format="json", name=name)
             for name, schema in schemas.items()
         )
-        return make(orders, customers)._plan.specs
+        return make(orders, customers)._plan.top
 
     place = str(tmp_path / "ck")
     first = Begun()
-    begun_with.require_begun_with(first, spark, place, frame("bigint", "int"))
+    begun_with.require_begun_with(first, spark, place, plan("bigint", "int"))
     said = []
     for kinds in (("double", "int"), ("bigint", "decimal(10,2)")):
-        again, specs = Begun.parsed(first.data(), "it"), frame(*kinds)
+        again, changed = Begun.parsed(first.data(), "it"), plan(*kinds)
         with contextlib.suppress(FkJoinError):
-            begun_with.require_begun_with(again, spark, place, specs, lambda: "a sink")
+            begun_with.require_begun_with(again, spark, place, changed, lambda: "a sink")
             continue
         with pytest.raises(FkJoinError, match=r"made by another job: of store [\w-]+, column ") as refused:
-            begun_with.require_begun_with(again, spark, place, specs, lambda: "a sink")
+            begun_with.require_begun_with(again, spark, place, changed, lambda: "a sink")
         said.append(str(refused.value).partition(", column ")[2].partition(", and a sink has")[0])
     types = {AMOUNT: "bigint and is now double", SCORE: "int and is now decimal(10,2)"}
     assert said == [f"{column} was {types.get(column, types[AMOUNT])}" for column in columns]
@@ -253,14 +314,14 @@ def test_another_type_of_a_column_is_named_by_table_and_column_and_says_nothing_
 def test_of_a_query_without_operators_the_time_zone_is_compared(
     spark: SparkSession, tmp_path: Path, zone: Callable[[str], None]
 ) -> None:
-    specs: list[StageSpec] = []
+    plan: Physical = Union(())
     place, first = str(tmp_path), Begun()
     zone(BERLIN)
-    begun_with.require_begun_with(first, spark, place, specs)
+    begun_with.require_begun_with(first, spark, place, plan)
     assert (first.zone, first.operators) == (BERLIN, [])
-    begun_with.require_begun_with(first, spark, place, specs, lambda: "a sink")
+    begun_with.require_begun_with(first, spark, place, plan, lambda: "a sink")
     zone("UTC")
     with pytest.raises(FkJoinError, match="another instant, and a sink has a batch of that one; set"):
-        begun_with.require_begun_with(first, spark, place, specs, lambda: "a sink")
-    begun_with.require_begun_with(first, spark, place, specs)
+        begun_with.require_begun_with(first, spark, place, plan, lambda: "a sink")
+    begun_with.require_begun_with(first, spark, place, plan)
     assert first.zone == "UTC"

@@ -32,7 +32,7 @@ TYPES = "tests/jobs/test_ways_out.py::test_a_value_is_read_into_the_type_that_th
 FORMATS = "tests/jobs/test_ways_out.py::test_a_format_is_taken_when_it_is_what_the_message_says"
 LEARNED = "tests/files/test_bad_lines_after_start.py::test_an_expression_is_the_way_out_for_a_new_job"
 OUTAGE = "integration/test_postgres_outages.py::test_what_no_repetition_mends_stops_the_query_at_once"
-DOCUMENT = "tests/checkpoint/test_begun_with.py::test_a_checkpoint_with_a_broken_document_or_without_one_is_refused"
+DOCUMENT = "tests/checkpoint/test_begun_with.py::test_a_checkpoint_whose_document_lost_something_is_refused"
 _RESTORES = "tests/sinks/test_restored_checkpoint.py::"
 STORAGE = "tests/sinks/test_delta_outages.py::test_a_storage_that_refuses_stops_the_query_at_once"
 APPEND_ONLY = (
@@ -366,7 +366,7 @@ WAYS: dict[str, str] = {
     "{} has {} of the query, which is about to": (
         "tests/testing/test_sink_contract.py::test_a_query_that_had_no_batch_since_its_start_writes_nothing_after_a_restore"
     ),
-    "{} {}: restore it from the backup that the": DOCUMENT,
+    "{}/{} {}: restore it from the backup that the": DOCUMENT,
     "checkpoint: {} is of no query: give that": f"{_RESTORES}test_what_cannot_be_restored_is_said",
     "sinks: the query of {} has one; give": f"{_RESTORES}test_what_cannot_be_restored_is_said",
     "{} has a constraint that a row breaks: {}. Leave": (
@@ -440,6 +440,7 @@ WAYS: dict[str, str] = {
     ),
     "out: {} already exists; give a folder that": EXPORTED,
     "name: {} already names an input of this {}": BUILDING,
+    "name: two operators of one query count": BUILDING,
     "df: a batch DataFrame has no changes to follow": BUILDING,
     "version: name the columns that order the": BUILDING,
     "{} of {}: a result does not fit; cast to": "tests/spark/test_adder_expressions.py::test_where_spark_raises_it_raises",

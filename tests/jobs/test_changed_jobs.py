@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -97,6 +98,12 @@ def test_each_change_goes_on_or_is_refused_by_name(tmp_path: Path, fkjoin_here: 
     fkjoin_here("run", job(tmp_path))
     said = {what: refusal(fkjoin_here, job(tmp_path, change[:2])) for what, change in REFUSED.items()}
     assert {what: said[what] for what, (*_, says) in REFUSED.items() if not re.search(says, said[what])} == {}
+    document = tmp_path / "checkpoint" / "fkjoin.json"
+    lost = document.rename(tmp_path / "lost.json")
+    assert f"{document} is missing" in refusal(fkjoin_here, job(tmp_path))
+    shutil.copy(tmp_path / "checkpoint" / "sink-out" / "fkjoin.json", document)
+    assert f"{document} has no section job" in refusal(fkjoin_here, job(tmp_path))
+    lost.rename(document)
     write_lines(tmp_path / "a", "2", [{"id": 2, "customer": "c", "amount": 6, "lsn": 2}])
     fkjoin_here("run", job(tmp_path, ('name = "shop"', 'name = "store"\nlog = "{folder}/job.log"'), more=LATER))
 

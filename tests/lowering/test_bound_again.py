@@ -20,7 +20,7 @@ from fkjoin.folds.calls import Called
 from fkjoin.kafka import Debezium, Json
 from fkjoin.lowering.aggregates import AggregateBound
 from fkjoin.lowering.as_begun import _calls, bound_again
-from fkjoin.plan.physical import reads
+from fkjoin.plan.physical import reads, stages
 from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS
 from fkjoin.sessions.settings import BUCKETS, EXCLUDED, INDEX_DIR, RETENTION, VALIDATE
 from fkjoin.spark.copies import copied
@@ -248,7 +248,7 @@ def test_a_source_of_other_types_is_known_to_all_that_is_made_of_it(spark: Spark
 
 def specs_of(table: Table) -> list[tuple[str, str, str]]:
     """The stages of a table, what binds the store of each, and the columns that an aggregate folds, with their types."""
-    return [(spec.name, spec.state.identity, repr(getattr(spec, "fold", None))) for spec in table._plan.specs]
+    return [(spec.name, spec.state.identity, repr(getattr(spec, "fold", None))) for spec in stages(table._plan.top)]
 
 
 def test_a_source_that_is_read_again_is_read_by_all_that_is_made_of_it(spark: SparkSession, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from fkjoin.checkpoint.saved_log import SavedPartition
 from fkjoin.checkpoint.stores import Identified, SavedStore, with_stores
 from fkjoin.events import Enriched
 from fkjoin.lowering.handle import planned_of
-from fkjoin.plan.physical import Counted, Physical, Read, below, replaced
+from fkjoin.plan.physical import Counted, Physical, Read, below, replaced, stages
 from fkjoin.sessions.own_folder import held_folder
 from fkjoin.spark.in_memory import MemoryBatch
 from fkjoin.spark.specs import STAGES
@@ -101,7 +101,7 @@ class Interpreted:
             for observed in progress.observedMetrics.values():
                 # Sums over no rows are null: so they are in a batch that only a clock began.
                 run.counters.update({name: number or 0 for name, number in observed.asDict().items() if name in names})
-        if self._plan.specs:
+        if stages(self._plan.top):
             with_stores(PlainFiles(checkpoint), None, functools.partial(_add_saved, run))
         # A clock may begin more batches, after those of the history, and the last may be cut off.
         times = [_began_ms(checkpoint, number) for number in PlainFiles(checkpoint).numbers("commits")]
