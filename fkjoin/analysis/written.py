@@ -23,7 +23,7 @@ from fkjoin.codec import versions
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.files.source import open_files
 from fkjoin.plan.base import Node
-from fkjoin.plan.nodes import Enrich, Source
+from fkjoin.plan.nodes import Source
 from fkjoin.plan.physical import by_spark
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.frame import PROBLEM
@@ -45,7 +45,7 @@ def about(node: Node, timestamps: str | None, restores: int = 0) -> bytes:
     facts = {"format": 1, "table": node.name, "key": node.key, "timestamps": timestamps, "source": isinstance(node, Source)}
     if isinstance(node, Source):
         facts |= {"numbers": node.numbers, "placed": node.topic is not None and node.parts == 1}
-    if isinstance(node, Enrich):
+    if node.appends:
         facts |= {_EVENTS: True}
     if restores:
         facts |= {"restores": restores}

@@ -28,7 +28,6 @@ from fkjoin.spark.identity import bucket_folder, home_of
 from fkjoin.spark.index_home import index_home
 from fkjoin.spark.specs import STAGES, StageSpec
 from fkjoin.spark.specs.shown import pages_of
-from fkjoin.stages.invariants import expected_subscriptions, live_subscriptions
 from fkjoin.state import BucketStore, StateError
 from fkjoin.state.segments import Meta
 
@@ -123,13 +122,7 @@ class Examine:
                 yield _problem(bucket, difference)
             for problem in self._misplaced(store, bucket):
                 yield _problem(bucket, problem)
-            if self.stage in ("rekey", "scatter"):
-                combined = expected_subscriptions(store, self.rights)
-            elif self.stage in ("subscription", "children"):
-                combined = live_subscriptions(store)
-            else:
-                return
-            for page in combined:
+            for page in STAGES.get(self.stage, StageSpec).subscriptions(store, self.rights):
                 number = pa.array(np.full(len(page), bucket, np.int32))
                 columns = [number, pa.nulls(len(page), pa.string()), page]
                 yield pa.record_batch(columns, names=["bucket", "problem", "combined"])
@@ -172,9 +165,10 @@ def _wrong(spark: SparkSession, stores: list[SavedStore]) -> list[str]:
     for name, frames in examined.items():
         for frame in frames:
             problems += _problems(name, frame)
-    rekeyed = [s for s in stores if s.stage in ("rekey", "scatter") and s.identity[1].get("fused")]
-    for join, stage in dict.fromkeys((store.operator_name, store.stage) for store in rekeyed):
-        for name in (f"{join}-subscription", f"{join}-children"):
+    fused = [store for store in stores if store.identity[1].get("fused")]
+    for join, stage in dict.fromkeys((store.operator_name, store.stage) for store in fused):
+        for other in STAGES.get(stage, StageSpec).subscribed_in:
+            name = f"{join}-{other}"
             for left, right in zip(examined[f"{join}-{stage}"], examined.get(name, []), strict=False):
                 problems += _compared(name, left, right)
     for frames in examined.values():

@@ -17,7 +17,6 @@ from fkjoin.kafka.internal import StageQuery
 from fkjoin.lowering.as_begun import as_begun, with_read_snapshots
 from fkjoin.lowering.operators import plan
 from fkjoin.lowering.table_plan import TablePlan
-from fkjoin.plan.nodes import Enrich
 from fkjoin.plan.physical import Physical
 from fkjoin.sessions.settings import require_running
 from fkjoin.spark.trigger import Trigger, arguments_of
@@ -88,7 +87,7 @@ def planned_of(argument: str, table: Any) -> Planned:
     if not isinstance(table, Handle):
         hint = "wrap it with Table.from_stream(df, key=…, version=…)" if isinstance(table, DataFrame) else "see Table"
         raise TopologyError(f"{argument}: a Table is needed, this is a {type(table).__name__}; {hint}")
-    if isinstance(table._planned.node, Enrich):
+    if table._planned.node.appends:
         raise TopologyError(
             f"{argument}: {table._planned.name} are events, each sent once, and no table; join the tables, and enrich with the "
             "result"

@@ -17,7 +17,7 @@ from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.lowering.results import Results
 from fkjoin.plan.base import Node
-from fkjoin.plan.nodes import Enrich, Events, Source, starts_over
+from fkjoin.plan.nodes import Source, starts_over
 from fkjoin.plan.physical import InWorkers, Physical, Running, by_spark, running_in
 from fkjoin.spark import dead_letters
 from fkjoin.spark.dead_letters import OnError
@@ -76,11 +76,6 @@ class TablePlan:
     @property
     def name(self) -> str:
         return self.node.name
-
-    @property
-    def appends(self) -> bool:
-        """Tell whether it is no table but events, whose rows have their columns and no others."""
-        return isinstance(self.node, Events | Enrich)
 
     @property
     def spark(self) -> SparkSession:
@@ -193,7 +188,7 @@ class TablePlan:
 
     def changes_with(self, *columns: Column) -> Physical:
         """The rows of ``changes``, and columns made from the table's frame."""
-        if not self.appends:
+        if not self.node.appends:
             require_results(self.name, (*self.key, *self.rest))
         rows = self.rows if self.settled is None else self.settled
         results = self.results
@@ -211,7 +206,7 @@ class TablePlan:
         else:
             versions = tuple(name for name, _ in self.node.versions)
         unpack = None if self.packed is None else self.packed.unpack
-        return Results(self.key, self.rest, self.timestamps, source, versions, unpack, self.appends)
+        return Results(self.key, self.rest, self.timestamps, source, versions, unpack, self.node.appends)
 
 
 def pack_rows(

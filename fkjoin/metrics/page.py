@@ -19,6 +19,7 @@ from fkjoin.metrics.server import ClientAccess, PageServer, WebPage, policy
 from fkjoin.plan.describe.picture import STYLE, svg
 from fkjoin.plan.describe.steps import Step, StepStage
 from fkjoin.sinks.counts import LEFT_OUT, Occurrence
+from fkjoin.spark.specs import STAGES, StageSpec
 from fkjoin.stages import counters
 
 _KINDS = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
@@ -127,7 +128,7 @@ def _rates_on_arrows(steps: Sequence[Step], flows: Numbers) -> dict[tuple[str, s
     on_arrows = {}
     for step in steps:
         for role, name in step.reads:
-            together = role == "right" and any(stage.name == "scatter" for stage in step.stages)
+            together = role == "right" and any(STAGES.get(stage.name, StageSpec).rights_together for stage in step.stages)
             if together or (len(step.reads) > 1 and role not in _ROLES):  # it counts the rows of all its tables together
                 continue
             item = _ROLES.get(role, counters.ROWS_IN)

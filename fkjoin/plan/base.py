@@ -65,6 +65,8 @@ class Node:
 
     rooted = False
     """True where versions of rows say which records of topics they are made of."""
+    appends = False
+    """True for events: no table, since each row is sent once."""
 
     @property
     def inputs(self) -> tuple[Node, ...]:

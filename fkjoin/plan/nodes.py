@@ -354,6 +354,7 @@ class _Once(Node):
 
     __slots__ = ()
 
+    appends = True
     emit = "once"
     key = ()
     parts = 0

@@ -130,7 +130,7 @@ def rows_of_state(table: TablePlan, log: BatchLog) -> DataFrame:
 
     ``FkJoinError`` where the state does not have them.
     """
-    if table.appends:
+    if table.node.appends:
         raise FkJoinError(f"{table.name} has events, which no state keeps")
     if log.done < 0:
         return table.spark.createDataFrame([], table.changes.schema)

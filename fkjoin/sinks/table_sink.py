@@ -214,7 +214,7 @@ class TableSink(ABC):
 
     def begin(self, table: TablePlan) -> Write:  # see Sink
         self._require_last_changes(table)
-        key, columns, appends = list(table.key), [*table.key, *table.rest], table.appends
+        key, columns, appends = list(table.key), [*table.key, *table.rest], table.node.appends
         self.prepare(_schema(self, table), table.key)
 
         def write(batch: Batch, query: str, number: int) -> None:
@@ -244,7 +244,7 @@ class TableSink(ABC):
                 f'.materialize("{table.name}") first (in a job file, materialize = true), so that each batch has a row\'s last '
                 "one"
             )
-        if not table.appends:
+        if not table.node.appends:
             require_results(table.name, [*table.key, *table.rest])
         elif not self._takes_events:
             raise TopologyError(

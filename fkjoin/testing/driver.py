@@ -336,7 +336,7 @@ class Driver:
             self._batches.append(batch)
         for result in self._changes(results):
             self._results.append(result)
-            if self._plan.appends:
+            if self._plan.node.appends:
                 continue
             if result.row is None:
                 self._table.pop(result.key, None)
@@ -345,7 +345,7 @@ class Driver:
 
     def _changes(self, rows: pa.RecordBatch) -> Iterator[TableChange]:
         plan = self._plan
-        if plan.appends:
+        if plan.node.appends:
             yield from (TableChange(None, "insert", row, None) for row in rows_of(rows))
             return
         if plan.packed is None:

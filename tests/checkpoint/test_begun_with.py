@@ -90,9 +90,7 @@ LOST: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 BARE = {"zone": None, "operators": None, "sources": None}
 
 
-def test_a_checkpoint_whose_document_lost_something_is_refused(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_checkpoint_whose_document_lost_something_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     checkpoint = tmp_path / "ck"
 
     def run() -> None:
@@ -132,14 +130,10 @@ def test_a_checkpoint_whose_document_lost_something_is_refused(
     run()
 
 
-def test_a_table_that_is_read_once_is_not_read_twice_later(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_table_that_is_read_once_is_not_read_twice_later(spark: SparkSession, tmp_path: Path) -> None:
     def run(*tables: Table) -> None:
         joined = fk_join(*tables, "at", name="joined")
-        query = joined.to_parquet(
-            tmp_path / "out", checkpoint=tmp_path / "ck", trigger="available-now"
-        )
+        query = joined.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck", trigger="available-now")
         query.awaitTermination()
 
     def days() -> Table:

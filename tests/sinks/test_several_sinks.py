@@ -159,7 +159,7 @@ def begun(checkpoint: Path, *places: str) -> None:
     checkpoint.mkdir(parents=True)
     (checkpoint / "metadata").write_text('{"id": "1"}')
     if places:
-        (checkpoint / DOCUMENT).write_bytes(Begun(sinks=list(places)).data())
+        (checkpoint / DOCUMENT).write_bytes(Begun("UTC", [], 1, sinks=list(places)).data())
 
 
 def test_a_jobs_sinks_are_where_they_were_begun(spark: SparkSession, tmp_path: Path) -> None:

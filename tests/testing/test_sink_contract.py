@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
 from fkjoin.errors import FkJoinError
+from fkjoin.plan.base import Node
 from fkjoin.sinks import BatchId
 from fkjoin.testing import SinkContract
 from tests.support.documents import blocks
@@ -184,7 +185,7 @@ def test_a_query_that_had_no_batch_since_its_start_writes_nothing_after_a_restor
     """It knows which batch its first one follows."""
     kinds = StructType().add("id", StringType()).add("n", LongType())
     table: Any = SimpleNamespace(
-        name="it", key=("id",), rest=("n",), key_type=kinds[:1], row_type=kinds[1:], node=None, appends=False
+        name="it", key=("id",), rest=("n",), key_type=kinds[:1], row_type=kinds[1:], node=Node("it")
     )
     rows = pa.table({"id": ["a"], "n": [1], "_operation": ["update"]})
     changes = SimpleNamespace(toArrow=lambda: rows)

@@ -31,7 +31,7 @@ from fkjoin.stages.contribute import Carry
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import DIGEST_BYTES, HAS_RESULT
 from fkjoin.stages.gather import gather, result_rows
-from fkjoin.stages.invariants import Sum, check_subscriptions, expected_subscriptions, sums_message
+from fkjoin.stages.invariants import Sum, check_subscriptions, expected_subscriptions, live_subscriptions, sums_message
 from fkjoin.stages.join_rows import HowByKey, join_rows, structs
 from fkjoin.stages.multi_join import MultiJoin, Right
 from fkjoin.stages.pair import answers_by_key, pair, sides_of
@@ -57,6 +57,8 @@ class RekeySpec(ByRow, StageSpec):
 
     stage = "rekey"
     forms: ClassVar = {tags.ROW: ("left", _foreign_key)}
+    subscribed_in = ("subscription", "children")
+    subscriptions = staticmethod(expected_subscriptions)
     tombstones = CHANGE
     in_order: bool = False
     fused: bool = True
@@ -108,6 +110,10 @@ class ByForeignKey(StageSpec):
     forms: ClassVar = {tags.RIGHT: ("right", _right), tags.SUBSCRIBER: ("subscription", _subscriber)}
     key = "foreign_key"
     tombstones = CHANGE
+
+    @staticmethod
+    def subscriptions(store: Store, rights: int) -> Iterator[Bytes]:
+        return live_subscriptions(store)
 
     def sorted_out(self, payloads: list[bytes]) -> tuple[list[bytes], list[bytes]]:
         return without_answers(payloads)
@@ -331,6 +337,9 @@ class ScatterSpec(ByRow, StageSpec):
     stage = "scatter"
     takes = (CHANGE,)
     forms: ClassVar = {tags.ROW: ("left", _foreign_keys)}
+    subscribed_in = ("subscription",)
+    subscriptions = staticmethod(expected_subscriptions)
+    rights_together = True
     tombstones = CHANGE
     rights: int
     """The number of right tables."""

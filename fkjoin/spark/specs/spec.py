@@ -89,6 +89,10 @@ class StageSpec(ABC):
     """Its store can keep the rows of a table."""
     of_events: ClassVar[bool] = False
     """Its operator makes events, which are no table."""
+    subscribed_in: ClassVar[tuple[str, ...]] = ()
+    """The stages of its operator of which one keeps the subscriptions of its rows."""
+    rights_together: ClassVar[bool] = False
+    """It counts the rows of several right tables together."""
     tombstones: ClassVar[pa.Schema] = JOINED
     """The kind of messages that deletes rows of a source that starts over."""
 
@@ -138,6 +142,14 @@ class StageSpec(ABC):
         """Tombstones for the rows that it has of other topics of the same name, see ``start_over``."""
         tag = tags.RIGHT if tags.RIGHT in self.forms else tags.ROW
         return left_behind(store, topic, tag, self.tombstones, self.slots)
+
+    @staticmethod
+    def subscriptions(store: Store, rights: int) -> Iterator[Bytes]:
+        """The combined keys of subscriptions that a store keeps, or that its rows have elsewhere.
+
+        ``rights``: the number of right tables of a multi-way join, else 0.
+        """
+        return iter(())
 
     @staticmethod
     def slots(bodies: Bytes) -> Sequence[Slot] | None:
