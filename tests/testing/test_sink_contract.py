@@ -184,9 +184,7 @@ def test_a_promise_that_is_broken_is_found(kind: Any, tmp_path: Path) -> None:
 def test_a_query_that_had_no_batch_since_its_start_writes_nothing_after_a_restore(tmp_path: Path) -> None:
     """It knows which batch its first one follows."""
     kinds = StructType().add("id", StringType()).add("n", LongType())
-    table: Any = SimpleNamespace(
-        name="it", key=("id",), rest=("n",), key_type=kinds[:1], row_type=kinds[1:], node=Node("it")
-    )
+    table: Any = SimpleNamespace(name="it", key=("id",), rest=("n",), key_type=kinds[:1], row_type=kinds[1:], node=Node("it"))
     rows = pa.table({"id": ["a"], "n": [1], "_operation": ["update"]})
     changes = SimpleNamespace(toArrow=lambda: rows)
     sink = Restorable(tmp_path / "db", "it")
