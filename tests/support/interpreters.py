@@ -72,11 +72,20 @@ class Interpreted:
         planned = table._planned if isinstance(table, Enriched) else planned_of("table", table)
         self._plan, self._inputs = fed(planned)
 
-    def history(self, by: random.Random, batches: int, most: int, nulls: float) -> History:
-        """Draw changes: deletions, late and repeated versions, ties, and unusable rows; ``nulls``: the part of nulls."""
-        history = []
+    def history(
+        self, by: random.Random, batches: int, most: int, nulls: float, *, ties: bool = True
+    ) -> History:
+        """Draw changes: deletions, late and repeated versions, ties, and unusable rows.
+
+        ``nulls``: the part of nulls.
+        """
+        history: History = []
         for number in range(batches):
-            history.append({name: _changes(source, by, number, most, nulls) for name, source in self._inputs.items()})
+            batch = {}
+            for name, source in self._inputs.items():
+                changes = _changes(source, by, number, most, nulls)
+                batch[name] = changes if ties else _apart(changes, number * most)
+            history.append(batch)
         return history
 
     def on_spark(self, history: History, folder: Path) -> tuple[Run, list[int]]:
@@ -147,6 +156,14 @@ def _written(folder: Path, source: Input, batches: Sequence[Sequence[FedChange]]
 def _changes(source: Input, by: random.Random, batch: int, most: int, nulls: float) -> list[FedChange]:
     change = _event if source.of_events else _change
     return [change(source, by, batch, nulls) for _ in range(by.randint(0, most))]
+
+
+def _apart(changes: list[FedChange], first: int) -> list[FedChange]:
+    """The changes with versions that no other change of the history has, in the same order."""
+    return [
+        change._replace(version=change.version * 1000 + number)
+        for number, change in enumerate(changes, first)
+    ]
 
 
 def _event(source: Input, by: random.Random, batch: int, nulls: float) -> FedChange:
