@@ -14,7 +14,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from fkjoin.checkpoint.begun import Begun
+from fkjoin.checkpoint.begun import Begun, JobFacts
 from fkjoin.errors import FkJoinError
 from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_sections import DeadLettersSection, JobSection
@@ -43,6 +43,7 @@ def job(spark: SparkSession, folder: Path, sinks: Sequence[str] = (), **orders: 
 
 
 def run(made: Job, *, at_once: bool = False) -> None:
+    made.begun.job = JobFacts([], {"buckets": 2})
     made.begun.write(made._spark, made.spec.checkpoint)
     running = []
     for planned in made.queries():

@@ -197,6 +197,8 @@ def test_a_job_writes_by_a_sink_of_another_package(
     orders = [{"id": n, "customer": "c", "amount": n, "op": "u", "lsn": 1} for n in range(3)]
     write_lines(tmp_path / "orders", "1", orders)
     write_lines(tmp_path / "customers", "1", [{"customer": "c", "name": "Ada", "lsn": 1}])
+    with pytest.raises(JobError, match=r"sinks\.shop\.settings\.base: the sink 'sqlite' has no such setting"):
+        Job(read_job(job(tmp_path, GOOD + SHOP.replace("database", "base"))), spark)
     made = Job(read_job(job(tmp_path, GOOD + SHOP)), spark)
     made.check()
     assert "sqlite joined" in made.describe()
@@ -204,5 +206,3 @@ def test_a_job_writes_by_a_sink_of_another_package(
         planned.start().awaitTermination()
     with closing(sqlite3.connect(tmp_path / "shop.db")) as db:
         assert db.execute("select * from joined order by id").fetchall() == [(n, n, "Ada") for n in range(3)]
-    with pytest.raises(JobError, match=r"sinks\.shop\.settings\.base: the sink 'sqlite' has no such setting"):
-        Job(read_job(job(tmp_path, GOOD + SHOP.replace("database", "base"))), spark)

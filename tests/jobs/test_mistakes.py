@@ -193,7 +193,7 @@ def test_a_job_that_fails_says_so_in_four_lines_and_names_the_log(folder: Path, 
     assert rest == f"Spark's log, {folder}/spark.log, has the rest"
     with pytest.raises(FkJoinError) as refused:
         fkjoin_here("run", job(folder, PLAIN.replace('"{folder}/checkpoint"', '"s3a://bucket/ck"')))
-    assert str(refused.value).startswith("s3a://bucket/ck/fkjoin.json cannot be opened: ClassNotFoundException: Class org.")
+    assert str(refused.value).startswith("s3a://bucket/ck cannot be opened: ClassNotFoundException: Class org.")
 
 
 def test_without_java_a_job_says_so_in_a_line(tmp_path: Path) -> None:
