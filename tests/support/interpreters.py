@@ -72,9 +72,7 @@ class Interpreted:
         planned = table._planned if isinstance(table, Enriched) else planned_of("table", table)
         self._plan, self._inputs = fed(planned)
 
-    def history(
-        self, by: random.Random, batches: int, most: int, nulls: float, *, ties: bool = True
-    ) -> History:
+    def history(self, by: random.Random, batches: int, most: int, nulls: float, *, ties: bool = True) -> History:
         """Draw changes: deletions, late and repeated versions, ties, and unusable rows.
 
         ``nulls``: the part of nulls.
@@ -160,10 +158,7 @@ def _changes(source: Input, by: random.Random, batch: int, most: int, nulls: flo
 
 def _apart(changes: list[FedChange], first: int) -> list[FedChange]:
     """The changes with versions that no other change of the history has, in the same order."""
-    return [
-        change._replace(version=change.version * 1000 + number)
-        for number, change in enumerate(changes, first)
-    ]
+    return [change._replace(version=change.version * 1000 + number) for number, change in enumerate(changes, first)]
 
 
 def _event(source: Input, by: random.Random, batch: int, nulls: float) -> FedChange:
