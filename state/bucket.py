@@ -1,16 +1,18 @@
-"""The bucket store: a change log that its owner commits, and a local index that makes it fast to read.
+"""The bucket store: a change log that its owner commits, and a local index that makes it fast to
+read.
 
-*Law*: the index holds committed data only.  What a batch writes is overlaid on its reads and, when it commits, goes
-to the log and to a pending file named by the attempt's token.  The next batch reads from the log's meta record which
-attempt was committed: the store applies that attempt's pending file, and throws every other away.  An index whose token the log
-does not lead on from is rebuilt, and so is one that is not proven to be as it was closed (``state.seal``).  So an attempt that
-failed, was repeated or came second leaves no trace, nor does what happens to local files.
+*Law*: the index holds committed data only.  What a batch writes is overlaid on its reads and, when
+it commits, goes to the log and to a pending file named by the attempt's token.  The next batch
+reads from the log's meta record which attempt was committed: the store applies that attempt's
+pending file, and throws every other away.  An index whose token the log does not lead on from is
+rebuilt, and so is one that is not proven to be as it was closed (``state.seal``).  So an attempt
+that failed, was repeated or came second leaves no trace, nor does what happens to local files.
 
-Cleaning the log drops what the index says is dead, for good: an index that gave an old value would take newer ones with it.
-That is why no index is read without proof.
+Cleaning the log drops what the index says is dead, for good: an index that gave an old value would
+take newer ones with it. That is why no index is read without proof.
 
-Small batches are not applied at once: a few of them are the *tail*, which is overlaid on what is read of the index, so that
-it need not be opened for writing, nor closed.
+Small batches are not applied at once: a few of them are the *tail*, which is overlaid on what is
+read of the index, so that it need not be opened for writing, nor closed.
 """
 
 from __future__ import annotations
@@ -83,13 +85,18 @@ class BucketStore:
     ) -> None:
         """Open the bucket whose change log is ``log``, with its index under ``directory``.
 
-        ``identity`` is stored with each commit and must stay the same: ``differs`` names what differs between the stored one
-        and this one, or returns None (``StoreMismatchError``).  When another process keeps the index open for longer than
-        ``lock_wait_s`` seconds, another one is built from the log.
+        ``identity`` is stored with each commit and must stay the same: ``differs`` names what
+        differs between the stored one and this one, or returns None (``StoreMismatchError``).  When
+        another process keeps the index open for longer than ``lock_wait_s`` seconds, another one is
+        built from the log.
         """
         self._log = log
         data = log.meta()
-        self._meta = Meta.decode(data) if data is not None else Meta(*_START[:1], 0, 0, 0, 0, key=os.urandom(KEY_BYTES))
+        self._meta = (
+            Meta.decode(data)
+            if data is not None
+            else Meta(*_START[:1], 0, 0, 0, 0, key=os.urandom(KEY_BYTES))
+        )
         other = data is not None and self._meta.identity != identity
         if other and (difference := differs(self._meta.identity, identity)) is not None:
             raise StoreMismatchError(
@@ -124,7 +131,9 @@ class BucketStore:
     @property
     def sizes(self) -> Sizes:
         entries, index_bytes = self._index.size()
-        return Sizes(entries + len(self._tail), self._meta.live_bytes, self._meta.log_bytes, index_bytes)
+        return Sizes(
+            entries + len(self._tail), self._meta.live_bytes, self._meta.log_bytes, index_bytes
+        )
 
     def get_many(self, keys: Bytes) -> Bytes:
         found = self._found(keys)
@@ -133,7 +142,9 @@ class BucketStore:
             found = laid_over(keys, found, entries)
         return found
 
-    def scan(self, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None) -> Iterator[Page]:
+    def scan(
+        self, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None
+    ) -> Iterator[Page]:
         count, over = self._over
         if count < len(self._written):
             over = over.followed_by(self._written[count:])
@@ -178,7 +189,9 @@ class BucketStore:
         for number, segment in enumerate(segments, meta.next):
             self._log.put_segment(number, segment)
         next_ = meta.next + len(segments)
-        self._meta = replace(meta, token=token, first=first, next=next_, live_bytes=live, log_bytes=log_bytes)
+        self._meta = replace(
+            meta, token=token, first=first, next=next_, live_bytes=live, log_bytes=log_bytes
+        )
         pending.keep(self._directory, (keys, values), base, Position(token, next_), meta.key)
         self._log.set_meta(self._meta.encode())
 
@@ -194,7 +207,9 @@ class BucketStore:
                     return f"the index has {key!r} otherwise than the log"
         if logged:
             return f"the index lacks {len(logged)} entries of the log, first {min(logged)!r}"
-        live = sum(map(len, (part for entry in replayed.items() for part in entry))) + ENTRY_OVERHEAD * len(replayed)
+        live = sum(
+            map(len, (part for entry in replayed.items() for part in entry))
+        ) + ENTRY_OVERHEAD * len(replayed)
         if live != self._meta.live_bytes:
             return f"its log counts {self._meta.live_bytes} live bytes, there are {live}"
         return None
@@ -211,7 +226,9 @@ class BucketStore:
             self._repair(error)
         return self._index.get_many(keys)
 
-    def _scanned(self, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None) -> Iterator[Page]:
+    def _scanned(
+        self, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None
+    ) -> Iterator[Page]:
         """The index's pages; when it turns out damaged, those of a rebuilt one, from the last entry on."""
         first, taken, room, left = 0, 0, limit, ranges
         try:
@@ -219,13 +236,19 @@ class BucketStore:
                 yield page
                 number, last = int(page.ranges[-1]), page.keys[-1].as_py()
                 taken = int((page.ranges == number).sum()) + (taken if number == first else 0)
-                first, left = number, [*ranges[:number], (last + b"\0", ranges[number][1]), *ranges[number + 1 :]]
+                first, left = (
+                    number,
+                    [*ranges[:number], (last + b"\0", ranges[number][1]), *ranges[number + 1 :]],
+                )
                 room = None if room is None else room - len(page.keys)
             return
         except DamagedIndexError as error:
             self._repair(error)
         rest = None if each is None else each - taken
-        for start, some, most in ((first, left[first : first + 1], rest), (first + 1, left[first + 1 :], each)):
+        for start, some, most in (
+            (first, left[first : first + 1], rest),
+            (first + 1, left[first + 1 :], each),
+        ):
             for page in self._index.scan(some, room, most):
                 yield Page(page.ranges + start, page.keys, page.values)
                 room = None if room is None else room - len(page.keys)
@@ -289,7 +312,9 @@ class BucketStore:
         at = index.position
         assert at is not None, "an index that is taken stands somewhere"
         if at != self._goal:
-            if (links := pending.chain(self._directory, at, self._goal, self._meta.key)) is not None:
+            if (
+                links := pending.chain(self._directory, at, self._goal, self._meta.key)
+            ) is not None:
                 self._take_in(index, links)
             elif self._leads_on_from(at):
                 self._replay(index, at.next)
@@ -327,7 +352,9 @@ class BucketStore:
             gathered.append((keys, values))
             room -= entry_bytes(keys, values)
             if room <= 0 or number == meta.next - 1:
-                all_keys, all_values = (pa.concat_arrays(columns) for columns in zip(*gathered, strict=True))
+                all_keys, all_values = (
+                    pa.concat_arrays(columns) for columns in zip(*gathered, strict=True)
+                )
                 index.apply(all_keys, all_values, None)
                 gathered, room = [], _REPLAYED_BYTES
         index.position = self._goal
@@ -336,7 +363,9 @@ class BucketStore:
         """The charge of what the batch overwrites or deletes, deletions' own charge included: they are never live."""
         sizes = lengths_before(keys, self._read, self._found)
         there = pc.is_valid(sizes)
-        before = (pc.sum(sizes).as_py() or 0) + (pc.sum(pc.binary_length(keys.filter(there))).as_py() or 0)
+        before = (pc.sum(sizes).as_py() or 0) + (
+            pc.sum(pc.binary_length(keys.filter(there))).as_py() or 0
+        )
         deleted = pc.is_null(values)
         charge = ENTRY_OVERHEAD * (pc.sum(there).as_py() or 0)
         return before + charge + entry_bytes(keys.filter(deleted), values.filter(deleted))

@@ -25,7 +25,9 @@ def locked(folder: Path) -> int | None:
         return None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(lock), folder.lstat()):  # else it was removed before it was locked
+        if os.path.samestat(
+            os.fstat(lock), folder.lstat()
+        ):  # else it was removed before it was locked
             return lock
     except OSError:
         pass

@@ -1,14 +1,16 @@
 """The local index of one bucket: rocksdict, holding committed data only.
 
-The index can always be rebuilt from the change log.  Each index has a folder of its own in the bucket's folder,
-``index-{random}``.  A *seal* (``state.seal``) says which folder is the index, where it stands, and that it is as it was
-closed.  Without a seal it is not opened.  A batch's entries come as a sorted file that the index *takes in*.  Meanwhile it
-stands nowhere, and an index that stands nowhere is not sealed.
+The index can always be rebuilt from the change log.  Each index has a folder of its own in the
+bucket's folder, ``index-{random}``.  A *seal* (``state.seal``) says which folder is the index,
+where it stands, and that it is as it was closed.  Without a seal it is not opened.  A batch's
+entries come as a sorted file that the index *takes in*.  Meanwhile it stands nowhere, and an index
+that stands nowhere is not sealed.
 
-While an index is open for writing, its folder is locked.  A folder without a lock and a seal is of no use, and removed.
+While an index is open for writing, its folder is locked.  A folder without a lock and a seal is of
+no use, and removed.
 
-To read an index where it stands needs no lock: its files are there until the process lets go of them, whatever others do.  A
-process keeps such readers open from one batch to the next.
+To read an index where it stands needs no lock: its files are there until the process lets go of
+them, whatever others do.  A process keeps such readers open from one batch to the next.
 """
 
 from __future__ import annotations
@@ -51,8 +53,13 @@ class RocksIndex:
 
     page_entries = PAGE_ENTRIES
 
-    def __init__(self, folder: Path, position: Position | None, key: bytes, db: Rdict, lock: int | None) -> None:
-        """Make a handle: see ``new``, ``taken``, ``standing``.  ``lock``: the descriptor held while the index is written to."""
+    def __init__(
+        self, folder: Path, position: Position | None, key: bytes, db: Rdict, lock: int | None
+    ) -> None:
+        """Make a handle: see ``new``, ``taken``, ``standing``.
+
+        ``lock``: the descriptor held while the index is written to.
+        """
         self.folder, self.position = folder, position
         """Position of the index; None while it is not known."""
         self._key, self._db, self._lock = key, db, lock
@@ -77,18 +84,25 @@ class RocksIndex:
     def taken(cls, directory: Path, key: bytes, wait_s: float) -> RocksIndex | None:
         """Open the index for writing, which takes its seal away; None if there is none.
 
-        While another process is writing to it, its seal is waited for, at most ``wait_s`` seconds.  ``DamagedIndexError`` if it
-        is not what was sealed.
+        While another process is writing to it, its seal is waited for, at most ``wait_s`` seconds.
+        ``DamagedIndexError`` if it is not what was sealed.
         """
         _let_go(directory)
         deadline = time.monotonic() + wait_s
         while (sealed := taken(directory, key)) is None:
-            if not any(in_use(folder) for folder in directory.glob(FOLDERS)) or time.monotonic() >= deadline:
+            if (
+                not any(in_use(folder) for folder in directory.glob(FOLDERS))
+                or time.monotonic() >= deadline
+            ):
                 return None
             time.sleep(0.02)
-        while (lock := locked(sealed.folder)) is None:  # a process that has just sealed it lets go at once
+        while (
+            lock := locked(sealed.folder)
+        ) is None:  # a process that has just sealed it lets go at once
             if time.monotonic() >= deadline:
-                raise DamagedIndexError(f"index {sealed.folder} is gone, or held by another process")
+                raise DamagedIndexError(
+                    f"index {sealed.folder} is gone, or held by another process"
+                )
             time.sleep(0.02)
         try:
             db = open_database(sealed.folder)
@@ -100,7 +114,8 @@ class RocksIndex:
 
     @classmethod
     def standing(cls, sealed: Seal, key: bytes) -> RocksIndex | None:
-        """Open a sealed index, only to read it where it stands; None if its seal has been taken away meanwhile.
+        """Open a sealed index, only to read it where it stands; None if its seal has been taken
+        away meanwhile.
 
         ``DamagedIndexError`` if it is not what was sealed.
         """
@@ -130,7 +145,12 @@ class RocksIndex:
     def memory_bytes(self) -> int:
         """Bytes of the process's blocks in memory, and of the files' filters and indexes."""
         return sum(
-            says(self._db, name) for name in ("block-cache-usage", "estimate-table-readers-mem", "cur-size-all-mem-tables")
+            says(self._db, name)
+            for name in (
+                "block-cache-usage",
+                "estimate-table-readers-mem",
+                "cur-size-all-mem-tables",
+            )
         )
 
     def get_many(self, keys: Bytes) -> Bytes:
@@ -143,7 +163,10 @@ class RocksIndex:
             first, last = self._between(wanted[0].as_py(), wanted[-1].as_py())
             start, end = _count(pc.less(wanted, first)), _count(pc.less_equal(wanted, last))
             end = max(start, end)
-            found = [pa.array(self._db.get(part.to_pylist()), BYTES) for part in slices(wanted.slice(start, end - start))]
+            found = [
+                pa.array(self._db.get(part.to_pylist()), BYTES)
+                for part in slices(wanted.slice(start, end - start))
+            ]
         around = pa.nulls(start, BYTES), *found, pa.nulls(len(wanted) - end, BYTES)
         inverse = np.empty(len(keys), np.int64)
         inverse[order] = np.arange(len(keys))
@@ -158,7 +181,8 @@ class RocksIndex:
         return pa.array(map(found.__getitem__, keys), BYTES, size=len(keys))
 
     def _between(self, low: bytes, high: bytes) -> tuple[bytes, bytes]:
-        """The first and the last key that there are from ``low`` to ``high``; in the wrong order when there is none.
+        """The first and the last key that there are from ``low`` to ``high``; in the wrong order
+        when there is none.
 
         Keys outside of these need no look: new orders have numbers beyond all that are known.
         """
@@ -171,7 +195,9 @@ class RocksIndex:
         entries.status()
         return (high, b"") if first is None or last is None else (first, last)
 
-    def scan(self, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None) -> Iterator[Page]:
+    def scan(
+        self, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None
+    ) -> Iterator[Page]:
         """Read a range of keys, see ``Store.scan``."""
         numbers: list[int] = []
         keys: list[bytes] = []
@@ -228,7 +254,8 @@ class RocksIndex:
     def close(self) -> None:
         """Flush, and seal the index if it stands somewhere; else it is removed.
 
-        An index is only a copy: where it cannot be kept, the next batch makes another one of the log.
+        An index is only a copy: where it cannot be kept, the next batch makes another one of the
+        log.
         """
         if self._lock is None:
             return
@@ -281,7 +308,10 @@ def _passing(db: Rdict) -> Iterator[None]:
 
 
 _readers: OrderedDict[tuple[int, Path], tuple[bytes, Rdict]] = OrderedDict()
-"""Seals and their readers by process and place, the last used last.  A forked process must not use its parent's."""
+"""Seals and their readers by process and place, the last used last.
+
+A forked process must not use its parent's.
+"""
 
 
 def _let_go(directory: Path) -> None:
@@ -298,7 +328,11 @@ def _there(sealed: Seal) -> bool:
 
 
 def _damaged(folder: Path, error: Exception) -> DamagedIndexError:
-    return error if isinstance(error, DamagedIndexError) else DamagedIndexError(f"index {folder} does not open: {error}")
+    return (
+        error
+        if isinstance(error, DamagedIndexError)
+        else DamagedIndexError(f"index {folder} does not open: {error}")
+    )
 
 
 def _count(where: pa.BooleanArray) -> int:

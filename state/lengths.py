@@ -20,8 +20,8 @@ def lengths_before(
 ) -> pa.Int64Array:
     """Length of what there is under each key, null for nothing.
 
-    ``read``: keys and the lengths found; ``look_up`` is asked for the values of the others.  What was read is mostly written
-    as it stood, with some other keys around it: then nothing is hashed.
+    ``read``: keys and the lengths found; ``look_up`` is asked for the values of the others.  What
+    was read is mostly written as it stood, with some other keys around it: then nothing is hashed.
     """
     for known, found in read:
         start = pc.index(keys, known[0]).as_py() if len(known) else -1

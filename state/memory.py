@@ -30,14 +30,18 @@ class MemoryStore:
     def get_many(self, keys: Bytes) -> Bytes:
         return pa.array(map(self._data.get, keys.to_pylist()), BYTES, size=len(keys))
 
-    def scan(self, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None) -> Iterator[Page]:
+    def scan(
+        self, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None
+    ) -> Iterator[Page]:
         if self._sorted is None:
             self._sorted = sorted(self._data)
         ordered, data = self._sorted, self._data
         found = (
             (number, key)
             for number, (first, last) in enumerate(ranges)
-            for key in islice(ordered[bisect_left(ordered, first) : bisect_left(ordered, last)], each)
+            for key in islice(
+                ordered[bisect_left(ordered, first) : bisect_left(ordered, last)], each
+            )
         )
         entries = islice(found, limit)
         while chunk := list(islice(entries, self._page)):

@@ -18,8 +18,9 @@ _WORD = 8
 def byte_order(keys: Bytes) -> Ints:
     """The places of the keys (no nulls) in their order; equal ones stay as they stand.
 
-    Bytes are sorted as numbers, in a third of the time: the eight from where keys begin to differ, then twice four of those
-    that are equal so far.  Keys are compared only where that does not tell them apart.
+    Bytes are sorted as numbers, in a third of the time: the eight from where keys begin to differ,
+    then twice four of those that are equal so far.  Keys are compared only where that does not tell
+    them apart.
     """
     order = np.arange(len(keys))
     if not len(keys):
@@ -38,7 +39,11 @@ def byte_order(keys: Bytes) -> Ints:
         first = np.insert(words[1:] != words[:-1], 0, True)
         order[tied] = some[by]
         equal = ~(first & np.append(first[1:], True))
-        tied, runs, skipped = tied[equal], np.cumsum(first)[equal].astype(np.uint64), skipped + width
+        tied, runs, skipped = (
+            tied[equal],
+            np.cumsum(first)[equal].astype(np.uint64),
+            skipped + width,
+        )
     some = np.sort(order[tied])
     order[tied] = some[pc.array_sort_indices(keys.take(pa.array(some))).to_numpy()]
     return order
@@ -49,7 +54,11 @@ def _buffers(keys: Bytes) -> tuple[_Words, Ints, Ints]:
     _, offsets, data = keys.buffers()
     bounds = np.frombuffer(offsets, np.int64)[keys.offset : keys.offset + len(keys) + 1]
     filled = np.append(np.frombuffer(data or b"", np.uint8), np.zeros(_WORD, np.uint8))
-    return np.ndarray((len(filled) - _WORD + 1,), ">u8", filled, strides=(1,)), bounds[:-1], bounds[1:]
+    return (
+        np.ndarray((len(filled) - _WORD + 1,), ">u8", filled, strides=(1,)),
+        bounds[:-1],
+        bounds[1:],
+    )
 
 
 def _telling(octets: _Words, starts: Ints, ends: Ints, skipped: int) -> tuple[_Words, int]:

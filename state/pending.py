@@ -1,12 +1,14 @@
-"""Pending files: the writes of one attempt, kept beside the index until the log tells whether it was committed.
+"""Pending files: the writes of one attempt, kept beside the index until the log tells whether it
+was committed.
 
-A large batch is ``pending-{token}.sst``, a sorted file that the index can take in, with a ``pending-{token}.head``:
-``{position that it leads on from}{position that it leads to}{digest}``.  A small one is ``pending-{token}.tail``: the same,
-and behind it the entries as an Arrow IPC stream.  The digest has the log's key (``state.seal``), so that no other
-process can make one.  It is of the positions and the entries; for a sorted file, of its hash and its stamp.
+A large batch is ``pending-{token}.sst``, a sorted file that the index can take in, with a
+``pending-{token}.head``: ``{position that it leads on from}{position that it leads to}{digest}``.
+A small one is ``pending-{token}.tail``: the same, and behind it the entries as an Arrow IPC
+stream.  The digest has the log's key (``state.seal``), so that no other process can make one.  It
+is of the positions and the entries; for a sorted file, of its hash and its stamp.
 
-Files that lead on from one another are a *chain*.  The chain is a short cut: without a file, or with a damaged one,
-the next batch reads the same entries from the log.
+Files that lead on from one another are a *chain*.  The chain is a short cut: without a file, or
+with a damaged one, the next batch reads the same entries from the log.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ class Pending(NamedTuple):
     entries: KeysAndValues | None
 
 
-def keep(directory: Path, entries: KeysAndValues, base: Position, goal: Position, key: bytes) -> None:
+def keep(
+    directory: Path, entries: KeysAndValues, base: Position, goal: Position, key: bytes
+) -> None:
     """Write the entries that lead from one position to the other; a disk that is full is no error here."""
     keys, values = entries
     if not len(keys):
@@ -76,7 +80,11 @@ def chain(directory: Path, at: Position, goal: Position, key: bytes) -> list[Pen
     """Find the files that lead from one position to the other; None if one is missing or damaged, or they are too many."""
     found: list[Pending] = []
     while goal != at:
-        link = _read(directory / f"pending-{goal.token.hex()}.tail", goal, key) if len(found) <= TAIL_BATCHES else None
+        link = (
+            _read(directory / f"pending-{goal.token.hex()}.tail", goal, key)
+            if len(found) <= TAIL_BATCHES
+            else None
+        )
         if link is None:
             return None
         found.insert(0, link)

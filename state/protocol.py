@@ -1,7 +1,7 @@
 """The protocol of stores, and the protocol of the place that keeps a bucket store's change log.
 
-Keys and values travel in bulk as ``pyarrow.LargeBinaryArray``; a null value means "no such key" when read and
-"delete" when written.  Keys are compared and scanned in unsigned byte order.
+Keys and values travel in bulk as ``pyarrow.LargeBinaryArray``; a null value means "no such key"
+when read and "delete" when written.  Keys are compared and scanned in unsigned byte order.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class Reads(Protocol):
         """Values for ``keys`` (distinct, no nulls), in their order; null where there is none."""
         ...
 
-    def scan(self, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None) -> Iterator[Page]:
+    def scan(
+        self, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None
+    ) -> Iterator[Page]:
         """Entries of each range in turn, in key order, in pages; at most ``limit`` in all, the first ``each`` of a range."""
         ...
 

@@ -1,13 +1,16 @@
-"""The seal of a bucket's index: which folder it is, which committed batch it stands at, and that it is as it was closed.
+"""The seal of a bucket's index: which folder it is, which committed batch it stands at, and that it
+is as it was closed.
 
-``SEAL`` lies beside the folder of the index: ``{1-byte format}{JSON}{16-byte digest of what is before}``.  The JSON names
+``SEAL`` lies beside the folder of the index:
+``{1-byte format}{JSON}{16-byte digest of what is before}``.  The JSON names
 
 * the folder, and the *position*: the committed batch whose data the index holds;
-* the data files of the version that RocksDB had open, with their sizes, as RocksDB knew them from memory;
+* the data files of the version that RocksDB had open, with their sizes, as RocksDB knew them from
+  memory;
 * every file in the folder, with its *stamp*: size, inode, and when the inode last changed.
 
-*Law*: an index is read only if its seal verifies, its folder has exactly these files with these stamps, and RocksDB opens
-exactly this version of it.
+*Law*: an index is read only if its seal verifies, its folder has exactly these files with these
+stamps, and RocksDB opens exactly this version of it.
 
 | what happens | how it is noticed |
 |---|---|
@@ -20,8 +23,8 @@ A stamp costs a system call; a digest of the contents would cost reading all of 
 
 The digest has a key, a secret in the change log: only a process that can read the log can seal.
 
-To open an index for writing is to take its seal away, by renaming it: of two processes one succeeds.  A process that dies
-leaves no seal, and what it has left is not read.
+To open an index for writing is to take its seal away, by renaming it: of two processes one
+succeeds.  A process that dies leaves no seal, and what it has left is not read.
 """
 
 from __future__ import annotations
@@ -67,7 +70,11 @@ def stamp(file: Path) -> Stamp:
 
 def stamps(folder: Path) -> dict[str, Stamp]:
     """The stamp of every file in the folder that matters."""
-    return {file.name: stamp(file) for file in folder.iterdir() if not file.name.startswith(_OF_NO_MATTER)}
+    return {
+        file.name: stamp(file)
+        for file in folder.iterdir()
+        if not file.name.startswith(_OF_NO_MATTER)
+    }
 
 
 @dataclass(frozen=True)
@@ -90,13 +97,23 @@ class Seal:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise DamagedIndexError(f"the seal of index {directory} cannot be read: {error}") from error
+            raise DamagedIndexError(
+                f"the seal of index {directory} cannot be read: {error}"
+            ) from error
         body, digest = data[:-SEAL_DIGEST_BYTES], data[-SEAL_DIGEST_BYTES:]
         if body[:1] != _FORMAT or not hmac.compare_digest(digest, keyed(key, body)):
-            raise DamagedIndexError(f"the seal of index {directory} is damaged, or is not one of this log")
+            raise DamagedIndexError(
+                f"the seal of index {directory} is damaged, or is not one of this log"
+            )
         said = json.loads(body[1:])
         token, next_ = said["position"]
-        seal = cls(data, directory / said["folder"], Position(bytes.fromhex(token), next_), said["live"], said["stamps"])
+        seal = cls(
+            data,
+            directory / said["folder"],
+            Position(bytes.fromhex(token), next_),
+            said["live"],
+            said["stamps"],
+        )
         seal.require_as_sealed()
         return seal
 
@@ -105,16 +122,30 @@ class Seal:
         try:
             found = stamps(self.folder)
         except OSError as error:
-            raise DamagedIndexError(f"index {self.folder} is not as it was closed: {error}") from error
+            raise DamagedIndexError(
+                f"index {self.folder} is not as it was closed: {error}"
+            ) from error
         if found != self.stamps:
-            name = next(name for name in sorted({*found, *self.stamps}) if found.get(name) != self.stamps.get(name))
-            what = "was changed" if name in found and name in self.stamps else "is gone" if name in self.stamps else "is new"
+            name = next(
+                name
+                for name in sorted({*found, *self.stamps})
+                if found.get(name) != self.stamps.get(name)
+            )
+            what = (
+                "was changed"
+                if name in found and name in self.stamps
+                else "is gone"
+                if name in self.stamps
+                else "is new"
+            )
             raise DamagedIndexError(f"index {self.folder} is not as it was closed: {name} {what}")
 
     def require_version(self, live: Mapping[str, int]) -> None:
         """``DamagedIndexError`` if RocksDB has opened another version than the one that was sealed."""
         if self.live != live:
-            raise DamagedIndexError(f"index {self.folder} opens with other data files than it was closed with")
+            raise DamagedIndexError(
+                f"index {self.folder} opens with other data files than it was closed with"
+            )
 
 
 def taken(directory: Path, key: bytes) -> Seal | None:
@@ -132,7 +163,10 @@ def taken(directory: Path, key: bytes) -> Seal | None:
 
 
 def seal(folder: Path, position: Position, live: Mapping[str, int], key: bytes) -> None:
-    """Seal an index that has been closed; ``live``: the data files that RocksDB had open.  ``OSError`` if it cannot be done."""
+    """Seal an index that has been closed; ``live``: the data files that RocksDB had open.
+
+    ``OSError`` if it cannot be done.
+    """
     for file in folder.iterdir():
         close_to_others(file)
     place = [position.token.hex(), position.next]

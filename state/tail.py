@@ -22,7 +22,9 @@ KeysAndValues = tuple[Bytes, Bytes]
 class Scan(Protocol):
     """A function with the signature of ``Store.scan``."""
 
-    def __call__(self, ranges: Sequence[KeyRange], limit: int | None, each: int | None, /) -> Iterator[Page]: ...
+    def __call__(
+        self, ranges: Sequence[KeyRange], limit: int | None, each: int | None, /
+    ) -> Iterator[Page]: ...
 
 
 def latest(batches: Sequence[KeysAndValues]) -> KeysAndValues:
@@ -40,8 +42,14 @@ def in_order(keys: Bytes, values: Bytes) -> KeysAndValues:
     order = pa.array(byte_order(keys))
     keys, values = keys.take(order), values.take(order)
     last = np.ones(len(keys), bool)
-    last[:-1] = pc.not_equal(keys.slice(1), keys.slice(0, max(0, len(keys) - 1))).to_numpy(zero_copy_only=False)
-    return (keys, values) if last.all() else (keys.filter(pa.array(last)), values.filter(pa.array(last)))
+    last[:-1] = pc.not_equal(keys.slice(1), keys.slice(0, max(0, len(keys) - 1))).to_numpy(
+        zero_copy_only=False
+    )
+    return (
+        (keys, values)
+        if last.all()
+        else (keys.filter(pa.array(last)), values.filter(pa.array(last)))
+    )
 
 
 def laid_over(keys: Bytes, found: Bytes, written: KeysAndValues) -> Bytes:
@@ -58,8 +66,8 @@ class Tail:
     def __init__(self, batches: Sequence[KeysAndValues] = ()) -> None:
         self._entries: dict[bytes, bytes | None] = {}
         self._order: tuple[bytes, ...] = ()
-        """The keys in order, as far as they have been sorted.  The garbage collector, which Spark calls after each task, does
-        not look into tuples and dicts of bytes; into a list it would.
+        """The keys in order, as far as they have been sorted.  The garbage collector, which Spark
+        calls after each task, does not look into tuples and dicts of bytes; into a list it would.
         """
         self._take(batches)
 
@@ -79,7 +87,9 @@ class Tail:
         if not entries or not any(hidden := [key in entries for key in items(keys)]):
             return found
         mask = pa.array(hidden)
-        return pc.replace_with_mask(found, mask, pa.array([entries[key] for key in items(keys.filter(mask))], BYTES))
+        return pc.replace_with_mask(
+            found, mask, pa.array([entries[key] for key in items(keys.filter(mask))], BYTES)
+        )
 
     def _take(self, batches: Sequence[KeysAndValues]) -> None:
         for keys, values in batches:
@@ -87,11 +97,17 @@ class Tail:
 
     def _sorted(self) -> tuple[bytes, ...]:
         if len(self._order) < len(self._entries):  # a dict keeps the order in which keys came first
-            self._order = tuple(sorted((*self._order, *islice(self._entries, len(self._order), None))))
+            self._order = tuple(
+                sorted((*self._order, *islice(self._entries, len(self._order), None)))
+            )
         return self._order
 
     def scan(
-        self, below: Scan, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None
+        self,
+        below: Scan,
+        ranges: Sequence[KeyRange],
+        limit: int | None = None,
+        each: int | None = None,
     ) -> Iterator[Page]:
         """Read a range, see ``Store.scan``; ``below`` scans what the tail is laid over."""
         mine, most = self._within(ranges) if len(self) else (None, 0)
@@ -107,14 +123,18 @@ class Tail:
     def _within(self, ranges: Sequence[KeyRange]) -> tuple[_Run | None, int]:
         """The entries in the ranges, in order; and how many there are in one range at most."""
         ordered = self._sorted()
-        bounds = [(bisect_left(ordered, first), bisect_left(ordered, last)) for first, last in ranges]
+        bounds = [
+            (bisect_left(ordered, first), bisect_left(ordered, last)) for first, last in ranges
+        ]
         counts = np.array([max(0, last - first) for first, last in bounds], np.int64)
         if not counts.any():
             return None, 0
         numbers = np.repeat(np.arange(len(ranges)), counts)
         keys = [key for first, last in bounds for key in ordered[first:last]]
         values = map(self._entries.__getitem__, keys)
-        return _Run(numbers, pa.array(keys, BYTES), pa.array(values, BYTES, size=len(keys))), int(counts.max())
+        return _Run(numbers, pa.array(keys, BYTES), pa.array(values, BYTES, size=len(keys))), int(
+            counts.max()
+        )
 
 
 class _Run(NamedTuple):
@@ -125,7 +145,11 @@ class _Run(NamedTuple):
     values: Bytes
 
     def slice(self, first: int, last: int) -> _Run:
-        return _Run(self.ranges[first:last], self.keys.slice(first, last - first), self.values.slice(first, last - first))
+        return _Run(
+            self.ranges[first:last],
+            self.keys.slice(first, last - first),
+            self.values.slice(first, last - first),
+        )
 
 
 def _merged(pages: Iterator[Page], over: _Run) -> Iterator[Page]:
@@ -139,7 +163,9 @@ def _merged(pages: Iterator[Page], over: _Run) -> Iterator[Page]:
         at = end
     if at < len(order):
         rest = over.slice(at, len(order))
-        yield from _both(Page(rest.ranges[:0], rest.keys.slice(0, 0), rest.values.slice(0, 0)), rest)
+        yield from _both(
+            Page(rest.ranges[:0], rest.keys.slice(0, 0), rest.values.slice(0, 0)), rest
+        )
 
 
 def _both(page: Page, over: _Run) -> Iterator[Page]:
@@ -161,7 +187,11 @@ def _both(page: Page, over: _Run) -> Iterator[Page]:
     mask = pa.array(stays)
     ranges, keys, values = ranges[stays], keys.filter(mask), values.filter(mask)
     for first in range(0, len(keys), PAGE_ENTRIES):
-        yield Page(ranges[first : first + PAGE_ENTRIES], keys.slice(first, PAGE_ENTRIES), values.slice(first, PAGE_ENTRIES))
+        yield Page(
+            ranges[first : first + PAGE_ENTRIES],
+            keys.slice(first, PAGE_ENTRIES),
+            values.slice(first, PAGE_ENTRIES),
+        )
 
 
 def _first_of(pages: Iterator[Page], limit: int | None, each: int | None) -> Iterator[Page]:

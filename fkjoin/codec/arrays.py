@@ -52,7 +52,9 @@ def fixed(table: Octets) -> Bytes:
 
 def concat(*parts: Bytes) -> Bytes:
     """Element-wise concatenation; a null part counts as empty."""
-    return pc.binary_join_element_wise(*parts, _empty(), null_handling="replace", null_replacement=b"")
+    return pc.binary_join_element_wise(
+        *parts, _empty(), null_handling="replace", null_replacement=b""
+    )
 
 
 def prefixed(tag: bytes, keys: Bytes) -> Bytes:
@@ -63,7 +65,11 @@ def prefixed(tag: bytes, keys: Bytes) -> Bytes:
 def stack(*arrays: Bytes) -> Bytes:
     """Concatenate arrays; where only one has elements, return that one itself."""
     some = [array for array in arrays if len(array)] or [arrays[0]]
-    return as_bytes(some[0]) if len(some) == 1 else pa.concat_arrays([as_bytes(array) for array in some])
+    return (
+        as_bytes(some[0])
+        if len(some) == 1
+        else pa.concat_arrays([as_bytes(array) for array in some])
+    )
 
 
 def buffers(array: Bytes) -> tuple[Octets, Ints]:
@@ -87,16 +93,24 @@ def slices(data: Octets, starts: Ints, sizes: Ints, valid: Bools | None = None) 
     if valid is not None:
         sizes = np.where(valid, sizes, 0)
     some = sizes > 0
-    starts = np.where(some, starts, np.maximum.accumulate(np.where(some, starts + sizes, 0)))  # nothing may be anywhere
+    starts = np.where(
+        some, starts, np.maximum.accumulate(np.where(some, starts + sizes, 0))
+    )  # nothing may be anywhere
     ends = starts + sizes
     if (starts[1:] >= ends[:-1]).all():
         return _in_order(data, starts, ends, valid)
     offsets = np.zeros(len(starts) + 1, np.int64)
     np.cumsum(sizes, out=offsets[1:])
     positions = np.repeat(starts - offsets[:-1], sizes) + np.arange(offsets[-1])
-    mask = None if valid is None or valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    mask = (
+        None
+        if valid is None or valid.all()
+        else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    )
     return pa.Array.from_buffers(
-        BYTES, len(starts), [mask, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data[positions]))]
+        BYTES,
+        len(starts),
+        [mask, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data[positions]))],
     )
 
 
@@ -107,7 +121,9 @@ def _in_order(data: Octets, starts: Ints, ends: Ints, valid: Bools | None) -> By
         return pa.array([], BYTES)
     bounds = np.empty(2 * rows, np.int64)
     bounds[0::2], bounds[1::2] = starts, ends
-    both = pa.Array.from_buffers(BYTES, 2 * rows - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
+    both = pa.Array.from_buffers(
+        BYTES, 2 * rows - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)]
+    )
     return both.take(pa.array(2 * np.arange(rows), mask=None if valid is None else ~valid))
 
 
@@ -130,7 +146,9 @@ def unpaired(pairs: Bytes) -> tuple[Bytes, Bytes]:
     """Undo ``paired``; both are null where the pair is."""
     there = valid(pairs)
     data, bounds = buffers(pairs)
-    sizes = np.ascontiguousarray(window(data, bounds[:-1], 4)).view("<u4").reshape(-1).astype(np.int64)
+    sizes = (
+        np.ascontiguousarray(window(data, bounds[:-1], 4)).view("<u4").reshape(-1).astype(np.int64)
+    )
     sizes = np.where(there, sizes, 0)
     return slices(data, bounds[:-1] + 4, sizes, there), after(pairs, 4 + sizes, there)
 
@@ -139,14 +157,22 @@ def window(data: Octets, starts: Ints, width: int) -> Octets:
     """An ``(n, width)`` array of the bytes from ``starts[i]`` on; beyond the end, zeros."""
     if not len(starts) or not width:
         return np.zeros((len(starts), width), np.uint8)
-    if int(starts[-1] - starts[0]) == width * (len(starts) - 1) and (np.diff(starts) == width).all():
+    if (
+        int(starts[-1] - starts[0]) == width * (len(starts) - 1)
+        and (np.diff(starts) == width).all()
+    ):
         begin, end = int(starts[0]), int(starts[-1]) + width
         if end <= len(data):
             return data[begin:end].reshape(len(starts), width)
     if int(starts.max()) + width > len(data):
         data = np.concatenate([data, np.zeros(width, np.uint8)])
         starts = np.minimum(starts, len(data) - width)
-    everywhere = np.ndarray((len(data) - width + 1,), np.dtype((np.void, width)), np.ascontiguousarray(data), strides=(1,))
+    everywhere = np.ndarray(
+        (len(data) - width + 1,),
+        np.dtype((np.void, width)),
+        np.ascontiguousarray(data),
+        strides=(1,),
+    )
     return everywhere[starts].view(np.uint8).reshape(len(starts), width)
 
 
@@ -205,7 +231,13 @@ def masked(array: Bytes, keep: Bools) -> Bytes:
 def take(array: pa.Array, positions: Ints, valid: Bools | None = None) -> pa.Array:
     """The elements at ``positions``, null where not ``valid``; where these are all of them in their order, the array itself."""
     rows, some = len(array), valid is None or bool(valid.all())
-    if some and rows == len(positions) and rows and positions[0] == 0 and (np.diff(positions) == 1).all():
+    if (
+        some
+        and rows == len(positions)
+        and rows
+        and positions[0] == 0
+        and (np.diff(positions) == 1).all()
+    ):
         return array
     return array.take(pa.array(positions, mask=None if valid is None else ~valid))
 
@@ -242,7 +274,12 @@ def narrowed(columns: Mapping[str, pa.Array], fields: Iterable[pa.Field]) -> lis
     for field in fields:
         column = columns[field.name]
         if pa.types.is_struct(field.type) and column.type != field.type:
-            inner = narrowed(dict(zip((one.name for one in column.type), column.flatten(), strict=True)), field.type)
-            column = pa.StructArray.from_arrays(inner, fields=list(field.type), mask=pa.array(~valid(column)))
+            inner = narrowed(
+                dict(zip((one.name for one in column.type), column.flatten(), strict=True)),
+                field.type,
+            )
+            column = pa.StructArray.from_arrays(
+                inner, fields=list(field.type), mask=pa.array(~valid(column))
+            )
         found.append(column)
     return found

@@ -1,7 +1,8 @@
-"""Avro schemas for reading some columns: logical types become units where a column can be made of the numbers at once.
+"""Avro schemas for reading some columns: logical types become units where a column can be made of
+the numbers at once.
 
-What the rewritten schema reads are the same bytes.  A logical type stays where its value, not its number, is wanted: in a text
-column, in a column of another type, where a union has several types.
+What the rewritten schema reads are the same bytes.  A logical type stays where its value, not its
+number, is wanted: in a text column, in a column of another type, where a union has several types.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class _RecursiveError(Exception):
 def rewritten(schema: Any, kind: pa.StructType) -> Rewritten:
     """Rewrite a schema for rows of the type.
 
-    ``schema``: parsed, so that names are whole.  What is made has other names, since a type may be wanted in two ways.
+    ``schema``: parsed, so that names are whole.  What is made has other names, since a type may be
+    wanted in two ways.
     """
     try:
         return _Rewriting(dict(_named(schema))).of(schema, kind)
@@ -92,10 +94,19 @@ class _Rewriting:
         """``kind``: None where the value is not wanted."""
         if isinstance(schema, list):
             several = sum(branch != "null" for branch in schema) > 1
-            parts = [self.of(branch, _ANY if several and kind is not None else kind) for branch in schema]
-            return Rewritten([part.schema for part in parts], next((part.units for part in parts if part.units), None))
+            parts = [
+                self.of(branch, _ANY if several and kind is not None else kind) for branch in schema
+            ]
+            return Rewritten(
+                [part.schema for part in parts],
+                next((part.units for part in parts if part.units), None),
+            )
         if isinstance(schema, str):
-            return self.of(self.named[schema], kind) if schema in self.named else Rewritten(schema, None)
+            return (
+                self.of(self.named[schema], kind)
+                if schema in self.named
+                else Rewritten(schema, None)
+            )
         of = schema["type"]
         if isinstance(of, dict | list):
             return self.of(of, kind)
@@ -106,7 +117,9 @@ class _Rewriting:
         for part, test in (("items", pa.types.is_list), ("values", pa.types.is_map)):
             if part in schema:
                 inner = self.of(schema[part], _item(kind, test))
-                return Rewritten({**schema, part: inner.schema}, {ITEM: inner.units} if inner.units else None)
+                return Rewritten(
+                    {**schema, part: inner.schema}, {ITEM: inner.units} if inner.units else None
+                )
         return _leaf(schema, kind)
 
     def _of_name(self, schema: Any, kind: _Kind) -> Rewritten:
@@ -117,16 +130,28 @@ class _Rewriting:
             return self.known[name, kind]
         self.inside.append(name)
         wanted = kind
-        made = {key: value for key, value in schema.items() if key not in ("namespace", "aliases") and not key.startswith("__")}
+        made = {
+            key: value
+            for key, value in schema.items()
+            if key not in ("namespace", "aliases") and not key.startswith("__")
+        }
         made["name"] = f"_{len(self.known) + len(self.inside)}.{name}"
         units: Notation = None
         if "fields" in schema and isinstance(kind, pa.DataType) and not pa.types.is_struct(kind):
             units = _unit(schema, kind)
             kind = _ANY
         if "fields" in schema:
-            fields = {item["name"]: self.of(item["type"], _member(kind, item["name"])) for item in schema["fields"]}
-            made["fields"] = [{"name": item["name"], "type": fields[item["name"]].schema} for item in schema["fields"]]
-            units = units or {title: part.units for title, part in fields.items() if part.units} or None
+            fields = {
+                item["name"]: self.of(item["type"], _member(kind, item["name"]))
+                for item in schema["fields"]
+            }
+            made["fields"] = [
+                {"name": item["name"], "type": fields[item["name"]].schema}
+                for item in schema["fields"]
+            ]
+            units = (
+                units or {title: part.units for title, part in fields.items() if part.units} or None
+            )
         else:
             leaf = _leaf(made, kind)
             made, units = leaf.schema, leaf.units
@@ -167,7 +192,11 @@ def _leaf(schema: Mapping[str, Any], kind: _Kind) -> Rewritten:
 
 def _unit(schema: Mapping[str, Any], kind: Any) -> Unit | None:
     """The unit by the name that Connect gives a value."""
-    return CONNECT_UNITS.get(schema.get("connect.name", "")) if is_special(kind) or pa.types.is_integer(kind) else None
+    return (
+        CONNECT_UNITS.get(schema.get("connect.name", ""))
+        if is_special(kind) or pa.types.is_integer(kind)
+        else None
+    )
 
 
 def _never(_: pa.DataType) -> bool:

@@ -1,10 +1,13 @@
-"""Expressions of Spark's as trees of parts, evaluated where there is no JVM: over columns of Arrow, or for one row.
+"""Expressions of Spark's as trees of parts, evaluated where there is no JVM: over columns of Arrow,
+or for one row.
 
-``analysis.vectorize`` makes them of what Spark's analyzer says.  A table's rows are evaluated as columns.  An adder or
-subtractor needs the aggregate that the row before has left, so it is evaluated row by row; Arrow's kernels take about
-ten times as long for that as functions of Python's values.
+``analysis.vectorize`` makes them of what Spark's analyzer says.  A table's rows are evaluated as
+columns.  An adder or subtractor needs the aggregate that the row before has left, so it is
+evaluated row by row; Arrow's kernels take about ten times as long for that as functions of Python's
+values.
 
-*Law*: both are what Spark returns with ANSI mode on, nulls included; where Spark raises, they raise.
+*Law*: both are what Spark returns with ANSI mode on, nulls included; where Spark raises, they
+raise.
 """
 
 from __future__ import annotations
@@ -54,7 +57,9 @@ class Part:
                 return None  # Spark does not evaluate the others, which may raise
         if not operation.nulls and None in values.values():
             return None
-        return scalars.fitting(operation.row(self, *(values[place] for place in sorted(values))), self.of)
+        return scalars.fitting(
+            operation.row(self, *(values[place] for place in sorted(values))), self.of
+        )
 
     @property
     def can_raise(self) -> bool:
@@ -128,7 +133,10 @@ class Evaluators:
     nulls: bool = False
     """Nulls are given to ``row``; elsewhere one of them makes the result null."""
     lazy: bool = False
-    """Spark does not evaluate all children.  ``row`` gets the row, to do likewise; ``column`` needs some that cannot raise."""
+    """Spark does not evaluate all children.
+
+    ``row`` gets the row, to do likewise; ``column`` needs some that cannot raise.
+    """
     raises: bool = False
     """Errors may come from ``column``."""
 
@@ -147,7 +155,9 @@ def _comparable(part: Part) -> bool:
 
 
 def _listed(part: Part) -> bool:
-    constants = all(child.kind == "Literal" and child.given is not None for child in part.children[1:])
+    constants = all(
+        child.kind == "Literal" and child.given is not None for child in part.children[1:]
+    )
     return constants and _comparable(part) and not _floating(part.children[0])
 
 
@@ -163,17 +173,27 @@ def _widens(part: Part) -> bool:
     before, whole = child.of, pa.types.is_integer(child.of)
     wider = whole and pa.types.is_integer(of) and of.bit_width > before.bit_width
     decimal = pa.types.is_decimal(before) and pa.types.is_decimal(of)
-    longer = decimal and of.scale >= before.scale and of.precision - of.scale >= before.precision - before.scale
+    longer = (
+        decimal
+        and of.scale >= before.scale
+        and of.precision - of.scale >= before.precision - before.scale
+    )
     to_floating = pa.types.is_floating(of) and (whole or before == pa.float32())
     return child.kind != "Literal" and (wider or longer or to_floating)
 
 
-def _comparison(kernel: Callable[..., Any], none: Callable[..., Any], test: Callable[..., bool]) -> Evaluators:
+def _comparison(
+    kernel: Callable[..., Any], none: Callable[..., Any], test: Callable[..., bool]
+) -> Evaluators:
     """Make a comparison; ``none``: what holds of numbers that are none (greater than all others, and equal to each other)."""
 
     def compare(part: Part, left: Any, right: Any) -> Any:
         found = kernel(left, right)
-        return pc.or_(found, none(pc.is_nan(left), pc.is_nan(right))) if _floating(part.children[0]) else found
+        return (
+            pc.or_(found, none(pc.is_nan(left), pc.is_nan(right)))
+            if _floating(part.children[0])
+            else found
+        )
 
     return Evaluators(compare, scalars.compared(test), _comparable)
 
@@ -199,7 +219,9 @@ def _calculated(kernel: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return kernel(left, right)
         except pa.ArrowInvalid as error:
-            raise ArithmeticError(f"{error} of {part.of}: a result does not fit; cast to a wider type") from error
+            raise ArithmeticError(
+                f"{error} of {part.of}: a result does not fit; cast to a wider type"
+            ) from error
 
     return calculate
 
@@ -213,7 +235,9 @@ def _divided(part: Part, left: Any, right: Any) -> Any:
 def _by_case(part: Part, *found: Any) -> Any:
     pairs, otherwise = len(found) // 2, found[-1] if len(found) % 2 else pa.scalar(None, part.of)
     for place in reversed(range(pairs)):
-        otherwise = pc.if_else(pc.fill_null(found[2 * place], False), found[2 * place + 1], otherwise)
+        otherwise = pc.if_else(
+            pc.fill_null(found[2 * place], False), found[2 * place + 1], otherwise
+        )
     return otherwise
 
 
@@ -222,26 +246,48 @@ OPERATIONS: dict[str, Evaluators] = {
         lambda part, value: pc.struct_field(value, [part.given]),  # alone, a text may be a path
         scalars.field,
     ),
-    "Cast": Evaluators(lambda part, value: pc.cast(value, part.of, safe=False), scalars.cast, _widens),
+    "Cast": Evaluators(
+        lambda part, value: pc.cast(value, part.of, safe=False), scalars.cast, _widens
+    ),
     "And": Evaluators(lambda _, *truths: pc.and_kleene(*truths), scalars.decided(False), lazy=True),
     "Or": Evaluators(lambda _, *truths: pc.or_kleene(*truths), scalars.decided(True), lazy=True),
     "Not": Evaluators(lambda _, truth: pc.invert(truth), lambda _, truth: not truth),
-    "IsNull": Evaluators(lambda _, value: pc.is_null(value), lambda _, value: value is None, nulls=True),
-    "IsNotNull": Evaluators(lambda _, value: pc.is_valid(value), lambda _, value: value is not None, nulls=True),
-    "Coalesce": Evaluators(lambda _, *values: pc.coalesce(*values), scalars.first_not_null, lazy=True),
+    "IsNull": Evaluators(
+        lambda _, value: pc.is_null(value), lambda _, value: value is None, nulls=True
+    ),
+    "IsNotNull": Evaluators(
+        lambda _, value: pc.is_valid(value), lambda _, value: value is not None, nulls=True
+    ),
+    "Coalesce": Evaluators(
+        lambda _, *values: pc.coalesce(*values), scalars.first_not_null, lazy=True
+    ),
     "If": Evaluators(_by_case, scalars.by_case, lazy=True),
     "CaseWhen": Evaluators(_by_case, scalars.by_case, lazy=True),
     "EqualTo": _EQUAL,
     "EqualNullSafe": Evaluators(_same, scalars.compared(operator.eq), _comparable, nulls=True),
-    "LessThan": _comparison(pc.less, lambda left, right: pc.and_(pc.invert(left), right), operator.lt),
-    "LessThanOrEqual": _comparison(pc.less_equal, lambda left, right: pc.or_(right, pc.and_(left, right)), operator.le),
-    "GreaterThan": _comparison(pc.greater, lambda left, right: pc.and_(left, pc.invert(right)), operator.gt),
-    "GreaterThanOrEqual": _comparison(pc.greater_equal, lambda left, right: pc.or_(left, pc.and_(left, right)), operator.ge),
+    "LessThan": _comparison(
+        pc.less, lambda left, right: pc.and_(pc.invert(left), right), operator.lt
+    ),
+    "LessThanOrEqual": _comparison(
+        pc.less_equal, lambda left, right: pc.or_(right, pc.and_(left, right)), operator.le
+    ),
+    "GreaterThan": _comparison(
+        pc.greater, lambda left, right: pc.and_(left, pc.invert(right)), operator.gt
+    ),
+    "GreaterThanOrEqual": _comparison(
+        pc.greater_equal, lambda left, right: pc.or_(left, pc.and_(left, right)), operator.ge
+    ),
     "In": Evaluators(_among, takes=_listed),
-    "Like": Evaluators(lambda part, value, _: pc.match_like(value, part.children[1].given), takes=_pattern),
+    "Like": Evaluators(
+        lambda part, value, _: pc.match_like(value, part.children[1].given), takes=_pattern
+    ),
     "Add": Evaluators(_calculated(pc.add_checked), scalars.added, _number, raises=True),
-    "Subtract": Evaluators(_calculated(pc.subtract_checked), scalars.subtracted, _number, raises=True),
-    "Multiply": Evaluators(_calculated(pc.multiply_checked), scalars.multiplied, _number, raises=True),
+    "Subtract": Evaluators(
+        _calculated(pc.subtract_checked), scalars.subtracted, _number, raises=True
+    ),
+    "Multiply": Evaluators(
+        _calculated(pc.multiply_checked), scalars.multiplied, _number, raises=True
+    ),
     "Divide": Evaluators(_divided, scalars.divided, _floating, raises=True),
     "IntegralDivide": Evaluators(row=scalars.whole_quotient),
     "Remainder": Evaluators(row=scalars.remainder),
@@ -260,13 +306,19 @@ OPERATIONS: dict[str, Evaluators] = {
     "CreateArray": Evaluators(row=lambda _, *items: list(items), nulls=True),
     "ArrayUnion": Evaluators(row=lambda _, left, right: scalars.distinct([*left, *right])),
     "ArrayExcept": Evaluators(
-        row=lambda _, left, right: scalars.distinct(item for item in left if not scalars.among(item, right))
+        row=lambda _, left, right: scalars.distinct(
+            item for item in left if not scalars.among(item, right)
+        )
     ),
     "ArrayIntersect": Evaluators(
-        row=lambda _, left, right: scalars.distinct(item for item in left if scalars.among(item, right))
+        row=lambda _, left, right: scalars.distinct(
+            item for item in left if scalars.among(item, right)
+        )
     ),
     "ArrayDistinct": Evaluators(row=lambda _, items: scalars.distinct(items)),
-    "ArrayRemove": Evaluators(row=lambda _, items, gone: [item for item in items if not scalars.among(item, [gone])]),
+    "ArrayRemove": Evaluators(
+        row=lambda _, items, gone: [item for item in items if not scalars.among(item, [gone])]
+    ),
     "ArrayContains": Evaluators(row=scalars.contains),
 }
 """By the kind of part, as Spark calls it."""

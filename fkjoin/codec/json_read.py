@@ -1,12 +1,13 @@
 """JSON texts, one object each, as rows, without the JVM.
 
-``loaded`` says what JSON is: RFC 8259 in UTF-8, and ``NaN``, ``Infinity`` and ``-Infinity``; of no more than ``DEEPEST``
-levels, and without half a surrogate pair.
+``loaded`` says what JSON is: RFC 8259 in UTF-8, and ``NaN``, ``Infinity`` and ``-Infinity``; of no
+more than ``DEEPEST`` levels, and without half a surrogate pair.
 
-Arrow's reader parses what has the types that the schema says.  Texts that it does not take (they are few) are read one by
-one: a field of another type is null, except that a text column takes any JSON as its text; of fields that occur twice the last
-counts; a text that is no JSON object is a row of nulls.  ``read_objects`` also says which texts are as they should be.
-Times, decimals and bytes are read by their units (``fkjoin.codec.units``).
+Arrow's reader parses what has the types that the schema says.  Texts that it does not take (they
+are few) are read one by one: a field of another type is null, except that a text column takes any
+JSON as its text; of fields that occur twice the last counts; a text that is no JSON object is a row
+of nulls.  ``read_objects`` also says which texts are as they should be. Times, decimals and bytes
+are read by their units (``fkjoin.codec.units``).
 
 *Law*: a text's row, and whether it fits, do not depend on the texts beside it.
 """
@@ -43,7 +44,14 @@ _END = uuid.uuid4().hex[:8]
 """Name of a member that no text has, see ``_ended``: each process has another."""
 _DIGITS = 40
 _WHOLE = re.compile(r"-?[0-9]+")
-_FLOATS = {"NaN": "nan", "Infinity": "inf", "+Infinity": "inf", "+INF": "inf", "-Infinity": "-inf", "-INF": "-inf"}
+_FLOATS = {
+    "NaN": "nan",
+    "Infinity": "inf",
+    "+Infinity": "inf",
+    "+INF": "inf",
+    "-Infinity": "-inf",
+    "-INF": "-inf",
+}
 """Texts that count as floating numbers."""
 _BEYOND = {32: (2 - 2**-24) * 2.0**127, 64: math.inf}
 """Least number, by the bits of a type, that the type has only infinity for."""
@@ -86,7 +94,13 @@ def readable(kind: pa.DataType) -> bool:
     if pa.types.is_list(kind):
         return readable(kind.value_type)
     return any(
-        test(kind) for test in (pa.types.is_string, pa.types.is_boolean, pa.types.is_signed_integer, pa.types.is_float64)
+        test(kind)
+        for test in (
+            pa.types.is_string,
+            pa.types.is_boolean,
+            pa.types.is_signed_integer,
+            pa.types.is_float64,
+        )
     )
 
 
@@ -110,14 +124,26 @@ def read_objects(texts: pa.Array, kind: pa.StructType, how: Reading = PLAIN) -> 
     if len(texts) <= _ALONE:
         found = [_one(text, kind, how) for text in texts.cast(pa.binary()).to_pylist()]
         advice = {place: words for place, (_, _, words) in enumerate(found) if words}
-        return Objects(pa.array([row for row, *_ in found], kind), np.array([fits for _, fits, _ in found], bool), advice)
+        return Objects(
+            pa.array([row for row, *_ in found], kind),
+            np.array([fits for _, fits, _ in found], bool),
+            advice,
+        )
     step = -(-len(texts) // _FEWER)
-    parts = [(at, read_objects(texts.slice(at, step), kind, how)) for at in range(0, len(texts), step)]
+    parts = [
+        (at, read_objects(texts.slice(at, step), kind, how)) for at in range(0, len(texts), step)
+    ]
     advice = {at + place: words for at, part in parts for place, words in part.advice.items()}
-    return Objects(pa.concat_arrays([part.rows for _, part in parts]), np.concatenate([part.fits for _, part in parts]), advice)
+    return Objects(
+        pa.concat_arrays([part.rows for _, part in parts]),
+        np.concatenate([part.fits for _, part in parts]),
+        advice,
+    )
 
 
-def read_together(texts: pa.Array, kind: pa.StructType, how: Reading = PLAIN) -> pa.StructArray | None:
+def read_together(
+    texts: pa.Array, kind: pa.StructType, how: Reading = PLAIN
+) -> pa.StructArray | None:
     """Read all rows at once; None when there is a text among them that Arrow does not take, or reads in another way."""
     rows = len(texts)
     if not rows:
@@ -134,28 +160,34 @@ def read_together(texts: pa.Array, kind: pa.StructType, how: Reading = PLAIN) ->
         table = pyarrow.json.read_json(
             pa.BufferReader(pa.py_buffer(data[: bounds[-1]])),
             pyarrow.json.ReadOptions(use_threads=False, block_size=len(data) + 1),
-            pyarrow.json.ParseOptions(pa.schema([*wire, (_END, pa.bool_())]), unexpected_field_behavior="ignore"),
+            pyarrow.json.ParseOptions(
+                pa.schema([*wire, (_END, pa.bool_())]), unexpected_field_behavior="ignore"
+            ),
         )
     except pa.ArrowException:
         return None
     if table.num_rows != rows or table.column(_END).null_count:
         return None
     columns = [table.column(field.name).combine_chunks() for field in wire]
-    return _converted(pa.StructArray.from_arrays(columns, fields=list(wire)), kind, how.units, how.zone)
+    return _converted(
+        pa.StructArray.from_arrays(columns, fields=list(wire)), kind, how.units, how.zone
+    )
 
 
 def _ended(texts: pa.Array) -> Bytes | None:
     """The texts with a last member of a name that none has; None if one is not in braces.
 
-    A row that has the member is a whole text.  So no text ends too soon, runs into the next, or is two: there are as many of
-    these members as texts, and each is the end of its object.
+    A row that has the member is a whole text.  So no text ends too soon, runs into the next, or is
+    two: there are as many of these members as texts, and each is the end of its object.
     """
     whole = as_bytes(texts)
     if not _in_braces(whole):
         whole = as_bytes(pc.ascii_trim(whole.view(pa.large_string()), " \t\r\n"))
         if not _in_braces(whole):
             return None
-    return concat(pc.binary_slice(whole, 0, -1), constant(f',"{_END}":true}}\n'.encode(), len(whole)))
+    return concat(
+        pc.binary_slice(whole, 0, -1), constant(f',"{_END}":true}}\n'.encode(), len(whole))
+    )
 
 
 def _has_only_arrows(data: Octets) -> bool:
@@ -174,7 +206,10 @@ def _places(data: Octets, word: bytes) -> Ints:
 
 
 def _in_braces(texts: Bytes) -> bool:
-    """Tell whether each begins and ends as an object does.  Arrow's reader ends the process if a null comes first."""
+    """Tell whether each begins and ends as an object does.
+
+    Arrow's reader ends the process if a null comes first.
+    """
     data, bounds = buffers(texts)
     if not np.diff(bounds).all():
         return False
@@ -185,7 +220,9 @@ def _wire(kind: pa.DataType, units: Notation) -> pa.DataType | None:
     """Choose the type with which Arrow reads this one; None if there is none."""
     if pa.types.is_struct(kind):
         fields = [(field.name, _wire(field.type, _below(units, field.name))) for field in kind]
-        return None if not fields or any(inner is None for _, inner in fields) else pa.struct(fields)
+        return (
+            None if not fields or any(inner is None for _, inner in fields) else pa.struct(fields)
+        )
     if pa.types.is_map(kind):
         return None
     if pa.types.is_list(kind):
@@ -200,15 +237,24 @@ def _converted(values: pa.Array, kind: pa.DataType, units: Notation, zone: str) 
     """Convert what was read as ``_wire`` into the type; None if a value may be none of the type."""
     nulls = values.is_null() if values.null_count else None
     if pa.types.is_struct(kind):
-        parts = [_converted(values.field(at), field.type, _below(units, field.name), zone) for at, field in enumerate(kind)]
+        parts = [
+            _converted(values.field(at), field.type, _below(units, field.name), zone)
+            for at, field in enumerate(kind)
+        ]
         whole = all(part is not None for part in parts)
         return pa.StructArray.from_arrays(parts, fields=list(kind), mask=nulls) if whole else None
     if pa.types.is_list(kind):
         items = _converted(values.values, kind.value_type, _below(units, ITEM), zone)
-        return None if items is None else pa.ListArray.from_arrays(values.offsets, items, type=kind, mask=nulls)
+        return (
+            None
+            if items is None
+            else pa.ListArray.from_arrays(values.offsets, items, type=kind, mask=nulls)
+        )
     if pa.types.is_floating(kind):
         floats = values.cast(kind, safe=False)
-        return None if pc.any(pc.is_inf(floats)).as_py() else floats  # it may be a number beyond the type
+        return (
+            None if pc.any(pc.is_inf(floats)).as_py() else floats
+        )  # it may be a number beyond the type
     return json_values.column(values, kind, _unit(units), zone) if is_special(kind) else values
 
 
@@ -220,7 +266,9 @@ def _unit(units: Notation) -> Unit | None:
     return units if isinstance(units, Unit) else None
 
 
-def loaded(text: bytes, fraction: Callable[[str], Any] = Number, whole: Callable[[str], Any] = Number) -> Any:
+def loaded(
+    text: bytes, fraction: Callable[[str], Any] = Number, whole: Callable[[str], Any] = Number
+) -> Any:
     """The value of a JSON text; None if it is none.
 
     ``fraction``, ``whole``: what makes numbers of their texts, by default as they are written.
@@ -228,9 +276,13 @@ def loaded(text: bytes, fraction: Callable[[str], Any] = Number, whole: Callable
     if _is_deep(text):
         return None
     try:
-        value = json.loads(text.decode(), parse_float=fraction, parse_int=whole, parse_constant=fraction)
+        value = json.loads(
+            text.decode(), parse_float=fraction, parse_int=whole, parse_constant=fraction
+        )
         if _HALVES.search(text):
-            json.dumps(value, ensure_ascii=False, default=str).encode()  # which half a surrogate pair has no bytes for
+            json.dumps(
+                value, ensure_ascii=False, default=str
+            ).encode()  # which half a surrogate pair has no bytes for
     except ValueError:
         return None
     return value
@@ -291,17 +343,33 @@ class _Fitting:
             if not isinstance(value, dict):
                 return None
             fields = ((field.name, field.type) for field in kind)
-            return {inner: self.fitted(value.get(inner), type_, _below(units, inner), inner) for inner, type_ in fields}
+            return {
+                inner: self.fitted(value.get(inner), type_, _below(units, inner), inner)
+                for inner, type_ in fields
+            }
         if pa.types.is_map(kind):
             if not isinstance(value, dict):
                 return None
-            return [(key, self.fitted(one, kind.item_type, _below(units, ITEM), name)) for key, one in value.items()]
+            return [
+                (key, self.fitted(one, kind.item_type, _below(units, ITEM), name))
+                for key, one in value.items()
+            ]
         if pa.types.is_list(kind):
             if not isinstance(value, list):
                 return None
-            items = [self.fitted(item, kind.value_type, _below(units, ITEM), name) for item in value]
-            return None if any(a is None is not b for a, b in zip(items, value, strict=True)) else items
-        return json_values.scalar(value, kind, _unit(units), self.zone) if is_special(kind) else _simple(value, kind)
+            items = [
+                self.fitted(item, kind.value_type, _below(units, ITEM), name) for item in value
+            ]
+            return (
+                None
+                if any(a is None is not b for a, b in zip(items, value, strict=True))
+                else items
+            )
+        return (
+            json_values.scalar(value, kind, _unit(units), self.zone)
+            if is_special(kind)
+            else _simple(value, kind)
+        )
 
 
 def _simple(value: Any, kind: pa.DataType) -> Any:
@@ -310,9 +378,17 @@ def _simple(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_boolean(kind):
         return value if isinstance(value, bool) else None
     if pa.types.is_floating(kind):
-        number = _FLOATS.get(value, value if isinstance(value, Number) else "") if isinstance(value, str) else ""
+        number = (
+            _FLOATS.get(value, value if isinstance(value, Number) else "")
+            if isinstance(value, str)
+            else ""
+        )
         return _float(number, kind) if number else None
-    whole = int(value) if isinstance(value, Number) and _WHOLE.fullmatch(value) and len(value) < _DIGITS else None
+    whole = (
+        int(value)
+        if isinstance(value, Number) and _WHOLE.fullmatch(value) and len(value) < _DIGITS
+        else None
+    )
     limit = 1 << (kind.bit_width - 1)
     return whole if whole is not None and -limit <= whole < limit else None
 
@@ -334,6 +410,13 @@ def as_json(value: Any) -> str:
     if isinstance(value, Number):
         return value
     if isinstance(value, dict):
-        members = (f"{json.dumps(name, ensure_ascii=False)}:{as_json(item)}" for name, item in value.items())
+        members = (
+            f"{json.dumps(name, ensure_ascii=False)}:{as_json(item)}"
+            for name, item in value.items()
+        )
         return "{" + ",".join(members) + "}"
-    return "[" + ",".join(map(as_json, value)) + "]" if isinstance(value, list) else json.dumps(value, ensure_ascii=False)
+    return (
+        "[" + ",".join(map(as_json, value)) + "]"
+        if isinstance(value, list)
+        else json.dumps(value, ensure_ascii=False)
+    )

@@ -1,7 +1,8 @@
-"""Values of JSON as times, decimals and bytes, by their units (``fkjoin.codec.units``): one by one, and a column at once.
+"""Values of JSON as times, decimals and bytes, by their units (``fkjoin.codec.units``): one by one,
+and a column at once.
 
-*Law*: what ``column`` takes, it reads as ``scalar`` does, value by value; it takes texts if ``scalar`` takes each.
-A number without a unit is never an instant.
+*Law*: what ``column`` takes, it reads as ``scalar`` does, value by value; it takes texts if
+``scalar`` takes each. A number without a unit is never an instant.
 """
 
 from __future__ import annotations
@@ -31,11 +32,27 @@ _LIMIT = 1 << 63
 _MOST_DIGITS, _LONGEST = 60, 240
 """Lengths of a number, and of the text of a time: Python reads no number of thousands of digits."""
 
-UTC = frozenset(("UTC", "Z", "GMT", "Etc/UTC", "Etc/GMT", "Etc/Zulu", "Zulu", "UCT", "Etc/UCT", "Etc/Universal", "+00:00"))
+UTC = frozenset(
+    (
+        "UTC",
+        "Z",
+        "GMT",
+        "Etc/UTC",
+        "Etc/GMT",
+        "Etc/Zulu",
+        "Zulu",
+        "UCT",
+        "Etc/UCT",
+        "Etc/Universal",
+        "+00:00",
+    )
+)
 """Names of zones whose clocks show UTC."""
 
 _DATE = r"(?P<year>\d{4}|[+-]\d{4,7})(?:-(?P<month>\d{1,2})(?:-(?P<day>\d{1,2}))?)?"
-_TIME = r"(?P<hour>\d{1,2}):(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:\.(?P<fraction>\d{0,9}))?)?"
+_TIME = (
+    r"(?P<hour>\d{1,2}):(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:\.(?P<fraction>\d{0,9}))?)?"
+)
 _ZONE = r"\s*(?P<zone>Z|[+-][\d:]+|[A-Za-z][\w+:/-]*)?"
 _INSTANT = re.compile(rf"\s*{_DATE}(?:[T ]{_TIME}{_ZONE}|[T ])?\s*", re.ASCII)
 _ARROW_INSTANT = r"^\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?(?:Z|[+-](?:0\d|1[0-7])(?::?[0-5]\d)?)?)?$"
@@ -44,7 +61,8 @@ _ONLY_DATE = re.compile(rf"\s*{_DATE}(?:Z|[T ].*)?\s*", re.ASCII)
 _ONLY_TIME = re.compile(rf"\s*{_TIME}(?:Z|[+-]00:00)?\s*", re.ASCII)
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2})(?::?(\d{2}))?)?", re.ASCII)
 _SPAN = re.compile(
-    r"(-?)P(?:(-?\d+)Y)?(?:(-?\d+)M)?(?:(-?\d+)D)?(?:T(?:(-?\d+)H)?(?:(-?\d+)M)?(?:(-?\d+(?:\.\d{0,9})?)S)?)?", re.ASCII
+    r"(-?)P(?:(-?\d+)Y)?(?:(-?\d+)M)?(?:(-?\d+)D)?(?:T(?:(-?\d+)H)?(?:(-?\d+)M)?(?:(-?\d+(?:\.\d{0,9})?)S)?)?",
+    re.ASCII,
 )
 _SPAN_FIELDS = {"DAY": 24, "HOUR": 60, "MINUTE": 60, "SECOND": 10**6}
 """Number of next smaller units in each field, the last in microseconds."""
@@ -69,7 +87,8 @@ class MisfitError(ValueError):
 
 
 def scalar(value: Any, kind: pa.DataType, unit: Unit | None, zone: str) -> Any:
-    """A value that is not null as Arrow takes it for the type, which must be ``special``; ``MisfitError`` if it is none.
+    """A value that is not null as Arrow takes it for the type, which must be ``special``;
+    ``MisfitError`` if it is none.
 
     ``zone``: where clocks are read that say no zone.
     """
@@ -82,7 +101,9 @@ def scalar(value: Any, kind: pa.DataType, unit: Unit | None, zone: str) -> Any:
     if not isinstance(value, str) or len(value) > _LONGEST:
         raise MisfitError
     if pa.types.is_timestamp(kind):
-        return _instant(value, zone, zoned=kind.tz is not None, local=unit is not None and unit.name == "local")
+        return _instant(
+            value, zone, zoned=kind.tz is not None, local=unit is not None and unit.name == "local"
+        )
     if pa.types.is_date(kind):
         return _date(value)
     return _time_of_day(value) if pa.types.is_time(kind) else _span(value)
@@ -92,7 +113,11 @@ def wire(kind: pa.DataType, unit: Unit | None) -> pa.DataType:
     """Choose the type with which Arrow's JSON reader reads a column of this one, which must be ``special``."""
     if pa.types.is_decimal(kind) and (unit is None or unit.name == "text"):
         return kind
-    counts = unit is not None and unit.name in NANOS and not (pa.types.is_decimal(kind) or pa.types.is_binary(kind))
+    counts = (
+        unit is not None
+        and unit.name in NANOS
+        and not (pa.types.is_decimal(kind) or pa.types.is_binary(kind))
+    )
     return pa.int64() if counts else pa.string()
 
 
@@ -106,13 +131,21 @@ def column(values: pa.Array, kind: pa.DataType, unit: Unit | None, zone: str) ->
     if pa.types.is_timestamp(kind) and (unit is None or unit.name != "local"):
         known = pc.all(pc.match_substring_regex(values, _ARROW_INSTANT), min_count=0).as_py()
         for tried in (pa.timestamp("us", "UTC"), pa.timestamp("us")) if known else ():
-            if (tried.tz is not None or zone in UTC or kind.tz is None) and (kind.tz is not None or tried.tz is None):
+            if (tried.tz is not None or zone in UTC or kind.tz is None) and (
+                kind.tz is not None or tried.tz is None
+            ):
                 try:
                     return values.cast(tried).cast(pa.int64()).cast(kind)
                 except pa.ArrowInvalid:
                     pass
     try:
-        return pa.array([None if value is None else scalar(value, kind, unit, zone) for value in values.to_pylist()], kind)
+        return pa.array(
+            [
+                None if value is None else scalar(value, kind, unit, zone)
+                for value in values.to_pylist()
+            ],
+            kind,
+        )
     except (MisfitError, pa.ArrowInvalid):
         return None
 
@@ -158,22 +191,36 @@ def _counted(number: Number, kind: pa.DataType, unit: Unit | None) -> int:
             "(of files: take a bigint column, and timestamp_micros(…) in map_values)"
         )
     if not _may_count(unit, kind):
-        raise MisfitError(f"{number} counts {unit.name} of another kind (it is a {unit.of}); take a bigint column for it")
+        raise MisfitError(
+            f"{number} counts {unit.name} of another kind (it is a {unit.of}); take a bigint column for it"
+        )
     try:
-        exact = EXACT.multiply(Decimal(number), NANOS[unit.name]) if len(number) < _MOST_DIGITS else None
-        nanos = None if exact is None or not exact.is_finite() else int(exact.to_integral_value("ROUND_FLOOR", EXACT))
+        exact = (
+            EXACT.multiply(Decimal(number), NANOS[unit.name])
+            if len(number) < _MOST_DIGITS
+            else None
+        )
+        nanos = (
+            None
+            if exact is None or not exact.is_finite()
+            else int(exact.to_integral_value("ROUND_FLOOR", EXACT))
+        )
     except (InvalidOperation, ArithmeticError):
         nanos = None
     if nanos is None:
         raise MisfitError
     if pa.types.is_time(kind):
         if not 0 <= nanos < 1000 * _DAY:
-            raise MisfitError(f"{number} {unit.name} are no time of day; take a bigint or interval column for it")
+            raise MisfitError(
+                f"{number} {unit.name} are no time of day; take a bigint or interval column for it"
+            )
         return nanos // 1000 * 1000
     micros = nanos // 1000
     if pa.types.is_date(kind):
         if nanos % (1000 * _DAY):
-            raise MisfitError(f"{number} {unit.name} are no whole day; take a timestamp column for it")
+            raise MisfitError(
+                f"{number} {unit.name} are no whole day; take a timestamp column for it"
+            )
         return _within(micros // _DAY, 31)
     return _within(micros, 63)
 
@@ -221,7 +268,9 @@ def _clock(found: re.Match[str]) -> int:
     hour, minute, second = int(found["hour"]), int(found["minute"]), int(found["second"] or 0)
     if hour > 23 or minute > 59 or second > 59:
         raise MisfitError
-    return ((hour * 60 + minute) * 60 + second) * 10**6 + int((found["fraction"] or "").ljust(9, "0")) // 1000
+    return ((hour * 60 + minute) * 60 + second) * 10**6 + int(
+        (found["fraction"] or "").ljust(9, "0")
+    ) // 1000
 
 
 def _offset(zone: str, clock: int) -> int:
@@ -234,7 +283,9 @@ def _offset(zone: str, clock: int) -> int:
             raise MisfitError
         return (-1 if found[1] == "-" else 1) * ((hours * 60 + minutes) * 60 + seconds) * 10**6
     days, rest = divmod(clock, _DAY)
-    at = datetime.datetime.fromordinal((days + _EPOCH - 1) % _CYCLE_DAYS + 1) + datetime.timedelta(microseconds=rest)
+    at = datetime.datetime.fromordinal((days + _EPOCH - 1) % _CYCLE_DAYS + 1) + datetime.timedelta(
+        microseconds=rest
+    )
     if 1 <= (days + _EPOCH) <= datetime.date.max.toordinal():
         at = datetime.datetime.fromordinal(days + _EPOCH) + datetime.timedelta(microseconds=rest)
     shift = at.replace(tzinfo=_zone(zone)).utcoffset()
@@ -258,9 +309,13 @@ def _span(text: str) -> int:
         raise MisfitError
     sign, years, months, *rest = found.groups()
     if int(years or 0) or int(months or 0):
-        raise MisfitError(f"{text} has years or months, which have no fixed length; take a string column for it")
+        raise MisfitError(
+            f"{text} has years or months, which have no fixed length; take a string column for it"
+        )
     days, hours, minutes = (int(part or 0) for part in rest[:3])
-    micros = (((days * 24 + hours) * 60 + minutes) * 60) * 10**6 + int(Decimal(rest[3] or 0) * 10**6)
+    micros = (((days * 24 + hours) * 60 + minutes) * 60) * 10**6 + int(
+        Decimal(rest[3] or 0) * 10**6
+    )
     return _within(-micros if sign else micros, 63)
 
 
@@ -271,7 +326,11 @@ def _sql_span(found: re.Match[str]) -> int:
     whole, _, fraction = shown.partition(".")
     numbers = [int(number) for number in re.split("[ :]", whole)]
     spaced = start == 0 < end
-    if len(numbers) != end - start + 1 or spaced != (" " in whole) or (fraction and fields[end] != "SECOND"):
+    if (
+        len(numbers) != end - start + 1
+        or spaced != (" " in whole)
+        or (fraction and fields[end] != "SECOND")
+    ):
         raise MisfitError
     total = 0
     for place, number in enumerate(numbers, start):
@@ -285,8 +344,14 @@ def _sql_span(found: re.Match[str]) -> int:
 
 
 def _decimal(value: Any, kind: pa.Decimal128Type, unit: Unit | None) -> Decimal:
-    if isinstance(value, dict) and isinstance(value.get("value"), str) and isinstance(value.get("scale"), Number):
-        found = _unscaled(value["value"], int(value["scale"]) if SCALE.fullmatch(value["scale"]) else None)
+    if (
+        isinstance(value, dict)
+        and isinstance(value.get("value"), str)
+        and isinstance(value.get("scale"), Number)
+    ):
+        found = _unscaled(
+            value["value"], int(value["scale"]) if SCALE.fullmatch(value["scale"]) else None
+        )
     elif not isinstance(value, str) or len(value) > _LONGEST:
         raise MisfitError
     elif isinstance(value, Number) or unit is None or unit.name == "text":
@@ -294,7 +359,9 @@ def _decimal(value: Any, kind: pa.Decimal128Type, unit: Unit | None) -> Decimal:
     elif unit.name == "base64":
         found = _unscaled(value, kind.scale if unit.scale is None else unit.scale)
     elif _BASE64.fullmatch(value):
-        raise MisfitError(f'{value!r} may be base64 or a number; give units={{"…": "text"}} or "base64"')
+        raise MisfitError(
+            f'{value!r} may be base64 or a number; give units={{"…": "text"}} or "base64"'
+        )
     else:
         found = plain(value)
     return rounded(found, kind)
@@ -331,7 +398,9 @@ def _bytes(value: Any, unit: Unit | None) -> bytes:
     if not isinstance(value, str) or isinstance(value, Number):
         raise MisfitError
     if unit == UNSURE:
-        raise MisfitError('a text may be base64 or hex; give units={"…": "base64"}, "base64-url" or "hex"')
+        raise MisfitError(
+            'a text may be base64 or hex; give units={"…": "base64"}, "base64-url" or "hex"'
+        )
     if name == "base64":
         return _base64(value)
     try:
@@ -339,7 +408,9 @@ def _bytes(value: Any, unit: Unit | None) -> bytes:
             return binascii.unhexlify(value)
         if name != "base64-url":
             raise MisfitError
-        return base64.b64decode(value.rstrip("=") + "=" * (-len(value.rstrip("=")) % 4), b"-_", validate=True)
+        return base64.b64decode(
+            value.rstrip("=") + "=" * (-len(value.rstrip("=")) % 4), b"-_", validate=True
+        )
     except ValueError as error:
         raise MisfitError from error
 

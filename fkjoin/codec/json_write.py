@@ -1,7 +1,7 @@
 """Rows as JSON texts, as Spark's ``to_json`` with nulls has them, without the JVM.
 
-*Law*: of types that are ``writable``, both texts are the same JSON; byte by byte, but for floating and decimal numbers, which
-may be spelled differently (``1e+20`` for ``1.0E20``).
+*Law*: of types that are ``writable``, both texts are the same JSON; byte by byte, but for floating
+and decimal numbers, which may be spelled differently (``1e+20`` for ``1.0E20``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _ESCAPES = {ord(character): escape for character, escape in _ESCAPED.items()}
 
 
 def writable(kind: pa.DataType, *, exact: bool = False) -> bool:
-    """Tell whether columns of the type can be written here: text, truth, numbers, structs and lists of them.
+    """Tell whether columns of the type can be written here: text, truth, numbers, structs and lists
+    of them.
 
     ``exact``: byte by byte as Spark does.
     """
@@ -54,7 +55,9 @@ def texts(values: pa.Array) -> pa.LargeStringArray:
         return _or_null(values, _joined("[", pc.binary_join(items, pa.scalar(",", _TEXT)), "]"))
     if pa.types.is_string(kind):
         return _or_null(values, _joined('"', _escaped(values), '"'))
-    return pc.fill_null(_floats(values) if pa.types.is_floating(kind) else values.cast(_TEXT), "null")
+    return pc.fill_null(
+        _floats(values) if pa.types.is_floating(kind) else values.cast(_TEXT), "null"
+    )
 
 
 def objects(names: Iterable[str], columns: Iterable[pa.Array]) -> pa.LargeStringArray:
@@ -73,7 +76,11 @@ def _joined(*pieces: str | pa.Array) -> pa.LargeStringArray:
 
 
 def _or_null(values: pa.Array, made: pa.LargeStringArray) -> pa.LargeStringArray:
-    return pc.if_else(pa.array(valid(values)), made, pa.scalar("null", _TEXT)) if values.null_count else made
+    return (
+        pc.if_else(pa.array(valid(values)), made, pa.scalar("null", _TEXT))
+        if values.null_count
+        else made
+    )
 
 
 def _escaped(values: pa.StringArray) -> pa.LargeStringArray:

@@ -1,7 +1,8 @@
 """Lists of pairs of byte strings, a list for each row, as byte strings.
 
-*Law*: ``decode(encode(pairs))`` are the pairs, by row, and within a row in byte order of their first strings.  So equal sets of
-pairs have equal bytes, whatever the order in which they came.  A row without pairs is null.
+*Law*: ``decode(encode(pairs))`` are the pairs, by row, and within a row in byte order of their
+first strings.  So equal sets of pairs have equal bytes, whatever the order in which they came.  A
+row without pairs is null.
 """
 
 from __future__ import annotations
@@ -46,7 +47,11 @@ class Pairs:
 
     def and_more(self, other: Pairs) -> Pairs:
         """Return both, one after the other."""
-        return Pairs(np.concatenate([self.of, other.of]), stack(self.first, other.first), stack(self.second, other.second))
+        return Pairs(
+            np.concatenate([self.of, other.of]),
+            stack(self.first, other.first),
+            stack(self.second, other.second),
+        )
 
     def in_order(self) -> Pairs:
         """Sort them by row, and within a row by the bytes of their first strings."""

@@ -1,8 +1,10 @@
-"""Messages of Protobuf → mappings of Python's values: of all messages a field at once, and of all fields those that are wanted.
+"""Messages of Protobuf → mappings of Python's values: of all messages a field at once, and of all
+fields those that are wanted.
 
-*Law*: what a message becomes does not depend on the messages beside it.  A field that has presence and is not set is null; one
-without presence is its default.  Entries of a map are in the order of their keys, since Protobuf gives them none.
-Descriptors are those of the package ``protobuf``, whatever pool has made them.
+*Law*: what a message becomes does not depend on the messages beside it.  A field that has presence
+and is not set is null; one without presence is its default.  Entries of a map are in the order of
+their keys, since Protobuf gives them none. Descriptors are those of the package ``protobuf``,
+whatever pool has made them.
 """
 
 from __future__ import annotations
@@ -27,7 +29,17 @@ _WRAPPERS = {
     "google.type.Decimal",
     *(
         f"google.protobuf.{name}Value"
-        for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+        for name in (
+            "Double",
+            "Float",
+            "Int64",
+            "UInt64",
+            "Int32",
+            "UInt32",
+            "Bool",
+            "String",
+            "Bytes",
+        )
     ),
 }
 """Messages that stand for their field ``value``."""
@@ -41,9 +53,14 @@ class FieldReader(NamedTuple):
 
 
 def fields_of(message: Any, kind: pa.StructType) -> FieldReader:
-    """Choose how messages become mappings; ``message``: their descriptor.  Members that it lacks are left out."""
+    """Choose how messages become mappings; ``message``: their descriptor.
+
+    Members that it lacks are left out.
+    """
     known = message.fields_by_name
-    parts = {field.name: _field(known[field.name], field.type) for field in kind if field.name in known}
+    parts = {
+        field.name: _field(known[field.name], field.type) for field in kind if field.name in known
+    }
     reads = [part.read for part in parts.values()]
     units = {name: part.units for name, part in parts.items() if part.units}
     return FieldReader(partial(_mappings, list(parts), reads), units or None)
@@ -52,7 +69,10 @@ def fields_of(message: Any, kind: pa.StructType) -> FieldReader:
 def _mappings(names: list[str], reads: list[_Read], messages: list[Any]) -> list[dict[str, Any]]:
     if not names:
         return [{} for _ in messages]
-    return [dict(zip(names, row, strict=True)) for row in zip(*(read(messages) for read in reads), strict=True)]
+    return [
+        dict(zip(names, row, strict=True))
+        for row in zip(*(read(messages) for read in reads), strict=True)
+    ]
 
 
 def _field(field: Any, kind: pa.DataType) -> FieldReader:
@@ -61,10 +81,14 @@ def _field(field: Any, kind: pa.DataType) -> FieldReader:
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         entry = field.message_type.fields_by_name
         key, item = (_value(entry[name], _inner(kind, name)) for name in ("key", "value"))
-        return FieldReader(partial(_maps, get, key.read, item.read), {ITEM: item.units} if item.units else None)
+        return FieldReader(
+            partial(_maps, get, key.read, item.read), {ITEM: item.units} if item.units else None
+        )
     if _is_repeated(field):
         item = _value(field, kind.value_type if pa.types.is_list(kind) else None)
-        return FieldReader(partial(_lists, get, item.read), {ITEM: item.units} if item.units else None)
+        return FieldReader(
+            partial(_lists, get, item.read), {ITEM: item.units} if item.units else None
+        )
     value = _value(field, kind)
     if field.has_presence:
         return FieldReader(partial(_optional, field.name, get, value.read), value.units)
@@ -95,15 +119,22 @@ def _lists(get: Callable[[Any], Any], read: _Read, messages: list[Any]) -> list[
     return [[*islice(items, len(one))] for one in lists]
 
 
-def _maps(get: Callable[[Any], Any], key: _Read, item: _Read, messages: list[Any]) -> list[dict[Any, Any]]:
+def _maps(
+    get: Callable[[Any], Any], key: _Read, item: _Read, messages: list[Any]
+) -> list[dict[Any, Any]]:
     maps = [[(name, one[name]) for name in sorted(one)] for one in map(get, messages)]
-    keys, items = key([name for one in maps for name, _ in one]), item([value for one in maps for _, value in one])
+    keys, items = (
+        key([name for one in maps for name, _ in one]),
+        item([value for one in maps for _, value in one]),
+    )
     entries = zip(keys, items, strict=True)
     return [dict(islice(entries, len(one))) for one in maps]
 
 
 def _is_repeated(field: Any) -> bool:
-    many = getattr(field, "is_repeated", None)  # before protobuf 6.31 there are labels, and in 7 none
+    many = getattr(
+        field, "is_repeated", None
+    )  # before protobuf 6.31 there are labels, and in 7 none
     return field.label == field.LABEL_REPEATED if many is None else many
 
 
@@ -112,7 +143,9 @@ def _value(field: Any, kind: pa.DataType | None) -> FieldReader:
     if field.message_type is not None:
         return _message(field.message_type, kind)
     if field.enum_type is not None and not (kind is not None and pa.types.is_integer(kind)):
-        names = {value.number: value.name for value in reversed(field.enum_type.values)}  # of aliases the first
+        names = {
+            value.number: value.name for value in reversed(field.enum_type.values)
+        }  # of aliases the first
         return FieldReader(partial(_named, names))
     return FieldReader(_same)
 
@@ -127,10 +160,18 @@ def _message(message: Any, kind: pa.DataType | None) -> FieldReader:
         return _of_value(message, kind)
     if name == "google.protobuf.Timestamp":
         instant = pa.types.is_timestamp(kind) and kind.tz is not None
-        return FieldReader(_each(_micros), Unit("micros", "instant")) if instant else FieldReader(_each(_datetime))
+        return (
+            FieldReader(_each(_micros), Unit("micros", "instant"))
+            if instant
+            else FieldReader(_each(_datetime))
+        )
     if name == "google.protobuf.Duration":
         span = pa.types.is_duration(kind)
-        return FieldReader(_each(_micros), Unit("micros", "span")) if span else FieldReader(_each(_timedelta))
+        return (
+            FieldReader(_each(_micros), Unit("micros", "span"))
+            if span
+            else FieldReader(_each(_timedelta))
+        )
     if name == "google.type.Date" and pa.types.is_date(kind):
         return FieldReader(_each(_date))
     if name == "google.type.TimeOfDay" and pa.types.is_time(kind):
@@ -209,7 +250,10 @@ def _json(value: Any) -> Any:
 
     pool = value.DESCRIPTOR.file.pool
     told = MessageToDict(
-        value, always_print_fields_with_no_presence=True, preserving_proto_field_name=True, descriptor_pool=pool
+        value,
+        always_print_fields_with_no_presence=True,
+        preserving_proto_field_name=True,
+        descriptor_pool=pool,
     )
     return _ordered(told)
 

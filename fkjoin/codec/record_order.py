@@ -9,14 +9,17 @@ from fkjoin.codec.versions import HEAD_BYTES, PLACE, PLACE_BYTES, PLACED, Words,
 
 
 def in_one_order(code: Ints, version: Bytes, known: Bytes) -> Bytes:
-    """Versions of records as they were read, with timestamps that make one order of each key's records.
+    """Versions of records as they were read, with timestamps that make one order of each key's
+    records.
 
-    A record counts as no older than the records of its key before it in its partition: it gets the greatest of their
-    timestamps and its own.  Otherwise "the offset decides in a partition, the timestamp across partitions" can go in a circle,
-    and what is newest depends on how records are cut into batches.
+    A record counts as no older than the records of its key before it in its partition: it gets the
+    greatest of their timestamps and its own.  Otherwise "the offset decides in a partition, the
+    timestamp across partitions" can go in a circle, and what is newest depends on how records are
+    cut into batches.
 
-    ``code`` numbers the keys; ``known`` has the version held for each code, empty for none.  What is held is enough to know of
-    earlier batches: a partition other than the held one has shown no timestamp above it, or it would be held.
+    ``code`` numbers the keys; ``known`` has the version held for each code, empty for none.  What
+    is held is enough to know of earlier batches: a partition other than the held one has shown no
+    timestamp above it, or it would be held.
     """
     data, bounds = buffers(version)
     first, sizes = window(data, bounds[:-1], 1)[:, 0], np.diff(bounds)
@@ -56,9 +59,11 @@ def in_one_order(code: Ints, version: Bytes, known: Bytes) -> Bytes:
 
 
 def _falling_back(place: Words) -> Ints:
-    """Find records that are older by timestamp than some before them in their partition, or in one of the same number.
+    """Find records that are older by timestamp than some before them in their partition, or in one
+    of the same number.
 
-    Others are in order whatever their key is; of most topics there are none, and little is left to sort by key.
+    Others are in order whatever their key is; of most topics there are none, and little is left to
+    sort by key.
     """
     order = np.lexsort((place[:, 2], place[:, 1]))
     time, partition = place[order, 0], place[order, 1]
@@ -71,7 +76,11 @@ def _places(version: Bytes) -> Words:
     """The last three numbers of each version, as ``encode`` writes them; nothing that makes sense where there are fewer."""
     data, bounds = buffers(version)
     starts = np.maximum(bounds[1:] - PLACE_BYTES, 0)
-    words = np.ascontiguousarray(window(data, starts, PLACE_BYTES)).view(">u8").reshape(len(starts), len(PLACE))
+    words = (
+        np.ascontiguousarray(window(data, starts, PLACE_BYTES))
+        .view(">u8")
+        .reshape(len(starts), len(PLACE))
+    )
     return words.astype(np.uint64)
 
 

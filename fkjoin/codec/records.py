@@ -1,5 +1,6 @@
-"""The value format of all of a join's stores: ``{1-byte format}{1-byte flags}{uint16 length of version}{int64 ts}``,
-little-endian, then the version, then the body.
+"""The value format of all of a join's stores:
+``{1-byte format}{1-byte flags}{uint16 length of version}{int64 ts}``, little-endian, then the
+version, then the body.
 
 What body and flags mean is the stage's affair; a record that is not there decodes as not ``found``.
 """
@@ -11,7 +12,19 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fkjoin.codec.arrays import Bools, Bytes, Ints, after, buffers, concat, fixed, lengths, slices, valid, window
+from fkjoin.codec.arrays import (
+    Bools,
+    Bytes,
+    Ints,
+    after,
+    buffers,
+    concat,
+    fixed,
+    lengths,
+    slices,
+    valid,
+    window,
+)
 from fkjoin.errors import FormatError
 
 _FORMAT = 1
@@ -51,4 +64,10 @@ def decode(values: Bytes) -> Records:
     sizes = np.where(found, head["version"], 0).astype(np.int64)
     versions = slices(data, bounds[:-1] + _HEAD.itemsize, sizes)
     bodies = after(values, _HEAD.itemsize + sizes, found)
-    return Records(found, np.where(found, head["flags"], 0).astype(np.uint8), head["ts"].astype(np.int64), versions, bodies)
+    return Records(
+        found,
+        np.where(found, head["flags"], 0).astype(np.uint8),
+        head["ts"].astype(np.int64),
+        versions,
+        bodies,
+    )

@@ -1,9 +1,10 @@
 """Rows as byte strings: a canonical form for keys and values of any Arrow type that Spark produces.
 
-A row is ``{null bits}{fixed-width columns}{uint32 length of each other column}{their bytes}``, little-endian.  Structs
-are flattened into their members; a list is ``{uint32 count}{uint32 length of each item}{items}``, a map a list of
-entries.  *Law*: decode(encode(rows)) == rows, and equal rows have equal bytes; ``canonical`` also folds -0.0 into 0.0
-and all NaNs into one, as comparing keys wants it.
+A row is ``{null bits}{fixed-width columns}{uint32 length of each other column}{their bytes}``,
+little-endian.  Structs are flattened into their members; a list is
+``{uint32 count}{uint32 length of each item}{items}``, a map a list of entries.  *Law*:
+decode(encode(rows)) == rows, and equal rows have equal bytes; ``canonical`` also folds -0.0 into
+0.0 and all NaNs into one, as comparing keys wants it.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class RowCodec:
         leaves: list[pa.Array] = []
         flags: list[Bools] = []
         for field, column in zip(self.schema, columns, strict=True):
-            _flatten(column.cast(field.type) if column.type != field.type else column, leaves, flags)
+            _flatten(
+                column.cast(field.type) if column.type != field.type else column, leaves, flags
+            )
         bits = np.stack(flags, axis=1) if flags else np.zeros((rows, 0), bool)
         parts = [np.packbits(bits, axis=1, bitorder="little")]
         tails: list[Bytes] = []
@@ -68,7 +71,11 @@ class RowCodec:
         octets, bounds = buffers(data)
         size = np.diff(bounds)
         head = window(octets, bounds[:-1], shape.head)
-        sizes = np.ascontiguousarray(head[:, shape.head - 4 * shape.variable :]).view("<u4").astype(np.int64)
+        sizes = (
+            np.ascontiguousarray(head[:, shape.head - 4 * shape.variable :])
+            .view("<u4")
+            .astype(np.int64)
+        )
         return ~valid(data) | ((size >= shape.head) & (size == shape.head + sizes.sum(axis=1)))
 
     def decode(self, data: Bytes) -> list[pa.Array]:
@@ -93,7 +100,9 @@ class RowCodec:
                 if here in paths:
                     found[here] = whole = reader.column(field.type)
                     inside = [path for path in paths if path[: len(here)] == here and path != here]
-                    found.update({path: pc.struct_field(whole, list(path[len(here) :])) for path in inside})
+                    found.update(
+                        {path: pc.struct_field(whole, list(path[len(here) :])) for path in inside}
+                    )
                 elif any(path[: len(here)] == here for path in paths):
                     reader.flag += 1
                     walk(field.type, here)
@@ -109,10 +118,16 @@ class RowCodec:
         octets, bounds = buffers(data)
         starts = bounds[:-1]
         if (np.diff(bounds)[found] < shape.head).any():
-            raise FormatError(f"an encoded row is shorter than the {shape.head} bytes that {self.schema.names} need")
+            raise FormatError(
+                f"an encoded row is shorter than the {shape.head} bytes that {self.schema.names} need"
+            )
         head = np.where(found[:, None], window(octets, starts, shape.head), np.uint8(0))
         bits = np.unpackbits(head[:, : shape.bitmap], axis=1, bitorder="little").astype(bool)
-        sizes = np.ascontiguousarray(head[:, shape.head - 4 * shape.variable :]).view("<u4").astype(np.int64)
+        sizes = (
+            np.ascontiguousarray(head[:, shape.head - 4 * shape.variable :])
+            .view("<u4")
+            .astype(np.int64)
+        )
         tails = np.cumsum(sizes, axis=1) - sizes + (starts + shape.head)[:, None]
         return _Reader(octets, head, bits, sizes, tails, shape.bitmap)
 
@@ -185,7 +200,9 @@ class _Reader:
                 self.flag += 1
                 kind = kinds[field.name]
                 inner = self.fields(field.type, kind)
-                found[field.name] = pa.StructArray.from_arrays([inner[one.name] for one in kind], fields=list(kind), mask=mask)
+                found[field.name] = pa.StructArray.from_arrays(
+                    [inner[one.name] for one in kind], fields=list(kind), mask=mask
+                )
             else:
                 found[field.name] = self.column(field.type)
         return found
@@ -220,7 +237,12 @@ def _width(kind: pa.DataType) -> int:
     """Bytes of a fixed-width type; 0 for the others."""
     if pa.types.is_boolean(kind):
         return 1
-    if _is_text(kind) or pa.types.is_nested(kind) or pa.types.is_null(kind) or pa.types.is_dictionary(kind):
+    if (
+        _is_text(kind)
+        or pa.types.is_nested(kind)
+        or pa.types.is_null(kind)
+        or pa.types.is_dictionary(kind)
+    ):
         return 0
     try:
         return int(kind.bit_width) // 8
@@ -229,7 +251,12 @@ def _width(kind: pa.DataType) -> int:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    tests = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
+    tests = (
+        pa.types.is_string,
+        pa.types.is_binary,
+        pa.types.is_large_string,
+        pa.types.is_large_binary,
+    )
     return any(test(kind) for test in tests)
 
 
@@ -250,7 +277,9 @@ def _fixed_bytes(leaf: pa.Array, width: int, canonical: bool) -> Octets:
     data = leaf.buffers()[1]
     if data is None or not rows:
         return np.zeros((rows, width), np.uint8)
-    table = np.frombuffer(data, np.uint8)[leaf.offset * width : (leaf.offset + rows) * width].reshape(rows, width)
+    table = np.frombuffer(data, np.uint8)[
+        leaf.offset * width : (leaf.offset + rows) * width
+    ].reshape(rows, width)
     if canonical and pa.types.is_floating(leaf.type):
         numbers = np.ascontiguousarray(table).view(f"<f{width}").reshape(-1) + 0.0
         numbers[np.isnan(numbers)] = np.nan
@@ -278,7 +307,10 @@ def _variable_bytes(leaf: pa.Array, canonical: bool) -> Bytes:
     rows = RowCodec(_item_schema(leaf.type), canonical).encode(columns, total)
     offsets = pa.array(starts - first)
     sizes = fixed(lengths(rows).astype("<u4").view(np.uint8).reshape(total, 4))
-    joined = [pc.binary_join(pa.LargeListArray.from_arrays(offsets, part), pa.scalar(b"", BYTES)) for part in (sizes, rows)]
+    joined = [
+        pc.binary_join(pa.LargeListArray.from_arrays(offsets, part), pa.scalar(b"", BYTES))
+        for part in (sizes, rows)
+    ]
     head = fixed(counts.astype("<u4").view(np.uint8).reshape(-1, 4))
     everything = concat(head, *joined)
     return pc.if_else(pa.array(valid(leaf)), everything, pa.scalar(b"", BYTES))

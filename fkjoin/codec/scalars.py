@@ -60,9 +60,13 @@ def cast(part: Part, value: Any) -> Any:
     return Decimal(str(value)) if isinstance(value, float) else Decimal(int(value))
 
 
-def _exactly(plain: Callable[[Any, Any], Any], exact: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+def _exactly(
+    plain: Callable[[Any, Any], Any], exact: Callable[[Any, Any], Any]
+) -> Callable[..., Any]:
     """Make a calculation; ``exact``: for decimals."""
-    return lambda _, left, right: exact(left, right) if isinstance(left, Decimal) else plain(left, right)
+    return lambda _, left, right: (
+        exact(left, right) if isinstance(left, Decimal) else plain(left, right)
+    )
 
 
 added = _exactly(operator.add, _EXACT.add)
@@ -71,7 +75,9 @@ multiplied = _exactly(operator.mul, _EXACT.multiply)
 
 
 def negated(_: Part, value: Any) -> Any:
-    return _EXACT.minus(value) if isinstance(value, Decimal) else -value  # Python's own context rounds
+    return (
+        _EXACT.minus(value) if isinstance(value, Decimal) else -value
+    )  # Python's own context rounds
 
 
 def absolute(_: Part, value: Any) -> Any:
@@ -100,13 +106,19 @@ def remainder(part: Part, left: Any, right: Any) -> Any:
     _require_divisor(right)
     if isinstance(left, Decimal):
         return _EXACT.remainder(left, right)
-    return math.fmod(left, right) if isinstance(left, float) else left - right * whole_quotient(part, left, right)
+    return (
+        math.fmod(left, right)
+        if isinstance(left, float)
+        else left - right * whole_quotient(part, left, right)
+    )
 
 
 def _order(value: Any) -> Any:
-    """The order of values: not-a-number is greater than all numbers, and equal to itself; text by its bytes.
+    """The order of values: not-a-number is greater than all numbers, and equal to itself; text by
+    its bytes.
 
-    Arrays and structs are compared item by item; there a null is less than all values, and equal to itself.
+    Arrays and structs are compared item by item; there a null is less than all values, and equal to
+    itself.
     """
     if isinstance(value, float):
         return (1, 0.0) if math.isnan(value) else (0, value)
@@ -143,11 +155,15 @@ def by_case(part: Part, row: Mapping[str, Any]) -> Any:
 
 
 def first_not_null(part: Part, row: Mapping[str, Any]) -> Any:
-    return next((value for child in part.children if (value := child.of_row(row)) is not None), None)
+    return next(
+        (value for child in part.children if (value := child.of_row(row)) is not None), None
+    )
 
 
 def extreme(pick: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda _, *values: pick((value for value in values if value is not None), key=_order, default=None)
+    return lambda _, *values: pick(
+        (value for value in values if value is not None), key=_order, default=None
+    )
 
 
 def distinct(items: Iterable[Any]) -> list[Any]:

@@ -1,7 +1,7 @@
 """Tags: the first byte of every key in a store of a stage, which says what the rest is a key of.
 
-A store has one owner, so that a byte may mean two things in two stores; within one store all tags differ.
-The bytes stand in every checkpoint and never change.
+A store has one owner, so that a byte may mean two things in two stores; within one store all tags
+differ. The bytes stand in every checkpoint and never change.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ EMITTED = b"e"
 ENDS = b"e"
 """``{'e'}{identity of a topic}``: which of its partitions have been read to the end that they had.
 
-No store has both ``EMITTED`` and ``ENDS``: rows of a source never come straight to the end of an interval."""
+No store has both ``EMITTED`` and ``ENDS``: rows of a source never come straight to the end of an
+interval."""
 CLOSES = b"w"
 """``{'w'}{uint64 big-endian end of a window, µs, sign bit turned round}{group's key}``: a window that is open."""
 BORROWED = b"b"

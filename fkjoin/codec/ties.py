@@ -1,10 +1,12 @@
 """Ties: changes of a key with one version and other contents, and what decides between them.
 
-Sources without places, such as files, may give one version to several changes.  So the last number of their versions is a
-*tie-break*: ``UNTIED`` (eight zero bytes), or greater and negative where a stage has let a change through whose key had another
-one of that version.  A row of a topic's snapshot has its tie-break in the place of the offset.
+Sources without places, such as files, may give one version to several changes.  So the last number
+of their versions is a *tie-break*: ``UNTIED`` (eight zero bytes), or greater and negative where a
+stage has let a change through whose key had another one of that version.  A row of a topic's
+snapshot has its tie-break in the place of the offset.
 
-*Law*: of one version, the greater tie-break is newer.  It is a hash of the content; that of a row that is gone is least.
+*Law*: of one version, the greater tie-break is newer.  It is a hash of the content; that of a row
+that is gone is least.
 """
 
 from __future__ import annotations
@@ -12,7 +14,18 @@ from __future__ import annotations
 import numpy as np
 import xxhash
 
-from fkjoin.codec.arrays import Bools, Bytes, Ints, buffers, chosen, concat, fixed, slices, valid, window
+from fkjoin.codec.arrays import (
+    Bools,
+    Bytes,
+    Ints,
+    buffers,
+    chosen,
+    concat,
+    fixed,
+    slices,
+    valid,
+    window,
+)
 from fkjoin.codec.versions import HEAD_BYTES, PLACED, TIED, Words, numbers_in
 from fkjoin.state import items
 
@@ -53,5 +66,7 @@ def fingerprints(values: Bytes) -> Ints:
     """A 64-bit hash of each value; 0 for null."""
     present = valid(values)
     hashes = np.zeros(len(values), np.uint64)
-    hashes[present] = np.fromiter(map(xxhash.xxh3_64_intdigest, items(chosen(values, present))), np.uint64, int(present.sum()))
+    hashes[present] = np.fromiter(
+        map(xxhash.xxh3_64_intdigest, items(chosen(values, present))), np.uint64, int(present.sum())
+    )
     return hashes.view(np.int64)

@@ -1,7 +1,9 @@
-"""Notation of values where their JSON alone does not tell: what a number counts, how a text stands for bytes.
+"""Notation of values where their JSON alone does not tell: what a number counts, how a text stands
+for bytes.
 
-A notation is a tree like the type that it is for: of a struct, the notations of its fields by name; of a list or a map, that
-of its items under ``ITEM``; of anything else, a ``Unit``.  What is not in it is written as JSON has it.
+A notation is a tree like the type that it is for: of a struct, the notations of its fields by name;
+of a list or a map, that of its items under ``ITEM``; of anything else, a ``Unit``.  What is not in
+it is written as JSON has it.
 """
 
 from __future__ import annotations
@@ -79,15 +81,22 @@ def from_names(
 ) -> Mapping[str, Any]:
     """The notation that a user gives, by columns, or by fields in them with dots between.
 
-    ``what``: the format, for errors; ``type_text``: how they write a type.  ``TopologyError`` if there is no such name or unit.
+    ``what``: the format, for errors; ``type_text``: how they write a type.  ``TopologyError`` if
+    there is no such name or unit.
     """
     made: dict[str, Any] = {}
     for path, unit in given.items():
         kind = _kind_at(path, schema, what)
         known = _units_of(kind)
         if unit not in known:
-            choice = f"one of {', '.join(known)}" if known else "left out: a unit is for times, decimals and bytes"
-            raise TopologyError(f"{what}: units: {path!r} is {type_text(kind)}; its unit {unit!r} should be {choice}")
+            choice = (
+                f"one of {', '.join(known)}"
+                if known
+                else "left out: a unit is for times, decimals and bytes"
+            )
+            raise TopologyError(
+                f"{what}: units: {path!r} is {type_text(kind)}; its unit {unit!r} should be {choice}"
+            )
         at = made
         for name in _steps(path, schema)[:-1]:
             at = at.setdefault(name, {})
@@ -107,7 +116,8 @@ def merged(first: Notation, then: Notation) -> Notation:
     """The first, and what it does not say, or not for sure, from the other."""
     if isinstance(first, Mapping) and isinstance(then, Mapping):
         return {
-            name: merged(first.get(name), then.get(name)) for name in [*first, *(name for name in then if name not in first)]
+            name: merged(first.get(name), then.get(name))
+            for name in [*first, *(name for name in then if name not in first)]
         }
     return then if first is None or (first == UNSURE and then is not None) else first
 
@@ -185,7 +195,9 @@ def _kind_at(path: str, schema: pa.Schema, what: str) -> pa.DataType:
     for name in _steps(path, schema):
         names = _names(kind)
         if name not in names:
-            raise TopologyError(f"{what}: units: there is no column {path!r}; {nearest(name, names, 10)}")
+            raise TopologyError(
+                f"{what}: units: there is no column {path!r}; {nearest(name, names, 10)}"
+            )
         kind = kind.field(name).type
     return kind
 

@@ -71,7 +71,9 @@ def taken(
     for step in steps:
         if isinstance(step, Where):
             with named(step.what):
-                stays = pc.fill_null(_of_rows_there(step.condition, visible(key, row, gone), gone), False)
+                stays = pc.fill_null(
+                    _of_rows_there(step.condition, visible(key, row, gone), gone), False
+                )
             gone = pc.or_(gone, pc.invert(stays))
         else:
             row = step(visible(key, row, gone), gone)
@@ -79,8 +81,11 @@ def taken(
     return row, gone
 
 
-def _of_rows_there(expression: Part, visible: Mapping[str, pa.Array], gone: pa.BooleanArray) -> pa.Array:
-    """The expression's column; one that can raise is evaluated for the rows that are there, and null for the others.
+def _of_rows_there(
+    expression: Part, visible: Mapping[str, pa.Array], gone: pa.BooleanArray
+) -> pa.Array:
+    """The expression's column; one that can raise is evaluated for the rows that are there, and
+    null for the others.
 
     An expression may raise on nulls, and a row that is gone has nothing else.
     """
@@ -90,7 +95,8 @@ def _of_rows_there(expression: Part, visible: Mapping[str, pa.Array], gone: pa.B
 
 
 def throwing(evaluate: Callable[[int, int], object], rows: int) -> dict[int, ArithmeticError]:
-    """The rows on which ``evaluate`` throws, and what; it is given the first of some rows, and how many they are.
+    """The rows on which ``evaluate`` throws, and what; it is given the first of some rows, and how
+    many they are.
 
     What throws on some rows is asked for each half of them.
     """
@@ -112,7 +118,10 @@ def visible(key: pa.StructArray, row: pa.StructArray, gone: pa.BooleanArray) -> 
     """The columns that expressions are over: the row's, and those of the key that it lacks; null where the row is gone."""
     found: dict[str, pa.Array] = {}
     for struct in (without(key, gone), row):
-        found |= {field.name.lower(): column for field, column in zip(struct.type, struct.flatten(), strict=True)}
+        found |= {
+            field.name.lower(): column
+            for field, column in zip(struct.type, struct.flatten(), strict=True)
+        }
     return found
 
 

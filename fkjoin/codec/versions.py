@@ -1,19 +1,23 @@
-"""Versions: where in its source a row was written, as bytes that order it among the versions of the same row.
+"""Versions: where in its source a row was written, as bytes that order it among the versions of the
+same row.
 
-A version is one part or several: ``{n: 1 byte}{identity of the source: 8 bytes}{n int64, big-endian, sign bit
-flipped}``.  A source row has one part; a join result has its left row's parts followed by its right row's, or by as
-many *absent* parts (``n`` = 0) when no right row was ever seen.  So all versions of a table have equally many parts.
+A version is one part or several:
+``{n: 1 byte}{identity of the source: 8 bytes}{n int64, big-endian, sign bit flipped}``.  A source
+row has one part; a join result has its left row's parts followed by its right row's, or by as many
+*absent* parts (``n`` = 0) when no right row was ever seen.  So all versions of a table have equally
+many parts.
 
-The high bit of ``n`` (``PLACED``) is set in the version of a topic's record: its last three numbers are the record's ``PLACE``.
-The identity is then four bytes for the topic's name and four for its id, zeros where the id is unknown
-(``topic_identity``).
+The high bit of ``n`` (``PLACED``) is set in the version of a topic's record: its last three numbers
+are the record's ``PLACE``. The identity is then four bytes for the topic's name and four for its
+id, zeros where the id is unknown (``topic_identity``).
 
-The next bit (``TIED``) is set in the versions of other sources: their last number is a tie-break (see ``ties``), which no
-result shows.
+The next bit (``TIED``) is set in the versions of other sources: their last number is a tie-break
+(see ``ties``), which no result shows.
 
-*Law* (``is_newer``): the first part in which two versions differ decides.  An absent part is older than any other.  Of one
-source, the greater numbers are newer; of one topic and partition, the greater offset is, whatever the timestamps say.
-Different sources are never compared: the arriving version starts over.
+*Law* (``is_newer``): the first part in which two versions differ decides.  An absent part is older
+than any other.  Of one source, the greater numbers are newer; of one topic and partition, the
+greater offset is, whatever the timestamps say. Different sources are never compared: the arriving
+version starts over.
 """
 
 from __future__ import annotations
@@ -71,21 +75,28 @@ def identity(source: str) -> bytes:
 def topic_identity(topic: str, topic_id: str | None, generation: int = 0) -> bytes:
     """Eight bytes that stand for a topic: four for its name, four for its id.
 
-    ``generation``: how often a checkpoint has started over with a topic of that name.  It stands in the place of the id then,
-    so that the bytes are greater each time: stages sort the versions of a batch by bytes, and what comes from the topic made
-    anew must be the last.  The high bit tells the two apart.
+    ``generation``: how often a checkpoint has started over with a topic of that name.  It stands in
+    the place of the id then, so that the bytes are greater each time: stages sort the versions of a
+    batch by bytes, and what comes from the topic made anew must be the last.  The high bit tells
+    the two apart.
     """
     if generation:
         return identity(topic)[:4] + (_AGAIN | generation).to_bytes(4, "big")
-    known = bytes(4) if topic_id is None else (int.from_bytes(identity(topic_id)[:4], "big") & ~_AGAIN).to_bytes(4, "big")
+    known = (
+        bytes(4)
+        if topic_id is None
+        else (int.from_bytes(identity(topic_id)[:4], "big") & ~_AGAIN).to_bytes(4, "big")
+    )
     return identity(topic)[:4] + known
 
 
-def encode(source: bytes | Bytes, columns: Sequence[Ints], *, placed: bool = False, tied: bool = False) -> Bytes:
+def encode(
+    source: bytes | Bytes, columns: Sequence[Ints], *, placed: bool = False, tied: bool = False
+) -> Bytes:
     """Encode ``columns`` of int64, one per place of the tuple, into one-part versions.
 
-    ``source`` is an ``identity``, the same for all rows or one per row.  ``placed``: the last columns are a ``PLACE``;
-    ``tied``: add a tie-break.
+    ``source`` is an ``identity``, the same for all rows or one per row.  ``placed``: the last
+    columns are a ``PLACE``; ``tied``: add a tie-break.
     """
     rows = len(columns[0])
     columns = [*columns, np.full(rows, UNTIED)] if tied else columns
@@ -117,7 +128,12 @@ def decode(version: bytes) -> list[tuple[bytes, tuple[int, ...]]]:
         if end > len(version):
             raise FormatError(f"version {version.hex()} is cut off in its part {len(parts)}")
         words = np.frombuffer(version, ">u8", shown, at + HEAD_BYTES) ^ SIGN
-        parts.append((version[at + 1 : at + HEAD_BYTES], tuple(int(w) for w in words.astype(np.uint64).view(np.int64))))
+        parts.append(
+            (
+                version[at + 1 : at + HEAD_BYTES],
+                tuple(int(w) for w in words.astype(np.uint64).view(np.int64)),
+            )
+        )
         at = end
     return parts
 
@@ -149,7 +165,8 @@ def split(versions: Bytes, parts: int) -> tuple[Bytes, Bytes]:
 
 
 def numbers(versions: Bytes, first: int, last: int) -> pa.ListArray:
-    """The integers of parts ``first`` up to but not including ``last``, as ``list<int64>``; null where all are absent.
+    """The integers of parts ``first`` up to but not including ``last``, as ``list<int64>``; null
+    where all are absent.
 
     Tie-breaks are left out.
     """
@@ -161,7 +178,9 @@ def numbers(versions: Bytes, first: int, last: int) -> pa.ListArray:
         if part >= first:
             n = shown_in(first_byte)
             row.append(np.repeat(rows, n))
-            at.append(np.repeat(starts + HEAD_BYTES - 8 * (np.cumsum(n) - n), n) + 8 * np.arange(n.sum()))
+            at.append(
+                np.repeat(starts + HEAD_BYTES - 8 * (np.cumsum(n) - n), n) + 8 * np.arange(n.sum())
+            )
         starts = starts + HEAD_BYTES + 8 * numbers_in(first_byte)
     row_of, position = np.concatenate(row), np.concatenate(at)
     order = np.argsort(row_of, kind="stable")
@@ -226,7 +245,11 @@ class _Parts:
         head = window(data, starts, HEAD_BYTES)
         count = numbers_in(head[:, 0])
         width = int(count.max(initial=0))
-        words = np.ascontiguousarray(window(data, starts + HEAD_BYTES, 8 * width)).view(">u8").reshape(len(starts), width)
+        words = (
+            np.ascontiguousarray(window(data, starts + HEAD_BYTES, 8 * width))
+            .view(">u8")
+            .reshape(len(starts), width)
+        )
         if count.min(initial=width) < width:
             words = np.where(np.arange(width) < count[:, None], words, np.uint64(0))
         return cls(head, words.astype(np.uint64))
@@ -270,7 +293,12 @@ def _of_one_source(a: _Parts, h: _Parts) -> tuple[Bools, Bools]:
         newer[here] = a.words[here, number] > h.words[here, number]
         place[here] = number
         differ |= here
-    inside = (a.first & PLACED > 0) & (place >= 0) & (place == a.count - len(PLACE)) & (a.last(1) == h.last(1))
+    inside = (
+        (a.first & PLACED > 0)
+        & (place >= 0)
+        & (place == a.count - len(PLACE))
+        & (a.last(1) == h.last(1))
+    )
     if inside.any():  # the timestamps differ: in one partition the offset decides all the same
         newer = np.where(inside, a.last(0) > h.last(0), newer)
         differ &= ~inside | (a.last(0) != h.last(0))

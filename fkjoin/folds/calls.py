@@ -24,9 +24,10 @@ _Row = Callable[[Mapping[str, Any]], Any]
 class Called:
     """A column that the user's functions make.
 
-    ``adder`` and ``subtractor`` take (key, value, aggregate) and return the aggregate; None is "no result".  ``initializer``
-    makes the aggregate of a group that has none.  What is kept has the type ``returns``; the functions get it as the type that
-    the initializer makes (a set stays a set).
+    ``adder`` and ``subtractor`` take (key, value, aggregate) and return the aggregate; None is "no
+    result".  ``initializer`` makes the aggregate of a group that has none.  What is kept has the
+    type ``returns``; the functions get it as the type that the initializer makes (a set stays a
+    set).
     """
 
     name: str
@@ -53,7 +54,10 @@ class Called:
     def fold(self, state: list[pa.Array], steps: FoldSteps, place: int) -> list[pa.Array]:
         aggregates: list[Any] = state[0].to_pylist()
         keys = self._keys(steps.keys)
-        old, new = ([None] * len(steps.group) if not len(side) else self._values(side) for side in (steps.old, steps.new))
+        old, new = (
+            [None] * len(steps.group) if not len(side) else self._values(side)
+            for side in (steps.old, steps.new)
+        )
         shape = type(self.initializer())
         if pa.types.is_struct(self.returns):
             aggregates = [None if kept is None else self.row(kept) for kept in aggregates]
@@ -70,13 +74,17 @@ class Called:
             aggregates[group] = aggregate
         return [self._stored(aggregates, keys)]
 
-    def _next(self, what: Literal["adder", "subtractor"], key: Any, value: Any, aggregate: Any) -> Any:
+    def _next(
+        self, what: Literal["adder", "subtractor"], key: Any, value: Any, aggregate: Any
+    ) -> Any:
         """Call one of the functions; the error says where in it something was thrown."""
         function = self.adder if what == "adder" else self.subtractor
         try:
             return function(key, value, self.initializer() if aggregate is None else aggregate)
         except Exception as error:
-            raise FkJoinError(f"{self.name} of group {key_text(key)}: {what}: {thrown_at(error)}") from error
+            raise FkJoinError(
+                f"{self.name} of group {key_text(key)}: {what}: {thrown_at(error)}"
+            ) from error
 
     def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, place: int) -> pa.Array:
         return state[0]
@@ -105,7 +113,10 @@ class Called:
         return listed[0] if self.plain else self._rows(self.value, listed)
 
     def _rows(self, schema: pa.Schema, columns: list[list[Any]]) -> list[Any]:
-        return [self.row(dict(zip(schema.names, line, strict=True))) for line in zip(*columns, strict=True)]
+        return [
+            self.row(dict(zip(schema.names, line, strict=True)))
+            for line in zip(*columns, strict=True)
+        ]
 
 
 @dataclass(frozen=True)

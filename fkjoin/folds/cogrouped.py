@@ -1,7 +1,8 @@
 """Several folds over the same groups: what rows of several tables contribute to them (KIP-150).
 
-A contribution begins here with one byte, the number of its table.  *Law*: each fold's columns are what its own aggregate
-would say of the group, null where that has no row; a group has a result as long as one of them has a row.
+A contribution begins here with one byte, the number of its table.  *Law*: each fold's columns are
+what its own aggregate would say of the group, null where that has no row; a group has a result as
+long as one of them has a row.
 """
 
 from __future__ import annotations
@@ -12,7 +13,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fkjoin.codec.arrays import BYTES, Bytes, Ints, after, buffers, concat, constant, masked, take, valid, window
+from fkjoin.codec.arrays import (
+    BYTES,
+    Bytes,
+    Ints,
+    after,
+    buffers,
+    concat,
+    constant,
+    masked,
+    take,
+    valid,
+    window,
+)
 from fkjoin.codec.messages import GROUPED, column, table
 from fkjoin.codec.rows import RowCodec
 from fkjoin.folds.fold import Fold, Folded, collected_columns, require_places
@@ -24,7 +37,13 @@ def numbered(grouped: pa.Table, number: int) -> pa.Table:
     tag = constant(bytes((number,)), len(grouped))
     sides = (column(grouped, name) for name in ("old", "new"))
     old, new = (masked(concat(tag, side), valid(side)) for side in sides)
-    return table(GROUPED, *(column(grouped, name) for name in ("key", "row", "version")), old, new, column(grouped, "ts"))
+    return table(
+        GROUPED,
+        *(column(grouped, name) for name in ("key", "row", "version")),
+        old,
+        new,
+        column(grouped, "ts"),
+    )
 
 
 @dataclass(frozen=True)
@@ -50,8 +69,11 @@ class CoFold:
         """The schema of the results: the columns of one fold after those of the other."""
         return pa.schema([field for fold in self.folds for field in fold.schema])
 
-    def apply(self, state: Bytes, keys: Bytes, group: Ints, *, old: Bytes, new: Bytes, store: Store) -> Folded:
-        """Fold steps as ``Fold.apply`` does, of numbered contributions; a step's two are of one table.
+    def apply(
+        self, state: Bytes, keys: Bytes, group: Ints, *, old: Bytes, new: Bytes, store: Store
+    ) -> Folded:
+        """Fold steps as ``Fold.apply`` does, of numbered contributions; a step's two are of one
+        table.
 
         A fold without rows begins anew.
         """
@@ -68,10 +90,14 @@ class CoFold:
             sides = [take(side, own) for side in (old, new)]
             ones = np.ones(len(own), np.int64)
             back, into = (after(side, ones, valid(side)) for side in sides)
-            folded = fold.apply(before, keys, group[own], old=back, new=into, store=store, first=first)
+            folded = fold.apply(
+                before, keys, group[own], old=back, new=into, store=store, first=first
+            )
             kept.append(masked(folded.state, folded.rows > 0))
             columns += RowCodec(fold.schema).decode(folded.results)
-            light += RowCodec(fold.schema).decode(folded.results if folded.light is None else folded.light)
+            light += RowCodec(fold.schema).decode(
+                folded.results if folded.light is None else folded.light
+            )
             entries += folded.entries
             has |= valid(folded.results)
             rows += folded.rows
@@ -79,7 +105,11 @@ class CoFold:
         encode = RowCodec(self.schema).encode
         results = masked(encode(columns, groups), has)
         return Folded(
-            codec.encode(kept, groups), results, rows, entries, masked(encode(light, groups), has) if self.collected else None
+            codec.encode(kept, groups),
+            results,
+            rows,
+            entries,
+            masked(encode(light, groups), has) if self.collected else None,
         )
 
 

@@ -1,7 +1,9 @@
-"""min and max, which can be taken back: beside the groups' states, the store counts how often each value is there.
+"""min and max, which can be taken back: beside the groups' states, the store counts how often each
+value is there.
 
-Store: ``{'o'}{1 byte: place of the column}{uint32 big-endian: length of the group's key}{group's key}{value in a form that
-sorts, for max the other way round}`` → ``{int64 count}{value}``.  So the next extreme of a group is its first entry.
+Store:
+``{'o'}{1 byte: place of the column}{uint32 big-endian: length of the group's key}{group's key}{value in a form that sorts, for max the other way round}``
+→ ``{int64 count}{value}``.  So the next extreme of a group is its first entry.
 """
 
 from __future__ import annotations
@@ -79,11 +81,18 @@ class Extreme:
         # store has beside it, takes its place.  Only for such groups is the store read in order.
         held = state[1]
         held_names = masked(concat(prefixes, self._sorting(held)), valid(held))
-        lost = valid(pc.index_in(held_names, value_set=names.filter(pa.array(~remains)))) & valid(held)
-        best, best_values = _first_of_each(
-            names.filter(pa.array(remains)), values.filter(pa.array(remains)), group[remains], len(held)
+        lost = valid(pc.index_in(held_names, value_set=names.filter(pa.array(~remains)))) & valid(
+            held
         )
-        best, best_values = _less(best, best_values, masked(held_names, ~lost), self._codec.encode([held], len(held)))
+        best, best_values = _first_of_each(
+            names.filter(pa.array(remains)),
+            values.filter(pa.array(remains)),
+            group[remains],
+            len(held),
+        )
+        best, best_values = _less(
+            best, best_values, masked(held_names, ~lost), self._codec.encode([held], len(held))
+        )
         missing = np.flatnonzero(lost)
         if len(missing):
             kept, kept_values = _first_stored(steps.store, take(prefixes, missing), names)
@@ -91,7 +100,10 @@ class Extreme:
             scattered[missing] = np.arange(len(missing))
             nothing = constant(None, 1)
             best, best_values = _less(
-                best, best_values, take(stack(kept, nothing), scattered), take(stack(kept_values, nothing), scattered)
+                best,
+                best_values,
+                take(stack(kept, nothing), scattered),
+                take(stack(kept_values, nothing), scattered),
             )
         extreme = self._codec.decode(masked(best_values, counted > 0))[0]
         return [pa.array(counted), extreme]
@@ -128,7 +140,9 @@ def count_entries(store: Store, names: Bytes, sign: Ints) -> EntryCounts:
     first = np.zeros(len(names), np.int64)
     first[number[::-1]] = np.arange(len(number))[::-1]
     before = counts_of(store.get_many(names))
-    return EntryCounts(names, first, before, before + np.bincount(number, sign, len(names)).astype(np.int64))
+    return EntryCounts(
+        names, first, before, before + np.bincount(number, sign, len(names)).astype(np.int64)
+    )
 
 
 def encoded(counts: Ints) -> Bytes:
@@ -145,7 +159,13 @@ def counts_of(entries: Bytes) -> Ints:
 
 def sortable(kind: pa.DataType) -> bool:
     """Tell whether ``min`` and ``max`` work on a type."""
-    tests = pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal128, pa.types.is_boolean, pa.types.is_date32
+    tests = (
+        pa.types.is_integer,
+        pa.types.is_floating,
+        pa.types.is_decimal128,
+        pa.types.is_boolean,
+        pa.types.is_date32,
+    )
     return is_text(kind) or pa.types.is_timestamp(kind) or any(test(kind) for test in tests)
 
 
@@ -168,13 +188,20 @@ def sorting(values: pa.Array) -> Bytes:
     else:
         if pa.types.is_date32(kind):
             values = values.cast(pa.int32())
-        bits = values.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False) ^ np.int64(-(1 << 63))
+        bits = values.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False) ^ np.int64(
+            -(1 << 63)
+        )
     return fixed(bits.astype(">i8").view(np.uint8).reshape(rows, 8))
 
 
 def is_text(kind: pa.DataType) -> bool:
     """Tell whether a type is text or bytes."""
-    tests = pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary
+    tests = (
+        pa.types.is_string,
+        pa.types.is_binary,
+        pa.types.is_large_string,
+        pa.types.is_large_binary,
+    )
     return any(test(kind) for test in tests)
 
 
@@ -188,7 +215,9 @@ def complement(values: Bytes) -> Bytes:
     data, bounds = buffers(values)
     begin, end = int(bounds[0]), int(bounds[-1])
     offsets = pa.py_buffer(bounds - begin)
-    return pa.Array.from_buffers(BYTES, len(values), [None, offsets, pa.py_buffer(~data[begin:end])])
+    return pa.Array.from_buffers(
+        BYTES, len(values), [None, offsets, pa.py_buffer(~data[begin:end])]
+    )
 
 
 def _first_of_each(names: Bytes, values: Bytes, group: Ints, groups: int) -> tuple[Bytes, Bytes]:
@@ -196,7 +225,9 @@ def _first_of_each(names: Bytes, values: Bytes, group: Ints, groups: int) -> tup
     order = np.lexsort((_ranks(names), group))
     place = np.full(groups, len(names))
     place[group[order[::-1]]] = order[::-1]
-    return take(stack(names, constant(None, 1)), place), take(stack(values, constant(None, 1)), place)
+    return take(stack(names, constant(None, 1)), place), take(
+        stack(values, constant(None, 1)), place
+    )
 
 
 def _less(names: Bytes, values: Bytes, others: Bytes, other_values: Bytes) -> tuple[Bytes, Bytes]:
@@ -214,10 +245,12 @@ def _ranks(names: Bytes) -> Ints:
 
 
 def _first_stored(store: Store, prefixes: Bytes, touched: Bytes) -> tuple[Bytes, Bytes]:
-    """The first entry under each prefix that the batch has not ``touched``, with its value; null where there is none.
+    """The first entry under each prefix that the batch has not ``touched``, with its value; null
+    where there is none.
 
-    Mostly it is among the first few entries.  Where a batch has touched all of these, the range goes on after the last one
-    seen, with more entries at a time: without that a group whose first thousand values have gone would have no extreme.
+    Mostly it is among the first few entries.  Where a batch has touched all of these, the range
+    goes on after the last one seen, with more entries at a time: without that a group whose first
+    thousand values have gone would have no extreme.
     """
     ranges = [prefix_range(prefix) for prefix in prefixes.to_pylist()]
     names: list[bytes | None] = [None] * len(ranges)
@@ -228,7 +261,11 @@ def _first_stored(store: Store, prefixes: Bytes, touched: Bytes) -> tuple[Bytes,
         following: dict[int, bytes] = {}
         for page in store.scan([ranges[place] for place in waiting], each=each):
             seen += np.bincount(page.ranges, minlength=len(waiting))
-            fresh = ~valid(pc.index_in(page.keys, value_set=touched)) if len(touched) else np.ones(len(page.keys), bool)
+            fresh = (
+                ~valid(pc.index_in(page.keys, value_set=touched))
+                if len(touched)
+                else np.ones(len(page.keys), bool)
+            )
             value = after(page.values, np.full(len(page.values), COUNT_BYTES))
             for at in np.flatnonzero(fresh).tolist():
                 place = waiting[int(page.ranges[at])]
@@ -236,7 +273,9 @@ def _first_stored(store: Store, prefixes: Bytes, touched: Bytes) -> tuple[Bytes,
                     names[place], values[place] = page.keys[at].as_py(), value[at].as_py()
             last = np.flatnonzero(np.append(np.diff(page.ranges) > 0, True))
             following.update({int(page.ranges[at]): page.keys[int(at)].as_py() for at in last})
-        again = [at for at, place in enumerate(waiting) if names[place] is None and seen[at] == each]
+        again = [
+            at for at, place in enumerate(waiting) if names[place] is None and seen[at] == each
+        ]
         for at in again:
             ranges[waiting[at]] = following[at] + b"\0", ranges[waiting[at]][1]
         waiting, each = [waiting[at] for at in again], 8 * each

@@ -1,7 +1,8 @@
 """The folding of contributions into aggregates, a whole batch and many groups at a time.
 
-*Law*: after any changes, an aggregate is what it would be if it were computed anew from the contributions that are left
-(of a user's own adder and subtractor: as far as the subtractor takes back what the adder did).
+*Law*: after any changes, an aggregate is what it would be if it were computed anew from the
+contributions that are left (of a user's own adder and subtractor: as far as the subtractor takes
+back what the adder did).
 """
 
 from __future__ import annotations
@@ -16,7 +17,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fkjoin.codec import combined_key, tags
-from fkjoin.codec.arrays import Bools, Bytes, Ints, bools, changes_from_previous, masked, prefixed, stack, take, valid
+from fkjoin.codec.arrays import (
+    Bools,
+    Bytes,
+    Ints,
+    bools,
+    changes_from_previous,
+    masked,
+    prefixed,
+    stack,
+    take,
+    valid,
+)
 from fkjoin.codec.expressions import Part, where
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.errors import FkJoinError, TopologyError
@@ -28,9 +40,11 @@ _MOST_WITH_ENTRIES = 256
 
 @dataclass
 class FoldSteps:
-    """A batch's changes of contributions, group by group, in each group in the order in which they count.
+    """A batch's changes of contributions, group by group, in each group in the order in which they
+    count.
 
-    A step takes back what it ``had`` and then adds what it ``has``; ``old`` and ``new`` are the columns of both.
+    A step takes back what it ``had`` and then adds what it ``has``; ``old`` and ``new`` are the
+    columns of both.
     """
 
     keys: Bytes
@@ -56,7 +70,10 @@ class FoldSteps:
 
     def column(self, place: int) -> pa.Array:
         """A column of the contributions, in the order of ``signed``."""
-        both = [self.old[place].filter(pa.array(self.had)), self.new[place].filter(pa.array(self.has))]
+        both = [
+            self.old[place].filter(pa.array(self.had)),
+            self.new[place].filter(pa.array(self.has)),
+        ]
         return pa.concat_arrays(both).take(self.signed[2])
 
 
@@ -72,7 +89,10 @@ class AggregateColumn(Protocol):
         ...
 
     def fold(self, state: list[pa.Array], steps: FoldSteps, place: int) -> list[pa.Array]:
-        """Make the state after the steps; null columns are a group that is new.  ``place``: of this column, among all."""
+        """Make the state after the steps; null columns are a group that is new.
+
+        ``place``: of this column, among all.
+        """
         ...
 
     def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, place: int) -> pa.Array:
@@ -112,7 +132,9 @@ class Having:
 
     def holds(self, schema: pa.Schema, results: list[pa.Array], keys: Bytes, among: Bools) -> Bools:
         """Tell of which groups it holds; ``among``: those that it is asked of."""
-        columns = dict(zip(map(str.lower, self.key.names), KeyCodec(self.key).decode(keys), strict=True))
+        columns = dict(
+            zip(map(str.lower, self.key.names), KeyCodec(self.key).decode(keys), strict=True)
+        )
         columns |= dict(zip(map(str.lower, schema.names), results, strict=True))
         try:
             found = where(self.condition, columns, pa.array(among))
@@ -150,15 +172,29 @@ class Fold:
     @property
     def state(self) -> pa.Schema:
         parts = [
-            pa.field(f"{place}.{part.name}", part.type) for place, column in enumerate(self.columns) for part in column.state
+            pa.field(f"{place}.{part.name}", part.type)
+            for place, column in enumerate(self.columns)
+            for part in column.state
         ]
         return pa.schema([("rows", pa.int64()), *parts])
 
-    def apply(self, state: Bytes, keys: Bytes, group: Ints, *, old: Bytes, new: Bytes, store: Store, first: int = 0) -> Folded:
-        """Fold steps, from encoded contributions (null where there is none), into encoded states (null: none yet).
+    def apply(
+        self,
+        state: Bytes,
+        keys: Bytes,
+        group: Ints,
+        *,
+        old: Bytes,
+        new: Bytes,
+        store: Store,
+        first: int = 0,
+    ) -> Folded:
+        """Fold steps, from encoded contributions (null where there is none), into encoded states
+        (null: none yet).
 
-        ``keys``: of the groups; ``group``: of each step, ascending.  Where no rows are left there is no result, nor where all
-        columns of one that is ``nullable`` are null.  ``first``: the place of the first column, among those of several folds.
+        ``keys``: of the groups; ``group``: of each step, ascending.  Where no rows are left there
+        is no result, nor where all columns of one that is ``nullable`` are null.  ``first``: the
+        place of the first column, among those of several folds.
         """
         codec = RowCodec(self.value)
         had, has = old.is_valid().to_numpy(False), new.is_valid().to_numpy(False)
@@ -228,7 +264,9 @@ def collected_columns(columns: Sequence[AggregateColumn]) -> dict[str, dict[str,
 
 def _emptied(values: pa.Array) -> pa.Array:
     """Lists or texts without anything in them, null where the values are."""
-    empty: list[Any] = [[] if pa.types.is_list(values.type) else b"" if pa.types.is_binary(values.type) else ""]
+    empty: list[Any] = [
+        [] if pa.types.is_list(values.type) else b"" if pa.types.is_binary(values.type) else ""
+    ]
     return take(pa.array(empty, values.type), np.zeros(len(values), np.int64), valid(values))
 
 

@@ -1,11 +1,13 @@
 """Values of a group's rows that are kept one by one and in order, so that each can be taken back.
 
-Store: as ``extremes``, with ``{order}{value}`` behind the group's key → ``{int64 count}{uint32 length of value}``; of sets
-``{order}`` → ``{int64 count}{value}``.  In ``order`` each column is ``{1 byte: is it not null}{value in a form that sorts}``;
-of a descending one all bytes are turned round.  So the entries of a group are its members in their order.  A change of one
-member writes one entry, however many there are.
+Store: as ``extremes``, with ``{order}{value}`` behind the group's key →
+``{int64 count}{uint32 length of value}``; of sets ``{order}`` → ``{int64 count}{value}``.  In
+``order`` each column is ``{1 byte: is it not null}{value in a form that sorts}``; of a descending
+one all bytes are turned round.  So the entries of a group are its members in their order.  A change
+of one member writes one entry, however many there are.
 
-*Law*: what is read is a function of the members that are there: neither of the order in which they came, nor of batches.
+*Law*: what is read is a function of the members that are there: neither of the order in which they
+came, nor of batches.
 """
 
 from __future__ import annotations
@@ -36,7 +38,17 @@ from fkjoin.codec.arrays import (
     window,
 )
 from fkjoin.codec.rows import RowCodec
-from fkjoin.folds.extremes import COUNT_BYTES, complement, count_entries, counts_of, encoded, ended, is_text, sortable, sorting
+from fkjoin.folds.extremes import (
+    COUNT_BYTES,
+    complement,
+    count_entries,
+    counts_of,
+    encoded,
+    ended,
+    is_text,
+    sortable,
+    sorting,
+)
 from fkjoin.folds.fold import FoldSteps, totals, whole
 from fkjoin.state import Reads, prefix_range
 
@@ -55,22 +67,38 @@ class ChangedEntries(NamedTuple):
 
 
 def take_in(
-    steps: FoldSteps, place: int, column: int, kind: pa.DataType, order: Order, *, needs: int, once: bool = False
+    steps: FoldSteps,
+    place: int,
+    column: int,
+    kind: pa.DataType,
+    order: Order,
+    *,
+    needs: int,
+    once: bool = False,
 ) -> ChangedEntries:
-    """Count the members that come and go, and write their entries, which are of the ``place``-th aggregate.
+    """Count the members that come and go, and write their entries, which are of the ``place``-th
+    aggregate.
 
-    ``needs``: the column without which a row is no member.  ``once``: equal values are one member (of a set).
+    ``needs``: the column without which a row is no member.  ``once``: equal values are one member
+    (of a set).
     """
     prefixes = prefixes_of(place, steps.keys)
     code, sign, _ = steps.signed
     present = valid(steps.column(needs))
-    columns = [_ordered(steps.column(place).filter(pa.array(present)), descending) for place, descending in order]
+    columns = [
+        _ordered(steps.column(place).filter(pa.array(present)), descending)
+        for place, descending in order
+    ]
     values = RowCodec(pa.schema([("value", kind)]), canonical=once)
     value = values.encode([steps.column(column).filter(pa.array(present))], int(present.sum()))
     names = concat(take(prefixes, code[present]), *columns, *(() if once else (value,)))
     names, first, before, after_ = count_entries(steps.store, names, sign[present])
     kept = take(value, first)
-    body = kept if once else fixed(lengths(kept).astype("<u4").view(np.uint8).reshape(-1, _LENGTH_BYTES))
+    body = (
+        kept
+        if once
+        else fixed(lengths(kept).astype("<u4").view(np.uint8).reshape(-1, _LENGTH_BYTES))
+    )
     steps.store.write(names, masked(concat(encoded(after_), body), after_ > 0))
     return ChangedEntries(code[present][first], (after_ > 0).astype(np.int64) - (before > 0))
 
@@ -97,7 +125,11 @@ class DistinctCount:
         order = ((self.column, False),)
         changed = take_in(steps, place, self.column, self.type, order, needs=self.column, once=True)
         by = np.argsort(changed.group, kind="stable")
-        return [pa.array(whole(state[0]) + totals(changed.group[by], changed.difference[by], len(state[0])))]
+        return [
+            pa.array(
+                whole(state[0]) + totals(changed.group[by], changed.difference[by], len(state[0]))
+            )
+        ]
 
     def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, place: int) -> pa.Array:
         return state[0]
@@ -117,7 +149,11 @@ class ColumnForm:
 
     @property
     def result(self) -> pa.DataType:
-        return self.type if self.form in ("text", "first") else pa.list_(pa.field("element", self.type))
+        return (
+            self.type
+            if self.form in ("text", "first")
+            else pa.list_(pa.field("element", self.type))
+        )
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -127,15 +163,24 @@ class ColumnForm:
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any], result: pa.DataType) -> ColumnForm:
         """Undo ``facts``, of a column that is read whole."""
-        return cls(facts["form"], result if facts["form"] == "text" else result.value_type, facts["delimiter"])
+        return cls(
+            facts["form"],
+            result if facts["form"] == "text" else result.value_type,
+            facts["delimiter"],
+        )
 
     def read(self, store: Reads, place: int, keys: Bytes) -> pa.Array:
         """Read the members of the groups with those keys, in the ``place``-th column: a value for each group."""
         numbers, values = [np.zeros(0, np.int64)], [pa.array([], BYTES)]
-        for page in store.scan([prefix_range(one) for one in prefixes_of(place, keys).to_pylist()], each=self.most):
+        for page in store.scan(
+            [prefix_range(one) for one in prefixes_of(place, keys).to_pylist()], each=self.most
+        ):
             counts = counts_of(page.values)
             if self.form == "set":
-                value, counts = after(page.values, np.full(len(counts), COUNT_BYTES)), np.minimum(counts, 1)
+                value, counts = (
+                    after(page.values, np.full(len(counts), COUNT_BYTES)),
+                    np.minimum(counts, 1),
+                )
             else:
                 value = _ends(page.keys, page.values)
             numbers.append(np.repeat(page.ranges, counts))
@@ -149,7 +194,9 @@ class ColumnForm:
         (column,) = RowCodec(pa.schema([("value", self.type)])).decode(found)
         if self.form == "first":
             return take(column, starts[:-1], starts[:-1] < starts[1:])
-        listed = pa.ListArray.from_arrays(pa.array(starts, pa.int32()), column, type=pa.list_(pa.field("element", self.type)))
+        listed = pa.ListArray.from_arrays(
+            pa.array(starts, pa.int32()), column, type=pa.list_(pa.field("element", self.type))
+        )
         if self.form != "text":
             return listed
         delimiter = self.delimiter.encode() if pa.types.is_binary(self.type) else self.delimiter
@@ -161,7 +208,8 @@ class ColumnForm:
 class Collected:
     """Members of a group in their order: all as a list, a set or one text, or the first ones.
 
-    A list, set or text is as large as the group: the group's record does not keep it, but a hash of it.
+    A list, set or text is as large as the group: the group's record does not keep it, but a hash of
+    it.
     """
 
     name: str
@@ -186,7 +234,9 @@ class Collected:
 
     def fold(self, state: list[pa.Array], steps: FoldSteps, place: int) -> list[pa.Array]:
         once = self.reading.form == "set"
-        take_in(steps, place, self.column, self.reading.type, self.order, needs=self.needs, once=once)
+        take_in(
+            steps, place, self.column, self.reading.type, self.order, needs=self.needs, once=once
+        )
         return []
 
     def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, place: int) -> pa.Array:
@@ -200,11 +250,14 @@ def prefixes_of(place: int, keys: Bytes) -> Bytes:
 
 def orderable(kind: pa.DataType) -> bool:
     """Tell whether values of a type have an order that Spark has, too: also structs, field by field."""
-    return all(orderable(field.type) for field in kind) if pa.types.is_struct(kind) else sortable(kind)
+    return (
+        all(orderable(field.type) for field in kind) if pa.types.is_struct(kind) else sortable(kind)
+    )
 
 
 def _ordered(values: pa.Array, descending: bool) -> Bytes:
-    """Bytes that sort as the values do, nulls first (or, from the greatest down, last), whatever comes behind them.
+    """Bytes that sort as the values do, nulls first (or, from the greatest down, last), whatever
+    comes behind them.
 
     Values of a type without an order sort as their own bytes.
     """
@@ -214,7 +267,11 @@ def _ordered(values: pa.Array, descending: bool) -> Bytes:
     elif sortable(values.type):
         body = ended(sorting(values)) if is_text(values.type) else sorting(values)
     else:
-        body = ended(RowCodec(pa.schema([("value", values.type)]), canonical=True).encode([values], len(values)))
+        body = ended(
+            RowCodec(pa.schema([("value", values.type)]), canonical=True).encode(
+                [values], len(values)
+            )
+        )
     flagged = concat(fixed(there.astype(np.uint8).reshape(-1, 1)), masked(body, there))
     return complement(flagged) if descending else flagged
 
@@ -223,7 +280,10 @@ def _ends(names: Bytes, entries: Bytes) -> Bytes:
     """The values that names end with."""
     data, bounds = buffers(entries)
     sizes = (
-        np.ascontiguousarray(window(data, bounds[:-1] + COUNT_BYTES, _LENGTH_BYTES)).view("<u4").reshape(-1).astype(np.int64)
+        np.ascontiguousarray(window(data, bounds[:-1] + COUNT_BYTES, _LENGTH_BYTES))
+        .view("<u4")
+        .reshape(-1)
+        .astype(np.int64)
     )
     octets, ends = buffers(names)
     return slices(octets, ends[1:] - sizes, sizes)

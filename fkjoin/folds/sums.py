@@ -1,7 +1,7 @@
 """count, sum and avg.
 
-*Law*: sums are exact.  A sum of doubles is the exact sum of their values, rounded once when it is read: it depends on no
-order, and what was added and taken back leaves nothing.
+*Law*: sums are exact.  A sum of doubles is the exact sum of their values, rounded once when it is
+read: it depends on no order, and what was added and taken back leaves nothing.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ class WholeSum:
     def fold(self, state: list[pa.Array], steps: FoldSteps, place: int) -> list[pa.Array]:
         count = _counted(state[0], steps, self.column)
         code, sign, _ = steps.signed
-        amounts = steps.column(self.column).cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+        amounts = (
+            steps.column(self.column).cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+        )
         low = whole(state[2]) + totals(code, (amounts & _LOW) * sign, len(count))
         high = whole(state[1]) + totals(code, (amounts >> 32) * sign, len(count)) + (low >> 32)
         return [pa.array(count), pa.array(high), pa.array(low & _LOW)]
@@ -92,7 +94,8 @@ def _quotients(high: Ints, low: Ints, count: Ints) -> np.ndarray:
 
 @dataclass(frozen=True)
 class DoubleSum:
-    """Sum or average of floats and doubles (``double``), exactly: kept as ``{int16 exponent}{whole number}``, little-endian.
+    """Sum or average of floats and doubles (``double``), exactly: kept as
+    ``{int16 exponent}{whole number}``, little-endian.
 
     Infinities and not-a-numbers are counted apart, so that they too can be taken back.
     """
@@ -116,16 +119,32 @@ class DoubleSum:
         counted = _counted(state[0], steps, self.column)
         groups = len(counted)
         code, sign, _ = steps.signed
-        amounts = steps.column(self.column).cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
+        amounts = (
+            steps.column(self.column)
+            .cast(pa.float64())
+            .fill_null(0.0)
+            .to_numpy(zero_copy_only=False)
+        )
         tests = np.isnan(amounts), np.isposinf(amounts), np.isneginf(amounts)
-        specials = [whole(part) + totals(code, test * sign, groups) for part, test in zip(state[1:4], tests, strict=True)]
-        sums = _added(state[4].to_pylist(), code, sign, np.where(np.isfinite(amounts), amounts, 0.0))
+        specials = [
+            whole(part) + totals(code, test * sign, groups)
+            for part, test in zip(state[1:4], tests, strict=True)
+        ]
+        sums = _added(
+            state[4].to_pylist(), code, sign, np.where(np.isfinite(amounts), amounts, 0.0)
+        )
         return [pa.array(counted), *(pa.array(part) for part in specials), pa.array(sums, BYTES)]
 
     def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, place: int) -> pa.Array:
         count, nans, above, below = (whole(part) for part in state[:4])
         divisors = count.tolist() if self.kind == "avg" else [1] * len(count)
-        sums = np.array([_rounded(kept, max(by, 1)) for kept, by in zip(state[4].to_pylist(), divisors, strict=True)], float)
+        sums = np.array(
+            [
+                _rounded(kept, max(by, 1))
+                for kept, by in zip(state[4].to_pylist(), divisors, strict=True)
+            ],
+            float,
+        )
         sums = np.where(above > 0, np.inf, np.where(below > 0, -np.inf, sums))
         sums = np.where((nans > 0) | ((above > 0) & (below > 0)), np.nan, sums)
         return pa.array(sums, mask=count <= 0)
@@ -141,7 +160,11 @@ def _added(kept: list[bytes | None], code: Ints, sign: Ints, amounts: np.ndarray
     starts = np.flatnonzero(changes_from_previous(code) | changes_from_previous(exponent))
     sums = [_read(item) for item in kept]
     if len(starts):
-        parts = (code[starts], exponent[starts], *(np.add.reduceat(part, starts) for part in (digits & _LOW, digits >> 32)))
+        parts = (
+            code[starts],
+            exponent[starts],
+            *(np.add.reduceat(part, starts) for part in (digits & _LOW, digits >> 32)),
+        )
         for group, power, low, high in zip(*(part.tolist() for part in parts), strict=True):
             held, base = sums[group]
             amount = low + (high << 32)
@@ -159,7 +182,9 @@ def _added(kept: list[bytes | None], code: Ints, sign: Ints, amounts: np.ndarray
 def _read(kept: bytes | None) -> tuple[int, int]:
     if not kept:
         return 0, 0
-    return int.from_bytes(kept[2:], "little", signed=True), int.from_bytes(kept[:2], "little", signed=True)
+    return int.from_bytes(kept[2:], "little", signed=True), int.from_bytes(
+        kept[:2], "little", signed=True
+    )
 
 
 def _written(digits: int, exponent: int) -> bytes:
@@ -195,7 +220,10 @@ class DecimalSum:
     def result(self) -> pa.Field:
         more = 4 if self.kind == "avg" else 0
         digits = self.precision + (4 if self.kind == "avg" else 10)
-        return pa.field(self.name, pa.decimal128(min(_MOST_DIGITS, digits), min(_MOST_DIGITS, self.scale + more)))
+        return pa.field(
+            self.name,
+            pa.decimal128(min(_MOST_DIGITS, digits), min(_MOST_DIGITS, self.scale + more)),
+        )
 
     @property
     def state(self) -> list[pa.Field]:
@@ -208,24 +236,40 @@ class DecimalSum:
         words = decimal_words(amounts)
         words[~valid(amounts)] = 0
         low, high = words[:, 0], words[:, 1].view(np.int64)
-        parts = ((low & np.uint64(_LOW)).view(np.int64), (low >> np.uint64(32)).view(np.int64), high & _LOW, high >> 32)
+        parts = (
+            (low & np.uint64(_LOW)).view(np.int64),
+            (low >> np.uint64(32)).view(np.int64),
+            high & _LOW,
+            high >> 32,
+        )
         sums = [totals(code, part * sign, len(counted)).tolist() for part in parts]
         kept = (int.from_bytes(item or b"", "little", signed=True) for item in state[1].to_pylist())
-        whole_sums = [base + a + (b << 32) + (c << 64) + (d << 96) for base, a, b, c, d in zip(kept, *sums, strict=True)]
+        whole_sums = [
+            base + a + (b << 32) + (c << 64) + (d << 96)
+            for base, a, b, c, d in zip(kept, *sums, strict=True)
+        ]
         return [pa.array(counted), pa.array(map(_signed_bytes, whole_sums), BYTES)]
 
     def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, place: int) -> pa.Array:
         count = whole(state[0])
         kind = self.result.type
-        numbers = [int.from_bytes(item or b"", "little", signed=True) for item in state[1].to_pylist()]
+        numbers = [
+            int.from_bytes(item or b"", "little", signed=True) for item in state[1].to_pylist()
+        ]
         if self.kind == "avg":
             unit = 10 ** (kind.scale - self.scale)
-            numbers = [_half_up(number * unit, max(by, 1)) for number, by in zip(numbers, count.tolist(), strict=True)]
+            numbers = [
+                _half_up(number * unit, max(by, 1))
+                for number, by in zip(numbers, count.tolist(), strict=True)
+            ]
         counted = count > 0
         beyond = counted & np.array([abs(number) >= 10**kind.precision for number in numbers], bool)
         if beyond.any():
             raise _too_large(self.name, steps.keys, beyond, str(kind))
-        return decimals([number if known else None for number, known in zip(numbers, counted, strict=True)], kind)
+        return decimals(
+            [number if known else None for number, known in zip(numbers, counted, strict=True)],
+            kind,
+        )
 
 
 def decimal_words(array: pa.Array) -> np.ndarray:
@@ -233,7 +277,11 @@ def decimal_words(array: pa.Array) -> np.ndarray:
     data = array.buffers()[1]
     if data is None:
         return np.zeros((len(array), 2), np.uint64)
-    return np.frombuffer(data, "<u8")[2 * array.offset : 2 * (array.offset + len(array))].reshape(-1, 2).copy()
+    return (
+        np.frombuffer(data, "<u8")[2 * array.offset : 2 * (array.offset + len(array))]
+        .reshape(-1, 2)
+        .copy()
+    )
 
 
 def decimals(numbers: Iterable[int | None], kind: pa.DataType) -> pa.Array:

@@ -1,4 +1,5 @@
-"""Rows made of answers by expressions: a joiner's, those of ``filter`` and ``map_values``, and what an aggregate is of.
+"""Rows made of answers by expressions: a joiner's, those of ``filter`` and ``map_values``, and what
+an aggregate is of.
 
 *Law*: they are what Spark's expressions make of the same answers.
 """
@@ -58,7 +59,9 @@ class AnswerRows:
         matched = self.fields.matched(answers)
         gone = pa.array(~matched)
         sides = ("left", self.fields.left), ("right", self.fields.right)
-        both = {side: structs(schema, masked(column(answers, side), matched)) for side, schema in sides}
+        both = {
+            side: structs(schema, masked(column(answers, side), matched)) for side, schema in sides
+        }
         columns = KeyCodec(self.fields.key).decode(column(answers, "key"))
         key = pa.StructArray.from_arrays(columns, fields=list(self.fields.key))
         row = pa.StructArray.from_arrays(list(both.values()), list(both))
@@ -81,7 +84,9 @@ def usable(make: MakesRows, answers: pa.Table, count: Counters, operator: str) -
     try:
         return make(answers)
     except ArithmeticError:
-        thrown = throwing(lambda first, rows: make(answers.slice(first, rows).combine_chunks()), len(answers))
+        thrown = throwing(
+            lambda first, rows: make(answers.slice(first, rows).combine_chunks()), len(answers)
+        )
         if make.rows.fail:
             place, error = min(thrown.items())
             key = pa.array([answers.column("key")[place].as_py()], BYTES)
@@ -116,7 +121,9 @@ class Joined:
     def __call__(self, answers: pa.Table) -> pa.Table:
         """Make ``JOINED`` of ``ANSWER``."""
         joined = self.rows(answers)
-        value = masked(RowCodec(self.schema).encode(joined.row.flatten(), len(answers)), ~bools(joined.gone))
+        value = masked(
+            RowCodec(self.schema).encode(joined.row.flatten(), len(answers)), ~bools(joined.gone)
+        )
         return with_value(answers, value)
 
 
@@ -131,8 +138,13 @@ class ContributeRows:
     def __call__(self, answers: pa.Table) -> pa.Table:
         """Make ``JOINED`` with contributions of ``ANSWER``."""
         joined = self.rows(answers)
-        group, value = (columns(joined.visible, joined.gone).flatten() for columns in (self.group, self.value))
-        return with_value(answers, contributions(self.group.schema, group, self.value.schema, value, ~bools(joined.gone)))
+        group, value = (
+            columns(joined.visible, joined.gone).flatten() for columns in (self.group, self.value)
+        )
+        return with_value(
+            answers,
+            contributions(self.group.schema, group, self.value.schema, value, ~bools(joined.gone)),
+        )
 
 
 @dataclass(frozen=True)
@@ -148,7 +160,18 @@ class CarryRows:
         """Make ``CHANGE`` of ``ANSWER``."""
         joined = self.rows(answers)
         alive, count = ~bools(joined.gone), len(answers)
-        columns = dict(zip((field.name for field in joined.row.type), joined.row.flatten(), strict=True))
+        columns = dict(
+            zip((field.name for field in joined.row.type), joined.row.flatten(), strict=True)
+        )
         value = masked(RowCodec(self.schema).encode(narrowed(columns, self.schema), count), alive)
-        foreign_key = KeyCodec(self.foreign_key.schema).encode(self.foreign_key(joined.visible, joined.gone).flatten(), count)
-        return table(CHANGE, column(answers, "key"), foreign_key, value, column(answers, "version"), column(answers, "ts"))
+        foreign_key = KeyCodec(self.foreign_key.schema).encode(
+            self.foreign_key(joined.visible, joined.gone).flatten(), count
+        )
+        return table(
+            CHANGE,
+            column(answers, "key"),
+            foreign_key,
+            value,
+            column(answers, "version"),
+            column(answers, "ts"),
+        )

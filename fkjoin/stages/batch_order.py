@@ -1,21 +1,27 @@
-"""The order of a batch: which right change counts before which subscribe, and for how long a subscriber's version holds.
+"""The order of a batch: which right change counts before which subscribe, and for how long a
+subscriber's version holds.
 
 ``subscription`` sees a batch as a whole, and has to answer as if its events had come one by one.
 
-*Ranks.*  Each right change and each subscribe has a rank, its place in one order of all events; right changes of a foreign key
-ascend, and so do versions of a subscriber.  Where both sides' versions come from one log, versions make the order.  Elsewhere
-nothing says which side's change came first, and any order will do if it is the same for all keys and attempts: right changes
-count as earlier, so that a subscribe is answered once, with the newest right row.
+*Ranks.*  Each right change and each subscribe has a rank, its place in one order of all events;
+right changes of a foreign key ascend, and so do versions of a subscriber.  Where both sides'
+versions come from one log, versions make the order.  Elsewhere nothing says which side's change
+came first, and any order will do if it is the same for all keys and attempts: right changes count
+as earlier, so that a subscribe is answered once, with the newest right row.
 
-*Windows.*  A subscriber's version holds from its own rank to that of the subscriber's next version; the last one to ``end``;
-what the store has of the subscriber from ``BEFORE`` on.  Ranks are open at both ends: no right change has a subscribe's rank.
-Of the right changes in a window the last one decides.  One after the window must not be answered under this version: the left
-row has gone to another foreign key by then, or is another row, and a result would pair what never stood side by side.
+*Windows.*  A subscriber's version holds from its own rank to that of the subscriber's next version;
+the last one to ``end``; what the store has of the subscriber from ``BEFORE`` on.  Ranks are open at
+both ends: no right change has a subscribe's rank. Of the right changes in a window the last one
+decides.  One after the window must not be answered under this version: the left row has gone to
+another foreign key by then, or is another row, and a result would pair what never stood side by
+side.
 
-*Places.*  All windows are looked up by one binary search.  The place of a right change is ``number of its foreign key * width +
-rank``; places ascend, as right changes are sorted by key and version.  ``width`` exceeds all ranks, ``end`` among them, so that
-a window that ends with the batch stays below the next key's places, and one that begins at ``BEFORE`` above those of the key
-before.  With a smaller width the search would find a change of another key, and answer with another key's right row.
+*Places.*  All windows are looked up by one binary search.  The place of a right change is
+``number of its foreign key * width + rank``; places ascend, as right changes are sorted by key and
+version.  ``width`` exceeds all ranks, ``end`` among them, so that a window that ends with the batch
+stays below the next key's places, and one that begins at ``BEFORE`` above those of the key before.
+With a smaller width the search would find a change of another key, and answer with another key's
+right row.
 """
 
 from __future__ import annotations
@@ -35,16 +41,20 @@ NONE = -1
 class BatchOrder:
     """The ranks of a batch's right changes and subscribes.
 
-    ``changed``: the foreign keys' numbers of the right changes, sorted by them and by version; ``rights``, ``subscribes``: the
-    versions of both.  ``shared_log``: these come from one log.
+    ``changed``: the foreign keys' numbers of the right changes, sorted by them and by version;
+    ``rights``, ``subscribes``: the versions of both.  ``shared_log``: these come from one log.
     """
 
-    def __init__(self, changed: Ints, rights: Bytes, subscribes: Bytes, *, shared_log: bool) -> None:
+    def __init__(
+        self, changed: Ints, rights: Bytes, subscribes: Bytes, *, shared_log: bool
+    ) -> None:
         self.end = len(rights) + len(subscribes)
         """A rank above all others."""
         rank = np.arange(self.end)
         if shared_log:
-            by_version = np.lexsort((np.arange(self.end), *versions.sort_columns(stack(rights, subscribes))))
+            by_version = np.lexsort(
+                (np.arange(self.end), *versions.sort_columns(stack(rights, subscribes)))
+            )
             rank[by_version] = np.arange(self.end)
         self.subscribes: Ints = rank[len(rights) :]
         """The ranks of subscribes."""

@@ -1,13 +1,15 @@
-"""close, by window and group: folds what rows contribute to windows, and emits each window's row once, when it closes.
+"""close, by window and group: folds what rows contribute to windows, and emits each window's row
+once, when it closes.
 
 See docs/semantics.md, "Windows".
 
-*Law*: a window is closed when stream time has reached its end plus the grace time.  Until then nothing of it is emitted; then
-its row is, once, made of all changes that came before.  A change that comes to a window that was closed by the batches before
-is late: it is counted and changes nothing.  What the store has of a window goes when the window closes.
+*Law*: a window is closed when stream time has reached its end plus the grace time.  Until then
+nothing of it is emitted; then its row is, once, made of all changes that came before.  A change
+that comes to a window that was closed by the batches before is late: it is counted and changes
+nothing.  What the store has of a window goes when the window closes.
 
-Store: as ``aggregate``'s, for windows that are open; ``{'w'}{end}{group's key}`` → nothing, for each of them; and
-``stream_time``'s.  There are no tombstone markers: regroup is in the same query.
+Store: as ``aggregate``'s, for windows that are open; ``{'w'}{end}{group's key}`` → nothing, for
+each of them; and ``stream_time``'s.  There are no tombstone markers: regroup is in the same query.
 """
 
 from __future__ import annotations
@@ -85,7 +87,8 @@ def close(
     source: bytes,
     now_ms: int,
 ) -> Iterator[pa.Table]:
-    """Take in changes of contributions to windows (``GROUPED``, each once); emit the rows of windows that close (``RESULT``).
+    """Take in changes of contributions to windows (``GROUPED``, each once); emit the rows of
+    windows that close (``RESULT``).
 
     ``source``: identity of the versions of the results.
     """
@@ -125,7 +128,9 @@ def _differs(grouped: pa.Table) -> Bools:
     return ~equal(column(grouped, "old"), column(grouped, "new"))
 
 
-def _take_in(grouped: pa.Table, ends: Ints, store: Store, fold: Fold, *, source: bytes, now_ms: int) -> None:
+def _take_in(
+    grouped: pa.Table, ends: Ints, store: Store, fold: Fold, *, source: bytes, now_ms: int
+) -> None:
     """Fold changes into windows that are open."""
     groups = touched(grouped, store, fold)
     end = ends[groups.of]
@@ -142,7 +147,9 @@ def _take_in(grouped: pa.Table, ends: Ints, store: Store, fold: Fold, *, source:
     store.write(*entry_batch([of_groups, (names, opened), *groups.entries]))
 
 
-def _closed(until: int, store: Store, count: Counters, fold: Fold, now_ms: int) -> Iterator[pa.Table]:
+def _closed(
+    until: int, store: Store, count: Counters, fold: Fold, now_ms: int
+) -> Iterator[pa.Table]:
     """The rows of the windows that end by then, in pages; what the store has of them is removed."""
     last = (until + 1 + _SIGN).to_bytes(8, "big")
     for page in store.scan([(tags.CLOSES, tags.CLOSES + last)]):
@@ -150,12 +157,21 @@ def _closed(until: int, store: Store, count: Counters, fold: Fold, now_ms: int) 
         names = prefixed(tags.ROW, keys)
         held = records.decode(store.get_many(names))
         nothing = constant(None, 0)
-        made = fold.apply(unpaired(held.body)[1], keys, np.zeros(0, np.int64), old=nothing, new=nothing, store=store)
+        made = fold.apply(
+            unpaired(held.body)[1],
+            keys,
+            np.zeros(0, np.int64),
+            old=nothing,
+            new=nothing,
+            store=store,
+        )
         has = valid(made.results)
         emission = EmitDecision(np.zeros(len(has), bool), has, has)
         emit = pa.array(has)
         count[counters.OUT] += int(has.sum())
-        results = emission.results(keys.filter(emit), made.results.filter(emit), held.version.filter(emit), held.ts[has])
+        results = emission.results(
+            keys.filter(emit), made.results.filter(emit), held.version.filter(emit), held.ts[has]
+        )
         gone = stack(page.keys, names, *entries_of(fold.columns, keys, store))
         store.write(gone, constant(None, len(gone)))
         yield results

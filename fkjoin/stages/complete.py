@@ -1,13 +1,16 @@
-"""complete, within resolve: rows whose source left values out get those that earlier changes of their key have.
+"""complete, within resolve: rows whose source left values out get those that earlier changes of
+their key have.
 
-*Law*: the row of a key is that of its newest change, as if every change had carried its whole row, whatever the order and the
-batches in which changes come.  So each column has the value of the newest change that carries it, and that is newer than the
-key's last deletion.  A change that came before a value that it lacks waits: its row is shown when no column is missing, and is
-corrected when a change comes that is nearer to it.
+*Law*: the row of a key is that of its newest change, as if every change had carried its whole row,
+whatever the order and the batches in which changes come.  So each column has the value of the
+newest change that carries it, and that is newer than the key's last deletion.  A change that came
+before a value that it lacks waits: its row is shown when no column is missing, and is corrected
+when a change comes that is nearer to it.
 
-Store: beside resolve's record, while the row has values that its newest change lacks, ``{'b'}{key}`` → that change's version
-and timestamp, and for each column the version of the change that its value is of (null: that one's own; empty: the value is
-missing), the version of the last deletion, and, while values are missing, the others.
+Store: beside resolve's record, while the row has values that its newest change lacks,
+``{'b'}{key}`` → that change's version and timestamp, and for each column the version of the change
+that its value is of (null: that one's own; empty: the value is missing), the version of the last
+deletion, and, while values are missing, the others.
 """
 
 from __future__ import annotations
@@ -83,7 +86,8 @@ class _KeyRow:
     def with_older(self, change: _KeyRow, lacking: Sequence[int]) -> _KeyRow:
         """The row, with what a change that is not newer says of columns that it lacks."""
         *nearer, undeleted = versions.is_newer(
-            pa.array([change.version] * (len(self.as_of) + 1), BYTES), pa.array([*self.as_of, self.deletion], BYTES)
+            pa.array([change.version] * (len(self.as_of) + 1), BYTES),
+            pa.array([*self.as_of, self.deletion], BYTES),
         ).tolist()
         if not undeleted:
             return self
@@ -102,7 +106,8 @@ class _KeyRow:
 class Complete:
     """The completion of rows.
 
-    ``schema``: of the rows as they come, ``UNAVAILABLE`` among its columns; whole rows have the others.
+    ``schema``: of the rows as they come, ``UNAVAILABLE`` among its columns; whole rows have the
+    others.
     """
 
     schema: pa.Schema
@@ -125,10 +130,13 @@ class Complete:
     ) -> Completed:
         """Make rows whole.
 
-        ``joined``: all messages, of which ``code`` has the keys' numbers; ``held``, ``rows``: the keys' records, and the rows
-        that were shown.  What no value comes for yet becomes a change to no row, and is counted.
+        ``joined``: all messages, of which ``code`` has the keys' numbers; ``held``, ``rows``: the
+        keys' records, and the rows that were shown.  What no value comes for yet becomes a change
+        to no row, and is counted.
         """
-        batch = _CompletedBatch(self, joined, code, newer, keys=keys, held=held, rows=rows, store=store)
+        batch = _CompletedBatch(
+            self, joined, code, newer, keys=keys, held=held, rows=rows, store=store
+        )
         return batch.completed(count)
 
 
@@ -160,15 +168,24 @@ class _CompletedBatch:
         self.lacking = columns.pop(UNAVAILABLE)
         self.gone = ~valid(values)
         before = self.codec.decode(pc.coalesce(waiting, rows))
-        self.columns = [pa.concat_arrays([columns[name], known]) for name, known in zip(of.whole.names, before, strict=True)]
-        lacks = bools(pc.greater(pc.fill_null(pc.list_value_length(self.lacking), 0), 0)) & ~self.gone
+        self.columns = [
+            pa.concat_arrays([columns[name], known])
+            for name, known in zip(of.whole.names, before, strict=True)
+        ]
+        lacks = (
+            bools(pc.greater(pc.fill_null(pc.list_value_length(self.lacking), 0), 0)) & ~self.gone
+        )
         self.concerned: Bools = self.kept.found | np.isin(np.arange(len(keys)), code[lacks])
 
     def completed(self, count: Counters) -> Completed:
         """Return the batch's changes with whole rows; rows that wait are counted."""
         order, code, version = self.newer
         simple = np.flatnonzero(~self.concerned[code])
-        made = [(key, row) for key in np.flatnonzero(self.concerned).tolist() for row in self._rows(key, count)]
+        made = [
+            (key, row)
+            for key in np.flatnonzero(self.concerned).tolist()
+            for row in self._rows(key, count)
+        ]
         all_code = np.concatenate([code[simple], np.array([key for key, _ in made], np.int64)])
         sorting = np.argsort(all_code, kind="stable")
         own = np.repeat(order[simple, None], self.width, axis=1)
@@ -177,8 +194,12 @@ class _CompletedBatch:
         ts = column(self.joined, "ts").to_numpy()[order[simple]]
         all_ts = np.concatenate([ts, np.array([row.ts for _, row in made], np.int64)])[sorting]
         all_versions = [*take(version, simple).to_pylist(), *(row.version for _, row in made)]
-        gone = np.concatenate([self.gone[order[simple]], np.array([row.gone for _, row in made], bool)])[sorting]
-        missing = np.concatenate([np.zeros(len(simple), bool), np.array([row.missing for _, row in made], bool)])[sorting]
+        gone = np.concatenate(
+            [self.gone[order[simple]], np.array([row.gone for _, row in made], bool)]
+        )[sorting]
+        missing = np.concatenate(
+            [np.zeros(len(simple), bool), np.array([row.missing for _, row in made], bool)]
+        )[sorting]
         columns = [values.take(pa.array(places[:, at])) for at, values in enumerate(self.columns)]
         rows = self.codec.encode(columns, len(places))
 
@@ -207,7 +228,9 @@ class _CompletedBatch:
             row = after
         if row != before:
             made.append(row)
-        for place, number in zip(order[start:end].tolist(), version[start:end].to_pylist(), strict=True):
+        for place, number in zip(
+            order[start:end].tolist(), version[start:end].to_pylist(), strict=True
+        ):
             row = row.with_newer(*self._change(place, number))
             count[counters.UNAVAILABLE_VALUES] += row.missing and not row.gone
             made.append(row)
@@ -221,10 +244,14 @@ class _CompletedBatch:
         if not alive:
             return _KeyRow(number, 0, True, number, (_MISSING,) * self.width, places)
         if not self.kept.found[key]:
-            return _KeyRow(number, int(self.held.ts[key]), False, _NO_DELETION, (number,) * self.width, places)
+            return _KeyRow(
+                number, int(self.held.ts[key]), False, _NO_DELETION, (number,) * self.width, places
+            )
         as_of = (version[key].as_py() for version in self.as_of)
         all_as_of = tuple(number if version is None else version for version in as_of)
-        return _KeyRow(number, int(self.kept.ts[key]), False, self.deletion[key].as_py(), all_as_of, places)
+        return _KeyRow(
+            number, int(self.kept.ts[key]), False, self.deletion[key].as_py(), all_as_of, places
+        )
 
     def _older(self, key: int, newer: Ints) -> list[tuple[_KeyRow, list[int]]]:
         """The changes of a key that are not newer than the row that it has."""
@@ -236,7 +263,9 @@ class _CompletedBatch:
         rest = ~versions.is_newer(version, take(self.held.version, np.full(len(rows), key)))
         return [
             self._change(int(place), number)
-            for place, number in zip(rows[rest], version.filter(pa.array(rest)).to_pylist(), strict=True)
+            for place, number in zip(
+                rows[rest], version.filter(pa.array(rest)).to_pylist(), strict=True
+            )
         ]
 
     def _change(self, place: int, version: bytes) -> tuple[_KeyRow, list[int]]:
@@ -249,9 +278,15 @@ class _CompletedBatch:
 
     def _entries(self, last: dict[int, _KeyRow], rows: Bytes) -> tuple[Bytes, Bytes]:
         """The entries of keys whose last rows these are."""
-        borrows = [not row.gone and any(version != row.version for version in row.as_of) for row in last.values()]
+        borrows = [
+            not row.gone and any(version != row.version for version in row.as_of)
+            for row in last.values()
+        ]
         columns = [
-            pa.array([None if row.as_of[at] == row.version else row.as_of[at] for row in last.values()], BYTES)
+            pa.array(
+                [None if row.as_of[at] == row.version else row.as_of[at] for row in last.values()],
+                BYTES,
+            )
             for at in range(self.width)
         ]
         deletion = pa.array([row.deletion for row in last.values()], BYTES)

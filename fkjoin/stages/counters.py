@@ -38,9 +38,11 @@ LATE = "late-dropped"
 STREAM_TIME = "stream-time"
 """The stream time of an aggregate by windows, in milliseconds since 1970: a maximum, not a sum."""
 HOLDS = "holds-windows:"
-"""The beginning of the name of a counter of a source that has no rows, and whose time holds windows open; its name follows.
+"""The beginning of the name of a counter of a source that has no rows, and whose time holds windows
+open; its name follows.
 
-It counts the milliseconds by which the source is behind the one that is furthest: a maximum, not a sum."""
+It counts the milliseconds by which the source is behind the one that is furthest: a maximum, not a
+sum."""
 EVENTS_IN = "events-in"
 """Events that come to an enrich."""
 WITHOUT_ROW = "events-without-row"

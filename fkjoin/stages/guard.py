@@ -1,11 +1,14 @@
-"""guard, by group: what a row contributes counts once, however often and in whatever order its changes come.
+"""guard, by group: what a row contributes counts once, however often and in whatever order its
+changes come.
 
-Store: ``{'s'}{CombinedKey of group and row}`` → the version of the last change taken, and the contribution; gone ones are
-remembered for the retention time.  What is remembered is what is taken back, whatever a message says of it.
+Store: ``{'s'}{CombinedKey of group and row}`` → the version of the last change taken, and the
+contribution; gone ones are remembered for the retention time.  What is remembered is what is taken
+back, whatever a message says of it.
 
-*Law*: between regroup and here messages may come twice, delayed or in any order; at the end each group has what its rows
-contribute (the versions decide, as in the subscription stage).  Of a row's messages with one version, one that adds to the
-group counts before one that only takes back: they are the halves of one change.
+*Law*: between regroup and here messages may come twice, delayed or in any order; at the end each
+group has what its rows contribute (the versions decide, as in the subscription stage).  Of a row's
+messages with one version, one that adds to the group counts before one that only takes back: they
+are the halves of one change.
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
-"""Invariants of the stores, and checks of them after every batch: for ``validate=True``, tests and ``fkjoin state verify``.
+"""Invariants of the stores, and checks of them after every batch: for ``validate=True``, tests and
+``fkjoin state verify``.
 
-* A highwater mark never goes back: no record is replaced by one with an older version, and only tombstone markers (and
-  subscriptions that ended) are deleted.  What comes to a store in order needs no tombstone markers.
-* There is one subscription per live left row with a foreign key, and no other (in a fused join, after every batch).
+* A highwater mark never goes back: no record is replaced by one with an older version, and only
+  tombstone markers (and subscriptions that ended) are deleted.  What comes to a store in order
+  needs no tombstone markers.
+* There is one subscription per live left row with a foreign key, and no other (in a fused join,
+  after every batch).
 * A bucket's log and its index hold the same.
 """
 
@@ -31,17 +34,22 @@ _MODULUS = 1 << 63
 class GuardedStore:
     """A store that refuses writes that would let a highwater mark go back."""
 
-    def __init__(self, store: Store, name: str, marked: bytes = tags.ROW + tags.RIGHT + tags.SUBSCRIBER) -> None:
+    def __init__(
+        self, store: Store, name: str, marked: bytes = tags.ROW + tags.RIGHT + tags.SUBSCRIBER
+    ) -> None:
         """Guard a store.
 
-        ``name``: of the store and its bucket, for the error; ``marked``: the tags of its records that have a highwater mark.
+        ``name``: of the store and its bucket, for the error; ``marked``: the tags of its records
+        that have a highwater mark.
         """
         self._store, self._name, self._marked = store, name, np.frombuffer(marked, np.uint8)
 
     def get_many(self, keys: Bytes) -> Bytes:
         return self._store.get_many(keys)
 
-    def scan(self, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None) -> Iterator[Page]:
+    def scan(
+        self, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None
+    ) -> Iterator[Page]:
         return self._store.scan(ranges, limit, each)
 
     def write(self, keys: Bytes, values: Bytes) -> None:
@@ -103,7 +111,9 @@ def live_subscriptions(store: Store) -> Iterator[Bytes]:
 
 def sums_message(sender: int, subscribed: Sum) -> pa.Table:
     """The message of a rekey bucket to a subscription bucket (``SUMS``)."""
-    return table(SUMS, np.array([sender]), np.array([subscribed.rows]), np.array([subscribed.hashes]))
+    return table(
+        SUMS, np.array([sender]), np.array([subscribed.rows]), np.array([subscribed.hashes])
+    )
 
 
 def check_subscriptions(store: Store, sums: pa.Table, senders: int, name: str) -> None:

@@ -1,7 +1,6 @@
 """Joined rows from answers, and the byte form of a joined row that no joiner has changed.
 
-``{1 byte: 1 if a right row follows, 2 if there is no left row}{uint32 little-endian: length of the left row}{left row}
-{right row}``.
+``{1 byte: 1 if a right row follows, 2 if there is no left row}{uint32 little-endian: length of the left row}{left row} {right row}``.
 """
 
 from __future__ import annotations
@@ -12,7 +11,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec.arrays import BYTES, Bools, Bytes, after, buffers, fixed, lengths, masked, slices, valid, window
+from fkjoin.codec.arrays import (
+    BYTES,
+    Bools,
+    Bytes,
+    after,
+    buffers,
+    fixed,
+    lengths,
+    masked,
+    slices,
+    valid,
+    window,
+)
 from fkjoin.codec.messages import ANSWER, JOINED, column, table
 from fkjoin.codec.rows import RowCodec
 from fkjoin.errors import TopologyError
@@ -59,7 +70,9 @@ def _one_of(known: tuple[str, ...], given: str) -> Any:
     if meant in known:
         raise TopologyError(f'how: {given!r} is not one of {listed}; write "{meant}"')
     if meant == "right" and "outer" in known:
-        raise TopologyError(f'how: {given!r} is not one of {listed}; swap the two tables, and write "left"')
+        raise TopologyError(
+            f'how: {given!r} is not one of {listed}; swap the two tables, and write "left"'
+        )
     raise TopologyError(f"how: {given!r} is not one of {listed}")
 
 
@@ -86,7 +99,9 @@ def join_rows(answers: pa.Table, how: HowByKey) -> pa.Table:
     if how == "outer":
         left = masked(pc.fill_null(left, b""), matched(answers, how))
     heads = fixed(head.view(np.uint8).reshape(len(answers), _HEAD.itemsize))
-    both = pc.binary_join_element_wise(heads, left, right, pa.scalar(b"", BYTES))  # null where a row is null that must not be
+    both = pc.binary_join_element_wise(
+        heads, left, right, pa.scalar(b"", BYTES)
+    )  # null where a row is null that must not be
     return with_value(answers, both)
 
 
@@ -98,7 +113,9 @@ def with_value(answers: pa.Table, value: Bytes) -> pa.Table:
 
 def structs(schema: pa.Schema, rows: Bytes) -> pa.StructArray:
     """Encoded rows as structs, null where they are."""
-    return pa.StructArray.from_arrays(RowCodec(schema).decode(rows), fields=list(schema), mask=pa.array(~valid(rows)))
+    return pa.StructArray.from_arrays(
+        RowCodec(schema).decode(rows), fields=list(schema), mask=pa.array(~valid(rows))
+    )
 
 
 def split_rows(values: Bytes) -> tuple[Bytes, Bytes]:

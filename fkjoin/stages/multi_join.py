@@ -50,14 +50,25 @@ def pruned(result: Nested, paths: Iterable[Path]) -> Nested:
     for name, origin in result.columns:
         below = [path[1:] for path in wanted if path[0] == name]
         if below:
-            columns.append((name, pruned(origin, below) if isinstance(origin, Nested) and () not in below else origin))
+            columns.append(
+                (
+                    name,
+                    pruned(origin, below)
+                    if isinstance(origin, Nested) and () not in below
+                    else origin,
+                )
+            )
     return Nested(tuple(columns or result.columns[:1]))
 
 
 def fields_at(origin: Origin, paths: Iterable[Path]) -> Iterator[Field]:
     """The fields of parts that the paths lead to."""
     for path in paths:
-        yield from fields_of(origin.at(path) if isinstance(origin, Nested) else Field(origin.part, (*origin.path, *path)))
+        yield from fields_of(
+            origin.at(path)
+            if isinstance(origin, Nested)
+            else Field(origin.part, (*origin.path, *path))
+        )
 
 
 def fields_of(origin: Origin) -> Iterator[Field]:
@@ -99,8 +110,13 @@ class MultiJoin:
         """Rows of the result; of right rows, null where there is none."""
         key = pa.StructArray.from_arrays(KeyCodec(self.key).decode(keys), fields=list(self.key))
         parts = {LEFT: structs(self.left, left), KEY: key}
-        parts |= {at: structs(right.row, rows) for at, (right, rows) in enumerate(zip(self.rights, rights, strict=True))}
-        return RowCodec(self.schema).encode([self._column(origin, parts) for _, origin in self.result.columns], len(keys))
+        parts |= {
+            at: structs(right.row, rows)
+            for at, (right, rows) in enumerate(zip(self.rights, rights, strict=True))
+        }
+        return RowCodec(self.schema).encode(
+            [self._column(origin, parts) for _, origin in self.result.columns], len(keys)
+        )
 
     @property
     def columns(self) -> list[str]:
@@ -108,18 +124,30 @@ class MultiJoin:
         return [f"{name} = {self._text(origin)}" for name, origin in self.result.columns]
 
     def facts(self) -> dict[str, Any]:
-        """The join as JSON can write it, but for the schemas.  Checkpoints keep it: its keys never change."""
-        rights = [{"name": right.name, "parts": right.parts, "how": right.how} for right in self.rights]
+        """The join as JSON can write it, but for the schemas.
+
+        Checkpoints keep it: its keys never change.
+        """
+        rights = [
+            {"name": right.name, "parts": right.parts, "how": right.how} for right in self.rights
+        ]
         return {"left_parts": self.left_parts, "rights": rights, "made": _written(self.result)}
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any], schemas: Mapping[str, pa.Schema]) -> MultiJoin:
         """The join of which these are the ``facts``.
 
-        ``schemas``: ``key``, ``left``, and with the number of each right table ``foreign_key`` and ``right``.
+        ``schemas``: ``key``, ``left``, and with the number of each right table ``foreign_key`` and
+        ``right``.
         """
         rights = tuple(
-            Right(right["name"], schemas[f"foreign_key{at}"], schemas[f"right{at}"], right["parts"], right["how"])
+            Right(
+                right["name"],
+                schemas[f"foreign_key{at}"],
+                schemas[f"right{at}"],
+                right["parts"],
+                right["how"],
+            )
             for at, right in enumerate(facts["rights"])
         )
         result = _read(facts["made"])
@@ -134,13 +162,19 @@ class MultiJoin:
 
     def _column(self, origin: Origin, parts: dict[int, pa.StructArray]) -> pa.Array:
         if isinstance(origin, Field):
-            return pc.struct_field(parts[origin.part], list(origin.path)) if origin.path else parts[origin.part]
+            return (
+                pc.struct_field(parts[origin.part], list(origin.path))
+                if origin.path
+                else parts[origin.part]
+            )
         columns = [self._column(column, parts) for _, column in origin.columns]
         return pa.StructArray.from_arrays(columns, fields=list(self._type(origin)))
 
     def _type(self, origin: Origin) -> pa.DataType:
         if isinstance(origin, Nested):
-            return pa.struct([pa.field(name, self._type(column)) for name, column in origin.columns])
+            return pa.struct(
+                [pa.field(name, self._type(column)) for name, column in origin.columns]
+            )
         type_: pa.DataType = pa.struct(list(self._schema(origin.part)))
         for name in origin.path:
             type_ = type_.field(name).type

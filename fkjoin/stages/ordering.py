@@ -1,8 +1,10 @@
-"""The choice of a batch's messages that count, and their order: by versions and contents, never by arrival.
+"""The choice of a batch's messages that count, and their order: by versions and contents, never by
+arrival.
 
-*Law*: of a key's changes with one version the one with the greatest content counts, whatever the order and the batches in which
-they come; a row that is gone is less than all others.  Contents are compared by their hashes, so that a stage need not keep
-them.  Where the greater one comes in a later batch, its version gets a tie-break, and so is newer in all later stages.
+*Law*: of a key's changes with one version the one with the greatest content counts, whatever the
+order and the batches in which they come; a row that is gone is less than all others.  Contents are
+compared by their hashes, so that a stage need not keep them.  Where the greater one comes in a
+later batch, its version gets a tie-break, and so is newer in all later stages.
 """
 
 from __future__ import annotations
@@ -13,7 +15,17 @@ from typing import NamedTuple
 import numpy as np
 
 from fkjoin.codec import ties, versions
-from fkjoin.codec.arrays import Bools, Bytes, Ints, changes_from_previous, chosen, equal, last_of_run, replaced, take
+from fkjoin.codec.arrays import (
+    Bools,
+    Bytes,
+    Ints,
+    changes_from_previous,
+    chosen,
+    equal,
+    last_of_run,
+    replaced,
+    take,
+)
 from fkjoin.codec.record_order import in_one_order
 from fkjoin.codec.records import Records
 from fkjoin.stages import counters
@@ -36,12 +48,13 @@ def newest_only(
 ) -> tuple[Ints, Ints, Bytes]:
     """Choose the messages newer than what is ``held`` for their code, sorted by code and version.
 
-    Returns their places, codes and versions.  Of messages with the same code, version and content the first one counts; what
-    does not count is counted as stale.  ``or_equal``: all of them, or which, also count if they are as new as what is held.
-    What comes ``in_order`` (all of it, or of which codes) is newer than what is held, whatever its version: the stage before
-    has let it through, and stages must not disagree.  Changes ``as_read`` may come from a source: those that start over from
-    another one are counted, and records of a topic get versions that make one order of them.  ``contents``: what ties are
-    broken by, where versions have tie-breaks.
+    Returns their places, codes and versions.  Of messages with the same code, version and content
+    the first one counts; what does not count is counted as stale.  ``or_equal``: all of them, or
+    which, also count if they are as new as what is held. What comes ``in_order`` (all of it, or of
+    which codes) is newer than what is held, whatever its version: the stage before has let it
+    through, and stages must not disagree.  Changes ``as_read`` may come from a source: those that
+    start over from another one are counted, and records of a topic get versions that make one order
+    of them.  ``contents``: what ties are broken by, where versions have tie-breaks.
     """
     if as_read:
         version = in_one_order(code, version, held.version)
@@ -61,7 +74,9 @@ def newest_only(
         repeated[1:] &= equal(version.slice(1), version.slice(0, max(0, len(version) - 1)))
     counts = fresh & ~repeated
     if contents is not None:
-        counts, version = _without_ties(_Sorted(order, code, version, fresh, repeated), held, contents, count)
+        counts, version = _without_ties(
+            _Sorted(order, code, version, fresh, repeated), held, contents, count
+        )
     keep = np.flatnonzero(counts)
     count[counters.STALE] += len(order) - len(keep)
     return order[keep], code[keep], take(version, keep)
@@ -89,7 +104,9 @@ class _Sorted(NamedTuple):
         return beside
 
 
-def _without_ties(messages: _Sorted, held: Records, contents: Contents, count: Counters) -> tuple[Bools, Bytes]:
+def _without_ties(
+    messages: _Sorted, held: Records, contents: Contents, count: Counters
+) -> tuple[Bools, Bytes]:
     """Tell which messages count, and give those that win against what is held a version that is newer."""
     order, code, version, fresh, repeated = messages
     counts = fresh & ~repeated
@@ -107,7 +124,9 @@ def _without_ties(messages: _Sorted, held: Records, contents: Contents, count: C
     codes = code[rows[beside]]
     _, broken = ties.split_ties(take(held.version, codes))
     held_tie[beside] = np.where(broken > 0, broken, ties.of_contents(take(known, codes)))
-    contenders = np.concatenate([np.stack([run, tie]), np.stack([run, held_tie])[:, beside]], axis=1)
+    contenders = np.concatenate(
+        [np.stack([run, tie]), np.stack([run, held_tie])[:, beside]], axis=1
+    )
     count[counters.TIES] += np.unique(contenders, axis=1).shape[1] - len(np.unique(run))
 
     # Of a run's equal contents the first one stays, as of all repeated messages.
@@ -128,5 +147,7 @@ def by_code_and_version(code: Ints, version: Bytes) -> Ints:
     alone[:-1] &= alone[1:]
     places = np.flatnonzero(~alone)
     messages = order[places]
-    order[places] = messages[np.lexsort((*versions.sort_columns(take(version, messages)), code[messages]))]
+    order[places] = messages[
+        np.lexsort((*versions.sort_columns(take(version, messages)), code[messages]))
+    ]
     return order

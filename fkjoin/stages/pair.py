@@ -1,17 +1,21 @@
-"""pair, by primary key: the rows that two tables have under one key, side by side, and what a join of them makes of them.
+"""pair, by primary key: the rows that two tables have under one key, side by side, and what a join
+of them makes of them.
 
 See docs/semantics.md, "Joins by primary key".
 
-*Law*: after every batch the join is what its tables are, key by key: of a key's rows the newest of each table by the versions,
-whatever the order in which their changes came, and however they were cut into batches.  A result has the versions of both
-tables' last changes of the key, deletions among them, and the later timestamp of these two.  Of results, what differs from the
-one that was emitted last is emitted.
+*Law*: after every batch the join is what its tables are, key by key: of a key's rows the newest of
+each table by the versions, whatever the order in which their changes came, and however they were
+cut into batches.  A result has the versions of both tables' last changes of the key, deletions
+among them, and the later timestamp of these two.  Of results, what differs from the one that was
+emitted last is emitted.
 
-``pair`` is the whole join.  ``answers_by_key`` is its first half, for a joiner that is Spark's: resolve is the other one.
+``pair`` is the whole join.  ``answers_by_key`` is its first half, for a joiner that is Spark's:
+resolve is the other one.
 
-Store: ``{'d'}{key}`` → both versions, the timestamp of the result, and ``{version, row}`` of either table, a 128-bit hash of
-the result that was emitted last (in a table that is materialized, followed by the result), and the tables' timestamps.  The
-record of a key that neither table has any more is a tombstone marker for the retention time.
+Store: ``{'d'}{key}`` → both versions, the timestamp of the result, and ``{version, row}`` of either
+table, a 128-bit hash of the result that was emitted last (in a table that is materialized, followed
+by the result), and the tables' timestamps.  The record of a key that neither table has any more is
+a tombstone marker for the retention time.
 """
 
 from __future__ import annotations
@@ -53,7 +57,9 @@ from fkjoin.state import Store
 _Parts = tuple[int, int]
 """The number of parts of the left and of the right table's versions."""
 
-_CODEC = RowCodec(pa.schema([*bytes_codec(5).schema, ("left_ts", pa.int64()), ("right_ts", pa.int64())]))
+_CODEC = RowCodec(
+    pa.schema([*bytes_codec(5).schema, ("left_ts", pa.int64()), ("right_ts", pa.int64())])
+)
 _NUMBERS = counters.LEFT_IN, counters.RIGHT_IN
 
 
@@ -72,7 +78,10 @@ class Sides(NamedTuple):
 
     def version(self, parts: _Parts) -> Bytes:
         """Versions of results: the left row's, then the right row's."""
-        known = (pc.fill_null(slot.version, versions.absent(n)) for slot, n in zip(self.slots, parts, strict=True))
+        known = (
+            pc.fill_null(slot.version, versions.absent(n))
+            for slot, n in zip(self.slots, parts, strict=True)
+        )
         return concat(*known)
 
 
@@ -102,11 +111,12 @@ def pair(
     every: bool = False,
     in_order: Sequence[bool] = (),
 ) -> pa.Table:
-    """Turn rows of two tables (``NUMBERED``; any order, duplicates allowed) into changes of their join (``RESULT``).
+    """Turn rows of two tables (``NUMBERED``; any order, duplicates allowed) into changes of their
+    join (``RESULT``).
 
-    ``make``: a function from answers (``ANSWER``) to joined rows (``JOINED``); of an answer that it leaves out, the last result
-    stays.  ``materialized``: keep the results.  ``every``: also emit results that are unchanged (emit on update).
-    ``in_order``: of each table, see ``newest_only``.
+    ``make``: a function from answers (``ANSWER``) to joined rows (``JOINED``); of an answer that it
+    leaves out, the last result stays.  ``materialized``: keep the results.  ``every``: also emit
+    results that are unchanged (emit on update). ``in_order``: of each table, see ``newest_only``.
     """
     batch = _taken(rows, store, count, parts=parts, now_ms=now_ms, in_order=in_order)
     joined = make(batch.answers)
@@ -121,10 +131,14 @@ def pair(
     digest = replaced(constant(None, len(had)), made, digests(value))
     has = np.where(usable, valid(digest), had)
     unchanged = equal(digest, pc.binary_slice(before, 0, DIGEST_BYTES))
-    emission = EmitDecision.of(had, has, unchanged, every=every, among=usable).counted(count, usable)
+    emission = EmitDecision.of(had, has, unchanged, every=every, among=usable).counted(
+        count, usable
+    )
     emit, ts = emission.emit, np.where(emission.emit, np.maximum(*batch.sides.ts), batch.held.ts)
     row = replaced(constant(None, len(had)), made, value)
-    keys, values, version = (chosen(one, emit) for one in (untagged(batch.names), row, batch.version))
+    keys, values, version = (
+        chosen(one, emit) for one in (untagged(batch.names), row, batch.version)
+    )
     results = emission.results(keys, values, version, ts[emit])
 
     kept = masked(concat(digest, row), valid(digest)) if materialized else digest
@@ -147,7 +161,14 @@ def answers_by_key(
     batch = _taken(rows, store, count, parts=parts, now_ms=now_ms, in_order=in_order)
     keys = len(batch.taken)
     ts = np.maximum(*batch.sides.ts)
-    _write(store, batch, constant(None, keys), has=np.zeros(keys, bool), ts=ts, due_ms=now_ms + retention_ms)
+    _write(
+        store,
+        batch,
+        constant(None, keys),
+        has=np.zeros(keys, bool),
+        ts=ts,
+        due_ms=now_ms + retention_ms,
+    )
     return batch.answers
 
 
@@ -158,7 +179,15 @@ def sides_of(bodies: Bytes) -> Sides:
     return Sides([Slot(*columns[0:2]), Slot(*columns[2:4])], columns[4], ts)
 
 
-def _taken(rows: pa.Table, store: Store, count: Counters, *, parts: _Parts, now_ms: int, in_order: Sequence[bool]) -> _Batch:
+def _taken(
+    rows: pa.Table,
+    store: Store,
+    count: Counters,
+    *,
+    parts: _Parts,
+    now_ms: int,
+    in_order: Sequence[bool],
+) -> _Batch:
     sweep(store, now_ms)
     number = column(rows, "number").to_numpy()
     for at, counter in enumerate(_NUMBERS):
@@ -168,7 +197,9 @@ def _taken(rows: pa.Table, store: Store, count: Counters, *, parts: _Parts, now_
     held = records.decode(store.get_many(names))
     sides = sides_of(held.body)
     taken = np.zeros(len(keys), bool)
-    for at, (where, times) in enumerate(take_in(rows, code, sides.slots, held=held, count=count, in_order=in_order)):
+    for at, (where, times) in enumerate(
+        take_in(rows, code, sides.slots, held=held, count=count, in_order=in_order)
+    ):
         taken[where] = True
         sides.ts[at] = sides.ts[at].copy()
         sides.ts[at][where] = times
@@ -179,8 +210,12 @@ def _taken(rows: pa.Table, store: Store, count: Counters, *, parts: _Parts, now_
     return _Batch(names, held, sides, taken, version, answers)
 
 
-def _write(store: Store, batch: _Batch, emitted: Bytes, *, has: Bools, ts: Ints, due_ms: int) -> None:
+def _write(
+    store: Store, batch: _Batch, emitted: Bytes, *, has: Bools, ts: Ints, due_ms: int
+) -> None:
     slots = [side for slot in batch.sides.slots for side in slot]
     body = _CODEC.encode([*slots, emitted, *map(pa.array, batch.sides.ts)], len(emitted))
     gone, among = batch.sides.gone, batch.taken
-    store.write(*entries(batch.names, has, ts, batch.version, body, gone=gone, due_ms=due_ms, among=among))
+    store.write(
+        *entries(batch.names, has, ts, batch.version, body, gone=gone, due_ms=due_ms, among=among)
+    )

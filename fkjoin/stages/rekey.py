@@ -2,12 +2,14 @@
 
 See docs/semantics.md, "Rekey".
 
-*The law that makes the join converge*: every change of a left row leads to exactly one answer that carries its
-version.  A subscribe is answered by the subscription stage; a change to no foreign key is answered here.  What leaves a row's
-bytes and foreign key unchanged is no change, and ends here (KIP-557); its version is remembered all the same.
+*The law that makes the join converge*: every change of a left row leads to exactly one answer that
+carries its version.  A subscribe is answered by the subscription stage; a change to no foreign key
+is answered here.  What leaves a row's bytes and foreign key unchanged is no change, and ends here
+(KIP-557); its version is remembered all the same.
 
-Store: ``{'d'}{left key}`` → version and foreign key last seen, and, for a retention time, those of rows that are gone.  In the
-place of a record's timestamp stands, with the flag ``HASHED``, a 64-bit hash of the row.
+Store: ``{'d'}{left key}`` → version and foreign key last seen, and, for a retention time, those of
+rows that are gone.  In the place of a record's timestamp stands, with the flag ``HASHED``, a 64-bit
+hash of the row.
 """
 
 from __future__ import annotations
@@ -70,9 +72,10 @@ def rekey(
 ) -> Rekeyed:
     """Turn left ``changes`` (``CHANGE``; any order, duplicates allowed) into messages.
 
-    A change whose version is not newer than the one remembered is dropped and counted.  A deletion counts as a change
-    to no foreign key.  ``right_parts``: of how many parts the right table's versions are made.  ``every``: newer versions
-    that leave a row unchanged count as changes.  ``in_order``: see ``newest_only``.
+    A change whose version is not newer than the one remembered is dropped and counted.  A deletion
+    counts as a change to no foreign key.  ``right_parts``: of how many parts the right table's
+    versions are made.  ``every``: newer versions that leave a row unchanged count as changes.
+    ``in_order``: see ``newest_only``.
     """
     sweep(store, now_ms)
     count[counters.LEFT_IN] += len(changes)
@@ -90,7 +93,13 @@ def rekey(
         return came, contents_of(held.ts, foreign_key_before, held.flags & HASHED > 0)
 
     order, code, version = newest_only(
-        code, column(changes, "version"), held, count, as_read=True, in_order=in_order, contents=contents
+        code,
+        column(changes, "version"),
+        held,
+        count,
+        as_read=True,
+        in_order=in_order,
+        contents=contents,
     )
 
     key, value, ts = (take(column(changes, name), order) for name in ("key", "value", "ts"))
@@ -98,11 +107,18 @@ def rekey(
     foreign_key = masked(take(column(changes, "foreign_key"), order), alive)
     first = changes_from_previous(code)
     rank = np.arange(len(code))
-    before = take(stack(foreign_key_before, foreign_key), np.where(first, code, len(keys) + rank - 1))
+    before = take(
+        stack(foreign_key_before, foreign_key), np.where(first, code, len(keys) + rank - 1)
+    )
     seen = ~first | held.found[code]
     stays = equal(before, foreign_key)
     known = np.where(first, (held.flags & HASHED > 0)[code], np.append(False, alive[:-1]))
-    unchanged = alive & known & stays & (digest == np.where(first, held.ts[code], np.append(0, digest[:-1])))
+    unchanged = (
+        alive
+        & known
+        & stays
+        & (digest == np.where(first, held.ts[code], np.append(0, digest[:-1])))
+    )
     count[counters.IDEMPOTENT] += 0 if every else int(unchanged.sum())
 
     counts = np.ones(len(code), bool) if every else ~unchanged
@@ -122,15 +138,31 @@ def rekey(
     )
     rows = int(answer.sum())
     both = concat(chosen(version, answer), constant(versions.absent(right_parts), rows))
-    answers = table(ANSWER, chosen(key, answer), both, chosen(value, answer), constant(None, rows), chosen(ts, answer))
+    answers = table(
+        ANSWER,
+        chosen(key, answer),
+        both,
+        chosen(value, answer),
+        constant(None, rows),
+        chosen(ts, answer),
+    )
 
     last = np.flatnonzero(last_of_run(code))
     gone, has = ~alive[last], valid(foreign_key)[last]
     last_version = take(version, last)
     flags = np.where(gone, GONE, HASHED) | np.where(has, HAS_FOREIGN_KEY, 0)
-    values = records.encode(flags.astype(np.uint8), digest[last], last_version, take(foreign_key, last))
+    values = records.encode(
+        flags.astype(np.uint8), digest[last], last_version, take(foreign_key, last)
+    )
     store.write(
-        *kept(take(names, code[last]), values, last_version, gone=gone, due_ms=now_ms + retention_ms, in_order=in_order)
+        *kept(
+            take(names, code[last]),
+            values,
+            last_version,
+            gone=gone,
+            due_ms=now_ms + retention_ms,
+            in_order=in_order,
+        )
     )
     return Rekeyed(subscriptions, answers)
 

@@ -2,12 +2,14 @@
 
 See docs/semantics.md, "Resolve".
 
-*Law*: the highwater mark of a key is the pair (left version, right version) of the newest answer taken, and an answer is taken
-only if its pair is greater.  Of the answers that a batch brings for a key, the last result counts: it is emitted if it differs
-from the result emitted last, with the timestamp of the answer that first led to it.
+*Law*: the highwater mark of a key is the pair (left version, right version) of the newest answer
+taken, and an answer is taken only if its pair is greater.  Of the answers that a batch brings for a
+key, the last result counts: it is emitted if it differs from the result emitted last, with the
+timestamp of the answer that first led to it.
 
-Store: ``{'d'}{left key}`` → highwater mark, whether there is a result, and a 128-bit hash of it, followed by the result itself
-in a table that is materialized.  The record of a row that is gone is a tombstone marker for the retention time.
+Store: ``{'d'}{left key}`` → highwater mark, whether there is a result, and a 128-bit hash of it,
+followed by the result itself in a table that is materialized.  The record of a row that is gone is
+a tombstone marker for the retention time.
 """
 
 from __future__ import annotations
@@ -69,14 +71,21 @@ def resolve(
     in_order: bool = False,
     complete: Complete | None = None,
 ) -> pa.Table:
-    """Turn answers after the joiner (``JOINED``; any order, duplicates allowed) into changes of the joined table.
+    """Turn answers after the joiner (``JOINED``; any order, duplicates allowed) into changes of the
+    joined table.
 
-    ``materialized``: keep the results, with their timestamps.  ``every``: also emit results that are unchanged (emit on
-    update); never tombstones of keys without a result.  ``as_read``, ``in_order``: see ``newest_only``.  ``complete``: of a
-    table that is materialized, what makes rows whole that lack values.
+    ``materialized``: keep the results, with their timestamps.  ``every``: also emit results that
+    are unchanged (emit on update); never tombstones of keys without a result.  ``as_read``,
+    ``in_order``: see ``newest_only``.  ``complete``: of a table that is materialized, what makes
+    rows whole that lack values.
     """
     keep: Keep = "both" if materialized else "hash"
-    how: Any = {"now_ms": now_ms, "retention_ms": retention_ms, "as_read": as_read, "in_order": in_order}
+    how: Any = {
+        "now_ms": now_ms,
+        "retention_ms": retention_ms,
+        "as_read": as_read,
+        "in_order": in_order,
+    }
     return settle(joined, store, count, keep=keep, every=every, complete=complete, **how).results
 
 
@@ -109,16 +118,24 @@ def settle(
         value = column(joined, "value")
         return value if keep == "value" else digests(value), digest_before
 
-    if complete is not None:  # whose changes that are not newer have versions of the same order, too
+    if (
+        complete is not None
+    ):  # whose changes that are not newer have versions of the same order, too
         ordered = in_one_order(code, column(joined, "version"), held.version)
         joined = joined.set_column(joined.schema.get_field_index("version"), "version", ordered)
-    how: Any = {"as_read": as_read, "in_order": in_order, "contents": contents if as_read and complete is None else None}
+    how: Any = {
+        "as_read": as_read,
+        "in_order": in_order,
+        "contents": contents if as_read and complete is None else None,
+    }
     of = code
     order, code, version = newest_only(of, column(joined, "version"), held, count, **how)
     if complete is not None:
         rows = after(body_before, np.full(len(body_before), DIGEST_BYTES), valid(body_before))
         newer = Newer(order, code, version)
-        joined, code, borrowed = complete(joined, of, newer, keys=keys, held=held, rows=rows, store=store, count=count)
+        joined, code, borrowed = complete(
+            joined, of, newer, keys=keys, held=held, rows=rows, store=store, count=count
+        )
         order, version = np.arange(len(code)), column(joined, "version")
         store.write(*borrowed)
     value, ts = column(joined, "value"), take(column(joined, "ts"), order).to_numpy()
@@ -132,14 +149,18 @@ def settle(
     final = code[last]
     time = ts[np.maximum.accumulate(np.where(~same | every, answers, 0))[last]]
     unchanged = equal(take(digest, last), take(digest_before, final))
-    if keep == "value":  # a group has the timestamp of its rows' latest changes, also of those that contribute the same
+    if (
+        keep == "value"
+    ):  # a group has the timestamp of its rows' latest changes, also of those that contribute the same
         time = np.maximum.reduceat(ts, np.flatnonzero(first))
         unchanged &= time <= held.ts[final]
     emission = EmitDecision.of(had[final], has[last], unchanged, every=every).counted(count)
     emit = emission.emit
     place, newest = order[last], take(version, last)
     emitted = last[emit]
-    results = emission.results(take(keys, final[emit]), take(value, order[emitted]), take(version, emitted), time[emit])
+    results = emission.results(
+        take(keys, final[emit]), take(value, order[emitted]), take(version, emitted), time[emit]
+    )
 
     since, body = np.zeros(len(last), np.int64), take(digest, last)
     if keep != "hash":
@@ -148,10 +169,21 @@ def settle(
         body = concat(body, take(value, place))
     gone = bools(take(column(joined, "gone"), place))
     due_ms = now_ms + (retention_ms if as_read or in_order else later(retention_ms))
-    written = entries(take(names, final), has[last], since, newest, body, gone=gone, due_ms=due_ms, in_order=in_order)
+    written = entries(
+        take(names, final),
+        has[last],
+        since,
+        newest,
+        body,
+        gone=gone,
+        due_ms=due_ms,
+        in_order=in_order,
+    )
     store.write(*written)
     if keep == "hash":
         return Settled(results, constant(None, len(results)))
     if keep == "both":
-        body_before = after(body_before, np.full(len(body_before), DIGEST_BYTES), valid(body_before))
+        body_before = after(
+            body_before, np.full(len(body_before), DIGEST_BYTES), valid(body_before)
+        )
     return Settled(results, take(body_before, final[emit]))

@@ -1,18 +1,22 @@
-"""The first two stages of a multi-way join: a left table with several right tables, by foreign keys of its own.
+"""The first two stages of a multi-way join: a left table with several right tables, by foreign keys
+of its own.
 
 See docs/semantics.md, "Multi-way joins".
 
-scatter, by left key: foreign keys that a change of a left row moves become subscriptions, and the row goes to the left key's
-results (gather) by itself, so that a change of nothing but values asks no right table for anything.
+scatter, by left key: foreign keys that a change of a left row moves become subscriptions, and the
+row goes to the left key's results (gather) by itself, so that a change of nothing but values asks
+no right table for anything.
 
-*The law that makes the join converge*: every change of a left row leads to one message that says which answers it goes with,
-by the version *since* which each foreign key is what it is; every such version is answered, once and again whenever the right
-row changes.
+*The law that makes the join converge*: every change of a left row leads to one message that says
+which answers it goes with, by the version *since* which each foreign key is what it is; every such
+version is answered, once and again whenever the right row changes.
 
-subscription: as in a join of two tables, with all right tables in one store; keys are told apart by a first byte.
+subscription: as in a join of two tables, with all right tables in one store; keys are told apart by
+a first byte.
 
-Store of scatter: ``{'d'}{left key}`` → version, a 64-bit hash of the row in the place of a timestamp, and for each right table
-foreign key and since when; for a retention time also of rows that are gone.
+Store of scatter: ``{'d'}{left key}`` → version, a 64-bit hash of the row in the place of a
+timestamp, and for each right table foreign key and since when; for a retention time also of rows
+that are gone.
 """
 
 from __future__ import annotations
@@ -68,11 +72,11 @@ def scatter(
     retention_ms: int,
     in_order: bool = False,
 ) -> Scattered:
-    """Turn left ``changes`` (``CHANGE``, each with a ``foreign_key`` for each of the ``rights``: see ``foreign_keys``; any
-    order, duplicates allowed) into messages (``SUBSCRIPTION``, ``PART``).
+    """Turn left ``changes`` (``CHANGE``, each with a ``foreign_key`` for each of the ``rights``:
+    see ``foreign_keys``; any order, duplicates allowed) into messages (``SUBSCRIPTION``, ``PART``).
 
-    A change whose version is not newer than the one remembered is dropped and counted; of a row's newer ones the last counts.
-    ``in_order``: see ``newest_only``.
+    A change whose version is not newer than the one remembered is dropped and counted; of a row's
+    newer ones the last counts. ``in_order``: see ``newest_only``.
     """
     sweep(store, now_ms)
     count[counters.LEFT_IN] += len(changes)
@@ -90,7 +94,13 @@ def scatter(
         return came, contents_of(held.ts, known, held.found & (held.flags & GONE == 0))
 
     order, code, version = newest_only(
-        code, column(changes, "version"), held, count, as_read=True, in_order=in_order, contents=contents
+        code,
+        column(changes, "version"),
+        held,
+        count,
+        as_read=True,
+        in_order=in_order,
+        contents=contents,
     )
     last = np.flatnonzero(last_of_run(code))
     order, code, version = order[last], code[last], take(version, last)
@@ -119,12 +129,23 @@ def scatter(
             )
         )
     since = bytes_codec(rights).encode(keys_and_since[1::2], len(key))
-    rows = table(PART, key, np.full(len(key), LEFT, np.int8), version, value, since, ts).filter(pa.array(seen | alive))
+    rows = table(PART, key, np.full(len(key), LEFT, np.int8), version, value, since, ts).filter(
+        pa.array(seen | alive)
+    )
 
     flags = np.where(alive, 0, GONE).astype(np.uint8)
     body = bytes_codec(2 * rights).encode(keys_and_since, len(key))
     values = records.encode(flags, digest, version, body)
-    store.write(*kept(take(names, code), values, version, gone=~alive, due_ms=now_ms + retention_ms, in_order=in_order))
+    store.write(
+        *kept(
+            take(names, code),
+            values,
+            version,
+            gone=~alive,
+            due_ms=now_ms + retention_ms,
+            in_order=in_order,
+        )
+    )
     return Scattered(pa.concat_tables(subscriptions).combine_chunks(), rows)
 
 
@@ -140,10 +161,11 @@ def answered(
     in_order: bool = True,
     rights_in_order: bool | Sequence[bool] = False,
 ) -> Iterator[pa.Table]:
-    """Answer ``subscriptions`` and right ``changes`` (``CHANGE``), both ``tagged``; yields ``PART`` tables.
+    """Answer ``subscriptions`` and right ``changes`` (``CHANGE``), both ``tagged``; yields ``PART``
+    tables.
 
-    ``right_parts``: of how many parts each right table's versions are made.  ``in_order``, ``rights_in_order``: see
-    ``subscription``.  The store is written when the iterator is exhausted.
+    ``right_parts``: of how many parts each right table's versions are made.  ``in_order``,
+    ``rights_in_order``: see ``subscription``.  The store is written when the iterator is exhausted.
     """
     for page in subscription(
         subscriptions,
@@ -156,7 +178,9 @@ def answered(
         right_parts=right_parts,
         rights_in_order=rights_in_order,
     ):
-        keys, version, value, ts = (column(page, name) for name in ("key", "version", "right", "ts"))
+        keys, version, value, ts = (
+            column(page, name) for name in ("key", "version", "right", "ts")
+        )
         number = first_bytes(keys).astype(np.int8)
         yield table(PART, untagged(keys), number, version, value, constant(None, len(keys)), ts)
 

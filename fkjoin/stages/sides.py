@@ -1,7 +1,9 @@
-"""The two sides that meet under a foreign key: the right row, and the left rows that subscribe to it.
+"""The two sides that meet under a foreign key: the right row, and the left rows that subscribe to
+it.
 
 Both stages that work by foreign key, ``subscription`` and ``children``, have this store:
-``{'r'}{foreign key}`` → the right row; ``{'s'}{CombinedKey}`` → a subscriber's version, timestamp and left row.
+``{'r'}{foreign key}`` → the right row; ``{'s'}{CombinedKey}`` → a subscriber's version, timestamp
+and left row.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ from fkjoin.state import Store, prefix_range
 
 
 class Rights(NamedTuple):
-    """Right rows: row ``i < n`` is what was stored for foreign key ``i`` of ``n``; then come the batch's changes.
+    """Right rows: row ``i < n`` is what was stored for foreign key ``i`` of ``n``; then come the
+    batch's changes.
 
     The changes are sorted by foreign key and version.
     """
@@ -96,8 +99,8 @@ def read_rights(
 ) -> Rights:
     """Read what is stored for the foreign ``keys``, and put the batch's changes after it.
 
-    ``answered``: the keys whose right row is in an answer; the others' are not read.  ``parts``, ``in_order``: of one
-    right table, or of each of several.
+    ``answered``: the keys whose right row is in an answer; the others' are not read.  ``parts``,
+    ``in_order``: of one right table, or of each of several.
     """
     held = records.decode(_stored(store, prefixed(tags.RIGHT, keys), answered))
     key_in_order = np.full(len(keys), in_order is True)
@@ -126,7 +129,11 @@ def read_rights(
     first = changes_from_previous(code)
     previous = np.where(first, code, rows - 1)
     unchanged = equal(value, take(all_value, previous))
-    run = np.maximum.accumulate(np.where(first | ~unchanged, np.arange(len(code)), 0)) if len(code) else code
+    run = (
+        np.maximum.accumulate(np.where(first | ~unchanged, np.arange(len(code)), 0))
+        if len(code)
+        else code
+    )
     since = all_ts[np.where(unchanged[run], code[run], rows[run])]
     all_since = np.concatenate([all_ts[stored], since])
 
@@ -135,7 +142,9 @@ def read_rights(
     else:
         absent = take(pa.array(map(versions.absent, parts), BYTES), first_bytes(keys))
     all_version = stack(pc.if_else(pa.array(held.found), held.version, absent), version)
-    return Rights(len(keys), all_code, all_version, all_value, all_ts, all_since, ~unchanged, key_in_order)
+    return Rights(
+        len(keys), all_code, all_version, all_value, all_ts, all_since, ~unchanged, key_in_order
+    )
 
 
 def _stored(store: Store, names: Bytes, wanted: Bools | None) -> Bytes:
@@ -144,9 +153,13 @@ def _stored(store: Store, names: Bytes, wanted: Bools | None) -> Bytes:
     return take(store.get_many(chosen(names, wanted)), np.cumsum(wanted) - 1, wanted)
 
 
-def read_subscribes(subscriptions: pa.Table, code: Ints, store: Store, count: Counters, in_order: bool) -> Subscribes:
+def read_subscribes(
+    subscriptions: pa.Table, code: Ints, store: Store, count: Counters, in_order: bool
+) -> Subscribes:
     """Read what is stored of the batch's subscribers, and leave out what is not newer; ``code``: of the foreign keys."""
-    combined = combined_key.encode(column(subscriptions, "foreign_key"), column(subscriptions, "key"))
+    combined = combined_key.encode(
+        column(subscriptions, "foreign_key"), column(subscriptions, "key")
+    )
     number, names = codes(prefixed(tags.SUBSCRIBER, combined))
     held = records.decode(store.get_many(names))
     order, number, version = newest_only(
@@ -156,8 +169,12 @@ def read_subscribes(subscriptions: pa.Table, code: Ints, store: Store, count: Co
     first_version, known = take(version, np.flatnonzero(begins)), number[begins]
     back = held.found[known] & versions.is_newer(take(held.version, known), first_version)
     number, names = _renumbered(number, names)
-    key, wanted, value, ts = (take(column(subscriptions, name), order) for name in ("key", "subscribe", "value", "ts"))
-    return Subscribes(names, number, code[order], key, bools(wanted), version, value, ts.to_numpy(), back)
+    key, wanted, value, ts = (
+        take(column(subscriptions, name), order) for name in ("key", "subscribe", "value", "ts")
+    )
+    return Subscribes(
+        names, number, code[order], key, bools(wanted), version, value, ts.to_numpy(), back
+    )
 
 
 def _renumbered(number: Ints, names: Bytes) -> tuple[Ints, Bytes]:
@@ -167,33 +184,59 @@ def _renumbered(number: Ints, names: Bytes) -> tuple[Ints, Bytes]:
 
 
 def write_sides(
-    store: Store, keys: Bytes, right: Rights, *, left: Subscribes, now_ms: int, retention_ms: int, in_order: bool
+    store: Store,
+    keys: Bytes,
+    right: Rights,
+    *,
+    left: Subscribes,
+    now_ms: int,
+    retention_ms: int,
+    in_order: bool,
 ) -> None:
     """Write both sides' last changes; ``in_order``: of the left side."""
     last = right.stored + np.flatnonzero(last_of_run(right.changed))
     code = right.code[last]
     value, version = take(right.value, last), take(right.version, last)
     gone = ~valid(value)
-    values = records.encode(np.where(gone, GONE, 0).astype(np.uint8), right.ts[last], version, value)
+    values = records.encode(
+        np.where(gone, GONE, 0).astype(np.uint8), right.ts[last], version, value
+    )
     names = prefixed(tags.RIGHT, take(keys, code))
-    of_rights = kept(names, values, version, gone=gone, due_ms=now_ms + retention_ms, in_order=right.in_order[code])
+    of_rights = kept(
+        names,
+        values,
+        version,
+        gone=gone,
+        due_ms=now_ms + retention_ms,
+        in_order=right.in_order[code],
+    )
 
     final = np.flatnonzero(last_of_run(left.combined))
     wanted, version = left.wanted[final], take(left.version, final)
     flags = np.where(wanted, 0, GONE).astype(np.uint8)
     values = records.encode(flags, left.ts[final], version, masked(take(left.value, final), wanted))
-    of_lefts = kept(left.names, values, version, gone=~wanted, due_ms=now_ms + later(retention_ms), in_order=in_order)
+    of_lefts = kept(
+        left.names,
+        values,
+        version,
+        gone=~wanted,
+        due_ms=now_ms + later(retention_ms),
+        in_order=in_order,
+    )
     store.write(stack(of_rights[0], of_lefts[0]), stack(of_rights[1], of_lefts[1]))
 
 
 def subscribed_rights(store: Store, names: Bytes) -> Bools:
     """Tell which of the records are of right rows that left rows name.
 
-    The answers for these remember the right row's version for good.  Were its tombstone marker swept away, a stale change that
-    counts here would be one that they know to be old, and the result would stay what it was.
+    The answers for these remember the right row's version for good.  Were its tombstone marker
+    swept away, a stale change that counts here would be one that they know to be old, and the
+    result would stay what it was.
     """
     right = np.flatnonzero(first_bytes(names) == tags.RIGHT[0])
-    prefixes = prefixed(tags.SUBSCRIBER, combined_key.prefixes(untagged(take(names, right)))).to_pylist()
+    prefixes = prefixed(
+        tags.SUBSCRIBER, combined_key.prefixes(untagged(take(names, right)))
+    ).to_pylist()
     subscribed = np.zeros(len(names), bool)
     order = sorted(range(len(prefixes)), key=prefixes.__getitem__)
     for page in store.scan([prefix_range(prefixes[at]) for at in order], each=1):

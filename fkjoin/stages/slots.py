@@ -1,6 +1,8 @@
-"""Slots: what each of several tables has under a key, in one record; ``merge`` and ``pair`` keep their rows so.
+"""Slots: what each of several tables has under a key, in one record; ``merge`` and ``pair`` keep
+their rows so.
 
-*Law*: a slot has the newest row of its table, by the versions, whatever the order in which its changes come.
+*Law*: a slot has the newest row of its table, by the versions, whatever the order in which its
+changes come.
 """
 
 from __future__ import annotations
@@ -34,11 +36,19 @@ class ChangedSlots(NamedTuple):
 
 
 def take_in(
-    rows: pa.Table, code: Ints, slots: list[Slot], *, held: Records, count: Counters, in_order: Sequence[bool]
+    rows: pa.Table,
+    code: Ints,
+    slots: list[Slot],
+    *,
+    held: Records,
+    count: Counters,
+    in_order: Sequence[bool],
 ) -> list[ChangedSlots]:
-    """Put a batch's rows (``NUMBERED``; any order, duplicates allowed) into the ``slots``; returns what changed in each.
+    """Put a batch's rows (``NUMBERED``; any order, duplicates allowed) into the ``slots``; returns
+    what changed in each.
 
-    ``code``: the places of the rows' keys among those of the slots; ``in_order``: of each table, see ``newest_only``.
+    ``code``: the places of the rows' keys among those of the slots; ``in_order``: of each table,
+    see ``newest_only``.
     """
     number = column(rows, "number").to_numpy()
     changed = []
@@ -57,12 +67,23 @@ def _with_rows(
     rows: pa.Table, code: Ints, slot: Slot, *, held: Records, count: Counters, in_order: bool
 ) -> tuple[Slot, ChangedSlots]:
     """The slot with rows of its table, and what they change in it."""
-    known = Records(valid(slot.version), held.flags, held.ts, pc.fill_null(slot.version, b""), slot.row)
+    known = Records(
+        valid(slot.version), held.flags, held.ts, pc.fill_null(slot.version, b""), slot.row
+    )
     value = column(rows, "value")
     order, where, version = newest_only(
-        code, column(rows, "version"), known, count, as_read=True, in_order=in_order, contents=lambda: (value, slot.row)
+        code,
+        column(rows, "version"),
+        known,
+        count,
+        as_read=True,
+        in_order=in_order,
+        contents=lambda: (value, slot.row),
     )
     last = np.flatnonzero(last_of_run(where))
     place, where = order[last], where[last]
-    after = Slot(replaced(slot.version, where, take(version, last)), replaced(slot.row, where, take(value, place)))
+    after = Slot(
+        replaced(slot.version, where, take(version, last)),
+        replaced(slot.row, where, take(value, place)),
+    )
     return after, ChangedSlots(where, column(rows, "ts").to_numpy()[place])

@@ -1,10 +1,13 @@
-"""A topic that was made anew is read from its beginning; rows that only the topic before had go at the end of that.
+"""A topic that was made anew is read from its beginning; rows that only the topic before had go at
+the end of that.
 
-What packs records says so when a partition's last record of the start has passed (``StartOver.passed``).  The first stage
-that a source's rows come to remembers which partitions have (``{'e'}{identity of the topic}``), and when all have, it makes
-tombstones for the rows that still are of the topic before.
+What packs records says so when a partition's last record of the start has passed
+(``StartOver.passed``).  The first stage that a source's rows come to remembers which partitions
+have (``{'e'}{identity of the topic}``), and when all have, it makes tombstones for the rows that
+still are of the topic before.
 
-*Law*: a row that the new topic has, in any record up to the ends, is not deleted: its version is the new topic's by then.
+*Law*: a row that the new topic has, in any record up to the ends, is not deleted: its version is
+the new topic's by then.
 """
 
 from __future__ import annotations
@@ -55,13 +58,18 @@ class StartOver:
 
     def passed(self, version: pa.StructArray) -> list[str]:
         """The names of the counters that say which ends are among records with these versions, or lie before them."""
-        partition, offset = (version.field(name).to_numpy(zero_copy_only=False) for name in versions.PLACE[1:])
-        passed = [number for number, end in self.ends if ((partition == number) & (offset >= end)).any()]
+        partition, offset = (
+            version.field(name).to_numpy(zero_copy_only=False) for name in versions.PLACE[1:]
+        )
+        passed = [
+            number for number, end in self.ends if ((partition == number) & (offset >= end)).any()
+        ]
         return [f"{PASSED}{number}:{self}" for number in passed]
 
 
 def reached(said: Sequence[str], store: Store) -> list[StartOver]:
-    """Remember what counters say that begin with ``PASSED``; return the topics that are read to all of their ends with that.
+    """Remember what counters say that begin with ``PASSED``; return the topics that are read to all
+    of their ends with that.
 
     Each topic is named once: later records pass the ends, too.
     """
@@ -72,7 +80,9 @@ def reached(said: Sequence[str], store: Store) -> list[StartOver]:
     whole = []
     for topic, partitions in passed.items():
         about = StartOver.parsed(topic)
-        name = pa.array([tags.ENDS + about.identity + bytes(() if about.slot is None else (about.slot,))], BYTES)
+        name = pa.array(
+            [tags.ENDS + about.identity + bytes(() if about.slot is None else (about.slot,))], BYTES
+        )
         (kept,) = store.get_many(name).to_pylist()
         before = dict(json.loads(kept)) if kept is not None else {}
         ends = before | {number: end for number, end in about.ends if number in partitions}
@@ -83,12 +93,16 @@ def reached(said: Sequence[str], store: Store) -> list[StartOver]:
     return whole
 
 
-def left_behind(store: Store, topic: StartOver, tag: bytes, schema: pa.Schema, slots_of: SlotsOf) -> Iterator[pa.Table]:
-    """Tombstones (``schema``) for the rows under ``tag`` that a stage holds of other topics of the same name.
+def left_behind(
+    store: Store, topic: StartOver, tag: bytes, schema: pa.Schema, slots_of: SlotsOf
+) -> Iterator[pa.Table]:
+    """Tombstones (``schema``) for the rows under ``tag`` that a stage holds of other topics of the
+    same name.
 
-    ``slots_of``: reads the rows of all tables from bodies of records, where a stage numbers several in one store.
-    A stage takes the tombstones in the batch that passes the end, in one call with it: a key has one result of both.
-    Their versions are older than those of all records of the new topic.
+    ``slots_of``: reads the rows of all tables from bodies of records, where a stage numbers several
+    in one store. A stage takes the tombstones in the batch that passes the end, in one call with
+    it: a key has one result of both. Their versions are older than those of all records of the new
+    topic.
     """
     for page in store.scan([prefix_range(tag)]):
         held, keys = records.decode(page.values), untagged(page.keys)
@@ -101,12 +115,16 @@ def left_behind(store: Store, topic: StartOver, tag: bytes, schema: pa.Schema, s
             number = pa.array(np.full(len(rows), topic.slot, np.int8))
             yield rows.append_column(NUMBERED.field("number"), number)
             continue
-        if topic.slot is not None:  # several right tables in one store: the first byte of keys tells them apart
+        if (
+            topic.slot is not None
+        ):  # several right tables in one store: the first byte of keys tells them apart
             alive &= first_bytes(keys) == topic.slot
         yield _tombstones(keys, held.version, alive, topic, schema)
 
 
-def _tombstones(keys: Bytes, version: Bytes, alive: Bools, topic: StartOver, schema: pa.Schema) -> pa.Table:
+def _tombstones(
+    keys: Bytes, version: Bytes, alive: Bools, topic: StartOver, schema: pa.Schema
+) -> pa.Table:
     old = np.flatnonzero(alive & versions.of_topic_before(version, topic.identity))
     keys, before_all = take(keys, old), versions.before_all(take(version, old), topic.identity)
     nothing, time = constant(None, len(old)), np.full(len(old), NO_TIMESTAMP)

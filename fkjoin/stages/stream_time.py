@@ -1,14 +1,17 @@
 """Stream time: how far the rows of all sources have come, by their own timestamps.
 
-*Law*: it is the least of the sources' times, each of which is the greatest timestamp that the source has had.  A source
-that is idle does not hold it back; if all are idle, it is the greatest of their times.  It never goes back.
+*Law*: it is the least of the sources' times, each of which is the greatest timestamp that the
+source has had.  A source that is idle does not hold it back; if all are idle, it is the greatest of
+their times.  It never goes back.
 
-What is idle is decided by the ends of a clock's intervals, which are in Spark's offset log: a batch that is repeated decides
-as it did.  A source is idle if no row of it came for longer than the ``idle`` time.  That is counted from the first end of
-an interval after its last row, and anew if the ends themselves are further apart: then the query did not run.
+What is idle is decided by the ends of a clock's intervals, which are in Spark's offset log: a batch
+that is repeated decides as it did.  A source is idle if no row of it came for longer than the
+``idle`` time.  That is counted from the first end of an interval after its last row, and anew if
+the ends themselves are further apart: then the query did not run.
 
-Store: ``{'h'}`` → little-endian int64 numbers: the stream time, the last end of an interval (0: none yet), of each source
-its time and the end from which its silence is counted (0: none yet), and the time up to which windows are closed.
+Store: ``{'h'}`` → little-endian int64 numbers: the stream time, the last end of an interval (0:
+none yet), of each source its time and the end from which its silence is counted (0: none yet), and
+the time up to which windows are closed.
 """
 
 from __future__ import annotations
@@ -65,7 +68,9 @@ class StreamTime:
         return cls(now, tick_ms, tuple(of_sources[0::2]), tuple(of_sources[1::2]), closed)
 
     def write(self, store: Store) -> None:
-        of_sources = (number for one in zip(self.times, self.silent_since, strict=True) for number in one)
+        of_sources = (
+            number for one in zip(self.times, self.silent_since, strict=True) for number in one
+        )
         numbers = np.array([self.now, self.tick_ms, *of_sources, self.closed], "<i8")
         store.write(pa.array([tags.TIME], BYTES), pa.array([numbers.tobytes()], BYTES))
 
@@ -82,7 +87,9 @@ class StreamTime:
             elif tick is None:
                 since.append(silent)
             else:
-                since.append(min(silent, tick) if silent and not stood else tick)  # a clock may be set back
+                since.append(
+                    min(silent, tick) if silent and not stood else tick
+                )  # a clock may be set back
         tick_ms = self.tick_ms if tick is None else tick
         idle = [idle_ms is not None and start > 0 and tick_ms - start >= idle_ms for start in since]
         awake = [time for time, silent in zip(times, idle, strict=True) if not silent]

@@ -1,7 +1,9 @@
-"""Windows of time: the windows that a row is in, and what a change of a row changes in each of them.
+"""Windows of time: the windows that a row is in, and what a change of a row changes in each of
+them.
 
-*Law*: a row is in each window ``[start, start + size)`` that has the row's time in it; the starts are the multiples of
-``slide``, counted from 1970-01-01 in UTC.  What a change takes back and adds in one window is one message.
+*Law*: a row is in each window ``[start, start + size)`` that has the row's time in it; the starts
+are the multiples of ``slide``, counted from 1970-01-01 in UTC.  What a change takes back and adds
+in one window is one message.
 """
 
 from __future__ import annotations
@@ -55,20 +57,27 @@ class TimeWindows:
         of, which = np.nonzero(starts + self.size > at[:, None])
         start = starts[of, which]
         bounds = [pa.array(bound).cast(time.type) for bound in (start, start + self.size)]
-        return there[of], KeyCodec(self.key).encode([*bounds, *(take(one, of) for one in others)], len(of))
+        return there[of], KeyCodec(self.key).encode(
+            [*bounds, *(take(one, of) for one in others)], len(of)
+        )
 
     def changed(self, before: Bytes, after: Bytes) -> tuple[Ints, Bytes, Bytes, Bytes]:
         """The windows that changes of contributions touch: the change's number, the key, the old and the new value."""
         old_group, old = unpaired(before)
         new_group, new = unpaired(after)
-        (of_old, old_keys), (of_new, new_keys) = self.windows_of(old_group), self.windows_of(new_group)
+        (of_old, old_keys), (of_new, new_keys) = (
+            self.windows_of(old_group),
+            self.windows_of(new_group),
+        )
         of, keys = np.concatenate([of_old, of_new]), stack(old_keys, new_keys)
         code, names = codes(concat(fixed(of.astype("<i8").view(np.uint8).reshape(-1, 8)), keys))
         place = np.full((2, len(names)), -1)
         place[0, code[: len(of_old)]] = np.arange(len(of_old))
         place[1, code[len(of_old) :]] = len(of_old) + np.arange(len(of_new))
         either = place.max(axis=0)
-        was, becomes = (take(values, of[either], at >= 0) for values, at in zip((old, new), place, strict=True))
+        was, becomes = (
+            take(values, of[either], at >= 0) for values, at in zip((old, new), place, strict=True)
+        )
         return of[either], take(keys, either), was, becomes
 
 
