@@ -1,4 +1,4 @@
-"""Key-value stores for bucketed, bulk-wise stream processing; they know nothing of what is stored in them."""
+"""Key-value stores for bucketed, bulk-wise stream processing; what is in them is only bytes."""
 
 from fkjoin.state.bucket import BucketStore
 from fkjoin.state.errors import (

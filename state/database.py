@@ -1,4 +1,4 @@
-"""The RocksDB database of an index: how it is opened, when its files are merged, and which they are."""
+"""The RocksDB database of an index: its options, its files, and when these are merged."""
 
 from __future__ import annotations
 

@@ -43,6 +43,8 @@ from fkjoin.state.sorted_file import write_sorted
 _MOST_READERS = 16
 """Number of readers that are kept open; each has all files of its index open."""
 
+_IN_MEMORY = "block-cache-usage", "estimate-table-readers-mem", "cur-size-all-mem-tables"
+
 _ROOM = "the folder must be writable and its disk must have room"
 
 _logger = logging.getLogger(__name__)
@@ -66,7 +68,7 @@ class RocksIndex:
 
     @classmethod
     def new(cls, directory: Path, position: Position, key: bytes) -> RocksIndex:
-        """Make an empty index that stands at ``position``; ``StateError`` if that cannot be done."""
+        """Make an empty index that stands at ``position``; ``StateError`` if that fails."""
         remove_abandoned(directory)
         lock = None
         while lock is None:  # until it is locked, another process may take it for abandoned
@@ -96,9 +98,8 @@ class RocksIndex:
             ):
                 return None
             time.sleep(0.02)
-        while (
-            lock := locked(sealed.folder)
-        ) is None:  # a process that has just sealed it lets go at once
+        # A process that has just sealed it still holds its lock, and lets go at once.
+        while (lock := locked(sealed.folder)) is None:
             if time.monotonic() >= deadline:
                 raise DamagedIndexError(
                     f"index {sealed.folder} is gone, or held by another process"
@@ -114,28 +115,29 @@ class RocksIndex:
 
     @classmethod
     def standing(cls, sealed: Seal, key: bytes) -> RocksIndex | None:
-        """Open a sealed index, only to read it where it stands; None if its seal has been taken
-        away meanwhile.
+        """Open a sealed index, only to read it where it stands; None if its seal is gone.
 
         ``DamagedIndexError`` if it is not what was sealed.
         """
         directory = sealed.folder.parent
-        place = (os.getpid(), directory)
-        kept = _readers.get(place)
-        if kept is not None and kept[0] == sealed.data:
-            _readers.move_to_end(place)
-            return cls(sealed.folder, sealed.position, key, kept[1], None)
+        owner = os.getpid(), directory
+        reader = _readers.get(owner)
+        if reader is not None and reader[0] == sealed.data:
+            _readers.move_to_end(owner)
+            return cls(sealed.folder, sealed.position, key, reader[1], None)
         _let_go(directory)
         try:
             db = open_database(sealed.folder, writing=False)
             sealed.require_version(live_files(db))
         except Exception as error:
-            if not _there(sealed):
+            # Without its seal the index belongs to a writer, which has changed its files: that is
+            # no damage.
+            if not _in_place(sealed):
                 return None
             raise _damaged(sealed.folder, error) from error
         while len(_readers) >= _MOST_READERS:
             _readers.popitem(last=False)
-        _readers[place] = sealed.data, db
+        _readers[owner] = sealed.data, db
         return cls(sealed.folder, sealed.position, key, db, None)
 
     def size(self) -> tuple[int, int]:
@@ -144,14 +146,7 @@ class RocksIndex:
 
     def memory_bytes(self) -> int:
         """Bytes of the process's blocks in memory, and of the files' filters and indexes."""
-        return sum(
-            says(self._db, name)
-            for name in (
-                "block-cache-usage",
-                "estimate-table-readers-mem",
-                "cur-size-all-mem-tables",
-            )
-        )
+        return sum(says(self._db, name) for name in _IN_MEMORY)
 
     def get_many(self, keys: Bytes) -> Bytes:
         """Read many keys, see ``Store.get_many``; sorted keys cost half."""
@@ -160,14 +155,16 @@ class RocksIndex:
         order = byte_order(keys)
         wanted = keys.take(pa.array(order))
         with self._reading(), _passing(self._db):
+            # Only the keys between the first and the last stored one are looked up.  New orders
+            # have numbers beyond all that are known: nothing is read for them.
             first, last = self._between(wanted[0].as_py(), wanted[-1].as_py())
             start, end = _count(pc.less(wanted, first)), _count(pc.less_equal(wanted, last))
             end = max(start, end)
-            found = [
+            values = [
                 pa.array(self._db.get(part.to_pylist()), BYTES)
                 for part in slices(wanted.slice(start, end - start))
             ]
-        around = pa.nulls(start, BYTES), *found, pa.nulls(len(wanted) - end, BYTES)
+        around = pa.nulls(start, BYTES), *values, pa.nulls(len(wanted) - end, BYTES)
         inverse = np.empty(len(keys), np.int64)
         inverse[order] = np.arange(len(keys))
         return pa.concat_arrays(around).take(pa.array(inverse))
@@ -177,14 +174,13 @@ class RocksIndex:
         ordered = sorted(keys)
         with self._reading():
             values: Any = self._db.get(ordered)
-        found = dict(zip(ordered, values, strict=True))
-        return pa.array(map(found.__getitem__, keys), BYTES, size=len(keys))
+        by_key = dict(zip(ordered, values, strict=True))
+        return pa.array(map(by_key.__getitem__, keys), BYTES, size=len(keys))
 
     def _between(self, low: bytes, high: bytes) -> tuple[bytes, bytes]:
-        """The first and the last key that there are from ``low`` to ``high``; in the wrong order
-        when there is none.
+        """The first and the last stored key from ``low`` to ``high``.
 
-        Keys outside of these need no look: new orders have numbers beyond all that are known.
+        If there is none, the first is greater than the last.
         """
         entries = self._db.iter(ReadOptions())
         entries.seek(low)
@@ -202,8 +198,9 @@ class RocksIndex:
         numbers: list[int] = []
         keys: list[bytes] = []
         values: list[bytes] = []
-        room = limit if limit is not None else -1
-        # An iterator over items would end at a damaged block as if nothing came after it; this one can be asked.
+        room = limit if limit is not None else -1  # counts down, and below zero never stops
+        # An iterator over items would end at a damaged block as if nothing came after it.  This one
+        # tells by its status whether it has reached the end.
         entries = self._db.iter(ReadOptions())
         seek, next_, key_of, value_of = entries.seek, entries.next, entries.key, entries.value
         for number, (first, last) in enumerate(ranges):
@@ -221,6 +218,7 @@ class RocksIndex:
                 if len(keys) >= self.page_entries:
                     yield _page(numbers, keys, values)
                     numbers, keys, values = [], [], []
+            # Neither limit is reached and no key is left: that is the end, or a damaged block.
             if room and left and key is None:
                 with self._reading():
                     entries.status()
@@ -228,7 +226,7 @@ class RocksIndex:
             yield _page(numbers, keys, values)
 
     def apply(self, keys: Bytes, values: Bytes, position: Position | None) -> None:
-        """Write the entries (null: delete); the index then stands at ``position``, with None nowhere."""
+        """Write the entries (null: delete); the index then stands at ``position``, or nowhere."""
         if not len(keys):
             self.position = position
             return
@@ -240,9 +238,10 @@ class RocksIndex:
         self.take_in(file, position)
 
     def take_in(self, file: Path, position: Position | None) -> None:
-        """Make a sorted file part of the index, which then stands at ``position``; the file itself is gone afterwards."""
+        """Move a sorted file into the index, which then stands at ``position``."""
         moving = IngestExternalFileOptions()
         moving.set_move_files(True)
+        # Until all is in, the index stands nowhere: if this fails, ``close`` removes it unsealed.
         self.position = None
         try:
             self._db.ingest_external_file([str(file)], moving)
@@ -254,8 +253,7 @@ class RocksIndex:
     def close(self) -> None:
         """Flush, and seal the index if it stands somewhere; else it is removed.
 
-        An index is only a copy: where it cannot be kept, the next batch makes another one of the
-        log.
+        An index is only a copy: without it, the next batch builds another one from the log.
         """
         if self._lock is None:
             return
@@ -297,9 +295,13 @@ class RocksIndex:
 
 @contextlib.contextmanager
 def _passing(db: Rdict) -> Iterator[None]:
-    """Many keys in order come to each block of a file once: it is not kept in memory, as those are that few keys are in."""
+    """Read without filling the cache of blocks.
+
+    Many keys in order come to each block of a file once.  In the cache these blocks would displace
+    those that few keys are read from again and again.
+    """
     once = ReadOptions()
-    once.fill_cache(False)  # type: ignore[call-arg]  # as rocksdict's types have it, it has no argument
+    once.fill_cache(False)  # type: ignore[call-arg]  # rocksdict's types give it no argument
     db.set_read_options(once)
     try:
         yield
@@ -319,7 +321,7 @@ def _let_go(directory: Path) -> None:
     _readers.pop((os.getpid(), directory), None)
 
 
-def _there(sealed: Seal) -> bool:
+def _in_place(sealed: Seal) -> bool:
     """The seal is still in its place."""
     try:
         return (sealed.folder.parent / SEAL).read_bytes() == sealed.data

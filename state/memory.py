@@ -1,4 +1,4 @@
-"""A store in memory: for tests, replays and as the reference that the bucket store is compared with."""
+"""A store in memory, for tests and replays; the bucket store is compared with it."""
 
 from __future__ import annotations
 
@@ -35,15 +35,8 @@ class MemoryStore:
     ) -> Iterator[Page]:
         if self._sorted is None:
             self._sorted = sorted(self._data)
-        ordered, data = self._sorted, self._data
-        found = (
-            (number, key)
-            for number, (first, last) in enumerate(ranges)
-            for key in islice(
-                ordered[bisect_left(ordered, first) : bisect_left(ordered, last)], each
-            )
-        )
-        entries = islice(found, limit)
+        data = self._data
+        entries = islice(_entries(self._sorted, ranges, each), limit)
         while chunk := list(islice(entries, self._page)):
             yield Page(
                 np.array([number for number, _ in chunk], np.int64),
@@ -63,3 +56,11 @@ class MemoryStore:
                 data[key] = value
         if grown or len(data) != before:
             self._sorted = None
+
+
+def _entries(
+    ordered: list[bytes], ranges: Sequence[KeyRange], each: int | None
+) -> Iterator[tuple[int, bytes]]:
+    for number, (first, last) in enumerate(ranges):
+        for key in islice(ordered[bisect_left(ordered, first) : bisect_left(ordered, last)], each):
+            yield number, key

@@ -33,6 +33,7 @@ ENTRY_OVERHEAD = 16
 
 _SCHEMA = pa.schema([("key", BYTES), ("value", BYTES)])
 _OPTIONS = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1))
+_OTHER_RELEASE = "open the checkpoint with the release that wrote it, or a newer one"
 _RESTORE = "restore the checkpoint from a backup, or start from a new one and replay the sources"
 _META = struct.Struct(">B16sQQQQ")
 """Format, token, first and next segment, live and log bytes; then come the key and the identity."""
@@ -66,8 +67,8 @@ class Meta:
     def decode(cls, data: bytes) -> Meta:
         if not data or data[0] != META_FORMAT:
             raise UnknownFormatError(
-                f"change log meta has format {data[:1].hex() or 'none'}, this release reads {META_FORMAT:02x}: "
-                "open the checkpoint with the release that wrote it, or a newer one"
+                f"change log meta has format {data[:1].hex() or 'none'}, "
+                f"this release reads {META_FORMAT:02x}: {_OTHER_RELEASE}"
             )
         size = _META.size + KEY_BYTES
         if len(data) < size:
@@ -88,6 +89,7 @@ def encode_segments(token: bytes, keys: Bytes, values: Bytes) -> Iterator[bytes]
     start, rows = 0, len(keys)
     if not rows:
         return
+    # As many rows as fit if all are of average size; a part with larger rows becomes larger.
     step = max(1, rows * SEGMENT_BYTES // max(1, entry_bytes(keys, values)))
     while start < rows:
         yield _encode(token, keys.slice(start, step), values.slice(start, step))
@@ -102,8 +104,8 @@ def decode_segment(number: int, data: bytes | None) -> tuple[bytes, Bytes, Bytes
         )
     if not data or data[0] != _FORMAT:
         raise UnknownFormatError(
-            f"change log segment {number} has format {data[:1].hex() or 'none'}, this release reads {_FORMAT:02x}: "
-            "open the checkpoint with the release that wrote it, or a newer one"
+            f"change log segment {number} has format {data[:1].hex() or 'none'}, "
+            f"this release reads {_FORMAT:02x}: {_OTHER_RELEASE}"
         )
     head = 1 + TOKEN_BYTES
     token, checksum = data[1:head], data[head : head + CHECKSUM_BYTES]
@@ -135,5 +137,5 @@ def _chunk(column: pa.ChunkedArray) -> Bytes:
 
 
 def _data_bytes(array: Bytes) -> int:
-    """The bytes of what is not null; under nulls there may be some too."""
+    # Not the size of the buffers: bytes may stand under nulls, and beside a slice.
     return pc.sum(pc.binary_length(array)).as_py() or 0
