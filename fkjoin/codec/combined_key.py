@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fkjoin.codec.arrays import Bytes, after, buffers, concat, fixed, lengths, slices, window
+from fkjoin.codec.arrays import Bytes, after, buffers, concat, fixed, lengths, numbers_at, slices
 from fkjoin.errors import FormatError
 
 
@@ -28,9 +28,7 @@ def decode(combined: Bytes) -> tuple[Bytes, Bytes]:
     """Foreign keys and left keys."""
     data, bounds = buffers(combined)
     sizes = np.diff(bounds)
-    heads = (
-        np.ascontiguousarray(window(data, bounds[:-1], 4)).view(">i4").reshape(-1).astype(np.int64)
-    )
+    heads = numbers_at(data, bounds[:-1], ">i4")
     bad = (sizes < 4) | (heads < 0) | (heads + 4 > sizes)
     if bad.any():
         row = int(bad.argmax())

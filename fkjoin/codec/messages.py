@@ -40,17 +40,23 @@ SUBSCRIPTION = pa.schema(
         ("ts", pa.int64()),
     ]
 )
-"""rekey → subscription, keyed by CombinedKey: subscribe with the left row, or unsubscribe without an answer."""
+"""rekey → subscription, keyed by CombinedKey: subscribe with the left row, or unsubscribe.
+
+An unsubscribe gets no answer.
+"""
 
 ANSWER = pa.schema(
     [("key", BYTES), ("version", BYTES), ("left", BYTES), ("right", BYTES), ("ts", pa.int64())]
 )
-"""A message to the left key: both rows as the answering side knew them; ``version`` is the left row's, then the right row's."""
+"""A message to the left key: both rows as the answering side knew them.
+
+``version`` is the left row's, then the right row's.
+"""
 
 JOINED = pa.schema(
     [("key", BYTES), ("version", BYTES), ("value", BYTES), ("gone", pa.bool_()), ("ts", pa.int64())]
 )
-"""An answer after the joiner: null ``value`` is "no result"; ``gone`` says that the left row itself is no more."""
+"""An answer after the joiner: null ``value`` is "no result"; ``gone``: the left row is no more."""
 
 RESULT = pa.schema(
     [
@@ -106,7 +112,7 @@ ENRICHED = pa.schema([("key", BYTES), ("event", BYTES), ("row", BYTES)])
 """An event with the table's row; null: the table has none."""
 
 SUMS = pa.schema([("sender", pa.int64()), ("rows", pa.int64()), ("hashes", pa.int64())])
-"""rekey → subscription, when batches are validated: how many subscriptions a bucket of rekey knows of in the receiving one."""
+"""rekey → subscription, when batches are validated: the subscriptions that the sender knows of."""
 
 
 class Operation(enum.IntEnum):
@@ -118,7 +124,7 @@ class Operation(enum.IntEnum):
 
 
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
-"""Payloads are copied a dozen times on their way between Python and the JVM: smaller ones are faster."""
+"""Payloads are copied a dozen times between Python and the JVM: smaller ones are faster."""
 
 
 KINDS = {
@@ -157,7 +163,7 @@ def pack(messages: pa.Table) -> bytes:
 
 
 def is_answer(packed: bytes) -> bool:
-    """Tell from their head alone whether packed messages are for left keys: answers, or parts of a multi-way join."""
+    """Tell from their head whether packed messages are answers, or parts of a multi-way join."""
     return packed[:2] in (bytes((_FORMAT, 3)), bytes((_FORMAT, 9)))
 
 
@@ -165,7 +171,8 @@ def unpack(data: bytes) -> pa.Table:
     """Undo ``pack``."""
     if len(data) < 2 or data[0] != _FORMAT or data[1] not in KINDS:
         raise FormatError(
-            f"packed messages begin with {data[:2].hex()}, this release reads 01 and a kind up to {max(KINDS):02x}"
+            f"packed messages begin with {data[:2].hex()}, "
+            f"this release reads 01 and a kind up to {max(KINDS):02x}"
         )
     with pa.ipc.open_stream(pa.py_buffer(data).slice(2)) as reader:
         return reader.read_all()
@@ -173,9 +180,7 @@ def unpack(data: bytes) -> pa.Table:
 
 def table(schema: pa.Schema, *columns: pa.Array | np.ndarray) -> pa.Table:
     """A table of messages from its columns, in the schema's order."""
-    return pa.table(
-        [pa.array(c) if isinstance(c, np.ndarray) else c for c in columns], schema=schema
-    )
+    return pa.table(list(columns), schema=schema)
 
 
 def column(messages: pa.Table, name: str) -> pa.Array:

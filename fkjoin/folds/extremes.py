@@ -28,10 +28,10 @@ from fkjoin.codec.arrays import (
     constant,
     fixed,
     masked,
+    numbers_at,
     prefixed,
     take,
     valid,
-    window,
 )
 from fkjoin.codec.rows import RowCodec
 from fkjoin.folds.fold import FoldSteps, totals, whole
@@ -146,8 +146,7 @@ def encoded(counts: Ints) -> Bytes:
 def counts_of(entries: Bytes) -> Ints:
     """The number of times that each group has a value; 0 where there is no entry."""
     data, bounds = buffers(entries)
-    raw = np.ascontiguousarray(window(data, bounds[:-1], COUNT_BYTES)).view("<i8").reshape(-1)
-    return np.where(valid(entries), raw, 0)
+    return np.where(valid(entries), numbers_at(data, bounds[:-1], "<i8"), 0)
 
 
 def sortable(kind: pa.DataType) -> bool:

@@ -31,11 +31,11 @@ from fkjoin.codec.arrays import (
     fixed,
     lengths,
     masked,
+    numbers_at,
     prefixed,
     slices,
     take,
     valid,
-    window,
 )
 from fkjoin.codec.rows import RowCodec
 from fkjoin.folds.extremes import (
@@ -264,7 +264,6 @@ def _ordered(values: pa.Array, descending: bool) -> Bytes:
 def _ends(names: Bytes, entries: Bytes) -> Bytes:
     """The values that names end with."""
     data, bounds = buffers(entries)
-    raw = np.ascontiguousarray(window(data, bounds[:-1] + COUNT_BYTES, _LENGTH_BYTES))
-    sizes = raw.view("<u4").reshape(-1).astype(np.int64)
+    sizes = numbers_at(data, bounds[:-1] + COUNT_BYTES, "<u4")
     octets, ends = buffers(names)
     return slices(octets, ends[1:] - sizes, sizes)

@@ -149,7 +149,7 @@ def touched(grouped: pa.Table, store: Store, fold: Fold | CoFold) -> Touched:
 
     alive = rows > 0
     latest = _latest(code, take(column(grouped, "ts"), order).to_numpy(), len(keys))
-    ts = np.where(alive & held.found & known, np.maximum(held.ts, latest), latest)
+    ts = np.where(alive & held.exists & known, np.maximum(held.ts, latest), latest)
     compared = results if light is None else masked(concat(digests(results), light), valid(results))
     of = order[
         np.flatnonzero(changes_from_previous(code))

@@ -100,7 +100,7 @@ def usable(make: MakesRows, answers: pa.Table, count: Counters, operator: str) -
 def thrown_text(operator: str, key: object, error: Exception) -> str:
     """The message of an operator that is to fail."""
     if isinstance(error, EvaluationError) and isinstance(error.__cause__, Exception):
-        operator, error = error.what or operator, error.__cause__
+        operator, error = error.operator or operator, error.__cause__
     return f"{operator}, key {key_text(key)}: {thrown_at(error)}{set_aside('rows')}"
 
 

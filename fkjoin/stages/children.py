@@ -192,7 +192,7 @@ def _rows(family: Family, groups: Ints, members: _Members, rights: Bytes, keys: 
 
 def _rows_of(held: records.Records, groups: Ints) -> records.Records:
     return records.Records(
-        held.found[groups],
+        held.exists[groups],
         held.flags[groups],
         held.ts[groups],
         take(held.version, groups),

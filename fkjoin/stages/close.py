@@ -139,7 +139,7 @@ def _take_in(
     flags = np.where(has, HAS_RESULT, 0).astype(np.uint8)
     version = emission.own_versions(groups.held, source, now_ms)
     values = records.encode(flags, groups.ts, version, groups.body)
-    moved = np.flatnonzero(~groups.held.found | ~groups.alive)
+    moved = np.flatnonzero(~groups.held.exists | ~groups.alive)
     places = pa.array(moved)
     names = concat(prefixed(tags.CLOSES, fixed(_sorting(end[moved]))), groups.keys.take(places))
     opened = masked(constant(b"", len(moved)), groups.alive[moved])

@@ -175,7 +175,7 @@ class _CompletedBatch:
         lacks = (
             bools(pc.greater(pc.fill_null(pc.list_value_length(self.lacking), 0), 0)) & ~self.gone
         )
-        self.concerned: Bools = self.kept.found | np.isin(np.arange(len(keys)), code[lacks])
+        self.concerned: Bools = self.kept.exists | np.isin(np.arange(len(keys)), code[lacks])
 
     def completed(self, count: Counters) -> Completed:
         """Return the batch's changes with whole rows; rows that wait are counted."""
@@ -240,10 +240,10 @@ class _CompletedBatch:
         """The row that is held under a key; of none, one that is gone."""
         number = self.held.version[key].as_py()
         places = (len(self.code) + key,) * self.width
-        alive = bool(self.held.found[key]) and not self.held.flags[key] & GONE
+        alive = bool(self.held.exists[key]) and not self.held.flags[key] & GONE
         if not alive:
             return _KeyRow(number, 0, True, number, (_MISSING,) * self.width, places)
-        if not self.kept.found[key]:
+        if not self.kept.exists[key]:
             return _KeyRow(
                 number, int(self.held.ts[key]), False, _NO_DELETION, (number,) * self.width, places
             )
@@ -255,7 +255,7 @@ class _CompletedBatch:
 
     def _older(self, key: int, newer: Ints) -> list[tuple[_KeyRow, list[int]]]:
         """The changes of a key that are not newer than the row that it has."""
-        if not self.held.found[key] or self.held.flags[key] & GONE:
+        if not self.held.exists[key] or self.held.flags[key] & GONE:
             return []
         start, end = np.searchsorted(self.code, [key, key + 1], sorter=self.by_key)
         rows = np.setdiff1d(self.by_key[start:end], newer)

@@ -84,7 +84,7 @@ class EmitDecision(NamedTuple):
         """
         counter = counters_of(held.version)
         return versions.encode(
-            source, [np.where(self.emit | ~held.found, np.maximum(counter + 1, now_ms), counter)]
+            source, [np.where(self.emit | ~held.exists, np.maximum(counter + 1, now_ms), counter)]
         )
 
 

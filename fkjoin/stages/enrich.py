@@ -104,7 +104,7 @@ def _taken_in(
     in_order: bool,
 ) -> Bytes:
     """Write what the batch changes, and return the row of each key after that; null where there is none."""
-    row = masked(held.body, held.found & (held.flags & GONE == 0))
+    row = masked(held.body, held.exists & (held.flags & GONE == 0))
     order, code, version = newest_only(
         code,
         column(rows, "version"),

@@ -188,7 +188,7 @@ def gather(
     latest = after.timestamp(
         left_ts, moved[LEFT], [moved[part] for part in range(len(join.rights))]
     )
-    last_ts = np.where(held.found, held.ts, NO_TIMESTAMP)
+    last_ts = np.where(held.exists, held.ts, NO_TIMESTAMP)
     waited = (held.flags & WAITS > 0) | (latest == NO_TIMESTAMP)
     latest = np.where(waited, np.maximum(latest, last_ts), latest)
     ts = np.where(emission.emit | (taken & ~complete), latest, last_ts)

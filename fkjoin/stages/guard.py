@@ -41,13 +41,13 @@ def guard(grouped: pa.Table, store: Store, count: Counters, due_ms: int) -> Guar
     combined = combined_key.encode(column(grouped, "key"), column(grouped, "row"))
     code, names = codes(prefixed(tags.SUBSCRIBER, combined))
     held = records.decode(store.get_many(names))
-    halves = (adds & (held.found & (held.flags & GONE > 0))[code])[adding_first]
+    halves = (adds & (held.exists & (held.flags & GONE > 0))[code])[adding_first]
     version = take(column(grouped, "version"), adding_first)
     order, code, version = newest_only(code[adding_first], version, held, count, or_equal=halves)
     order = adding_first[order]
     last = np.flatnonzero(last_of_run(code))
     order, code, version = order[last], code[last], take(version, last)
-    before = masked(held.body, held.found & (held.flags & GONE == 0))
+    before = masked(held.body, held.exists & (held.flags & GONE == 0))
     old, new = take(before, code), take(column(grouped, "new"), order)
     key, row, ts = (take(column(grouped, name), order) for name in ("key", "row", "ts"))
     gone = ~valid(new)

@@ -60,10 +60,10 @@ class GuardedStore:
         old, new = records.decode(self._store.get_many(names)), records.decode(take(values, marked))
         forward = versions.is_newer(new.version, old.version) | equal(new.version, old.version)
         may_end = (old.flags & GONE > 0) | (tag == tags.SUBSCRIBER[0])
-        wrong = np.flatnonzero(old.found & ~np.where(new.found, forward, may_end))
+        wrong = np.flatnonzero(old.exists & ~np.where(new.exists, forward, may_end))
         if len(wrong):
             place = int(wrong[0])
-            to = versions.decode(new.version[place].as_py()) if new.found[place] else "nothing"
+            to = versions.decode(new.version[place].as_py()) if new.exists[place] else "nothing"
             raise InvariantError(
                 f"store {self._name}: the record {names[place].as_py()!r} would go back from version "
                 f"{versions.decode(old.version[place].as_py())} to {to}"

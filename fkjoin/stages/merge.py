@@ -94,7 +94,7 @@ def merge(
         had, has, equal(shown_before, shown), every=every, among=taken
     ).counted(count, taken)
     version, emit = emission.own_versions(held, source, now_ms), pa.array(emission.emit)
-    latest = np.maximum(latest, np.where(held.found, held.ts, NO_TIMESTAMP))
+    latest = np.maximum(latest, np.where(held.exists, held.ts, NO_TIMESTAMP))
     ts = np.where(emission.emit, latest, held.ts)
     emitted = concat(version, _origins(slots, origins)) if origins else version
     changes = emission.results(

@@ -60,7 +60,7 @@ def newest_only(
         version = in_one_order(code, version, held.version)
     order = by_code_and_version(code, version)
     code, version = code[order], take(version, order)
-    fresh = (~held.found | in_order)[code]
+    fresh = (~held.exists | in_order)[code]
     known = np.flatnonzero(~fresh)
     arriving, before = take(version, known), take(held.version, code[known])
     newer, restarts = versions.compare(arriving, before)

@@ -75,7 +75,7 @@ def owners(
         had, has, equal(_shown(before, len(keys)), shown), every=every
     ).counted(count)
     version, emit = emission.own_versions(held, source, now_ms), pa.array(emission.emit)
-    latest = np.where(held.found, held.ts, NO_TIMESTAMP)
+    latest = np.where(held.exists, held.ts, NO_TIMESTAMP)
     np.maximum.at(latest, code, column(outputs, "ts").to_numpy())
     ts = np.where(emission.emit, latest, held.ts)
     changes = emission.results(
@@ -109,6 +109,6 @@ def _shown(outputs: Pairs, keys: int) -> Bytes:
     if not len(outputs):
         return constant(None, keys)
     place = np.full(keys, -1)
-    first = changes_from_previous(outputs.of)
-    place[outputs.of[first]] = np.flatnonzero(first)
+    first = changes_from_previous(outputs.row)
+    place[outputs.row[first]] = np.flatnonzero(first)
     return take(outputs.second, place, place >= 0)

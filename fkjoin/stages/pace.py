@@ -64,8 +64,8 @@ def _emitted(page: Page, store: Store, count: Counters) -> pa.Table:
     has = waiting.flags & HAS_RESULT > 0
     value = masked(waiting.body, has)
     digest = digests(value)
-    unchanged = equal(digest, masked(before.body, before.found))
-    emission = EmitDecision.of(before.found, has, unchanged).counted(count)
+    unchanged = equal(digest, masked(before.body, before.exists))
+    emission = EmitDecision.of(before.exists, has, unchanged).counted(count)
 
     changed = np.flatnonzero(emission.emit)
     results = emission.results(

@@ -110,7 +110,7 @@ def rekey(
     before = take(
         stack(foreign_key_before, foreign_key), np.where(first, code, len(keys) + rank - 1)
     )
-    seen = ~first | held.found[code]
+    seen = ~first | held.exists[code]
     stays = equal(before, foreign_key)
     known = np.where(first, (held.flags & HASHED > 0)[code], np.append(False, alive[:-1]))
     unchanged = (

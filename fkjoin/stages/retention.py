@@ -85,7 +85,7 @@ def sweep(
             take(held.version, code), page.values
         )  # a record with another version has a due entry of its own
         over: Bools = (
-            held.found & (held.flags & GONE > 0) & np.isin(np.arange(len(keys)), code[ended])
+            held.exists & (held.flags & GONE > 0) & np.isin(np.arange(len(keys)), code[ended])
         )
         names, version = keys.filter(pa.array(over)), held.version.filter(pa.array(over))
         if needed is not None and len(names):

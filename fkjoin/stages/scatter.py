@@ -91,7 +91,7 @@ def scatter(
     def contents() -> tuple[Bytes, Bytes]:
         known = bytes_codec(rights).encode(remembered[::2], len(keys))
         came = contents_of(digest, column(changes, "foreign_key"), alive)
-        return came, contents_of(held.ts, known, held.found & (held.flags & GONE == 0))
+        return came, contents_of(held.ts, known, held.exists & (held.flags & GONE == 0))
 
     order, code, version = newest_only(
         code,
@@ -106,7 +106,7 @@ def scatter(
     order, code, version = order[last], code[last], take(version, last)
 
     key, value, ts = (take(column(changes, name), order) for name in ("key", "value", "ts"))
-    digest, alive, seen = digest[order], alive[order], held.found[code]
+    digest, alive, seen = digest[order], alive[order], held.exists[code]
     wanted = bytes_codec(rights).decode(take(column(changes, "foreign_key"), order))
     subscriptions, keys_and_since = [], []
     for right in range(rights):

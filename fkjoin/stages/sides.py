@@ -106,7 +106,7 @@ def read_rights(
     key_in_order = np.full(len(keys), in_order is True)
     if isinstance(in_order, Sequence):
         key_in_order = np.isin(first_bytes(keys), np.flatnonzero(in_order))
-    held_value = masked(held.body, held.found & (held.flags & GONE == 0))
+    held_value = masked(held.body, held.exists & (held.flags & GONE == 0))
     order, code, version = newest_only(
         code,
         column(rights, "version"),
@@ -121,7 +121,7 @@ def read_rights(
     stored = np.arange(len(keys))
     all_code = np.concatenate([stored, code])
     all_value = stack(held_value, value)
-    all_ts = np.concatenate([np.where(held.found, held.ts, NO_TIMESTAMP), ts])
+    all_ts = np.concatenate([np.where(held.exists, held.ts, NO_TIMESTAMP), ts])
 
     # A result has the timestamp of the change that first led to it.  So of a run of changes with equal bytes each refers to the
     # run's first, or to the stored row where that has these bytes already.
@@ -141,7 +141,7 @@ def read_rights(
         absent = constant(versions.absent(parts), len(keys))
     else:
         absent = take(pa.array(map(versions.absent, parts), BYTES), first_bytes(keys))
-    all_version = stack(pc.if_else(pa.array(held.found), held.version, absent), version)
+    all_version = stack(pc.if_else(pa.array(held.exists), held.version, absent), version)
     return Rights(
         len(keys), all_code, all_version, all_value, all_ts, all_since, ~unchanged, key_in_order
     )
@@ -167,7 +167,7 @@ def read_subscribes(
     )
     begins = changes_from_previous(number)
     first_version, known = take(version, np.flatnonzero(begins)), number[begins]
-    back = held.found[known] & versions.is_newer(take(held.version, known), first_version)
+    back = held.exists[known] & versions.is_newer(take(held.version, known), first_version)
     number, names = _renumbered(number, names)
     key, wanted, value, ts = (
         take(column(subscriptions, name), order) for name in ("key", "subscribe", "value", "ts")

@@ -78,4 +78,4 @@ def _changed(before: Bytes, after: Bytes, every: bool) -> tuple[Ints, Bytes, Byt
     )
     differs = np.flatnonzero(~equal(was, becomes) | (every & (place[1] >= 0)))
     either = np.where(place[1] >= 0, len(old) + place[1], place[0])[differs]
-    return both.of[either], take(both.first, either), take(becomes, differs)
+    return both.row[either], take(both.first, either), take(becomes, differs)
