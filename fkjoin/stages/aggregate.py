@@ -62,12 +62,12 @@ def aggregate(
     every: bool = False,
     guarded: bool = False,
 ) -> pa.Table:
-    """Turn changes of contributions (``GROUPED``, each once unless ``guarded``) into changes of the
-    aggregates (``RESULT``).
+    """Turn changes of contributions (``GROUPED``) into changes of the aggregates (``RESULT``).
 
-    In a group, changes count in the order of their versions.  ``source``: identity of the
-    aggregate's own versions, which are a counter that never falls behind the clock's milliseconds.
-    ``every``: emit a result for every group that was touched, also one that is unchanged.
+    Each comes once, unless ``guarded``.  In a group, changes count in the order of their versions.
+    ``source``: identity of the aggregate's own versions, which are a counter that never falls
+    behind the clock's milliseconds. ``every``: emit a result for every group that was touched, also
+    one that is unchanged.
     """
     sweep(store, now_ms)
     count[counters.ROWS_IN] += len(grouped)
@@ -115,8 +115,8 @@ class Touched(NamedTuple):
     ts: Ints
     entries: list[tuple[Bytes, Bytes]]
     """The entries of the fold's own."""
-    of: Ints
-    """A change of each group: its place."""
+    first: Ints
+    """The position of a change of each group."""
 
     @property
     def body(self) -> Bytes:
@@ -135,11 +135,9 @@ def touched(grouped: pa.Table, store: Store, fold: Fold | CoFold) -> Touched:
     had, known = held.flags & HAS_RESULT > 0, held.flags & GONE == 0
     before, states = unpaired(masked(held.body, known))
 
-    order = (
-        by_code_and_version(code, column(grouped, "version"))
-        if fold.ordered
-        else np.argsort(code, kind="stable")
-    )
+    order = np.argsort(code, kind="stable")
+    if fold.ordered:
+        order = by_code_and_version(code, column(grouped, "version"))
     code = code[order]
     old, new = (take(column(grouped, name), order) for name in ("old", "new"))
     moved = ~(valid(old) & equal(old, new))  # the others bring a timestamp and nothing else
@@ -147,26 +145,26 @@ def touched(grouped: pa.Table, store: Store, fold: Fold | CoFold) -> Touched:
         states, keys, code[moved], old=chosen(old, moved), new=chosen(new, moved), store=store
     )
 
+    # The timestamp of a group that stays only grows; one that begins anew has that of its rows.
     alive = rows > 0
     latest = _latest(code, take(column(grouped, "ts"), order).to_numpy(), len(keys))
     ts = np.where(alive & held.exists & known, np.maximum(held.ts, latest), latest)
     compared = results if light is None else masked(concat(digests(results), light), valid(results))
-    of = order[
-        np.flatnonzero(changes_from_previous(code))
-    ]  # codes are numbered from 0 on, and all are there
+    # Codes are numbered from 0 on, and each has changes: so these are in the order of the keys.
+    first_change = order[np.flatnonzero(changes_from_previous(code))]
     return Touched(
-        keys,
-        names,
-        held,
-        had,
-        masked(before, had),
-        compared,
-        results,
-        states,
-        alive,
-        ts,
-        of_fold,
-        of,
+        keys=keys,
+        names=names,
+        held=held,
+        had=had,
+        compared_before=masked(before, had),
+        compared=compared,
+        results=results,
+        states=states,
+        alive=alive,
+        ts=ts,
+        entries=of_fold,
+        first=first_change,
     )
 
 

@@ -1,5 +1,4 @@
-"""The order of a batch: which right change counts before which subscribe, and for how long a
-subscriber's version holds.
+"""The order of a batch: right changes and subscribes, and how long a subscriber's version holds.
 
 ``subscription`` sees a batch as a whole, and has to answer as if its events had come one by one.
 
@@ -50,11 +49,13 @@ class BatchOrder:
     ) -> None:
         self.end = len(rights) + len(subscribes)
         """A rank above all others."""
+        # Without one log, a rank is a position: all right changes first, then all subscribes.
         rank = np.arange(self.end)
         if shared_log:
-            by_version = np.lexsort(
-                (np.arange(self.end), *versions.sort_columns(stack(rights, subscribes)))
-            )
+            # ``rank`` is the least significant column: of equal versions a right change is first.
+            columns = versions.sort_columns(stack(rights, subscribes))
+            by_version = np.lexsort((rank, *columns))
+            rank = np.empty_like(rank)
             rank[by_version] = np.arange(self.end)
         self.subscribes: Ints = rank[len(rights) :]
         """The ranks of subscribes."""
@@ -62,9 +63,14 @@ class BatchOrder:
         self._places = changed * self._width + rank[: len(rights)]
 
     def last_change(self, code: Ints, after: Ints | int, before: Ints | int) -> Ints:
-        """The number of the last right change of each foreign key in ``code`` whose rank lies between two; else ``NONE``."""
+        """The number of the last right change of each foreign key whose rank lies between two.
+
+        ``code``: the foreign keys; ``NONE`` where there is no such change.
+        """
         if not len(self._places):
             return np.full(len(code), NONE)
+        # ``searchsorted`` finds the first place at or above ``before``: the one below it is the
+        # last before, of this key or an earlier one.  It counts only if it lies above ``after``.
         change = np.searchsorted(self._places, code * self._width + before) - 1
         inside = (change >= 0) & (self._places[change] > code * self._width + after)
         return np.where(inside, change, NONE)

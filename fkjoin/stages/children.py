@@ -27,6 +27,7 @@ from fkjoin.codec import combined_key, records, tags
 from fkjoin.codec.arrays import (
     Bytes,
     Ints,
+    chosen,
     codes,
     constant,
     equal,
@@ -60,7 +61,10 @@ AT_A_TIME = 262_144
 
 @dataclass(frozen=True)
 class Family:
-    """The schemas of left keys, left rows and right rows, and the result's: the right row's columns and the map."""
+    """The schemas of left keys, left rows and right rows, and of the result.
+
+    It has the right row's columns and the map.
+    """
 
     key: pa.Schema
     left: pa.Schema
@@ -68,23 +72,20 @@ class Family:
     result: pa.Schema
 
     def rows(self, rights: Bytes, group: Ints, keys: Bytes, lefts: Bytes) -> Bytes:
-        """Encoded results: ``group`` (ascending) says which of the ``rights`` (null: no result) each left row belongs to."""
+        """Encoded results; null where the right row is.
+
+        ``group`` (ascending) says which of the ``rights`` each left row belongs to.
+        """
         bounds = np.searchsorted(group, np.arange(len(rights) + 1)).astype(np.int32)
         map_type = self.result.field(len(self.result) - 1).type
         columns = KeyCodec(self.key).decode(keys)
-        key = (
-            columns[0]
-            if len(columns) == 1
-            else pa.StructArray.from_arrays(columns, fields=list(self.key))
-        )
+        key = columns[0]
+        if len(columns) > 1:
+            key = pa.StructArray.from_arrays(columns, fields=list(self.key))
         row = pa.StructArray.from_arrays(RowCodec(self.left).decode(lefts), fields=list(self.left))
         children = pa.MapArray.from_arrays(pa.array(bounds), key, row, type=map_type)
-        return masked(
-            RowCodec(self.result).encode(
-                [*RowCodec(self.right).decode(rights), children], len(rights)
-            ),
-            valid(rights),
-        )
+        parts = [*RowCodec(self.right).decode(rights), children]
+        return masked(RowCodec(self.result).encode(parts, len(rights)), valid(rights))
 
 
 def children(
@@ -101,8 +102,7 @@ def children(
     in_order: bool = True,
     rights_in_order: bool = False,
 ) -> Iterator[pa.Table]:
-    """Turn ``subscriptions`` (``SUBSCRIPTION``) and ``rights`` (``CHANGE``) into changes of the
-    table (``RESULT``), in pages.
+    """Turn ``subscriptions`` (``SUBSCRIPTION``) and ``rights`` (``CHANGE``) into ``RESULT`` pages.
 
     The store is written when the iterator is exhausted.  ``source``, ``every``: as for
     ``aggregate``; ``in_order``, ``rights_in_order``: as for ``subscription``.
@@ -150,20 +150,19 @@ def children(
     write_sides(
         store, keys, right, left=left, now_ms=now_ms, retention_ms=retention_ms, in_order=in_order
     )
-    for written in batches:  # when all pages are out, as the store's other entries
+    # All writes come after the last page: a caller that stops early leaves the store unchanged.
+    for written in batches:
         store.write(*written)
 
 
 def stored(
     store: Reads, family: Family, pages: Iterable[Page]
 ) -> Iterator[tuple[Bytes, Bytes, Bytes, Ints]]:
-    """Read the results of the right rows in ``pages``: the foreign keys, the rows, their versions and timestamps."""
+    """Read the results of the right rows in ``pages``: foreign keys, rows, versions, timestamps."""
     for page in pages:
-        live = records.decode(page.values).flags & GONE == 0
-        keys, rights = (
-            untagged(page.keys.filter(pa.array(live))),
-            records.decode(page.values.filter(pa.array(live))).body,
-        )
+        stored_rights = records.decode(page.values)
+        live = stored_rights.flags & GONE == 0
+        keys, rights = untagged(chosen(page.keys, live)), chosen(stored_rights.body, live)
         if not len(keys):
             continue
         held = records.decode(store.get_many(prefixed(tags.ROW, keys)))
@@ -184,10 +183,10 @@ class _Members(NamedTuple):
 
 def _rows(family: Family, groups: Ints, members: _Members, rights: Bytes, keys: int) -> Bytes:
     """The results of ``groups``, of so many ``keys``, with their ``rights``."""
-    place = np.full(keys, -1)
-    place[groups] = np.arange(len(groups))
+    number = np.full(keys, -1)
+    number[groups] = np.arange(len(groups))
     _, left_keys = combined_key.decode(untagged(members.names))
-    return family.rows(rights, place[members.group], left_keys, members.rows)
+    return family.rows(rights, number[members.group], left_keys, members.rows)
 
 
 def _rows_of(held: records.Records, groups: Ints) -> records.Records:
@@ -205,10 +204,16 @@ def _members(
 ) -> Iterator[tuple[Ints, _Members]]:
     """Groups of ``order`` in turn, with all left rows that they have after the batch of ``left``.
 
-    ``order``: the groups, sorted by their prefixes, as the scan comes by them.  A page may end
-    within a group.  So groups are whole only when a page has begun with a later one, and ``begun``
-    is the place in ``order`` of the first that has not been handed out.  Groups without left rows
-    in the store are between those that have some, and go with them.
+    ``order``: the groups, sorted by their prefixes, as the scan comes by them::
+
+        for each page of stored left rows:
+            if enough are gathered: hand out the groups before the page's first one
+            gather the page's rows, but for those that the batch has changed
+        hand out the groups that are left
+
+    A page may end within a group: groups are whole only when a page begins with a later one.
+    ``begun`` is the position in ``order`` of the first group that has not been handed out.  Groups
+    without left rows in the store are between those that have some, and go with them.
     """
     nothing = constant(None, 0)
     touched, fresh = nothing, _Members(nothing, np.zeros(0, np.int64), nothing)
@@ -224,18 +229,18 @@ def _members(
     for page in store.scan([prefix_range(prefix) for prefix in take(prefixes, order).to_pylist()]):
         held = records.decode(page.values)
         stays = held.flags & GONE == 0
-        if len(touched):  # the batch says what becomes of these
+        # Of what the batch has touched, ``fresh`` has the rows that remain.
+        if len(touched):
             stays &= ~valid(pc.index_in(page.keys, value_set=touched))
-        places = np.flatnonzero(stays)
+        positions = np.flatnonzero(stays)
         reached = int(page.ranges[0])
         if size >= AT_A_TIME and reached > begun:
             yield _put_together(order[begun:reached], gathered, fresh)
             gathered = [_without(members, order[begun:reached]) for members in gathered]
             begun, size = reached, sum(len(members.names) for members in gathered)
-        gathered.append(
-            _Members(take(page.keys, places), order[page.ranges[places]], take(held.body, places))
-        )
-        size += len(places)
+        names, rows = take(page.keys, positions), take(held.body, positions)
+        gathered.append(_Members(names, order[page.ranges[positions]], rows))
+        size += len(positions)
     yield _put_together(order[begun:], gathered, fresh)
 
 
@@ -259,7 +264,8 @@ def _last_rights(right: Rights) -> Ints:
     """The row of each foreign key's right row after the batch."""
     row = np.arange(right.stored)
     changes = right.stored + np.arange(len(right.changed))
-    row[right.code[changes]] = changes  # ascending by version: the last one stays
+    # Changes ascend by version: of a key with several, the last one is written last, and stays.
+    row[right.code[changes]] = changes
     return row
 
 

@@ -1,5 +1,4 @@
-"""enrich, by the table's key: each event is joined once with the table's row as it is when the
-event is processed.
+"""enrich, by the table's key: each event is joined once with the row that the table has then.
 
 See docs/semantics.md, "Enrich".
 
@@ -14,6 +13,8 @@ stored.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +41,7 @@ from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.join_rows import How
 from fkjoin.stages.ordering import newest_only
-from fkjoin.stages.retention import GONE, kept, sweep
+from fkjoin.stages.retention import GONE, sweep, with_due_entries
 from fkjoin.state import Store
 
 
@@ -55,8 +56,7 @@ def enrich(
     retention_ms: int,
     in_order: bool = False,
 ) -> pa.Table:
-    """Turn events (``EVENT``) into events with rows (``ENRICHED``), after the table's changes
-    (``JOINED``) are taken in.
+    """Take in the table's changes (``JOINED``); then turn ``EVENT`` into ``ENRICHED``.
 
     Changes come in any order, duplicates allowed; each event comes once.  ``how``: ``"inner"``
     drops events for which the table has no row, and ``"left"`` sends them with null.  ``in_order``:
@@ -79,17 +79,16 @@ def enrich(
         in_order=in_order,
     )
 
-    row = replaced(
-        constant(None, len(events)), np.flatnonzero(named), take(newest, code[len(rows) :])
-    )
-    there = valid(row)
-    count[counters.WITHOUT_ROW] += int((~there).sum())
-    sent = there if how == "inner" else np.ones(len(events), bool)
+    # The batch's changes come first, and events look at what they have left: the order in which
+    # both came in the batch must not matter.
+    nothing = constant(None, len(events))
+    row = replaced(nothing, np.flatnonzero(named), take(newest, code[len(rows) :]))
+    known = valid(row)
+    count[counters.WITHOUT_ROW] += int((~known).sum())
+    sent = known if how == "inner" else np.ones(len(events), bool)
     count[counters.OUT] += int(sent.sum())
-    return table(
-        ENRICHED,
-        *(chosen(one, sent) for one in (column(events, "key"), column(events, "event"), row)),
-    )
+    columns = column(events, "key"), column(events, "event"), row
+    return table(ENRICHED, *(chosen(values, sent) for values in columns))
 
 
 def _taken_in(
@@ -103,7 +102,7 @@ def _taken_in(
     due_ms: int,
     in_order: bool,
 ) -> Bytes:
-    """Write what the batch changes, and return the row of each key after that; null where there is none."""
+    """Write what the batch changes, and return each key's row after that; null where is none."""
     row = masked(held.body, held.exists & (held.flags & GONE == 0))
     order, code, version = newest_only(
         code,
@@ -115,18 +114,11 @@ def _taken_in(
         contents=lambda: (column(rows, "value"), row),
     )
     last = np.flatnonzero(last_of_run(code))
-    place, where, version = order[last], code[last], take(version, last)
-    value, ts = take(column(rows, "value"), place), take(column(rows, "ts"), place).to_numpy()
+    position, where, version = order[last], code[last], take(version, last)
+    value, ts = take(column(rows, "value"), position), take(column(rows, "ts"), position).to_numpy()
     gone = ~valid(value)
     body = records.encode(np.where(gone, GONE, 0).astype(np.uint8), ts, version, value)
-    store.write(
-        *kept(
-            prefixed(tags.ROW, take(keys, where)),
-            body,
-            version,
-            gone=gone,
-            due_ms=due_ms,
-            in_order=in_order,
-        )
-    )
+    names = prefixed(tags.ROW, take(keys, where))
+    ending: Any = {"gone": gone, "due_ms": due_ms, "in_order": in_order}
+    store.write(*with_due_entries(names, body, version, **ending))
     return replaced(row, where, value)

@@ -1,5 +1,4 @@
-"""guard, by group: what a row contributes counts once, however often and in whatever order its
-changes come.
+"""guard, by group: what a row contributes counts once, however often its changes come.
 
 Store: ``{'s'}{CombinedKey of group and row}`` → the version of the last change taken, and the
 contribution; gone ones are remembered for the retention time.  What is remembered is what is taken
@@ -23,7 +22,7 @@ from fkjoin.codec.arrays import Bytes, codes, last_of_run, masked, prefixed, tak
 from fkjoin.codec.messages import GROUPED, column, table
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.ordering import newest_only
-from fkjoin.stages.retention import GONE, kept
+from fkjoin.stages.retention import GONE, with_due_entries
 from fkjoin.state import Store
 
 
@@ -35,7 +34,12 @@ class Guarded(NamedTuple):
 
 
 def guard(grouped: pa.Table, store: Store, count: Counters, due_ms: int) -> Guarded:
-    """The changes newer than what is remembered, with what they replace; tombstone markers end at ``due_ms``."""
+    """The changes newer than what is remembered, with what they replace.
+
+    Tombstone markers end at ``due_ms``.
+    """
+    # Of equal versions the first message counts: those that add come first.  One that adds also
+    # counts over a stored marker of its version: the half that took back has come alone.
     adds = valid(column(grouped, "new"))
     adding_first = np.argsort(~adds, kind="stable")
     combined = combined_key.encode(column(grouped, "key"), column(grouped, "row"))
@@ -54,4 +58,5 @@ def guard(grouped: pa.Table, store: Store, count: Counters, due_ms: int) -> Guar
     counts = pa.array(valid(old) | ~gone)
     changes = table(GROUPED, key, row, version, old, new, ts).filter(counts)
     values = records.encode(np.where(gone, GONE, 0).astype(np.uint8), ts.to_numpy(), version, new)
-    return Guarded(changes, kept(take(names, code), values, version, gone=gone, due_ms=due_ms))
+    entries = with_due_entries(take(names, code), values, version, gone=gone, due_ms=due_ms)
+    return Guarded(changes, entries)

@@ -1,5 +1,4 @@
-"""Invariants of the stores, and checks of them after every batch: for ``validate=True``, tests and
-``fkjoin state verify``.
+"""Invariants of the stores, checked by ``validate=True``, tests and ``fkjoin state verify``.
 
 * A highwater mark never goes back: no record is replaced by one with an older version, and only
   tombstone markers (and subscriptions that ended) are deleted.  What comes to a store in order
@@ -62,11 +61,12 @@ class GuardedStore:
         may_end = (old.flags & GONE > 0) | (tag == tags.SUBSCRIBER[0])
         wrong = np.flatnonzero(old.exists & ~np.where(new.exists, forward, may_end))
         if len(wrong):
-            place = int(wrong[0])
-            to = versions.decode(new.version[place].as_py()) if new.exists[place] else "nothing"
+            row = int(wrong[0])
+            before = versions.decode(old.version[row].as_py())
+            to = versions.decode(new.version[row].as_py()) if new.exists[row] else "nothing"
             raise InvariantError(
-                f"store {self._name}: the record {names[place].as_py()!r} would go back from version "
-                f"{versions.decode(old.version[place].as_py())} to {to}"
+                f"store {self._name}: the record {names[row].as_py()!r} would go back "
+                f"from version {before} to {to}"
             )
         self._store.write(keys, values)
 
@@ -117,15 +117,15 @@ def sums_message(sender: int, subscribed: Sum) -> pa.Table:
 
 
 def check_subscriptions(store: Store, sums: pa.Table, senders: int, name: str) -> None:
-    """Compare a subscription store with what all ``senders`` rekey buckets say; what only some said is not compared."""
+    """Compare a subscription store with what all ``senders`` rekey buckets say, if all did."""
     if len(set(column(sums, "sender").to_pylist())) < senders:
         return
     stored = functools.reduce(Sum.plus, live_subscriptions(store), Sum())
-    told = {row["sender"]: Sum(row["rows"], row["hashes"]) for row in sums.to_pylist()}
-    wanted = functools.reduce(Sum.merged, told.values())
+    by_sender = {row["sender"]: Sum(row["rows"], row["hashes"]) for row in sums.to_pylist()}
+    wanted = functools.reduce(Sum.merged, by_sender.values())
     if stored != wanted:
         which = "other ones" if stored.rows == wanted.rows else f"{stored.rows}"
         raise InvariantError(
-            f"store {name}: {wanted.rows} live left rows have their foreign key here, but there are {which} subscriptions; "
-            "fkjoin state verify CHECKPOINT names the keys"
+            f"store {name}: {wanted.rows} live left rows have their foreign key here, "
+            f"but there are {which} subscriptions; fkjoin state verify CHECKPOINT names the keys"
         )

@@ -71,9 +71,8 @@ def owners(
     shown = _shown(after, len(keys))
     has = valid(shown)
     count[counters.HIDDEN] += len(after) - int(has.sum())
-    emission = EmitDecision.of(
-        had, has, equal(_shown(before, len(keys)), shown), every=every
-    ).counted(count)
+    unchanged = equal(_shown(before, len(keys)), shown)
+    emission = EmitDecision.of(had, has, unchanged, every=every).counted(count)
     version, emit = emission.own_versions(held, source, now_ms), pa.array(emission.emit)
     latest = np.where(held.exists, held.ts, NO_TIMESTAMP)
     np.maximum.at(latest, code, column(outputs, "ts").to_numpy())
@@ -92,15 +91,11 @@ def shown_outputs(bodies: Bytes) -> Bytes:
 
 
 def _replaced(before: Pairs, came: Pairs, version: Bytes) -> Pairs:
-    """The outputs of each key by owner, with the last of those that ``came`` in the place of the owner's; null is none."""
+    """The outputs of each key by owner, with the last of those that ``came``; null is none."""
     owner, _ = codes(came.names)
     order = by_code_and_version(owner, version)
     last = came.at(order[last_of_run(owner[order])])
-    stays = (
-        ~valid(pc.index_in(before.names, value_set=last.names))
-        if len(before)
-        else np.zeros(0, bool)
-    )
+    stays = ~valid(pc.index_in(before.names, value_set=last.names))
     return before.where(stays).and_more(last.where(valid(last.second))).in_order()
 
 
@@ -108,7 +103,8 @@ def _shown(outputs: Pairs, keys: int) -> Bytes:
     """The first output of each of so many keys, of outputs in order; null where there is none."""
     if not len(outputs):
         return constant(None, keys)
-    place = np.full(keys, -1)
+    # Outputs are in order of keys and owners: the first of a key is that of its first owner.
+    position = np.full(keys, -1)
     first = changes_from_previous(outputs.row)
-    place[outputs.row[first]] = np.flatnonzero(first)
-    return take(outputs.second, place, place >= 0)
+    position[outputs.row[first]] = np.flatnonzero(first)
+    return take(outputs.second, position, position >= 0)

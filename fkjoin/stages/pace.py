@@ -1,5 +1,4 @@
-"""pace, by key: holds changes of a table back until the interval is over, and emits each row's last
-one (periodic emission).
+"""pace, by key: holds changes back until an interval is over, and emits each row's last one.
 
 See docs/semantics.md, "Emit on change".
 
@@ -38,7 +37,7 @@ from fkjoin.state import Page, Store, prefix_range
 
 
 def pace(results: pa.Table, store: Store, count: Counters, *, over: bool) -> Iterator[pa.Table]:
-    """Take changes (``RESULT``; of a key, the last counts); if the interval is ``over``, emit what waits, in pages."""
+    """Take changes (``RESULT``; of a key, the last counts); emit pages if the time is ``over``."""
     count[counters.ROWS_IN] += len(results)
     if len(results):
         code, keys = codes(column(results, "key"))
@@ -57,7 +56,7 @@ def pace(results: pa.Table, store: Store, count: Counters, *, over: bool) -> Ite
 
 
 def _emitted(page: Page, store: Store, count: Counters) -> pa.Table:
-    """The changes in a page of waiting ones that differ from what was emitted last; they are written as emitted."""
+    """The waiting changes that differ from what was emitted last; they are written as emitted."""
     keys, waiting = untagged(page.keys), records.decode(page.values)
     names = prefixed(tags.EMITTED, keys)
     before = records.decode(store.get_many(names))
@@ -68,12 +67,8 @@ def _emitted(page: Page, store: Store, count: Counters) -> pa.Table:
     emission = EmitDecision.of(before.exists, has, unchanged).counted(count)
 
     changed = np.flatnonzero(emission.emit)
-    results = emission.results(
-        take(keys, changed),
-        take(value, changed),
-        take(waiting.version, changed),
-        waiting.ts[changed],
-    )
+    key, row, version = (take(part, changed) for part in (keys, value, waiting.version))
+    results = emission.results(key, row, version, waiting.ts[changed])
     emitted = masked(records.encode(waiting.flags, waiting.ts, waiting.version, digest), has)
     store.write(
         stack(page.keys, take(names, changed)),

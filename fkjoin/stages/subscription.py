@@ -1,5 +1,4 @@
-"""subscription, by foreign key: joins left rows with the right rows that they subscribe to
-(KIP-213).
+"""subscription, by foreign key: joins left rows with right rows that they subscribe to (KIP-213).
 
 See docs/semantics.md, "Subscription".
 
@@ -69,8 +68,7 @@ def subscription(
     right_parts: int | Sequence[int] = 1,
     every: bool = False,
 ) -> Iterator[pa.Table]:
-    """Answer ``subscriptions`` (``SUBSCRIPTION``) and ``rights`` (``CHANGE``); yields ``ANSWER``
-    tables.
+    """Answer ``subscriptions`` (``SUBSCRIPTION``) and ``rights`` (``CHANGE``) by ``ANSWER`` tables.
 
     The store is written when the iterator is exhausted.  ``shared_log``: both sides' versions come
     from one log and order their changes; otherwise a batch's right changes count as earlier than
@@ -78,7 +76,12 @@ def subscription(
     ``newest_only``. ``right_parts``: of how many parts the right table's versions are made; of
     several right tables, whose numbers all foreign keys begin with, those of each, and so
     ``rights_in_order``.  ``every``: answer subscribers also when a batch has left the right row's
-    bytes unchanged; what they were answered last is still right then (KIP-557).
+    bytes unchanged; what they were answered last is still right then (KIP-557)::
+
+        each subscribe: the right row as it is when the subscribe's version begins
+        each subscribe into whose window right changes fall: once more, the last of them
+        each stored subscriber of a right row that changes: the last change before its next version
+
     """
     sweep(store, now_ms, partial(subscribed_rights, store), now_ms + retention_ms)
     count[counters.RIGHT_IN] += len(rights)
@@ -86,10 +89,10 @@ def subscription(
         return
     code, keys = codes(stack(column(subscriptions, "foreign_key"), column(rights, "key")))
     split = len(subscriptions)
+    # Right rows that only unsubscribes name are in no answer, and are not read.
     answered = np.zeros(len(keys), bool)
-    answered[code[:split][bools(column(subscriptions, "subscribe"))]] = answered[code[split:]] = (
-        True
-    )
+    answered[code[:split][bools(column(subscriptions, "subscribe"))]] = True
+    answered[code[split:]] = True
     right = read_rights(
         rights,
         code[split:],
@@ -107,15 +110,9 @@ def subscription(
 
     yield _answer_on_subscribe(right, left, order, count)
     yield _answer_later(right, left, order, count)
-    yield from _fan_out(
-        _to_fan_out(right, count, every=every),
-        keys,
-        right,
-        left=left,
-        order=order,
-        store=store,
-        count=count,
-    )
+    changed = _to_fan_out(right, count, every=every)
+    yield from _fan_out(changed, keys, right, left=left, order=order, store=store, count=count)
+    # Not before: the fan-out reads subscribers as they are before the batch.
     write_sides(
         store, keys, right, left=left, now_ms=now_ms, retention_ms=retention_ms, in_order=in_order
     )
@@ -128,19 +125,11 @@ def _answer_on_subscribe(
     wanted = np.flatnonzero(left.wanted)
     code = left.code[wanted]
     change = order.last_change(code, BEFORE, order.subscribes[wanted])
-    row = np.where(
-        change == NONE, code, change + right.stored
-    )  # without a change before it, the stored row
+    # Without a change before it, the row that was stored: those stand first, by foreign key.
+    row = np.where(change == NONE, code, change + right.stored)
     ts = np.maximum(left.ts[wanted], np.where(valid(right.value)[row], right.ts[row], NO_TIMESTAMP))
-    return _answers(
-        count,
-        take(left.key, wanted),
-        take(left.version, wanted),
-        value=take(left.value, wanted),
-        right=right,
-        row=row,
-        ts=ts,
-    )
+    key, version, value = (take(part, wanted) for part in (left.key, left.version, left.value))
+    return _answers(count, key, version, value=value, right=right, row=row, ts=ts)
 
 
 def _answer_later(right: Rights, left: Subscribes, order: BatchOrder, count: Counters) -> pa.Table:
@@ -148,19 +137,24 @@ def _answer_later(right: Rights, left: Subscribes, order: BatchOrder, count: Cou
 
     A fan-out cannot give them: it reads subscribers from the store, where the batch's are not yet.
     """
+    # Subscribes of one combined key stand side by side, by version: a window ends where the next
+    # one begins, and the last one with the batch.
     until = np.full(len(left.code), order.end)
     following = np.flatnonzero(~changes_from_previous(left.combined))
     until[following - 1] = order.subscribes[following]
     wanted = np.flatnonzero(left.wanted)
     change = order.last_change(left.code[wanted], order.subscribes[wanted], until[wanted])
     hit = np.flatnonzero(change != NONE)
-    row, place = change[hit] + right.stored, wanted[hit]
-    key, version, value = (take(column, place) for column in (left.key, left.version, left.value))
+    row, position = change[hit] + right.stored, wanted[hit]
+    key, version, value = (take(part, position) for part in (left.key, left.version, left.value))
     return _answers(count, key, version, value=value, right=right, row=row, ts=right.since[row])
 
 
 def _to_fan_out(right: Rights, count: Counters, *, every: bool) -> Ints:
-    """The foreign keys whose stored subscribers are to be answered; the others' right rows are unchanged, and are counted."""
+    """The foreign keys whose stored subscribers are to be answered.
+
+    The others' right rows are unchanged, and are counted.
+    """
     changed = np.unique(right.changed)
     if every:
         return changed
@@ -186,37 +180,35 @@ def _fan_out(
     answered under the stored version would count as newer than all that the source says from then
     on.
     """
-    until_of_batch = np.where(
-        left.back, BEFORE, order.subscribes[np.flatnonzero(changes_from_previous(left.combined))]
-    )
+    # A window that ends with ``BEFORE`` has no right change in it: so one that goes back gets none.
+    begins = order.subscribes[np.flatnonzero(changes_from_previous(left.combined))]
+    until_of_batch = np.where(left.back, BEFORE, begins)
+    # In order of the prefixes, so that the store is read from one end to the other.
     prefixes = prefixed(tags.SUBSCRIBER, combined_key.prefixes(take(keys, changed))).to_pylist()
-    by_prefix = sorted(
-        range(len(changed)), key=prefixes.__getitem__
-    )  # so that the store is read from one end to the other
+    by_prefix = sorted(range(len(changed)), key=prefixes.__getitem__)
     changed = changed[by_prefix]
     fan_out = np.zeros(len(keys), np.int64)
-    for page in store.scan([prefix_range(prefixes[at]) for at in by_prefix]):
+    for page in store.scan([prefix_range(prefixes[number]) for number in by_prefix]):
         held = records.decode(page.values)
         live = np.flatnonzero(held.flags & GONE == 0)
         names, code = take(page.keys, live), changed[page.ranges[live]]
         until = np.full(len(live), order.end)
         if len(left.names):
-            number = pc.index_in(names, value_set=left.names)
-            until = np.where(valid(number), until_of_batch[number.fill_null(0).to_numpy()], until)
+            batch_number = pc.index_in(names, value_set=left.names)
+            until = np.where(
+                valid(batch_number), until_of_batch[batch_number.fill_null(0).to_numpy()], until
+            )
         change = order.last_change(code, BEFORE, until)
         hit = np.flatnonzero(change != NONE)
-        row, place = change[hit] + right.stored, live[hit]
+        row, position = change[hit] + right.stored, live[hit]
         fan_out += np.bincount(code[hit], minlength=len(keys))
         _, left_keys = combined_key.decode(untagged(take(names, hit)))
-        yield _answers(
-            count,
-            left_keys,
-            take(held.version, place),
-            value=take(held.body, place),
-            right=right,
-            row=row,
-            ts=right.since[row],
+        version, value, ts = (
+            take(held.version, position),
+            take(held.body, position),
+            right.since[row],
         )
+        yield _answers(count, left_keys, version, value=value, right=right, row=row, ts=ts)
     if len(changed):
         hottest = int(fan_out.argmax())
         count[counters.FAN_OUT] = most = int(fan_out[hottest])
@@ -229,6 +221,5 @@ def _answers(
 ) -> pa.Table:
     """Answers (``ANSWER``) to subscribers, each with a ``row`` of the right ones."""
     count[counters.ANSWERS] += len(key)
-    return table(
-        ANSWER, key, concat(version, take(right.version, row)), value, take(right.value, row), ts
-    )
+    versions = concat(version, take(right.version, row))
+    return table(ANSWER, key, versions, value, take(right.value, row), ts)

@@ -167,9 +167,8 @@ def test_a_bucket_store_reads_no_more_of_a_group_than_the_first_members(monkeypa
 
 
 def _more_than(column: str, of: int) -> Having:
-    part = Part(
-        "GreaterThan", pa.bool_(), (Part("AttributeReference", pa.int64(), argument=column), Part("Literal", pa.int64(), argument=of))
-    )
+    number = Part("AttributeReference", pa.int64(), argument=column)
+    part = Part("GreaterThan", pa.bool_(), (number, Part("Literal", pa.int64(), argument=of)))
     return Having(part, pa.schema([("group", pa.string())]), f"{column} > {of}")
 
 
