@@ -178,7 +178,7 @@ def gather(
     emit = pa.array(emission.emit)
 
     # A row that waited for answers has changed in several batches, and gets the latest timestamp
-    # of them all; so ts is kept up while it waits.  A part without a timestamp takes nothing away
+    # of them all.  So ts is kept up while it waits.  A part without a timestamp takes nothing away
     # from it.
     changed_rights = [moved[part] for part in range(len(join.rights))]
     latest = after.timestamp(left_ts, moved[LEFT], changed_rights)

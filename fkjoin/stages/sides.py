@@ -121,9 +121,8 @@ def read_rights(
     all_value = stack(held_value, value)
     all_ts = np.concatenate([np.where(held.exists, held.ts, NO_TIMESTAMP), ts])
 
-    # A result has the timestamp of the change that first led to it.  So of a run of changes with
-    # equal bytes each refers to the run's first, or to the stored row where that has these bytes
-    # already.
+    # A result has the timestamp of the change that first led to it.  So each change of a run with
+    # equal bytes refers to the run's first, or to the stored row if that has these bytes.
     rows = len(keys) + np.arange(len(code))
     first = changes_from_previous(code)
     previous = np.where(first, code, rows - 1)
