@@ -122,9 +122,9 @@ class EntryCounts(NamedTuple):
     first: Ints
     """The position of the first change of each."""
     before: Ints
-    """How often the group had the value."""
+    """The number of times that the group had the value."""
     after: Ints
-    """How often it has the value now."""
+    """The number of times that it has the value now."""
 
 
 def count_entries(store: Store, names: Bytes, sign: Ints) -> EntryCounts:
