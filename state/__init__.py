@@ -1,10 +1,26 @@
-"""Key-value stores for bucketed, bulk-wise stream processing; they know nothing of what is stored in them."""
+"""Key-value stores for bucketed, bulk-wise stream processing; what is in them is only bytes."""
 
 from fkjoin.state.bucket import BucketStore
-from fkjoin.state.errors import CorruptLogError, DamagedIndexError, StateError, StoreMismatchError, UnknownFormatError
+from fkjoin.state.errors import (
+    CorruptLogError,
+    DamagedIndexError,
+    StateError,
+    StoreMismatchError,
+    UnknownFormatError,
+)
 from fkjoin.state.memory import MemoryStore
 from fkjoin.state.order import byte_order
-from fkjoin.state.protocol import BYTES, Bytes, KeyRange, Page, Reads, SegmentLog, Store, items, prefix_range
+from fkjoin.state.protocol import (
+    BYTES,
+    Bytes,
+    KeyRange,
+    Page,
+    Reads,
+    SegmentLog,
+    Store,
+    items,
+    prefix_range,
+)
 
 __all__ = [
     "BYTES",

@@ -1,16 +1,18 @@
-"""The bucket store: a change log that its owner commits, and a local index that makes it fast to read.
+"""The bucket store: a change log that its owner commits, and a local index that makes it fast to
+read.
 
-*Law*: the index holds committed data only.  What a batch writes is overlaid on its reads and, when it commits, goes
-to the log and to a pending file named by the attempt's token.  The next batch reads from the log's meta record which
-attempt was committed: the store applies that attempt's pending file, and throws every other away.  An index whose token the log
-does not lead on from is rebuilt, and so is one that is not proven to be as it was closed (``state.seal``).  So an attempt that
-failed, was repeated or came second leaves no trace, nor does what happens to local files.
+*Law*: the index holds committed data only.  What a batch writes is overlaid on its reads and, when
+it commits, goes to the log and to a pending file named by the attempt's token.  The next batch
+reads from the log's meta record which attempt was committed: the store applies that attempt's
+pending file, and throws every other away.  An index whose token the log does not lead on from is
+rebuilt, and so is one that is not proven to be as it was closed (``state.seal``).  So an attempt
+that failed, was repeated or came second leaves no trace, nor does what happens to local files.
 
-Cleaning the log drops what the index says is dead, for good: an index that gave an old value would take newer ones with it.
-That is why no index is read without proof.
+Cleaning the log drops what the index says is dead, for good: an index that gave an old value would
+take newer ones with it. That is why no index is read without proof.
 
-Small batches are not applied at once: a few of them are the *tail*, which is overlaid on what is read of the index, so that
-it need not be opened for writing, nor closed.
+Small batches are not applied at once: a few of them are the *tail*, which is overlaid on what is
+read of the index, so that it need not be opened for writing, nor closed.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from fkjoin.state.lengths import lengths, lengths_before
 from fkjoin.state.memory import MemoryStore
 from fkjoin.state.positions import Position
 from fkjoin.state.private import private_folder
-from fkjoin.state.protocol import Bytes, KeyRange, Page, SegmentLog
+from fkjoin.state.protocol import BYTES, Bytes, KeyRange, Page, SegmentLog
 from fkjoin.state.seal import Seal
 from fkjoin.state.segments import (
     ENTRY_OVERHEAD,
@@ -56,12 +58,13 @@ _REPLAYED_BYTES = 64 << 20
 Differs = Callable[[bytes, bytes], str | None]
 
 
-def _plainly(kept: bytes, now: bytes) -> str:
-    return f"its store was started with {kept.decode(errors='replace')} and is now opened with {now.decode(errors='replace')}"
+def _plainly(stored: bytes, now: bytes) -> str:
+    before, after = stored.decode(errors="replace"), now.decode(errors="replace")
+    return f"its store was started with {before} and is now opened with {after}"
 
 
 class Sizes(NamedTuple):
-    """The size of a bucket; entries and the index's bytes are as of the batch before, entries an estimate."""
+    """The size of a bucket; entries (an estimate) and the index's bytes are of the batch before."""
 
     entries: int
     live_bytes: int
@@ -70,7 +73,7 @@ class Sizes(NamedTuple):
 
 
 class BucketStore:
-    """A ``Store`` for the length of one batch: open, read and write, ``commit`` or not, ``close``."""
+    """A ``Store`` for one batch: open, read and write, ``commit`` or not, ``close``."""
 
     def __init__(
         self,
@@ -83,21 +86,24 @@ class BucketStore:
     ) -> None:
         """Open the bucket whose change log is ``log``, with its index under ``directory``.
 
-        ``identity`` is stored with each commit and must stay the same: ``differs`` names what differs between the stored one
-        and this one, or returns None (``StoreMismatchError``).  When another process keeps the index open for longer than
-        ``lock_wait_s`` seconds, another one is built from the log.
+        ``identity`` is stored with each commit and must stay the same: ``differs`` names what
+        differs between the stored one and this one, or returns None (``StoreMismatchError``).  When
+        another process keeps the index open for longer than ``lock_wait_s`` seconds, another one is
+        built from the log.
         """
         self._log = log
         data = log.meta()
-        self._meta = Meta.decode(data) if data is not None else Meta(*_START[:1], 0, 0, 0, 0, key=os.urandom(KEY_BYTES))
-        other = data is not None and self._meta.identity != identity
-        if other and (difference := differs(self._meta.identity, identity)) is not None:
-            raise StoreMismatchError(
-                f"the checkpoint was made by another job: {difference}; "
-                "start this version of the job with a new checkpoint and an empty target, or go back to what the checkpoint "
-                "was made with"
-            )
-        self._meta = replace(self._meta, identity=identity)
+        fresh = Meta(_START.token, 0, 0, 0, 0, identity, os.urandom(KEY_BYTES))
+        meta = fresh if data is None else Meta.decode(data)
+        if meta.identity != identity:
+            difference = differs(meta.identity, identity)
+            if difference is not None:
+                raise StoreMismatchError(
+                    f"the checkpoint was made by another job: {difference}; "
+                    "start this version of the job with a new checkpoint and an empty target, "
+                    "or go back to what the checkpoint was made with"
+                )
+        self._meta = replace(meta, identity=identity)
         self._directory = directory
         self._token = uuid.uuid4().bytes
         self._read: list[tuple[Bytes, pa.Int64Array]] = []
@@ -118,22 +124,26 @@ class BucketStore:
 
     @property
     def meta(self) -> Meta:
-        """The state of the log: as committed, and after ``commit`` as this attempt would leave it."""
+        """The state of the log as committed; after ``commit`` as this attempt would leave it."""
         return self._meta
 
     @property
     def sizes(self) -> Sizes:
         entries, index_bytes = self._index.size()
-        return Sizes(entries + len(self._tail), self._meta.live_bytes, self._meta.log_bytes, index_bytes)
+        return Sizes(
+            entries + len(self._tail), self._meta.live_bytes, self._meta.log_bytes, index_bytes
+        )
 
     def get_many(self, keys: Bytes) -> Bytes:
-        found = self._found(keys)
-        self._read.append((keys, lengths(found)))
+        values = self._committed(keys)
+        self._read.append((keys, lengths(values)))
         for entries in self._written:
-            found = laid_over(keys, found, entries)
-        return found
+            values = laid_over(keys, values, entries)
+        return values
 
-    def scan(self, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None) -> Iterator[Page]:
+    def scan(
+        self, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None
+    ) -> Iterator[Page]:
         count, over = self._over
         if count < len(self._written):
             over = over.followed_by(self._written[count:])
@@ -145,18 +155,54 @@ class BucketStore:
             self._written.append((keys, values))
 
     def commit(self) -> None:
-        """Hand what was written to the log and keep it as a pending file; durable when the log's owner commits."""
+        """Hand what was written to the log and keep it as a pending file.
+
+        It is durable when the log's owner commits.
+        """
         keys, values = latest(self._written)
-        meta, token = self._meta, self._token
+        meta, token, base = self._meta, self._token, self._goal
+        # A batch without writes leaves the log alone.  Only the first of all stores the meta record
+        # nevertheless: without it the next batch would draw another key, and check no identity.
         if not len(keys) and self._log.meta() is not None:
             return
-        base = Position(meta.token, meta.next)
         written = entry_bytes(keys, values)
         live = meta.live_bytes + written - self._replaced(keys, values)
-        segments = list(encode_segments(token, keys, values))
-        log_bytes = meta.log_bytes + written
-        first, most = meta.first, 2 * live + SEGMENT_BYTES
-        budget = 4 * written + 2 * SEGMENT_BYTES if log_bytes > most + SEGMENT_BYTES // 4 else 0
+        first, moved, log_bytes = self._compacted(keys, written, live)
+        # Compaction's segments come last, and so win a replay: they have none of the batch's keys.
+        segments = [*encode_segments(token, keys, values), *moved]
+        for number in range(meta.first, first):
+            self._log.remove_segment(number)
+        for number, segment in enumerate(segments, meta.next):
+            self._log.put_segment(number, segment)
+        next_ = meta.next + len(segments)
+        self._meta = replace(
+            meta, token=token, first=first, next=next_, live_bytes=live, log_bytes=log_bytes
+        )
+        # The pending file has no moved entries: the index has them already.
+        pending.keep(self._directory, (keys, values), base, self._goal, meta.key)
+        self._log.set_meta(self._meta.encode())
+
+    def _compacted(self, keys: Bytes, written: int, live: int) -> tuple[int, list[bytes], int]:
+        """Free the log's oldest segments of dead entries, if more than half of the log is dead.
+
+        ``keys`` and ``written``: what the batch writes, and its charge; ``live``: live bytes after
+        it.  Returns the first segment that stays, new segments, and the log's bytes after both::
+
+            while the log is larger than twice what is live, and the budget lasts:
+                read about a segment's worth of the oldest segments
+                append again what the index still has, and the batch does not overwrite
+                drop these segments
+        """
+        meta, segments = self._meta, list[bytes]()
+        first, log_bytes = meta.first, meta.log_bytes + written
+        most = 2 * live + SEGMENT_BYTES
+        # Compaction starts a quarter of a segment above its goal.  Otherwise each small batch would
+        # read a whole segment to free the few bytes that it has written itself.
+        if log_bytes <= most + SEGMENT_BYTES // 4:
+            return first, segments, log_bytes
+        # A batch pays in proportion to what it writes: none takes long, even if all entries die at
+        # once.  On average a byte read frees half a byte or more, so that four times catches up.
+        budget = 4 * written + 2 * SEGMENT_BYTES
         while log_bytes > most and first < meta.next and budget > 0:
             oldest: list[KeysAndValues] = []
             size = 0
@@ -164,26 +210,23 @@ class BucketStore:
                 oldest.append(decode_segment(first, self._log.segment(first))[1:])
                 size += entry_bytes(*oldest[-1])
                 first += 1
+            # An entry is live if the index has its very value.  A later segment may hold the same
+            # value again: then the log has it twice, which does no harm.  A deletion compares as
+            # null, and goes: no older segment is left whose entry it hides.
             old_keys, old_values = latest(oldest)
-            still = pc.and_(
-                pc.fill_null(pc.equal(self._found(old_keys), old_values), False),
-                pc.invert(pc.is_in(old_keys, value_set=keys)),
-            )
+            current = pc.fill_null(pc.equal(self._committed(old_keys), old_values), False)
+            still = pc.and_(current, pc.invert(pc.is_in(old_keys, value_set=keys)))
             moved_keys, moved_values = old_keys.filter(still), old_values.filter(still)
-            segments += encode_segments(token, moved_keys, moved_values)
+            segments += encode_segments(self._token, moved_keys, moved_values)
             log_bytes += entry_bytes(moved_keys, moved_values) - size
             budget -= size
-        for number in range(meta.first, first):
-            self._log.remove_segment(number)
-        for number, segment in enumerate(segments, meta.next):
-            self._log.put_segment(number, segment)
-        next_ = meta.next + len(segments)
-        self._meta = replace(meta, token=token, first=first, next=next_, live_bytes=live, log_bytes=log_bytes)
-        pending.keep(self._directory, (keys, values), base, Position(token, next_), meta.key)
-        self._log.set_meta(self._meta.encode())
+        return first, segments, log_bytes
 
     def disagreement(self) -> str | None:
-        """Name the first difference between the log and what the store reads, None without one: reads all of both."""
+        """Name the first difference between the log and what the store reads; None without one.
+
+        Reads all of both.
+        """
         replayed = MemoryStore()
         for number in range(self._meta.first, self._meta.next):
             replayed.write(*decode_segment(number, self._log.segment(number))[1:])
@@ -194,7 +237,7 @@ class BucketStore:
                     return f"the index has {key!r} otherwise than the log"
         if logged:
             return f"the index lacks {len(logged)} entries of the log, first {min(logged)!r}"
-        live = sum(map(len, (part for entry in replayed.items() for part in entry))) + ENTRY_OVERHEAD * len(replayed)
+        live = sum(len(key) + len(value) + ENTRY_OVERHEAD for key, value in replayed.items())
         if live != self._meta.live_bytes:
             return f"its log counts {self._meta.live_bytes} live bytes, there are {live}"
         return None
@@ -203,29 +246,39 @@ class BucketStore:
         """Release the index.  Without a ``commit`` before it, nothing that was written remains."""
         self._index.close()
 
-    def _found(self, keys: Bytes) -> Bytes:
-        """Read the index; rebuild it first if it turns out to be damaged."""
+    def _committed(self, keys: Bytes) -> Bytes:
+        """Read the index and its tail; rebuild it first if it turns out to be damaged."""
         try:
             return self._tail.over(keys, self._index.get_many(keys))
         except DamagedIndexError as error:
             self._repair(error)
         return self._index.get_many(keys)
 
-    def _scanned(self, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None) -> Iterator[Page]:
-        """The index's pages; when it turns out damaged, those of a rebuilt one, from the last entry on."""
-        first, taken, room, left = 0, 0, limit, ranges
+    def _scanned(
+        self, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None
+    ) -> Iterator[Page]:
+        """The pages of the index and its tail; of a rebuilt index from where a damaged one fails.
+
+        The caller has already used the pages before: none may come twice, nor be taken back.
+        """
+        # The cursor: the range of the last entry, the entries of that range, and its bounds from
+        # there on.  The least key behind a key is the same key with a zero byte.
+        number, taken, room, bounds = 0, 0, limit, ranges[:1]
         try:
             for page in self._tail.scan(self._index.scan, ranges, room, each):
                 yield page
-                number, last = int(page.ranges[-1]), page.keys[-1].as_py()
-                taken = int((page.ranges == number).sum()) + (taken if number == first else 0)
-                first, left = number, [*ranges[:number], (last + b"\0", ranges[number][1]), *ranges[number + 1 :]]
+                before, number = number, int(page.ranges[-1])
+                taken = int((page.ranges == number).sum()) + (taken if number == before else 0)
+                bounds = [(page.keys[-1].as_py() + b"\0", ranges[number][1])]
                 room = None if room is None else room - len(page.keys)
             return
         except DamagedIndexError as error:
             self._repair(error)
+        # Two scans: ``each`` is smaller for the range that has begun.  Each scan counts its ranges
+        # from zero; the caller's numbers start later.
         rest = None if each is None else each - taken
-        for start, some, most in ((first, left[first : first + 1], rest), (first + 1, left[first + 1 :], each)):
+        scans = (number, bounds, rest), (number + 1, ranges[number + 1 :], each)
+        for start, some, most in scans:
             for page in self._index.scan(some, room, most):
                 yield Page(page.ranges + start, page.keys, page.values)
                 room = None if room is None else room - len(page.keys)
@@ -272,7 +325,7 @@ class BucketStore:
         return Position(self._meta.token, self._meta.next)
 
     def _standing(self) -> RocksIndex | None:
-        """The index, to be read only, if it is behind by no more than the tail; None if it must be brought up to date."""
+        """The index, only to be read, if the tail holds all that it lacks; else None."""
         sealed = Seal.of(self._directory, self._meta.key)
         if sealed is None:
             return None
@@ -285,14 +338,18 @@ class BucketStore:
         return index
 
     def _catch_up(self, index: RocksIndex) -> bool:
-        """Bring the index to the committed state by what is pending or in the log; False if it cannot be."""
-        at = index.position
-        assert at is not None, "an index that is taken stands somewhere"
-        if at != self._goal:
-            if (links := pending.chain(self._directory, at, self._goal, self._meta.key)) is not None:
+        """Bring the index to the committed state by pending files or the log; False if neither can.
+
+        Pending files that do not lead to the committed state are of attempts that failed: they go.
+        """
+        position = index.position
+        assert position is not None, "an index that is taken stands somewhere"
+        if position != self._goal:
+            links = pending.chain(self._directory, position, self._goal, self._meta.key)
+            if links is not None:
                 self._take_in(index, links)
-            elif self._leads_on_from(at):
-                self._replay(index, at.next)
+            elif self._leads_on_from(position):
+                self._replay(index, position.next)
             else:
                 return False
         pending.discard(self._directory)
@@ -304,18 +361,22 @@ class BucketStore:
             if link.entries is not None:
                 gathered.append(link.entries)
             if link.file is not None:
+                # Entries of earlier batches go first: of a key, RocksDB reads what came last.
                 index.apply(*latest(gathered), None)
                 index.take_in(link.file, None)
                 gathered = []
         index.apply(*latest(gathered), self._goal)
 
-    def _leads_on_from(self, at: Position) -> bool:
-        if at == _START:
+    def _leads_on_from(self, position: Position) -> bool:
+        """The log still has all segments that came after the position, and is the same log."""
+        if position == _START:
             return self._meta.first == 0
-        if not self._meta.first < at.next <= self._meta.next:
+        # The last segment that the index has must still be there: its token proves that the index
+        # holds this attempt's data, and not those of another attempt with the same numbers.
+        if not self._meta.first < position.next <= self._meta.next:
             return False
-        token, _, _ = decode_segment(at.next - 1, self._log.segment(at.next - 1))
-        return token == at.token
+        token, _, _ = decode_segment(position.next - 1, self._log.segment(position.next - 1))
+        return token == position.token
 
     def _replay(self, index: RocksIndex, first: int) -> None:
         """Apply segments from ``first`` on; on the way the index stands nowhere."""
@@ -327,16 +388,20 @@ class BucketStore:
             gathered.append((keys, values))
             room -= entry_bytes(keys, values)
             if room <= 0 or number == meta.next - 1:
-                all_keys, all_values = (pa.concat_arrays(columns) for columns in zip(*gathered, strict=True))
+                # The index sorts what it applies, and keeps the last value of a key.
+                columns = zip(*gathered, strict=True)
+                all_keys, all_values = (pa.concat_arrays(column) for column in columns)
                 index.apply(all_keys, all_values, None)
                 gathered, room = [], _REPLAYED_BYTES
         index.position = self._goal
 
     def _replaced(self, keys: Bytes, values: Bytes) -> int:
-        """The charge of what the batch overwrites or deletes, deletions' own charge included: they are never live."""
-        sizes = lengths_before(keys, self._read, self._found)
-        there = pc.is_valid(sizes)
-        before = (pc.sum(sizes).as_py() or 0) + (pc.sum(pc.binary_length(keys.filter(there))).as_py() or 0)
-        deleted = pc.is_null(values)
-        charge = ENTRY_OVERHEAD * (pc.sum(there).as_py() or 0)
-        return before + charge + entry_bytes(keys.filter(deleted), values.filter(deleted))
+        """The charge of what the batch overwrites or deletes.
+
+        The charge of deletions themselves is included: they are never live.
+        """
+        sizes = lengths_before(keys, self._read, self._committed)
+        existing, deleted = keys.filter(pc.is_valid(sizes)), pc.is_null(values)
+        # ``entry_bytes`` of the old entries; only the lengths of their values are known.
+        before = entry_bytes(existing, pa.nulls(0, BYTES)) + (pc.sum(sizes).as_py() or 0)
+        return before + entry_bytes(keys.filter(deleted), values.filter(deleted))

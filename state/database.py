@@ -1,4 +1,4 @@
-"""The RocksDB database of an index: how it is opened, when its files are merged, and which they are."""
+"""The RocksDB database of an index: its options, its files, and when these are merged."""
 
 from __future__ import annotations
 
@@ -20,19 +20,22 @@ _MERGED_S = 10.0
 def open_database(path: Path, *, writing: bool = True) -> Rdict:
     """Open what is there; for writing, make it if there is none, under a lock.
 
-    The entries are in a column family, and one that is there already takes its options from nowhere else: without them files
-    would be read, and written when they are merged, without their filters.
+    The entries are in a column family, and one that is there already takes its options from nowhere
+    else: without them files would be read, and written when they are merged, without their filters.
     """
     chosen = _options()
     if writing:
-        chosen.set_level_zero_file_num_compaction_trigger(_piled(sum(file.stat().st_size for file in path.glob("*.sst"))))
+        chosen.set_level_zero_file_num_compaction_trigger(
+            _piled(sum(file.stat().st_size for file in path.glob("*.sst")))
+        )
     access = AccessType.read_write() if writing else AccessType.read_only()
     return Rdict(str(path), chosen, {"default": chosen}, access)
 
 
 def merge(db: Rdict) -> None:
-    """Wait for RocksDB to merge what was taken in, if there is much of it: closing stops that, and what small batches do
-    takes no longer than a moment, so that files would pile up, each of which every read looks into.
+    """Wait for RocksDB to merge what was taken in, if there is much of it: closing stops that, and
+    what small batches do takes no longer than a moment, so that files would pile up, each of which
+    every read looks into.
     """
     piled, deadline = _piled(says(db, "total-sst-files-size")), time.monotonic() + _MERGED_S
     while says(db, "num-files-at-level0") >= piled and time.monotonic() < deadline:
@@ -52,7 +55,8 @@ def live_files(db: Rdict) -> dict[str, int]:
 
 
 def _piled(size: int) -> int:
-    """Return from how many files over one another on an index of ``size`` bytes is merged before it is closed.
+    """Return from how many files over one another on an index of ``size`` bytes is merged before it
+    is closed.
 
     RocksDB begins no merge earlier: closing would stop it, and lose what it has done.
     """

@@ -6,7 +6,7 @@ class StateError(Exception):
 
 
 class UnknownFormatError(StateError):
-    """Bytes carry a format version that this release does not know: written by a newer release, or not ours."""
+    """Bytes have a format version that this release does not know: a newer one, or not ours."""
 
 
 class CorruptLogError(StateError):
@@ -18,4 +18,4 @@ class DamagedIndexError(StateError):
 
 
 class StoreMismatchError(StateError):
-    """The store was started with another identity (buckets, schemas, operator) than the one asked for."""
+    """The store was started with another identity (buckets, schemas, operator) than this one."""

@@ -1,4 +1,4 @@
-"""The folders of a bucket's indexes: a process that writes to one locks it; an unlocked one can be removed."""
+"""The folders of a bucket's indexes: their writer locks them; one without a lock can be removed."""
 
 from __future__ import annotations
 
@@ -14,18 +14,23 @@ from fkjoin.state.seal import SEAL
 FOLDERS = "index-*"
 
 _LEFT_S = 600
-"""A seal is written, and taken, in a moment: one that has been half done for so long is left by a process that died."""
+"""A seal is written, and taken, in a moment: a draft of this age is left by a dead process."""
 
 
 def locked(folder: Path) -> int | None:
-    """A descriptor of the folder with a lock on it, which ends with the process; None if it is locked, or gone."""
+    """A descriptor of the folder with a lock on it, which ends with the process.
+
+    None if it is locked, or gone.
+    """
     try:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
         return None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(lock), folder.lstat()):  # else it was removed before it was locked
+        if os.path.samestat(
+            os.fstat(lock), folder.lstat()
+        ):  # else it was removed before it was locked
             return lock
     except OSError:
         pass
@@ -42,7 +47,7 @@ def in_use(folder: Path) -> bool:
 
 
 def remove_abandoned(directory: Path, but: Path | None = None) -> None:
-    """Remove the indexes that no process writes to, except ``but``, and seals that dead processes have left."""
+    """Remove indexes that no process writes to, except ``but``, and seals of dead processes."""
     for folder in directory.glob(FOLDERS):
         if folder != but and (lock := locked(folder)) is not None:
             remove(folder)

@@ -1,14 +1,16 @@
 """The local index of one bucket: rocksdict, holding committed data only.
 
-The index can always be rebuilt from the change log.  Each index has a folder of its own in the bucket's folder,
-``index-{random}``.  A *seal* (``state.seal``) says which folder is the index, where it stands, and that it is as it was
-closed.  Without a seal it is not opened.  A batch's entries come as a sorted file that the index *takes in*.  Meanwhile it
-stands nowhere, and an index that stands nowhere is not sealed.
+The index can always be rebuilt from the change log.  Each index has a folder of its own in the
+bucket's folder, ``index-{random}``.  A *seal* (``state.seal``) says which folder is the index,
+where it stands, and that it is as it was closed.  Without a seal it is not opened.  A batch's
+entries come as a sorted file that the index *takes in*.  Meanwhile it stands nowhere, and an index
+that stands nowhere is not sealed.
 
-While an index is open for writing, its folder is locked.  A folder without a lock and a seal is of no use, and removed.
+While an index is open for writing, its folder is locked.  A folder without a lock and a seal is of
+no use, and removed.
 
-To read an index where it stands needs no lock: its files are there until the process lets go of them, whatever others do.  A
-process keeps such readers open from one batch to the next.
+To read an index where it stands needs no lock: its files are there until the process lets go of
+them, whatever others do.  A process keeps such readers open from one batch to the next.
 """
 
 from __future__ import annotations
@@ -41,6 +43,8 @@ from fkjoin.state.sorted_file import write_sorted
 _MOST_READERS = 16
 """Number of readers that are kept open; each has all files of its index open."""
 
+_IN_MEMORY = "block-cache-usage", "estimate-table-readers-mem", "cur-size-all-mem-tables"
+
 _ROOM = "the folder must be writable and its disk must have room"
 
 _logger = logging.getLogger(__name__)
@@ -51,15 +55,20 @@ class RocksIndex:
 
     page_entries = PAGE_ENTRIES
 
-    def __init__(self, folder: Path, position: Position | None, key: bytes, db: Rdict, lock: int | None) -> None:
-        """Make a handle: see ``new``, ``taken``, ``standing``.  ``lock``: the descriptor held while the index is written to."""
+    def __init__(
+        self, folder: Path, position: Position | None, key: bytes, db: Rdict, lock: int | None
+    ) -> None:
+        """Make a handle: see ``new``, ``taken``, ``standing``.
+
+        ``lock``: the descriptor held while the index is written to.
+        """
         self.folder, self.position = folder, position
         """Position of the index; None while it is not known."""
         self._key, self._db, self._lock = key, db, lock
 
     @classmethod
     def new(cls, directory: Path, position: Position, key: bytes) -> RocksIndex:
-        """Make an empty index that stands at ``position``; ``StateError`` if that cannot be done."""
+        """Make an empty index that stands at ``position``; ``StateError`` if that fails."""
         remove_abandoned(directory)
         lock = None
         while lock is None:  # until it is locked, another process may take it for abandoned
@@ -77,18 +86,24 @@ class RocksIndex:
     def taken(cls, directory: Path, key: bytes, wait_s: float) -> RocksIndex | None:
         """Open the index for writing, which takes its seal away; None if there is none.
 
-        While another process is writing to it, its seal is waited for, at most ``wait_s`` seconds.  ``DamagedIndexError`` if it
-        is not what was sealed.
+        While another process is writing to it, its seal is waited for, at most ``wait_s`` seconds.
+        ``DamagedIndexError`` if it is not what was sealed.
         """
         _let_go(directory)
         deadline = time.monotonic() + wait_s
         while (sealed := taken(directory, key)) is None:
-            if not any(in_use(folder) for folder in directory.glob(FOLDERS)) or time.monotonic() >= deadline:
+            if (
+                not any(in_use(folder) for folder in directory.glob(FOLDERS))
+                or time.monotonic() >= deadline
+            ):
                 return None
             time.sleep(0.02)
-        while (lock := locked(sealed.folder)) is None:  # a process that has just sealed it lets go at once
+        # A process that has just sealed it still holds its lock, and lets go at once.
+        while (lock := locked(sealed.folder)) is None:
             if time.monotonic() >= deadline:
-                raise DamagedIndexError(f"index {sealed.folder} is gone, or held by another process")
+                raise DamagedIndexError(
+                    f"index {sealed.folder} is gone, or held by another process"
+                )
             time.sleep(0.02)
         try:
             db = open_database(sealed.folder)
@@ -100,27 +115,29 @@ class RocksIndex:
 
     @classmethod
     def standing(cls, sealed: Seal, key: bytes) -> RocksIndex | None:
-        """Open a sealed index, only to read it where it stands; None if its seal has been taken away meanwhile.
+        """Open a sealed index, only to read it where it stands; None if its seal is gone.
 
         ``DamagedIndexError`` if it is not what was sealed.
         """
         directory = sealed.folder.parent
-        place = (os.getpid(), directory)
-        kept = _readers.get(place)
-        if kept is not None and kept[0] == sealed.data:
-            _readers.move_to_end(place)
-            return cls(sealed.folder, sealed.position, key, kept[1], None)
+        owner = os.getpid(), directory
+        reader = _readers.get(owner)
+        if reader is not None and reader[0] == sealed.data:
+            _readers.move_to_end(owner)
+            return cls(sealed.folder, sealed.position, key, reader[1], None)
         _let_go(directory)
         try:
             db = open_database(sealed.folder, writing=False)
             sealed.require_version(live_files(db))
         except Exception as error:
-            if not _there(sealed):
+            # Without its seal the index belongs to a writer, which has changed its files: that is
+            # no damage.
+            if not _in_place(sealed):
                 return None
             raise _damaged(sealed.folder, error) from error
         while len(_readers) >= _MOST_READERS:
             _readers.popitem(last=False)
-        _readers[place] = sealed.data, db
+        _readers[owner] = sealed.data, db
         return cls(sealed.folder, sealed.position, key, db, None)
 
     def size(self) -> tuple[int, int]:
@@ -129,9 +146,7 @@ class RocksIndex:
 
     def memory_bytes(self) -> int:
         """Bytes of the process's blocks in memory, and of the files' filters and indexes."""
-        return sum(
-            says(self._db, name) for name in ("block-cache-usage", "estimate-table-readers-mem", "cur-size-all-mem-tables")
-        )
+        return sum(says(self._db, name) for name in _IN_MEMORY)
 
     def get_many(self, keys: Bytes) -> Bytes:
         """Read many keys, see ``Store.get_many``; sorted keys cost half."""
@@ -140,11 +155,16 @@ class RocksIndex:
         order = byte_order(keys)
         wanted = keys.take(pa.array(order))
         with self._reading(), _passing(self._db):
+            # Only the keys between the first and the last stored one are looked up.  New orders
+            # have numbers beyond all that are known: nothing is read for them.
             first, last = self._between(wanted[0].as_py(), wanted[-1].as_py())
             start, end = _count(pc.less(wanted, first)), _count(pc.less_equal(wanted, last))
             end = max(start, end)
-            found = [pa.array(self._db.get(part.to_pylist()), BYTES) for part in slices(wanted.slice(start, end - start))]
-        around = pa.nulls(start, BYTES), *found, pa.nulls(len(wanted) - end, BYTES)
+            values = [
+                pa.array(self._db.get(part.to_pylist()), BYTES)
+                for part in slices(wanted.slice(start, end - start))
+            ]
+        around = pa.nulls(start, BYTES), *values, pa.nulls(len(wanted) - end, BYTES)
         inverse = np.empty(len(keys), np.int64)
         inverse[order] = np.arange(len(keys))
         return pa.concat_arrays(around).take(pa.array(inverse))
@@ -154,13 +174,13 @@ class RocksIndex:
         ordered = sorted(keys)
         with self._reading():
             values: Any = self._db.get(ordered)
-        found = dict(zip(ordered, values, strict=True))
-        return pa.array(map(found.__getitem__, keys), BYTES, size=len(keys))
+        by_key = dict(zip(ordered, values, strict=True))
+        return pa.array(map(by_key.__getitem__, keys), BYTES, size=len(keys))
 
     def _between(self, low: bytes, high: bytes) -> tuple[bytes, bytes]:
-        """The first and the last key that there are from ``low`` to ``high``; in the wrong order when there is none.
+        """The first and the last stored key from ``low`` to ``high``.
 
-        Keys outside of these need no look: new orders have numbers beyond all that are known.
+        If there is none, the first is greater than the last.
         """
         entries = self._db.iter(ReadOptions())
         entries.seek(low)
@@ -171,13 +191,16 @@ class RocksIndex:
         entries.status()
         return (high, b"") if first is None or last is None else (first, last)
 
-    def scan(self, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None) -> Iterator[Page]:
+    def scan(
+        self, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None
+    ) -> Iterator[Page]:
         """Read a range of keys, see ``Store.scan``."""
         numbers: list[int] = []
         keys: list[bytes] = []
         values: list[bytes] = []
-        room = limit if limit is not None else -1
-        # An iterator over items would end at a damaged block as if nothing came after it; this one can be asked.
+        room = limit if limit is not None else -1  # counts down, and below zero never stops
+        # An iterator over items would end at a damaged block as if nothing came after it.  This one
+        # tells by its status whether it has reached the end.
         entries = self._db.iter(ReadOptions())
         seek, next_, key_of, value_of = entries.seek, entries.next, entries.key, entries.value
         for number, (first, last) in enumerate(ranges):
@@ -195,6 +218,7 @@ class RocksIndex:
                 if len(keys) >= self.page_entries:
                     yield _page(numbers, keys, values)
                     numbers, keys, values = [], [], []
+            # Neither limit is reached and no key is left: that is the end, or a damaged block.
             if room and left and key is None:
                 with self._reading():
                     entries.status()
@@ -202,7 +226,7 @@ class RocksIndex:
             yield _page(numbers, keys, values)
 
     def apply(self, keys: Bytes, values: Bytes, position: Position | None) -> None:
-        """Write the entries (null: delete); the index then stands at ``position``, with None nowhere."""
+        """Write the entries (null: delete); the index then stands at ``position``, or nowhere."""
         if not len(keys):
             self.position = position
             return
@@ -214,9 +238,10 @@ class RocksIndex:
         self.take_in(file, position)
 
     def take_in(self, file: Path, position: Position | None) -> None:
-        """Make a sorted file part of the index, which then stands at ``position``; the file itself is gone afterwards."""
+        """Move a sorted file into the index, which then stands at ``position``."""
         moving = IngestExternalFileOptions()
         moving.set_move_files(True)
+        # Until all is in, the index stands nowhere: if this fails, ``close`` removes it unsealed.
         self.position = None
         try:
             self._db.ingest_external_file([str(file)], moving)
@@ -228,7 +253,7 @@ class RocksIndex:
     def close(self) -> None:
         """Flush, and seal the index if it stands somewhere; else it is removed.
 
-        An index is only a copy: where it cannot be kept, the next batch makes another one of the log.
+        An index is only a copy: without it, the next batch builds another one from the log.
         """
         if self._lock is None:
             return
@@ -270,9 +295,13 @@ class RocksIndex:
 
 @contextlib.contextmanager
 def _passing(db: Rdict) -> Iterator[None]:
-    """Many keys in order come to each block of a file once: it is not kept in memory, as those are that few keys are in."""
+    """Read without filling the cache of blocks.
+
+    Many keys in order come to each block of a file once.  In the cache these blocks would displace
+    those that few keys are read from again and again.
+    """
     once = ReadOptions()
-    once.fill_cache(False)  # type: ignore[call-arg]  # as rocksdict's types have it, it has no argument
+    once.fill_cache(False)  # type: ignore[call-arg]  # rocksdict's types give it no argument
     db.set_read_options(once)
     try:
         yield
@@ -281,7 +310,10 @@ def _passing(db: Rdict) -> Iterator[None]:
 
 
 _readers: OrderedDict[tuple[int, Path], tuple[bytes, Rdict]] = OrderedDict()
-"""Seals and their readers by process and place, the last used last.  A forked process must not use its parent's."""
+"""Seals and their readers by process and place, the last used last.
+
+A forked process must not use its parent's.
+"""
 
 
 def _let_go(directory: Path) -> None:
@@ -289,7 +321,7 @@ def _let_go(directory: Path) -> None:
     _readers.pop((os.getpid(), directory), None)
 
 
-def _there(sealed: Seal) -> bool:
+def _in_place(sealed: Seal) -> bool:
     """The seal is still in its place."""
     try:
         return (sealed.folder.parent / SEAL).read_bytes() == sealed.data
@@ -298,7 +330,11 @@ def _there(sealed: Seal) -> bool:
 
 
 def _damaged(folder: Path, error: Exception) -> DamagedIndexError:
-    return error if isinstance(error, DamagedIndexError) else DamagedIndexError(f"index {folder} does not open: {error}")
+    return (
+        error
+        if isinstance(error, DamagedIndexError)
+        else DamagedIndexError(f"index {folder} does not open: {error}")
+    )
 
 
 def _count(where: pa.BooleanArray) -> int:

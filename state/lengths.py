@@ -1,4 +1,4 @@
-"""Lengths of the values that a batch overwrites: most were read by the batch, and are not read again."""
+"""Lengths of the values that a batch overwrites: what the batch has read is not read again."""
 
 from __future__ import annotations
 
@@ -18,24 +18,28 @@ def lengths(values: Bytes) -> pa.Int64Array:
 def lengths_before(
     keys: Bytes, read: Sequence[tuple[Bytes, pa.Int64Array]], look_up: Callable[[Bytes], Bytes]
 ) -> pa.Int64Array:
-    """Length of what there is under each key, null for nothing.
+    """Length of what is stored under each key, null for nothing.
 
-    ``read``: keys and the lengths found; ``look_up`` is asked for the values of the others.  What was read is mostly written
-    as it stood, with some other keys around it: then nothing is hashed.
+    ``read``: keys and the lengths of their values; ``look_up`` reads the values of the others.
     """
-    for known, found in read:
+    # Stages mostly write the keys that they have read in one piece, with some others around them.
+    # To compare that piece is cheaper than to hash all keys; what is around it goes the same way.
+    for known, known_lengths in read:
         start = pc.index(keys, known[0]).as_py() if len(known) else -1
         if start >= 0 and keys.slice(start, len(known)).equals(known):
             around = keys.slice(0, start), keys.slice(start + len(known))
             before, behind = (lengths_before(some, read, look_up) for some in around)
-            return pa.concat_arrays([before, found, behind])
+            return pa.concat_arrays([before, known_lengths, behind])
     if not len(keys):
         return pa.array([], pa.int64())
-    known = pa.concat_arrays([pa.array([], BYTES), *(one for one, _ in read)])
-    found = pa.concat_arrays([pa.array([], pa.int64()), *(one for _, one in read)])
+    known = pa.concat_arrays([pa.array([], BYTES), *(known for known, _ in read)])
+    known_lengths = pa.concat_arrays([pa.array([], pa.int64()), *(known for _, known in read)])
+    # ``index_in`` hashes the whole value set, ``is_in`` here only the shorter side.
     if len(keys) < len(known):
         some = pc.is_in(known, value_set=keys)
-        known, found = known.filter(some), found.filter(some)
-    place = pc.index_in(keys, value_set=known)
-    unread = pc.is_null(place)
-    return pc.replace_with_mask(found.take(place), unread, lengths(look_up(keys.filter(unread))))
+        known, known_lengths = known.filter(some), known_lengths.filter(some)
+    index = pc.index_in(keys, value_set=known)
+    unread = pc.is_null(index)
+    return pc.replace_with_mask(
+        known_lengths.take(index), unread, lengths(look_up(keys.filter(unread)))
+    )

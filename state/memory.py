@@ -1,4 +1,4 @@
-"""A store in memory: for tests, replays and as the reference that the bucket store is compared with."""
+"""A store in memory, for tests and replays; the bucket store is compared with it."""
 
 from __future__ import annotations
 
@@ -30,16 +30,13 @@ class MemoryStore:
     def get_many(self, keys: Bytes) -> Bytes:
         return pa.array(map(self._data.get, keys.to_pylist()), BYTES, size=len(keys))
 
-    def scan(self, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None) -> Iterator[Page]:
+    def scan(
+        self, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None
+    ) -> Iterator[Page]:
         if self._sorted is None:
             self._sorted = sorted(self._data)
-        ordered, data = self._sorted, self._data
-        found = (
-            (number, key)
-            for number, (first, last) in enumerate(ranges)
-            for key in islice(ordered[bisect_left(ordered, first) : bisect_left(ordered, last)], each)
-        )
-        entries = islice(found, limit)
+        data = self._data
+        entries = islice(_entries(self._sorted, ranges, each), limit)
         while chunk := list(islice(entries, self._page)):
             yield Page(
                 np.array([number for number, _ in chunk], np.int64),
@@ -59,3 +56,11 @@ class MemoryStore:
                 data[key] = value
         if grown or len(data) != before:
             self._sorted = None
+
+
+def _entries(
+    ordered: list[bytes], ranges: Sequence[KeyRange], each: int | None
+) -> Iterator[tuple[int, bytes]]:
+    for number, (first, last) in enumerate(ranges):
+        for key in islice(ordered[bisect_left(ordered, first) : bisect_left(ordered, last)], each):
+            yield number, key

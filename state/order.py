@@ -16,10 +16,13 @@ _WORD = 8
 
 
 def byte_order(keys: Bytes) -> Ints:
-    """The places of the keys (no nulls) in their order; equal ones stay as they stand.
+    """The positions of the keys (no nulls) in key order; equal keys stay in the order they have.
 
-    Bytes are sorted as numbers, in a third of the time: the eight from where keys begin to differ, then twice four of those
-    that are equal so far.  Keys are compared only where that does not tell them apart.
+    Bytes are sorted as numbers, in a third of the time that Arrow takes::
+
+        eight bytes of each key, from the first byte in which keys differ: sort these numbers
+        twice: of the keys that are equal so far, sort four further bytes within each run
+        sort what is still equal as byte strings
     """
     order = np.arange(len(keys))
     if not len(keys):
@@ -31,33 +34,48 @@ def byte_order(keys: Bytes) -> Ints:
             return order
         some = order[tied]
         words, skipped = _telling(octets, starts[some], ends[some], skipped)
-        if width < _WORD:  # the other half is the number of the run of keys that were equal so far
+        # Keys that are equal so far are a run.  Its number is the upper half of the word, so that
+        # one sort orders all runs, and no key leaves its own.
+        if width < _WORD:
             words = runs << np.uint64(32) | words >> np.uint64(32)
         by = np.argsort(words)
         words = words[by]
         first = np.insert(words[1:] != words[:-1], 0, True)
         order[tied] = some[by]
+        # A key alone in its run is first, and so is the key after it; all others are still tied.
         equal = ~(first & np.append(first[1:], True))
-        tied, runs, skipped = tied[equal], np.cumsum(first)[equal].astype(np.uint64), skipped + width
+        tied, runs = tied[equal], np.cumsum(first)[equal].astype(np.uint64)
+        skipped += width
+    # Ties stand in runs, in order: their keys fill the tied slots in one sort of them all.  It is
+    # stable, and starts from ascending positions, so that equal keys stay in order.
     some = np.sort(order[tied])
     order[tied] = some[pc.array_sort_indices(keys.take(pa.array(some))).to_numpy()]
     return order
 
 
 def _buffers(keys: Bytes) -> tuple[_Words, Ints, Ints]:
-    """The eight bytes at each place, as big-endian numbers, and where each key (at least one) starts and ends."""
+    """The eight bytes from each byte on, as big-endian numbers; start and end of each key.
+
+    There is at least one key.
+    """
     _, offsets, data = keys.buffers()
     bounds = np.frombuffer(offsets, np.int64)[keys.offset : keys.offset + len(keys) + 1]
     filled = np.append(np.frombuffer(data or b"", np.uint8), np.zeros(_WORD, np.uint8))
-    return np.ndarray((len(filled) - _WORD + 1,), ">u8", filled, strides=(1,)), bounds[:-1], bounds[1:]
+    octets = np.ndarray((len(filled) - _WORD + 1,), ">u8", filled, strides=(1,))
+    return octets, bounds[:-1], bounds[1:]
 
 
 def _telling(octets: _Words, starts: Ints, ends: Ints, skipped: int) -> tuple[_Words, int]:
-    """Eight bytes of each key, zeros beyond its end, from the first byte on in which they are not all equal; and its place."""
+    """Eight bytes of each key, from the first byte on in which keys differ; and its number.
+
+    Zeros stand beyond a key's end: the caller must compare keys that differ in trailing zeros.
+    """
     while True:
-        at = np.minimum(starts + skipped, ends)
-        beyond = (8 * np.clip(_WORD - (ends - at), 0, _WORD)).astype(np.uint64)
-        words = octets[at].astype(np.uint64) >> beyond << beyond
+        cursors = np.minimum(starts + skipped, ends)
+        # Bytes beyond a key's end are the next key's: two shifts put zeros in their place.
+        beyond = (8 * np.clip(_WORD - (ends - cursors), 0, _WORD)).astype(np.uint64)
+        words = octets[cursors].astype(np.uint64) >> beyond << beyond
+        # The bytes that the least and the greatest number share at their beginning, all share.
         equal = _WORD - -(-(int(words.min()) ^ int(words.max())).bit_length() // 8)
         if equal == 0 or (starts + skipped + equal >= ends).all():
             return words, skipped

@@ -1,12 +1,14 @@
-"""Pending files: the writes of one attempt, kept beside the index until the log tells whether it was committed.
+"""Pending files: the writes of one attempt, kept beside the index until the log tells whether it
+was committed.
 
-A large batch is ``pending-{token}.sst``, a sorted file that the index can take in, with a ``pending-{token}.head``:
-``{position that it leads on from}{position that it leads to}{digest}``.  A small one is ``pending-{token}.tail``: the same,
-and behind it the entries as an Arrow IPC stream.  The digest has the log's key (``state.seal``), so that no other
-process can make one.  It is of the positions and the entries; for a sorted file, of its hash and its stamp.
+A large batch is ``pending-{token}.sst``, a sorted file that the index can take in, with a
+``pending-{token}.head``: ``{position that it leads on from}{position that it leads to}{digest}``.
+A small one is ``pending-{token}.tail``: the same, and behind it the entries as an Arrow IPC
+stream.  The digest has the log's key (``state.seal``), so that no other process can make one.  It
+is of the positions and the entries; for a sorted file, of its hash and its stamp.
 
-Files that lead on from one another are a *chain*.  The chain is a short cut: without a file, or with a damaged one,
-the next batch reads the same entries from the log.
+Files that lead on from one another are a *chain*.  The chain is a short cut: without a file, or
+with a damaged one, the next batch reads the same entries from the log.
 """
 
 from __future__ import annotations
@@ -48,13 +50,15 @@ class Pending(NamedTuple):
     entries: KeysAndValues | None
 
 
-def keep(directory: Path, entries: KeysAndValues, base: Position, goal: Position, key: bytes) -> None:
-    """Write the entries that lead from one position to the other; a disk that is full is no error here."""
+def keep(
+    directory: Path, entries: KeysAndValues, base: Position, goal: Position, key: bytes
+) -> None:
+    """Write the entries that lead from one position to the other; a full disk is no error here."""
     keys, values = entries
     if not len(keys):
         return
-    place = directory / f"pending-{goal.token.hex()}.sst"
-    files = place, place.with_suffix(".head"), place.with_suffix(".tail")
+    large = directory / f"pending-{goal.token.hex()}.sst"
+    files = large, large.with_suffix(".head"), large.with_suffix(".tail")
     try:
         if entry_bytes(keys, values) <= TAIL_BYTES:
             sink = pa.BufferOutputStream()
@@ -63,25 +67,31 @@ def keep(directory: Path, entries: KeysAndValues, base: Position, goal: Position
             body = sink.getvalue().to_pybytes()
             write_private(files[2], _head(key, base, goal, body) + body)
         else:
-            write_sorted(place, keys, values)
-            close_to_others(place)
-            write_private(files[1], _head_of(place, key, base, goal))
+            write_sorted(large, keys, values)
+            close_to_others(large)
+            write_private(files[1], _head_of(large, key, base, goal))
     except Exception:  # rocksdict has one kind of error
         for file in files:
             with contextlib.suppress(OSError):
                 file.unlink(missing_ok=True)
 
 
-def chain(directory: Path, at: Position, goal: Position, key: bytes) -> list[Pending] | None:
-    """Find the files that lead from one position to the other; None if one is missing or damaged, or they are too many."""
-    found: list[Pending] = []
-    while goal != at:
-        link = _read(directory / f"pending-{goal.token.hex()}.tail", goal, key) if len(found) <= TAIL_BATCHES else None
+def chain(directory: Path, start: Position, goal: Position, key: bytes) -> list[Pending] | None:
+    """Find the files that lead from one position to the other.
+
+    None if one is missing or damaged, or they are too many.
+    """
+    links: list[Pending] = []
+    # Backwards: only the goal's name is known, and each file names the position before it.
+    while goal != start:
+        if len(links) > TAIL_BATCHES:
+            return None
+        link = _read(_small_file(directory, goal), goal, key)
         if link is None:
             return None
-        found.insert(0, link)
+        links.insert(0, link)
         goal = link.base
-    return found
+    return links
 
 
 class Waiting(NamedTuple):
@@ -101,42 +111,52 @@ _waiting: OrderedDict[Path, Waiting] = OrderedDict()
 _MOST_PLACES = 16
 
 
-def waiting(directory: Path, at: Position, goal: Position, key: bytes) -> Waiting | None:
-    """The small batches that lead from one position to the other; None if they should be in the index, or are not all there."""
-    none = Waiting((at,), 0, Tail())
-    kept = _waiting.pop(directory, none)
-    if kept.positions[0] != at:
-        kept = none
+def waiting(directory: Path, start: Position, goal: Position, key: bytes) -> Waiting | None:
+    """The small batches that lead from one position to the other.
+
+    None if one is missing, damaged or large, or if they should be in the index: they are many.
+    """
+    none = Waiting((start,), 0, Tail())
+    known = _waiting.pop(directory, none)
+    if known.positions[0] != start:
+        known = none  # the index has been written to since
+    # Walk back from the goal, until it meets what this process has read already.  If it meets the
+    # start instead, that is of an attempt which was not committed, and is read anew.
     links: list[tuple[Position, KeysAndValues]] = []
     position = goal
-    while position not in (at, kept.positions[-1]):
-        place = directory / f"pending-{position.token.hex()}.tail"
-        link = _read(place, position, key) if len(links) < TAIL_BATCHES else None
+    while position not in (start, known.positions[-1]):
+        if len(links) >= TAIL_BATCHES:
+            return None
+        link = _read(_small_file(directory, position), position, key)
         if link is None or link.entries is None:
             return None
         links.insert(0, (position, link.entries))
         position = link.base
-    if position == at:
-        kept = none
-    positions = *kept.positions, *(position for position, _ in links)
+    if position == start:
+        known = none
+    positions = *known.positions, *(position for position, _ in links)
     read = [entries for _, entries in links]
-    size = kept.size + sum(entry_bytes(*entries) for entries in read)
+    size = known.size + sum(entry_bytes(*entries) for entries in read)
     if len(positions) - 1 > TAIL_BATCHES or size > TAIL_BYTES:
         return None
-    found = Waiting(positions, size, kept.tail.followed_by(read) if read else kept.tail)
-    _waiting[directory] = found
+    longer = Waiting(positions, size, known.tail.followed_by(read) if read else known.tail)
+    _waiting[directory] = longer
     while len(_waiting) > _MOST_PLACES:
         _waiting.popitem(last=False)
-    return found
+    return longer
 
 
 def discard(directory: Path, but: Iterable[Position] = ()) -> None:
     """Remove the pending files of ``directory`` other than those that lead to these positions."""
-    kept = {position.token.hex() for position in but}
+    tokens = {position.token.hex() for position in but}
     for stale in directory.glob("pending-*"):
-        if stale.stem.removeprefix("pending-") not in kept:
+        if stale.stem.removeprefix("pending-") not in tokens:
             with contextlib.suppress(OSError):
                 stale.unlink()
+
+
+def _small_file(directory: Path, goal: Position) -> Path:
+    return directory / f"pending-{goal.token.hex()}.tail"
 
 
 def _read(small: Path, goal: Position, key: bytes) -> Pending | None:
@@ -162,9 +182,9 @@ def _sorted(large: Path, goal: Position, key: bytes) -> Pending | None:
         return None
 
 
-def _head_of(place: Path, key: bytes, base: Position, goal: Position) -> bytes:
-    with place.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return _head(key, base, goal, repr(stamp(place)).encode() + xxhash.xxh3_64_digest(data))
+def _head_of(large: Path, key: bytes, base: Position, goal: Position) -> bytes:
+    with large.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return _head(key, base, goal, repr(stamp(large)).encode() + xxhash.xxh3_64_digest(data))
 
 
 def _head(key: bytes, base: Position, goal: Position, data: bytes) -> bytes:

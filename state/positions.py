@@ -10,7 +10,10 @@ POSITION_BYTES = TOKEN_BYTES + 8
 
 
 class Position(NamedTuple):
-    """A committed batch that an index stands at; as bytes ``{16-byte token}{uint64 next segment}``."""
+    """A committed batch that an index stands at, as bytes ``{16-byte token}{uint64 segment}``.
+
+    The segment is the next one of the log.
+    """
 
     token: bytes
     next: int

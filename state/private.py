@@ -1,4 +1,4 @@
-"""Files and folders that no other user of the machine can read, change or put in place beforehand."""
+"""Files and folders that no other user of the machine can read, change or prepare."""
 
 from __future__ import annotations
 
@@ -12,29 +12,36 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def private_folder(path: Path) -> None:
-    """Make the folder, with its parents, if it is not there; ``StateError`` unless it is this user's alone.
+    """Make the folder, with its parents, if it is not there; ``StateError`` unless it is this
+    user's alone.
 
-    A folder of this user's that others may read is closed to them.  Owner and mode are read through a descriptor, so that
-    no other user can put another folder in its place meanwhile.
+    A folder of this user's that others may read is closed to them.  Owner and mode are read through
+    a descriptor, so that no other user can put another folder in its place meanwhile.
     """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except FileExistsError:
         pass  # a file, or a link to nowhere: said below
     except OSError as error:
-        raise StateError(f"folder {path} cannot be made: {error}; it must be writable and its disk must have room") from error
+        need = "it must be writable and its disk must have room"
+        raise StateError(f"folder {path} cannot be made: {error}; {need}") from error
     try:
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError as error:
-        raise StateError(f"{path} is no folder ({error.strerror}; links are not followed): {_ELSEWHERE}") from error
+        raise StateError(
+            f"{path} is no folder ({error.strerror}; links are not followed): {_ELSEWHERE}"
+        ) from error
     try:
-        said = os.fstat(handle)
-        if said.st_uid != os.geteuid():
-            raise StateError(f"folder {path} belongs to user {said.st_uid}, this process runs as {os.geteuid()}: {_ELSEWHERE}")
-        if said.st_mode & _OTHERS:
+        status = os.fstat(handle)
+        if status.st_uid != os.geteuid():
+            users = f"belongs to user {status.st_uid}, this process runs as {os.geteuid()}"
+            raise StateError(f"folder {path} {users}: {_ELSEWHERE}")
+        if status.st_mode & _OTHERS:
             os.fchmod(handle, 0o700)
     except OSError as error:
-        raise StateError(f"folder {path} cannot be closed to other users: {error}; {_ELSEWHERE}") from error
+        raise StateError(
+            f"folder {path} cannot be closed to other users: {error}; {_ELSEWHERE}"
+        ) from error
     finally:
         os.close(handle)
 

@@ -1,7 +1,7 @@
 """The protocol of stores, and the protocol of the place that keeps a bucket store's change log.
 
-Keys and values travel in bulk as ``pyarrow.LargeBinaryArray``; a null value means "no such key" when read and
-"delete" when written.  Keys are compared and scanned in unsigned byte order.
+Keys and values travel in bulk as ``pyarrow.LargeBinaryArray``; a null value means "no such key"
+when read and "delete" when written.  Keys are compared and scanned in unsigned byte order.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SLICE_ROWS = 8_192
 
 
 class Page(NamedTuple):
-    """Some consecutive entries of a scan: ``ranges[i]`` is the position of the range that entry ``i`` belongs to."""
+    """Some consecutive entries of a scan; entry ``i`` is of the range number ``ranges[i]``."""
 
     ranges: npt.NDArray[np.int64]
     keys: Bytes
@@ -43,8 +43,13 @@ class Reads(Protocol):
         """Values for ``keys`` (distinct, no nulls), in their order; null where there is none."""
         ...
 
-    def scan(self, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None) -> Iterator[Page]:
-        """Entries of each range in turn, in key order, in pages; at most ``limit`` in all, the first ``each`` of a range."""
+    def scan(
+        self, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None
+    ) -> Iterator[Page]:
+        """Entries of each range in turn, in key order, in pages.
+
+        At most ``limit`` in all, the first ``each`` of a range.
+        """
         ...
 
 
@@ -57,7 +62,7 @@ class Store(Reads, Protocol):
 
 
 class SegmentLog(Protocol):
-    """The place of a bucket's change log; all writes of one batch become durable together, or none does."""
+    """A bucket's change log; all writes of one batch become durable together, or none does."""
 
     def meta(self) -> bytes | None:
         """The meta record of the last committed batch."""
@@ -73,8 +78,11 @@ class SegmentLog(Protocol):
 
 
 def slices(array: pa.Array) -> Iterator[pa.Array]:
-    """The array in short pieces, for what must be Python objects: memory that was used a moment ago costs least."""
-    return (array.slice(at, SLICE_ROWS) for at in range(0, len(array), SLICE_ROWS))
+    """The array in short pieces, for what must be Python objects.
+
+    A piece's objects take the memory of the piece before, which is still in the processor's cache.
+    """
+    return (array.slice(start, SLICE_ROWS) for start in range(0, len(array), SLICE_ROWS))
 
 
 def items(array: pa.Array) -> Iterator[Any]:

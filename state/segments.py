@@ -1,9 +1,11 @@
 """Formats of the change log: its meta record and its segments.
 
-A segment holds part of what one attempt wrote: ``{1-byte format}{16-byte token}{8-byte xxh3 of the rest}{Arrow IPC
-stream, ZSTD}`` with the columns ``key`` and ``value`` (null: deleted). Segments are numbered without gaps; applying
-``first..next-1`` in order gives the store. *Law*: every live entry is in some segment, so the oldest segment may go once its
-live entries have been appended again; a deletion in the oldest segment has nothing left to hide.
+A segment holds part of what one attempt wrote:
+``{1-byte format}{16-byte token}{8-byte xxh3 of the rest}{Arrow IPC stream, ZSTD}`` with the columns
+``key`` and ``value`` (null: deleted). Segments are numbered without gaps; applying
+``first..next-1`` in order gives the store. *Law*: every live entry is in some segment, so the
+oldest segment may go once its live entries have been appended again; a deletion in the oldest
+segment has nothing left to hide.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ ENTRY_OVERHEAD = 16
 
 _SCHEMA = pa.schema([("key", BYTES), ("value", BYTES)])
 _OPTIONS = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1))
+_OTHER_RELEASE = "open the checkpoint with the release that wrote it, or a newer one"
 _RESTORE = "restore the checkpoint from a backup, or start from a new one and replay the sources"
 _META = struct.Struct(">B16sQQQQ")
 """Format, token, first and next segment, live and log bytes; then come the key and the identity."""
@@ -42,8 +45,8 @@ KEY_BYTES = 16
 class Meta:
     """A batch's summary: the attempt that wrote last, the segments, and how much in them is live.
 
-    ``identity`` is the caller's: a store opened with another identity is refused.  ``key`` is the secret that local files of
-    the store are sealed with: it stays the same from the first batch on.
+    ``identity`` is the caller's: a store opened with another identity is refused.  ``key`` is the
+    secret that local files of the store are sealed with: it stays the same from the first batch on.
     """
 
     token: bytes
@@ -55,19 +58,23 @@ class Meta:
     key: bytes = bytes(KEY_BYTES)
 
     def encode(self) -> bytes:
-        head = _META.pack(META_FORMAT, self.token, self.first, self.next, self.live_bytes, self.log_bytes)
+        head = _META.pack(
+            META_FORMAT, self.token, self.first, self.next, self.live_bytes, self.log_bytes
+        )
         return head + self.key + self.identity
 
     @classmethod
     def decode(cls, data: bytes) -> Meta:
         if not data or data[0] != META_FORMAT:
             raise UnknownFormatError(
-                f"change log meta has format {data[:1].hex() or 'none'}, this release reads {META_FORMAT:02x}: "
-                "open the checkpoint with the release that wrote it, or a newer one"
+                f"change log meta has format {data[:1].hex() or 'none'}, "
+                f"this release reads {META_FORMAT:02x}: {_OTHER_RELEASE}"
             )
         size = _META.size + KEY_BYTES
         if len(data) < size:
-            raise CorruptLogError(f"change log meta has {len(data)} bytes, at least {size} are needed")
+            raise CorruptLogError(
+                f"change log meta has {len(data)} bytes, at least {size} are needed"
+            )
         _, token, first, next_, live, log = _META.unpack_from(data)
         return cls(token, first, next_, live, log, data[size:], data[_META.size : size])
 
@@ -82,6 +89,7 @@ def encode_segments(token: bytes, keys: Bytes, values: Bytes) -> Iterator[bytes]
     start, rows = 0, len(keys)
     if not rows:
         return
+    # As many rows as fit if all are of average size; a part with larger rows becomes larger.
     step = max(1, rows * SEGMENT_BYTES // max(1, entry_bytes(keys, values)))
     while start < rows:
         yield _encode(token, keys.slice(start, step), values.slice(start, step))
@@ -91,22 +99,28 @@ def encode_segments(token: bytes, keys: Bytes, values: Bytes) -> Iterator[bytes]
 def decode_segment(number: int, data: bytes | None) -> tuple[bytes, Bytes, Bytes]:
     """Token, keys and values of segment ``number``."""
     if data is None:
-        raise CorruptLogError(f"change log segment {number} is missing from the checkpoint's state: {_RESTORE}")
+        raise CorruptLogError(
+            f"change log segment {number} is missing from the checkpoint's state: {_RESTORE}"
+        )
     if not data or data[0] != _FORMAT:
         raise UnknownFormatError(
-            f"change log segment {number} has format {data[:1].hex() or 'none'}, this release reads {_FORMAT:02x}: "
-            "open the checkpoint with the release that wrote it, or a newer one"
+            f"change log segment {number} has format {data[:1].hex() or 'none'}, "
+            f"this release reads {_FORMAT:02x}: {_OTHER_RELEASE}"
         )
     head = 1 + TOKEN_BYTES
     token, checksum = data[1:head], data[head : head + CHECKSUM_BYTES]
     body = memoryview(data)[head + CHECKSUM_BYTES :]
     if checksum != xxhash.xxh3_64_digest(body):
-        raise CorruptLogError(f"change log segment {number} is damaged, its checksum does not match: {_RESTORE}")
+        raise CorruptLogError(
+            f"change log segment {number} is damaged, its checksum does not match: {_RESTORE}"
+        )
     try:
         with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
             table = reader.read_all().combine_chunks()
     except (pa.ArrowInvalid, OSError) as error:
-        raise CorruptLogError(f"change log segment {number} is damaged and does not parse ({error}): {_RESTORE}") from error
+        raise CorruptLogError(
+            f"change log segment {number} is damaged and does not parse ({error}): {_RESTORE}"
+        ) from error
     return token, _chunk(table.column("key")), _chunk(table.column("value"))
 
 
@@ -123,5 +137,5 @@ def _chunk(column: pa.ChunkedArray) -> Bytes:
 
 
 def _data_bytes(array: Bytes) -> int:
-    """The bytes of what is not null; under nulls there may be some too."""
+    # Not the size of the buffers: bytes may stand under nulls, and beside a slice.
     return pc.sum(pc.binary_length(array)).as_py() or 0

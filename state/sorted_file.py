@@ -1,4 +1,4 @@
-"""Sorted files: a batch's entries in the form in which the index takes them in, without writing them again."""
+"""Sorted files: a batch's entries in a form that the index takes in without writing them again."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from fkjoin.state.protocol import Bytes, items
 from fkjoin.state.tail import in_order
 
 
-def write_sorted(place: Path, keys: Bytes, values: Bytes) -> None:
-    """Write the entries (null: delete; of a key that occurs twice the last), at least one; raises what rocksdict raises."""
+def write_sorted(path: Path, keys: Bytes, values: Bytes) -> None:
+    """Write the entries (null: delete; of a key that occurs twice the last), at least one.
+
+    Raises what rocksdict raises.
+    """
     keys, values = in_order(keys, values)
     writer = SstFileWriter(options())
-    writer.open(str(place))
+    writer.open(str(path))
     for key, value in zip(items(keys), items(values), strict=True):
         if value is None:
             del writer[key]

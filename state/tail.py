@@ -1,10 +1,10 @@
-"""The tail: what the last few batches have written, laid over what is read of the index, which they are not in yet."""
+"""The tail: writes of the last few batches, laid over the index, which does not have them yet."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -22,7 +22,9 @@ KeysAndValues = tuple[Bytes, Bytes]
 class Scan(Protocol):
     """A function with the signature of ``Store.scan``."""
 
-    def __call__(self, ranges: Sequence[KeyRange], limit: int | None, each: int | None, /) -> Iterator[Page]: ...
+    def __call__(
+        self, ranges: Sequence[KeyRange], limit: int | None, each: int | None, /
+    ) -> Iterator[Page]: ...
 
 
 def latest(batches: Sequence[KeysAndValues]) -> KeysAndValues:
@@ -40,16 +42,22 @@ def in_order(keys: Bytes, values: Bytes) -> KeysAndValues:
     order = pa.array(byte_order(keys))
     keys, values = keys.take(order), values.take(order)
     last = np.ones(len(keys), bool)
-    last[:-1] = pc.not_equal(keys.slice(1), keys.slice(0, max(0, len(keys) - 1))).to_numpy(zero_copy_only=False)
-    return (keys, values) if last.all() else (keys.filter(pa.array(last)), values.filter(pa.array(last)))
+    last[:-1] = pc.not_equal(keys.slice(1), keys.slice(0, max(0, len(keys) - 1))).to_numpy(
+        zero_copy_only=False
+    )
+    return (
+        (keys, values)
+        if last.all()
+        else (keys.filter(pa.array(last)), values.filter(pa.array(last)))
+    )
 
 
-def laid_over(keys: Bytes, found: Bytes, written: KeysAndValues) -> Bytes:
+def laid_over(keys: Bytes, values: Bytes, written: KeysAndValues) -> Bytes:
     """Overlay what was found under ``keys`` with what was written since."""
-    place = pc.index_in(keys, value_set=written[0])
-    if place.null_count == len(place):
-        return found
-    return pc.if_else(pc.is_valid(place), written[1].take(place.fill_null(0)), found)
+    index = pc.index_in(keys, value_set=written[0])
+    if index.null_count == len(index):
+        return values
+    return pc.if_else(pc.is_valid(index), written[1].take(index.fill_null(0)), values)
 
 
 class Tail:
@@ -58,8 +66,8 @@ class Tail:
     def __init__(self, batches: Sequence[KeysAndValues] = ()) -> None:
         self._entries: dict[bytes, bytes | None] = {}
         self._order: tuple[bytes, ...] = ()
-        """The keys in order, as far as they have been sorted.  The garbage collector, which Spark calls after each task, does
-        not look into tuples and dicts of bytes; into a list it would.
+        """The keys in order, as far as they have been sorted.  The garbage collector, which Spark
+        calls after each task, does not look into tuples and dicts of bytes; into a list it would.
         """
         self._take(batches)
 
@@ -73,13 +81,15 @@ class Tail:
         longer._take(batches)
         return longer
 
-    def over(self, keys: Bytes, found: Bytes) -> Bytes:
+    def over(self, keys: Bytes, values: Bytes) -> Bytes:
         """Overlay what was found under ``keys`` with the tail."""
         entries = self._entries
         if not entries or not any(hidden := [key in entries for key in items(keys)]):
-            return found
+            return values
         mask = pa.array(hidden)
-        return pc.replace_with_mask(found, mask, pa.array([entries[key] for key in items(keys.filter(mask))], BYTES))
+        return pc.replace_with_mask(
+            values, mask, pa.array([entries[key] for key in items(keys.filter(mask))], BYTES)
+        )
 
     def _take(self, batches: Sequence[KeysAndValues]) -> None:
         for keys, values in batches:
@@ -87,19 +97,26 @@ class Tail:
 
     def _sorted(self) -> tuple[bytes, ...]:
         if len(self._order) < len(self._entries):  # a dict keeps the order in which keys came first
-            self._order = tuple(sorted((*self._order, *islice(self._entries, len(self._order), None))))
+            self._order = tuple(
+                sorted((*self._order, *islice(self._entries, len(self._order), None)))
+            )
         return self._order
 
     def scan(
-        self, below: Scan, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None
+        self,
+        below: Scan,
+        ranges: Sequence[KeyRange],
+        limit: int | None = None,
+        each: int | None = None,
     ) -> Iterator[Page]:
         """Read a range, see ``Store.scan``; ``below`` scans what the tail is laid over."""
         mine, most = self._within(ranges) if len(self) else (None, 0)
         if mine is None:
             yield from below(ranges, limit, each)
             return
-        # Each of these entries can hide one below, so that as many more are asked for.  Those that
-        # a range has too many then must not count towards the limit, which is kept here.
+        # Each of these entries can hide or delete one below, so that as many more are asked for.
+        # With ``each``, ``below`` has no limit: it would count the extra entries of a range, and
+        # stop too early.  ``_first_of`` counts what remains.
         total = limit + len(mine.ranges) if limit is not None and each is None else None
         pages = below(ranges, total, each and each + most)
         yield from _first_of(_merged(pages, mine), limit, each)
@@ -107,14 +124,18 @@ class Tail:
     def _within(self, ranges: Sequence[KeyRange]) -> tuple[_Run | None, int]:
         """The entries in the ranges, in order; and how many there are in one range at most."""
         ordered = self._sorted()
-        bounds = [(bisect_left(ordered, first), bisect_left(ordered, last)) for first, last in ranges]
+        bounds = [
+            (bisect_left(ordered, first), bisect_left(ordered, last)) for first, last in ranges
+        ]
         counts = np.array([max(0, last - first) for first, last in bounds], np.int64)
         if not counts.any():
             return None, 0
         numbers = np.repeat(np.arange(len(ranges)), counts)
-        keys = [key for first, last in bounds for key in ordered[first:last]]
+        keys = list(chain.from_iterable(ordered[first:last] for first, last in bounds))
         values = map(self._entries.__getitem__, keys)
-        return _Run(numbers, pa.array(keys, BYTES), pa.array(values, BYTES, size=len(keys))), int(counts.max())
+        return _Run(numbers, pa.array(keys, BYTES), pa.array(values, BYTES, size=len(keys))), int(
+            counts.max()
+        )
 
 
 class _Run(NamedTuple):
@@ -125,21 +146,28 @@ class _Run(NamedTuple):
     values: Bytes
 
     def slice(self, first: int, last: int) -> _Run:
-        return _Run(self.ranges[first:last], self.keys.slice(first, last - first), self.values.slice(first, last - first))
+        return _Run(
+            self.ranges[first:last],
+            self.keys.slice(first, last - first),
+            self.values.slice(first, last - first),
+        )
 
 
 def _merged(pages: Iterator[Page], over: _Run) -> Iterator[Page]:
     """Pages with what lies over them: with each page go the entries up to its last."""
     order = list(zip(over.ranges.tolist(), over.keys.to_pylist(), strict=True))
-    at = 0
+    start = 0
     for page in pages:
-        last = int(page.ranges[-1]), page.keys[-1].as_py()
-        end = bisect_left(order, (last[0], last[1] + b"\0"))
-        yield from _both(page, over.slice(at, end)) if end > at else (page,)
-        at = end
-    if at < len(order):
-        rest = over.slice(at, len(order))
-        yield from _both(Page(rest.ranges[:0], rest.keys.slice(0, 0), rest.values.slice(0, 0)), rest)
+        # The entries above go with the first page that reaches beyond them: pages come in order,
+        # and the next one begins behind this one's last key.
+        end = bisect_left(order, (int(page.ranges[-1]), page.keys[-1].as_py() + b"\0"))
+        yield from _both(page, over.slice(start, end)) if end > start else (page,)
+        start = end
+    if start < len(order):
+        rest = over.slice(start, len(order))
+        yield from _both(
+            Page(rest.ranges[:0], rest.keys.slice(0, 0), rest.values.slice(0, 0)), rest
+        )
 
 
 def _both(page: Page, over: _Run) -> Iterator[Page]:
@@ -149,8 +177,10 @@ def _both(page: Page, over: _Run) -> Iterator[Page]:
         "key": pa.concat_arrays([page.keys, over.keys]),
         "over": np.repeat([0, 1], [len(page.keys), len(over.keys)]),
     }
-    found = pa.table(columns)
-    order = pc.sort_indices(found, sort_keys=[(name, "ascending") for name in columns])
+    # Sorted like that, an entry of the tail stands behind the one that it hides: of equal keys in a
+    # range the last one stays.  Deletions go only then, when they have hidden what they delete.
+    table = pa.table(columns)
+    order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in columns])
     ranges, keys = columns["range"][order.to_numpy()], columns["key"].take(order)
     values = pa.concat_arrays([page.values, over.values]).take(order)
     stays = np.ones(len(keys), bool)
@@ -161,7 +191,11 @@ def _both(page: Page, over: _Run) -> Iterator[Page]:
     mask = pa.array(stays)
     ranges, keys, values = ranges[stays], keys.filter(mask), values.filter(mask)
     for first in range(0, len(keys), PAGE_ENTRIES):
-        yield Page(ranges[first : first + PAGE_ENTRIES], keys.slice(first, PAGE_ENTRIES), values.slice(first, PAGE_ENTRIES))
+        yield Page(
+            ranges[first : first + PAGE_ENTRIES],
+            keys.slice(first, PAGE_ENTRIES),
+            values.slice(first, PAGE_ENTRIES),
+        )
 
 
 def _first_of(pages: Iterator[Page], limit: int | None, each: int | None) -> Iterator[Page]:
@@ -170,6 +204,8 @@ def _first_of(pages: Iterator[Page], limit: int | None, each: int | None) -> Ite
     for page in pages:
         ranges, keys, values = page
         if each is not None:
+            # Number the entries of each range.  The first range may have begun in earlier pages:
+            # ``taken`` of its entries came there.
             starts = np.searchsorted(ranges, ranges)
             before = np.where(ranges == number, taken, 0)
             chosen = np.arange(len(ranges)) - starts + before < each

@@ -300,6 +300,6 @@ def _is_test(condition: Part) -> bool:
     what, *others = condition.children or (condition,)
     while what.kind == "GetStructField":
         (what,) = what.children
-    texts = all(isinstance(other.given, str) and other.kind == "Literal" for other in others)
+    texts = all(isinstance(other.argument, str) and other.kind == "Literal" for other in others)
     kinds = "AttributeReference", "GetStructField", "IsNull", "IsNotNull", "EqualTo"
     return condition.kind in kinds and what.kind == "AttributeReference" and texts

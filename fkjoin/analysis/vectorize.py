@@ -72,7 +72,7 @@ def at(path: Path, columns: pa.Schema) -> Part | None:
     if len({name.lower() for name in columns.names}) < len(columns.names):
         return None
     kind = columns.field(path[0]).type
-    part = Part("AttributeReference", kind, given=path[0].lower())
+    part = Part("AttributeReference", kind, argument=path[0].lower())
     for name in path[1:]:
         kind = kind.field(name).type
         part = Part("GetStructField", kind, (part,), name)
@@ -89,7 +89,7 @@ def _by_column(part: Part) -> bool:
 
 
 def _by_row(part: Part) -> bool:
-    numbers = part.kind != "Cast" or all(map(_is_number, (part.of, part.children[0].of)))
+    numbers = part.kind != "Cast" or all(map(_is_number, (part.type, part.children[0].type)))
     return OPERATIONS[part.kind].row is not None and numbers
 
 
@@ -122,7 +122,7 @@ def _part(node: Any, named: dict[str, Part], counterpart: Callable[[Part], bool]
     if kind == "Literal":
         return _literal(_constant(node, spark), of)
     if kind == "AttributeReference":
-        return Part(kind, of, given=node.name().lower())
+        return Part(kind, of, argument=node.name().lower())
     nodes = _children(node)
     children = tuple(_part(child, named, counterpart) for child in nodes)
     if kind == "GetStructField":
@@ -132,7 +132,7 @@ def _part(node: Any, named: dict[str, Part], counterpart: Callable[[Part], bool]
         raise _lacking(node)
     if kind == "Cast" and node.evalMode().toString() == "TRY":
         raise _lacking(node)
-    if kind == "Cast" and of == children[0].of and (_is_text(spark) or _named(spark) == _named(_type(nodes[0]))):
+    if kind == "Cast" and of == children[0].type and (_is_text(spark) or _named(spark) == _named(_type(nodes[0]))):
         return children[0]
     if kind == "Cast" and (constant := _recast(children[0], of)) is not None:
         return constant
@@ -179,7 +179,7 @@ def _is_collated(kind: DataType) -> bool:
 
 
 def _literal(value: Any, of: pa.DataType) -> Part:
-    return Part("Literal", of, given=pa.scalar(value, of).as_py())
+    return Part("Literal", of, argument=pa.scalar(value, of).as_py())
 
 
 def _constant(node: Any, spark: DataType) -> Any:
@@ -199,7 +199,7 @@ def _constant(node: Any, spark: DataType) -> Any:
 
 def _recast(child: Part, of: pa.DataType) -> Part | None:
     """A constant as one of another type; None if it is no constant, or the other type does not have its value."""
-    given, exact = child.given, isinstance(child.given, int | Decimal) and not isinstance(child.given, bool)
+    given, exact = child.argument, isinstance(child.argument, int | Decimal) and not isinstance(child.argument, bool)
     if child.kind != "Literal" or given is None:
         return Part("Literal", of) if child.kind == "Literal" else None
     if of == pa.date32() and isinstance(given, str) and _ISO_DATE.fullmatch(given):
@@ -210,6 +210,6 @@ def _recast(child: Part, of: pa.DataType) -> Part | None:
     if exact and (pa.types.is_integer(of) or pa.types.is_decimal(of)):
         with contextlib.suppress(pa.ArrowException, ArithmeticError):
             fitting = _literal(Decimal(given) if pa.types.is_decimal(of) else given, of)
-            if fitting.given == given:
+            if fitting.argument == given:
                 return fitting
     return None

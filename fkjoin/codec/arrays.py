@@ -20,7 +20,7 @@ Octets = npt.NDArray[np.uint8]
 
 @cache
 def _empty() -> pa.Scalar:
-    """Made when it is needed: pyarrow imports pandas with its first scalar, which some workers can do without."""
+    # Not a constant: pyarrow imports pandas with its first scalar, which some workers do not need.
     return pa.scalar(b"", BYTES)
 
 
@@ -52,7 +52,9 @@ def fixed(table: Octets) -> Bytes:
 
 def concat(*parts: Bytes) -> Bytes:
     """Element-wise concatenation; a null part counts as empty."""
-    return pc.binary_join_element_wise(*parts, _empty(), null_handling="replace", null_replacement=b"")
+    return pc.binary_join_element_wise(
+        *parts, _empty(), null_handling="replace", null_replacement=b""
+    )
 
 
 def prefixed(tag: bytes, keys: Bytes) -> Bytes:
@@ -62,8 +64,8 @@ def prefixed(tag: bytes, keys: Bytes) -> Bytes:
 
 def stack(*arrays: Bytes) -> Bytes:
     """Concatenate arrays; where only one has elements, return that one itself."""
-    some = [array for array in arrays if len(array)] or [arrays[0]]
-    return as_bytes(some[0]) if len(some) == 1 else pa.concat_arrays([as_bytes(array) for array in some])
+    some = [as_bytes(array) for array in arrays if len(array)] or [as_bytes(arrays[0])]
+    return some[0] if len(some) == 1 else pa.concat_arrays(some)
 
 
 def buffers(array: Bytes) -> tuple[Octets, Ints]:
@@ -72,7 +74,7 @@ def buffers(array: Bytes) -> tuple[Octets, Ints]:
     if offsets is None or not len(array):
         return np.zeros(0, np.uint8), np.zeros(len(array) + 1, np.int64)
     bounds = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
-    return (np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)), bounds
+    return np.frombuffer(data or b"", np.uint8), bounds
 
 
 def lengths(array: Bytes) -> Ints:
@@ -86,28 +88,37 @@ def slices(data: Octets, starts: Ints, sizes: Ints, valid: Bools | None = None) 
         return fixed(window(data, starts, int(sizes[0])))
     if valid is not None:
         sizes = np.where(valid, sizes, 0)
+    # An empty slice may stand anywhere: put at the end of the one before, it breaks no order.
     some = sizes > 0
-    starts = np.where(some, starts, np.maximum.accumulate(np.where(some, starts + sizes, 0)))  # nothing may be anywhere
+    starts = np.where(some, starts, np.maximum.accumulate(np.where(some, starts + sizes, 0)))
     ends = starts + sizes
     if (starts[1:] >= ends[:-1]).all():
         return _in_order(data, starts, ends, valid)
+    # Slices in any order: gather each byte.  A byte's source is its own position in the result,
+    # moved by as much as its slice is.
     offsets = np.zeros(len(starts) + 1, np.int64)
     np.cumsum(sizes, out=offsets[1:])
     positions = np.repeat(starts - offsets[:-1], sizes) + np.arange(offsets[-1])
-    mask = None if valid is None or valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
-    return pa.Array.from_buffers(
-        BYTES, len(starts), [mask, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data[positions]))]
-    )
+    mask = None
+    if valid is not None and not valid.all():
+        mask = pa.py_buffer(np.packbits(valid, bitorder="little"))
+    body = pa.py_buffer(np.ascontiguousarray(data[positions]))
+    return pa.Array.from_buffers(BYTES, len(starts), [mask, pa.py_buffer(offsets), body])
 
 
 def _in_order(data: Octets, starts: Ints, ends: Ints, valid: Bools | None) -> Bytes:
-    """Slices that follow each other: every other element of an array of slices and gaps, which Arrow takes quickly."""
+    """Slices that follow each other: every other element of an array of slices and gaps.
+
+    Arrow takes these quickly.
+    """
     rows = len(starts)
     if not rows:
         return pa.array([], BYTES)
     bounds = np.empty(2 * rows, np.int64)
     bounds[0::2], bounds[1::2] = starts, ends
-    both = pa.Array.from_buffers(BYTES, 2 * rows - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
+    both = pa.Array.from_buffers(
+        BYTES, 2 * rows - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)]
+    )
     return both.take(pa.array(2 * np.arange(rows), mask=None if valid is None else ~valid))
 
 
@@ -121,33 +132,43 @@ def after(array: Bytes, starts: Ints, valid: Bools | None = None) -> Bytes:
 
 
 def paired(first: Bytes, second: Bytes) -> Bytes:
-    """``{uint32 little-endian: length of first}{first}{second}``, element-wise; a null counts as empty."""
+    """``{uint32 little-endian: length of first}{first}{second}``; a null counts as empty."""
     sizes = np.where(valid(first), lengths(first), 0).astype("<u4")
     return concat(fixed(sizes.view(np.uint8).reshape(-1, 4)), first, second)
 
 
 def unpaired(pairs: Bytes) -> tuple[Bytes, Bytes]:
     """Undo ``paired``; both are null where the pair is."""
-    there = valid(pairs)
+    present = valid(pairs)
     data, bounds = buffers(pairs)
-    sizes = np.ascontiguousarray(window(data, bounds[:-1], 4)).view("<u4").reshape(-1).astype(np.int64)
-    sizes = np.where(there, sizes, 0)
-    return slices(data, bounds[:-1] + 4, sizes, there), after(pairs, 4 + sizes, there)
+    sizes = np.where(present, numbers_at(data, bounds[:-1], "<u4"), 0)
+    return slices(data, bounds[:-1] + 4, sizes, present), after(pairs, 4 + sizes, present)
 
 
 def window(data: Octets, starts: Ints, width: int) -> Octets:
     """An ``(n, width)`` array of the bytes from ``starts[i]`` on; beyond the end, zeros."""
-    if not len(starts) or not width:
-        return np.zeros((len(starts), width), np.uint8)
-    if int(starts[-1] - starts[0]) == width * (len(starts) - 1) and (np.diff(starts) == width).all():
+    rows = len(starts)
+    if not rows or not width:
+        return np.zeros((rows, width), np.uint8)
+    # Windows side by side need no copy: they are the data.  The first test spares most others.
+    side_by_side = int(starts[-1] - starts[0]) == width * (rows - 1)
+    if side_by_side and (np.diff(starts) == width).all():
         begin, end = int(starts[0]), int(starts[-1]) + width
         if end <= len(data):
-            return data[begin:end].reshape(len(starts), width)
+            return data[begin:end].reshape(rows, width)
     if int(starts.max()) + width > len(data):
         data = np.concatenate([data, np.zeros(width, np.uint8)])
         starts = np.minimum(starts, len(data) - width)
-    everywhere = np.ndarray((len(data) - width + 1,), np.dtype((np.void, width)), np.ascontiguousarray(data), strides=(1,))
-    return everywhere[starts].view(np.uint8).reshape(len(starts), width)
+    # A view with a window at each byte: NumPy then copies the wanted ones as single items.
+    data, shape = np.ascontiguousarray(data), (len(data) - width + 1,)
+    everywhere = np.ndarray(shape, np.dtype((np.void, width)), data, strides=(1,))
+    return everywhere[starts].view(np.uint8).reshape(rows, width)
+
+
+def numbers_at(data: Octets, starts: Ints, kind: str) -> Ints:
+    """The number of a ``kind`` (such as ``<u4``) that begins at each of ``starts``."""
+    raw = np.ascontiguousarray(window(data, starts, np.dtype(kind).itemsize))
+    return raw.view(kind).reshape(-1).astype(np.int64)
 
 
 def padded(array: Bytes, width: int) -> Octets:
@@ -203,9 +224,12 @@ def masked(array: Bytes, keep: Bools) -> Bytes:
 
 
 def take(array: pa.Array, positions: Ints, valid: Bools | None = None) -> pa.Array:
-    """The elements at ``positions``, null where not ``valid``; where these are all of them in their order, the array itself."""
-    rows, some = len(array), valid is None or bool(valid.all())
-    if some and rows == len(positions) and rows and positions[0] == 0 and (np.diff(positions) == 1).all():
+    """The elements at ``positions``, null where not ``valid``.
+
+    All of them in their order are the array itself.
+    """
+    same = len(array) == len(positions) > 0 and positions[0] == 0
+    if same and (np.diff(positions) == 1).all() and (valid is None or valid.all()):
         return array
     return array.take(pa.array(positions, mask=None if valid is None else ~valid))
 
@@ -215,11 +239,11 @@ def chosen(array: pa.Array, which: Bools) -> pa.Array:
     return array if which.all() else array.filter(pa.array(which))
 
 
-def replaced(array: Bytes, places: Ints, by: Bytes) -> Bytes:
-    """The array with other elements at some places."""
-    at = np.arange(len(array))
-    at[places] = len(array) + np.arange(len(places))
-    return take(stack(array, by), at)
+def replaced(array: Bytes, positions: Ints, by: Bytes) -> Bytes:
+    """The array with other elements at some positions."""
+    sources = np.arange(len(array))
+    sources[positions] = len(array) + np.arange(len(positions))
+    return take(stack(array, by), sources)
 
 
 def changes_from_previous(sorted_codes: Ints) -> Bools:
@@ -238,11 +262,14 @@ def last_of_run(sorted_codes: Ints) -> Bools:
 
 def narrowed(columns: Mapping[str, pa.Array], fields: Iterable[pa.Field]) -> list[pa.Array]:
     """Columns of these fields; structs have no more than the field says."""
-    found = []
+    chosen_columns = []
     for field in fields:
         column = columns[field.name]
         if pa.types.is_struct(field.type) and column.type != field.type:
-            inner = narrowed(dict(zip((one.name for one in column.type), column.flatten(), strict=True)), field.type)
-            column = pa.StructArray.from_arrays(inner, fields=list(field.type), mask=pa.array(~valid(column)))
-        found.append(column)
-    return found
+            names = [member.name for member in column.type]
+            inner = narrowed(dict(zip(names, column.flatten(), strict=True)), field.type)
+            column = pa.StructArray.from_arrays(
+                inner, fields=list(field.type), mask=pa.array(~valid(column))
+            )
+        chosen_columns.append(column)
+    return chosen_columns

@@ -1,13 +1,14 @@
-"""Avro schemas for reading some columns: logical types become units where a column can be made of the numbers at once.
+"""Avro schemas for reading some columns: logical types become units where numbers make a column.
 
-What the rewritten schema reads are the same bytes.  A logical type stays where its value, not its number, is wanted: in a text
-column, in a column of another type, where a union has several types.
+What the rewritten schema reads are the same bytes.  A logical type stays where its value, not its
+number, is wanted: in a text column, in a column of another type, where a union has several types.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -56,7 +57,8 @@ class _RecursiveError(Exception):
 def rewritten(schema: Any, kind: pa.StructType) -> Rewritten:
     """Rewrite a schema for rows of the type.
 
-    ``schema``: parsed, so that names are whole.  What is made has other names, since a type may be wanted in two ways.
+    ``schema``: parsed, so that names are whole.  What is made has other names, since a type may be
+    wanted in two ways.
     """
     try:
         return _Rewriting(dict(_named(schema))).of(schema, kind)
@@ -67,17 +69,13 @@ def rewritten(schema: Any, kind: pa.StructType) -> Rewritten:
 def _named(schema: Any) -> list[tuple[str, dict[str, Any]]]:
     """The definitions of named types."""
     if isinstance(schema, list):
-        return [found for branch in schema for found in _named(branch)]
+        return list(chain.from_iterable(map(_named, schema)))
     if not isinstance(schema, dict):
         return []
-    here = [(schema["name"], schema)] if schema.get("type") in _NAMED else []
-    inner = [
-        schema.get("type"),
-        schema.get("items"),
-        schema.get("values"),
-        *(item["type"] for item in schema.get("fields", ())),
-    ]
-    return here + [found for one in inner if not isinstance(one, str) for found in _named(one)]
+    own = [(schema["name"], schema)] if schema.get("type") in _NAMED else []
+    fields = [item["type"] for item in schema.get("fields", ())]
+    inner = schema.get("type"), schema.get("items"), schema.get("values"), *fields
+    return own + list(chain.from_iterable(map(_named, inner)))
 
 
 @dataclass
@@ -91,22 +89,28 @@ class _Rewriting:
     def of(self, schema: Any, kind: _Kind) -> Rewritten:
         """``kind``: None where the value is not wanted."""
         if isinstance(schema, list):
-            several = sum(branch != "null" for branch in schema) > 1
-            parts = [self.of(branch, _ANY if several and kind is not None else kind) for branch in schema]
-            return Rewritten([part.schema for part in parts], next((part.units for part in parts if part.units), None))
+            # Of a union with several types a number does not tell which it is of: values stay.
+            if kind is not None and sum(branch != "null" for branch in schema) > 1:
+                kind = _ANY
+            parts = [self.of(branch, kind) for branch in schema]
+            units = next((part.units for part in parts if part.units), None)
+            return Rewritten([part.schema for part in parts], units)
         if isinstance(schema, str):
-            return self.of(self.named[schema], kind) if schema in self.named else Rewritten(schema, None)
-        of = schema["type"]
-        if isinstance(of, dict | list):
-            return self.of(of, kind)
-        if of in self.named:
-            return self.of(self.named[of], kind)
-        if of in _NAMED:
+            if schema in self.named:
+                return self.of(self.named[schema], kind)
+            return Rewritten(schema, None)
+        type_ = schema["type"]
+        if isinstance(type_, dict | list):
+            return self.of(type_, kind)
+        if type_ in self.named:
+            return self.of(self.named[type_], kind)
+        if type_ in _NAMED:
             return self._of_name(schema, kind)
         for part, test in (("items", pa.types.is_list), ("values", pa.types.is_map)):
             if part in schema:
                 inner = self.of(schema[part], _item(kind, test))
-                return Rewritten({**schema, part: inner.schema}, {ITEM: inner.units} if inner.units else None)
+                item_units = {ITEM: inner.units} if inner.units else None
+                return Rewritten({**schema, part: inner.schema}, item_units)
         return _leaf(schema, kind)
 
     def _of_name(self, schema: Any, kind: _Kind) -> Rewritten:
@@ -117,29 +121,41 @@ class _Rewriting:
             return self.known[name, kind]
         self.inside.append(name)
         wanted = kind
-        made = {key: value for key, value in schema.items() if key not in ("namespace", "aliases") and not key.startswith("__")}
-        made["name"] = f"_{len(self.known) + len(self.inside)}.{name}"
+        # A new name for each type that is wanted otherwise; ``inside`` are those not known yet.
+        record = {
+            key: value
+            for key, value in schema.items()
+            if key not in ("namespace", "aliases") and not key.startswith("__")
+        }
+        record["name"] = f"_{len(self.known) + len(self.inside)}.{name}"
         units: Notation = None
         if "fields" in schema and isinstance(kind, pa.DataType) and not pa.types.is_struct(kind):
             units = _unit(schema, kind)
             kind = _ANY
         if "fields" in schema:
-            fields = {item["name"]: self.of(item["type"], _member(kind, item["name"])) for item in schema["fields"]}
-            made["fields"] = [{"name": item["name"], "type": fields[item["name"]].schema} for item in schema["fields"]]
-            units = units or {title: part.units for title, part in fields.items() if part.units} or None
+            fields = {
+                item["name"]: self.of(item["type"], _member(kind, item["name"]))
+                for item in schema["fields"]
+            }
+            record["fields"] = [
+                {"name": item["name"], "type": fields[item["name"]].schema}
+                for item in schema["fields"]
+            ]
+            of_fields = {title: part.units for title, part in fields.items() if part.units}
+            units = units or of_fields or None
         else:
-            leaf = _leaf(made, kind)
-            made, units = leaf.schema, leaf.units
+            leaf = _leaf(record, kind)
+            record, units = leaf.schema, leaf.units
         self.inside.pop()
-        self.known[name, wanted] = Rewritten(made["name"], units)
-        return Rewritten(made, units)
+        self.known[name, wanted] = Rewritten(record["name"], units)
+        return Rewritten(record, units)
 
 
 def _member(kind: _Kind, name: str) -> _Kind:
     if isinstance(kind, str) or kind is None:
         return kind
-    at = kind.get_field_index(name)
-    return kind.field(at).type if at >= 0 else None
+    index = kind.get_field_index(name)
+    return kind.field(index).type if index >= 0 else None
 
 
 def _item(kind: _Kind, test: Callable[[pa.DataType], bool]) -> _Kind:
@@ -158,16 +174,18 @@ def _leaf(schema: Mapping[str, Any], kind: _Kind) -> Rewritten:
         return Rewritten(bare, None)
     if (unit := _unit(schema, kind)) is not None:
         return Rewritten(bare, unit)
-    of = schema.get("logicalType")
-    if of == "decimal" and pa.types.is_decimal128(kind):
+    logical = schema.get("logicalType")
+    if logical == "decimal" and pa.types.is_decimal128(kind):
         return Rewritten(bare, Unit("unscaled", scale=schema.get("scale", 0)))
-    test, unit = _UNITS.get(of or "", (_never, None))
+    test, unit = _UNITS.get(logical or "", (_never, None))
     return Rewritten(bare, unit) if test(kind) else Rewritten(schema, None)
 
 
 def _unit(schema: Mapping[str, Any], kind: Any) -> Unit | None:
     """The unit by the name that Connect gives a value."""
-    return CONNECT_UNITS.get(schema.get("connect.name", "")) if is_special(kind) or pa.types.is_integer(kind) else None
+    if not (is_special(kind) or pa.types.is_integer(kind)):
+        return None
+    return CONNECT_UNITS.get(schema.get("connect.name", ""))
 
 
 def _never(_: pa.DataType) -> bool:

@@ -1,15 +1,15 @@
 """CombinedKey: the key under which a subscription is kept (KIP-213).
 
-``{int32 big-endian length of the foreign key}{foreign key}{left key}``.  The length keeps the prefix of "a" from
-matching "aa", and ("a", "bc") apart from ("ab", "c"); both keys may be empty.  Under one foreign key, entries stand in
-byte order of the left key.
+``{int32 big-endian length of the foreign key}{foreign key}{left key}``.  The length keeps the
+prefix of "a" from matching "aa", and ("a", "bc") apart from ("ab", "c"); both keys may be empty.
+Under one foreign key, entries stand in byte order of the left key.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from fkjoin.codec.arrays import Bytes, after, buffers, concat, fixed, lengths, slices, window
+from fkjoin.codec.arrays import Bytes, after, buffers, concat, fixed, lengths, numbers_at, slices
 from fkjoin.errors import FormatError
 
 
@@ -28,9 +28,11 @@ def decode(combined: Bytes) -> tuple[Bytes, Bytes]:
     """Foreign keys and left keys."""
     data, bounds = buffers(combined)
     sizes = np.diff(bounds)
-    heads = np.ascontiguousarray(window(data, bounds[:-1], 4)).view(">i4").reshape(-1).astype(np.int64)
+    heads = numbers_at(data, bounds[:-1], ">i4")
     bad = (sizes < 4) | (heads < 0) | (heads + 4 > sizes)
     if bad.any():
         row = int(bad.argmax())
-        raise FormatError(f"combined key {combined[row].as_py().hex()} is cut off or not a combined key")
+        raise FormatError(
+            f"combined key {combined[row].as_py().hex()} is cut off or not a combined key"
+        )
     return slices(data, bounds[:-1] + 4, heads), after(combined, heads + 4)

@@ -1,10 +1,13 @@
-"""Expressions of Spark's as trees of parts, evaluated where there is no JVM: over columns of Arrow, or for one row.
+"""Expressions of Spark's as trees of parts, evaluated where there is no JVM: over columns of Arrow,
+or for one row.
 
-``analysis.vectorize`` makes them of what Spark's analyzer says.  A table's rows are evaluated as columns.  An adder or
-subtractor needs the aggregate that the row before has left, so it is evaluated row by row; Arrow's kernels take about
-ten times as long for that as functions of Python's values.
+``analysis.vectorize`` makes them of what Spark's analyzer says.  A table's rows are evaluated as
+columns.  An adder or subtractor needs the aggregate that the row before has left, so it is
+evaluated row by row; Arrow's kernels take about ten times as long for that as functions of Python's
+values.
 
-*Law*: both are what Spark returns with ANSI mode on, nulls included; where Spark raises, they raise.
+*Law*: both are what Spark returns with ANSI mode on, nulls included; where Spark raises, they
+raise.
 """
 
 from __future__ import annotations
@@ -28,33 +31,34 @@ class Part:
     """A part of an expression: its kind, its type, what it is made of, and a constant or a name."""
 
     kind: str
-    of: pa.DataType
+    type: pa.DataType
     children: tuple[Part, ...] = ()
-    given: Any = None
+    argument: Any = None
 
     def __call__(self, columns: Mapping[str, pa.Array], rows: int) -> pa.Array:
         """Evaluate so many ``rows``, with their columns by lower-case name."""
-        found = self._found(columns)
-        return pa.repeat(found, rows) if isinstance(found, pa.Scalar) else found
+        column = self._evaluated(columns)
+        return pa.repeat(column, rows) if isinstance(column, pa.Scalar) else column
 
     def of_row(self, row: Mapping[str, Any]) -> Any:
         """Evaluate one row, with Python's values by lower-case name."""
         if self.kind == "Literal":
-            return self.given
+            return self.argument
         if self.kind == "AttributeReference":
-            return row[self.given]
+            return row[self.argument]
         operation = OPERATIONS[self.kind]
         assert operation.row is not None
         if operation.lazy:
             return operation.row(self, row)
         values: dict[int, Any] = {}
-        for place in _order(self):
-            values[place] = self.children[place].of_row(row)
-            if values[place] is None and not operation.nulls and self.kind != "Concat":
+        for index in _order(self):
+            values[index] = self.children[index].of_row(row)
+            if values[index] is None and not operation.nulls and self.kind != "Concat":
                 return None  # Spark does not evaluate the others, which may raise
         if not operation.nulls and None in values.values():
             return None
-        return scalars.fitting(operation.row(self, *(values[place] for place in sorted(values))), self.of)
+        result = operation.row(self, *(values[index] for index in sorted(values)))
+        return scalars.fitting(result, self.type)
 
     @property
     def can_raise(self) -> bool:
@@ -66,49 +70,52 @@ class Part:
     def reads(self) -> set[str]:
         """The columns that are read."""
         below = set[str]().union(*(child.reads for child in self.children))
-        return below | {self.given} if self.kind == "AttributeReference" else below
+        return below | {self.argument} if self.kind == "AttributeReference" else below
 
-    def _found(self, columns: Mapping[str, pa.Array]) -> Any:
+    def _evaluated(self, columns: Mapping[str, pa.Array]) -> Any:
         if self.kind == "Literal":
-            return pa.scalar(self.given, self.of)
+            return pa.scalar(self.argument, self.type)
         if self.kind == "AttributeReference":
-            return columns[self.given]
+            return columns[self.argument]
         kernel = OPERATIONS[self.kind].column
         assert kernel is not None
         return kernel(self, *self._operands(columns))
 
     def _operands(self, columns: Mapping[str, pa.Array]) -> list[Any]:
-        """Evaluate the children; where the first of two is null, Spark does not evaluate the other, which may raise."""
+        """Evaluate the children."""
         operation = OPERATIONS[self.kind]
         if len(self.children) != 2 or operation.lazy or operation.nulls or self.kind == "Concat":
-            return [child._found(columns) for child in self.children]
+            return [child._evaluated(columns) for child in self.children]
+        # Where the first of two is null, Spark does not evaluate the other.  If that can raise, it
+        # is evaluated for the other rows only: else a query would fail that Spark runs.
         first, second = _order(self)
-        found = {first: self.children[first]._found(columns)}
-        other, there = self.children[second], pc.is_valid(found[first])
-        if other.can_raise and isinstance(there, pa.Array):
-            found[second] = where(other, columns, there)
+        operands = {first: self.children[first]._evaluated(columns)}
+        other, known = self.children[second], pc.is_valid(operands[first])
+        if other.can_raise and isinstance(known, pa.Array):
+            operands[second] = where(other, columns, known)
         else:
-            found[second] = other._found(columns)
-        return [found[0], found[1]]
+            operands[second] = other._evaluated(columns)
+        return [operands[0], operands[1]]
 
 
 def _order(part: Part) -> Iterable[int]:
-    """Return the places of the children in the order in which Spark evaluates them: a divisor comes first."""
-    places = range(len(part.children))
-    return reversed(places) if part.kind in ("Divide", "IntegralDivide", "Remainder") else places
+    """The indexes of the children as Spark evaluates them: a divisor comes first."""
+    indexes = range(len(part.children))
+    divides = part.kind in ("Divide", "IntegralDivide", "Remainder")
+    return reversed(indexes) if divides else indexes
 
 
-def where(part: Part, columns: Mapping[str, pa.Array], there: pa.BooleanArray) -> pa.Array:
-    """Evaluate a part for the rows that are ``there``; the others are null, and cannot make it raise."""
-    places = np.flatnonzero(bools(there))
-    if len(places) == len(there):
-        return part(columns, len(there))
-    if not len(places):
-        return pa.nulls(len(there), part.of)
-    found = part({name: columns[name].take(pa.array(places)) for name in part.reads}, len(places))
-    back = np.zeros(len(there), np.int64)
-    back[places] = np.arange(len(places))
-    return found.take(pa.array(back, mask=~bools(there)))
+def where(part: Part, columns: Mapping[str, pa.Array], evaluated: pa.BooleanArray) -> pa.Array:
+    """Evaluate a part for the ``evaluated`` rows; the others are null, and cannot make it raise."""
+    rows = np.flatnonzero(bools(evaluated))
+    if len(rows) == len(evaluated):
+        return part(columns, len(evaluated))
+    if not len(rows):
+        return pa.nulls(len(evaluated), part.type)
+    column = part({name: columns[name].take(pa.array(rows)) for name in part.reads}, len(rows))
+    back = np.zeros(len(evaluated), np.int64)
+    back[rows] = np.arange(len(rows))
+    return column.take(pa.array(back, mask=~bools(evaluated)))
 
 
 def _anything(part: Part) -> bool:
@@ -117,7 +124,7 @@ def _anything(part: Part) -> bool:
 
 @dataclass(frozen=True)
 class Evaluators:
-    """The functions that evaluate a kind of part; each takes the part, and what its children are."""
+    """Functions that evaluate a kind of part; they take the part, and what its children are."""
 
     column: Callable[..., Any] | None = None
     """The function of columns or scalars of Arrow; None: there is none that does as Spark does."""
@@ -128,13 +135,16 @@ class Evaluators:
     nulls: bool = False
     """Nulls are given to ``row``; elsewhere one of them makes the result null."""
     lazy: bool = False
-    """Spark does not evaluate all children.  ``row`` gets the row, to do likewise; ``column`` needs some that cannot raise."""
+    """Spark does not evaluate all children.
+
+    ``row`` gets the row, to do likewise; ``column`` needs some that cannot raise.
+    """
     raises: bool = False
     """Errors may come from ``column``."""
 
 
 def _typed(*kinds: str) -> Callable[[Part], bool]:
-    return lambda part: any(getattr(pa.types, f"is_{kind}")(part.of) for kind in kinds)
+    return lambda part: any(getattr(pa.types, f"is_{kind}")(part.type) for kind in kinds)
 
 
 _text, _floating, _number = _typed("string"), _typed("floating"), _typed("floating", "integer")
@@ -143,37 +153,48 @@ _simple = _typed("integer", "floating", "boolean", "string", "date32", "timestam
 
 def _comparable(part: Part) -> bool:
     first = part.children[0]
-    return all(child.of == first.of for child in part.children) and _simple(first)
+    return all(child.type == first.type for child in part.children) and _simple(first)
 
 
 def _listed(part: Part) -> bool:
-    constants = all(child.kind == "Literal" and child.given is not None for child in part.children[1:])
+    listed = part.children[1:]
+    constants = all(child.kind == "Literal" and child.argument is not None for child in listed)
     return constants and _comparable(part) and not _floating(part.children[0])
 
 
 def _pattern(part: Part) -> bool:
     value, pattern = part.children
-    constant = pattern.kind == "Literal" and isinstance(pattern.given, str)
-    return constant and _text(value) and "\\" not in pattern.given
+    constant = pattern.kind == "Literal" and isinstance(pattern.argument, str)
+    return constant and _text(value) and "\\" not in pattern.argument
 
 
 def _widens(part: Part) -> bool:
     """Tell whether a cast cannot fail, since the type has room for all values."""
-    (child,), of = part.children, part.of
-    before, whole = child.of, pa.types.is_integer(child.of)
-    wider = whole and pa.types.is_integer(of) and of.bit_width > before.bit_width
-    decimal = pa.types.is_decimal(before) and pa.types.is_decimal(of)
-    longer = decimal and of.scale >= before.scale and of.precision - of.scale >= before.precision - before.scale
-    to_floating = pa.types.is_floating(of) and (whole or before == pa.float32())
+    (child,), type_ = part.children, part.type
+    before, whole = child.type, pa.types.is_integer(child.type)
+    wider = whole and pa.types.is_integer(type_) and type_.bit_width > before.bit_width
+    decimal = pa.types.is_decimal(before) and pa.types.is_decimal(type_)
+    longer = (
+        decimal
+        and type_.scale >= before.scale
+        and type_.precision - type_.scale >= before.precision - before.scale
+    )
+    to_floating = pa.types.is_floating(type_) and (whole or before == pa.float32())
     return child.kind != "Literal" and (wider or longer or to_floating)
 
 
-def _comparison(kernel: Callable[..., Any], none: Callable[..., Any], test: Callable[..., bool]) -> Evaluators:
-    """Make a comparison; ``none``: what holds of numbers that are none (greater than all others, and equal to each other)."""
+def _comparison(
+    kernel: Callable[..., Any], none: Callable[..., Any], test: Callable[..., bool]
+) -> Evaluators:
+    """Make a comparison; ``none``: of what is not-a-number on the left and on the right."""
 
+    # To Spark, not-a-number is greater than all numbers, and equal to itself; to Arrow, each
+    # comparison with it is false.
     def compare(part: Part, left: Any, right: Any) -> Any:
-        found = kernel(left, right)
-        return pc.or_(found, none(pc.is_nan(left), pc.is_nan(right))) if _floating(part.children[0]) else found
+        result = kernel(left, right)
+        if not _floating(part.children[0]):
+            return result
+        return pc.or_(result, none(pc.is_nan(left), pc.is_nan(right)))
 
     return Evaluators(compare, scalars.compared(test), _comparable)
 
@@ -188,7 +209,7 @@ def _same(part: Part, *both: Any) -> Any:
 
 
 def _among(part: Part, value: Any, *_: Any) -> Any:
-    wanted = pa.array([child.given for child in part.children[1:]], part.children[0].of)
+    wanted = pa.array([child.argument for child in part.children[1:]], part.children[0].type)
     return pc.if_else(pc.is_valid(value), pc.is_in(value, value_set=wanted), None)
 
 
@@ -199,7 +220,9 @@ def _calculated(kernel: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return kernel(left, right)
         except pa.ArrowInvalid as error:
-            raise ArithmeticError(f"{error} of {part.of}: a result does not fit; cast to a wider type") from error
+            raise ArithmeticError(
+                f"{error} of {part.type}: a result does not fit; cast to a wider type"
+            ) from error
 
     return calculate
 
@@ -210,38 +233,62 @@ def _divided(part: Part, left: Any, right: Any) -> Any:
     return pc.divide(left, right)
 
 
-def _by_case(part: Part, *found: Any) -> Any:
-    pairs, otherwise = len(found) // 2, found[-1] if len(found) % 2 else pa.scalar(None, part.of)
-    for place in reversed(range(pairs)):
-        otherwise = pc.if_else(pc.fill_null(found[2 * place], False), found[2 * place + 1], otherwise)
+def _by_case(part: Part, *operands: Any) -> Any:
+    otherwise = operands[-1] if len(operands) % 2 else pa.scalar(None, part.type)
+    pairs = zip(operands[0::2], operands[1::2], strict=False)
+    # From the last case to the first, so that of several conditions that hold the first counts.
+    for condition, value in reversed(list(pairs)):
+        otherwise = pc.if_else(pc.fill_null(condition, False), value, otherwise)
     return otherwise
 
 
 OPERATIONS: dict[str, Evaluators] = {
     "GetStructField": Evaluators(
-        lambda part, value: pc.struct_field(value, [part.given]),  # alone, a text may be a path
+        lambda part, value: pc.struct_field(value, [part.argument]),  # alone, a text may be a path
         scalars.field,
     ),
-    "Cast": Evaluators(lambda part, value: pc.cast(value, part.of, safe=False), scalars.cast, _widens),
+    "Cast": Evaluators(
+        lambda part, value: pc.cast(value, part.type, safe=False), scalars.cast, _widens
+    ),
     "And": Evaluators(lambda _, *truths: pc.and_kleene(*truths), scalars.decided(False), lazy=True),
     "Or": Evaluators(lambda _, *truths: pc.or_kleene(*truths), scalars.decided(True), lazy=True),
     "Not": Evaluators(lambda _, truth: pc.invert(truth), lambda _, truth: not truth),
-    "IsNull": Evaluators(lambda _, value: pc.is_null(value), lambda _, value: value is None, nulls=True),
-    "IsNotNull": Evaluators(lambda _, value: pc.is_valid(value), lambda _, value: value is not None, nulls=True),
-    "Coalesce": Evaluators(lambda _, *values: pc.coalesce(*values), scalars.first_not_null, lazy=True),
+    "IsNull": Evaluators(
+        lambda _, value: pc.is_null(value), lambda _, value: value is None, nulls=True
+    ),
+    "IsNotNull": Evaluators(
+        lambda _, value: pc.is_valid(value), lambda _, value: value is not None, nulls=True
+    ),
+    "Coalesce": Evaluators(
+        lambda _, *values: pc.coalesce(*values), scalars.first_not_null, lazy=True
+    ),
     "If": Evaluators(_by_case, scalars.by_case, lazy=True),
     "CaseWhen": Evaluators(_by_case, scalars.by_case, lazy=True),
     "EqualTo": _EQUAL,
     "EqualNullSafe": Evaluators(_same, scalars.compared(operator.eq), _comparable, nulls=True),
-    "LessThan": _comparison(pc.less, lambda left, right: pc.and_(pc.invert(left), right), operator.lt),
-    "LessThanOrEqual": _comparison(pc.less_equal, lambda left, right: pc.or_(right, pc.and_(left, right)), operator.le),
-    "GreaterThan": _comparison(pc.greater, lambda left, right: pc.and_(left, pc.invert(right)), operator.gt),
-    "GreaterThanOrEqual": _comparison(pc.greater_equal, lambda left, right: pc.or_(left, pc.and_(left, right)), operator.ge),
+    "LessThan": _comparison(
+        pc.less, lambda left, right: pc.and_(pc.invert(left), right), operator.lt
+    ),
+    "LessThanOrEqual": _comparison(
+        pc.less_equal, lambda left, right: pc.or_(right, pc.and_(left, right)), operator.le
+    ),
+    "GreaterThan": _comparison(
+        pc.greater, lambda left, right: pc.and_(left, pc.invert(right)), operator.gt
+    ),
+    "GreaterThanOrEqual": _comparison(
+        pc.greater_equal, lambda left, right: pc.or_(left, pc.and_(left, right)), operator.ge
+    ),
     "In": Evaluators(_among, takes=_listed),
-    "Like": Evaluators(lambda part, value, _: pc.match_like(value, part.children[1].given), takes=_pattern),
+    "Like": Evaluators(
+        lambda part, value, _: pc.match_like(value, part.children[1].argument), takes=_pattern
+    ),
     "Add": Evaluators(_calculated(pc.add_checked), scalars.added, _number, raises=True),
-    "Subtract": Evaluators(_calculated(pc.subtract_checked), scalars.subtracted, _number, raises=True),
-    "Multiply": Evaluators(_calculated(pc.multiply_checked), scalars.multiplied, _number, raises=True),
+    "Subtract": Evaluators(
+        _calculated(pc.subtract_checked), scalars.subtracted, _number, raises=True
+    ),
+    "Multiply": Evaluators(
+        _calculated(pc.multiply_checked), scalars.multiplied, _number, raises=True
+    ),
     "Divide": Evaluators(_divided, scalars.divided, _floating, raises=True),
     "IntegralDivide": Evaluators(row=scalars.whole_quotient),
     "Remainder": Evaluators(row=scalars.remainder),
@@ -260,13 +307,19 @@ OPERATIONS: dict[str, Evaluators] = {
     "CreateArray": Evaluators(row=lambda _, *items: list(items), nulls=True),
     "ArrayUnion": Evaluators(row=lambda _, left, right: scalars.distinct([*left, *right])),
     "ArrayExcept": Evaluators(
-        row=lambda _, left, right: scalars.distinct(item for item in left if not scalars.among(item, right))
+        row=lambda _, left, right: scalars.distinct(
+            item for item in left if not scalars.among(item, right)
+        )
     ),
     "ArrayIntersect": Evaluators(
-        row=lambda _, left, right: scalars.distinct(item for item in left if scalars.among(item, right))
+        row=lambda _, left, right: scalars.distinct(
+            item for item in left if scalars.among(item, right)
+        )
     ),
     "ArrayDistinct": Evaluators(row=lambda _, items: scalars.distinct(items)),
-    "ArrayRemove": Evaluators(row=lambda _, items, gone: [item for item in items if not scalars.among(item, [gone])]),
+    "ArrayRemove": Evaluators(
+        row=lambda _, items, gone: [item for item in items if not scalars.among(item, [gone])]
+    ),
     "ArrayContains": Evaluators(row=scalars.contains),
 }
 """By the kind of part, as Spark calls it."""

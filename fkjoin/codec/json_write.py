@@ -1,12 +1,13 @@
 """Rows as JSON texts, as Spark's ``to_json`` with nulls has them, without the JVM.
 
-*Law*: of types that are ``writable``, both texts are the same JSON; byte by byte, but for floating and decimal numbers, which
-may be spelled differently (``1e+20`` for ``1.0E20``).
+*Law*: of types that are ``writable``, both texts are the same JSON; byte by byte, but for floating
+and decimal numbers, which may be spelled differently (``1e+20`` for ``1.0E20``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +31,8 @@ _ESCAPES = {ord(character): escape for character, escape in _ESCAPED.items()}
 
 
 def writable(kind: pa.DataType, *, exact: bool = False) -> bool:
-    """Tell whether columns of the type can be written here: text, truth, numbers, structs and lists of them.
+    """Tell whether columns of the type can be written here: text, truth, numbers, structs and lists
+    of them.
 
     ``exact``: byte by byte as Spark does.
     """
@@ -54,7 +56,8 @@ def texts(values: pa.Array) -> pa.LargeStringArray:
         return _or_null(values, _joined("[", pc.binary_join(items, pa.scalar(",", _TEXT)), "]"))
     if pa.types.is_string(kind):
         return _or_null(values, _joined('"', _escaped(values), '"'))
-    return pc.fill_null(_floats(values) if pa.types.is_floating(kind) else values.cast(_TEXT), "null")
+    numbers = _floats(values) if pa.types.is_floating(kind) else values.cast(_TEXT)
+    return pc.fill_null(numbers, "null")
 
 
 def objects(names: Iterable[str], columns: Iterable[pa.Array]) -> pa.LargeStringArray:
@@ -68,29 +71,35 @@ def objects(names: Iterable[str], columns: Iterable[pa.Array]) -> pa.LargeString
 
 
 def _joined(*pieces: str | pa.Array) -> pa.LargeStringArray:
-    whole = [pa.scalar(piece, _TEXT) if isinstance(piece, str) else piece for piece in pieces]
-    return pc.binary_join_element_wise(*whole, pa.scalar("", _TEXT))
+    return pc.binary_join_element_wise(*map(_piece, pieces), pa.scalar("", _TEXT))
 
 
-def _or_null(values: pa.Array, made: pa.LargeStringArray) -> pa.LargeStringArray:
-    return pc.if_else(pa.array(valid(values)), made, pa.scalar("null", _TEXT)) if values.null_count else made
+def _piece(piece: str | pa.Array) -> Any:
+    return pa.scalar(piece, _TEXT) if isinstance(piece, str) else piece
+
+
+def _or_null(values: pa.Array, texts: pa.LargeStringArray) -> pa.LargeStringArray:
+    if not values.null_count:
+        return texts
+    return pc.if_else(pa.array(valid(values)), texts, pa.scalar("null", _TEXT))
 
 
 def _escaped(values: pa.StringArray) -> pa.LargeStringArray:
+    # To count all bytes once is cheaper than to search for each character that is escaped.
     data, bounds = buffers(as_bytes(values))
-    there = np.bincount(data[bounds[0] : bounds[-1]], minlength=0x100)
-    made = values.cast(_TEXT)
+    occurrences = np.bincount(data[bounds[0] : bounds[-1]], minlength=0x100)
+    texts = values.cast(_TEXT)
     for character, escape in _ESCAPED.items():
-        if there[ord(character)]:
-            made = pc.replace_substring(made, character, escape)
-    return made
+        if occurrences[ord(character)]:
+            texts = pc.replace_substring(texts, character, escape)
+    return texts
 
 
 def _floats(values: pa.Array) -> pa.LargeStringArray:
     """Whole ones end in ``.0``; what is no number is a text, as Java names it."""
-    made = values.cast(_TEXT)
-    made = pc.if_else(pc.match_substring_regex(made, "[.e]"), made, _joined(made, ".0"))
+    texts = values.cast(_TEXT)
+    texts = pc.if_else(pc.match_substring_regex(texts, "[.e]"), texts, _joined(texts, ".0"))
     names = {np.inf: '"Infinity"', -np.inf: '"-Infinity"'}
     for number, name in names.items():
-        made = pc.if_else(pc.equal(values, pa.scalar(number, values.type)), name, made)
-    return pc.if_else(pc.is_nan(values), '"NaN"', made)
+        texts = pc.if_else(pc.equal(values, pa.scalar(number, values.type)), name, texts)
+    return pc.if_else(pc.is_nan(values), '"NaN"', texts)

@@ -26,12 +26,15 @@ def key_text(key: Any) -> str:
     key
         The columns by name or in their order; or the value of the one column.
     """
-    values = list(key.values()) if isinstance(key, Mapping) else list(key) if isinstance(key, tuple) else [key]
+    if isinstance(key, Mapping):
+        key = tuple(key.values())
+    values = list(key) if isinstance(key, tuple) else [key]
     if len(values) != 1:
         return json_text(values)
     text = json_text(values[0])
     plain = json.loads(text) if text.startswith('"') else text
-    return json_text([plain]) if plain.startswith(NOT_PLAIN) and isinstance(values[0], str) else plain
+    quoted = plain.startswith(NOT_PLAIN) and isinstance(values[0], str)
+    return json_text([plain]) if quoted else plain
 
 
 def parse_key(schema: pa.Schema, text: str) -> Bytes:
@@ -45,11 +48,13 @@ def parse_key(schema: pa.Schema, text: str) -> Bytes:
     except ValueError:
         values = text
     if len(schema) == 1 and not isinstance(values, list):
-        values = [text if pa.types.is_string(schema.field(0).type) and not text.startswith('"') else values]
+        plain = pa.types.is_string(schema.field(0).type) and not text.startswith('"')
+        values = [text if plain else values]
     if not isinstance(values, list) or len(values) != len(schema):
         raise ValueError(f"key {text!r}: a JSON list is needed, of {wanted}")
     try:
-        columns = [pa.array([value]).cast(field.type) for value, field in zip(values, schema, strict=True)]
+        typed = zip(values, schema, strict=True)
+        columns = [pa.array([value]).cast(field.type) for value, field in typed]
     except pa.ArrowException as error:
         raise ValueError(f"key {text!r} is not {wanted}: {error}") from error
     return KeyCodec(schema).encode(columns, 1)

@@ -1,7 +1,8 @@
 """Messages between the stages: their kinds, as Arrow tables, and their packed form.
 
-Packed, a table is ``{1-byte format}{1-byte kind}{Arrow IPC stream, LZ4}``: one binary cell instead of thousands of rows.
-Timestamps are int64 in the unit of the source (Spark: microseconds since the epoch); ``NO_TIMESTAMP`` where there is none.
+Packed, a table is ``{1-byte format}{1-byte kind}{Arrow IPC stream, LZ4}``: one binary cell instead
+of thousands of rows. Timestamps are int64 in the unit of the source (Spark: microseconds since the
+epoch); ``NO_TIMESTAMP`` where there is none.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ _FORMAT = 1
 NO_TIMESTAMP = -(1 << 63)
 """Less than any timestamp, so that ``max`` needs no special case."""
 
-CHANGE = pa.schema([("key", BYTES), ("foreign_key", BYTES), ("value", BYTES), ("version", BYTES), ("ts", pa.int64())])
+CHANGE = pa.schema(
+    [
+        ("key", BYTES),
+        ("foreign_key", BYTES),
+        ("value", BYTES),
+        ("version", BYTES),
+        ("ts", pa.int64()),
+    ]
+)
 """A change of a table: null ``value`` is a tombstone; ``foreign_key`` is null on the right side."""
 
 SUBSCRIPTION = pa.schema(
@@ -31,44 +40,79 @@ SUBSCRIPTION = pa.schema(
         ("ts", pa.int64()),
     ]
 )
-"""rekey → subscription, keyed by CombinedKey: subscribe with the left row, or unsubscribe without an answer."""
+"""rekey → subscription, keyed by CombinedKey: subscribe with the left row, or unsubscribe.
 
-ANSWER = pa.schema([("key", BYTES), ("version", BYTES), ("left", BYTES), ("right", BYTES), ("ts", pa.int64())])
-"""A message to the left key: both rows as the answering side knew them; ``version`` is the left row's, then the right row's."""
+An unsubscribe gets no answer.
+"""
 
-JOINED = pa.schema([("key", BYTES), ("version", BYTES), ("value", BYTES), ("gone", pa.bool_()), ("ts", pa.int64())])
-"""An answer after the joiner: null ``value`` is "no result"; ``gone`` says that the left row itself is no more."""
+ANSWER = pa.schema(
+    [("key", BYTES), ("version", BYTES), ("left", BYTES), ("right", BYTES), ("ts", pa.int64())]
+)
+"""A message to the left key: both rows as the answering side knew them.
 
-RESULT = pa.schema([("key", BYTES), ("operation", pa.int8()), ("value", BYTES), ("version", BYTES), ("ts", pa.int64())])
+``version`` is the left row's, then the right row's.
+"""
+
+JOINED = pa.schema(
+    [("key", BYTES), ("version", BYTES), ("value", BYTES), ("gone", pa.bool_()), ("ts", pa.int64())]
+)
+"""An answer after the joiner: null ``value`` is "no result"; ``gone``: the left row is no more."""
+
+RESULT = pa.schema(
+    [
+        ("key", BYTES),
+        ("operation", pa.int8()),
+        ("value", BYTES),
+        ("version", BYTES),
+        ("ts", pa.int64()),
+    ]
+)
 """A change of the joined table."""
 
 
-GROUPED = pa.schema([("key", BYTES), ("row", BYTES), ("version", BYTES), ("old", BYTES), ("new", BYTES), ("ts", pa.int64())])
-"""A message to a group: what a row contributed to it, and contributes now (KIP-904's ``Change``); null is nothing.
-``row`` is the row's key, ``version`` that of its change."""
+GROUPED = pa.schema(
+    [
+        ("key", BYTES),
+        ("row", BYTES),
+        ("version", BYTES),
+        ("old", BYTES),
+        ("new", BYTES),
+        ("ts", pa.int64()),
+    ]
+)
+"""A message to a group: what a row contributed to it, and contributes now (KIP-904's ``Change``);
+null is nothing. ``row`` is the row's key, ``version`` that of its change."""
 
 
 NUMBERED = pa.schema([*JOINED, ("number", pa.int8())])
 """A row of one of several tables, which ``number`` tells; ``gone`` says that it is no more."""
 
 PART = pa.schema(
-    [("key", BYTES), ("number", pa.int8()), ("version", BYTES), ("value", BYTES), ("since", BYTES), ("ts", pa.int64())]
+    [
+        ("key", BYTES),
+        ("number", pa.int8()),
+        ("version", BYTES),
+        ("value", BYTES),
+        ("since", BYTES),
+        ("ts", pa.int64()),
+    ]
 )
 """A message to the left key of a multi-way join: a row that its result is made of.
 
-``number`` tells the right tables apart, and ``LEFT`` says that it is the left row, with ``since``: from which versions of it
-each foreign key is what it is (null: there is none).  A right row's ``version`` is that one, then the right row's own."""
+``number`` tells the right tables apart, and ``LEFT`` says that it is the left row, with ``since``:
+from which versions of it each foreign key is what it is (null: there is none).  A right row's
+``version`` is that one, then the right row's own."""
 LEFT = -1
 
 EVENT = pa.schema([("key", BYTES), ("named", pa.bool_()), ("event", BYTES)])
-"""A row of a stream of events; ``key`` is that of the table's row that it names.  An event that is not ``named`` names none,
-and its ``key`` only spreads such events over the buckets."""
+"""A row of a stream of events; ``key`` is that of the table's row that it names.  An event that is
+not ``named`` names none, and its ``key`` only spreads such events over the buckets."""
 
 ENRICHED = pa.schema([("key", BYTES), ("event", BYTES), ("row", BYTES)])
 """An event with the table's row; null: the table has none."""
 
 SUMS = pa.schema([("sender", pa.int64()), ("rows", pa.int64()), ("hashes", pa.int64())])
-"""rekey → subscription, when batches are validated: how many subscriptions a bucket of rekey knows of in the receiving one."""
+"""rekey → subscription, when batches are validated: the subscriptions that the sender knows of."""
 
 
 class Operation(enum.IntEnum):
@@ -80,7 +124,7 @@ class Operation(enum.IntEnum):
 
 
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
-"""Payloads are copied a dozen times on their way between Python and the JVM: smaller ones are faster."""
+"""Payloads are copied a dozen times between Python and the JVM: smaller ones are faster."""
 
 
 KINDS = {
@@ -119,7 +163,7 @@ def pack(messages: pa.Table) -> bytes:
 
 
 def is_answer(packed: bytes) -> bool:
-    """Tell from their head alone whether packed messages are for left keys: answers, or parts of a multi-way join."""
+    """Tell from their head whether packed messages are answers, or parts of a multi-way join."""
     return packed[:2] in (bytes((_FORMAT, 3)), bytes((_FORMAT, 9)))
 
 
@@ -127,7 +171,8 @@ def unpack(data: bytes) -> pa.Table:
     """Undo ``pack``."""
     if len(data) < 2 or data[0] != _FORMAT or data[1] not in KINDS:
         raise FormatError(
-            f"packed messages begin with {data[:2].hex()}, this release reads 01 and a kind up to {max(KINDS):02x}"
+            f"packed messages begin with {data[:2].hex()}, "
+            f"this release reads 01 and a kind up to {max(KINDS):02x}"
         )
     with pa.ipc.open_stream(pa.py_buffer(data).slice(2)) as reader:
         return reader.read_all()
@@ -135,7 +180,7 @@ def unpack(data: bytes) -> pa.Table:
 
 def table(schema: pa.Schema, *columns: pa.Array | np.ndarray) -> pa.Table:
     """A table of messages from its columns, in the schema's order."""
-    return pa.table([pa.array(c) if isinstance(c, np.ndarray) else c for c in columns], schema=schema)
+    return pa.table(list(columns), schema=schema)
 
 
 def column(messages: pa.Table, name: str) -> pa.Array:

@@ -1,7 +1,8 @@
 """Lists of pairs of byte strings, a list for each row, as byte strings.
 
-*Law*: ``decode(encode(pairs))`` are the pairs, by row, and within a row in byte order of their first strings.  So equal sets of
-pairs have equal bytes, whatever the order in which they came.  A row without pairs is null.
+*Law*: ``decode(encode(pairs))`` are the pairs, by row, and within a row in byte order of their
+first strings.  So equal sets of pairs have equal bytes, whatever the order in which they came.  A
+row without pairs is null.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ _CODEC = RowCodec(pa.schema([pa.field("pairs", pa.list_(_PAIR))]))
 class Pairs:
     """Pairs of rows; no string is null."""
 
-    of: Ints
-    """The number of the row that each pair is of."""
+    row: Ints
+    """The number of each pair's row."""
     first: Bytes
     second: Bytes
 
     def __len__(self) -> int:
-        return len(self.of)
+        return len(self.row)
 
     @property
     def names(self) -> Bytes:
         """A byte string for each pair, of its row's number and its first string."""
-        return concat(fixed(self.of.astype(">u4").view(np.uint8).reshape(-1, 4)), self.first)
+        return concat(fixed(self.row.astype(">u4").view(np.uint8).reshape(-1, 4)), self.first)
 
-    def at(self, places: Ints) -> Pairs:
-        """Take the pairs at these places."""
-        return Pairs(self.of[places], take(self.first, places), take(self.second, places))
+    def at(self, positions: Ints) -> Pairs:
+        """Take the pairs at these positions."""
+        return Pairs(self.row[positions], take(self.first, positions), take(self.second, positions))
 
     def where(self, which: Bools) -> Pairs:
         """Take some of the pairs."""
@@ -46,7 +47,11 @@ class Pairs:
 
     def and_more(self, other: Pairs) -> Pairs:
         """Return both, one after the other."""
-        return Pairs(np.concatenate([self.of, other.of]), stack(self.first, other.first), stack(self.second, other.second))
+        return Pairs(
+            np.concatenate([self.row, other.row]),
+            stack(self.first, other.first),
+            stack(self.second, other.second),
+        )
 
     def in_order(self) -> Pairs:
         """Sort them by row, and within a row by the bytes of their first strings."""
@@ -56,7 +61,7 @@ class Pairs:
 def encode(pairs: Pairs, rows: int) -> Bytes:
     """Encode the lists of so many rows."""
     pairs = pairs.in_order()
-    sizes = np.bincount(pairs.of, minlength=rows)
+    sizes = np.bincount(pairs.row, minlength=rows)
     offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32))
     both = pa.StructArray.from_arrays([pairs.first, pairs.second], fields=list(_PAIR))
     return masked(_CODEC.encode([pa.ListArray.from_arrays(offsets, both)], rows), sizes > 0)

@@ -1,8 +1,9 @@
-"""Messages of Protobuf → mappings of Python's values: of all messages a field at once, and of all fields those that are wanted.
+"""Messages of Protobuf → mappings of Python's values, of all messages one field after another.
 
-*Law*: what a message becomes does not depend on the messages beside it.  A field that has presence and is not set is null; one
-without presence is its default.  Entries of a map are in the order of their keys, since Protobuf gives them none.
-Descriptors are those of the package ``protobuf``, whatever pool has made them.
+*Law*: what a message becomes does not depend on the messages beside it.  A field that has presence
+and is not set is null; one without presence is its default.  Entries of a map are in the order of
+their keys, since Protobuf gives them none. Descriptors are those of the package ``protobuf``,
+whatever pool has made them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import datetime
 from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
@@ -23,13 +24,8 @@ from fkjoin.codec.units import ITEM, Notation, Unit
 _Read: TypeAlias = Callable[[list[Any]], list[Any]]
 """A function of many messages, or of many values of a field, none of them null."""
 
-_WRAPPERS = {
-    "google.type.Decimal",
-    *(
-        f"google.protobuf.{name}Value"
-        for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
-    ),
-}
+_WRAPPED = "Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes"
+_WRAPPERS = {"google.type.Decimal", *(f"google.protobuf.{name}Value" for name in _WRAPPED)}
 """Messages that stand for their field ``value``."""
 
 
@@ -41,9 +37,14 @@ class FieldReader(NamedTuple):
 
 
 def fields_of(message: Any, kind: pa.StructType) -> FieldReader:
-    """Choose how messages become mappings; ``message``: their descriptor.  Members that it lacks are left out."""
+    """Choose how messages become mappings; ``message``: their descriptor.
+
+    Members that it lacks are left out.
+    """
     known = message.fields_by_name
-    parts = {field.name: _field(known[field.name], field.type) for field in kind if field.name in known}
+    parts = {
+        field.name: _field(known[field.name], field.type) for field in kind if field.name in known
+    }
     reads = [part.read for part in parts.values()]
     units = {name: part.units for name, part in parts.items() if part.units}
     return FieldReader(partial(_mappings, list(parts), reads), units or None)
@@ -52,7 +53,8 @@ def fields_of(message: Any, kind: pa.StructType) -> FieldReader:
 def _mappings(names: list[str], reads: list[_Read], messages: list[Any]) -> list[dict[str, Any]]:
     if not names:
         return [{} for _ in messages]
-    return [dict(zip(names, row, strict=True)) for row in zip(*(read(messages) for read in reads), strict=True)]
+    columns = [read(messages) for read in reads]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _field(field: Any, kind: pa.DataType) -> FieldReader:
@@ -61,10 +63,12 @@ def _field(field: Any, kind: pa.DataType) -> FieldReader:
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         entry = field.message_type.fields_by_name
         key, item = (_value(entry[name], _inner(kind, name)) for name in ("key", "value"))
-        return FieldReader(partial(_maps, get, key.read, item.read), {ITEM: item.units} if item.units else None)
+        units = {ITEM: item.units} if item.units else None
+        return FieldReader(partial(_maps, get, key.read, item.read), units)
     if _is_repeated(field):
         item = _value(field, kind.value_type if pa.types.is_list(kind) else None)
-        return FieldReader(partial(_lists, get, item.read), {ITEM: item.units} if item.units else None)
+        units = {ITEM: item.units} if item.units else None
+        return FieldReader(partial(_lists, get, item.read), units)
     value = _value(field, kind)
     if field.has_presence:
         return FieldReader(partial(_optional, field.name, get, value.read), value.units)
@@ -82,28 +86,40 @@ def _plain(get: Callable[[Any], Any], read: _Read, messages: list[Any]) -> list[
 
 
 def _optional(name: str, get: Callable[[Any], Any], read: _Read, messages: list[Any]) -> list[Any]:
-    there = [message.HasField(name) for message in messages]
-    if all(there):
-        return read([*map(get, messages)])
-    values = iter(read([get(message) for message, has in zip(messages, there, strict=True) if has]))
-    return [next(values) if has else None for has in there]
+    present = [message.HasField(name) for message in messages]
+    values: list[Any] = [None] * len(messages)
+    numbers = [number for number, has in enumerate(present) if has]
+    read_values = read([get(messages[number]) for number in numbers])
+    for number, value in zip(numbers, read_values, strict=True):
+        values[number] = value
+    return values
 
 
 def _lists(get: Callable[[Any], Any], read: _Read, messages: list[Any]) -> list[list[Any]]:
+    # The items of all lists are read at once, and then dealt out again by the lists' lengths.
     lists = [*map(get, messages)]
-    items = iter(read([item for one in lists for item in one]))
-    return [[*islice(items, len(one))] for one in lists]
+    items = iter(read([*chain.from_iterable(lists)]))
+    return [[*islice(items, len(items_of))] for items_of in lists]
 
 
-def _maps(get: Callable[[Any], Any], key: _Read, item: _Read, messages: list[Any]) -> list[dict[Any, Any]]:
-    maps = [[(name, one[name]) for name in sorted(one)] for one in map(get, messages)]
-    keys, items = key([name for one in maps for name, _ in one]), item([value for one in maps for _, value in one])
-    entries = zip(keys, items, strict=True)
-    return [dict(islice(entries, len(one))) for one in maps]
+def _maps(
+    get: Callable[[Any], Any], key: _Read, item: _Read, messages: list[Any]
+) -> list[dict[Any, Any]]:
+    names: list[Any] = []
+    values: list[Any] = []
+    sizes: list[int] = []
+    for entries_of in map(get, messages):
+        ordered = sorted(entries_of)
+        names += ordered
+        values += map(entries_of.__getitem__, ordered)
+        sizes.append(len(ordered))
+    entries = zip(key(names), item(values), strict=True)
+    return [dict(islice(entries, size)) for size in sizes]
 
 
 def _is_repeated(field: Any) -> bool:
-    many = getattr(field, "is_repeated", None)  # before protobuf 6.31 there are labels, and in 7 none
+    # Before protobuf 6.31 there are only labels, and in 7 there are none.
+    many = getattr(field, "is_repeated", None)
     return field.label == field.LABEL_REPEATED if many is None else many
 
 
@@ -112,7 +128,8 @@ def _value(field: Any, kind: pa.DataType | None) -> FieldReader:
     if field.message_type is not None:
         return _message(field.message_type, kind)
     if field.enum_type is not None and not (kind is not None and pa.types.is_integer(kind)):
-        names = {value.number: value.name for value in reversed(field.enum_type.values)}  # of aliases the first
+        # Backwards, so that of several names of one number the first stays.
+        names = {value.number: value.name for value in reversed(field.enum_type.values)}
         return FieldReader(partial(_named, names))
     return FieldReader(_same)
 
@@ -126,11 +143,13 @@ def _message(message: Any, kind: pa.DataType | None) -> FieldReader:
     if name in _WRAPPERS:
         return _of_value(message, kind)
     if name == "google.protobuf.Timestamp":
-        instant = pa.types.is_timestamp(kind) and kind.tz is not None
-        return FieldReader(_each(_micros), Unit("micros", "instant")) if instant else FieldReader(_each(_datetime))
+        if pa.types.is_timestamp(kind) and kind.tz is not None:
+            return FieldReader(_each(_micros), Unit("micros", "instant"))
+        return FieldReader(_each(_datetime))
     if name == "google.protobuf.Duration":
-        span = pa.types.is_duration(kind)
-        return FieldReader(_each(_micros), Unit("micros", "span")) if span else FieldReader(_each(_timedelta))
+        if pa.types.is_duration(kind):
+            return FieldReader(_each(_micros), Unit("micros", "span"))
+        return FieldReader(_each(_timedelta))
     if name == "google.type.Date" and pa.types.is_date(kind):
         return FieldReader(_each(_date))
     if name == "google.type.TimeOfDay" and pa.types.is_time(kind):
@@ -170,7 +189,10 @@ def _named(names: dict[int, str], values: list[int]) -> list[Any]:
 
 
 def _micros(value: Any) -> int:
-    """Count the microseconds of an instant or a span, rounded down; ``ValueError`` if Protobuf does not allow it."""
+    """Count the microseconds of an instant or a span, rounded down.
+
+    ``ValueError`` if Protobuf does not allow it.
+    """
     seconds, nanos = value.seconds, value.nanos
     if value.DESCRIPTOR.name == "Duration":  # of up to 10,000 years, both with one sign
         allowed = abs(seconds) <= 315_576_000_000 and abs(nanos) < 10**9 and seconds * nanos >= 0
@@ -208,10 +230,13 @@ def _json(value: Any) -> Any:
     from google.protobuf.json_format import MessageToDict
 
     pool = value.DESCRIPTOR.file.pool
-    told = MessageToDict(
-        value, always_print_fields_with_no_presence=True, preserving_proto_field_name=True, descriptor_pool=pool
+    members = MessageToDict(
+        value,
+        always_print_fields_with_no_presence=True,
+        preserving_proto_field_name=True,
+        descriptor_pool=pool,
     )
-    return _ordered(told)
+    return _ordered(members)
 
 
 def _ordered(value: Any) -> Any:

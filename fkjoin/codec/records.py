@@ -1,7 +1,8 @@
-"""The value format of all of a join's stores: ``{1-byte format}{1-byte flags}{uint16 length of version}{int64 ts}``,
-little-endian, then the version, then the body.
+"""The value format of all of a join's stores:
+``{1-byte format}{1-byte flags}{uint16 length of version}{int64 ts}``, little-endian, then the
+version, then the body.
 
-What body and flags mean is the stage's affair; a record that is not there decodes as not ``found``.
+What body and flags mean is the stage's affair; a record that does not exist decodes as such.
 """
 
 from __future__ import annotations
@@ -11,7 +12,19 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fkjoin.codec.arrays import Bools, Bytes, Ints, after, buffers, concat, fixed, lengths, slices, valid, window
+from fkjoin.codec.arrays import (
+    Bools,
+    Bytes,
+    Ints,
+    after,
+    buffers,
+    concat,
+    fixed,
+    lengths,
+    slices,
+    valid,
+    window,
+)
 from fkjoin.errors import FormatError
 
 _FORMAT = 1
@@ -19,9 +32,9 @@ _HEAD = np.dtype([("format", "u1"), ("flags", "u1"), ("version", "<u2"), ("ts", 
 
 
 class Records(NamedTuple):
-    """Columns of decoded records; ``version`` is empty and ``body`` null where not ``found``."""
+    """Columns of decoded records; ``version`` is empty and ``body`` null where none ``exists``."""
 
-    found: Bools
+    exists: Bools
     flags: npt.NDArray[np.uint8]
     ts: Ints
     version: Bytes
@@ -40,15 +53,17 @@ def encode(flags: npt.NDArray[np.uint8], ts: Ints, version: Bytes, body: Bytes) 
 
 def decode(values: Bytes) -> Records:
     """Nulls are records that are not there."""
-    found = valid(values)
+    exists = valid(values)
     data, bounds = buffers(values)
     head = np.ascontiguousarray(window(data, bounds[:-1], _HEAD.itemsize)).view(_HEAD).reshape(-1)
-    if (wrong := found & (head["format"] != _FORMAT)).any():
+    if (wrong := exists & (head["format"] != _FORMAT)).any():
+        unknown = int(head["format"][int(wrong.argmax())])
         raise FormatError(
-            f"a stored record has format {int(head['format'][int(wrong.argmax())])}, this release reads {_FORMAT}: "
+            f"a stored record has format {unknown}, this release reads {_FORMAT}: "
             "open the checkpoint with the release that wrote it, or a newer one"
         )
-    sizes = np.where(found, head["version"], 0).astype(np.int64)
+    sizes = np.where(exists, head["version"], 0).astype(np.int64)
     versions = slices(data, bounds[:-1] + _HEAD.itemsize, sizes)
-    bodies = after(values, _HEAD.itemsize + sizes, found)
-    return Records(found, np.where(found, head["flags"], 0).astype(np.uint8), head["ts"].astype(np.int64), versions, bodies)
+    bodies = after(values, _HEAD.itemsize + sizes, exists)
+    flags = np.where(exists, head["flags"], 0).astype(np.uint8)
+    return Records(exists, flags, head["ts"].astype(np.int64), versions, bodies)

@@ -1,9 +1,10 @@
 """Rows as byte strings: a canonical form for keys and values of any Arrow type that Spark produces.
 
-A row is ``{null bits}{fixed-width columns}{uint32 length of each other column}{their bytes}``, little-endian.  Structs
-are flattened into their members; a list is ``{uint32 count}{uint32 length of each item}{items}``, a map a list of
-entries.  *Law*: decode(encode(rows)) == rows, and equal rows have equal bytes; ``canonical`` also folds -0.0 into 0.0
-and all NaNs into one, as comparing keys wants it.
+A row is ``{null bits}{fixed-width columns}{uint32 length of each other column}{their bytes}``,
+little-endian.  Structs are flattened into their members; a list is
+``{uint32 count}{uint32 length of each item}{items}``, a map a list of entries.  *Law*:
+decode(encode(rows)) == rows, and equal rows have equal bytes; ``canonical`` also folds -0.0 into
+0.0 and all NaNs into one, as comparing keys wants it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from fkjoin.codec.arrays import (
     concat,
     fixed,
     lengths,
+    masked,
     slices,
     valid,
     window,
@@ -49,7 +51,8 @@ class RowCodec:
         leaves: list[pa.Array] = []
         flags: list[Bools] = []
         for field, column in zip(self.schema, columns, strict=True):
-            _flatten(column.cast(field.type) if column.type != field.type else column, leaves, flags)
+            typed = column if column.type == field.type else column.cast(field.type)
+            _flatten(typed, leaves, flags)
         bits = np.stack(flags, axis=1) if flags else np.zeros((rows, 0), bool)
         parts = [np.packbits(bits, axis=1, bitorder="little")]
         tails: list[Bytes] = []
@@ -67,8 +70,7 @@ class RowCodec:
         shape = _Shape(self.schema)
         octets, bounds = buffers(data)
         size = np.diff(bounds)
-        head = window(octets, bounds[:-1], shape.head)
-        sizes = np.ascontiguousarray(head[:, shape.head - 4 * shape.variable :]).view("<u4").astype(np.int64)
+        sizes = shape.sizes(window(octets, bounds[:-1], shape.head))
         return ~valid(data) | ((size >= shape.head) & (size == shape.head + sizes.sum(axis=1)))
 
     def decode(self, data: Bytes) -> list[pa.Array]:
@@ -77,42 +79,52 @@ class RowCodec:
         return [reader.column(field.type) for field in self.schema]
 
     def narrowed(self, data: Bytes, schema: pa.Schema) -> list[pa.Array]:
-        """Columns of encoded rows as ``arrays.narrowed`` has them; the others, and other fields in them, are not decoded."""
+        """Columns of encoded rows as ``arrays.narrowed`` has them; no others are decoded."""
         reader = self._reader(data)
-        found = reader.fields(self.schema, schema)
-        return [found[field.name] for field in schema]
+        columns = reader.fields(self.schema, schema)
+        return [columns[field.name] for field in schema]
 
     def pick(self, data: Bytes, paths: Sequence[Path]) -> list[pa.Array]:
-        """Some columns of encoded rows, or fields in them, by the names that lead to each; the others are not decoded."""
-        reader = self._reader(data)
-        found: dict[Path, pa.Array] = {}
+        """Some columns of encoded rows, or fields in them, by the names that lead to each.
 
+        The others are not decoded.
+        """
+        reader = self._reader(data)
+        columns: dict[Path, pa.Array] = {}
+
+        # The reader comes by all fields in the order of their bytes.  A struct that is not wanted
+        # itself has a flag, and no bytes of its own.
         def walk(fields: Iterable[pa.Field], above: Path) -> None:
             for field in fields:
                 here = (*above, field.name)
-                if here in paths:
-                    found[here] = whole = reader.column(field.type)
-                    inside = [path for path in paths if path[: len(here)] == here and path != here]
-                    found.update({path: pc.struct_field(whole, list(path[len(here) :])) for path in inside})
-                elif any(path[: len(here)] == here for path in paths):
+                below = [path for path in paths if path[: len(here)] == here]
+                if here in below:
+                    whole = reader.column(field.type)
+                    for path in below:
+                        inner = list(path[len(here) :])
+                        columns[path] = pc.struct_field(whole, inner) if inner else whole
+                elif below:
                     reader.flag += 1
                     walk(field.type, here)
                 else:
                     reader.skip(field.type)
 
         walk(self.schema, ())
-        return [found[path] for path in paths]
+        return [columns[path] for path in paths]
 
     def _reader(self, data: Bytes) -> _Reader:
         shape = _Shape(self.schema)
-        found = valid(data)
+        present = valid(data)
         octets, bounds = buffers(data)
         starts = bounds[:-1]
-        if (np.diff(bounds)[found] < shape.head).any():
-            raise FormatError(f"an encoded row is shorter than the {shape.head} bytes that {self.schema.names} need")
-        head = np.where(found[:, None], window(octets, starts, shape.head), np.uint8(0))
+        if (np.diff(bounds)[present] < shape.head).any():
+            need = f"the {shape.head} bytes that {self.schema.names} need"
+            raise FormatError(f"an encoded row is shorter than {need}")
+        # A null row has a head of zeros: all flags are off, and all columns null and without bytes.
+        head = np.where(present[:, None], window(octets, starts, shape.head), np.uint8(0))
         bits = np.unpackbits(head[:, : shape.bitmap], axis=1, bitorder="little").astype(bool)
-        sizes = np.ascontiguousarray(head[:, shape.head - 4 * shape.variable :]).view("<u4").astype(np.int64)
+        sizes = shape.sizes(head)
+        # A tail begins behind the head and all tails before it.
         tails = np.cumsum(sizes, axis=1) - sizes + (starts + shape.head)[:, None]
         return _Reader(octets, head, bits, sizes, tails, shape.bitmap)
 
@@ -137,6 +149,11 @@ class _Shape:
         self.bitmap = -(-self.flags // 8)
         self.head = self.bitmap + self.fixed + 4 * self.variable
 
+    def sizes(self, head: Octets) -> Ints:
+        """The lengths of a row's tails, which its head ends with."""
+        raw = np.ascontiguousarray(head[:, self.head - 4 * self.variable :])
+        return raw.view("<u4").astype(np.int64)
+
     def _add(self, kind: pa.DataType) -> None:
         self.flags += 1
         if pa.types.is_struct(kind):
@@ -155,29 +172,38 @@ class _Shape:
 
 @dataclass
 class _Reader:
-    """A reader of columns, one after the other out of the decoded heads."""
+    """A reader of columns, one after the other out of the decoded heads.
+
+    It has three cursors, which each column moves: columns can only be read, or skipped, in the
+    schema's order.
+    """
 
     octets: Octets
     head: Octets
     bits: Bools
     sizes: Ints
     tails: Ints
-    at: int
+    fixed: int
+    """The byte in the head at which the next fixed-width column begins."""
     flag: int = 0
+    """The number of the next null bit."""
     tail: int = 0
+    """The number of the next column of other width."""
 
     def skip(self, kind: pa.DataType) -> None:
         """Pass over a column."""
         shape = _Shape(pa.schema([pa.field("", kind)]))
         self.flag += shape.flags
-        self.at += shape.fixed
+        self.fixed += shape.fixed
         self.tail += shape.variable
 
-    def fields(self, there: Iterable[pa.Field], wanted: Iterable[pa.Field]) -> dict[str, pa.Array]:
-        """Pass over all that are there, and read those that are wanted, by their names."""
+    def fields(
+        self, present: Iterable[pa.Field], wanted: Iterable[pa.Field]
+    ) -> dict[str, pa.Array]:
+        """Pass over all that are ``present``, and read those that are wanted, by their names."""
         kinds = {field.name: field.type for field in wanted}
-        found = {}
-        for field in there:
+        columns = {}
+        for field in present:
             if field.name not in kinds:
                 self.skip(field.type)
             elif pa.types.is_struct(field.type) and kinds[field.name] != field.type:
@@ -185,23 +211,25 @@ class _Reader:
                 self.flag += 1
                 kind = kinds[field.name]
                 inner = self.fields(field.type, kind)
-                found[field.name] = pa.StructArray.from_arrays([inner[one.name] for one in kind], fields=list(kind), mask=mask)
+                columns[field.name] = pa.StructArray.from_arrays(
+                    [inner[member.name] for member in kind], fields=list(kind), mask=mask
+                )
             else:
-                found[field.name] = self.column(field.type)
-        return found
+                columns[field.name] = self.column(field.type)
+        return columns
 
     def column(self, kind: pa.DataType) -> pa.Array:
-        there = self.bits[:, self.flag]
+        present = self.bits[:, self.flag]
         self.flag += 1
         if pa.types.is_struct(kind):
             children = [self.column(field.type) for field in kind]
-            return pa.StructArray.from_arrays(children, fields=list(kind), mask=pa.array(~there))
+            return pa.StructArray.from_arrays(children, fields=list(kind), mask=pa.array(~present))
         width = _width(kind)
         if width:
-            raw = np.ascontiguousarray(self.head[:, self.at : self.at + width])
-            self.at += width
-            return _from_fixed(raw, there, kind)
-        raw_bytes = slices(self.octets, self.tails[:, self.tail], self.sizes[:, self.tail], there)
+            raw = np.ascontiguousarray(self.head[:, self.fixed : self.fixed + width])
+            self.fixed += width
+            return _from_fixed(raw, present, kind)
+        raw_bytes = slices(self.octets, self.tails[:, self.tail], self.sizes[:, self.tail], present)
         self.tail += 1
         return _from_variable(raw_bytes, kind)
 
@@ -220,7 +248,8 @@ def _width(kind: pa.DataType) -> int:
     """Bytes of a fixed-width type; 0 for the others."""
     if pa.types.is_boolean(kind):
         return 1
-    if _is_text(kind) or pa.types.is_nested(kind) or pa.types.is_null(kind) or pa.types.is_dictionary(kind):
+    tests = _is_text, pa.types.is_nested, pa.types.is_null, pa.types.is_dictionary
+    if any(test(kind) for test in tests):
         return 0
     try:
         return int(kind.bit_width) // 8
@@ -229,7 +258,12 @@ def _width(kind: pa.DataType) -> int:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    tests = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
+    tests = (
+        pa.types.is_string,
+        pa.types.is_binary,
+        pa.types.is_large_string,
+        pa.types.is_large_binary,
+    )
     return any(test(kind) for test in tests)
 
 
@@ -250,35 +284,40 @@ def _fixed_bytes(leaf: pa.Array, width: int, canonical: bool) -> Octets:
     data = leaf.buffers()[1]
     if data is None or not rows:
         return np.zeros((rows, width), np.uint8)
-    table = np.frombuffer(data, np.uint8)[leaf.offset * width : (leaf.offset + rows) * width].reshape(rows, width)
+    start = leaf.offset * width
+    table = np.frombuffer(data, np.uint8)[start : start + rows * width].reshape(rows, width)
+    # Adding 0.0 makes 0.0 of -0.0.
     if canonical and pa.types.is_floating(leaf.type):
         numbers = np.ascontiguousarray(table).view(f"<f{width}").reshape(-1) + 0.0
         numbers[np.isnan(numbers)] = np.nan
         table = numbers.view(np.uint8).reshape(rows, width)
+    # Under a null any bytes may stand: with zeros, equal rows have equal bytes.
     return np.where(valid(leaf)[:, None], table, np.uint8(0)) if leaf.null_count else table
 
 
-def _from_fixed(raw: Octets, there: Bools, kind: pa.DataType) -> pa.Array:
+def _from_fixed(raw: Octets, present: Bools, kind: pa.DataType) -> pa.Array:
     if pa.types.is_boolean(kind):
-        return pa.array(raw[:, 0] > 0, mask=~there)
-    mask = None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
+        return pa.array(raw[:, 0] > 0, mask=~present)
+    mask = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
     return pa.Array.from_buffers(kind, len(raw), [mask, pa.py_buffer(raw)])
 
 
 def _variable_bytes(leaf: pa.Array, canonical: bool) -> Bytes:
     if not _is_list(leaf.type):
         return pc.fill_null(as_bytes(leaf), pa.scalar(b"", BYTES))
+    # The items of all lists are rows of their own: they are encoded at once, and then joined list
+    # by list, their lengths first.
     starts = pc.fill_null(leaf.offsets, 0).to_numpy().astype(np.int64)
     counts = np.where(valid(leaf), np.diff(starts), 0)
-    items = leaf.keys if pa.types.is_map(leaf.type) else leaf.values
-    columns = [items, leaf.items] if pa.types.is_map(leaf.type) else [items]
+    columns = [leaf.keys, leaf.items] if pa.types.is_map(leaf.type) else [leaf.values]
     first = int(starts[0]) if len(starts) else 0
     total = int(starts[-1]) - first if len(starts) else 0
     columns = [column.slice(first, total) for column in columns]
     rows = RowCodec(_item_schema(leaf.type), canonical).encode(columns, total)
     offsets = pa.array(starts - first)
     sizes = fixed(lengths(rows).astype("<u4").view(np.uint8).reshape(total, 4))
-    joined = [pc.binary_join(pa.LargeListArray.from_arrays(offsets, part), pa.scalar(b"", BYTES)) for part in (sizes, rows)]
+    lists = [pa.LargeListArray.from_arrays(offsets, part) for part in (sizes, rows)]
+    joined = [pc.binary_join(part, pa.scalar(b"", BYTES)) for part in lists]
     head = fixed(counts.astype("<u4").view(np.uint8).reshape(-1, 4))
     everything = concat(head, *joined)
     return pc.if_else(pa.array(valid(leaf)), everything, pa.scalar(b"", BYTES))
@@ -288,19 +327,21 @@ def _from_variable(raw: Bytes, kind: pa.DataType) -> pa.Array:
     if not _is_list(kind):
         text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
         return raw.cast(pa.large_string()).cast(kind) if text else raw.cast(kind)
-    there = valid(raw)
+    present = valid(raw)
     data, bounds = buffers(raw)
-    starts = np.where(there, bounds[:-1], 0)
-    counts = _words(data, starts, np.where(there, 1, 0))
+    starts = np.where(present, bounds[:-1], 0)
+    counts = _words(data, starts, np.where(present, 1, 0))
     full = np.zeros(len(raw), np.int64)
-    full[there] = counts
+    full[present] = counts
     sizes = _words(data, starts + 4, full)
+    # An item begins behind its list's count and sizes, and behind the items before it in the list:
+    # those are all items before it less those before its list.
     offsets = np.zeros(len(raw) + 1, np.int64)
     np.cumsum(full, out=offsets[1:])
     ahead = np.cumsum(sizes) - sizes
     base = np.repeat(starts + 4 + 4 * full - _at(ahead, offsets[:-1]), full)
     columns = RowCodec(_item_schema(kind)).decode(slices(data, base + ahead, sizes))
-    ends = pa.array(offsets, mask=np.append(~there, False))
+    ends = pa.array(offsets, mask=np.append(~present, False))
     if pa.types.is_map(kind):
         return pa.MapArray.from_arrays(ends.cast(pa.int32()), *columns, type=kind)
     if pa.types.is_large_list(kind):
@@ -323,12 +364,12 @@ def _at(values: Ints, positions: Ints) -> Ints:
 
 def bytes_codec(columns: int) -> RowCodec:
     """Make the codec of rows of so many byte strings, each perhaps null."""
-    return RowCodec(pa.schema([pa.field(str(at), BYTES) for at in range(columns)]))
+    return RowCodec(pa.schema([pa.field(str(number), BYTES) for number in range(columns)]))
 
 
 @dataclass(frozen=True)
 class KeyCodec:
-    """Keys as bytes: one column of text or bytes is itself (so it sorts as its bytes do), anything else is a row."""
+    """Keys as bytes: one column of text or bytes is itself, and sorts so; others are a row."""
 
     schema: pa.Schema
 
@@ -340,9 +381,9 @@ class KeyCodec:
         """Null where any of the columns is null: such a key equals nothing."""
         if self._plain:
             return as_bytes(columns[0])
-        there = np.logical_and.reduce([valid(column) for column in columns])
+        present = np.logical_and.reduce([valid(column) for column in columns])
         whole = RowCodec(self.schema, canonical=True).encode(columns, rows)
-        return whole if there.all() else pc.if_else(pa.array(there), whole, pa.scalar(None, BYTES))
+        return masked(whole, present)
 
     def decode(self, keys: Bytes) -> list[pa.Array]:
         if self._plain:

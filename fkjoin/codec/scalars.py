@@ -1,4 +1,4 @@
-"""Spark's operations on Python's values: what expressions are made of where they are evaluated row by row."""
+"""Spark's operations on Python's values, for expressions that are evaluated row by row."""
 
 from __future__ import annotations
 
@@ -20,33 +20,35 @@ _FLOAT, _DECIMAL = pa.float32().id, pa.decimal128(1).id
 _EXACT = Context(prec=80, rounding=ROUND_HALF_UP)
 
 
-def fitting(value: Any, of: pa.DataType) -> Any:
+def fitting(value: Any, type_: pa.DataType) -> Any:
     """The value as its type has it; raises where Spark does."""
     if value is None:
         return None
-    if (integer := _BITS.get(of.id)) is not None:
+    if (integer := _BITS.get(type_.id)) is not None:
         bits, name = integer
         if not -(1 << bits - 1) <= value < 1 << bits - 1:
             raise ArithmeticError(f"{value} does not fit into {name}")
         return value
-    if of.id == _FLOAT:
+    if type_.id == _FLOAT:
         return float(np.float32(value))
-    if of.id == _DECIMAL:
-        rounded = Decimal(value).quantize(Decimal(1).scaleb(-of.scale), context=_EXACT)
-        if abs(rounded) >= Decimal(10) ** (of.precision - of.scale):
-            raise ArithmeticError(f"{value} does not fit into decimal({of.precision},{of.scale})")
+    if type_.id == _DECIMAL:
+        rounded = Decimal(value).quantize(Decimal(1).scaleb(-type_.scale), context=_EXACT)
+        if abs(rounded) >= Decimal(10) ** (type_.precision - type_.scale):
+            raise ArithmeticError(
+                f"{value} does not fit into decimal({type_.precision},{type_.scale})"
+            )
         return rounded
     return value
 
 
 def field(part: Part, value: Any) -> Any:
     if isinstance(value, Mapping):
-        return value[part.given]
-    return value[part.children[0].of.get_field_index(part.given)]
+        return value[part.argument]
+    return value[part.children[0].type.get_field_index(part.argument)]
 
 
 def cast(part: Part, value: Any) -> Any:
-    after = part.of
+    after = part.type
     if pa.types.is_boolean(after):
         return bool(value)
     if pa.types.is_integer(after):
@@ -60,9 +62,13 @@ def cast(part: Part, value: Any) -> Any:
     return Decimal(str(value)) if isinstance(value, float) else Decimal(int(value))
 
 
-def _exactly(plain: Callable[[Any, Any], Any], exact: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+def _exactly(
+    plain: Callable[[Any, Any], Any], exact: Callable[[Any, Any], Any]
+) -> Callable[..., Any]:
     """Make a calculation; ``exact``: for decimals."""
-    return lambda _, left, right: exact(left, right) if isinstance(left, Decimal) else plain(left, right)
+    return lambda _, left, right: (
+        exact(left, right) if isinstance(left, Decimal) else plain(left, right)
+    )
 
 
 added = _exactly(operator.add, _EXACT.add)
@@ -71,7 +77,8 @@ multiplied = _exactly(operator.mul, _EXACT.multiply)
 
 
 def negated(_: Part, value: Any) -> Any:
-    return _EXACT.minus(value) if isinstance(value, Decimal) else -value  # Python's own context rounds
+    # ``-value`` would round to the 28 digits of Python's own context.
+    return _EXACT.minus(value) if isinstance(value, Decimal) else -value
 
 
 def absolute(_: Part, value: Any) -> Any:
@@ -100,13 +107,17 @@ def remainder(part: Part, left: Any, right: Any) -> Any:
     _require_divisor(right)
     if isinstance(left, Decimal):
         return _EXACT.remainder(left, right)
-    return math.fmod(left, right) if isinstance(left, float) else left - right * whole_quotient(part, left, right)
+    # Spark's remainder has the sign of the dividend, Python's ``%`` that of the divisor.
+    if isinstance(left, float):
+        return math.fmod(left, right)
+    return left - right * whole_quotient(part, left, right)
 
 
 def _order(value: Any) -> Any:
-    """The order of values: not-a-number is greater than all numbers, and equal to itself; text by its bytes.
+    """The order of values: not-a-number is greatest, and equal to itself; text by its bytes.
 
-    Arrays and structs are compared item by item; there a null is less than all values, and equal to itself.
+    Arrays and structs are compared item by item; there a null is less than all values, and equal to
+    itself.
     """
     if isinstance(value, float):
         return (1, 0.0) if math.isnan(value) else (0, value)
@@ -122,7 +133,7 @@ def compared(test: Callable[[Any, Any], bool]) -> Callable[..., bool]:
 
 
 def decided(by: bool) -> Callable[..., bool | None]:
-    """Make ``and`` or ``or``; ``by``: the truth that decides alone; a null leaves open which it is."""
+    """Make ``and`` or ``or``; ``by``: the truth that decides alone; a null leaves it open."""
 
     def decide(part: Part, row: Mapping[str, Any]) -> bool | None:
         left, right = part.children
@@ -136,34 +147,39 @@ def decided(by: bool) -> Callable[..., bool | None]:
 
 def by_case(part: Part, row: Mapping[str, Any]) -> Any:
     children = part.children
-    for place in range(0, len(children) - 1, 2):
-        if children[place].of_row(row) is True:
-            return children[place + 1].of_row(row)
+    for index in range(0, len(children) - 1, 2):
+        if children[index].of_row(row) is True:
+            return children[index + 1].of_row(row)
     return children[-1].of_row(row) if len(children) % 2 else None
 
 
 def first_not_null(part: Part, row: Mapping[str, Any]) -> Any:
-    return next((value for child in part.children if (value := child.of_row(row)) is not None), None)
+    values = (child.of_row(row) for child in part.children)
+    return next((value for value in values if value is not None), None)
 
 
 def extreme(pick: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda _, *values: pick((value for value in values if value is not None), key=_order, default=None)
+    return lambda _, *values: pick(
+        (value for value in values if value is not None), key=_order, default=None
+    )
 
 
 def distinct(items: Iterable[Any]) -> list[Any]:
     """The items, each once; they need not be hashable."""
-    kept: list[Any] = []
+    different: list[Any] = []
     for item in items:
-        if not among(item, kept):
-            kept.append(item)
-    return kept
+        if not among(item, different):
+            different.append(item)
+    return different
 
 
 def among(item: Any, items: Iterable[Any]) -> bool:
     """Tell whether one of the items is equal to that one; a null is to a null."""
     wanted = _order(item)
-    return any(_order(one) == wanted for one in items)
+    return any(_order(other) == wanted for other in items)
 
 
 def contains(_: Part, items: list[Any], item: Any) -> bool | None:
-    return True if among(item, items) else None if None in items else False
+    if among(item, items):
+        return True
+    return None if None in items else False

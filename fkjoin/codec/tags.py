@@ -1,7 +1,7 @@
 """Tags: the first byte of every key in a store of a stage, which says what the rest is a key of.
 
-A store has one owner, so that a byte may mean two things in two stores; within one store all tags differ.
-The bytes stand in every checkpoint and never change.
+A store has one owner, so that a byte may mean two things in two stores; within one store all tags
+differ. The bytes stand in every checkpoint and never change.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ ROW = b"d"
 RIGHT = b"r"
 """``{'r'}{foreign key}``: the right row."""
 SUBSCRIBER = b"s"
-"""``{'s'}{CombinedKey}``: a left row under its foreign key; of an aggregate's guard, a row under its group."""
+"""``{'s'}{CombinedKey}``: a left row under its foreign key; of a guard, a row under its group."""
 DUE = b"t"
 """``{'t'}{uint64 big-endian due time, ms}{key of a record}``: when a tombstone marker ends."""
 WAITING = b"p"
@@ -21,12 +21,13 @@ EMITTED = b"e"
 ENDS = b"e"
 """``{'e'}{identity of a topic}``: which of its partitions have been read to the end that they had.
 
-No store has both ``EMITTED`` and ``ENDS``: rows of a source never come straight to the end of an interval."""
+No store has both ``EMITTED`` and ``ENDS``: rows of a source never come straight to the end of an
+interval."""
 CLOSES = b"w"
-"""``{'w'}{uint64 big-endian end of a window, µs, sign bit turned round}{group's key}``: a window that is open."""
+"""``{'w'}{uint64 big-endian end, µs, sign bit turned round}{group's key}``: an open window."""
 BORROWED = b"b"
-"""``{'b'}{key}``: the columns of a row that its newest change lacks, and of which version their values are."""
+"""``{'b'}{key}``: the columns that a row's newest change lacks, with their values' versions."""
 TIME = b"h"
 """``{'h'}``: the stream time, and what it is made of."""
 EXTREME = b"o"
-"""``{'o'}{column}{group}{value}``: how often a group has a value that ``min`` or ``max`` may come back to."""
+"""``{'o'}{column}{group}{value}``: how often a group has a value that ``min`` may come back to."""

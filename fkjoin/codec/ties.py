@@ -1,10 +1,12 @@
 """Ties: changes of a key with one version and other contents, and what decides between them.
 
-Sources without places, such as files, may give one version to several changes.  So the last number of their versions is a
-*tie-break*: ``UNTIED`` (eight zero bytes), or greater and negative where a stage has let a change through whose key had another
-one of that version.  A row of a topic's snapshot has its tie-break in the place of the offset.
+Sources without places, such as files, may give one version to several changes.  So the last number
+of their versions is a *tie-break*: ``UNTIED`` (eight zero bytes), or greater and negative where a
+stage has let a change through whose key had another one of that version.  A row of a topic's
+snapshot has its tie-break in the place of the offset.
 
-*Law*: of one version, the greater tie-break is newer.  It is a hash of the content; that of a row that is gone is least.
+*Law*: of one version, the greater tie-break is newer.  It is a hash of the content; that of a row
+that is gone is least.
 """
 
 from __future__ import annotations
@@ -12,7 +14,19 @@ from __future__ import annotations
 import numpy as np
 import xxhash
 
-from fkjoin.codec.arrays import Bools, Bytes, Ints, buffers, chosen, concat, fixed, slices, valid, window
+from fkjoin.codec.arrays import (
+    Bools,
+    Bytes,
+    Ints,
+    buffers,
+    chosen,
+    concat,
+    fixed,
+    numbers_at,
+    slices,
+    valid,
+    window,
+)
 from fkjoin.codec.versions import HEAD_BYTES, PLACED, TIED, Words, numbers_in
 from fkjoin.state import items
 
@@ -22,7 +36,10 @@ _NOT_NEGATIVE = 0x80
 
 
 def may_tie(version: Bytes) -> Bools:
-    """Tell which versions have a tie-break: those of other sources than topics, and of the rows of a topic's snapshot."""
+    """Tell which versions have a tie-break: all but those of a topic's records.
+
+    A row of a topic's snapshot has one in the place of the offset; offsets are never negative.
+    """
     data, bounds = buffers(version)
     first, sizes = window(data, bounds[:-1], 1)[:, 0], np.diff(bounds)
     last = window(data, np.maximum(bounds[1:] - _TIE_BYTES, 0), 1)[:, 0]
@@ -31,11 +48,10 @@ def may_tie(version: Bytes) -> Bools:
 
 
 def split_ties(version: Bytes) -> tuple[Bytes, Words]:
-    """Split versions that have a tie-break into what is before it, and the tie-break: 0 where there was no tie."""
+    """Split versions that have a tie-break into what is before it, and it: 0 where was no tie."""
     data, bounds = buffers(version)
-    raw = window(data, bounds[1:] - _TIE_BYTES, _TIE_BYTES)
     stems = slices(data, bounds[:-1], np.diff(bounds) - _TIE_BYTES)
-    return stems, np.ascontiguousarray(raw).view(">u8").reshape(-1).astype(np.uint64)
+    return stems, numbers_at(data, bounds[1:] - _TIE_BYTES, ">u8").view(np.uint64)
 
 
 def with_ties(stems: Bytes, ties: Words) -> Bytes:
@@ -45,6 +61,8 @@ def with_ties(stems: Bytes, ties: Words) -> Bytes:
 
 def of_contents(contents: Bytes) -> Words:
     """Tie-breaks of contents, as versions have them: 0 for null."""
+    # Without the highest bit, which numbers of versions have turned round: so all are negative.  A
+    # hash of 0 would be the tie-break of a row that is gone.
     hashes = fingerprints(contents).view(np.uint64) >> np.uint64(1)
     return np.where(valid(contents), np.maximum(hashes, 1), 0).astype(np.uint64)
 
@@ -53,5 +71,7 @@ def fingerprints(values: Bytes) -> Ints:
     """A 64-bit hash of each value; 0 for null."""
     present = valid(values)
     hashes = np.zeros(len(values), np.uint64)
-    hashes[present] = np.fromiter(map(xxhash.xxh3_64_intdigest, items(chosen(values, present))), np.uint64, int(present.sum()))
+    hashes[present] = np.fromiter(
+        map(xxhash.xxh3_64_intdigest, items(chosen(values, present))), np.uint64, int(present.sum())
+    )
     return hashes.view(np.int64)

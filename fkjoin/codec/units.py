@@ -1,7 +1,8 @@
-"""Notation of values where their JSON alone does not tell: what a number counts, how a text stands for bytes.
+"""Notation of values where their JSON does not tell it: what a number counts, how a text is bytes.
 
-A notation is a tree like the type that it is for: of a struct, the notations of its fields by name; of a list or a map, that
-of its items under ``ITEM``; of anything else, a ``Unit``.  What is not in it is written as JSON has it.
+A notation is a tree like the type that it is for: of a struct, the notations of its fields by name;
+of a list or a map, that of its items under ``ITEM``; of anything else, a ``Unit``.  What is not in
+it is written as JSON has it.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ class Unit(NamedTuple):
     """Notation of a value."""
 
     name: str
-    of: str = ""
-    """Kind of the number: ``instant``, ``day``, ``time`` of day or ``span``; empty: that of the column."""
+    quantity: str = ""
+    """Kind of the number: ``instant``, ``day``, ``time`` of day, ``span``; empty: the column's."""
     scale: int | None = None
     """Scale of a decimal in base64; None: the column's."""
 
@@ -75,40 +76,48 @@ def needs_units(kind: pa.DataType) -> bool:
 
 
 def from_names(
-    given: Mapping[str, str], schema: pa.Schema, what: str, type_text: Callable[[pa.DataType], str]
+    units: Mapping[str, str],
+    schema: pa.Schema,
+    format_name: str,
+    type_text: Callable[[pa.DataType], str],
 ) -> Mapping[str, Any]:
     """The notation that a user gives, by columns, or by fields in them with dots between.
 
-    ``what``: the format, for errors; ``type_text``: how they write a type.  ``TopologyError`` if there is no such name or unit.
+    ``format_name``: for errors; ``type_text``: how they write a type.  ``TopologyError`` if there
+    is no such name or unit.
     """
-    made: dict[str, Any] = {}
-    for path, unit in given.items():
-        kind = _kind_at(path, schema, what)
+    notation: dict[str, Any] = {}
+    for path, unit in units.items():
+        kind = _kind_at(path, schema, format_name)
         known = _units_of(kind)
         if unit not in known:
-            choice = f"one of {', '.join(known)}" if known else "left out: a unit is for times, decimals and bytes"
-            raise TopologyError(f"{what}: units: {path!r} is {type_text(kind)}; its unit {unit!r} should be {choice}")
-        at = made
-        for name in _steps(path, schema)[:-1]:
-            at = at.setdefault(name, {})
-        at[_steps(path, schema)[-1]] = _down_to(kind, Unit(unit))
-    return made
+            none = "left out: a unit is for times, decimals and bytes"
+            choice = f"one of {', '.join(known)}" if known else none
+            raise TopologyError(
+                f"{format_name}: units: {path!r} is {type_text(kind)}; "
+                f"its unit {unit!r} should be {choice}"
+            )
+        *above, last = _steps(path, schema)
+        level = notation
+        for name in above:
+            level = level.setdefault(name, {})
+        level[last] = _down_to(kind, Unit(unit))
+    return notation
 
 
 def everywhere(kind: pa.DataType, unit: Unit, test: Any) -> Notation:
     """The unit wherever a type passes the test."""
     if test(kind):
         return unit
-    found = {name: everywhere(inner, unit, test) for name, inner in _inside(kind).items()}
-    return {name: one for name, one in found.items() if one} or None
+    notations = {name: everywhere(inner, unit, test) for name, inner in _inside(kind).items()}
+    return {name: notation for name, notation in notations.items() if notation} or None
 
 
 def merged(first: Notation, then: Notation) -> Notation:
     """The first, and what it does not say, or not for sure, from the other."""
     if isinstance(first, Mapping) and isinstance(then, Mapping):
-        return {
-            name: merged(first.get(name), then.get(name)) for name in [*first, *(name for name in then if name not in first)]
-        }
+        names = dict.fromkeys([*first, *then])
+        return {name: merged(first.get(name), then.get(name)) for name in names}
     return then if first is None or (first == UNSURE and then is not None) else first
 
 
@@ -118,8 +127,8 @@ def from_connect(schema: Any, kind: pa.DataType) -> Notation:
         return None
     if pa.types.is_struct(kind):
         fields = {item.get("field"): item for item in _dicts(schema.get("fields"))}
-        found = {field.name: from_connect(fields.get(field.name), field.type) for field in kind}
-        return {name: one for name, one in found.items() if one is not None}
+        notations = {field.name: from_connect(fields.get(field.name), field.type) for field in kind}
+        return {name: notation for name, notation in notations.items() if notation is not None}
     if pa.types.is_map(kind):
         return {ITEM: from_connect(schema.get("values"), kind.item_type)}
     if pa.types.is_list(kind):
@@ -148,8 +157,8 @@ def _unit(schema: Mapping[str, Any], kind: pa.DataType) -> Unit | None:
     return UNSURE if schema.get("type") == "string" and pa.types.is_binary(kind) else None
 
 
-def _dicts(given: Any) -> list[dict[str, Any]]:
-    return [item for item in given if isinstance(item, dict)] if isinstance(given, list) else []
+def _dicts(items: Any) -> list[dict[str, Any]]:
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 
 def _inside(kind: pa.DataType) -> dict[str, pa.DataType]:
@@ -180,12 +189,14 @@ def _steps(path: str, schema: pa.Schema) -> list[str]:
     return [path] if path in schema.names else path.split(".")
 
 
-def _kind_at(path: str, schema: pa.Schema, what: str) -> pa.DataType:
+def _kind_at(path: str, schema: pa.Schema, format_name: str) -> pa.DataType:
     kind: pa.DataType = pa.struct(list(schema))
     for name in _steps(path, schema):
         names = _names(kind)
         if name not in names:
-            raise TopologyError(f"{what}: units: there is no column {path!r}; {nearest(name, names, 10)}")
+            raise TopologyError(
+                f"{format_name}: units: there is no column {path!r}; {nearest(name, names, 10)}"
+            )
         kind = kind.field(name).type
     return kind
 

@@ -1,19 +1,22 @@
-"""Versions: where in its source a row was written, as bytes that order it among the versions of the same row.
+"""Versions: where in its source a row was written, as bytes that order the versions of one row.
 
-A version is one part or several: ``{n: 1 byte}{identity of the source: 8 bytes}{n int64, big-endian, sign bit
-flipped}``.  A source row has one part; a join result has its left row's parts followed by its right row's, or by as
-many *absent* parts (``n`` = 0) when no right row was ever seen.  So all versions of a table have equally many parts.
+A version is one part or several:
+``{n: 1 byte}{identity of the source: 8 bytes}{n int64, big-endian, sign bit flipped}``.  A source
+row has one part; a join result has its left row's parts followed by its right row's, or by as many
+*absent* parts (``n`` = 0) when no right row was ever seen.  So all versions of a table have equally
+many parts.
 
-The high bit of ``n`` (``PLACED``) is set in the version of a topic's record: its last three numbers are the record's ``PLACE``.
-The identity is then four bytes for the topic's name and four for its id, zeros where the id is unknown
-(``topic_identity``).
+The high bit of ``n`` (``PLACED``) is set in the version of a topic's record: its last three numbers
+are the record's ``PLACE``. The identity is then four bytes for the topic's name and four for its
+id, zeros where the id is unknown (``topic_identity``).
 
-The next bit (``TIED``) is set in the versions of other sources: their last number is a tie-break (see ``ties``), which no
-result shows.
+The next bit (``TIED``) is set in the versions of other sources: their last number is a tie-break
+(see ``ties``), which no result shows.
 
-*Law* (``is_newer``): the first part in which two versions differ decides.  An absent part is older than any other.  Of one
-source, the greater numbers are newer; of one topic and partition, the greater offset is, whatever the timestamps say.
-Different sources are never compared: the arriving version starts over.
+*Law* (``is_newer``): the first part in which two versions differ decides.  An absent part is older
+than any other.  Of one source, the greater numbers are newer; of one topic and partition, the
+greater offset is, whatever the timestamps say. Different sources are never compared: the arriving
+version starts over.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ from fkjoin.codec.arrays import (
     buffers,
     fixed,
     lengths,
+    numbers_at,
     padded,
     slices,
     valid,
@@ -48,10 +52,13 @@ SIGN = np.uint64(1 << 63)
 PLACED = 0x80
 TIED = 0x40
 PLACE = ("timestamp", "partition", "offset")
-"""Place of a record in its topic: the milliseconds that its producer or broker gave it, its partition, its offset."""
+"""Place of a record in its topic; the timestamp is the producer's or the broker's, in ms."""
 
 OLDEST = -(1 << 63)
-"""Each number of the versions of a snapshot's rows, but for the partition, which is 0: they are older than every change."""
+"""Each number of the versions of a snapshot's rows, but for the partition, which is 0.
+
+They are older than every change.
+"""
 
 UNTIED = OLDEST
 """The tie-break of a version as it is read."""
@@ -71,21 +78,26 @@ def identity(source: str) -> bytes:
 def topic_identity(topic: str, topic_id: str | None, generation: int = 0) -> bytes:
     """Eight bytes that stand for a topic: four for its name, four for its id.
 
-    ``generation``: how often a checkpoint has started over with a topic of that name.  It stands in the place of the id then,
-    so that the bytes are greater each time: stages sort the versions of a batch by bytes, and what comes from the topic made
-    anew must be the last.  The high bit tells the two apart.
+    ``generation``: how often a checkpoint has started over with a topic of that name.  It stands in
+    the place of the id then, so that the bytes are greater each time: stages sort the versions of a
+    batch by bytes, and what comes from the topic made anew must be the last.  The high bit tells
+    the two apart.
     """
     if generation:
         return identity(topic)[:4] + (_AGAIN | generation).to_bytes(4, "big")
-    known = bytes(4) if topic_id is None else (int.from_bytes(identity(topic_id)[:4], "big") & ~_AGAIN).to_bytes(4, "big")
-    return identity(topic)[:4] + known
+    if topic_id is None:
+        return identity(topic)[:4] + bytes(4)
+    number = int.from_bytes(identity(topic_id)[:4], "big") & ~_AGAIN
+    return identity(topic)[:4] + number.to_bytes(4, "big")
 
 
-def encode(source: bytes | Bytes, columns: Sequence[Ints], *, placed: bool = False, tied: bool = False) -> Bytes:
+def encode(
+    source: bytes | Bytes, columns: Sequence[Ints], *, placed: bool = False, tied: bool = False
+) -> Bytes:
     """Encode ``columns`` of int64, one per place of the tuple, into one-part versions.
 
-    ``source`` is an ``identity``, the same for all rows or one per row.  ``placed``: the last columns are a ``PLACE``;
-    ``tied``: add a tie-break.
+    ``source`` is an ``identity``, the same for all rows or one per row.  ``placed``: the last
+    columns are a ``PLACE``; ``tied``: add a tie-break.
     """
     rows = len(columns[0])
     columns = [*columns, np.full(rows, UNTIED)] if tied else columns
@@ -94,9 +106,10 @@ def encode(source: bytes | Bytes, columns: Sequence[Ints], *, placed: bool = Fal
     table[:, 0] = n | PLACED * placed | TIED * tied
     ids = np.frombuffer(source, np.uint8) if isinstance(source, bytes) else padded(source, 8)
     table[:, 1:HEAD_BYTES] = ids
-    for place, column in enumerate(columns):
+    for index, column in enumerate(columns):
+        # Big-endian, with the sign bit turned round: so numbers sort as their bytes do.
         words = (column.astype(np.int64).view(np.uint64) ^ SIGN).astype(">u8")
-        start = HEAD_BYTES + 8 * place
+        start = HEAD_BYTES + 8 * index
         table[:, start : start + 8] = words.view(np.uint8).reshape(rows, 8)
     return fixed(table)
 
@@ -109,16 +122,17 @@ def absent(parts: int) -> bytes:
 def decode(version: bytes) -> list[tuple[bytes, tuple[int, ...]]]:
     """The parts of a version: identity and tuple of each, without tie-breaks."""
     parts: list[tuple[bytes, tuple[int, ...]]] = []
-    at = 0
-    while at < len(version):
-        n = version[at] & ~(PLACED | TIED)
-        shown = n - (version[at] & TIED > 0)
-        end = at + HEAD_BYTES + 8 * n
+    start = 0
+    while start < len(version):
+        n = version[start] & ~(PLACED | TIED)
+        shown = n - (version[start] & TIED > 0)
+        end = start + HEAD_BYTES + 8 * n
         if end > len(version):
             raise FormatError(f"version {version.hex()} is cut off in its part {len(parts)}")
-        words = np.frombuffer(version, ">u8", shown, at + HEAD_BYTES) ^ SIGN
-        parts.append((version[at + 1 : at + HEAD_BYTES], tuple(int(w) for w in words.astype(np.uint64).view(np.int64))))
-        at = end
+        words = np.frombuffer(version, ">u8", shown, start + HEAD_BYTES) ^ SIGN
+        numbers_of = tuple(words.astype(np.uint64).view(np.int64).tolist())
+        parts.append((version[start + 1 : start + HEAD_BYTES], numbers_of))
+        start = end
     return parts
 
 
@@ -140,33 +154,36 @@ def first_places(version: Bytes) -> Places:
 def split(versions: Bytes, parts: int) -> tuple[Bytes, Bytes]:
     """The first ``parts`` parts of each version, and the rest; both null for null."""
     data, bounds = buffers(versions)
-    there = valid(versions)
+    present = valid(versions)
     ends = np.zeros(len(versions), np.int64)
     for _ in range(parts):
         heads = numbers_in(window(data, bounds[:-1] + ends, 1)[:, 0])
-        ends = np.where(there, ends + HEAD_BYTES + 8 * heads, 0)
-    return slices(data, bounds[:-1], ends, there), after(versions, ends, there)
+        ends = np.where(present, ends + HEAD_BYTES + 8 * heads, 0)
+    return slices(data, bounds[:-1], ends, present), after(versions, ends, present)
 
 
 def numbers(versions: Bytes, first: int, last: int) -> pa.ListArray:
-    """The integers of parts ``first`` up to but not including ``last``, as ``list<int64>``; null where all are absent.
+    """The integers of parts ``first`` up to but not including ``last``, as ``list<int64>``.
 
-    Tie-breaks are left out.
+    Null where all are absent.  Tie-breaks are left out.
     """
     data, bounds = buffers(versions)
     rows = np.arange(len(versions))
-    starts, row, at = bounds[:-1], [], []
+    starts, row, position = bounds[:-1], [], []
     for part in range(last):
         first_byte = data[starts] if len(rows) else np.zeros(0, np.uint8)
         if part >= first:
+            # A number stands 8 bytes behind the one before it in its part: ``arange`` counts on
+            # over all rows, and each part's start takes off what the rows before it have.
             n = shown_in(first_byte)
             row.append(np.repeat(rows, n))
-            at.append(np.repeat(starts + HEAD_BYTES - 8 * (np.cumsum(n) - n), n) + 8 * np.arange(n.sum()))
+            part_starts = starts + HEAD_BYTES - 8 * (np.cumsum(n) - n)
+            position.append(np.repeat(part_starts, n) + 8 * np.arange(n.sum()))
         starts = starts + HEAD_BYTES + 8 * numbers_in(first_byte)
-    row_of, position = np.concatenate(row), np.concatenate(at)
+    row_of = np.concatenate(row)
     order = np.argsort(row_of, kind="stable")
-    raw = np.ascontiguousarray(window(data, position[order], 8))
-    values = (raw.view(">u8").reshape(-1).astype(np.uint64) ^ SIGN).view(np.int64)
+    words = numbers_at(data, np.concatenate(position)[order], ">u8").view(np.uint64)
+    values = (words ^ SIGN).view(np.int64)
     counts = np.bincount(row_of, minlength=len(rows))
     offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
     return pa.ListArray.from_arrays(offsets, pa.array(values), mask=pa.array(counts == 0))
@@ -177,11 +194,13 @@ def sort_columns(versions: Bytes) -> list[Words]:
     sizes = lengths(versions)
     if not len(sizes):
         return []
+    # As words of eight bytes, filled up with zeros: lengths decide where a version is the beginning
+    # of another.  A word that is the same in all orders nothing, and is left out.
     width = -(-int(sizes.max()) // 8) * 8
     words = np.ascontiguousarray(padded(versions, width)).view(">u8")
     columns: list[Words] = [sizes.astype(np.uint64)] if sizes.min() != sizes.max() else []
-    for place in reversed(range(width // 8)):
-        column = words[:, place].astype(np.uint64)
+    for index in reversed(range(width // 8)):
+        column = words[:, index].astype(np.uint64)
         if column.min() != column.max():
             columns.append(column)
     return columns
@@ -193,7 +212,13 @@ def is_newer(arriving: Bytes, held: Bytes) -> Bools:
 
 
 def compare(arriving: Bytes, held: Bytes) -> tuple[Bools, Bools]:
-    """Tell where ``arriving`` supersedes ``held``, and where it does so because it starts over from another source."""
+    """Tell where ``arriving`` supersedes ``held``, and where that is as it is of another source::
+
+    for part after part, in the rows that are not decided:
+        a version that has no more parts is older
+        compare the parts (``_decided``); equal ones leave it to the next
+
+    """
     newer, restarts = np.zeros(len(arriving), bool), np.zeros(len(arriving), bool)
     (data_a, bounds_a), (data_h, bounds_h) = buffers(as_bytes(arriving)), buffers(as_bytes(held))
     at_a, at_h = bounds_a[:-1].copy(), bounds_h[:-1].copy()
@@ -206,8 +231,8 @@ def compare(arriving: Bytes, held: Bytes) -> tuple[Bools, Bools]:
             break
         parts = _Parts.at(data_a, at_a[row]), _Parts.at(data_h, at_h[row])
         newer[row], restarts[row], equal = _decided(*parts)
-        for at, part in zip((at_a, at_h), parts, strict=True):
-            at[row] += HEAD_BYTES + 8 * part.count
+        for cursors, part in zip((at_a, at_h), parts, strict=True):
+            cursors[row] += HEAD_BYTES + 8 * part.count
         row = row[equal]
     return newer, restarts
 
@@ -226,7 +251,8 @@ class _Parts:
         head = window(data, starts, HEAD_BYTES)
         count = numbers_in(head[:, 0])
         width = int(count.max(initial=0))
-        words = np.ascontiguousarray(window(data, starts + HEAD_BYTES, 8 * width)).view(">u8").reshape(len(starts), width)
+        raw = np.ascontiguousarray(window(data, starts + HEAD_BYTES, 8 * width))
+        words = raw.view(">u8").reshape(len(starts), width)
         if count.min(initial=width) < width:
             words = np.where(np.arange(width) < count[:, None], words, np.uint64(0))
         return cls(head, words.astype(np.uint64))
@@ -245,33 +271,39 @@ class _Parts:
 
 
 def _decided(a: _Parts, h: _Parts) -> tuple[Bools, Bools, Bools]:
-    """Tell where part ``a`` is newer than ``h``, where it is of another source, and where they are equal."""
-    one = (a.head == h.head).all(axis=1)
-    if one.all():
+    """Tell where part ``a`` is newer than ``h``, where it starts over, and where they are equal."""
+    same = (a.head == h.head).all(axis=1)
+    if same.all():
         newer, equal = _of_one_source(a, h)
-        return newer, np.zeros(len(one), bool), equal
+        return newer, np.zeros(len(same), bool), equal
+    # One topic, too, if the name is the same and one of the ids is not known: else what a broker
+    # that tells no ids has sent would start over.  An absent part starts nothing over.
     stem = (a.head[:, _STEM] == h.head[:, _STEM]).all(axis=1)
     unknown = ~a.head[:, _ID].any(axis=1) | ~h.head[:, _ID].any(axis=1)
-    one |= stem & unknown & (a.first & h.first & PLACED > 0) & (a.count == h.count)
-    restarts = ~(one | (a.first == 0) | (h.first == 0))
-    newer, equal = restarts | (h.first == 0), np.zeros(len(one), bool)
-    newer[one], equal[one] = _of_one_source(a[one], h[one])
+    same |= stem & unknown & (a.first & h.first & PLACED > 0) & (a.count == h.count)
+    restarts = ~(same | (a.first == 0) | (h.first == 0))
+    newer, equal = restarts | (h.first == 0), np.zeros(len(same), bool)
+    newer[same], equal[same] = _of_one_source(a[same], h[same])
     return newer, restarts, equal
 
 
 def _of_one_source(a: _Parts, h: _Parts) -> tuple[Bools, Bools]:
     """Tell where part ``a`` is newer, and where they are equal: both have as many numbers."""
-    width = min(a.words.shape[1], h.words.shape[1])  # what one has more of is of no row here
+    # Both have as many numbers in each row: columns that only one side has are other rows' filling.
+    width = min(a.words.shape[1], h.words.shape[1])
     unequal = a.words[:, :width] != h.words[:, :width]
     newer, differ = np.zeros(len(unequal), bool), np.zeros(len(unequal), bool)
-    place = np.full(len(unequal), -1)
+    deciding = np.full(len(unequal), -1)
     for number in range(unequal.shape[1]):
         here = unequal[:, number] & ~differ
         newer[here] = a.words[here, number] > h.words[here, number]
-        place[here] = number
+        deciding[here] = number
         differ |= here
-    inside = (a.first & PLACED > 0) & (place >= 0) & (place == a.count - len(PLACE)) & (a.last(1) == h.last(1))
-    if inside.any():  # the timestamps differ: in one partition the offset decides all the same
+    # A timestamp decides across partitions; in one partition the offset does.  So where the first
+    # difference is the timestamp, and the partition is the same, compare offsets instead.
+    by_timestamp = (deciding >= 0) & (deciding == a.count - len(PLACE))
+    inside = (a.first & PLACED > 0) & by_timestamp & (a.last(1) == h.last(1))
+    if inside.any():
         newer = np.where(inside, a.last(0) > h.last(0), newer)
         differ &= ~inside | (a.last(0) != h.last(0))
     return newer, ~differ
@@ -288,7 +320,10 @@ def of_topic_before(version: Bytes, identity: bytes) -> Bools:
 
 
 def before_all(version: Bytes, identity: bytes) -> Bytes:
-    """Versions of the topic of the identity that are older than any of its records, made like the given ones."""
+    """Versions of the identity's topic that are older than any of its records.
+
+    They have as many numbers as ``version``.
+    """
     data, bounds = buffers(version)
     first = window(data, bounds[:-1], 1)[:, 0]
     width = int(numbers_in(first).max(initial=0))

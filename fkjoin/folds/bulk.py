@@ -13,35 +13,41 @@ from fkjoin.folds.members import Collected, ColumnForm, DistinctCount, orderable
 from fkjoin.folds.sums import Count, DecimalSum, DoubleSum, WholeSum
 
 
-def bulk_column(title: str, kind: AggregateKind, place: int | None, schema: pa.Schema, text: str) -> AggregateColumn:
-    """Make the column ``title``: a ``kind`` of aggregate of the ``place``-th column of ``schema``.
+def bulk_column(
+    title: str, kind: AggregateKind, index: int | None, schema: pa.Schema, text: str
+) -> AggregateColumn:
+    """Make the column ``title``: a ``kind`` of aggregate of the column ``index`` of ``schema``.
 
-    ``text``: what the user calls that column.  Raises ``TopologyError`` when there is no such aggregate of that column's type.
+    ``text``: what the user calls that column.  Raises ``TopologyError`` when there is no such
+    aggregate of that column's type.
     """
-    if place is None:
+    if index is None:
         return Count(title)
-    type_ = schema.field(place).type
+    type_ = schema.field(index).type
     if kind == "count":
-        return Count(title, place)
+        return Count(title, index)
     if kind == "min" or kind == "max":
         _require_order(kind, text, type_, sortable(type_))
-        return Extreme(title, place, kind, type_)
+        return Extreme(title, index, kind, type_)
     if kind == "count_distinct":
         _require_equality(kind, text, type_)
-        return DistinctCount(title, place, type_)
+        return DistinctCount(title, index, type_)
     if pa.types.is_integer(type_):
-        return WholeSum(title, place, kind)  # type: ignore[arg-type]
+        return WholeSum(title, index, kind)  # type: ignore[arg-type]
     if pa.types.is_floating(type_):
-        return DoubleSum(title, place, kind)  # type: ignore[arg-type]
+        return DoubleSum(title, index, kind)  # type: ignore[arg-type]
     if pa.types.is_decimal128(type_):
-        return DecimalSum(title, place, kind, type_.precision, type_.scale)  # type: ignore[arg-type]
-    raise ColumnTypeError(f"{kind}: {text} is {type_}, a number is needed; cast it, for instance to decimal(20, 2)")
+        precision, scale = type_.precision, type_.scale
+        return DecimalSum(title, index, kind, precision, scale)  # type: ignore[arg-type]
+    raise ColumnTypeError(
+        f"{kind}: {text} is {type_}, a number is needed; cast it, for instance to decimal(20, 2)"
+    )
 
 
 def collected_column(
     title: str,
     kind: AggregateKind,
-    place: int,
+    index: int,
     *,
     order: Sequence[int],
     schema: pa.Schema,
@@ -49,47 +55,70 @@ def collected_column(
     descending: bool,
     delimiter: str,
 ) -> Collected:
-    """Make the column ``title`` of a list, a set or a text of the ``place``-th column; see ``bulk_column``.
+    """Make the column ``title`` of a list, a set or a text of a column; see ``bulk_column``.
 
     ``order``: the columns by which its members are ordered; a set has an order of its own.
     """
-    type_ = schema.field(place).type
+    type_ = schema.field(index).type
     if kind == "collect_set":
         _require_equality(kind, text, type_)
-        return Collected(title, place, ((place, False),), ColumnForm("set", type_), place)
+        return Collected(title, index, ((index, False),), ColumnForm("set", type_), index)
     if kind == "string_agg" and not is_text(type_):
-        raise ColumnTypeError(f"{kind}: {text} is {type_}, text or binary is needed; cast it to string")
-    reading = ColumnForm("text", type_, delimiter) if kind == "string_agg" else ColumnForm("list", type_)
-    return Collected(title, place, tuple((one, descending) for one in order), reading, place)
+        raise ColumnTypeError(
+            f"{kind}: {text} is {type_}, text or binary is needed; cast it to string"
+        )
+    directions = tuple((by, descending) for by in order)
+    joined = ColumnForm("text", type_, delimiter)
+    reading = joined if kind == "string_agg" else ColumnForm("list", type_)
+    return Collected(title, index, directions, reading, index)
 
 
 def first_column(
-    title: str, kind: AggregateKind, place: int, *, by: int, schema: pa.Schema, text: str, most: int | None
+    title: str,
+    kind: AggregateKind,
+    index: int,
+    *,
+    by: int,
+    schema: pa.Schema,
+    text: str,
+    most: int | None,
 ) -> Collected:
-    """Make the column ``title`` of the ``place``-th column's values in the rows with the extremes of ``by``.
+    """Make the column ``title`` of a column's values in the rows with the extremes of ``by``.
 
-    ``most``: how many of them are listed; None: one, which is no list.  ``text``: what the user calls ``by``.
+    ``most``: how many of them are listed; None: one, which is no list.  ``text``: what the user
+    calls ``by``.
     """
     _require_order(kind, text, schema.field(by).type, orderable(schema.field(by).type))
-    type_ = schema.field(place).type
-    reading = ColumnForm("first", type_, most=1) if most is None else ColumnForm("list", type_, most=most)
-    return Collected(title, place, ((by, kind == "max_by"), (place, False)), reading, by)
+    type_ = schema.field(index).type
+    single = ColumnForm("first", type_, most=1)
+    reading = single if most is None else ColumnForm("list", type_, most=most)
+    # Of rows with the same extreme the least value comes first: any fixed choice would do, but the
+    # order of arrival is none.
+    return Collected(title, index, ((by, kind == "max_by"), (index, False)), reading, by)
 
 
-def require_orders(kind: AggregateKind, texts: Sequence[str], places: Sequence[int], schema: pa.Schema) -> None:
-    """Raise ``TopologyError`` if one of these columns cannot be an order; ``texts``: what the user calls them."""
-    for text, place in zip(texts, places, strict=True):
-        _require_order(kind, text, schema.field(place).type, orderable(schema.field(place).type))
+def require_orders(
+    kind: AggregateKind, texts: Sequence[str], indexes: Sequence[int], schema: pa.Schema
+) -> None:
+    """Raise ``TopologyError`` if one of these columns cannot be an order.
+
+    ``texts``: what the user calls them.
+    """
+    for text, index in zip(texts, indexes, strict=True):
+        _require_order(kind, text, schema.field(index).type, orderable(schema.field(index).type))
 
 
 def _require_order(kind: str, text: str, type_: pa.DataType, has_one: bool) -> None:
     if not has_one:
-        raise ColumnTypeError(f"{kind}: {text} is {type_}, which has no order here; cast it, or take a part of it")
+        raise ColumnTypeError(
+            f"{kind}: {text} is {type_}, which has no order here; cast it, or take a part of it"
+        )
 
 
 def _require_equality(kind: str, text: str, type_: pa.DataType) -> None:
     if _has_map(type_):
-        raise ColumnTypeError(f"{kind}: {text} is {type_}, and maps cannot be compared; write array_sort(map_entries(…))")
+        advice = "maps cannot be compared; write array_sort(map_entries(…))"
+        raise ColumnTypeError(f"{kind}: {text} is {type_}, and {advice}")
 
 
 def _has_map(type_: pa.DataType) -> bool:

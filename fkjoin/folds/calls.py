@@ -1,9 +1,9 @@
-"""A user's own initializer, adder and subtractor, called once for each contribution that comes or goes."""
+"""A user's own initializer, adder and subtractor, called for each contribution that changes."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,9 +24,10 @@ _Row = Callable[[Mapping[str, Any]], Any]
 class Called:
     """A column that the user's functions make.
 
-    ``adder`` and ``subtractor`` take (key, value, aggregate) and return the aggregate; None is "no result".  ``initializer``
-    makes the aggregate of a group that has none.  What is kept has the type ``returns``; the functions get it as the type that
-    the initializer makes (a set stays a set).
+    ``adder`` and ``subtractor`` take (key, value, aggregate) and return the aggregate; None is "no
+    result".  ``initializer`` makes the aggregate of a group that has none.  What is kept has the
+    type ``returns``; the functions get it as the type that the initializer makes (a set stays a
+    set).
     """
 
     name: str
@@ -50,18 +51,13 @@ class Called:
     def state(self) -> list[pa.Field]:
         return [self.result]
 
-    def fold(self, state: list[pa.Array], steps: FoldSteps, place: int) -> list[pa.Array]:
-        aggregates: list[Any] = state[0].to_pylist()
+    def fold(self, state: list[pa.Array], steps: FoldSteps, number: int) -> list[pa.Array]:
         keys = self._keys(steps.keys)
-        old, new = ([None] * len(steps.group) if not len(side) else self._values(side) for side in (steps.old, steps.new))
         shape = type(self.initializer())
-        if pa.types.is_struct(self.returns):
-            aggregates = [None if kept is None else self.row(kept) for kept in aggregates]
-        else:
-            aggregates = [None if kept is None else _shaped(kept, shape) for kept in aggregates]
-        for group, had, has, before, after in zip(
-            steps.group.tolist(), steps.had.tolist(), steps.has.tolist(), old, new, strict=True
-        ):
+        aggregates = [self._shaped(stored, shape) for stored in state[0].to_pylist()]
+        old, new = (self._values(side, len(steps.group)) for side in (steps.old, steps.new))
+        changes = zip(steps.group.tolist(), steps.had, steps.has, old, new, strict=True)
+        for group, had, has, before, after in changes:
             aggregate = aggregates[group]
             if had:
                 aggregate = self._next("subtractor", keys[group], before, aggregate)
@@ -70,15 +66,19 @@ class Called:
             aggregates[group] = aggregate
         return [self._stored(aggregates, keys)]
 
-    def _next(self, what: Literal["adder", "subtractor"], key: Any, value: Any, aggregate: Any) -> Any:
+    def _next(
+        self, name: Literal["adder", "subtractor"], key: Any, value: Any, aggregate: Any
+    ) -> Any:
         """Call one of the functions; the error says where in it something was thrown."""
-        function = self.adder if what == "adder" else self.subtractor
+        function = self.adder if name == "adder" else self.subtractor
         try:
             return function(key, value, self.initializer() if aggregate is None else aggregate)
         except Exception as error:
-            raise FkJoinError(f"{self.name} of group {key_text(key)}: {what}: {thrown_at(error)}") from error
+            raise FkJoinError(
+                f"{self.name} of group {key_text(key)}: {name}: {thrown_at(error)}"
+            ) from error
 
-    def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, place: int) -> pa.Array:
+    def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, number: int) -> pa.Array:
         return state[0]
 
     def _stored(self, aggregates: list[Any], keys: list[Any]) -> pa.Array:
@@ -91,8 +91,9 @@ class Called:
                     pa.array([_storable(aggregate)], self.returns)
                 except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
                     raise FkJoinError(
-                        f"{self.name} of group {key_text(key)}: adder or subtractor returned {aggregate!r}, which is no "
-                        f"{self.returns}; let it return that, or give returns=… ({error})"
+                        f"{self.name} of group {key_text(key)}: "
+                        f"adder or subtractor returned {aggregate!r}, which is no {self.returns}; "
+                        f"let it return that, or give returns=… ({error})"
                     ) from error
             raise
 
@@ -100,12 +101,25 @@ class Called:
         columns = [column.to_pylist() for column in KeyCodec(self.key).decode(keys)]
         return columns[0] if len(columns) == 1 else self._rows(self.key, columns)
 
-    def _values(self, columns: Any) -> list[Any]:
+    def _values(self, columns: Sequence[pa.Array], rows: int) -> list[Any]:
+        if not columns:
+            return [None] * rows
         listed = [column.to_pylist() for column in columns]
         return listed[0] if self.plain else self._rows(self.value, listed)
 
+    def _shaped(self, stored: Any, shape: type) -> Any:
+        """Make of a stored aggregate what the functions get."""
+        if stored is None:
+            return None
+        if pa.types.is_struct(self.returns):
+            return self.row(stored)
+        return stored if shape is type(None) or isinstance(stored, shape) else shape(stored)
+
     def _rows(self, schema: pa.Schema, columns: list[list[Any]]) -> list[Any]:
-        return [self.row(dict(zip(schema.names, line, strict=True))) for line in zip(*columns, strict=True)]
+        return [
+            self.row(dict(zip(schema.names, line, strict=True)))
+            for line in zip(*columns, strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -123,7 +137,7 @@ class Starting:
 
 @dataclass(frozen=True)
 class Reducing:
-    """A reducer of (aggregate, value) as an adder or subtractor; a group begins with its first value."""
+    """A reducer of (aggregate, value) as adder or subtractor; a group begins with a value."""
 
     reducer: Callable[[Any, Any], Any]
 
@@ -137,7 +151,7 @@ AGGREGATE = "aggregate"
 
 @dataclass(frozen=True)
 class Evaluating:
-    """An adder or subtractor that is an expression over the columns of key and value, and the aggregate."""
+    """An adder or subtractor: an expression over the columns of key, value, and the aggregate."""
 
     part: Part
     key: tuple[str, ...]
@@ -152,12 +166,10 @@ class Evaluating:
         return self.part.of_row({**row, AGGREGATE: aggregate})
 
 
-def _shaped(kept: Any, shape: type) -> Any:
-    return kept if shape is type(None) or isinstance(kept, shape) else shape(kept)
-
-
 def _storable(aggregate: Any) -> Any:
-    """Make of an aggregate what Arrow takes: sets in an order that does not depend on how they came about."""
+    """Make of an aggregate what Arrow takes."""
+    # A set has an order that depends on how it came about.  Stored like that, equal sets would have
+    # other bytes, and an unchanged result would be emitted.
     if isinstance(aggregate, set | frozenset):
         try:
             return sorted(aggregate)

@@ -1,7 +1,8 @@
-"""min and max, which can be taken back: beside the groups' states, the store counts how often each value is there.
+"""min and max, which can be taken back: the store counts how often each group has each value.
 
-Store: ``{'o'}{1 byte: place of the column}{uint32 big-endian: length of the group's key}{group's key}{value in a form that
-sorts, for max the other way round}`` → ``{int64 count}{value}``.  So the next extreme of a group is its first entry.
+Store: ``{'o'}{1 byte: number of the column}{uint32 big-endian: length of the group's key}
+{group's key}{value in a form that sorts, for max the other way round}`` →
+``{int64 count}{value}``.  So the next extreme of a group is its first entry.
 """
 
 from __future__ import annotations
@@ -27,11 +28,10 @@ from fkjoin.codec.arrays import (
     constant,
     fixed,
     masked,
+    numbers_at,
     prefixed,
-    stack,
     take,
     valid,
-    window,
 )
 from fkjoin.codec.rows import RowCodec
 from fkjoin.folds.fold import FoldSteps, totals, whole
@@ -45,7 +45,10 @@ _LOOKED_AT = 8
 
 @dataclass(frozen=True)
 class Extreme:
-    """The least or the greatest value of a column, nulls left out; not-a-number is greater than all, as in Spark."""
+    """The least or the greatest value of a column, without nulls.
+
+    Not-a-number is greater than all, as in Spark.
+    """
 
     name: str
     column: int
@@ -62,41 +65,43 @@ class Extreme:
     def state(self) -> list[pa.Field]:
         return [pa.field("count", pa.int64()), pa.field("value", self.type)]
 
-    def fold(self, state: list[pa.Array], steps: FoldSteps, place: int) -> list[pa.Array]:
+    def fold(self, state: list[pa.Array], steps: FoldSteps, number: int) -> list[pa.Array]:
         code, sign, _ = steps.signed
         amounts = steps.column(self.column)
         present = valid(amounts)
         counted = whole(state[0]) + totals(code, sign * present, len(state[0]))
         code, sign, amounts = code[present], sign[present], amounts.filter(pa.array(present))
-        prefixes = prefixed(tags.EXTREME + bytes((place,)), combined_key.prefixes(steps.keys))
+        prefixes = prefixed(tags.EXTREME + bytes((number,)), combined_key.prefixes(steps.keys))
         names = concat(take(prefixes, code), self._sorting(amounts))
         names, first, _, counts = count_entries(steps.store, names, sign)
         group, values = code[first], self._codec.encode([take(amounts, first)], len(first))
         remains = counts > 0
         steps.entries.append((names, masked(concat(encoded(counts), values), remains)))
 
-        # A group's extreme stays unless its last one was taken back; then the least of what the batch brings, and of what the
-        # store has beside it, takes its place.  Only for such groups is the store read in order.
+        # A group's extreme is the least name of three:
+        #   the entries that the batch brings or counts anew;
+        #   the extreme so far, unless its last one was taken back;
+        #   if it was, the first stored entry that the batch has not touched.
+        # Only for the last of these is the store read in order.
         held = state[1]
         held_names = masked(concat(prefixes, self._sorting(held)), valid(held))
-        lost = valid(pc.index_in(held_names, value_set=names.filter(pa.array(~remains)))) & valid(held)
-        best, best_values = _first_of_each(
-            names.filter(pa.array(remains)), values.filter(pa.array(remains)), group[remains], len(held)
+        gone, staying = names.filter(pa.array(~remains)), pa.array(remains)
+        lost = valid(pc.index_in(held_names, value_set=gone)) & valid(held)
+        best = _first_of_each(
+            names.filter(staying), values.filter(staying), group[remains], len(held)
         )
-        best, best_values = _less(best, best_values, masked(held_names, ~lost), self._codec.encode([held], len(held)))
+        best = _less(best, (masked(held_names, ~lost), self._codec.encode([held], len(held))))
         missing = np.flatnonzero(lost)
         if len(missing):
-            kept, kept_values = _first_stored(steps.store, take(prefixes, missing), names)
-            scattered = np.full(len(held), len(missing))
+            stored = _first_stored(steps.store, take(prefixes, missing), names)
+            scattered = np.full(len(held), -1)
             scattered[missing] = np.arange(len(missing))
-            nothing = constant(None, 1)
-            best, best_values = _less(
-                best, best_values, take(stack(kept, nothing), scattered), take(stack(kept_values, nothing), scattered)
-            )
+            best = _less(best, tuple(take(part, scattered, lost) for part in stored))
+        best_values = best[1]
         extreme = self._codec.decode(masked(best_values, counted > 0))[0]
         return [pa.array(counted), extreme]
 
-    def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, place: int) -> pa.Array:
+    def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, number: int) -> pa.Array:
         return state[1]
 
     @property
@@ -115,20 +120,22 @@ class EntryCounts(NamedTuple):
 
     names: Bytes
     first: Ints
-    """The place of the first change of each."""
+    """The position of the first change of each."""
     before: Ints
-    """The number of times that its value was there."""
+    """The number of times that the group had the value."""
     after: Ints
-    """The number of times that it is there."""
+    """The number of times that it has the value now."""
 
 
 def count_entries(store: Store, names: Bytes, sign: Ints) -> EntryCounts:
     """Count values that come (1) and go (-1), by the names of their entries."""
     number, names = codes(names)
+    # Backwards, so that of the changes of one entry the first is written last, and stays.
     first = np.zeros(len(names), np.int64)
     first[number[::-1]] = np.arange(len(number))[::-1]
     before = counts_of(store.get_many(names))
-    return EntryCounts(names, first, before, before + np.bincount(number, sign, len(names)).astype(np.int64))
+    change = np.bincount(number, sign, len(names)).astype(np.int64)
+    return EntryCounts(names, first, before, before + change)
 
 
 def encoded(counts: Ints) -> Bytes:
@@ -139,18 +146,27 @@ def encoded(counts: Ints) -> Bytes:
 def counts_of(entries: Bytes) -> Ints:
     """The number of times that each group has a value; 0 where there is no entry."""
     data, bounds = buffers(entries)
-    raw = np.ascontiguousarray(window(data, bounds[:-1], COUNT_BYTES)).view("<i8").reshape(-1)
-    return np.where(valid(entries), raw, 0)
+    return np.where(valid(entries), numbers_at(data, bounds[:-1], "<i8"), 0)
 
 
 def sortable(kind: pa.DataType) -> bool:
     """Tell whether ``min`` and ``max`` work on a type."""
-    tests = pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal128, pa.types.is_boolean, pa.types.is_date32
+    tests = (
+        pa.types.is_integer,
+        pa.types.is_floating,
+        pa.types.is_decimal128,
+        pa.types.is_boolean,
+        pa.types.is_date32,
+    )
     return is_text(kind) or pa.types.is_timestamp(kind) or any(test(kind) for test in tests)
 
 
 def sorting(values: pa.Array) -> Bytes:
-    """Bytes that sort as the values do; of nulls any."""
+    """Bytes that sort as the values do; of nulls any.
+
+    Whole numbers: big-endian, with the sign bit turned round.  Doubles: those of their bits that
+    are positive with the sign bit set, of negative ones all bits turned round.  Text: its UTF-8.
+    """
     kind, rows = values.type, len(values)
     if is_text(kind):
         return pc.fill_null(as_bytes(values), b"")
@@ -161,6 +177,8 @@ def sorting(values: pa.Array) -> Bytes:
         octets[:, 0] ^= 0x80
         return fixed(octets)
     if pa.types.is_floating(kind):
+        # Adding 0.0 makes 0.0 of -0.0, and there is one not-a-number: equal values of SQL must have
+        # equal bytes, or taking one back would miss the other's entry.
         numbers = values.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False) + 0.0
         numbers[np.isnan(numbers)] = np.nan
         bits = numbers.view(np.int64)
@@ -168,18 +186,26 @@ def sorting(values: pa.Array) -> Bytes:
     else:
         if pa.types.is_date32(kind):
             values = values.cast(pa.int32())
-        bits = values.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False) ^ np.int64(-(1 << 63))
+        numbers = values.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+        bits = numbers ^ np.int64(-(1 << 63))
     return fixed(bits.astype(">i8").view(np.uint8).reshape(rows, 8))
 
 
 def is_text(kind: pa.DataType) -> bool:
     """Tell whether a type is text or bytes."""
-    tests = pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary
+    tests = (
+        pa.types.is_string,
+        pa.types.is_binary,
+        pa.types.is_large_string,
+        pa.types.is_large_binary,
+    )
     return any(test(kind) for test in tests)
 
 
 def ended(texts: Bytes) -> Bytes:
-    """Texts with an end that sorts before anything that might follow, so that the order can be turned round."""
+    """Texts with an end that sorts before anything that might follow."""
+    # Without it, "a" is less than "ab" because it is shorter: turned round, it still would be.
+    # Zero bytes become 00 ff, which sorts behind the end 00 00.
     return concat(pc.replace_substring(texts, b"\0", b"\0\xff"), constant(b"\0\0", len(texts)))
 
 
@@ -188,19 +214,22 @@ def complement(values: Bytes) -> Bytes:
     data, bounds = buffers(values)
     begin, end = int(bounds[0]), int(bounds[-1])
     offsets = pa.py_buffer(bounds - begin)
-    return pa.Array.from_buffers(BYTES, len(values), [None, offsets, pa.py_buffer(~data[begin:end])])
+    return pa.Array.from_buffers(
+        BYTES, len(values), [None, offsets, pa.py_buffer(~data[begin:end])]
+    )
 
 
-def _first_of_each(names: Bytes, values: Bytes, group: Ints, groups: int) -> tuple[Bytes, Bytes]:
+def _first_of_each(names: Bytes, values: Bytes, group: Ints, groups: int) -> tuple[Bytes, ...]:
     """The least name of each group, with its value; null where there is none."""
     order = np.lexsort((_ranks(names), group))
-    place = np.full(groups, len(names))
-    place[group[order[::-1]]] = order[::-1]
-    return take(stack(names, constant(None, 1)), place), take(stack(values, constant(None, 1)), place)
+    least = np.full(groups, -1)
+    least[group[order[::-1]]] = order[::-1]
+    return tuple(take(part, least, least >= 0) for part in (names, values))
 
 
-def _less(names: Bytes, values: Bytes, others: Bytes, other_values: Bytes) -> tuple[Bytes, Bytes]:
+def _less(some: tuple[Bytes, ...], more: tuple[Bytes, ...]) -> tuple[Bytes, ...]:
     """The lesser name of each two, with its value; null is greater than all."""
+    (names, values), (others, other_values) = some, more
     other: Bools = pc.fill_null(pc.less(others, names), False).to_numpy(zero_copy_only=False)
     other |= ~valid(names)
     chosen = pa.array(other)
@@ -213,11 +242,16 @@ def _ranks(names: Bytes) -> Ints:
     return ranks
 
 
-def _first_stored(store: Store, prefixes: Bytes, touched: Bytes) -> tuple[Bytes, Bytes]:
-    """The first entry under each prefix that the batch has not ``touched``, with its value; null where there is none.
+def _first_stored(store: Store, prefixes: Bytes, touched: Bytes) -> tuple[Bytes, ...]:
+    """The first entry under each prefix that the batch has not ``touched``, with its value.
 
-    Mostly it is among the first few entries.  Where a batch has touched all of these, the range goes on after the last one
-    seen, with more entries at a time: without that a group whose first thousand values have gone would have no extreme.
+    Null where there is none.  Mostly it is among the first few entries.  Where a batch has touched
+    all of these, the range goes on after the last one seen, with more entries at a time::
+
+        while groups are waiting:
+            scan the first ``each`` entries of each one's range
+            take the first untouched entry, if there is one
+            let those wait whose entries were all touched, and were as many as ``each``
     """
     ranges = [prefix_range(prefix) for prefix in prefixes.to_pylist()]
     names: list[bytes | None] = [None] * len(ranges)
@@ -226,18 +260,20 @@ def _first_stored(store: Store, prefixes: Bytes, touched: Bytes) -> tuple[Bytes,
     while waiting:
         seen = np.zeros(len(waiting), np.int64)
         following: dict[int, bytes] = {}
-        for page in store.scan([ranges[place] for place in waiting], each=each):
+        for page in store.scan([ranges[group] for group in waiting], each=each):
             seen += np.bincount(page.ranges, minlength=len(waiting))
-            fresh = ~valid(pc.index_in(page.keys, value_set=touched)) if len(touched) else np.ones(len(page.keys), bool)
+            fresh = ~valid(pc.index_in(page.keys, value_set=touched))
             value = after(page.values, np.full(len(page.values), COUNT_BYTES))
-            for at in np.flatnonzero(fresh).tolist():
-                place = waiting[int(page.ranges[at])]
-                if names[place] is None:
-                    names[place], values[place] = page.keys[at].as_py(), value[at].as_py()
-            last = np.flatnonzero(np.append(np.diff(page.ranges) > 0, True))
-            following.update({int(page.ranges[at]): page.keys[int(at)].as_py() for at in last})
-        again = [at for at, place in enumerate(waiting) if names[place] is None and seen[at] == each]
-        for at in again:
-            ranges[waiting[at]] = following[at] + b"\0", ranges[waiting[at]][1]
-        waiting, each = [waiting[at] for at in again], 8 * each
+            for entry in np.flatnonzero(fresh).tolist():
+                group = waiting[int(page.ranges[entry])]
+                if names[group] is None:
+                    names[group], values[group] = page.keys[entry].as_py(), value[entry].as_py()
+            last = np.flatnonzero(np.append(np.diff(page.ranges) > 0, True)).tolist()
+            following.update({int(page.ranges[entry]): page.keys[entry].as_py() for entry in last})
+        again: list[int] = []
+        for number, group in enumerate(waiting):
+            if names[group] is None and seen[number] == each:
+                ranges[group] = following[number] + b"\0", ranges[group][1]
+                again.append(group)
+        waiting, each = again, 8 * each
     return pa.array(names, BYTES), pa.array(values, BYTES)

@@ -1,7 +1,8 @@
 """The folding of contributions into aggregates, a whole batch and many groups at a time.
 
-*Law*: after any changes, an aggregate is what it would be if it were computed anew from the contributions that are left
-(of a user's own adder and subtractor: as far as the subtractor takes back what the adder did).
+*Law*: after any changes, an aggregate is what it would be if it were computed anew from the
+contributions that are left (of a user's own adder and subtractor: as far as the subtractor takes
+back what the adder did).
 """
 
 from __future__ import annotations
@@ -16,21 +17,33 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fkjoin.codec import combined_key, tags
-from fkjoin.codec.arrays import Bools, Bytes, Ints, bools, changes_from_previous, masked, prefixed, stack, take, valid
+from fkjoin.codec.arrays import (
+    Bools,
+    Bytes,
+    Ints,
+    bools,
+    changes_from_previous,
+    masked,
+    prefixed,
+    stack,
+    take,
+    valid,
+)
 from fkjoin.codec.expressions import Part, where
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.errors import FkJoinError, TopologyError
-from fkjoin.state import Reads, Store, prefix_range
+from fkjoin.state import KeyRange, Reads, Store, prefix_range
 
 _MOST_WITH_ENTRIES = 256
-"""Columns that may have entries: the name of an entry has one byte for its column's place."""
+"""Columns that may have entries: the name of an entry has one byte for its column's number."""
 
 
 @dataclass
 class FoldSteps:
-    """A batch's changes of contributions, group by group, in each group in the order in which they count.
+    """A batch's changes of contributions, by group, of a group in the order in which they count.
 
-    A step takes back what it ``had`` and then adds what it ``has``; ``old`` and ``new`` are the columns of both.
+    A step takes back what it ``had`` and then adds what it ``has``; ``old`` and ``new`` are the
+    columns of both.
     """
 
     keys: Bytes
@@ -42,21 +55,27 @@ class FoldSteps:
     old: Sequence[pa.Array]
     new: Sequence[pa.Array]
     store: Store
-    """The store, in which an aggregate may keep entries of its own, under tags that the stage does not use."""
+    """The store; an aggregate's own entries have tags in it that the stage does not use."""
     entries: list[tuple[Bytes, Bytes]] = field(default_factory=list)
     """Entries to be written with the batch."""
 
     @cached_property
     def signed(self) -> tuple[Ints, Ints, pa.Array]:
-        """Group, sign (-1: taken back) and place of each contribution, by group; places are those of ``column``."""
+        """Group, sign (-1: taken back) and position of each contribution, by group.
+
+        Positions are those in what ``column`` concatenates: first all that had, then all that have.
+        """
         code = np.concatenate([self.group[self.had], self.group[self.has]])
         sign = np.where(np.arange(len(code)) < int(self.had.sum()), -1, 1)
         order = np.argsort(code, kind="stable")
         return code[order], sign[order], pa.array(order)
 
-    def column(self, place: int) -> pa.Array:
+    def column(self, index: int) -> pa.Array:
         """A column of the contributions, in the order of ``signed``."""
-        both = [self.old[place].filter(pa.array(self.had)), self.new[place].filter(pa.array(self.has))]
+        both = [
+            self.old[index].filter(pa.array(self.had)),
+            self.new[index].filter(pa.array(self.has)),
+        ]
         return pa.concat_arrays(both).take(self.signed[2])
 
 
@@ -71,39 +90,45 @@ class AggregateColumn(Protocol):
         """The columns that are kept for each group."""
         ...
 
-    def fold(self, state: list[pa.Array], steps: FoldSteps, place: int) -> list[pa.Array]:
-        """Make the state after the steps; null columns are a group that is new.  ``place``: of this column, among all."""
+    def fold(self, state: list[pa.Array], steps: FoldSteps, number: int) -> list[pa.Array]:
+        """Make the state after the steps; null columns are a group that is new.
+
+        ``number``: of this column, among all.
+        """
         ...
 
-    def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, place: int) -> pa.Array:
+    def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, number: int) -> pa.Array:
         """The column's value, per group with so many ``rows``, after the steps."""
         ...
 
     @property
     def has_entries(self) -> bool:
-        """Tell whether entries of its own are in the store, under ``tags.EXTREME``, its place and the group's key."""
+        """Tell whether it has entries in the store: ``tags.EXTREME``, its number, group's key."""
         ...
 
     @property
     def collected(self) -> Mapping[str, Any] | None:
-        """The way to read a value as large as the group from the store; None: the group's record keeps the value."""
+        """The way to read a value as large as the group from the store.
+
+        None: the group's record has the value.
+        """
         ...
 
 
 class Folded(NamedTuple):
-    """The outcome for groups: encoded states and results (null: none), numbers of rows, and entries to be written."""
+    """The outcome for groups: encoded states and results (null: none), numbers of rows, entries."""
 
     state: Bytes
     results: Bytes
     rows: Ints
     entries: list[tuple[Bytes, Bytes]]
     light: Bytes | None = None
-    """The results, with collected columns that are empty unless they are null; None where there is no such column."""
+    """The results with empty collected columns, null where these are; None without such columns."""
 
 
 @dataclass(frozen=True)
 class Having:
-    """A condition on the columns of a result and of the group's key; where it is null, it does not hold."""
+    """A condition on the columns of a result and of the group's key; null does not hold."""
 
     condition: Part
     key: pa.Schema
@@ -112,13 +137,15 @@ class Having:
 
     def holds(self, schema: pa.Schema, results: list[pa.Array], keys: Bytes, among: Bools) -> Bools:
         """Tell of which groups it holds; ``among``: those that it is asked of."""
-        columns = dict(zip(map(str.lower, self.key.names), KeyCodec(self.key).decode(keys), strict=True))
+        columns = dict(
+            zip(map(str.lower, self.key.names), KeyCodec(self.key).decode(keys), strict=True)
+        )
         columns |= dict(zip(map(str.lower, schema.names), results, strict=True))
         try:
-            found = where(self.condition, columns, pa.array(among))
+            holding = where(self.condition, columns, pa.array(among))
         except ArithmeticError as error:
             raise FkJoinError(f"having: {self.text} cannot be evaluated: {error}") from error
-        return bools(pc.fill_null(found, False)) & among
+        return bools(pc.fill_null(holding, False)) & among
 
 
 @dataclass(frozen=True)
@@ -139,7 +166,7 @@ class Fold:
 
     @property
     def collected(self) -> dict[str, dict[str, Any]]:
-        """The columns that groups' records do not keep, each with its place and how it is read (``collected_columns``)."""
+        """See ``collected_columns``."""
         return collected_columns(self.columns)
 
     @property
@@ -149,87 +176,101 @@ class Fold:
 
     @property
     def state(self) -> pa.Schema:
-        parts = [
-            pa.field(f"{place}.{part.name}", part.type) for place, column in enumerate(self.columns) for part in column.state
-        ]
-        return pa.schema([("rows", pa.int64()), *parts])
+        parts = [pa.field("rows", pa.int64())]
+        for number, column in enumerate(self.columns):
+            parts += [pa.field(f"{number}.{part.name}", part.type) for part in column.state]
+        return pa.schema(parts)
 
-    def apply(self, state: Bytes, keys: Bytes, group: Ints, *, old: Bytes, new: Bytes, store: Store, first: int = 0) -> Folded:
-        """Fold steps, from encoded contributions (null where there is none), into encoded states (null: none yet).
+    def apply(
+        self,
+        state: Bytes,
+        keys: Bytes,
+        group: Ints,
+        *,
+        old: Bytes,
+        new: Bytes,
+        store: Store,
+        first: int = 0,
+    ) -> Folded:
+        """Fold steps, from encoded contributions (null: none), into encoded states (null: none).
 
-        ``keys``: of the groups; ``group``: of each step, ascending.  Where no rows are left there is no result, nor where all
-        columns of one that is ``nullable`` are null.  ``first``: the place of the first column, among those of several folds.
+        ``keys``: of the groups; ``group``: of each step, ascending.  Where no rows are left there
+        is no result, nor where all columns of one that is ``nullable`` are null.  ``first``: the
+        number of the first column, among those of several folds.
         """
         codec = RowCodec(self.value)
         had, has = old.is_valid().to_numpy(False), new.is_valid().to_numpy(False)
         steps = FoldSteps(keys, group, had, has, codec.decode(old), codec.decode(new), store)
         groups = len(state)
         parts = RowCodec(self.state).decode(state)
-        before = whole(parts[0])
         code, sign, _ = steps.signed
-        rows = before + totals(code, sign, groups)
-        kept: list[pa.Array] = [pa.array(rows)]
-        folded: list[list[pa.Array]] = []
-        at = 1
-        for place, column in enumerate(self.columns):
-            size = len(column.state)
-            folded.append(column.fold(parts[at : at + size], steps, first + place))
-            kept += folded[-1]
-            at += size
-        results = [
-            column.final(own, rows, steps, first + place)
-            for place, (column, own) in enumerate(zip(self.columns, folded, strict=True))
-        ]
+        rows = whole(parts[0]) + totals(code, sign, groups)
+        folded: list[pa.Array] = [pa.array(rows)]
+        results: list[pa.Array] = []
+        # The state is the number of rows, and behind it each column's own parts, one after another:
+        # folded so far are as many as the parts before those of this column.
+        for number, column in enumerate(self.columns, first):
+            start = len(folded)
+            own = column.fold(parts[start : start + len(column.state)], steps, number)
+            folded += own
+            results.append(column.final(own, rows, steps, number))
         has = rows > 0
         if self.nullable:
             has &= np.logical_or.reduce([valid(result) for result in results])
         if self.having is not None:
             has = self.having.holds(self.schema, results, keys, has)
         encode = RowCodec(self.schema).encode
-        collected = self.collected
-        named = zip(self.schema.names, results, strict=True)
-        light = [_emptied(one) if name in collected else one for name, one in named]
+        # Collected columns are as large as the group.  A stage compares and stores the light form,
+        # and sends the other.
+        light = list(results)
+        for number, column in enumerate(self.columns):
+            if column.collected is not None:
+                light[number] = _emptied(results[number])
         return Folded(
-            RowCodec(self.state).encode(kept, groups),
+            RowCodec(self.state).encode(folded, groups),
             masked(encode(results, groups), has),
             rows,
             steps.entries,
-            masked(encode(light, groups), has) if collected else None,
+            masked(encode(light, groups), has) if self.collected else None,
         )
 
 
 def require_places(columns: Sequence[AggregateColumn]) -> None:
-    """Raise ``TopologyError`` for a column with entries that comes too late: the name of an entry has a byte for its place."""
+    """Raise ``TopologyError`` for a column with entries whose number has no byte."""
     for column in columns[_MOST_WITH_ENTRIES:]:
         if column.has_entries:
             raise TopologyError(
-                f"agg: {column.result.name} is not among the first {_MOST_WITH_ENTRIES} columns, as a list, an extreme or a "
-                "distinct count has to be: name it before sums, averages and counts, or make two aggregates"
+                f"agg: {column.result.name} is not among the first {_MOST_WITH_ENTRIES} columns, "
+                "as a list, an extreme or a distinct count has to be: "
+                "name it before sums, averages and counts, or make two aggregates"
             )
 
 
 def entries_of(columns: Sequence[AggregateColumn], keys: Bytes, store: Reads) -> list[Bytes]:
-    """Find the names of the entries that columns have for the groups with those keys, beside the groups' records."""
+    """Find the names of the entries that columns have for the groups with those keys."""
     groups = combined_key.prefixes(keys)
-    ranges = [
-        prefix_range(prefix)
-        for place, column in enumerate(columns)
-        if column.has_entries
-        for prefix in prefixed(tags.EXTREME + bytes((place,)), groups).to_pylist()
-    ]
+    ranges: list[KeyRange] = []
+    for number, column in enumerate(columns):
+        if column.has_entries:
+            prefixes = prefixed(tags.EXTREME + bytes((number,)), groups)
+            ranges += map(prefix_range, prefixes.to_pylist())
     return [page.keys for page in store.scan(ranges)] if ranges else []
 
 
 def collected_columns(columns: Sequence[AggregateColumn]) -> dict[str, dict[str, Any]]:
-    """Find collected columns, by name: the place among all columns, and how each is read."""
-    found = ((place, column.result.name, column.collected) for place, column in enumerate(columns))
-    return {name: {"place": place, **facts} for place, name, facts in found if facts is not None}
+    """Find columns that groups' records do not have, by name: their number, how to read them."""
+    collected: dict[str, dict[str, Any]] = {}
+    for number, column in enumerate(columns):
+        if column.collected is not None:
+            collected[column.result.name] = {"place": number, **column.collected}
+    return collected
 
 
 def _emptied(values: pa.Array) -> pa.Array:
     """Lists or texts without anything in them, null where the values are."""
-    empty: list[Any] = [[] if pa.types.is_list(values.type) else b"" if pa.types.is_binary(values.type) else ""]
-    return take(pa.array(empty, values.type), np.zeros(len(values), np.int64), valid(values))
+    empty: Any = [] if pa.types.is_list(values.type) else b""
+    array = pa.array([empty], values.type)
+    return take(array, np.zeros(len(values), np.int64), valid(values))
 
 
 def totals(code: Ints, amounts: Ints, groups: int) -> Ints:

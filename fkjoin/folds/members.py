@@ -1,11 +1,13 @@
 """Values of a group's rows that are kept one by one and in order, so that each can be taken back.
 
-Store: as ``extremes``, with ``{order}{value}`` behind the group's key → ``{int64 count}{uint32 length of value}``; of sets
-``{order}`` → ``{int64 count}{value}``.  In ``order`` each column is ``{1 byte: is it not null}{value in a form that sorts}``;
-of a descending one all bytes are turned round.  So the entries of a group are its members in their order.  A change of one
-member writes one entry, however many there are.
+Store: as ``extremes``, with ``{order}{value}`` behind the group's key →
+``{int64 count}{uint32 length of value}``; of sets ``{order}`` → ``{int64 count}{value}``.  In
+``order`` each column is ``{1 byte: is it not null}{value in a form that sorts}``; of a descending
+one all bytes are turned round.  So the entries of a group are its members in their order.  A change
+of one member writes one entry, however many there are.
 
-*Law*: what is read is a function of the members that are there: neither of the order in which they came, nor of batches.
+*Law*: what is read is a function of the members that are there: neither of the order in which they
+came, nor of batches.
 """
 
 from __future__ import annotations
@@ -29,21 +31,31 @@ from fkjoin.codec.arrays import (
     fixed,
     lengths,
     masked,
+    numbers_at,
     prefixed,
     slices,
     take,
     valid,
-    window,
 )
 from fkjoin.codec.rows import RowCodec
-from fkjoin.folds.extremes import COUNT_BYTES, complement, count_entries, counts_of, encoded, ended, is_text, sortable, sorting
+from fkjoin.folds.extremes import (
+    COUNT_BYTES,
+    complement,
+    count_entries,
+    counts_of,
+    encoded,
+    ended,
+    is_text,
+    sortable,
+    sorting,
+)
 from fkjoin.folds.fold import FoldSteps, totals, whole
 from fkjoin.state import Reads, prefix_range
 
 _LENGTH_BYTES = 4
 
 Order = tuple[tuple[int, bool], ...]
-"""Places of columns that order members, each with: from the greatest down."""
+"""Indexes of columns that order members, each with: from the greatest down."""
 
 
 class ChangedEntries(NamedTuple):
@@ -55,22 +67,35 @@ class ChangedEntries(NamedTuple):
 
 
 def take_in(
-    steps: FoldSteps, place: int, column: int, kind: pa.DataType, order: Order, *, needs: int, once: bool = False
+    steps: FoldSteps,
+    number: int,
+    column: int,
+    kind: pa.DataType,
+    order: Order,
+    *,
+    needs: int,
+    once: bool = False,
 ) -> ChangedEntries:
-    """Count the members that come and go, and write their entries, which are of the ``place``-th aggregate.
+    """Count the members that come and go, and write their entries, as column ``number``'s.
 
-    ``needs``: the column without which a row is no member.  ``once``: equal values are one member (of a set).
+    ``needs``: the column without which a row is no member.  ``once``: equal values are one member
+    (of a set).
     """
-    prefixes = prefixes_of(place, steps.keys)
+    prefixes = prefixes_of(number, steps.keys)
     code, sign, _ = steps.signed
     present = valid(steps.column(needs))
-    columns = [_ordered(steps.column(place).filter(pa.array(present)), descending) for place, descending in order]
+    mask = pa.array(present)
+    columns = [_ordered(steps.column(by).filter(mask), descending) for by, descending in order]
     values = RowCodec(pa.schema([("value", kind)]), canonical=once)
-    value = values.encode([steps.column(column).filter(pa.array(present))], int(present.sum()))
+    value = values.encode([steps.column(column).filter(mask)], int(present.sum()))
     names = concat(take(prefixes, code[present]), *columns, *(() if once else (value,)))
     names, first, before, after_ = count_entries(steps.store, names, sign[present])
-    kept = take(value, first)
-    body = kept if once else fixed(lengths(kept).astype("<u4").view(np.uint8).reshape(-1, _LENGTH_BYTES))
+    # A list's name ends with the value already: the entry says only how long that end is.  A set's
+    # name has the form that sorts, from which the value cannot be made.
+    body = take(value, first)
+    if not once:
+        sizes = lengths(body).astype("<u4")
+        body = fixed(sizes.view(np.uint8).reshape(-1, _LENGTH_BYTES))
     steps.store.write(names, masked(concat(encoded(after_), body), after_ > 0))
     return ChangedEntries(code[present][first], (after_ > 0).astype(np.int64) - (before > 0))
 
@@ -93,13 +118,16 @@ class DistinctCount:
     def state(self) -> list[pa.Field]:
         return [pa.field("count", pa.int64())]
 
-    def fold(self, state: list[pa.Array], steps: FoldSteps, place: int) -> list[pa.Array]:
+    def fold(self, state: list[pa.Array], steps: FoldSteps, number: int) -> list[pa.Array]:
         order = ((self.column, False),)
-        changed = take_in(steps, place, self.column, self.type, order, needs=self.column, once=True)
+        changed = take_in(
+            steps, number, self.column, self.type, order, needs=self.column, once=True
+        )
         by = np.argsort(changed.group, kind="stable")
-        return [pa.array(whole(state[0]) + totals(changed.group[by], changed.difference[by], len(state[0])))]
+        difference = totals(changed.group[by], changed.difference[by], len(state[0]))
+        return [pa.array(whole(state[0]) + difference)]
 
-    def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, place: int) -> pa.Array:
+    def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, number: int) -> pa.Array:
         return state[0]
 
 
@@ -117,7 +145,8 @@ class ColumnForm:
 
     @property
     def result(self) -> pa.DataType:
-        return self.type if self.form in ("text", "first") else pa.list_(pa.field("element", self.type))
+        single = self.form in ("text", "first")
+        return self.type if single else pa.list_(pa.field("element", self.type))
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -127,29 +156,35 @@ class ColumnForm:
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any], result: pa.DataType) -> ColumnForm:
         """Undo ``facts``, of a column that is read whole."""
-        return cls(facts["form"], result if facts["form"] == "text" else result.value_type, facts["delimiter"])
+        member = result if facts["form"] == "text" else result.value_type
+        return cls(facts["form"], member, facts["delimiter"])
 
-    def read(self, store: Reads, place: int, keys: Bytes) -> pa.Array:
-        """Read the members of the groups with those keys, in the ``place``-th column: a value for each group."""
-        numbers, values = [np.zeros(0, np.int64)], [pa.array([], BYTES)]
-        for page in store.scan([prefix_range(one) for one in prefixes_of(place, keys).to_pylist()], each=self.most):
+    def read(self, store: Reads, number: int, keys: Bytes) -> pa.Array:
+        """Read the members of the groups with those keys, in column ``number``: a value a group."""
+        groups, values = [np.zeros(0, np.int64)], [pa.array([], BYTES)]
+        ranges = [prefix_range(prefix) for prefix in prefixes_of(number, keys).to_pylist()]
+        for page in store.scan(ranges, each=self.most):
             counts = counts_of(page.values)
             if self.form == "set":
-                value, counts = after(page.values, np.full(len(counts), COUNT_BYTES)), np.minimum(counts, 1)
+                value = after(page.values, np.full(len(counts), COUNT_BYTES))
+                counts = np.minimum(counts, 1)
             else:
                 value = _ends(page.keys, page.values)
-            numbers.append(np.repeat(page.ranges, counts))
+            groups.append(np.repeat(page.ranges, counts))
             values.append(take(value, np.repeat(np.arange(len(counts)), counts)))
-        of, found = np.concatenate(numbers), pa.concat_arrays(values)
-        starts = np.searchsorted(of, np.arange(len(keys) + 1))
+        group, members = np.concatenate(groups), pa.concat_arrays(values)
+        starts = np.searchsorted(group, np.arange(len(keys) + 1))
+        # The scan has limited entries: an entry with a count of three is three members.
         if self.most is not None:
-            few = np.arange(len(of)) - starts[of] < self.most
-            of, found = of[few], found.filter(pa.array(few))
-            starts = np.searchsorted(of, np.arange(len(keys) + 1))
-        (column,) = RowCodec(pa.schema([("value", self.type)])).decode(found)
+            few = np.arange(len(group)) - starts[group] < self.most
+            group, members = group[few], members.filter(pa.array(few))
+            starts = np.searchsorted(group, np.arange(len(keys) + 1))
+        (column,) = RowCodec(pa.schema([("value", self.type)])).decode(members)
         if self.form == "first":
             return take(column, starts[:-1], starts[:-1] < starts[1:])
-        listed = pa.ListArray.from_arrays(pa.array(starts, pa.int32()), column, type=pa.list_(pa.field("element", self.type)))
+        listed = pa.ListArray.from_arrays(
+            pa.array(starts, pa.int32()), column, type=pa.list_(pa.field("element", self.type))
+        )
         if self.form != "text":
             return listed
         delimiter = self.delimiter.encode() if pa.types.is_binary(self.type) else self.delimiter
@@ -161,7 +196,8 @@ class ColumnForm:
 class Collected:
     """Members of a group in their order: all as a list, a set or one text, or the first ones.
 
-    A list, set or text is as large as the group: the group's record does not keep it, but a hash of it.
+    A list, set or text is as large as the group: the group's record does not keep it, but a hash of
+    it.
     """
 
     name: str
@@ -184,46 +220,50 @@ class Collected:
     def state(self) -> list[pa.Field]:
         return []
 
-    def fold(self, state: list[pa.Array], steps: FoldSteps, place: int) -> list[pa.Array]:
+    def fold(self, state: list[pa.Array], steps: FoldSteps, number: int) -> list[pa.Array]:
         once = self.reading.form == "set"
-        take_in(steps, place, self.column, self.reading.type, self.order, needs=self.needs, once=once)
+        take_in(
+            steps, number, self.column, self.reading.type, self.order, needs=self.needs, once=once
+        )
         return []
 
-    def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, place: int) -> pa.Array:
-        return self.reading.read(steps.store, place, steps.keys)
+    def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, number: int) -> pa.Array:
+        return self.reading.read(steps.store, number, steps.keys)
 
 
-def prefixes_of(place: int, keys: Bytes) -> Bytes:
-    """The beginnings of the names of all members of groups, in the ``place``-th column."""
-    return prefixed(tags.EXTREME + bytes((place,)), combined_key.prefixes(keys))
+def prefixes_of(number: int, keys: Bytes) -> Bytes:
+    """The beginnings of the names of all members of groups, in column ``number``."""
+    return prefixed(tags.EXTREME + bytes((number,)), combined_key.prefixes(keys))
 
 
 def orderable(kind: pa.DataType) -> bool:
-    """Tell whether values of a type have an order that Spark has, too: also structs, field by field."""
-    return all(orderable(field.type) for field in kind) if pa.types.is_struct(kind) else sortable(kind)
+    """Tell whether values of a type have an order that Spark has, too; structs field by field."""
+    if pa.types.is_struct(kind):
+        return all(orderable(field.type) for field in kind)
+    return sortable(kind)
 
 
 def _ordered(values: pa.Array, descending: bool) -> Bytes:
-    """Bytes that sort as the values do, nulls first (or, from the greatest down, last), whatever comes behind them.
+    """Bytes that sort as the values do, nulls first (or, from the greatest down, last).
 
-    Values of a type without an order sort as their own bytes.
+    They do so whatever comes behind them: none is the beginning of another.  Values of a type
+    without an order sort as their own bytes.
     """
-    there = valid(values)
+    present = valid(values)
     if pa.types.is_struct(values.type):
         body = concat(*(_ordered(field, False) for field in values.flatten()))
     elif sortable(values.type):
         body = ended(sorting(values)) if is_text(values.type) else sorting(values)
     else:
-        body = ended(RowCodec(pa.schema([("value", values.type)]), canonical=True).encode([values], len(values)))
-    flagged = concat(fixed(there.astype(np.uint8).reshape(-1, 1)), masked(body, there))
+        codec = RowCodec(pa.schema([("value", values.type)]), canonical=True)
+        body = ended(codec.encode([values], len(values)))
+    flagged = concat(fixed(present.astype(np.uint8).reshape(-1, 1)), masked(body, present))
     return complement(flagged) if descending else flagged
 
 
 def _ends(names: Bytes, entries: Bytes) -> Bytes:
     """The values that names end with."""
     data, bounds = buffers(entries)
-    sizes = (
-        np.ascontiguousarray(window(data, bounds[:-1] + COUNT_BYTES, _LENGTH_BYTES)).view("<u4").reshape(-1).astype(np.int64)
-    )
+    sizes = numbers_at(data, bounds[:-1] + COUNT_BYTES, "<u4")
     octets, ends = buffers(names)
     return slices(octets, ends[1:] - sizes, sizes)

@@ -1,19 +1,18 @@
 """count, sum and avg.
 
-*Law*: sums are exact.  A sum of doubles is the exact sum of their values, rounded once when it is read: it depends on no
-order, and what was added and taken back leaves nothing.
+*Law*: sums are exact.  A sum of doubles is the exact sum of their values, rounded once when it is
+read: it depends on no order, and what was added and taken back leaves nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
-from fkjoin.codec.arrays import BYTES, Bytes, Ints, changes_from_previous, valid
+from fkjoin.codec.arrays import BYTES, Bools, Bytes, Ints, changes_from_previous, valid
 from fkjoin.errors import FkJoinError
 from fkjoin.folds.fold import FoldSteps, totals, whole
 
@@ -38,10 +37,10 @@ class Count:
     def state(self) -> list[pa.Field]:
         return [] if self.column is None else [pa.field("count", pa.int64())]
 
-    def fold(self, state: list[pa.Array], steps: FoldSteps, place: int) -> list[pa.Array]:
+    def fold(self, state: list[pa.Array], steps: FoldSteps, number: int) -> list[pa.Array]:
         return [] if self.column is None else [pa.array(_counted(state[0], steps, self.column))]
 
-    def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, place: int) -> pa.Array:
+    def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, number: int) -> pa.Array:
         return state[0] if state else pa.array(rows)
 
 
@@ -63,15 +62,17 @@ class WholeSum:
     def state(self) -> list[pa.Field]:
         return [pa.field(name, pa.int64()) for name in ("count", "high", "low")]
 
-    def fold(self, state: list[pa.Array], steps: FoldSteps, place: int) -> list[pa.Array]:
+    def fold(self, state: list[pa.Array], steps: FoldSteps, number: int) -> list[pa.Array]:
         count = _counted(state[0], steps, self.column)
         code, sign, _ = steps.signed
-        amounts = steps.column(self.column).cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+        amounts = whole(steps.column(self.column).cast(pa.int64()))
+        # A sum of int64 amounts needs more than 64 bits: their halves are summed up.  ``>>`` rounds
+        # down, so that ``high * 2**32 + low`` is the amount also of a negative one.
         low = whole(state[2]) + totals(code, (amounts & _LOW) * sign, len(count))
         high = whole(state[1]) + totals(code, (amounts >> 32) * sign, len(count)) + (low >> 32)
         return [pa.array(count), pa.array(high), pa.array(low & _LOW)]
 
-    def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, place: int) -> pa.Array:
+    def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, number: int) -> pa.Array:
         count, high, low = (whole(part) for part in state)
         counted = count > 0
         if self.kind == "avg":
@@ -82,19 +83,22 @@ class WholeSum:
 
 
 def _quotients(high: Ints, low: Ints, count: Ints) -> np.ndarray:
-    """Correctly rounded quotients; numbers beyond 53 bits are divided one by one."""
+    """Correctly rounded quotients."""
+    # A double has 53 bits: up to there the sum is exact as a double, and one division rounds once.
+    # Python divides larger whole numbers with one rounding, too, but one by one.
     count = np.maximum(count, 1)
     quotients = (high.astype(np.float64) * 2.0**32 + low) / count
-    for place in np.flatnonzero((high < -(1 << 20)) | (high >= 1 << 20) | (count >= 1 << 53)):
-        quotients[place] = ((int(high[place]) << 32) + int(low[place])) / int(count[place])
+    for group in np.flatnonzero((high < -(1 << 20)) | (high >= 1 << 20) | (count >= 1 << 53)):
+        quotients[group] = ((int(high[group]) << 32) + int(low[group])) / int(count[group])
     return quotients
 
 
 @dataclass(frozen=True)
 class DoubleSum:
-    """Sum or average of floats and doubles (``double``), exactly: kept as ``{int16 exponent}{whole number}``, little-endian.
+    """Sum or average of floats and doubles (``double``), exactly.
 
-    Infinities and not-a-numbers are counted apart, so that they too can be taken back.
+    It is stored as ``{int16 exponent}{whole number}``, little-endian.  Infinities and not-a-numbers
+    are counted apart, so that they too can be taken back.
     """
 
     name: str
@@ -112,39 +116,54 @@ class DoubleSum:
         counts = [pa.field(name, pa.int64()) for name in ("count", "nans", "above", "below")]
         return [*counts, pa.field("sum", BYTES)]
 
-    def fold(self, state: list[pa.Array], steps: FoldSteps, place: int) -> list[pa.Array]:
+    def fold(self, state: list[pa.Array], steps: FoldSteps, number: int) -> list[pa.Array]:
         counted = _counted(state[0], steps, self.column)
         groups = len(counted)
         code, sign, _ = steps.signed
-        amounts = steps.column(self.column).cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
+        column = steps.column(self.column).cast(pa.float64()).fill_null(0.0)
+        amounts = column.to_numpy(zero_copy_only=False)
         tests = np.isnan(amounts), np.isposinf(amounts), np.isneginf(amounts)
-        specials = [whole(part) + totals(code, test * sign, groups) for part, test in zip(state[1:4], tests, strict=True)]
-        sums = _added(state[4].to_pylist(), code, sign, np.where(np.isfinite(amounts), amounts, 0.0))
+        specials = [
+            whole(part) + totals(code, test * sign, groups)
+            for part, test in zip(state[1:4], tests, strict=True)
+        ]
+        finite = np.where(np.isfinite(amounts), amounts, 0.0)
+        sums = _added(state[4].to_pylist(), code, sign, finite)
         return [pa.array(counted), *(pa.array(part) for part in specials), pa.array(sums, BYTES)]
 
-    def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, place: int) -> pa.Array:
+    def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, number: int) -> pa.Array:
         count, nans, above, below = (whole(part) for part in state[:4])
         divisors = count.tolist() if self.kind == "avg" else [1] * len(count)
-        sums = np.array([_rounded(kept, max(by, 1)) for kept, by in zip(state[4].to_pylist(), divisors, strict=True)], float)
+        stored = zip(state[4].to_pylist(), divisors, strict=True)
+        sums = np.array([_rounded(amount, max(divisor, 1)) for amount, divisor in stored], float)
         sums = np.where(above > 0, np.inf, np.where(below > 0, -np.inf, sums))
         sums = np.where((nans > 0) | ((above > 0) & (below > 0)), np.nan, sums)
         return pa.array(sums, mask=count <= 0)
 
 
-def _added(kept: list[bytes | None], code: Ints, sign: Ints, amounts: np.ndarray) -> list[bytes]:
-    """Exact sums, with the amounts added; those of equal group and exponent are summed up in bulk first."""
+def _added(stored: list[bytes | None], code: Ints, sign: Ints, amounts: np.ndarray) -> list[bytes]:
+    """Exact sums, with the amounts added.
+
+    A double is a whole number of 53 bits times a power of two::
+
+        take each amount apart into such a number and its exponent
+        sum up the numbers of equal group and exponent in bulk, as halves of 32 bits
+        for each of these sums: bring it and its group's sum to the lesser exponent, and add them
+    """
     mantissa, exponent = np.frexp(amounts)
     digits = (mantissa * 2.0**53).astype(np.int64)
     exponent = np.where(digits == 0, 0, exponent.astype(np.int64) - 53)
     order = np.lexsort((exponent, code))
     code, exponent, digits = code[order], exponent[order], digits[order] * sign[order]
     starts = np.flatnonzero(changes_from_previous(code) | changes_from_previous(exponent))
-    sums = [_read(item) for item in kept]
+    sums = [_read(item) for item in stored]
     if len(starts):
-        parts = (code[starts], exponent[starts], *(np.add.reduceat(part, starts) for part in (digits & _LOW, digits >> 32)))
-        for group, power, low, high in zip(*(part.tolist() for part in parts), strict=True):
+        low, high = (np.add.reduceat(part, starts) for part in (digits & _LOW, digits >> 32))
+        parts = code[starts], exponent[starts], low, high
+        for group, power, low_sum, high_sum in zip(*map(np.ndarray.tolist, parts), strict=True):
             held, base = sums[group]
-            amount = low + (high << 32)
+            amount = low_sum + (high_sum << 32)
+            # Zero has no exponent: it must not drag the other one down, nor be dragged.
             if not amount:
                 continue
             if not held:
@@ -156,10 +175,10 @@ def _added(kept: list[bytes | None], code: Ints, sign: Ints, amounts: np.ndarray
     return [_written(*item) for item in sums]
 
 
-def _read(kept: bytes | None) -> tuple[int, int]:
-    if not kept:
+def _read(stored: bytes | None) -> tuple[int, int]:
+    if not stored:
         return 0, 0
-    return int.from_bytes(kept[2:], "little", signed=True), int.from_bytes(kept[:2], "little", signed=True)
+    return _number(stored[2:]), _number(stored[:2])
 
 
 def _written(digits: int, exponent: int) -> bytes:
@@ -171,8 +190,8 @@ def _written(digits: int, exponent: int) -> bytes:
     return (exponent + spare).to_bytes(2, "little", signed=True) + _signed_bytes(digits)
 
 
-def _rounded(kept: bytes | None, divisor: int) -> float:
-    digits, exponent = _read(kept)
+def _rounded(stored: bytes | None, divisor: int) -> float:
+    digits, exponent = _read(stored)
     try:
         return (digits << exponent) / divisor if exponent >= 0 else digits / (divisor << -exponent)
     except OverflowError:
@@ -181,7 +200,10 @@ def _rounded(kept: bytes | None, divisor: int) -> float:
 
 @dataclass(frozen=True)
 class DecimalSum:
-    """Sum or average of decimals, with Spark's types; kept as a whole number of the column's smallest unit."""
+    """Sum or average of decimals, with Spark's types.
+
+    It is stored as a whole number of the column's smallest unit.
+    """
 
     name: str
     column: int
@@ -193,61 +215,76 @@ class DecimalSum:
 
     @property
     def result(self) -> pa.Field:
-        more = 4 if self.kind == "avg" else 0
-        digits = self.precision + (4 if self.kind == "avg" else 10)
-        return pa.field(self.name, pa.decimal128(min(_MOST_DIGITS, digits), min(_MOST_DIGITS, self.scale + more)))
+        digits, places = (4, 4) if self.kind == "avg" else (10, 0)
+        precision = min(_MOST_DIGITS, self.precision + digits)
+        scale = min(_MOST_DIGITS, self.scale + places)
+        return pa.field(self.name, pa.decimal128(precision, scale))
 
     @property
     def state(self) -> list[pa.Field]:
         return [pa.field("count", pa.int64()), pa.field("sum", BYTES)]
 
-    def fold(self, state: list[pa.Array], steps: FoldSteps, place: int) -> list[pa.Array]:
+    def fold(self, state: list[pa.Array], steps: FoldSteps, number: int) -> list[pa.Array]:
         counted = _counted(state[0], steps, self.column)
         code, sign, _ = steps.signed
         amounts = steps.column(self.column)
+        # As four parts of 32 bits, each of which sums up in int64; only the highest has a sign.
         words = decimal_words(amounts)
         words[~valid(amounts)] = 0
         low, high = words[:, 0], words[:, 1].view(np.int64)
-        parts = ((low & np.uint64(_LOW)).view(np.int64), (low >> np.uint64(32)).view(np.int64), high & _LOW, high >> 32)
+        parts = (
+            (low & np.uint64(_LOW)).view(np.int64),
+            (low >> np.uint64(32)).view(np.int64),
+            high & _LOW,
+            high >> 32,
+        )
         sums = [totals(code, part * sign, len(counted)).tolist() for part in parts]
-        kept = (int.from_bytes(item or b"", "little", signed=True) for item in state[1].to_pylist())
-        whole_sums = [base + a + (b << 32) + (c << 64) + (d << 96) for base, a, b, c, d in zip(kept, *sums, strict=True)]
+        stored = map(_number, state[1].to_pylist())
+        whole_sums = [
+            base + a + (b << 32) + (c << 64) + (d << 96)
+            for base, a, b, c, d in zip(stored, *sums, strict=True)
+        ]
         return [pa.array(counted), pa.array(map(_signed_bytes, whole_sums), BYTES)]
 
-    def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, place: int) -> pa.Array:
+    def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, number: int) -> pa.Array:
         count = whole(state[0])
         kind = self.result.type
-        numbers = [int.from_bytes(item or b"", "little", signed=True) for item in state[1].to_pylist()]
+        amounts = [_number(item) for item in state[1].to_pylist()]
         if self.kind == "avg":
             unit = 10 ** (kind.scale - self.scale)
-            numbers = [_half_up(number * unit, max(by, 1)) for number, by in zip(numbers, count.tolist(), strict=True)]
+            sums = zip(amounts, count.tolist(), strict=True)
+            amounts = [_half_up(amount * unit, max(divisor, 1)) for amount, divisor in sums]
         counted = count > 0
-        beyond = counted & np.array([abs(number) >= 10**kind.precision for number in numbers], bool)
+        beyond = counted & np.array([abs(amount) >= 10**kind.precision for amount in amounts], bool)
         if beyond.any():
             raise _too_large(self.name, steps.keys, beyond, str(kind))
-        return decimals([number if known else None for number, known in zip(numbers, counted, strict=True)], kind)
+        return _decimals(amounts, counted, kind)
 
 
 def decimal_words(array: pa.Array) -> np.ndarray:
-    """An ``(n, 2)`` array of the unsigned halves, the lower one first, of a decimal128 column; a copy."""
+    """Copy a decimal128 column as an ``(n, 2)`` array of unsigned halves, the lower one first."""
     data = array.buffers()[1]
     if data is None:
         return np.zeros((len(array), 2), np.uint64)
-    return np.frombuffer(data, "<u8")[2 * array.offset : 2 * (array.offset + len(array))].reshape(-1, 2).copy()
+    words = np.frombuffer(data, "<u8").reshape(-1, 2)
+    return words[array.offset : array.offset + len(array)].copy()
 
 
-def decimals(numbers: Iterable[int | None], kind: pa.DataType) -> pa.Array:
-    """Decimals from whole numbers of their smallest unit."""
-    listed = list(numbers)
-    data = b"".join((number or 0).to_bytes(16, "little", signed=True) for number in listed)
-    present = np.array([number is not None for number in listed], bool)
+def _decimals(amounts: list[int], present: Bools, kind: pa.DataType) -> pa.Array:
+    """Decimals from whole numbers of their smallest unit; null where not ``present``."""
+    numbers = np.where(present, np.array(amounts, object), 0).tolist()
+    data = b"".join(number.to_bytes(16, "little", signed=True) for number in numbers)
     mask = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
-    return pa.Array.from_buffers(kind, len(listed), [mask, pa.py_buffer(data)])
+    return pa.Array.from_buffers(kind, len(amounts), [mask, pa.py_buffer(data)])
 
 
 def _half_up(number: int, divisor: int) -> int:
     rounded = (2 * abs(number) + divisor) // (2 * divisor)
     return rounded if number >= 0 else -rounded
+
+
+def _number(stored: bytes | None) -> int:
+    return int.from_bytes(stored or b"", "little", signed=True)
 
 
 def _signed_bytes(number: int) -> bytes:
@@ -263,6 +300,7 @@ def _counted(count: pa.Array, steps: FoldSteps, column: int) -> Ints:
 def _too_large(name: str, keys: Bytes, beyond: np.ndarray, kind: str) -> FkJoinError:
     key = keys[int(beyond.argmax())].as_py()
     return FkJoinError(
-        f"{name} of group {key!r} does not fit into {kind}: cast what is summed up, for instance to decimal(38, 0), and start "
-        "with a new checkpoint and an empty target"
+        f"{name} of group {key!r} does not fit into {kind}: "
+        "cast what is summed up, for instance to decimal(38, 0), "
+        "and start with a new checkpoint and an empty target"
     )

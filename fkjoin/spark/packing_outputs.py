@@ -58,7 +58,7 @@ class Gather:
             return
         again = np.setdiff1d(np.arange(len(outputs)), np.unique(code, return_index=True)[1])
         columns = [column.to_pylist() for column in KeyCodec(self.key).decode(outputs.first.take(pa.array(again)))]
-        yield from zip(outputs.of[again].tolist(), map(key_text, zip(*columns, strict=True)), strict=True)
+        yield from zip(outputs.row[again].tolist(), map(key_text, zip(*columns, strict=True)), strict=True)
 
 
 @dataclass(frozen=True)

@@ -239,7 +239,7 @@ def _named(name: str, value: Any) -> Any:
 
 
 def _is_instant(units: Notation) -> bool:
-    return isinstance(units, Unit) and units.of == "instant"
+    return isinstance(units, Unit) and units.quantity == "instant"
 
 
 def _below(how: Reading, name: str) -> Reading:

@@ -2,13 +2,15 @@
 
 See docs/semantics.md, "Aggregates".
 
-*Law*: what is taken back and what is added in its place are one step, and of a batch's steps only the outcome is emitted: no
-value in between is ever seen.  A result is emitted if its bytes or its timestamp differ from what was emitted last (KIP-557).
-A group whose last row has left is deleted, and starts anew when there are rows again.
+*Law*: what is taken back and what is added in its place are one step, and of a batch's steps only
+the outcome is emitted: no value in between is ever seen.  A result is emitted if its bytes or its
+timestamp differ from what was emitted last (KIP-557). A group whose last row has left is deleted,
+and starts anew when there are rows again.
 
-Store: ``{'d'}{group's key}`` → a counter as version, the greatest timestamp, and ``{uint32 little-endian: length of the
-result}{result}{state of the fold}``; beside it entries of the fold's own, and of ``guard``.  Where the fold has collected
-columns, in the place of the result are its 128-bit hash and the result without them.
+Store: ``{'d'}{group's key}`` → a counter as version, the greatest timestamp, and
+``{uint32 little-endian: length of the result}{result}{state of the fold}``; beside it entries of
+the fold's own, and of ``guard``.  Where the fold has collected columns, in the place of the result
+are its 128-bit hash and the result without them.
 """
 
 from __future__ import annotations
@@ -60,11 +62,12 @@ def aggregate(
     every: bool = False,
     guarded: bool = False,
 ) -> pa.Table:
-    """Turn changes of contributions (``GROUPED``, each once unless ``guarded``) into changes of the aggregates (``RESULT``).
+    """Turn changes of contributions (``GROUPED``) into changes of the aggregates (``RESULT``).
 
-    In a group, changes count in the order of their versions.  ``source``: identity of the aggregate's own versions, which
-    are a counter that never falls behind the clock's milliseconds.  ``every``: emit a result for every group that was
-    touched, also one that is unchanged.
+    Each comes once, unless ``guarded``.  In a group, changes count in the order of their versions.
+    ``source``: identity of the aggregate's own versions, which are a counter that never falls
+    behind the clock's milliseconds. ``every``: emit a result for every group that was touched, also
+    one that is unchanged.
     """
     sweep(store, now_ms)
     count[counters.ROWS_IN] += len(grouped)
@@ -81,10 +84,14 @@ def aggregate(
     unchanged = equal(groups.compared, groups.compared_before) & (ts == held.ts)
     emission = EmitDecision.of(groups.had, valid(results), unchanged, every=every).counted(count)
     version, emit = emission.own_versions(held, source, now_ms), pa.array(emission.emit)
-    changes = emission.results(groups.keys.filter(emit), results.filter(emit), version.filter(emit), ts[emission.emit])
+    changes = emission.results(
+        groups.keys.filter(emit), results.filter(emit), version.filter(emit), ts[emission.emit]
+    )
 
     body, gone = masked(groups.body, groups.alive), ~groups.alive
-    of_groups = entries(groups.names, emission.has, ts, version, body, gone=gone, due_ms=now_ms + retention_ms)
+    of_groups = entries(
+        groups.names, emission.has, ts, version, body, gone=gone, due_ms=now_ms + retention_ms
+    )
     store.write(*entry_batch([of_groups, *groups.entries, *of_guard]))
     return changes
 
@@ -108,8 +115,8 @@ class Touched(NamedTuple):
     ts: Ints
     entries: list[tuple[Bytes, Bytes]]
     """The entries of the fold's own."""
-    of: Ints
-    """A change of each group: its place."""
+    first: Ints
+    """The position of a change of each group."""
 
     @property
     def body(self) -> Bytes:
@@ -118,14 +125,19 @@ class Touched(NamedTuple):
 
 
 def touched(grouped: pa.Table, store: Store, fold: Fold | CoFold) -> Touched:
-    """Fold changes of contributions (``GROUPED``, at least one) into their groups.  The caller writes the fold's entries."""
+    """Fold changes of contributions (``GROUPED``, at least one) into their groups.
+
+    The caller writes the fold's entries.
+    """
     code, keys = codes(column(grouped, "key"))
     names = prefixed(tags.ROW, keys)
     held = records.decode(store.get_many(names))
     had, known = held.flags & HAS_RESULT > 0, held.flags & GONE == 0
     before, states = unpaired(masked(held.body, known))
 
-    order = by_code_and_version(code, column(grouped, "version")) if fold.ordered else np.argsort(code, kind="stable")
+    order = np.argsort(code, kind="stable")
+    if fold.ordered:
+        order = by_code_and_version(code, column(grouped, "version"))
     code = code[order]
     old, new = (take(column(grouped, name), order) for name in ("old", "new"))
     moved = ~(valid(old) & equal(old, new))  # the others bring a timestamp and nothing else
@@ -133,12 +145,27 @@ def touched(grouped: pa.Table, store: Store, fold: Fold | CoFold) -> Touched:
         states, keys, code[moved], old=chosen(old, moved), new=chosen(new, moved), store=store
     )
 
+    # The timestamp of a group that stays only grows; one that begins anew has that of its rows.
     alive = rows > 0
     latest = _latest(code, take(column(grouped, "ts"), order).to_numpy(), len(keys))
-    ts = np.where(alive & held.found & known, np.maximum(held.ts, latest), latest)
+    ts = np.where(alive & held.exists & known, np.maximum(held.ts, latest), latest)
     compared = results if light is None else masked(concat(digests(results), light), valid(results))
-    of = order[np.flatnonzero(changes_from_previous(code))]  # codes are numbered from 0 on, and all are there
-    return Touched(keys, names, held, had, masked(before, had), compared, results, states, alive, ts, of_fold, of)
+    # Codes are numbered from 0 on, and each has changes: so these are in the order of the keys.
+    first_change = order[np.flatnonzero(changes_from_previous(code))]
+    return Touched(
+        keys=keys,
+        names=names,
+        held=held,
+        had=had,
+        compared_before=masked(before, had),
+        compared=compared,
+        results=results,
+        states=states,
+        alive=alive,
+        ts=ts,
+        entries=of_fold,
+        first=first_change,
+    )
 
 
 def _latest(code: Ints, ts: Ints, groups: int) -> Ints:

@@ -1,4 +1,4 @@
-"""Rows made of answers by expressions: a joiner's, those of ``filter`` and ``map_values``, and what an aggregate is of.
+"""Rows made of answers by expressions: of a joiner, ``filter``, ``map_values`` and an aggregate.
 
 *Law*: they are what Spark's expressions make of the same answers.
 """
@@ -58,7 +58,9 @@ class AnswerRows:
         matched = self.fields.matched(answers)
         gone = pa.array(~matched)
         sides = ("left", self.fields.left), ("right", self.fields.right)
-        both = {side: structs(schema, masked(column(answers, side), matched)) for side, schema in sides}
+        both = {
+            side: structs(schema, masked(column(answers, side), matched)) for side, schema in sides
+        }
         columns = KeyCodec(self.fields.key).decode(column(answers, "key"))
         key = pa.StructArray.from_arrays(columns, fields=list(self.fields.key))
         row = pa.StructArray.from_arrays(list(both.values()), list(both))
@@ -77,14 +79,18 @@ class MakesRows(Protocol):
 
 
 def usable(make: MakesRows, answers: pa.Table, count: Counters, operator: str) -> pa.Table:
-    """Make messages of ``ANSWER``, without those on which an expression throws: they are counted."""
+    """Make messages of ``ANSWER``; those on which an expression throws are left out and counted."""
     try:
         return make(answers)
     except ArithmeticError:
-        thrown = throwing(lambda first, rows: make(answers.slice(first, rows).combine_chunks()), len(answers))
+
+        def attempt(first: int, rows: int) -> pa.Table:
+            return make(answers.slice(first, rows).combine_chunks())
+
+        thrown = throwing(attempt, len(answers))
         if make.rows.fail:
-            place, error = min(thrown.items())
-            key = pa.array([answers.column("key")[place].as_py()], BYTES)
+            row, error = min(thrown.items())
+            key = pa.array([answers.column("key")[row].as_py()], BYTES)
             columns = KeyCodec(make.rows.fields.key).decode(key)
             readable = pa.StructArray.from_arrays(columns, fields=list(make.rows.fields.key))
             raise FkJoinError(thrown_text(operator, readable[0].as_py(), error)) from error
@@ -95,7 +101,7 @@ def usable(make: MakesRows, answers: pa.Table, count: Counters, operator: str) -
 def thrown_text(operator: str, key: object, error: Exception) -> str:
     """The message of an operator that is to fail."""
     if isinstance(error, EvaluationError) and isinstance(error.__cause__, Exception):
-        operator, error = error.what or operator, error.__cause__
+        operator, error = error.operator or operator, error.__cause__
     return f"{operator}, key {key_text(key)}: {thrown_at(error)}{set_aside('rows')}"
 
 
@@ -116,8 +122,8 @@ class Joined:
     def __call__(self, answers: pa.Table) -> pa.Table:
         """Make ``JOINED`` of ``ANSWER``."""
         joined = self.rows(answers)
-        value = masked(RowCodec(self.schema).encode(joined.row.flatten(), len(answers)), ~bools(joined.gone))
-        return with_value(answers, value)
+        rows = RowCodec(self.schema).encode(joined.row.flatten(), len(answers))
+        return with_value(answers, masked(rows, ~bools(joined.gone)))
 
 
 @dataclass(frozen=True)
@@ -131,8 +137,11 @@ class ContributeRows:
     def __call__(self, answers: pa.Table) -> pa.Table:
         """Make ``JOINED`` with contributions of ``ANSWER``."""
         joined = self.rows(answers)
-        group, value = (columns(joined.visible, joined.gone).flatten() for columns in (self.group, self.value))
-        return with_value(answers, contributions(self.group.schema, group, self.value.schema, value, ~bools(joined.gone)))
+        sides = self.group, self.value
+        group, value = (side(joined.visible, joined.gone).flatten() for side in sides)
+        has_row = ~bools(joined.gone)
+        contributed = contributions(self.group.schema, group, self.value.schema, value, has_row)
+        return with_value(answers, contributed)
 
 
 @dataclass(frozen=True)
@@ -148,7 +157,10 @@ class CarryRows:
         """Make ``CHANGE`` of ``ANSWER``."""
         joined = self.rows(answers)
         alive, count = ~bools(joined.gone), len(answers)
-        columns = dict(zip((field.name for field in joined.row.type), joined.row.flatten(), strict=True))
+        names = [field.name for field in joined.row.type]
+        columns = dict(zip(names, joined.row.flatten(), strict=True))
         value = masked(RowCodec(self.schema).encode(narrowed(columns, self.schema), count), alive)
-        foreign_key = KeyCodec(self.foreign_key.schema).encode(self.foreign_key(joined.visible, joined.gone).flatten(), count)
-        return table(CHANGE, column(answers, "key"), foreign_key, value, column(answers, "version"), column(answers, "ts"))
+        named = self.foreign_key(joined.visible, joined.gone).flatten()
+        foreign_key = KeyCodec(self.foreign_key.schema).encode(named, count)
+        key, version, ts = (column(answers, name) for name in ("key", "version", "ts"))
+        return table(CHANGE, key, foreign_key, value, version, ts)

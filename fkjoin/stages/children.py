@@ -1,12 +1,15 @@
-"""children, by foreign key: per right row the map of its left rows by their key (KIP-213's alternative B).
+"""children, by foreign key: per right row the map of its left rows by their key (KIP-213's
+alternative B).
 
 See docs/semantics.md, "Children".
 
-Store: as subscription's, ``{'r'}{foreign key}`` → the right row and ``{'s'}{CombinedKey}`` → a left row, so that a change of
-one left row writes that row alone, however many there are under its foreign key; and ``{'d'}{foreign key}`` → a counter as
-the result's version, and a 128-bit hash of the result.
+Store: as subscription's, ``{'r'}{foreign key}`` → the right row and ``{'s'}{CombinedKey}`` → a left
+row, so that a change of one left row writes that row alone, however many there are under its
+foreign key; and ``{'d'}{foreign key}`` → a counter as the result's version, and a 128-bit hash of
+the result.
 
-*Law*: the result of a right row is the row and all left rows whose foreign key names it, in byte order of the left keys.
+*Law*: the result of a right row is the row and all left rows whose foreign key names it, in byte
+order of the left keys.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from fkjoin.codec import combined_key, records, tags
 from fkjoin.codec.arrays import (
     Bytes,
     Ints,
+    chosen,
     codes,
     constant,
     equal,
@@ -41,7 +45,14 @@ from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, digests, entries
 from fkjoin.stages.retention import GONE, sweep
-from fkjoin.stages.sides import Rights, Subscribes, read_rights, read_subscribes, subscribed_rights, write_sides
+from fkjoin.stages.sides import (
+    Rights,
+    Subscribes,
+    read_rights,
+    read_subscribes,
+    subscribed_rights,
+    write_sides,
+)
 from fkjoin.state import Page, Reads, Store, byte_order, prefix_range
 
 AT_A_TIME = 262_144
@@ -50,7 +61,10 @@ AT_A_TIME = 262_144
 
 @dataclass(frozen=True)
 class Family:
-    """The schemas of left keys, left rows and right rows, and the result's: the right row's columns and the map."""
+    """The schemas of left keys, left rows and right rows, and of the result.
+
+    It has the right row's columns and the map.
+    """
 
     key: pa.Schema
     left: pa.Schema
@@ -58,16 +72,20 @@ class Family:
     result: pa.Schema
 
     def rows(self, rights: Bytes, group: Ints, keys: Bytes, lefts: Bytes) -> Bytes:
-        """Encoded results: ``group`` (ascending) says which of the ``rights`` (null: no result) each left row belongs to."""
+        """Encoded results; null where the right row is.
+
+        ``group`` (ascending) says which of the ``rights`` each left row belongs to.
+        """
         bounds = np.searchsorted(group, np.arange(len(rights) + 1)).astype(np.int32)
         map_type = self.result.field(len(self.result) - 1).type
         columns = KeyCodec(self.key).decode(keys)
-        key = columns[0] if len(columns) == 1 else pa.StructArray.from_arrays(columns, fields=list(self.key))
+        key = columns[0]
+        if len(columns) > 1:
+            key = pa.StructArray.from_arrays(columns, fields=list(self.key))
         row = pa.StructArray.from_arrays(RowCodec(self.left).decode(lefts), fields=list(self.left))
         children = pa.MapArray.from_arrays(pa.array(bounds), key, row, type=map_type)
-        return masked(
-            RowCodec(self.result).encode([*RowCodec(self.right).decode(rights), children], len(rights)), valid(rights)
-        )
+        parts = [*RowCodec(self.right).decode(rights), children]
+        return masked(RowCodec(self.result).encode(parts, len(rights)), valid(rights))
 
 
 def children(
@@ -84,10 +102,10 @@ def children(
     in_order: bool = True,
     rights_in_order: bool = False,
 ) -> Iterator[pa.Table]:
-    """Turn ``subscriptions`` (``SUBSCRIPTION``) and ``rights`` (``CHANGE``) into changes of the table (``RESULT``), in pages.
+    """Turn ``subscriptions`` (``SUBSCRIPTION``) and ``rights`` (``CHANGE``) into ``RESULT`` pages.
 
-    The store is written when the iterator is exhausted.  ``source``, ``every``: as for ``aggregate``; ``in_order``,
-    ``rights_in_order``: as for ``subscription``.
+    The store is written when the iterator is exhausted.  ``source``, ``every``: as for
+    ``aggregate``; ``in_order``, ``rights_in_order``: as for ``subscription``.
     """
     sweep(store, now_ms, partial(subscribed_rights, store), now_ms + retention_ms)
     count[counters.RIGHT_IN] += len(rights)
@@ -95,7 +113,9 @@ def children(
         return
     code, keys = codes(stack(column(subscriptions, "foreign_key"), column(rights, "key")))
     split = len(subscriptions)
-    right = read_rights(rights, code[split:], keys, store=store, count=count, parts=1, in_order=rights_in_order)
+    right = read_rights(
+        rights, code[split:], keys, store=store, count=count, parts=1, in_order=rights_in_order
+    )
     left = read_subscribes(subscriptions, code[:split], store, count, in_order)
     touched = np.unique(np.concatenate([left.code, right.changed]))
     last_right = _last_rights(right)
@@ -117,20 +137,32 @@ def children(
         emitted = np.flatnonzero(emission.emit)
         group, version, has = groups[emitted], take(version, emitted), emission.has[emitted]
         written = entries(
-            take(names, group), has, ts[group], version, take(digest, emitted), gone=~has, due_ms=now_ms + retention_ms
+            take(names, group),
+            has,
+            ts[group],
+            version,
+            take(digest, emitted),
+            gone=~has,
+            due_ms=now_ms + retention_ms,
         )
         batches.append(written)
         yield emission.results(take(keys, group), take(results, emitted), version, ts[group])
-    write_sides(store, keys, right, left=left, now_ms=now_ms, retention_ms=retention_ms, in_order=in_order)
-    for written in batches:  # when all pages are out, as the store's other entries
+    write_sides(
+        store, keys, right, left=left, now_ms=now_ms, retention_ms=retention_ms, in_order=in_order
+    )
+    # All writes come after the last page: a caller that stops early leaves the store unchanged.
+    for written in batches:
         store.write(*written)
 
 
-def stored(store: Reads, family: Family, pages: Iterable[Page]) -> Iterator[tuple[Bytes, Bytes, Bytes, Ints]]:
-    """Read the results of the right rows in ``pages``: the foreign keys, the rows, their versions and timestamps."""
+def stored(
+    store: Reads, family: Family, pages: Iterable[Page]
+) -> Iterator[tuple[Bytes, Bytes, Bytes, Ints]]:
+    """Read the results of the right rows in ``pages``: foreign keys, rows, versions, timestamps."""
     for page in pages:
-        live = records.decode(page.values).flags & GONE == 0
-        keys, rights = (untagged(page.keys.filter(pa.array(live))), records.decode(page.values.filter(pa.array(live))).body)
+        stored_rights = records.decode(page.values)
+        live = stored_rights.flags & GONE == 0
+        keys, rights = untagged(chosen(page.keys, live)), chosen(stored_rights.body, live)
         if not len(keys):
             continue
         held = records.decode(store.get_many(prefixed(tags.ROW, keys)))
@@ -151,24 +183,37 @@ class _Members(NamedTuple):
 
 def _rows(family: Family, groups: Ints, members: _Members, rights: Bytes, keys: int) -> Bytes:
     """The results of ``groups``, of so many ``keys``, with their ``rights``."""
-    place = np.full(keys, -1)
-    place[groups] = np.arange(len(groups))
+    number = np.full(keys, -1)
+    number[groups] = np.arange(len(groups))
     _, left_keys = combined_key.decode(untagged(members.names))
-    return family.rows(rights, place[members.group], left_keys, members.rows)
+    return family.rows(rights, number[members.group], left_keys, members.rows)
 
 
 def _rows_of(held: records.Records, groups: Ints) -> records.Records:
     return records.Records(
-        held.found[groups], held.flags[groups], held.ts[groups], take(held.version, groups), take(held.body, groups)
+        held.exists[groups],
+        held.flags[groups],
+        held.ts[groups],
+        take(held.version, groups),
+        take(held.body, groups),
     )
 
 
-def _members(store: Reads, order: Ints, prefixes: Bytes, left: Subscribes | None) -> Iterator[tuple[Ints, _Members]]:
+def _members(
+    store: Reads, order: Ints, prefixes: Bytes, left: Subscribes | None
+) -> Iterator[tuple[Ints, _Members]]:
     """Groups of ``order`` in turn, with all left rows that they have after the batch of ``left``.
 
-    ``order``: the groups, sorted by their prefixes, as the scan comes by them.  A page may end within a group.  So groups are
-    whole only when a page has begun with a later one, and ``begun`` is the place in ``order`` of the first that has not been
-    handed out.  Groups without left rows in the store are between those that have some, and go with them.
+    ``order``: the groups, sorted by their prefixes, as the scan comes by them::
+
+        for each page of stored left rows:
+            if enough are gathered: hand out the groups before the page's first one
+            gather the page's rows, but for those that the batch has changed
+        hand out the groups that are left
+
+    A page may end within a group: groups are whole only when a page begins with a later one.
+    ``begun`` is the position in ``order`` of the first group that has not been handed out.  Groups
+    without left rows in the store are between those that have some, and go with them.
     """
     nothing = constant(None, 0)
     touched, fresh = nothing, _Members(nothing, np.zeros(0, np.int64), nothing)
@@ -176,22 +221,26 @@ def _members(store: Reads, order: Ints, prefixes: Bytes, left: Subscribes | None
         final = np.flatnonzero(last_of_run(left.combined))
         wanted = final[left.wanted[final]]
         touched = left.names
-        fresh = _Members(take(left.names, left.combined[wanted]), left.code[wanted], take(left.value, wanted))
+        fresh = _Members(
+            take(left.names, left.combined[wanted]), left.code[wanted], take(left.value, wanted)
+        )
     gathered: list[_Members] = []
     begun, size = 0, 0
     for page in store.scan([prefix_range(prefix) for prefix in take(prefixes, order).to_pylist()]):
         held = records.decode(page.values)
         stays = held.flags & GONE == 0
-        if len(touched):  # the batch says what becomes of these
+        # Of what the batch has touched, ``fresh`` has the rows that remain.
+        if len(touched):
             stays &= ~valid(pc.index_in(page.keys, value_set=touched))
-        places = np.flatnonzero(stays)
+        positions = np.flatnonzero(stays)
         reached = int(page.ranges[0])
         if size >= AT_A_TIME and reached > begun:
             yield _put_together(order[begun:reached], gathered, fresh)
             gathered = [_without(members, order[begun:reached]) for members in gathered]
             begun, size = reached, sum(len(members.names) for members in gathered)
-        gathered.append(_Members(take(page.keys, places), order[page.ranges[places]], take(held.body, places)))
-        size += len(places)
+        names, rows = take(page.keys, positions), take(held.body, positions)
+        gathered.append(_Members(names, order[page.ranges[positions]], rows))
+        size += len(positions)
     yield _put_together(order[begun:], gathered, fresh)
 
 
@@ -215,7 +264,8 @@ def _last_rights(right: Rights) -> Ints:
     """The row of each foreign key's right row after the batch."""
     row = np.arange(right.stored)
     changes = right.stored + np.arange(len(right.changed))
-    row[right.code[changes]] = changes  # ascending by version: the last one stays
+    # Changes ascend by version: of a key with several, the last one is written last, and stays.
+    row[right.code[changes]] = changes
     return row
 
 

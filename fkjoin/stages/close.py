@@ -1,13 +1,14 @@
-"""close, by window and group: folds what rows contribute to windows, and emits each window's row once, when it closes.
+"""close, by window and group: folds what rows contribute, and emits a window's row when it closes.
 
 See docs/semantics.md, "Windows".
 
-*Law*: a window is closed when stream time has reached its end plus the grace time.  Until then nothing of it is emitted; then
-its row is, once, made of all changes that came before.  A change that comes to a window that was closed by the batches before
-is late: it is counted and changes nothing.  What the store has of a window goes when the window closes.
+*Law*: a window is closed when stream time has reached its end plus the grace time.  Until then
+nothing of it is emitted; then its row is, once, made of all changes that came before.  A change
+that comes to a window that was closed by the batches before is late: it is counted and changes
+nothing.  What the store has of a window goes when the window closes.
 
-Store: as ``aggregate``'s, for windows that are open; ``{'w'}{end}{group's key}`` → nothing, for each of them; and
-``stream_time``'s.  There are no tombstone markers: regroup is in the same query.
+Store: as ``aggregate``'s, for windows that are open; ``{'w'}{end}{group's key}`` → nothing, for
+each of them; and ``stream_time``'s.  There are no tombstone markers: regroup is in the same query.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from fkjoin.codec.arrays import (
     masked,
     prefixed,
     stack,
+    take,
     unpaired,
     valid,
 )
@@ -65,7 +67,10 @@ class Closing:
         return before.after(arrivals, self.idle_ms, self.grace)
 
     def holding(self, time: StreamTime, arrivals: Arrivals) -> Counters:
-        """Name the source that holds windows open, if a batch had no rows of it, and count by how much it is behind."""
+        """Count by how much the source is behind that holds windows open.
+
+        None is counted if the batch had rows of it.
+        """
         least, most = min(time.times), max(time.times)
         number = time.times.index(least)
         if number in arrivals.latest or least == most or time.now > least:
@@ -85,11 +90,13 @@ def close(
     source: bytes,
     now_ms: int,
 ) -> Iterator[pa.Table]:
-    """Take in changes of contributions to windows (``GROUPED``, each once); emit the rows of windows that close (``RESULT``).
+    """Take in changes of contributions to windows (``GROUPED``, each once).
 
-    ``source``: identity of the versions of the results.
+    Emits the rows of windows that close (``RESULT``).  ``source``: identity of their versions.
     """
     count[counters.ROWS_IN] += len(grouped)
+    # Late is what comes to a window that the batches *before* closed, whatever stream time the
+    # batch's own rows reach: else the order of rows in a batch would matter.
     before = StreamTime.read(store, len(closing.sources))
     ends = closing.windows.ends(column(grouped, "key"))
     over = ends <= before.closed
@@ -107,7 +114,10 @@ def close(
 
 
 def late(grouped: pa.Table, arrivals: Arrivals, store: Store, closing: Closing) -> pa.Table:
-    """The changes that ``close`` counts as late, and regroup's letters, for dead letters; the store has stream time alone."""
+    """The changes that ``close`` counts as late, and regroup's letters, for dead letters.
+
+    The store has stream time alone.
+    """
     before = StreamTime.read(store, len(closing.sources))
     time = closing.after(before, arrivals)
     if time != before:
@@ -125,37 +135,48 @@ def _differs(grouped: pa.Table) -> Bools:
     return ~equal(column(grouped, "old"), column(grouped, "new"))
 
 
-def _take_in(grouped: pa.Table, ends: Ints, store: Store, fold: Fold, *, source: bytes, now_ms: int) -> None:
+def _take_in(
+    grouped: pa.Table, ends: Ints, store: Store, fold: Fold, *, source: bytes, now_ms: int
+) -> None:
     """Fold changes into windows that are open."""
     groups = touched(grouped, store, fold)
-    end = ends[groups.of]
+    end = ends[groups.first]
     has = groups.alive & valid(groups.results)
     emission = EmitDecision(groups.had, has, np.ones(len(has), bool))
     flags = np.where(has, HAS_RESULT, 0).astype(np.uint8)
     version = emission.own_versions(groups.held, source, now_ms)
     values = records.encode(flags, groups.ts, version, groups.body)
-    moved = np.flatnonzero(~groups.held.found | ~groups.alive)
-    places = pa.array(moved)
-    names = concat(prefixed(tags.CLOSES, fixed(_sorting(end[moved]))), groups.keys.take(places))
+    # A window has a closing entry from its first row on, until it has no rows any more: only there
+    # the entry is written, or deleted.
+    moved = np.flatnonzero(~groups.held.exists | ~groups.alive)
+    closing = prefixed(tags.CLOSES, fixed(_sorting(end[moved])))
+    names = concat(closing, take(groups.keys, moved))
     opened = masked(constant(b"", len(moved)), groups.alive[moved])
     of_groups = groups.names, masked(values, groups.alive)
     store.write(*entry_batch([of_groups, (names, opened), *groups.entries]))
 
 
-def _closed(until: int, store: Store, count: Counters, fold: Fold, now_ms: int) -> Iterator[pa.Table]:
+def _closed(
+    until: int, store: Store, count: Counters, fold: Fold, now_ms: int
+) -> Iterator[pa.Table]:
     """The rows of the windows that end by then, in pages; what the store has of them is removed."""
+    # The end of a range is excluded, so that a window's end at ``until`` itself needs one more.
     last = (until + 1 + _SIGN).to_bytes(8, "big")
     for page in store.scan([(tags.CLOSES, tags.CLOSES + last)]):
         keys = after(page.keys, np.full(len(page.keys), _NAME_HEAD))
         names = prefixed(tags.ROW, keys)
         held = records.decode(store.get_many(names))
         nothing = constant(None, 0)
-        made = fold.apply(unpaired(held.body)[1], keys, np.zeros(0, np.int64), old=nothing, new=nothing, store=store)
-        has = valid(made.results)
+        # Folding no steps makes the results of the stored states: collected columns are read, too.
+        states, steps = unpaired(held.body)[1], np.zeros(0, np.int64)
+        folded = fold.apply(states, keys, steps, old=nothing, new=nothing, store=store)
+        has = valid(folded.results)
         emission = EmitDecision(np.zeros(len(has), bool), has, has)
         emit = pa.array(has)
         count[counters.OUT] += int(has.sum())
-        results = emission.results(keys.filter(emit), made.results.filter(emit), held.version.filter(emit), held.ts[has])
+        results = emission.results(
+            keys.filter(emit), folded.results.filter(emit), held.version.filter(emit), held.ts[has]
+        )
         gone = stack(page.keys, names, *entries_of(fold.columns, keys, store))
         store.write(gone, constant(None, len(gone)))
         yield results

@@ -1,9 +1,9 @@
-"""The way from answers straight to what the next operator reads: it takes the fields that it needs, and resolve is left out.
+"""The way from answers straight to the fields that the next operator reads, without resolve.
 
-*Law*: what ``regroup`` makes of these contributions, and ``rekey`` of these changes, is what it would make of the joined
-rows', since its highwater marks are those of resolve: the pair of versions of the newest answer.  Of a batch's changes of a
-row, a contribution has the timestamp of the one that first led to it; a joined row has that of the one that first led to the
-whole row.
+*Law*: what ``regroup`` makes of these contributions, and ``rekey`` of these changes, is what it
+would make of the joined rows', since its highwater marks are those of resolve: the pair of versions
+of the newest answer.  Of a batch's changes of a row, a contribution has the timestamp of the one
+that first led to it; a joined row has that of the one that first led to the whole row.
 """
 
 from __future__ import annotations
@@ -38,34 +38,35 @@ class Fields:
         """Tell which answers make a joined row."""
         return matched(answers, self.how)
 
-    def columns(self, answers: pa.Table, *wanted: tuple[Sequence[Place], pa.Schema]) -> list[list[pa.Array]]:
-        """Take from ``ANSWER``, for each list of places, the columns at these, in the types of the schema."""
-        all_places = [place for places, _ in wanted for place in places]
+    def columns(
+        self, answers: pa.Table, *wanted: tuple[Sequence[Place], pa.Schema]
+    ) -> list[list[pa.Array]]:
+        """Take from ``ANSWER`` the columns at each list of places, in the types of its schema."""
+        types: dict[Place, pa.DataType] = {}
+        for places, into in wanted:
+            for source, type_ in zip(places, into.types, strict=True):
+                types.setdefault(source, type_)
         columns: dict[Place, pa.Array] = {}
         sides: tuple[tuple[Side, pa.Schema], ...] = ("left", self.left), ("right", self.right)
         for side, schema in sides:
-            paths = list(dict.fromkeys(path for place_side, path in all_places if place_side == side))
+            paths = [path for path_side, path in types if path_side == side]
             if not paths:
                 continue
             rows, codec = column(answers, side), RowCodec(schema)
-            if () in paths:  # the row, or what is wanted of it
-                struct = next(
-                    field.type
-                    for places, into in wanted
-                    for place, field in zip(places, into, strict=True)
-                    if place == (side, ())
-                )
-                inner = codec.narrowed(rows, pa.schema(list(struct)))
-                columns[side, ()] = pa.StructArray.from_arrays(inner, fields=list(struct), mask=pa.array(~valid(rows)))
+            # An empty path is the row itself, or as much of it as the wanted type has.
+            if () in paths:
+                fields = list(types[side, ()])
+                inner = codec.narrowed(rows, pa.schema(fields))
+                row = pa.StructArray.from_arrays(inner, fields=fields, mask=pa.array(~valid(rows)))
+                columns[side, ()] = row
                 paths.remove(())
-            columns |= {(side, path): values for path, values in zip(paths, codec.pick(rows, paths), strict=True)}
-        if any(side == "key" for side, _ in all_places):
+            for path, values in zip(paths, codec.pick(rows, paths), strict=True):
+                columns[side, path] = values
+        if any(side == "key" for side, _ in types):
             keys = KeyCodec(self.key).decode(column(answers, "key"))
-            columns |= {("key", (name,)): values for name, values in zip(self.key.names, keys, strict=True)}
-        return [
-            [values.cast(field.type) for values, field in zip(_columns(columns, places, schema), schema, strict=True)]
-            for places, schema in wanted
-        ]
+            for name, values in zip(self.key.names, keys, strict=True):
+                columns["key", (name,)] = values
+        return [_columns(columns, places, schema) for places, schema in wanted]
 
 
 def leaves(fields: Iterable[pa.Field]) -> Iterator[Path]:
@@ -77,8 +78,13 @@ def leaves(fields: Iterable[pa.Field]) -> Iterator[Path]:
             yield (field.name,)
 
 
-def _columns(columns: dict[Place, pa.Array], places: Sequence[Place], schema: pa.Schema) -> list[pa.Array]:
-    return narrowed({field.name: columns[place] for field, place in zip(schema, places, strict=True)}, schema)
+def _columns(
+    columns: dict[Place, pa.Array], places: Sequence[Place], schema: pa.Schema
+) -> list[pa.Array]:
+    """The columns at some places, in the types of the schema."""
+    by_name = {name: columns[source] for name, source in zip(schema.names, places, strict=True)}
+    typed = zip(narrowed(by_name, schema), schema.types, strict=True)
+    return [values.cast(type_) for values, type_ in typed]
 
 
 @dataclass(frozen=True)
@@ -98,14 +104,18 @@ class Contribute:
 
     def __call__(self, answers: pa.Table) -> pa.Table:
         """Make ``JOINED`` with contributions of ``ANSWER``."""
-        group, value = self.fields.columns(answers, (self.group, self.group_schema), (self.value, self.value_schema))
-        contributed = contributions(self.group_schema, group, self.value_schema, value, self.fields.matched(answers))
+        group, value = self.fields.columns(
+            answers, (self.group, self.group_schema), (self.value, self.value_schema)
+        )
+        contributed = contributions(
+            self.group_schema, group, self.value_schema, value, self.fields.matched(answers)
+        )
         return with_value(answers, contributed)
 
 
 @dataclass(frozen=True)
 class Carry:
-    """The fields of a joined row that are the row of the next join's left table, and its foreign key."""
+    """The fields of a joined row that make a left row of the next join, and its foreign key."""
 
     fields: Fields
     foreign_key: tuple[Place, ...]
@@ -115,10 +125,14 @@ class Carry:
 
     @property
     def places(self) -> list[Place]:
-        """The places that are read: the foreign key, and the row's columns; of a struct, its fields in the row's schema."""
-        columns = zip(self.row, self.row_schema, strict=True)
-        row = [(side, (*path, *below[1:])) for (side, path), field in columns for below in leaves([field])]
-        return [*self.foreign_key, *row]
+        """The places that are read: the foreign key, and the row's columns.
+
+        Of a struct, these are its fields in the row's schema.
+        """
+        places = list(self.foreign_key)
+        for (side, path), field in zip(self.row, self.row_schema, strict=True):
+            places += [(side, (*path, *below[1:])) for below in leaves([field])]
+        return places
 
     def __call__(self, answers: pa.Table) -> pa.Table:
         """Make ``CHANGE`` of ``ANSWER``."""
@@ -126,5 +140,7 @@ class Carry:
             answers, (self.foreign_key, self.foreign_key_schema), (self.row, self.row_schema)
         )
         named = KeyCodec(self.foreign_key_schema).encode(foreign_key, len(answers))
-        value = masked(RowCodec(self.row_schema).encode(row, len(answers)), self.fields.matched(answers))
-        return table(CHANGE, column(answers, "key"), named, value, column(answers, "version"), column(answers, "ts"))
+        encoded = RowCodec(self.row_schema).encode(row, len(answers))
+        value = masked(encoded, self.fields.matched(answers))
+        key, version, ts = (column(answers, name) for name in ("key", "version", "ts"))
+        return table(CHANGE, key, named, value, version, ts)

@@ -1,9 +1,11 @@
-"""Emission: of what a batch leads to, a table gets only what differs from what was emitted last (emit on change, KIP-557).
+"""Emission: a table gets only what differs from what was emitted last (KIP-557).
 
-*Law*: a key without a result gets no second tombstone, and a result that is unchanged goes no further, unless every update is
-wanted.  What counts as unchanged is the stage's to say; what follows from it is the same for all stages, and stands here.
+*Law*: a key without a result gets no second tombstone, and a result that is unchanged goes no
+further, unless every update is wanted.  What counts as unchanged is the stage's to say; what
+follows from it is the same for all stages, and stands here.
 
-A record with a result has the flag ``HAS_RESULT``; one whose row is gone is a tombstone marker (see ``retention``).
+A record with a result has the flag ``HAS_RESULT``; one whose row is gone is a tombstone marker (see
+``retention``).
 """
 
 from __future__ import annotations
@@ -15,12 +17,12 @@ import pyarrow as pa
 import xxhash
 
 from fkjoin.codec import records, versions
-from fkjoin.codec.arrays import BYTES, Bools, Bytes, Ints, buffers, chosen, lengths, window
+from fkjoin.codec.arrays import BYTES, Bools, Bytes, Ints, buffers, chosen, lengths, numbers_at
 from fkjoin.codec.messages import RESULT, Operation, table
 from fkjoin.codec.records import Records
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.retention import GONE, kept
+from fkjoin.stages.retention import GONE, with_due_entries
 from fkjoin.state import items
 
 HAS_RESULT = 2
@@ -40,17 +42,28 @@ class EmitDecision(NamedTuple):
     """The keys whose result, or whose end, is emitted."""
 
     @classmethod
-    def of(cls, had: Bools, has: Bools, unchanged: Bools, *, every: bool = False, among: Bools | None = None) -> EmitDecision:
+    def of(
+        cls,
+        had: Bools,
+        has: Bools,
+        unchanged: Bools,
+        *,
+        every: bool = False,
+        among: Bools | None = None,
+    ) -> EmitDecision:
         """Decide about keys that ``had`` a result and that ``has`` one.
 
-        ``unchanged``: looked at where there was a result and is one.  ``every``: emit these, too.  ``among``: the keys to
-        decide about; of others nothing is emitted.
+        ``unchanged``: looked at where there was a result and is one.  ``every``: emit these, too.
+        ``among``: the keys to decide about; of others nothing is emitted.
         """
         emit = (had | has) & (every | ~(had & has & unchanged))
         return cls(had, has, emit if among is None else emit & among)
 
     def counted(self, count: Counters, among: Bools | None = None) -> EmitDecision:
-        """Count what is emitted, and what is not: a key without a result, or an unchanged one; ``among``: see ``of``."""
+        """Count what is emitted, and what is not: no result, or an unchanged one.
+
+        ``among``: see ``of``.
+        """
         held_back = ~self.emit if among is None else among & ~self.emit
         count[counters.TOMBSTONES] += int((held_back & ~self.has).sum())
         count[counters.IDEMPOTENT] += int((held_back & self.has).sum())
@@ -58,18 +71,21 @@ class EmitDecision(NamedTuple):
         return self
 
     def results(self, keys: Bytes, value: Bytes, version: Bytes, ts: Ints) -> pa.Table:
-        """Changes of the table (``RESULT``), of columns that have the keys to be emitted and no others."""
-        operation = np.where(~self.has, Operation.DELETE, np.where(self.had, Operation.UPDATE, Operation.INSERT))
+        """Changes of the table (``RESULT``), of columns of the keys that are to be emitted."""
+        upsert = np.where(self.had, Operation.UPDATE, Operation.INSERT)
+        operation = np.where(self.has, upsert, Operation.DELETE)
         return table(RESULT, keys, operation[self.emit].astype(np.int8), value, version, ts)
 
     def own_versions(self, held: Records, source: bytes, now_ms: int) -> Bytes:
         """Versions of a table that has its own: a counter per key, one more with each result.
 
-        It is never behind the clock's milliseconds.  So a key whose tombstone marker has ended, and whose counter begins anew,
-        still goes on above what was emitted for it.  ``source``: identity of the versions.
+        It is never behind the clock's milliseconds.  So a key whose tombstone marker has ended, and
+        whose counter begins anew, still goes on above what was emitted for it.  ``source``:
+        identity of the versions.
         """
         counter = counters_of(held.version)
-        return versions.encode(source, [np.where(self.emit | ~held.found, np.maximum(counter + 1, now_ms), counter)])
+        following = np.maximum(counter + 1, now_ms)
+        return versions.encode(source, [np.where(self.emit | ~held.exists, following, counter)])
 
 
 def entries(
@@ -92,19 +108,24 @@ def entries(
     all_flags = flags | np.where(has, HAS_RESULT, 0) | np.where(gone, GONE, 0)
     values = records.encode(all_flags.astype(np.uint8), ts, version, body)
     if among is not None:
-        names, values, version, gone = chosen(names, among), chosen(values, among), chosen(version, among), gone[among]
-    return kept(names, values, version, gone=gone, due_ms=due_ms, in_order=in_order)
+        names, values, version = (chosen(part, among) for part in (names, values, version))
+        gone = gone[among]
+    return with_due_entries(names, values, version, gone=gone, due_ms=due_ms, in_order=in_order)
 
 
 def counters_of(version: Bytes) -> Ints:
     """The counters that a table's own versions are; 0 where there is none."""
     known = lengths(version) > 0
     data, bounds = buffers(version)
-    raw = np.ascontiguousarray(window(data, bounds[:-1] + versions.HEAD_BYTES * known, 8)).view(">u8").reshape(-1)
-    return np.where(known, (raw.astype(np.uint64) ^ versions.SIGN).view(np.int64), 0)
+    # Behind the head of a version's only part; of no version anything is read, and dropped.
+    words = numbers_at(data, bounds[:-1] + versions.HEAD_BYTES * known, ">u8").view(np.uint64)
+    return np.where(known, (words ^ versions.SIGN).view(np.int64), 0)
 
 
 def digests(values: Bytes) -> Bytes:
     """A 128-bit hash of each value, which is kept in its place; null for null."""
-    digest = xxhash.xxh3_128_digest
-    return pa.array((None if value is None else digest(value) for value in items(values)), BYTES, size=len(values))
+    return pa.array(map(_digest, items(values)), BYTES, size=len(values))
+
+
+def _digest(value: bytes | None) -> bytes | None:
+    return None if value is None else xxhash.xxh3_128_digest(value)

@@ -1,17 +1,18 @@
-"""gather, by left key: the last stage of a multi-way join, which puts a left row and the right rows that it names together.
+"""gather, by left key: the last stage of a multi-way join puts left rows and right rows together.
 
 See docs/semantics.md, "Multi-way joins".
 
-*Law*: a row is emitted only when every right row in it was answered for the version since which the left row names it; so no
-mix of a new left row with what an older one named is ever seen, in whatever order the parts come.  What leaves the row's bytes
-unchanged is dropped (KIP-557), and so are tombstones of rows that never were.
+*Law*: a row is emitted only when every right row in it was answered for the version since which the
+left row names it; so no mix of a new left row with what an older one named is ever seen, in
+whatever order the parts come.  What leaves the row's bytes unchanged is dropped (KIP-557), and so
+are tombstones of rows that never were.
 
-A result has the timestamp that joins in a row would give it: where its left row changed, the latest of all its rows', else the
-latest of the first right row that changed and those of later tables.
+A result has the timestamp that joins in a row would give it: where its left row changed, the latest
+of all its rows', else the latest of the first right row that changed and those of later tables.
 
-Store: ``{'d'}{left key}`` → the left row's version, the result's timestamp, and ``{left row}``, for each right table
-``{version of the answer}{right row}{its timestamp}``, and, while answers are missing, what is waited for and the row that was
-emitted last.
+Store: ``{'d'}{left key}`` → the left row's version, the result's timestamp, and ``{left row}``, for
+each right table ``{version of the answer}{right row}{its timestamp}``, and, while answers are
+missing, what is waited for and the row that was emitted last.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from fkjoin.stages.retention import sweep
 from fkjoin.state import Store
 
 WAITS = 4
-"""The flag of a record that answers are missing for, or that has an answer for a left row that is yet to come."""
+"""The flag of a record that lacks answers, or has one for a left row that is yet to come."""
 
 
 class Parts(NamedTuple):
@@ -60,9 +61,9 @@ class Parts(NamedTuple):
     """The left row's version; empty where none ever came."""
     left: Bytes
     since: list[Bytes]
-    """Version of the left row since which each right table's foreign key is what it is; null without one."""
+    """Version of the left row since which it has each foreign key; null without one."""
     answered: list[Bytes]
-    """Versions of the left and the right row in each right table's last answer; null where none ever came."""
+    """Versions of left and right row in each right table's last answer; null where none came."""
     rights: list[Bytes]
     times: list[Ints]
     """Timestamps of the right rows."""
@@ -71,34 +72,42 @@ class Parts(NamedTuple):
         """Tell where no answer is missing."""
         complete: Bools = lengths(self.version) > 0
         for since, answered in zip(self.since, self.answered, strict=True):
-            complete = complete & (~valid(since) | equal(since, versions.split(answered, left_parts)[0]))
+            answered_for = versions.split(answered, left_parts)[0]
+            complete = complete & (~valid(since) | equal(since, answered_for))
         return complete
 
     def ahead(self, left_parts: int) -> list[Bools]:
         """Tell, for each right table, which answers are for a left row that is yet to come.
 
-        The left row that is here names no row of that table, so that it does not wait for the answer, nor shows it.  The answer
-        must be kept all the same: it was given once, and the left row to come will not ask again.
+        The left row that is here names no row of that table, so that it does not wait for the
+        answer, nor shows it.  The answer must be kept all the same: it was given once, and the left
+        row to come will not ask again.
         """
         all_ahead = []
         for since, answered in zip(self.since, self.answered, strict=True):
             ahead = ~valid(since) & valid(answered)
-            at = np.flatnonzero(ahead)
-            heads = versions.split(take(answered, at), left_parts)[0]
-            ahead[at] = versions.is_newer(heads, take(self.version, at))
+            unnamed = np.flatnonzero(ahead)
+            heads = versions.split(take(answered, unnamed), left_parts)[0]
+            ahead[unnamed] = versions.is_newer(heads, take(self.version, unnamed))
             all_ahead.append(ahead)
         return all_ahead
 
     def chosen(self, which: Bools) -> Parts:
         """The parts of the left keys that are to be kept."""
         mask = pa.array(which)
-        since, answered, rights = ([part.filter(mask) for part in side] for side in (self.since, self.answered, self.rights))
-        times = [time[which] for time in self.times]
-        return Parts(self.version.filter(mask), self.left.filter(mask), since, answered, rights, times)
+        return Parts(
+            version=self.version.filter(mask),
+            left=self.left.filter(mask),
+            since=[part.filter(mask) for part in self.since],
+            answered=[part.filter(mask) for part in self.answered],
+            rights=[part.filter(mask) for part in self.rights],
+            times=[time[which] for time in self.times],
+        )
 
     def named(self) -> list[Bytes]:
         """The right rows that the left rows name."""
-        return [masked(row, valid(since)) for row, since in zip(self.rights, self.since, strict=True)]
+        named = zip(self.rights, self.since, strict=True)
+        return [masked(row, valid(since)) for row, since in named]
 
     def matched(self, join: MultiJoin) -> Bools:
         """Tell which make a row of the result, where no answer is missing."""
@@ -109,10 +118,13 @@ class Parts(NamedTuple):
         return matched
 
     def timestamp(self, left: Ints, before: Bools, changed: list[Bools]) -> Ints:
-        """Timestamps of results.
+        """Timestamps of results, as joins in a row would give them.
 
-        ``left``: those of left rows that changed; ``before``, ``changed``: which left rows and which right rows did.
+        ``left``: those of left rows that changed; ``before``, ``changed``: which left rows and
+        which right rows did.
         """
+        # ``before`` becomes: the row of the join before this table's has changed.  Then this join
+        # answers anew, with the later timestamp of both rows, even if its right row did not change.
         latest = left
         for row, times, now in zip(self.named(), self.times, changed, strict=True):
             latest = np.where(now | (before & valid(row)), np.maximum(latest, times), latest)
@@ -138,7 +150,7 @@ def gather(
     retention_ms: int,
     in_order: bool = False,
 ) -> pa.Table:
-    """Turn ``parts`` (``PART``; any order, duplicates allowed) into changes of the joined table (``RESULT``).
+    """Turn ``parts`` (``PART``; any order, duplicates allowed) into changes (``RESULT``).
 
     ``in_order``: see ``newest_only``.
     """
@@ -149,21 +161,28 @@ def gather(
     names = prefixed(tags.ROW, keys)
     held = records.decode(store.get_many(names))
     before, emitted_before = known_parts(held, join)
-    after, moved, left_ts = _after(parts, code, before, held=held, count=count, join=join, in_order=in_order)
+    after, moved, left_ts = _after(
+        parts, code, before, held=held, count=count, join=join, in_order=in_order
+    )
 
     taken = np.logical_or.reduce(list(moved.values()))
     had, complete = held.flags & HAS_RESULT > 0, after.complete(join.left_parts)
     matched = complete & after.matched(join)
-    has = np.where(complete, matched, had)  # while answers are missing, what was emitted last still stands
-    rows, rows_before = _rows(join, keys, after, matched), _emitted(join, keys, before, emitted_before, had & has)
+    # While answers are missing, what was emitted last still stands.
+    has = np.where(complete, matched, had)
+    rows = _rows(join, keys, after, matched)
+    rows_before = _emitted(join, keys, before, emitted_before, had & has)
     among = taken & complete
-    emission = EmitDecision.of(had, has, equal(rows, rows_before), among=among).counted(count, among)
+    emission = EmitDecision.of(had, has, equal(rows, rows_before), among=among)
+    emission = emission.counted(count, among)
     emit = pa.array(emission.emit)
 
-    # A row that waited for answers has changed in several batches, and gets the latest timestamp of them all; so ts is kept up
-    # while it waits.  A part without a timestamp takes nothing away from it.
-    latest = after.timestamp(left_ts, moved[LEFT], [moved[part] for part in range(len(join.rights))])
-    last_ts = np.where(held.found, held.ts, NO_TIMESTAMP)
+    # A row that waited for answers has changed in several batches, and gets the latest timestamp
+    # of them all.  So ts is kept up while it waits.  A part without a timestamp takes nothing away
+    # from it.
+    changed_rights = [moved[part] for part in range(len(join.rights))]
+    latest = after.timestamp(left_ts, moved[LEFT], changed_rights)
+    last_ts = np.where(held.exists, held.ts, NO_TIMESTAMP)
     waited = (held.flags & WAITS > 0) | (latest == NO_TIMESTAMP)
     latest = np.where(waited, np.maximum(latest, last_ts), latest)
     ts = np.where(emission.emit | (taken & ~complete), latest, last_ts)
@@ -171,9 +190,11 @@ def gather(
     results = emission.results(keys.filter(emit), rows.filter(emit), version, ts[emission.emit])
 
     # What no left row names is let go, but for answers that came ahead of theirs.
-    ahead = [np.zeros(len(keys), bool)] * len(join.rights) if in_order else after.ahead(join.left_parts)
+    none = [np.zeros(len(keys), bool)] * len(join.rights)
+    ahead = none if in_order else after.ahead(join.left_parts)
     waits = np.logical_or.reduce([~complete, *ahead])
-    needed = [~complete | valid(since) | early for since, early in zip(after.since, ahead, strict=True)]
+    answers = zip(after.since, ahead, strict=True)
+    needed = [~complete | valid(since) | early for since, early in answers]
     body = _encoded(after, needed, waits, masked(rows_before, ~complete))
     written = entries(
         names,
@@ -192,41 +213,59 @@ def gather(
 
 
 def _after(
-    parts: pa.Table, code: Ints, before: Parts, *, held: Records, count: Counters, join: MultiJoin, in_order: bool
+    parts: pa.Table,
+    code: Ints,
+    before: Parts,
+    *,
+    held: Records,
+    count: Counters,
+    join: MultiJoin,
+    in_order: bool,
 ) -> tuple[Parts, dict[int, Bools], Ints]:
-    """Take in a batch: the parts after it, the left keys that each kind of part changed, and their left rows' timestamps."""
+    """Take in a batch: the parts after it, the left keys that each kind of part changed.
+
+    Also the timestamps of left rows that changed.
+    """
     number, times = column(parts, "number").to_numpy(), column(parts, "ts").to_numpy()
     version, value, since = (column(parts, name) for name in ("version", "value", "since"))
-    after = before._replace(answered=list(before.answered), rights=list(before.rights), times=list(before.times))
+    after = before._replace(
+        answered=list(before.answered), rights=list(before.rights), times=list(before.times)
+    )
     left_ts = np.full(len(held.ts), NO_TIMESTAMP)
     moved = {part: np.zeros(len(held.ts), bool) for part in range(LEFT, len(join.rights))}
     for part, changed in moved.items():
         own = np.flatnonzero(number == part)
         if not len(own):
             continue
+        # Each kind of part has a highwater mark of its own: a left row may come after an answer
+        # that was given to a newer one.
         last_seen = before.version if part == LEFT else before.answered[part]
         seen = valid(last_seen) & (lengths(last_seen) > 0)
         highwater = Records(seen, held.flags, held.ts, pc.fill_null(last_seen, b""), held.body)
-        order, which, newer = newest_only(code[own], take(version, own), highwater, count, in_order=in_order)
+        order, which, newer = newest_only(
+            code[own], take(version, own), highwater, count, in_order=in_order
+        )
         last = np.flatnonzero(last_of_run(which))
-        place, where, newest = own[order[last]], which[last], take(newer, last)
+        position, where, newest = own[order[last]], which[last], take(newer, last)
         if part == LEFT:
-            began = bytes_codec(len(join.rights)).decode(take(since, place))
+            began = bytes_codec(len(join.rights)).decode(take(since, position))
             waits = [replaced(old, where, new) for old, new in zip(after.since, began, strict=True)]
-            row = replaced(after.left, where, take(value, place))
-            after = after._replace(version=replaced(after.version, where, newest), left=row, since=waits)
-            left_ts[where] = times[place]
+            row = replaced(after.left, where, take(value, position))
+            after = after._replace(
+                version=replaced(after.version, where, newest), left=row, since=waits
+            )
+            left_ts[where] = times[position]
         else:
             after.answered[part] = replaced(after.answered[part], where, newest)
-            after.rights[part] = replaced(after.rights[part], where, take(value, place))
+            after.rights[part] = replaced(after.rights[part], where, take(value, position))
             after.times[part] = after.times[part].copy()
-            after.times[part][where] = times[place]
+            after.times[part][where] = times[position]
         changed[where] = True
     return after, moved, left_ts
 
 
 def known_parts(held: Records, join: MultiJoin) -> tuple[Parts, Bytes]:
-    """The parts in records, and of those that answers are missing for, the row that was emitted last."""
+    """The parts in records; of those that lack answers, also the row that was emitted last."""
     rights = len(join.rights)
     columns = _codec(rights).decode(held.body)
     times = [pc.fill_null(time, NO_TIMESTAMP).to_numpy() for time in columns[2 + 3 * rights :]]
@@ -234,13 +273,14 @@ def known_parts(held: Records, join: MultiJoin) -> tuple[Parts, Bytes]:
     waits = held.flags & WAITS > 0
     since = []
     for own, waited in zip(answered, columns[1 + 2 * rights : 1 + 3 * rights], strict=True):
-        of_answer = versions.split(own, join.left_parts)[0]  # where nothing is missing, every answer is for this version
+        # Where nothing is missing, every answer is for the version that the key is since.
+        of_answer = versions.split(own, join.left_parts)[0]
         since.append(pc.if_else(pa.array(waits), waited, of_answer))
     return Parts(held.version, left, since, answered, rows, times), columns[1 + 3 * rights]
 
 
 def result_rows(keys: Bytes, held: Records, join: MultiJoin) -> tuple[Bytes, Bytes]:
-    """The rows of the joined table that records keep, and their versions; null where there is none."""
+    """The rows of the joined table in records, and their versions; null where there is none."""
     parts, emitted = known_parts(held, join)
     return _emitted(join, keys, parts, emitted, held.flags & HAS_RESULT > 0), parts.versions(join)
 
@@ -253,7 +293,7 @@ def _rows(join: MultiJoin, keys: Bytes, parts: Parts, which: Bools) -> Bytes:
 
 
 def _emitted(join: MultiJoin, keys: Bytes, parts: Parts, emitted: Bytes, which: Bools) -> Bytes:
-    """The rows that were emitted last: those kept as ``emitted`` while answers are missing, and else made of their parts."""
+    """The rows that were emitted last: ``emitted`` while answers are missing, else of the parts."""
     return pc.coalesce(emitted, _rows(join, keys, parts, which & ~valid(emitted)))
 
 
@@ -263,8 +303,10 @@ def _encoded(parts: Parts, needed: list[Bools], waits: Bools, emitted: Bytes) ->
     rows = [masked(row, keep) for row, keep in zip(parts.rights, needed, strict=True)]
     since = [masked(version, waits) for version in parts.since]
     times = [pa.array(time) for time in parts.times]
-    return _codec(len(rows)).encode([parts.left, *answered, *rows, *since, emitted, *times], len(parts.left))
+    columns = [parts.left, *answered, *rows, *since, emitted, *times]
+    return _codec(len(rows)).encode(columns, len(parts.left))
 
 
 def _codec(rights: int) -> RowCodec:
-    return RowCodec(pa.schema([*bytes_codec(2 + 3 * rights).schema, *((f"ts{at}", pa.int64()) for at in range(rights))]))
+    times = [(f"ts{number}", pa.int64()) for number in range(rights)]
+    return RowCodec(pa.schema([*bytes_codec(2 + 3 * rights).schema, *times]))

@@ -1,11 +1,13 @@
-"""guard, by group: what a row contributes counts once, however often and in whatever order its changes come.
+"""guard, by group: what a row contributes counts once, however often its changes come.
 
-Store: ``{'s'}{CombinedKey of group and row}`` → the version of the last change taken, and the contribution; gone ones are
-remembered for the retention time.  What is remembered is what is taken back, whatever a message says of it.
+Store: ``{'s'}{CombinedKey of group and row}`` → the version of the last change taken, and the
+contribution; gone ones are remembered for the retention time.  What is remembered is what is taken
+back, whatever a message says of it.
 
-*Law*: between regroup and here messages may come twice, delayed or in any order; at the end each group has what its rows
-contribute (the versions decide, as in the subscription stage).  Of a row's messages with one version, one that adds to the
-group counts before one that only takes back: they are the halves of one change.
+*Law*: between regroup and here messages may come twice, delayed or in any order; at the end each
+group has what its rows contribute (the versions decide, as in the subscription stage).  Of a row's
+messages with one version, one that adds to the group counts before one that only takes back: they
+are the halves of one change.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from fkjoin.codec.arrays import Bytes, codes, last_of_run, masked, prefixed, tak
 from fkjoin.codec.messages import GROUPED, column, table
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.ordering import newest_only
-from fkjoin.stages.retention import GONE, kept
+from fkjoin.stages.retention import GONE, with_due_entries
 from fkjoin.state import Store
 
 
@@ -32,23 +34,29 @@ class Guarded(NamedTuple):
 
 
 def guard(grouped: pa.Table, store: Store, count: Counters, due_ms: int) -> Guarded:
-    """The changes newer than what is remembered, with what they replace; tombstone markers end at ``due_ms``."""
+    """The changes newer than what is remembered, with what they replace.
+
+    Tombstone markers end at ``due_ms``.
+    """
+    # Of equal versions the first message counts: those that add come first.  One that adds also
+    # counts over a stored marker of its version: the half that took back has come alone.
     adds = valid(column(grouped, "new"))
     adding_first = np.argsort(~adds, kind="stable")
     combined = combined_key.encode(column(grouped, "key"), column(grouped, "row"))
     code, names = codes(prefixed(tags.SUBSCRIBER, combined))
     held = records.decode(store.get_many(names))
-    halves = (adds & (held.found & (held.flags & GONE > 0))[code])[adding_first]
+    halves = (adds & (held.exists & (held.flags & GONE > 0))[code])[adding_first]
     version = take(column(grouped, "version"), adding_first)
     order, code, version = newest_only(code[adding_first], version, held, count, or_equal=halves)
     order = adding_first[order]
     last = np.flatnonzero(last_of_run(code))
     order, code, version = order[last], code[last], take(version, last)
-    before = masked(held.body, held.found & (held.flags & GONE == 0))
+    before = masked(held.body, held.exists & (held.flags & GONE == 0))
     old, new = take(before, code), take(column(grouped, "new"), order)
     key, row, ts = (take(column(grouped, name), order) for name in ("key", "row", "ts"))
     gone = ~valid(new)
     counts = pa.array(valid(old) | ~gone)
     changes = table(GROUPED, key, row, version, old, new, ts).filter(counts)
     values = records.encode(np.where(gone, GONE, 0).astype(np.uint8), ts.to_numpy(), version, new)
-    return Guarded(changes, kept(take(names, code), values, version, gone=gone, due_ms=due_ms))
+    entries = with_due_entries(take(names, code), values, version, gone=gone, due_ms=due_ms)
+    return Guarded(changes, entries)

@@ -1,8 +1,10 @@
-"""Invariants of the stores, and checks of them after every batch: for ``validate=True``, tests and ``fkjoin state verify``.
+"""Invariants of the stores, checked by ``validate=True``, tests and ``fkjoin state verify``.
 
-* A highwater mark never goes back: no record is replaced by one with an older version, and only tombstone markers (and
-  subscriptions that ended) are deleted.  What comes to a store in order needs no tombstone markers.
-* There is one subscription per live left row with a foreign key, and no other (in a fused join, after every batch).
+* A highwater mark never goes back: no record is replaced by one with an older version, and only
+  tombstone markers (and subscriptions that ended) are deleted.  What comes to a store in order
+  needs no tombstone markers.
+* There is one subscription per live left row with a foreign key, and no other (in a fused join,
+  after every batch).
 * A bucket's log and its index hold the same.
 """
 
@@ -31,17 +33,22 @@ _MODULUS = 1 << 63
 class GuardedStore:
     """A store that refuses writes that would let a highwater mark go back."""
 
-    def __init__(self, store: Store, name: str, marked: bytes = tags.ROW + tags.RIGHT + tags.SUBSCRIBER) -> None:
+    def __init__(
+        self, store: Store, name: str, marked: bytes = tags.ROW + tags.RIGHT + tags.SUBSCRIBER
+    ) -> None:
         """Guard a store.
 
-        ``name``: of the store and its bucket, for the error; ``marked``: the tags of its records that have a highwater mark.
+        ``name``: of the store and its bucket, for the error; ``marked``: the tags of its records
+        that have a highwater mark.
         """
         self._store, self._name, self._marked = store, name, np.frombuffer(marked, np.uint8)
 
     def get_many(self, keys: Bytes) -> Bytes:
         return self._store.get_many(keys)
 
-    def scan(self, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None) -> Iterator[Page]:
+    def scan(
+        self, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None
+    ) -> Iterator[Page]:
         return self._store.scan(ranges, limit, each)
 
     def write(self, keys: Bytes, values: Bytes) -> None:
@@ -52,13 +59,14 @@ class GuardedStore:
         old, new = records.decode(self._store.get_many(names)), records.decode(take(values, marked))
         forward = versions.is_newer(new.version, old.version) | equal(new.version, old.version)
         may_end = (old.flags & GONE > 0) | (tag == tags.SUBSCRIBER[0])
-        wrong = np.flatnonzero(old.found & ~np.where(new.found, forward, may_end))
+        wrong = np.flatnonzero(old.exists & ~np.where(new.exists, forward, may_end))
         if len(wrong):
-            place = int(wrong[0])
-            to = versions.decode(new.version[place].as_py()) if new.found[place] else "nothing"
+            row = int(wrong[0])
+            before = versions.decode(old.version[row].as_py())
+            to = versions.decode(new.version[row].as_py()) if new.exists[row] else "nothing"
             raise InvariantError(
-                f"store {self._name}: the record {names[place].as_py()!r} would go back from version "
-                f"{versions.decode(old.version[place].as_py())} to {to}"
+                f"store {self._name}: the record {names[row].as_py()!r} would go back "
+                f"from version {before} to {to}"
             )
         self._store.write(keys, values)
 
@@ -103,19 +111,21 @@ def live_subscriptions(store: Store) -> Iterator[Bytes]:
 
 def sums_message(sender: int, subscribed: Sum) -> pa.Table:
     """The message of a rekey bucket to a subscription bucket (``SUMS``)."""
-    return table(SUMS, np.array([sender]), np.array([subscribed.rows]), np.array([subscribed.hashes]))
+    return table(
+        SUMS, np.array([sender]), np.array([subscribed.rows]), np.array([subscribed.hashes])
+    )
 
 
 def check_subscriptions(store: Store, sums: pa.Table, senders: int, name: str) -> None:
-    """Compare a subscription store with what all ``senders`` rekey buckets say; what only some said is not compared."""
+    """Compare a subscription store with what all ``senders`` rekey buckets say, if all did."""
     if len(set(column(sums, "sender").to_pylist())) < senders:
         return
     stored = functools.reduce(Sum.plus, live_subscriptions(store), Sum())
-    told = {row["sender"]: Sum(row["rows"], row["hashes"]) for row in sums.to_pylist()}
-    wanted = functools.reduce(Sum.merged, told.values())
+    by_sender = {row["sender"]: Sum(row["rows"], row["hashes"]) for row in sums.to_pylist()}
+    wanted = functools.reduce(Sum.merged, by_sender.values())
     if stored != wanted:
         which = "other ones" if stored.rows == wanted.rows else f"{stored.rows}"
         raise InvariantError(
-            f"store {name}: {wanted.rows} live left rows have their foreign key here, but there are {which} subscriptions; "
-            "fkjoin state verify CHECKPOINT names the keys"
+            f"store {name}: {wanted.rows} live left rows have their foreign key here, "
+            f"but there are {which} subscriptions; fkjoin state verify CHECKPOINT names the keys"
         )

@@ -1,7 +1,7 @@
 """Joined rows from answers, and the byte form of a joined row that no joiner has changed.
 
-``{1 byte: 1 if a right row follows, 2 if there is no left row}{uint32 little-endian: length of the left row}{left row}
-{right row}``.
+``{1 byte: 1 if a right row follows, 2 if there is no left row}
+{uint32 little-endian: length of the left row}{left row}{right row}``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec.arrays import BYTES, Bools, Bytes, after, buffers, fixed, lengths, masked, slices, valid, window
+from fkjoin.codec.arrays import (
+    BYTES,
+    Bools,
+    Bytes,
+    after,
+    buffers,
+    fixed,
+    lengths,
+    masked,
+    slices,
+    valid,
+    window,
+)
 from fkjoin.codec.messages import ANSWER, JOINED, column, table
 from fkjoin.codec.rows import RowCodec
 from fkjoin.errors import TopologyError
@@ -21,7 +33,7 @@ How = Literal["inner", "left"]
 """The left rows that a join by foreign key has a row for: those with a right row, or all."""
 
 HowByKey = Literal["inner", "left", "outer"]
-"""The keys that a join by primary key has a row for: those of both tables, those of the left one, or those of either."""
+"""The keys that a join by primary key has a row for: of both tables, of the left one, of either."""
 
 _HEAD = np.dtype([("right", "u1"), ("left", "<u4")])
 
@@ -30,48 +42,52 @@ _SPARKS = {"full": "outer", "fullouter": "outer", "leftouter": "left", "rightout
 """Words of Spark's for these, without underscores."""
 
 
-def require_how(given: HowByKey) -> How:
+def require_how(how: HowByKey) -> How:
     """Return it; raise ``TopologyError`` if it is no ``How``."""
-    if _meant(given) == "outer":
+    if _meant(how) == "outer":
         raise TopologyError(
-            f'how: "{given}" is of joins by primary key, left.join(right, how="outer"); by a foreign key it is "inner" or '
-            '"left"'
+            f'how: "{how}" is of joins by primary key, left.join(right, how="outer"); '
+            'by a foreign key it is "inner" or "left"'
         )
-    return require_how_of_events(given)
+    return require_how_of_events(how)
 
 
-def require_how_of_events(given: str) -> How:
+def require_how_of_events(how: str) -> How:
     """Return it; raise ``TopologyError`` if it is no ``How``."""
-    found: How = _one_of(get_args(How), given)
-    return found
+    known: How = _one_of(get_args(How), how)
+    return known
 
 
-def require_how_by_key(given: str) -> None:
+def require_how_by_key(how: str) -> None:
     """Raise ``TopologyError`` if it is no ``HowByKey``."""
-    _one_of(get_args(HowByKey), given)
+    _one_of(get_args(HowByKey), how)
 
 
-def _one_of(known: tuple[str, ...], given: str) -> Any:
-    """Return it if it is known; raise ``TopologyError`` otherwise, with what to write for a word of Spark's."""
-    if given in known:
-        return given
-    listed, meant = ", ".join(f'"{one}"' for one in known), _meant(given)
+def _one_of(known: tuple[str, ...], how: str) -> Any:
+    """Return it if it is known; else raise ``TopologyError``, with the word for one of Spark's."""
+    if how in known:
+        return how
+    listed, meant = ", ".join(f'"{word}"' for word in known), _meant(how)
     if meant in known:
-        raise TopologyError(f'how: {given!r} is not one of {listed}; write "{meant}"')
+        raise TopologyError(f'how: {how!r} is not one of {listed}; write "{meant}"')
     if meant == "right" and "outer" in known:
-        raise TopologyError(f'how: {given!r} is not one of {listed}; swap the two tables, and write "left"')
-    raise TopologyError(f"how: {given!r} is not one of {listed}")
+        raise TopologyError(
+            f'how: {how!r} is not one of {listed}; swap the two tables, and write "left"'
+        )
+    raise TopologyError(f"how: {how!r} is not one of {listed}")
 
 
-def _meant(given: object) -> str:
-    word = str(given).lower().replace("_", "")
+def _meant(how: object) -> str:
+    word = str(how).lower().replace("_", "")
     return _SPARKS.get(word, word)
 
 
 def matched(answers: pa.Table, how: HowByKey) -> Bools:
-    """Tell which answers give a row: inner, where there are both rows; left, where there is a left row; outer, where any."""
+    """Tell which answers give a row: inner, of both rows; left, of a left row; outer, of any."""
     left, right = (valid(column(answers, side)) for side in ("left", "right"))
-    return left & right if how == "inner" else left if how == "left" else left | right
+    if how == "left":
+        return left
+    return left & right if how == "inner" else left | right
 
 
 def join_rows(answers: pa.Table, how: HowByKey) -> pa.Table:
@@ -86,19 +102,21 @@ def join_rows(answers: pa.Table, how: HowByKey) -> pa.Table:
     if how == "outer":
         left = masked(pc.fill_null(left, b""), matched(answers, how))
     heads = fixed(head.view(np.uint8).reshape(len(answers), _HEAD.itemsize))
-    both = pc.binary_join_element_wise(heads, left, right, pa.scalar(b"", BYTES))  # null where a row is null that must not be
+    # Null where one of them is null: above, empty bytes took the place of rows that may be null.
+    both = pc.binary_join_element_wise(heads, left, right, pa.scalar(b"", BYTES))
     return with_value(answers, both)
 
 
 def with_value(answers: pa.Table, value: Bytes) -> pa.Table:
-    """Make ``JOINED`` of ``ANSWER``, with that value; without a left row, only what has a value is there."""
+    """Make ``JOINED`` of ``ANSWER``, with that value; gone is what has no left row and no value."""
     key, version, ts = (column(answers, name) for name in ("key", "version", "ts"))
     return table(JOINED, key, version, value, ~valid(column(answers, "left")) & ~valid(value), ts)
 
 
 def structs(schema: pa.Schema, rows: Bytes) -> pa.StructArray:
     """Encoded rows as structs, null where they are."""
-    return pa.StructArray.from_arrays(RowCodec(schema).decode(rows), fields=list(schema), mask=pa.array(~valid(rows)))
+    columns, mask = RowCodec(schema).decode(rows), pa.array(~valid(rows))
+    return pa.StructArray.from_arrays(columns, fields=list(schema), mask=mask)
 
 
 def split_rows(values: Bytes) -> tuple[Bytes, Bytes]:

@@ -1,21 +1,25 @@
-"""merge, by key: several tables with the same columns as one; of a key that several have, the first one's row is shown.
+"""merge, by key: several tables with the same columns as one; of several rows the first is shown.
 
 See docs/semantics.md, "Merge".
 
-*Law*: after every batch the table is what the tables are, one laid over the other, whatever the order in which their changes
-came: a row that moves from one table to the other is never lost to a stale tombstone of the one that it left.
+*Law*: after every batch the table is what the tables are, one laid over the other, whatever the
+order in which their changes came: a row that moves from one table to the other is never lost to a
+stale tombstone of the one that it left.
 
-Store: ``{'d'}{key}`` → a counter as version, the greatest timestamp, and ``{1 byte: number of tables}`` with each table's
-last version and row, null where it never had one, or has none any more.
+Store: ``{'d'}{key}`` → a counter as version, the greatest timestamp, and
+``{1 byte: number of tables}`` with each table's last version and row, null where it never had one,
+or has none any more.
 
-*Origins*: where all tables' rows come from topics, versions of results go on with ``{1 byte: number of the table whose row is
-shown}`` and with each table's last version, absent where it never had the key.  Of a key they only grow, so a reader may take
-them all together as a version; operators of the same query do not see them.
+*Origins*: where all tables' rows come from topics, versions of results go on with
+``{1 byte: number of the table whose row is shown}`` and with each table's last version, absent
+where it never had the key.  Of a key they only grow, so a reader may take them all together as a
+version; operators of the same query do not see them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -62,11 +66,12 @@ def merge(
     in_order: Sequence[bool] = (),
     origins: Sequence[int] = (),
 ) -> pa.Table:
-    """Turn rows of so many ``tables`` (``NUMBERED``; any order, duplicates allowed) into changes of one (``RESULT``).
+    """Turn rows of so many ``tables`` (``NUMBERED``) into changes of one (``RESULT``).
 
-    ``source``: identity of the table's own versions, which are a counter that never falls behind the clock's milliseconds.
-    ``every``: also emit rows that are unchanged.  ``in_order``: of each table, see ``newest_only``.  ``origins``: the parts of
-    each table's versions, if results are to have them.
+    Rows come in any order, duplicates allowed.  ``source``: identity of the table's own versions,
+    which are a counter that never falls behind the clock's milliseconds. ``every``: also emit rows
+    that are unchanged.  ``in_order``: of each table, see ``newest_only``.  ``origins``: the parts
+    of each table's versions, if results are to have them.
     """
     sweep(store, now_ms)
     count[counters.ROWS_IN] += len(rows)
@@ -84,15 +89,20 @@ def merge(
 
     shown = _shown(slots)
     had, has = held.flags & HAS_RESULT > 0, valid(shown)
-    emission = EmitDecision.of(had, has, equal(shown_before, shown), every=every, among=taken).counted(count, taken)
+    unchanged = equal(shown_before, shown)
+    emission = EmitDecision.of(had, has, unchanged, every=every, among=taken)
+    emission = emission.counted(count, taken)
     version, emit = emission.own_versions(held, source, now_ms), pa.array(emission.emit)
-    latest = np.maximum(latest, np.where(held.found, held.ts, NO_TIMESTAMP))
+    latest = np.maximum(latest, np.where(held.exists, held.ts, NO_TIMESTAMP))
     ts = np.where(emission.emit, latest, held.ts)
     emitted = concat(version, _origins(slots, origins)) if origins else version
-    changes = emission.results(keys.filter(emit), shown.filter(emit), emitted.filter(emit), ts[emission.emit])
+    changes = emission.results(
+        keys.filter(emit), shown.filter(emit), emitted.filter(emit), ts[emission.emit]
+    )
 
-    due_ms = now_ms + retention_ms
-    store.write(*entries(names, has, ts, version, _encoded(slots), gone=~has, due_ms=due_ms, among=taken))
+    body, due_ms = _encoded(slots), now_ms + retention_ms
+    written = entries(names, has, ts, version, body, gone=~has, due_ms=due_ms, among=taken)
+    store.write(*written)
     return changes
 
 
@@ -103,36 +113,39 @@ def shown_rows(bodies: Bytes) -> Bytes:
 
 
 def slots_of(bodies: Bytes) -> list[Slot]:
-    """Read from bodies of records what each table has under the keys; no slots where there are no bodies."""
+    """Read from bodies of records what each table has under the keys; no slots without bodies."""
     data, bounds = buffers(bodies)
     known = np.flatnonzero(np.diff(bounds) > 0)
     return _slots(bodies, int(data[bounds[known[0]]])) if len(known) else []
 
 
 def origins_of(version: Bytes) -> tuple[Octets, Bytes]:
-    """Read versions that go on with origins: the number of the table that is shown, and the versions of all tables."""
+    """Read origins behind versions: the number of the shown table, the versions of all tables."""
     _, rest = versions.split(version, 1)
     data, bounds = buffers(rest)
     return window(data, bounds[:-1], 1)[:, 0], after(rest, np.ones(len(rest), np.int64))
 
 
 def _origins(slots: list[Slot], parts: Sequence[int]) -> Bytes:
+    # Backwards, so that the first table with a row is written last, and stays.
     shown = np.full(len(slots[0].row), _NO_TABLE)
     for number in reversed(range(len(slots))):
         shown[valid(slots[number].row)] = number
-    last = [pc.fill_null(slot.version, versions.absent(count)) for slot, count in zip(slots, parts, strict=True)]
+    known = zip(slots, parts, strict=True)
+    last = [pc.fill_null(slot.version, versions.absent(count)) for slot, count in known]
     return concat(fixed(shown.astype(np.uint8).reshape(-1, 1)), *last)
 
 
 def _slots(bodies: Bytes, tables: int) -> list[Slot]:
-    columns = bytes_codec(2 * tables).decode(after(bodies, np.ones(len(bodies), np.int64), valid(bodies)))
-    return [Slot(*columns[at : at + 2]) for at in range(0, 2 * tables, 2)]
+    untagged_bodies = after(bodies, np.ones(len(bodies), np.int64), valid(bodies))
+    columns = bytes_codec(2 * tables).decode(untagged_bodies)
+    return [Slot(*columns[first : first + 2]) for first in range(0, 2 * tables, 2)]
 
 
 def _encoded(slots: list[Slot]) -> Bytes:
     rows = len(slots[0].row)
-    columns = [side for slot in slots for side in slot]
-    return concat(constant(bytes((len(slots),)), rows), bytes_codec(2 * len(slots)).encode(columns, rows))
+    body = bytes_codec(2 * len(slots)).encode(list(chain.from_iterable(slots)), rows)
+    return concat(constant(bytes((len(slots),)), rows), body)
 
 
 def _shown(slots: list[Slot]) -> Bytes:

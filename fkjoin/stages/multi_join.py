@@ -1,4 +1,4 @@
-"""The rows of a multi-way join: made of fields of a left row, of its key, and of the right rows that it names."""
+"""The rows of a multi-way join: made of fields of a left row, its key, and its right rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fkjoin.codec.rows import KeyCodec, Path, RowCodec
 from fkjoin.stages.join_rows import How, structs
 
 KEY = -2
-"""The number of the left key among the parts of a row; ``LEFT`` is that of the left row, and right rows have their own."""
+"""The left key's number among the parts of a row; the left row's is ``LEFT``."""
 
 
 class Field(NamedTuple):
@@ -33,9 +33,9 @@ class Nested(NamedTuple):
     def at(self, path: Path) -> Origin:
         """The origin of what is at a path of it."""
         origin: Origin = self
-        for place, name in enumerate(path):
+        for depth, name in enumerate(path):
             if isinstance(origin, Field):
-                return Field(origin.part, (*origin.path, *path[place:]))
+                return Field(origin.part, (*origin.path, *path[depth:]))
             origin = dict(origin.columns)[name]
         return origin
 
@@ -45,19 +45,28 @@ Origin = Field | Nested
 
 
 def pruned(result: Nested, paths: Iterable[Path]) -> Nested:
-    """The columns of it that the paths lead to or into, one at least; fields of parts stay whole, so that null stays null."""
+    """The columns of it that the paths lead to or into, one at least.
+
+    Fields of parts stay whole, so that null stays null.
+    """
     wanted, columns = list(paths), list[tuple[str, Origin]]()
     for name, origin in result.columns:
         below = [path[1:] for path in wanted if path[0] == name]
-        if below:
-            columns.append((name, pruned(origin, below) if isinstance(origin, Nested) and () not in below else origin))
+        if not below:
+            continue
+        if isinstance(origin, Nested) and () not in below:
+            origin = pruned(origin, below)
+        columns.append((name, origin))
     return Nested(tuple(columns or result.columns[:1]))
 
 
 def fields_at(origin: Origin, paths: Iterable[Path]) -> Iterator[Field]:
     """The fields of parts that the paths lead to."""
     for path in paths:
-        yield from fields_of(origin.at(path) if isinstance(origin, Nested) else Field(origin.part, (*origin.path, *path)))
+        if isinstance(origin, Nested):
+            yield from fields_of(origin.at(path))
+        else:
+            yield Field(origin.part, (*origin.path, *path))
 
 
 def fields_of(origin: Origin) -> Iterator[Field]:
@@ -71,7 +80,7 @@ def fields_of(origin: Origin) -> Iterator[Field]:
 
 @dataclass(frozen=True)
 class Right:
-    """A right table: its key, what is kept of its rows, the parts of its versions, how it is joined."""
+    """A right table: its key, what is stored of rows, its versions' parts, how it is joined."""
 
     name: str
     key: pa.Schema
@@ -82,7 +91,7 @@ class Right:
 
 @dataclass(frozen=True)
 class MultiJoin:
-    """A left table, the right tables that its rows name, and what the rows of the result are made of."""
+    """A left table, the right tables that its rows name, and what the result is made of."""
 
     key: pa.Schema
     left: pa.Schema
@@ -99,8 +108,10 @@ class MultiJoin:
         """Rows of the result; of right rows, null where there is none."""
         key = pa.StructArray.from_arrays(KeyCodec(self.key).decode(keys), fields=list(self.key))
         parts = {LEFT: structs(self.left, left), KEY: key}
-        parts |= {at: structs(right.row, rows) for at, (right, rows) in enumerate(zip(self.rights, rights, strict=True))}
-        return RowCodec(self.schema).encode([self._column(origin, parts) for _, origin in self.result.columns], len(keys))
+        for number, (right, rows) in enumerate(zip(self.rights, rights, strict=True)):
+            parts[number] = structs(right.row, rows)
+        columns = [self._column(origin, parts) for _, origin in self.result.columns]
+        return RowCodec(self.schema).encode(columns, len(keys))
 
     @property
     def columns(self) -> list[str]:
@@ -108,19 +119,31 @@ class MultiJoin:
         return [f"{name} = {self._text(origin)}" for name, origin in self.result.columns]
 
     def facts(self) -> dict[str, Any]:
-        """The join as JSON can write it, but for the schemas.  Checkpoints keep it: its keys never change."""
-        rights = [{"name": right.name, "parts": right.parts, "how": right.how} for right in self.rights]
+        """The join as JSON can write it, but for the schemas.
+
+        Checkpoints keep it: its keys never change.
+        """
+        rights = [
+            {"name": right.name, "parts": right.parts, "how": right.how} for right in self.rights
+        ]
         return {"left_parts": self.left_parts, "rights": rights, "made": _written(self.result)}
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any], schemas: Mapping[str, pa.Schema]) -> MultiJoin:
         """The join of which these are the ``facts``.
 
-        ``schemas``: ``key``, ``left``, and with the number of each right table ``foreign_key`` and ``right``.
+        ``schemas``: ``key``, ``left``, and with the number of each right table ``foreign_key`` and
+        ``right``.
         """
         rights = tuple(
-            Right(right["name"], schemas[f"foreign_key{at}"], schemas[f"right{at}"], right["parts"], right["how"])
-            for at, right in enumerate(facts["rights"])
+            Right(
+                right["name"],
+                schemas[f"foreign_key{number}"],
+                schemas[f"right{number}"],
+                right["parts"],
+                right["how"],
+            )
+            for number, right in enumerate(facts["rights"])
         )
         result = _read(facts["made"])
         assert isinstance(result, Nested)
@@ -128,26 +151,32 @@ class MultiJoin:
 
     def _text(self, origin: Origin) -> str:
         if isinstance(origin, Nested):
-            return f"({', '.join(f'{name} = {self._text(column)}' for name, column in origin.columns)})"
+            columns = [f"{name} = {self._text(column)}" for name, column in origin.columns]
+            return f"({', '.join(columns)})"
         part = {LEFT: "left", KEY: "key"}.get(origin.part) or self.rights[origin.part].name
         return ".".join((part, *origin.path))
 
     def _column(self, origin: Origin, parts: dict[int, pa.StructArray]) -> pa.Array:
         if isinstance(origin, Field):
-            return pc.struct_field(parts[origin.part], list(origin.path)) if origin.path else parts[origin.part]
+            part = parts[origin.part]
+            return pc.struct_field(part, list(origin.path)) if origin.path else part
         columns = [self._column(column, parts) for _, column in origin.columns]
         return pa.StructArray.from_arrays(columns, fields=list(self._type(origin)))
 
     def _type(self, origin: Origin) -> pa.DataType:
         if isinstance(origin, Nested):
-            return pa.struct([pa.field(name, self._type(column)) for name, column in origin.columns])
+            return pa.struct(
+                [pa.field(name, self._type(column)) for name, column in origin.columns]
+            )
         type_: pa.DataType = pa.struct(list(self._schema(origin.part)))
         for name in origin.path:
             type_ = type_.field(name).type
         return type_
 
     def _schema(self, part: int) -> pa.Schema:
-        return self.left if part == LEFT else self.key if part == KEY else self.rights[part].row
+        if part == KEY:
+            return self.key
+        return self.left if part == LEFT else self.rights[part].row
 
 
 def _written(origin: Origin) -> dict[str, Any]:

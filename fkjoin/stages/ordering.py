@@ -1,8 +1,9 @@
-"""The choice of a batch's messages that count, and their order: by versions and contents, never by arrival.
+"""The choice of a batch's messages that count, and their order: by versions, never by arrival.
 
-*Law*: of a key's changes with one version the one with the greatest content counts, whatever the order and the batches in which
-they come; a row that is gone is less than all others.  Contents are compared by their hashes, so that a stage need not keep
-them.  Where the greater one comes in a later batch, its version gets a tie-break, and so is newer in all later stages.
+*Law*: of a key's changes with one version the one with the greatest content counts, whatever the
+order and the batches in which they come; a row that is gone is less than all others.  Contents are
+compared by their hashes, so that a stage need not keep them.  Where the greater one comes in a
+later batch, its version gets a tie-break, and so is newer in all later stages.
 """
 
 from __future__ import annotations
@@ -13,14 +14,24 @@ from typing import NamedTuple
 import numpy as np
 
 from fkjoin.codec import ties, versions
-from fkjoin.codec.arrays import Bools, Bytes, Ints, changes_from_previous, chosen, equal, last_of_run, replaced, take
+from fkjoin.codec.arrays import (
+    Bools,
+    Bytes,
+    Ints,
+    changes_from_previous,
+    chosen,
+    equal,
+    last_of_run,
+    replaced,
+    take,
+)
 from fkjoin.codec.record_order import in_one_order
 from fkjoin.codec.records import Records
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
 
 Contents = Callable[[], tuple[Bytes, Bytes]]
-"""Function that returns the contents of the messages, and those held for each code; null where the row is gone."""
+"""Function that returns the contents of messages, and those held for each code; null is gone."""
 
 
 def newest_only(
@@ -36,18 +47,19 @@ def newest_only(
 ) -> tuple[Ints, Ints, Bytes]:
     """Choose the messages newer than what is ``held`` for their code, sorted by code and version.
 
-    Returns their places, codes and versions.  Of messages with the same code, version and content the first one counts; what
-    does not count is counted as stale.  ``or_equal``: all of them, or which, also count if they are as new as what is held.
-    What comes ``in_order`` (all of it, or of which codes) is newer than what is held, whatever its version: the stage before
-    has let it through, and stages must not disagree.  Changes ``as_read`` may come from a source: those that start over from
-    another one are counted, and records of a topic get versions that make one order of them.  ``contents``: what ties are
-    broken by, where versions have tie-breaks.
+    Returns their positions, codes and versions.  Of messages with the same code, version and
+    content the first one counts; what does not count is counted as stale.  ``or_equal``: all of
+    them, or which, also count if they are as new as what is held. What comes ``in_order`` (all of
+    it, or of which codes) is newer than what is held, whatever its version: the stage before has
+    let it through, and stages must not disagree.  Changes ``as_read`` may come from a source: those
+    that start over from another one are counted, and records of a topic get versions that make one
+    order of them.  ``contents``: what ties are broken by, where versions have tie-breaks.
     """
     if as_read:
         version = in_one_order(code, version, held.version)
     order = by_code_and_version(code, version)
     code, version = code[order], take(version, order)
-    fresh = (~held.found | in_order)[code]
+    fresh = (~held.exists | in_order)[code]
     known = np.flatnonzero(~fresh)
     arriving, before = take(version, known), take(held.version, code[known])
     newer, restarts = versions.compare(arriving, before)
@@ -56,12 +68,14 @@ def newest_only(
     fresh[known] = newer
     if as_read:
         count[counters.RESTARTS] += int(restarts.sum())
+    # The sort is stable: of messages with equal code and version the first that came is first.
     repeated = ~changes_from_previous(code)
     if repeated.any():
         repeated[1:] &= equal(version.slice(1), version.slice(0, max(0, len(version) - 1)))
     counts = fresh & ~repeated
     if contents is not None:
-        counts, version = _without_ties(_Sorted(order, code, version, fresh, repeated), held, contents, count)
+        messages = _Sorted(order, code, version, fresh, repeated)
+        counts, version = _without_ties(messages, held, contents, count)
     keep = np.flatnonzero(counts)
     count[counters.STALE] += len(order) - len(keep)
     return order[keep], code[keep], take(version, keep)
@@ -89,11 +103,20 @@ class _Sorted(NamedTuple):
         return beside
 
 
-def _without_ties(messages: _Sorted, held: Records, contents: Contents, count: Counters) -> tuple[Bools, Bytes]:
-    """Tell which messages count, and give those that win against what is held a version that is newer."""
+def _without_ties(
+    messages: _Sorted, held: Records, contents: Contents, count: Counters
+) -> tuple[Bools, Bytes]:
+    """Tell which messages count; those that win against what is held get a newer version::
+
+    a run is the messages with one code and version, and what is held beside it
+    of each run the one with the greatest tie-break wins, and the others do not count
+    if the winner beats what is held, it counts, and its version gets its tie-break
+
+    """
     order, code, version, fresh, repeated = messages
     counts = fresh & ~repeated
     beside = messages.beside(held)
+    # Only runs with two members are looked at: a message before a repeated one is in its run.
     tied = beside | repeated
     tied[:-1] |= repeated[1:]
     rows = np.flatnonzero(tied)
@@ -104,10 +127,13 @@ def _without_ties(messages: _Sorted, held: Records, contents: Contents, count: C
     run = np.cumsum(~repeated)[rows]
     beside = beside[rows]
     tie, held_tie = ties.of_contents(take(came, order[rows])), np.zeros(len(rows), np.uint64)
+    # What is held has a tie-break if it has won a tie before; only else its content is hashed.
     codes = code[rows[beside]]
     _, broken = ties.split_ties(take(held.version, codes))
     held_tie[beside] = np.where(broken > 0, broken, ties.of_contents(take(known, codes)))
-    contenders = np.concatenate([np.stack([run, tie]), np.stack([run, held_tie])[:, beside]], axis=1)
+    # Each different content of a run but one is a tie: equal contents are no tie.
+    came_in, stored = np.stack([run, tie]), np.stack([run, held_tie])[:, beside]
+    contenders = np.concatenate([came_in, stored], axis=1)
     count[counters.TIES] += np.unique(contenders, axis=1).shape[1] - len(np.unique(run))
 
     # Of a run's equal contents the first one stays, as of all repeated messages.
@@ -122,11 +148,14 @@ def _without_ties(messages: _Sorted, held: Records, contents: Contents, count: C
 
 
 def by_code_and_version(code: Ints, version: Bytes) -> Ints:
-    """The order of the messages; versions are looked at where a code comes twice, which is not often."""
+    """The order of the messages by code and version."""
+    # Versions are looked at only where a code comes twice, which is not often.  Those messages take
+    # the same slots again: a code's slots stand side by side.
     order = np.argsort(code, kind="stable")
     alone = changes_from_previous(code[order])
     alone[:-1] &= alone[1:]
-    places = np.flatnonzero(~alone)
-    messages = order[places]
-    order[places] = messages[np.lexsort((*versions.sort_columns(take(version, messages)), code[messages]))]
+    slots = np.flatnonzero(~alone)
+    messages = order[slots]
+    columns = versions.sort_columns(take(version, messages))
+    order[slots] = messages[np.lexsort((*columns, code[messages]))]
     return order

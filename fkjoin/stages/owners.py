@@ -1,15 +1,15 @@
 """owners, by output key: the rows that input rows make under one key, of which one is the table's.
 
-An input row *owns* what it makes.  Of a key that several rows own, the output of the first of them is shown: the one whose own
-key is least in byte order.  When it goes, the next one's is shown.
+An input row *owns* what it makes.  Of a key that several rows own, the output of the first of them
+is shown: the one whose own key is least in byte order.  When it goes, the next one's is shown.
 
 See docs/semantics.md, "Flat map".
 
-*Law*: after every batch the table is what the rows of that moment make, whatever the order, the batches and the versions in
-which they came to be: for each key, the output of its first owner.
+*Law*: after every batch the table is what the rows of that moment make, whatever the order, the
+batches and the versions in which they came to be: for each key, the output of its first owner.
 
-Store: ``{'d'}{key}`` → a counter as version, the greatest timestamp, and the list of owners with their outputs, as
-``codec.pairs`` writes it.
+Store: ``{'d'}{key}`` → a counter as version, the greatest timestamp, and the list of owners with
+their outputs, as ``codec.pairs`` writes it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fkjoin.codec import pairs, records, tags
-from fkjoin.codec.arrays import Bytes, changes_from_previous, codes, constant, equal, last_of_run, masked, prefixed, take, valid
+from fkjoin.codec.arrays import (
+    Bytes,
+    changes_from_previous,
+    codes,
+    constant,
+    equal,
+    last_of_run,
+    masked,
+    prefixed,
+    take,
+    valid,
+)
 from fkjoin.codec.messages import NO_TIMESTAMP, RESULT, column
 from fkjoin.codec.pairs import Pairs
 from fkjoin.stages import counters
@@ -42,8 +53,8 @@ def owners(
 ) -> pa.Table:
     """Turn changes of outputs (``GROUPED``, each once) into changes of the table (``RESULT``).
 
-    ``source``: identity of the table's own versions, which are a counter that never falls behind the clock's milliseconds.
-    ``every``: also emit rows that are unchanged.
+    ``source``: identity of the table's own versions, which are a counter that never falls behind
+    the clock's milliseconds. ``every``: also emit rows that are unchanged.
     """
     sweep(store, now_ms)
     count[counters.ROWS_IN] += len(outputs)
@@ -60,12 +71,15 @@ def owners(
     shown = _shown(after, len(keys))
     has = valid(shown)
     count[counters.HIDDEN] += len(after) - int(has.sum())
-    emission = EmitDecision.of(had, has, equal(_shown(before, len(keys)), shown), every=every).counted(count)
+    unchanged = equal(_shown(before, len(keys)), shown)
+    emission = EmitDecision.of(had, has, unchanged, every=every).counted(count)
     version, emit = emission.own_versions(held, source, now_ms), pa.array(emission.emit)
-    latest = np.where(held.found, held.ts, NO_TIMESTAMP)
+    latest = np.where(held.exists, held.ts, NO_TIMESTAMP)
     np.maximum.at(latest, code, column(outputs, "ts").to_numpy())
     ts = np.where(emission.emit, latest, held.ts)
-    changes = emission.results(keys.filter(emit), shown.filter(emit), version.filter(emit), ts[emission.emit])
+    changes = emission.results(
+        keys.filter(emit), shown.filter(emit), version.filter(emit), ts[emission.emit]
+    )
     body = pairs.encode(after, len(keys))
     store.write(*entries(names, has, ts, version, body, gone=~has, due_ms=now_ms + retention_ms))
     return changes
@@ -77,11 +91,11 @@ def shown_outputs(bodies: Bytes) -> Bytes:
 
 
 def _replaced(before: Pairs, came: Pairs, version: Bytes) -> Pairs:
-    """The outputs of each key by owner, with the last of those that ``came`` in the place of the owner's; null is none."""
+    """The outputs of each key by owner, with the last of those that ``came``; null is none."""
     owner, _ = codes(came.names)
     order = by_code_and_version(owner, version)
     last = came.at(order[last_of_run(owner[order])])
-    stays = ~valid(pc.index_in(before.names, value_set=last.names)) if len(before) else np.zeros(0, bool)
+    stays = ~valid(pc.index_in(before.names, value_set=last.names))
     return before.where(stays).and_more(last.where(valid(last.second))).in_order()
 
 
@@ -89,7 +103,8 @@ def _shown(outputs: Pairs, keys: int) -> Bytes:
     """The first output of each of so many keys, of outputs in order; null where there is none."""
     if not len(outputs):
         return constant(None, keys)
-    place = np.full(keys, -1)
-    first = changes_from_previous(outputs.of)
-    place[outputs.of[first]] = np.flatnonzero(first)
-    return take(outputs.second, place, place >= 0)
+    # Outputs are in order of keys and owners: the first of a key is that of its first owner.
+    position = np.full(keys, -1)
+    first = changes_from_previous(outputs.row)
+    position[outputs.row[first]] = np.flatnonzero(first)
+    return take(outputs.second, position, position >= 0)

@@ -1,23 +1,26 @@
-"""pair, by primary key: the rows that two tables have under one key, side by side, and what a join of them makes of them.
+"""pair, by primary key: the rows that two tables have under one key, and what a join makes of them.
 
 See docs/semantics.md, "Joins by primary key".
 
-*Law*: after every batch the join is what its tables are, key by key: of a key's rows the newest of each table by the versions,
-whatever the order in which their changes came, and however they were cut into batches.  A result has the versions of both
-tables' last changes of the key, deletions among them, and the later timestamp of these two.  Of results, what differs from the
-one that was emitted last is emitted.
+*Law*: after every batch the join is what its tables are, key by key: of a key's rows the newest of
+each table by the versions, whatever the order in which their changes came, and however they were
+cut into batches.  A result has the versions of both tables' last changes of the key, deletions
+among them, and the later timestamp of these two.  Of results, what differs from the one that was
+emitted last is emitted.
 
-``pair`` is the whole join.  ``answers_by_key`` is its first half, for a joiner that is Spark's: resolve is the other one.
+``pair`` is the whole join.  ``answers_by_key`` is its first half, for a joiner that is Spark's:
+resolve is the other one.
 
-Store: ``{'d'}{key}`` → both versions, the timestamp of the result, and ``{version, row}`` of either table, a 128-bit hash of
-the result that was emitted last (in a table that is materialized, followed by the result), and the tables' timestamps.  The
-record of a key that neither table has any more is a tombstone marker for the retention time.
+Store: ``{'d'}{key}`` → both versions, the timestamp of the result, and ``{version, row}`` of either
+table, a 128-bit hash of the result that was emitted last (in a table that is materialized, followed
+by the result), and the tables' timestamps.  The record of a key that neither table has any more is
+a tombstone marker for the retention time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -53,7 +56,8 @@ from fkjoin.state import Store
 _Parts = tuple[int, int]
 """The number of parts of the left and of the right table's versions."""
 
-_CODEC = RowCodec(pa.schema([*bytes_codec(5).schema, ("left_ts", pa.int64()), ("right_ts", pa.int64())]))
+_TIMES = ("left_ts", pa.int64()), ("right_ts", pa.int64())
+_CODEC = RowCodec(pa.schema([*bytes_codec(5).schema, *_TIMES]))
 _NUMBERS = counters.LEFT_IN, counters.RIGHT_IN
 
 
@@ -72,8 +76,8 @@ class Sides(NamedTuple):
 
     def version(self, parts: _Parts) -> Bytes:
         """Versions of results: the left row's, then the right row's."""
-        known = (pc.fill_null(slot.version, versions.absent(n)) for slot, n in zip(self.slots, parts, strict=True))
-        return concat(*known)
+        sides = zip(self.slots, parts, strict=True)
+        return concat(*(pc.fill_null(slot.version, versions.absent(n)) for slot, n in sides))
 
 
 class _Batch(NamedTuple):
@@ -102,34 +106,39 @@ def pair(
     every: bool = False,
     in_order: Sequence[bool] = (),
 ) -> pa.Table:
-    """Turn rows of two tables (``NUMBERED``; any order, duplicates allowed) into changes of their join (``RESULT``).
+    """Turn rows of two tables (``NUMBERED``) into changes of their join (``RESULT``).
 
-    ``make``: a function from answers (``ANSWER``) to joined rows (``JOINED``); of an answer that it leaves out, the last result
-    stays.  ``materialized``: keep the results.  ``every``: also emit results that are unchanged (emit on update).
-    ``in_order``: of each table, see ``newest_only``.
+    Rows come in any order, duplicates allowed.  ``make``: a function from answers (``ANSWER``) to
+    joined rows (``JOINED``); of an answer that it leaves out, the last result stays.
+    ``materialized``: keep the results.  ``every``: also emit results that are unchanged (emit on
+    update). ``in_order``: of each table, see ``newest_only``.
     """
     batch = _taken(rows, store, count, parts=parts, now_ms=now_ms, in_order=in_order)
     joined = make(batch.answers)
+    # The joiner leaves out answers on which it throws: of these keys the last result stays.  Their
+    # rows and versions are written all the same.
     touched = np.flatnonzero(batch.taken)
-    made = touched[pc.index_in(column(joined, "key"), column(batch.answers, "key")).to_numpy()]
+    keys_made = touched[pc.index_in(column(joined, "key"), column(batch.answers, "key")).to_numpy()]
     usable = np.zeros(len(batch.taken), bool)
-    usable[made] = True
+    usable[keys_made] = True
     value = column(joined, "value")
 
     had = batch.held.flags & HAS_RESULT > 0
     before = masked(batch.sides.emitted, had)
-    digest = replaced(constant(None, len(had)), made, digests(value))
+    digest = replaced(constant(None, len(had)), keys_made, digests(value))
     has = np.where(usable, valid(digest), had)
     unchanged = equal(digest, pc.binary_slice(before, 0, DIGEST_BYTES))
-    emission = EmitDecision.of(had, has, unchanged, every=every, among=usable).counted(count, usable)
+    emission = EmitDecision.of(had, has, unchanged, every=every, among=usable)
+    emission = emission.counted(count, usable)
     emit, ts = emission.emit, np.where(emission.emit, np.maximum(*batch.sides.ts), batch.held.ts)
-    row = replaced(constant(None, len(had)), made, value)
-    keys, values, version = (chosen(one, emit) for one in (untagged(batch.names), row, batch.version))
-    results = emission.results(keys, values, version, ts[emit])
+    row = replaced(constant(None, len(had)), keys_made, value)
+    columns = untagged(batch.names), row, batch.version
+    key, result, version = (chosen(values, emit) for values in columns)
+    results = emission.results(key, result, version, ts[emit])
 
-    kept = masked(concat(digest, row), valid(digest)) if materialized else digest
-    kept = replaced(before, made, take(kept, made))
-    _write(store, batch, kept, has=has, ts=ts, due_ms=now_ms + retention_ms)
+    body = masked(concat(digest, row), valid(digest)) if materialized else digest
+    body = replaced(before, keys_made, take(body, keys_made))
+    _write(store, batch, body, has=has, ts=ts, due_ms=now_ms + retention_ms)
     return results
 
 
@@ -143,11 +152,14 @@ def answers_by_key(
     retention_ms: int,
     in_order: Sequence[bool] = (),
 ) -> pa.Table:
-    """Turn rows of two tables into answers (``ANSWER``), one of each key of which there is a newer row; see ``pair``."""
+    """Turn rows of two tables into answers (``ANSWER``), one of each key with a newer row.
+
+    See ``pair``.
+    """
     batch = _taken(rows, store, count, parts=parts, now_ms=now_ms, in_order=in_order)
     keys = len(batch.taken)
-    ts = np.maximum(*batch.sides.ts)
-    _write(store, batch, constant(None, keys), has=np.zeros(keys, bool), ts=ts, due_ms=now_ms + retention_ms)
+    nothing, has, ts = constant(None, keys), np.zeros(keys, bool), np.maximum(*batch.sides.ts)
+    _write(store, batch, nothing, has=has, ts=ts, due_ms=now_ms + retention_ms)
     return batch.answers
 
 
@@ -158,20 +170,29 @@ def sides_of(bodies: Bytes) -> Sides:
     return Sides([Slot(*columns[0:2]), Slot(*columns[2:4])], columns[4], ts)
 
 
-def _taken(rows: pa.Table, store: Store, count: Counters, *, parts: _Parts, now_ms: int, in_order: Sequence[bool]) -> _Batch:
+def _taken(
+    rows: pa.Table,
+    store: Store,
+    count: Counters,
+    *,
+    parts: _Parts,
+    now_ms: int,
+    in_order: Sequence[bool],
+) -> _Batch:
     sweep(store, now_ms)
     number = column(rows, "number").to_numpy()
-    for at, counter in enumerate(_NUMBERS):
-        count[counter] += int((number == at).sum())
+    for side, counter in enumerate(_NUMBERS):
+        count[counter] += int((number == side).sum())
     code, keys = codes(column(rows, "key"))
     names = prefixed(tags.ROW, keys)
     held = records.decode(store.get_many(names))
     sides = sides_of(held.body)
     taken = np.zeros(len(keys), bool)
-    for at, (where, times) in enumerate(take_in(rows, code, sides.slots, held=held, count=count, in_order=in_order)):
+    changes = take_in(rows, code, sides.slots, held=held, count=count, in_order=in_order)
+    for side, (where, times) in enumerate(changes):
         taken[where] = True
-        sides.ts[at] = sides.ts[at].copy()
-        sides.ts[at][where] = times
+        sides.ts[side] = sides.ts[side].copy()
+        sides.ts[side][where] = times
     version = sides.version(parts)
     left, right = (chosen(slot.row, taken) for slot in sides.slots)
     ts = np.maximum(*sides.ts)[taken]
@@ -179,8 +200,10 @@ def _taken(rows: pa.Table, store: Store, count: Counters, *, parts: _Parts, now_
     return _Batch(names, held, sides, taken, version, answers)
 
 
-def _write(store: Store, batch: _Batch, emitted: Bytes, *, has: Bools, ts: Ints, due_ms: int) -> None:
-    slots = [side for slot in batch.sides.slots for side in slot]
-    body = _CODEC.encode([*slots, emitted, *map(pa.array, batch.sides.ts)], len(emitted))
-    gone, among = batch.sides.gone, batch.taken
-    store.write(*entries(batch.names, has, ts, batch.version, body, gone=gone, due_ms=due_ms, among=among))
+def _write(
+    store: Store, batch: _Batch, emitted: Bytes, *, has: Bools, ts: Ints, due_ms: int
+) -> None:
+    (left, right), times = batch.sides.slots, map(pa.array, batch.sides.ts)
+    body = _CODEC.encode([*left, *right, emitted, *times], len(emitted))
+    how: Any = {"gone": batch.sides.gone, "due_ms": due_ms, "among": batch.taken}
+    store.write(*entries(batch.names, has, ts, batch.version, body, **how))

@@ -1,8 +1,10 @@
-"""regroup, by row key: a table's changes become changes of what its rows contribute to their groups (KIP-904).
+"""regroup, by row key: changes of rows become changes of what they contribute to groups (KIP-904).
 
-A row's value is here its *contribution*: ``{uint32 little-endian: length of the group's key}{group's key}{value}``; null is
-no contribution.  Where the group stays, one message takes back and adds; where it moves, there are two.  Where groups are
-windows of time, a contribution's group has the row's time in the place of a window, and each window gets one message.
+A row's value is here its *contribution*:
+``{uint32 little-endian: length of the group's key}{group's key}{value}``; null is no contribution.
+Where the group stays, one message takes back and adds; where it moves, there are two.  Where groups
+are windows of time, a contribution's group has the row's time in the place of a window, and each
+window gets one message.
 
 See docs/semantics.md, "Aggregates".
 
@@ -17,7 +19,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec.arrays import Bools, Bytes, Ints, constant, equal, masked, paired, stack, take, unpaired, valid
+from fkjoin.codec.arrays import (
+    Bools,
+    Bytes,
+    Ints,
+    constant,
+    equal,
+    masked,
+    paired,
+    stack,
+    take,
+    unpaired,
+    valid,
+)
 from fkjoin.codec.messages import GROUPED, column, table
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.stages import counters
@@ -27,13 +41,20 @@ from fkjoin.stages.time_windows import TimeWindows
 from fkjoin.state import Store
 
 
-def contributions(group: pa.Schema, groups: list[pa.Array], value: pa.Schema, values: list[pa.Array], has_row: Bools) -> Bytes:
+def contributions(
+    group: pa.Schema,
+    groups: list[pa.Array],
+    value: pa.Schema,
+    values: list[pa.Array],
+    has_row: Bools,
+) -> Bytes:
     """Make contributions of the columns of groups' keys and of values.
 
     There is none without a row, nor where a group's key has a null.
     """
     keys = KeyCodec(group).encode(groups, len(has_row))
-    return masked(paired(pc.fill_null(keys, b""), RowCodec(value).encode(values, len(has_row))), has_row & valid(keys))
+    encoded = RowCodec(value).encode(values, len(has_row))
+    return masked(paired(pc.fill_null(keys, b""), encoded), has_row & valid(keys))
 
 
 def regroup(
@@ -49,43 +70,55 @@ def regroup(
     windows: TimeWindows | None = None,
     letters: bool = False,
 ) -> pa.Table:
-    """Turn rows whose values are contributions (``JOINED``; any order, duplicates allowed) into ``GROUPED``.
+    """Turn rows whose values are contributions (``JOINED``) into ``GROUPED``.
 
-    A change that is not newer than the row's last is dropped; one that leaves the contribution unchanged too, unless ``every``
-    one is to be emitted.  ``in_order``: see ``newest_only``.  Rows whose time is too far ahead of the batch's are set aside and
-    counted, so that the last row of their key stays; with ``letters``, each becomes a message without old and new value.
+    Rows come in any order, duplicates allowed.  A change that is not newer than the row's last is
+    dropped; one that leaves the contribution unchanged too, unless ``every`` one is to be emitted.
+    ``in_order``: see ``newest_only``.  Rows whose time is too far ahead of the batch's are set
+    aside and counted, so that the last row of their key stays; with ``letters``, each becomes a
+    message without old and new value.
     """
     count[counters.ROWS_IN] += len(rows)
     beyond = rows.slice(0, 0)
     if windows is not None and windows.ahead is not None:
-        early = valid(column(rows, "value")) & (column(rows, "ts").to_numpy() > 1000 * now_ms + windows.ahead)
+        # A row of the far future would drive stream time there, and close all windows before it.
+        beyond_ts = column(rows, "ts").to_numpy() > 1000 * now_ms + windows.ahead
+        early = valid(column(rows, "value")) & beyond_ts
         rows, beyond = rows.filter(pa.array(~early)), rows.filter(pa.array(early)).combine_chunks()
         if len(beyond):
             count.update(counters.commonest([windows.ahead_text] * len(beyond)))
-    how: Any = {"now_ms": now_ms, "retention_ms": retention_ms, "as_read": as_read, "in_order": in_order}
-    settled = settle(rows, store, count, keep="value", every=every, **how)
+    times: Any = {"now_ms": now_ms, "retention_ms": retention_ms}
+    how: Any = {"every": every, "as_read": as_read, "in_order": in_order}
+    settled = settle(rows, store, count, keep="value", **times, **how)
     results = settled.results
     changed = _changed if windows is None else windows.changed
-    of, key, old, new = changed(settled.before, column(results, "value"))
-    row, version, ts = (take(column(results, name), of) for name in ("key", "version", "ts"))
+    change, key, old, new = changed(settled.before, column(results, "value"))
+    row, version, ts = (take(column(results, name), change) for name in ("key", "version", "ts"))
     grouped = table(GROUPED, key, row, version, old, new, ts)
-    return pa.concat_tables([grouped, _letters(beyond, windows)]) if letters and windows is not None else grouped
+    if not letters or windows is None:
+        return grouped
+    return pa.concat_tables([grouped, _letters(beyond, windows)])
 
 
 def _letters(rows: pa.Table, windows: TimeWindows) -> pa.Table:
     """The windows that rows would be in, as messages without values."""
     group, _ = unpaired(column(rows, "value"))
-    of, key = windows.windows_of(group)
-    row, version, ts = (take(column(rows, name), of) for name in ("key", "version", "ts"))
-    return table(GROUPED, key, row, version, constant(None, len(of)), constant(None, len(of)), ts)
+    number, key = windows.windows_of(group)
+    row, version, ts = (take(column(rows, name), number) for name in ("key", "version", "ts"))
+    nothing = constant(None, len(number))
+    return table(GROUPED, key, row, version, nothing, nothing, ts)
 
 
 def _changed(before: Bytes, after: Bytes) -> tuple[Ints, Bytes, Bytes, Bytes]:
-    """The groups that changes of contributions touch: the number of the change, the group's key, the old and the new value."""
+    """The groups that changes of contributions touch.
+
+    The number of the change, the group's key, the old and the new value.
+    """
     old_group, old = unpaired(before)
     new_group, new = unpaired(after)
     had, has = valid(old_group), valid(new_group)
     stays = had & has & equal(old_group, new_group)
+    # A change within a group is one message.  As two, its group could be seen without the row.
     both, out, into = (np.flatnonzero(which) for which in (stays, had & ~stays, has & ~stays))
     return (
         np.concatenate([both, out, into]),

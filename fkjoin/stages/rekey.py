@@ -2,17 +2,19 @@
 
 See docs/semantics.md, "Rekey".
 
-*The law that makes the join converge*: every change of a left row leads to exactly one answer that carries its
-version.  A subscribe is answered by the subscription stage; a change to no foreign key is answered here.  What leaves a row's
-bytes and foreign key unchanged is no change, and ends here (KIP-557); its version is remembered all the same.
+*The law that makes the join converge*: every change of a left row leads to exactly one answer that
+carries its version.  A subscribe is answered by the subscription stage; a change to no foreign key
+is answered here.  What leaves a row's bytes and foreign key unchanged is no change, and ends here
+(KIP-557); its version is remembered all the same.
 
-Store: ``{'d'}{left key}`` → version and foreign key last seen, and, for a retention time, those of rows that are gone.  In the
-place of a record's timestamp stands, with the flag ``HASHED``, a 64-bit hash of the row.
+Store: ``{'d'}{left key}`` → version and foreign key last seen, and, for a retention time, those of
+rows that are gone.  In the place of a record's timestamp stands, with the flag ``HASHED``, a 64-bit
+hash of the row.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +43,7 @@ from fkjoin.codec.ties import fingerprints
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.ordering import newest_only
-from fkjoin.stages.retention import GONE, kept, sweep
+from fkjoin.stages.retention import GONE, sweep, with_due_entries
 from fkjoin.state import Store
 
 HAS_FOREIGN_KEY = 2
@@ -70,9 +72,10 @@ def rekey(
 ) -> Rekeyed:
     """Turn left ``changes`` (``CHANGE``; any order, duplicates allowed) into messages.
 
-    A change whose version is not newer than the one remembered is dropped and counted.  A deletion counts as a change
-    to no foreign key.  ``right_parts``: of how many parts the right table's versions are made.  ``every``: newer versions
-    that leave a row unchanged count as changes.  ``in_order``: see ``newest_only``.
+    A change whose version is not newer than the one remembered is dropped and counted.  A deletion
+    counts as a change to no foreign key.  ``right_parts``: of how many parts the right table's
+    versions are made.  ``every``: newer versions that leave a row unchanged count as changes.
+    ``in_order``: see ``newest_only``.
     """
     sweep(store, now_ms)
     count[counters.LEFT_IN] += len(changes)
@@ -89,22 +92,27 @@ def rekey(
         came = contents_of(digest, column(changes, "foreign_key"), alive)
         return came, contents_of(held.ts, foreign_key_before, held.flags & HASHED > 0)
 
-    order, code, version = newest_only(
-        code, column(changes, "version"), held, count, as_read=True, in_order=in_order, contents=contents
-    )
+    how: Any = {"as_read": True, "in_order": in_order, "contents": contents}
+    order, code, version = newest_only(code, column(changes, "version"), held, count, **how)
 
+    # A chain: each change follows the one before it of its key, the first one what is stored.  All
+    # of them are looked at, since each subscribe must be answered, with its own version.
     key, value, ts = (take(column(changes, name), order) for name in ("key", "value", "ts"))
     digest, alive = digest[order], alive[order]
     foreign_key = masked(take(column(changes, "foreign_key"), order), alive)
     first = changes_from_previous(code)
-    rank = np.arange(len(code))
-    before = take(stack(foreign_key_before, foreign_key), np.where(first, code, len(keys) + rank - 1))
-    seen = ~first | held.found[code]
+    previous = np.where(first, code, len(keys) + np.arange(len(code)) - 1)
+    before = take(stack(foreign_key_before, foreign_key), previous)
+    seen = ~first | held.exists[code]
     stays = equal(before, foreign_key)
+    # ``held.ts`` is the row's hash; records without one, such as markers, are never unchanged.
     known = np.where(first, (held.flags & HASHED > 0)[code], np.append(False, alive[:-1]))
-    unchanged = alive & known & stays & (digest == np.where(first, held.ts[code], np.append(0, digest[:-1])))
+    digest_before = np.where(first, held.ts[code], np.append(0, digest[:-1]))
+    unchanged = alive & known & stays & (digest == digest_before)
     count[counters.IDEMPOTENT] += 0 if every else int(unchanged.sum())
 
+    # Who answers a change: its foreign key's bucket, or without one this stage.  A deletion of a
+    # row that was never seen asks for nothing, and needs no answer.
     counts = np.ones(len(code), bool) if every else ~unchanged
     subscribe = valid(foreign_key) & counts
     leave = valid(before) & ~stays
@@ -121,21 +129,26 @@ def rekey(
         take(ts, messages),
     )
     rows = int(answer.sum())
-    both = concat(chosen(version, answer), constant(versions.absent(right_parts), rows))
-    answers = table(ANSWER, chosen(key, answer), both, chosen(value, answer), constant(None, rows), chosen(ts, answer))
+    own_key, own_version, own_value, own_ts = (
+        chosen(part, answer) for part in (key, version, value, ts)
+    )
+    both = concat(own_version, constant(versions.absent(right_parts), rows))
+    answers = table(ANSWER, own_key, both, own_value, constant(None, rows), own_ts)
 
     last = np.flatnonzero(last_of_run(code))
     gone, has = ~alive[last], valid(foreign_key)[last]
     last_version = take(version, last)
-    flags = np.where(gone, GONE, HASHED) | np.where(has, HAS_FOREIGN_KEY, 0)
-    values = records.encode(flags.astype(np.uint8), digest[last], last_version, take(foreign_key, last))
-    store.write(
-        *kept(take(names, code[last]), values, last_version, gone=gone, due_ms=now_ms + retention_ms, in_order=in_order)
-    )
+    flags = (np.where(gone, GONE, HASHED) | np.where(has, HAS_FOREIGN_KEY, 0)).astype(np.uint8)
+    values = records.encode(flags, digest[last], last_version, take(foreign_key, last))
+    ending: Any = {"gone": gone, "due_ms": now_ms + retention_ms, "in_order": in_order}
+    store.write(*with_due_entries(take(names, code[last]), values, last_version, **ending))
     return Rekeyed(subscriptions, answers)
 
 
 def contents_of(digest: Ints, foreign_key: Bytes, alive: Bools) -> Bytes:
-    """Contents that ties are broken by: a hash of the row, which may lack columns of the foreign key, and the foreign key."""
+    """Contents that ties are broken by: a hash of the row, and the foreign key.
+
+    The row may lack columns of the foreign key.
+    """
     hashes = fixed(digest.view(np.uint8).reshape(-1, 8))
     return masked(concat(hashes, prefixed(b"1", foreign_key)), alive)

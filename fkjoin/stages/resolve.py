@@ -2,12 +2,14 @@
 
 See docs/semantics.md, "Resolve".
 
-*Law*: the highwater mark of a key is the pair (left version, right version) of the newest answer taken, and an answer is taken
-only if its pair is greater.  Of the answers that a batch brings for a key, the last result counts: it is emitted if it differs
-from the result emitted last, with the timestamp of the answer that first led to it.
+*Law*: the highwater mark of a key is the pair (left version, right version) of the newest answer
+taken, and an answer is taken only if its pair is greater.  Of the answers that a batch brings for a
+key, the last result counts: it is emitted if it differs from the result emitted last, with the
+timestamp of the answer that first led to it.
 
-Store: ``{'d'}{left key}`` → highwater mark, whether there is a result, and a 128-bit hash of it, followed by the result itself
-in a table that is materialized.  The record of a row that is gone is a tombstone marker for the retention time.
+Store: ``{'d'}{left key}`` → highwater mark, whether there is a result, and a 128-bit hash of it,
+followed by the result itself in a table that is materialized.  The record of a row that is gone is
+a tombstone marker for the retention time.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from fkjoin.codec.arrays import (
     after,
     bools,
     changes_from_previous,
+    chosen,
     codes,
     concat,
     constant,
@@ -46,11 +49,14 @@ from fkjoin.stages.retention import later, sweep
 from fkjoin.state import Store
 
 Keep = Literal["hash", "value", "both"]
-"""The part of a result that is kept: enough to see whether the next one differs, the result, or both."""
+"""The part of a result that is kept: a hash to compare the next one with, the result, or both."""
 
 
 class Settled(NamedTuple):
-    """Changes of a table (``RESULT``), and the value that each of them replaces; null where there was none or none is kept."""
+    """Changes of a table (``RESULT``), and the value that each replaces.
+
+    That is null where there was none, or none is kept.
+    """
 
     results: pa.Table
     before: Bytes
@@ -69,15 +75,17 @@ def resolve(
     in_order: bool = False,
     complete: Complete | None = None,
 ) -> pa.Table:
-    """Turn answers after the joiner (``JOINED``; any order, duplicates allowed) into changes of the joined table.
+    """Turn answers after the joiner (``JOINED``) into changes of the joined table.
 
-    ``materialized``: keep the results, with their timestamps.  ``every``: also emit results that are unchanged (emit on
-    update); never tombstones of keys without a result.  ``as_read``, ``in_order``: see ``newest_only``.  ``complete``: of a
+    Answers come in any order, duplicates allowed.  ``materialized``: keep the results, with their
+    timestamps.  ``every``: also emit results that are unchanged (emit on update); never tombstones
+    of keys without a result.  ``as_read``, ``in_order``: see ``newest_only``.  ``complete``: of a
     table that is materialized, what makes rows whole that lack values.
     """
     keep: Keep = "both" if materialized else "hash"
-    how: Any = {"now_ms": now_ms, "retention_ms": retention_ms, "as_read": as_read, "in_order": in_order}
-    return settle(joined, store, count, keep=keep, every=every, complete=complete, **how).results
+    times: Any = {"now_ms": now_ms, "retention_ms": retention_ms}
+    how: Any = {"every": every, "as_read": as_read, "in_order": in_order, "complete": complete}
+    return settle(joined, store, count, keep=keep, **times, **how).results
 
 
 def settle(
@@ -93,7 +101,15 @@ def settle(
     in_order: bool = False,
     complete: Complete | None = None,
 ) -> Settled:
-    """Resolve, and say what each change replaces."""
+    """Resolve, and say what each change replaces::
+
+        take the answers that are newer than their key's highwater mark, by key and version
+        make rows whole that lack values (``complete``)
+        of each key the last answer counts: emit it if it differs from what was emitted last
+        write the new highwater mark, also where nothing is emitted
+
+    A result is compared by its digest: a hash of it, or with ``keep="value"`` the value itself.
+    """
     sweep(store, now_ms)
     if not len(joined):
         return Settled(RESULT.empty_table(), pa.array([], BYTES))
@@ -109,49 +125,63 @@ def settle(
         value = column(joined, "value")
         return value if keep == "value" else digests(value), digest_before
 
-    if complete is not None:  # whose changes that are not newer have versions of the same order, too
+    # ``complete`` also looks at changes that are not newer.  They must have versions of the same
+    # order, so that these are made here, for all of them.
+    if complete is not None:
         ordered = in_one_order(code, column(joined, "version"), held.version)
         joined = joined.set_column(joined.schema.get_field_index("version"), "version", ordered)
-    how: Any = {"as_read": as_read, "in_order": in_order, "contents": contents if as_read and complete is None else None}
-    of = code
-    order, code, version = newest_only(of, column(joined, "version"), held, count, **how)
+    by_contents = contents if as_read and complete is None else None
+    how: Any = {"as_read": as_read, "in_order": in_order, "contents": by_contents}
+    all_code = code
+    order, code, version = newest_only(all_code, column(joined, "version"), held, count, **how)
     if complete is not None:
-        rows = after(body_before, np.full(len(body_before), DIGEST_BYTES), valid(body_before))
-        newer = Newer(order, code, version)
-        joined, code, borrowed = complete(joined, of, newer, keys=keys, held=held, rows=rows, store=store, count=count)
+        rows, newer = _without_digest(body_before), Newer(order, code, version)
+        joined, code, borrowed = complete(
+            joined, all_code, newer, keys=keys, held=held, rows=rows, store=store, count=count
+        )
         order, version = np.arange(len(code)), column(joined, "version")
         store.write(*borrowed)
     value, ts = column(joined, "value"), take(column(joined, "ts"), order).to_numpy()
 
+    # Each answer has a previous one: of its key in the batch, or else what was emitted last.
     digest = take(value if keep == "value" else digests(value), order)
     first, last = changes_from_previous(code), np.flatnonzero(last_of_run(code))
     answers = np.arange(len(code))
     previous = take(stack(digest_before, digest), np.where(first, code, len(keys) + answers - 1))
     same, has = equal(digest, previous), valid(digest)
 
+    # The result has the timestamp of the answer that first led to it: that is the last answer that
+    # differs from its previous one, up to the key's last.  A key without such an answer looks back
+    # into the keys before it; it is unchanged, and its time is not used.
     final = code[last]
     time = ts[np.maximum.accumulate(np.where(~same | every, answers, 0))[last]]
     unchanged = equal(take(digest, last), take(digest_before, final))
-    if keep == "value":  # a group has the timestamp of its rows' latest changes, also of those that contribute the same
+    # A group has the timestamp of its rows' latest changes, also of those that contribute the same.
+    # So a change that brings nothing but a later timestamp goes on.
+    if keep == "value":
         time = np.maximum.reduceat(ts, np.flatnonzero(first))
         unchanged &= time <= held.ts[final]
     emission = EmitDecision.of(had[final], has[last], unchanged, every=every).counted(count)
     emit = emission.emit
-    place, newest = order[last], take(version, last)
-    emitted = last[emit]
-    results = emission.results(take(keys, final[emit]), take(value, order[emitted]), take(version, emitted), time[emit])
+    position, newest = order[last], take(version, last)
+    key = take(keys, final[emit])
+    results = emission.results(key, take(value, position[emit]), chosen(newest, emit), time[emit])
 
     since, body = np.zeros(len(last), np.int64), take(digest, last)
     if keep != "hash":
         since = np.where(emit, time, held.ts[final])
     if keep == "both":
-        body = concat(body, take(value, place))
-    gone = bools(take(column(joined, "gone"), place))
+        body = concat(body, take(value, position))
+    gone = bools(take(column(joined, "gone"), position))
     due_ms = now_ms + (retention_ms if as_read or in_order else later(retention_ms))
-    written = entries(take(names, final), has[last], since, newest, body, gone=gone, due_ms=due_ms, in_order=in_order)
-    store.write(*written)
+    ending: Any = {"gone": gone, "due_ms": due_ms, "in_order": in_order}
+    store.write(*entries(take(names, final), has[last], since, newest, body, **ending))
     if keep == "hash":
         return Settled(results, constant(None, len(results)))
-    if keep == "both":
-        body_before = after(body_before, np.full(len(body_before), DIGEST_BYTES), valid(body_before))
-    return Settled(results, take(body_before, final[emit]))
+    before = _without_digest(body_before) if keep == "both" else body_before
+    return Settled(results, take(before, final[emit]))
+
+
+def _without_digest(bodies: Bytes) -> Bytes:
+    """The results of bodies that have them behind their hash; null for null."""
+    return after(bodies, np.full(len(bodies), DIGEST_BYTES), valid(bodies))

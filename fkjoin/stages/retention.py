@@ -1,8 +1,9 @@
 """Tombstone markers: records that outlive their row, and their end.
 
-A record whose row is gone stays for a retention time, so that a stale change is still seen to be stale.  Beside it
-stands a due entry ``{'t'}{uint64 big-endian due time, ms}{record's key}`` with the record's version; when that is due and the
-record has not changed its version since, both go.  Each call removes at most ``SWEEP`` markers, so that no batch pays for many.
+A record whose row is gone stays for a retention time, so that a stale change is still seen to be
+stale.  Beside it stands a due entry ``{'t'}{uint64 big-endian due time, ms}{record's key}`` with
+the record's version; when that is due and the record has not changed its version since, both go.
+Each call removes at most ``SWEEP`` markers, so that no batch pays for many.
 """
 
 from __future__ import annotations
@@ -13,7 +14,20 @@ import numpy as np
 import pyarrow as pa
 
 from fkjoin.codec import records, tags
-from fkjoin.codec.arrays import Bools, Bytes, after, codes, concat, constant, equal, fixed, masked, stack, take
+from fkjoin.codec.arrays import (
+    Bools,
+    Bytes,
+    after,
+    chosen,
+    codes,
+    concat,
+    constant,
+    equal,
+    fixed,
+    masked,
+    stack,
+    take,
+)
 from fkjoin.state import Store
 
 GONE = 1
@@ -31,12 +45,19 @@ def due_entries(keys: Bytes, versions: Bytes, due_ms: int) -> tuple[Bytes, Bytes
     return concat(constant(tags.DUE, len(keys)), fixed(due), keys), versions
 
 
-def kept(
-    names: Bytes, values: Bytes, versions: Bytes, *, gone: Bools, due_ms: int, in_order: bool | Bools = False
+def with_due_entries(
+    names: Bytes,
+    values: Bytes,
+    versions: Bytes,
+    *,
+    gone: Bools,
+    due_ms: int,
+    in_order: bool | Bools = False,
 ) -> tuple[Bytes, Bytes]:
-    """The entries to write for records with those ``names``: markers of rows that are ``gone`` end at ``due_ms``.
+    """The entries to write for records with those ``names``, and the due entries of their markers.
 
-    What comes ``in_order`` is never stale: of its rows that are gone nothing is kept.
+    Markers of rows that are ``gone`` end at ``due_ms``.  What comes ``in_order`` is never stale: of
+    its rows that are gone nothing is kept.
     """
     markers = pa.array(gone & ~np.broadcast_to(in_order, gone.shape))
     due = due_entries(names.filter(markers), versions.filter(markers), due_ms)
@@ -46,24 +67,33 @@ def kept(
 def later(retention_ms: int) -> int:
     """The retention time of a stage that a topic parts from the stage before.
 
-    It is half as long, so that this stage's markers are gone first, as long as messages are not delayed, nor clocks apart, by
-    the other half.
+    It is half as long, so that this stage's markers are gone first, as long as messages are not
+    delayed, nor clocks apart, by the other half.
     """
     return (retention_ms + 1) // 2
 
 
-def sweep(store: Store, now_ms: int, needed: Callable[[Bytes], Bools] | None = None, again_ms: int = 0) -> None:
-    """Remove the markers that are due; those of records that are ``needed`` get a new end, at ``again_ms``."""
+def sweep(
+    store: Store, now_ms: int, needed: Callable[[Bytes], Bools] | None = None, again_ms: int = 0
+) -> None:
+    """Remove the markers that are due; those that are ``needed`` get a new end, at ``again_ms``::
+
+    for each due entry: remove it
+        its record has another version now: leave the record, which has another due entry
+        its record is needed: write a due entry for later
+        else: remove the record
+
+    """
     until = tags.DUE + (max(now_ms, 0) + 1).to_bytes(8, "big")
     for page in store.scan([(tags.DUE, until)], SWEEP):
         store.write(page.keys, constant(None, len(page.keys)))
         code, keys = codes(after(page.keys, np.full(len(page.keys), _DUE_HEAD)))
         held = records.decode(store.get_many(keys))
-        ended = equal(take(held.version, code), page.values)  # a record with another version has a due entry of its own
-        over: Bools = held.found & (held.flags & GONE > 0) & np.isin(np.arange(len(keys)), code[ended])
-        names, version = keys.filter(pa.array(over)), held.version.filter(pa.array(over))
+        ended = np.isin(np.arange(len(keys)), code[equal(take(held.version, code), page.values)])
+        over: Bools = held.exists & (held.flags & GONE > 0) & ended
+        names, version = chosen(keys, over), chosen(held.version, over)
         if needed is not None and len(names):
             stays = needed(names)
-            store.write(*due_entries(names.filter(pa.array(stays)), version.filter(pa.array(stays)), again_ms))
-            names = names.filter(pa.array(~stays))
+            store.write(*due_entries(chosen(names, stays), chosen(version, stays), again_ms))
+            names = chosen(names, ~stays)
         store.write(names, constant(None, len(names)))

@@ -1,24 +1,27 @@
-"""The first two stages of a multi-way join: a left table with several right tables, by foreign keys of its own.
+"""The first two stages of a multi-way join: a left table with several right tables.
 
 See docs/semantics.md, "Multi-way joins".
 
-scatter, by left key: foreign keys that a change of a left row moves become subscriptions, and the row goes to the left key's
-results (gather) by itself, so that a change of nothing but values asks no right table for anything.
+scatter, by left key: foreign keys that a change of a left row moves become subscriptions, and the
+row goes to the left key's results (gather) by itself, so that a change of nothing but values asks
+no right table for anything.
 
-*The law that makes the join converge*: every change of a left row leads to one message that says which answers it goes with,
-by the version *since* which each foreign key is what it is; every such version is answered, once and again whenever the right
-row changes.
+*The law that makes the join converge*: every change of a left row leads to one message that says
+which answers it goes with, by the version *since* which each foreign key is what it is; every such
+version is answered, once and again whenever the right row changes.
 
-subscription: as in a join of two tables, with all right tables in one store; keys are told apart by a first byte.
+subscription: as in a join of two tables, with all right tables in one store; keys are told apart by
+a first byte.
 
-Store of scatter: ``{'d'}{left key}`` → version, a 64-bit hash of the row in the place of a timestamp, and for each right table
-foreign key and since when; for a retention time also of rows that are gone.
+Store of scatter: ``{'d'}{left key}`` → version, a 64-bit hash of the row in the place of a
+timestamp, and for each right table foreign key and since when; for a retention time also of rows
+that are gone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -46,13 +49,13 @@ from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.ordering import newest_only
 from fkjoin.stages.rekey import contents_of
-from fkjoin.stages.retention import GONE, kept, sweep
+from fkjoin.stages.retention import GONE, sweep, with_due_entries
 from fkjoin.stages.subscription import subscription
 from fkjoin.state import Store
 
 
 class Scattered(NamedTuple):
-    """Messages to the foreign keys of all right tables, and left rows that go straight to the left keys."""
+    """Messages to the foreign keys of all right tables, and left rows for the left keys."""
 
     subscriptions: pa.Table
     rows: pa.Table
@@ -68,11 +71,12 @@ def scatter(
     retention_ms: int,
     in_order: bool = False,
 ) -> Scattered:
-    """Turn left ``changes`` (``CHANGE``, each with a ``foreign_key`` for each of the ``rights``: see ``foreign_keys``; any
-    order, duplicates allowed) into messages (``SUBSCRIPTION``, ``PART``).
+    """Turn left ``changes`` (``CHANGE``) into messages (``SUBSCRIPTION``, ``PART``).
 
-    A change whose version is not newer than the one remembered is dropped and counted; of a row's newer ones the last counts.
-    ``in_order``: see ``newest_only``.
+    Changes come in any order, duplicates allowed, each with a ``foreign_key`` for each of the
+    ``rights``: see ``foreign_keys``.  A change whose version is not newer than the one remembered
+    is dropped and counted; of a row's newer ones the last counts. ``in_order``: see
+    ``newest_only``.
     """
     sweep(store, now_ms)
     count[counters.LEFT_IN] += len(changes)
@@ -87,19 +91,20 @@ def scatter(
     def contents() -> tuple[Bytes, Bytes]:
         known = bytes_codec(rights).encode(remembered[::2], len(keys))
         came = contents_of(digest, column(changes, "foreign_key"), alive)
-        return came, contents_of(held.ts, known, held.found & (held.flags & GONE == 0))
+        return came, contents_of(held.ts, known, held.exists & (held.flags & GONE == 0))
 
-    order, code, version = newest_only(
-        code, column(changes, "version"), held, count, as_read=True, in_order=in_order, contents=contents
-    )
+    how: Any = {"as_read": True, "in_order": in_order, "contents": contents}
+    order, code, version = newest_only(code, column(changes, "version"), held, count, **how)
     last = np.flatnonzero(last_of_run(code))
     order, code, version = order[last], code[last], take(version, last)
 
     key, value, ts = (take(column(changes, name), order) for name in ("key", "value", "ts"))
-    digest, alive, seen = digest[order], alive[order], held.found[code]
+    digest, alive, seen = digest[order], alive[order], held.exists[code]
     wanted = bytes_codec(rights).decode(take(column(changes, "foreign_key"), order))
     subscriptions, keys_and_since = [], []
     for right in range(rights):
+        # Where the foreign key stays, it is so since the same version as before: what was answered
+        # then is still right, and nothing is asked.  Where it moves, it is so since this change.
         before, began = (take(known, code) for known in remembered[2 * right : 2 * right + 2])
         foreign_key = masked(wanted[right], alive)
         names_row, stays = valid(foreign_key), equal(before, foreign_key)
@@ -107,24 +112,25 @@ def scatter(
         keys_and_since += [foreign_key, since]
         out, into = pa.array(valid(before) & ~stays), pa.array(names_row & ~stays)
         leaving, joining = before.filter(out), foreign_key.filter(into)
-        subscriptions.append(
-            table(
-                SUBSCRIPTION,
-                tagged(right, stack(leaving, joining)),
-                tagged(right, stack(key.filter(out), key.filter(into))),
-                np.repeat([False, True], [len(leaving), len(joining)]),
-                stack(version.filter(out), version.filter(into)),
-                stack(constant(None, len(leaving)), constant(b"", len(joining))),
-                np.full(len(leaving) + len(joining), NO_TIMESTAMP),
-            )
+        message = table(
+            SUBSCRIPTION,
+            tagged(right, stack(leaving, joining)),
+            tagged(right, stack(key.filter(out), key.filter(into))),
+            np.repeat([False, True], [len(leaving), len(joining)]),
+            stack(version.filter(out), version.filter(into)),
+            stack(constant(None, len(leaving)), constant(b"", len(joining))),
+            np.full(len(leaving) + len(joining), NO_TIMESTAMP),
         )
+        subscriptions.append(message)
     since = bytes_codec(rights).encode(keys_and_since[1::2], len(key))
-    rows = table(PART, key, np.full(len(key), LEFT, np.int8), version, value, since, ts).filter(pa.array(seen | alive))
+    rows = table(PART, key, np.full(len(key), LEFT, np.int8), version, value, since, ts)
+    rows = rows.filter(pa.array(seen | alive))
 
     flags = np.where(alive, 0, GONE).astype(np.uint8)
     body = bytes_codec(2 * rights).encode(keys_and_since, len(key))
     values = records.encode(flags, digest, version, body)
-    store.write(*kept(take(names, code), values, version, gone=~alive, due_ms=now_ms + retention_ms, in_order=in_order))
+    ending: Any = {"gone": ~alive, "due_ms": now_ms + retention_ms, "in_order": in_order}
+    store.write(*with_due_entries(take(names, code), values, version, **ending))
     return Scattered(pa.concat_tables(subscriptions).combine_chunks(), rows)
 
 
@@ -140,29 +146,25 @@ def answered(
     in_order: bool = True,
     rights_in_order: bool | Sequence[bool] = False,
 ) -> Iterator[pa.Table]:
-    """Answer ``subscriptions`` and right ``changes`` (``CHANGE``), both ``tagged``; yields ``PART`` tables.
+    """Answer ``subscriptions`` and right ``changes`` (``CHANGE``), both ``tagged``, by ``PART``.
 
-    ``right_parts``: of how many parts each right table's versions are made.  ``in_order``, ``rights_in_order``: see
-    ``subscription``.  The store is written when the iterator is exhausted.
+    ``right_parts``: of how many parts each right table's versions are made.  ``in_order``,
+    ``rights_in_order``: see ``subscription``.  The store is written when the iterator is exhausted.
     """
-    for page in subscription(
-        subscriptions,
-        changes,
-        store,
-        count,
-        now_ms=now_ms,
-        retention_ms=retention_ms,
-        in_order=in_order,
-        right_parts=right_parts,
-        rights_in_order=rights_in_order,
-    ):
-        keys, version, value, ts = (column(page, name) for name in ("key", "version", "right", "ts"))
+    times: Any = {"now_ms": now_ms, "retention_ms": retention_ms}
+    how: Any = {"in_order": in_order, "rights_in_order": rights_in_order}
+    pages = subscription(
+        subscriptions, changes, store, count, right_parts=right_parts, **times, **how
+    )
+    for page in pages:
+        names = "key", "version", "right", "ts"
+        keys, version, value, ts = (column(page, name) for name in names)
         number = first_bytes(keys).astype(np.int8)
         yield table(PART, untagged(keys), number, version, value, constant(None, len(keys)), ts)
 
 
 def tagged(right: int, keys: Bytes) -> Bytes:
-    """Keys of a right table, or left keys that name one of its rows, told apart from those of others."""
+    """Keys of a right table, or left keys that name its rows, told apart from those of others."""
     return prefixed(bytes((right,)), keys)
 
 

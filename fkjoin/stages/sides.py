@@ -1,7 +1,8 @@
-"""The two sides that meet under a foreign key: the right row, and the left rows that subscribe to it.
+"""The two sides that meet under a foreign key: the right row, and the left rows that subscribe.
 
 Both stages that work by foreign key, ``subscription`` and ``children``, have this store:
-``{'r'}{foreign key}`` → the right row; ``{'s'}{CombinedKey}`` → a subscriber's version, timestamp and left row.
+``{'r'}{foreign key}`` → the right row; ``{'s'}{CombinedKey}`` → a subscriber's version, timestamp
+and left row.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ from fkjoin.codec.arrays import (
 from fkjoin.codec.messages import NO_TIMESTAMP, column
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.ordering import newest_only
-from fkjoin.stages.retention import GONE, kept, later
+from fkjoin.stages.retention import GONE, later, with_due_entries
 from fkjoin.state import Store, prefix_range
 
 
 class Rights(NamedTuple):
-    """Right rows: row ``i < n`` is what was stored for foreign key ``i`` of ``n``; then come the batch's changes.
+    """Right rows: first the ``stored`` ones, row ``i`` of foreign key ``i``; then the changes.
 
-    The changes are sorted by foreign key and version.
+    The batch's changes are sorted by foreign key and version.
     """
 
     stored: int
@@ -53,7 +54,7 @@ class Rights(NamedTuple):
     value: Bytes
     ts: Ints
     since: Ints
-    """Timestamp of the first of the consecutive changes that left the row's bytes unchanged up to here."""
+    """Timestamp of the change that first led to the row's bytes, which are the same up to here."""
     differs: Bools
     """True for a change that changes the row's bytes."""
     in_order: Bools
@@ -80,7 +81,7 @@ class Subscribes(NamedTuple):
     value: Bytes
     ts: Ints
     back: Bools
-    """True for a combined key whose first version in the batch is older than the held one (see ``fan_out``)."""
+    """True for a combined key whose first version is older than the held one: see ``_fan_out``."""
 
 
 def read_rights(
@@ -96,14 +97,14 @@ def read_rights(
 ) -> Rights:
     """Read what is stored for the foreign ``keys``, and put the batch's changes after it.
 
-    ``answered``: the keys whose right row is in an answer; the others' are not read.  ``parts``, ``in_order``: of one
-    right table, or of each of several.
+    ``answered``: the keys whose right row is in an answer; the others' are not read.  ``parts``,
+    ``in_order``: of one right table, or of each of several.
     """
     held = records.decode(_stored(store, prefixed(tags.RIGHT, keys), answered))
     key_in_order = np.full(len(keys), in_order is True)
     if isinstance(in_order, Sequence):
         key_in_order = np.isin(first_bytes(keys), np.flatnonzero(in_order))
-    held_value = masked(held.body, held.found & (held.flags & GONE == 0))
+    held_value = masked(held.body, held.exists & (held.flags & GONE == 0))
     order, code, version = newest_only(
         code,
         column(rights, "version"),
@@ -118,15 +119,15 @@ def read_rights(
     stored = np.arange(len(keys))
     all_code = np.concatenate([stored, code])
     all_value = stack(held_value, value)
-    all_ts = np.concatenate([np.where(held.found, held.ts, NO_TIMESTAMP), ts])
+    all_ts = np.concatenate([np.where(held.exists, held.ts, NO_TIMESTAMP), ts])
 
-    # A result has the timestamp of the change that first led to it.  So of a run of changes with equal bytes each refers to the
-    # run's first, or to the stored row where that has these bytes already.
+    # A result has the timestamp of the change that first led to it.  So each change of a run with
+    # equal bytes refers to the run's first, or to the stored row if that has these bytes.
     rows = len(keys) + np.arange(len(code))
     first = changes_from_previous(code)
     previous = np.where(first, code, rows - 1)
     unchanged = equal(value, take(all_value, previous))
-    run = np.maximum.accumulate(np.where(first | ~unchanged, np.arange(len(code)), 0)) if len(code) else code
+    run = np.maximum.accumulate(np.where(first | ~unchanged, np.arange(len(code)), 0))
     since = all_ts[np.where(unchanged[run], code[run], rows[run])]
     all_since = np.concatenate([all_ts[stored], since])
 
@@ -134,8 +135,10 @@ def read_rights(
         absent = constant(versions.absent(parts), len(keys))
     else:
         absent = take(pa.array(map(versions.absent, parts), BYTES), first_bytes(keys))
-    all_version = stack(pc.if_else(pa.array(held.found), held.version, absent), version)
-    return Rights(len(keys), all_code, all_version, all_value, all_ts, all_since, ~unchanged, key_in_order)
+    all_version = stack(pc.if_else(pa.array(held.exists), held.version, absent), version)
+    return Rights(
+        len(keys), all_code, all_version, all_value, all_ts, all_since, ~unchanged, key_in_order
+    )
 
 
 def _stored(store: Store, names: Bytes, wanted: Bools | None) -> Bytes:
@@ -144,9 +147,15 @@ def _stored(store: Store, names: Bytes, wanted: Bools | None) -> Bytes:
     return take(store.get_many(chosen(names, wanted)), np.cumsum(wanted) - 1, wanted)
 
 
-def read_subscribes(subscriptions: pa.Table, code: Ints, store: Store, count: Counters, in_order: bool) -> Subscribes:
-    """Read what is stored of the batch's subscribers, and leave out what is not newer; ``code``: of the foreign keys."""
-    combined = combined_key.encode(column(subscriptions, "foreign_key"), column(subscriptions, "key"))
+def read_subscribes(
+    subscriptions: pa.Table, code: Ints, store: Store, count: Counters, in_order: bool
+) -> Subscribes:
+    """Read what is stored of the batch's subscribers, and leave out what is not newer.
+
+    ``code``: of the foreign keys.
+    """
+    sides = column(subscriptions, "foreign_key"), column(subscriptions, "key")
+    combined = combined_key.encode(*sides)
     number, names = codes(prefixed(tags.SUBSCRIBER, combined))
     held = records.decode(store.get_many(names))
     order, number, version = newest_only(
@@ -154,10 +163,14 @@ def read_subscribes(subscriptions: pa.Table, code: Ints, store: Store, count: Co
     )
     begins = changes_from_previous(number)
     first_version, known = take(version, np.flatnonzero(begins)), number[begins]
-    back = held.found[known] & versions.is_newer(take(held.version, known), first_version)
+    back = held.exists[known] & versions.is_newer(take(held.version, known), first_version)
     number, names = _renumbered(number, names)
-    key, wanted, value, ts = (take(column(subscriptions, name), order) for name in ("key", "subscribe", "value", "ts"))
-    return Subscribes(names, number, code[order], key, bools(wanted), version, value, ts.to_numpy(), back)
+    key, wanted, value, ts = (
+        take(column(subscriptions, name), order) for name in ("key", "subscribe", "value", "ts")
+    )
+    return Subscribes(
+        names, number, code[order], key, bools(wanted), version, value, ts.to_numpy(), back
+    )
 
 
 def _renumbered(number: Ints, names: Bytes) -> tuple[Ints, Bytes]:
@@ -167,35 +180,51 @@ def _renumbered(number: Ints, names: Bytes) -> tuple[Ints, Bytes]:
 
 
 def write_sides(
-    store: Store, keys: Bytes, right: Rights, *, left: Subscribes, now_ms: int, retention_ms: int, in_order: bool
+    store: Store,
+    keys: Bytes,
+    right: Rights,
+    *,
+    left: Subscribes,
+    now_ms: int,
+    retention_ms: int,
+    in_order: bool,
 ) -> None:
     """Write both sides' last changes; ``in_order``: of the left side."""
     last = right.stored + np.flatnonzero(last_of_run(right.changed))
     code = right.code[last]
     value, version = take(right.value, last), take(right.version, last)
     gone = ~valid(value)
-    values = records.encode(np.where(gone, GONE, 0).astype(np.uint8), right.ts[last], version, value)
+    flags = np.where(gone, GONE, 0).astype(np.uint8)
+    values = records.encode(flags, right.ts[last], version, value)
     names = prefixed(tags.RIGHT, take(keys, code))
-    of_rights = kept(names, values, version, gone=gone, due_ms=now_ms + retention_ms, in_order=right.in_order[code])
+    due_ms, key_in_order = now_ms + retention_ms, right.in_order[code]
+    of_rights = with_due_entries(
+        names, values, version, gone=gone, due_ms=due_ms, in_order=key_in_order
+    )
 
     final = np.flatnonzero(last_of_run(left.combined))
     wanted, version = left.wanted[final], take(left.version, final)
     flags = np.where(wanted, 0, GONE).astype(np.uint8)
     values = records.encode(flags, left.ts[final], version, masked(take(left.value, final), wanted))
-    of_lefts = kept(left.names, values, version, gone=~wanted, due_ms=now_ms + later(retention_ms), in_order=in_order)
+    due_ms = now_ms + later(retention_ms)
+    of_lefts = with_due_entries(
+        left.names, values, version, gone=~wanted, due_ms=due_ms, in_order=in_order
+    )
     store.write(stack(of_rights[0], of_lefts[0]), stack(of_rights[1], of_lefts[1]))
 
 
 def subscribed_rights(store: Store, names: Bytes) -> Bools:
     """Tell which of the records are of right rows that left rows name.
 
-    The answers for these remember the right row's version for good.  Were its tombstone marker swept away, a stale change that
-    counts here would be one that they know to be old, and the result would stay what it was.
+    The answers for these remember the right row's version for good.  Were its tombstone marker
+    swept away, a stale change that counts here would be one that they know to be old, and the
+    result would stay what it was.
     """
     right = np.flatnonzero(first_bytes(names) == tags.RIGHT[0])
-    prefixes = prefixed(tags.SUBSCRIBER, combined_key.prefixes(untagged(take(names, right)))).to_pylist()
+    foreign_keys = untagged(take(names, right))
+    prefixes = prefixed(tags.SUBSCRIBER, combined_key.prefixes(foreign_keys)).to_pylist()
     subscribed = np.zeros(len(names), bool)
     order = sorted(range(len(prefixes)), key=prefixes.__getitem__)
-    for page in store.scan([prefix_range(prefixes[at]) for at in order], each=1):
+    for page in store.scan([prefix_range(prefixes[number]) for number in order], each=1):
         subscribed[right[np.array(order)[page.ranges]]] = True
     return subscribed

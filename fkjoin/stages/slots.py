@@ -1,6 +1,7 @@
-"""Slots: what each of several tables has under a key, in one record; ``merge`` and ``pair`` keep their rows so.
+"""Slots: what each of several tables has under a key, in one record, for ``merge`` and ``pair``.
 
-*Law*: a slot has the newest row of its table, by the versions, whatever the order in which its changes come.
+*Law*: a slot has the newest row of its table, by the versions, whatever the order in which its
+changes come.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from fkjoin.stages.ordering import newest_only
 
 
 class Slot(NamedTuple):
-    """The version and the row that a table has under each key; null where it never had one, or has no row any more."""
+    """The version and the row that a table has under each key.
+
+    Null where it never had one; the row also where it has none any more.
+    """
 
     version: Bytes
     row: Bytes
@@ -29,26 +33,34 @@ class Slot(NamedTuple):
 class ChangedSlots(NamedTuple):
     """The keys of which a batch changed a slot, and the timestamps of the changes."""
 
-    places: Ints
+    keys: Ints
+    """The numbers of the keys."""
     ts: Ints
 
 
 def take_in(
-    rows: pa.Table, code: Ints, slots: list[Slot], *, held: Records, count: Counters, in_order: Sequence[bool]
+    rows: pa.Table,
+    code: Ints,
+    slots: list[Slot],
+    *,
+    held: Records,
+    count: Counters,
+    in_order: Sequence[bool],
 ) -> list[ChangedSlots]:
-    """Put a batch's rows (``NUMBERED``; any order, duplicates allowed) into the ``slots``; returns what changed in each.
+    """Put a batch's rows (``NUMBERED``) into the ``slots``; returns what changed in each.
 
-    ``code``: the places of the rows' keys among those of the slots; ``in_order``: of each table, see ``newest_only``.
+    Rows come in any order, duplicates allowed.  ``code``: the numbers of the rows' keys among those
+    of the slots; ``in_order``: of each table, see ``newest_only``.
     """
-    number = column(rows, "number").to_numpy()
+    numbers = column(rows, "number").to_numpy()
     changed = []
-    for at, slot in enumerate(slots):
-        own = np.flatnonzero(number == at)
+    for number, slot in enumerate(slots):
+        own = np.flatnonzero(numbers == number)
         if not len(own):
             changed.append(ChangedSlots(np.zeros(0, np.int64), np.zeros(0, np.int64)))
             continue
-        how: Any = {"held": held, "count": count, "in_order": bool(in_order) and in_order[at]}
-        slots[at], change = _with_rows(rows.take(pa.array(own)), code[own], slot, **how)
+        how: Any = {"held": held, "count": count, "in_order": bool(in_order) and in_order[number]}
+        slots[number], change = _with_rows(rows.take(pa.array(own)), code[own], slot, **how)
         changed.append(change)
     return changed
 
@@ -57,12 +69,25 @@ def _with_rows(
     rows: pa.Table, code: Ints, slot: Slot, *, held: Records, count: Counters, in_order: bool
 ) -> tuple[Slot, ChangedSlots]:
     """The slot with rows of its table, and what they change in it."""
-    known = Records(valid(slot.version), held.flags, held.ts, pc.fill_null(slot.version, b""), slot.row)
+    # A slot is newer or older by its own table's versions: those of several tables mean nothing
+    # to one another.
+    known = held._replace(
+        exists=valid(slot.version), version=pc.fill_null(slot.version, b""), body=slot.row
+    )
     value = column(rows, "value")
     order, where, version = newest_only(
-        code, column(rows, "version"), known, count, as_read=True, in_order=in_order, contents=lambda: (value, slot.row)
+        code,
+        column(rows, "version"),
+        known,
+        count,
+        as_read=True,
+        in_order=in_order,
+        contents=lambda: (value, slot.row),
     )
     last = np.flatnonzero(last_of_run(where))
-    place, where = order[last], where[last]
-    after = Slot(replaced(slot.version, where, take(version, last)), replaced(slot.row, where, take(value, place)))
-    return after, ChangedSlots(where, column(rows, "ts").to_numpy()[place])
+    position, where = order[last], where[last]
+    after = Slot(
+        replaced(slot.version, where, take(version, last)),
+        replaced(slot.row, where, take(value, position)),
+    )
+    return after, ChangedSlots(where, column(rows, "ts").to_numpy()[position])

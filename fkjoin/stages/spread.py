@@ -1,11 +1,13 @@
-"""spread, by row key: a table's changes become changes of the rows that each of its rows makes, under keys of their own.
+"""spread, by row key: a table's changes become changes of the rows that its rows make.
 
-A row's value is here the list of its *outputs*, as ``codec.pairs`` writes it: key and row of each.  Null is no output.
+A row's value is here the list of its *outputs*, as ``codec.pairs`` writes it: key and row of each.
+Null is no output.
 
 See docs/semantics.md, "Flat map".
 
-*Law*: of what a row's newest version makes, and of what the version before it made, exactly that goes on which differs: an
-output that is new or has changed, and the end of one that the row makes no longer.  All of it is of one batch.
+*Law*: of what a row's newest version makes, and of what the version before it made, exactly that
+goes on which differs: an output that is new or has changed, and the end of one that the row makes
+no longer.  All of it is of one batch.
 
 Store: as resolve's, with the lists in place of results.
 """
@@ -37,31 +39,39 @@ def spread(
     as_read: bool = False,
     in_order: bool = False,
 ) -> pa.Table:
-    """Turn rows whose values are lists of outputs (``JOINED``; any order, duplicates allowed) into ``GROUPED``.
+    """Turn rows whose values are lists of outputs (``JOINED``) into ``GROUPED``.
 
-    Each message is for an output's key, its ``row`` is the key of the row that makes the output, and ``old`` is null: the stage
-    after this one knows it.  ``every``: also send outputs that are unchanged.  ``in_order``: see ``newest_only``.
+    Rows come in any order, duplicates allowed.  Each message is for an output's key, its ``row`` is
+    the key of the row that makes the output, and ``old`` is null: the stage after this one knows
+    it.  ``every``: also send outputs that are unchanged.  ``in_order``: see ``newest_only``.
     """
     count[counters.ROWS_IN] += len(rows)
-    how: Any = {"now_ms": now_ms, "retention_ms": retention_ms, "as_read": as_read, "in_order": in_order}
-    settled = settle(rows, store, count, keep="value", every=every, **how)
+    times: Any = {"now_ms": now_ms, "retention_ms": retention_ms}
+    how: Any = {"every": every, "as_read": as_read, "in_order": in_order}
+    settled = settle(rows, store, count, keep="value", **times, **how)
     results = settled.results
-    if not every:  # rows that have a later timestamp and nothing else: outputs are compared without theirs
+    # Rows that have a later timestamp and nothing else come to here, and send no outputs: these are
+    # compared without their timestamps.
+    if not every:
         count[counters.IDEMPOTENT] += int(equal(settled.before, column(results, "value")).sum())
-    of, key, new = _changed(settled.before, column(results, "value"), every)
-    row, version, ts = (take(column(results, name), of) for name in ("key", "version", "ts"))
-    return table(GROUPED, key, row, version, constant(None, len(of)), new, ts)
+    number, key, new = _changed(settled.before, column(results, "value"), every)
+    row, version, ts = (take(column(results, name), number) for name in ("key", "version", "ts"))
+    return table(GROUPED, key, row, version, constant(None, len(number)), new, ts)
 
 
 def _changed(before: Bytes, after: Bytes, every: bool) -> tuple[Ints, Bytes, Bytes]:
-    """The outputs that differ between two lists of each row: the number of the row, the key, and the new output or null."""
+    """The outputs that differ between two lists of each row.
+
+    The number of the row, the key, and the new output or null.
+    """
     old, new = pairs.decode(before), pairs.decode(after)
     both = old.and_more(new)
     code, names = codes(both.names)
-    place = np.full((2, len(names)), -1)
-    place[0, code[: len(old)]] = np.arange(len(old))
-    place[1, code[len(old) :]] = np.arange(len(new))
-    was, becomes = (take(some.second, at, at >= 0) for some, at in zip((old, new), place, strict=True))
-    differs = np.flatnonzero(~equal(was, becomes) | (every & (place[1] >= 0)))
-    either = np.where(place[1] >= 0, len(old) + place[1], place[0])[differs]
-    return both.of[either], take(both.first, either), take(becomes, differs)
+    positions = np.full((2, len(names)), -1)
+    positions[0, code[: len(old)]] = np.arange(len(old))
+    positions[1, code[len(old) :]] = np.arange(len(new))
+    was = take(old.second, positions[0], positions[0] >= 0)
+    becomes = take(new.second, positions[1], positions[1] >= 0)
+    differs = np.flatnonzero(~equal(was, becomes) | (every & (positions[1] >= 0)))
+    either = np.where(positions[1] >= 0, len(old) + positions[1], positions[0])[differs]
+    return both.row[either], take(both.first, either), take(becomes, differs)

@@ -1,10 +1,12 @@
-"""A topic that was made anew is read from its beginning; rows that only the topic before had go at the end of that.
+"""A topic that was made anew is read from its beginning; then rows of the topic before go.
 
-What packs records says so when a partition's last record of the start has passed (``StartOver.passed``).  The first stage
-that a source's rows come to remembers which partitions have (``{'e'}{identity of the topic}``), and when all have, it makes
-tombstones for the rows that still are of the topic before.
+What packs records says so when a partition's last record of the start has passed
+(``StartOver.passed``).  The first stage that a source's rows come to remembers which partitions
+have (``{'e'}{identity of the topic}``), and when all have, it makes tombstones for the rows that
+still are of the topic before.
 
-*Law*: a row that the new topic has, in any record up to the ends, is not deleted: its version is the new topic's by then.
+*Law*: a row that the new topic has, in any record up to the ends, is not deleted: its version is
+the new topic's by then.
 """
 
 from __future__ import annotations
@@ -25,12 +27,12 @@ from fkjoin.stages.slots import Slot
 from fkjoin.state import Store, prefix_range
 
 PASSED = "passed:"
-"""The beginning of the name of a counter that says that a partition's end has passed; what else it says follows."""
+"""The beginning of a counter's name that says which partition's end has passed, behind it."""
 
 SlotsOf = Callable[[Bytes], Sequence[Slot] | None]
 
 _Ends = tuple[tuple[int, int], ...]
-"""Partitions, and the offsets of the last records that each had at the start; those without any are left out."""
+"""Partitions that had records at the start, and the offset of each one's last record."""
 
 
 @dataclass(frozen=True)
@@ -54,28 +56,35 @@ class StartOver:
         return cls(bytes.fromhex(identity), tuple((number, end) for number, end in ends), slot)
 
     def passed(self, version: pa.StructArray) -> list[str]:
-        """The names of the counters that say which ends are among records with these versions, or lie before them."""
-        partition, offset = (version.field(name).to_numpy(zero_copy_only=False) for name in versions.PLACE[1:])
-        passed = [number for number, end in self.ends if ((partition == number) & (offset >= end)).any()]
-        return [f"{PASSED}{number}:{self}" for number in passed]
+        """The names of counters that say which ends records with these versions have reached."""
+        fields = (version.field(name) for name in versions.PLACE[1:])
+        partition, offset = (field.to_numpy(zero_copy_only=False) for field in fields)
+        return [
+            f"{PASSED}{number}:{self}"
+            for number, end in self.ends
+            if ((partition == number) & (offset >= end)).any()
+        ]
 
 
-def reached(said: Sequence[str], store: Store) -> list[StartOver]:
-    """Remember what counters say that begin with ``PASSED``; return the topics that are read to all of their ends with that.
+def reached(names: Sequence[str], store: Store) -> list[StartOver]:
+    """Remember what counters say that begin with ``PASSED``; return topics that are read to the
+    end.
 
     Each topic is named once: later records pass the ends, too.
     """
     passed: dict[str, set[int]] = {}
-    for text in said:
+    for text in names:
         number, _, topic = text.removeprefix(PASSED).partition(":")
         passed.setdefault(topic, set()).add(int(number))
     whole = []
     for topic, partitions in passed.items():
         about = StartOver.parsed(topic)
-        name = pa.array([tags.ENDS + about.identity + bytes(() if about.slot is None else (about.slot,))], BYTES)
-        (kept,) = store.get_many(name).to_pylist()
-        before = dict(json.loads(kept)) if kept is not None else {}
+        slot = b"" if about.slot is None else bytes((about.slot,))
+        name = pa.array([tags.ENDS + about.identity + slot], BYTES)
+        (stored,) = store.get_many(name).to_pylist()
+        before = dict(json.loads(stored)) if stored is not None else {}
         ends = before | {number: end for number, end in about.ends if number in partitions}
+        # Only the batch that passes the last end makes tombstones: in later ones nothing changes.
         if ends != before:
             store.write(name, pa.array([json.dumps(sorted(ends.items())).encode()], BYTES))
             if all(ends.get(number, -1) >= end for number, end in about.ends):
@@ -83,12 +92,15 @@ def reached(said: Sequence[str], store: Store) -> list[StartOver]:
     return whole
 
 
-def left_behind(store: Store, topic: StartOver, tag: bytes, schema: pa.Schema, slots_of: SlotsOf) -> Iterator[pa.Table]:
-    """Tombstones (``schema``) for the rows under ``tag`` that a stage holds of other topics of the same name.
+def left_behind(
+    store: Store, topic: StartOver, tag: bytes, schema: pa.Schema, slots_of: SlotsOf
+) -> Iterator[pa.Table]:
+    """Tombstones (``schema``) for a stage's rows under ``tag`` of other topics of the same name.
 
-    ``slots_of``: reads the rows of all tables from bodies of records, where a stage numbers several in one store.
-    A stage takes the tombstones in the batch that passes the end, in one call with it: a key has one result of both.
-    Their versions are older than those of all records of the new topic.
+    ``slots_of``: reads the rows of all tables from bodies of records, where a stage numbers several
+    in one store. A stage takes the tombstones in the batch that passes the end, in one call with
+    it: a key has one result of both. Their versions are older than those of all records of the new
+    topic.
     """
     for page in store.scan([prefix_range(tag)]):
         held, keys = records.decode(page.values), untagged(page.keys)
@@ -101,12 +113,15 @@ def left_behind(store: Store, topic: StartOver, tag: bytes, schema: pa.Schema, s
             number = pa.array(np.full(len(rows), topic.slot, np.int8))
             yield rows.append_column(NUMBERED.field("number"), number)
             continue
-        if topic.slot is not None:  # several right tables in one store: the first byte of keys tells them apart
+        # Several right tables in one store are told apart by the first byte of keys.
+        if topic.slot is not None:
             alive &= first_bytes(keys) == topic.slot
         yield _tombstones(keys, held.version, alive, topic, schema)
 
 
-def _tombstones(keys: Bytes, version: Bytes, alive: Bools, topic: StartOver, schema: pa.Schema) -> pa.Table:
+def _tombstones(
+    keys: Bytes, version: Bytes, alive: Bools, topic: StartOver, schema: pa.Schema
+) -> pa.Table:
     old = np.flatnonzero(alive & versions.of_topic_before(version, topic.identity))
     keys, before_all = take(keys, old), versions.before_all(take(version, old), topic.identity)
     nothing, time = constant(None, len(old)), np.full(len(old), NO_TIMESTAMP)

@@ -1,16 +1,18 @@
-"""subscription, by foreign key: joins left rows with the right rows that they subscribe to (KIP-213).
+"""subscription, by foreign key: joins left rows with right rows that they subscribe to (KIP-213).
 
 See docs/semantics.md, "Subscription".
 
-A subscribe stores itself and is answered with the right row or with "none"; a right change answers every subscriber,
-in byte order of the left key, page by page; one that leaves the row's bytes unchanged answers none, and is counted.
-A subscription exists without a right row.
+A subscribe stores itself and is answered with the right row or with "none"; a right change answers
+every subscriber, in byte order of the left key, page by page; one that leaves the row's bytes
+unchanged answers none, and is counted. A subscription exists without a right row.
 
-Store: ``{'r'}{foreign key}`` → the right row; ``{'s'}{CombinedKey}`` → a subscriber's version, timestamp and left row.
+Store: ``{'r'}{foreign key}`` → the right row; ``{'s'}{CombinedKey}`` → a subscriber's version,
+timestamp and left row.
 
-*Law*: what is answered is what one-by-one processing would answer last.  Events under a foreign key have an order
-(``batch_order``); each version of a subscriber holds from its own rank to its next one's, and is answered once when it
-begins, with the right row of that moment, and once more if right changes fall into its time, with the last of them.
+*Law*: what is answered is what one-by-one processing would answer last.  Events under a foreign key
+have an order (``batch_order``); each version of a subscriber holds from its own rank to its next
+one's, and is answered once when it begins, with the right row of that moment, and once more if
+right changes fall into its time, with the last of them.
 """
 
 from __future__ import annotations
@@ -23,13 +25,32 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fkjoin.codec import combined_key, records, tags
-from fkjoin.codec.arrays import Bytes, Ints, bools, changes_from_previous, codes, concat, prefixed, stack, take, untagged, valid
+from fkjoin.codec.arrays import (
+    Bytes,
+    Ints,
+    bools,
+    changes_from_previous,
+    codes,
+    concat,
+    prefixed,
+    stack,
+    take,
+    untagged,
+    valid,
+)
 from fkjoin.codec.messages import ANSWER, NO_TIMESTAMP, column, table
 from fkjoin.stages import counters
 from fkjoin.stages.batch_order import BEFORE, NONE, BatchOrder
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.retention import GONE, sweep
-from fkjoin.stages.sides import Rights, Subscribes, read_rights, read_subscribes, subscribed_rights, write_sides
+from fkjoin.stages.sides import (
+    Rights,
+    Subscribes,
+    read_rights,
+    read_subscribes,
+    subscribed_rights,
+    write_sides,
+)
 from fkjoin.state import Store, prefix_range
 
 
@@ -47,14 +68,20 @@ def subscription(
     right_parts: int | Sequence[int] = 1,
     every: bool = False,
 ) -> Iterator[pa.Table]:
-    """Answer ``subscriptions`` (``SUBSCRIPTION``) and ``rights`` (``CHANGE``); yields ``ANSWER`` tables.
+    """Answer ``subscriptions`` (``SUBSCRIPTION``) and ``rights`` (``CHANGE``) by ``ANSWER`` tables.
 
-    The store is written when the iterator is exhausted.  ``shared_log``: both sides' versions come from one log and
-    order their changes; otherwise a batch's right changes count as earlier than its left ones.  ``in_order``,
-    ``rights_in_order``: of subscriptions and of right changes, see ``newest_only``.
-    ``right_parts``: of how many parts the right table's versions are made; of several right tables, whose numbers all foreign
-    keys begin with, those of each, and so ``rights_in_order``.  ``every``: answer subscribers also when a batch has
-    left the right row's bytes unchanged; what they were answered last is still right then (KIP-557).
+    The store is written when the iterator is exhausted.  ``shared_log``: both sides' versions come
+    from one log and order their changes; otherwise a batch's right changes count as earlier than
+    its left ones.  ``in_order``, ``rights_in_order``: of subscriptions and of right changes, see
+    ``newest_only``. ``right_parts``: of how many parts the right table's versions are made; of
+    several right tables, whose numbers all foreign keys begin with, those of each, and so
+    ``rights_in_order``.  ``every``: answer subscribers also when a batch has left the right row's
+    bytes unchanged; what they were answered last is still right then (KIP-557)::
+
+        each subscribe: the right row as it is when the subscribe's version begins
+        each subscribe into whose window right changes fall: once more, the last of them
+        each stored subscriber of a right row that changes: the last change before its next version
+
     """
     sweep(store, now_ms, partial(subscribed_rights, store), now_ms + retention_ms)
     count[counters.RIGHT_IN] += len(rights)
@@ -62,30 +89,47 @@ def subscription(
         return
     code, keys = codes(stack(column(subscriptions, "foreign_key"), column(rights, "key")))
     split = len(subscriptions)
+    # Right rows that only unsubscribes name are in no answer, and are not read.
     answered = np.zeros(len(keys), bool)
-    answered[code[:split][bools(column(subscriptions, "subscribe"))]] = answered[code[split:]] = True
+    answered[code[:split][bools(column(subscriptions, "subscribe"))]] = True
+    answered[code[split:]] = True
     right = read_rights(
-        rights, code[split:], keys, store=store, count=count, parts=right_parts, in_order=rights_in_order, answered=answered
+        rights,
+        code[split:],
+        keys,
+        store=store,
+        count=count,
+        parts=right_parts,
+        in_order=rights_in_order,
+        answered=answered,
     )
     left = read_subscribes(subscriptions, code[:split], store, count, in_order)
-    order = BatchOrder(right.changed, right.version.slice(right.stored), left.version, shared_log=shared_log)
+    order = BatchOrder(
+        right.changed, right.version.slice(right.stored), left.version, shared_log=shared_log
+    )
 
     yield _answer_on_subscribe(right, left, order, count)
     yield _answer_later(right, left, order, count)
-    yield from _fan_out(_to_fan_out(right, count, every=every), keys, right, left=left, order=order, store=store, count=count)
-    write_sides(store, keys, right, left=left, now_ms=now_ms, retention_ms=retention_ms, in_order=in_order)
+    changed = _to_fan_out(right, count, every=every)
+    yield from _fan_out(changed, keys, right, left=left, order=order, store=store, count=count)
+    # Not before: the fan-out reads subscribers as they are before the batch.
+    write_sides(
+        store, keys, right, left=left, now_ms=now_ms, retention_ms=retention_ms, in_order=in_order
+    )
 
 
-def _answer_on_subscribe(right: Rights, left: Subscribes, order: BatchOrder, count: Counters) -> pa.Table:
+def _answer_on_subscribe(
+    right: Rights, left: Subscribes, order: BatchOrder, count: Counters
+) -> pa.Table:
     """Answers to all subscribes, with the right row as it is when they begin."""
     wanted = np.flatnonzero(left.wanted)
     code = left.code[wanted]
     change = order.last_change(code, BEFORE, order.subscribes[wanted])
-    row = np.where(change == NONE, code, change + right.stored)  # without a change before it, the stored row
+    # Without a change before it, the row that was stored: those stand first, by foreign key.
+    row = np.where(change == NONE, code, change + right.stored)
     ts = np.maximum(left.ts[wanted], np.where(valid(right.value)[row], right.ts[row], NO_TIMESTAMP))
-    return _answers(
-        count, take(left.key, wanted), take(left.version, wanted), value=take(left.value, wanted), right=right, row=row, ts=ts
-    )
+    key, version, value = (take(part, wanted) for part in (left.key, left.version, left.value))
+    return _answers(count, key, version, value=value, right=right, row=row, ts=ts)
 
 
 def _answer_later(right: Rights, left: Subscribes, order: BatchOrder, count: Counters) -> pa.Table:
@@ -93,19 +137,24 @@ def _answer_later(right: Rights, left: Subscribes, order: BatchOrder, count: Cou
 
     A fan-out cannot give them: it reads subscribers from the store, where the batch's are not yet.
     """
+    # Subscribes of one combined key stand side by side, by version: a window ends where the next
+    # one begins, and the last one with the batch.
     until = np.full(len(left.code), order.end)
     following = np.flatnonzero(~changes_from_previous(left.combined))
     until[following - 1] = order.subscribes[following]
     wanted = np.flatnonzero(left.wanted)
     change = order.last_change(left.code[wanted], order.subscribes[wanted], until[wanted])
     hit = np.flatnonzero(change != NONE)
-    row, place = change[hit] + right.stored, wanted[hit]
-    key, version, value = (take(column, place) for column in (left.key, left.version, left.value))
+    row, position = change[hit] + right.stored, wanted[hit]
+    key, version, value = (take(part, position) for part in (left.key, left.version, left.value))
     return _answers(count, key, version, value=value, right=right, row=row, ts=right.since[row])
 
 
 def _to_fan_out(right: Rights, count: Counters, *, every: bool) -> Ints:
-    """The foreign keys whose stored subscribers are to be answered; the others' right rows are unchanged, and are counted."""
+    """The foreign keys whose stored subscribers are to be answered.
+
+    The others' right rows are unchanged, and are counted.
+    """
     changed = np.unique(right.changed)
     if every:
         return changed
@@ -115,35 +164,51 @@ def _to_fan_out(right: Rights, count: Counters, *, every: bool) -> Ints:
 
 
 def _fan_out(
-    changed: Ints, keys: Bytes, right: Rights, *, left: Subscribes, order: BatchOrder, store: Store, count: Counters
+    changed: Ints,
+    keys: Bytes,
+    right: Rights,
+    *,
+    left: Subscribes,
+    order: BatchOrder,
+    store: Store,
+    count: Counters,
 ) -> Iterator[pa.Table]:
     """Answers to the stored subscribers of ``changed`` foreign keys, a page of the store at a time.
 
-    A subscriber is answered with the last right change before the batch has a version of its own.  It is not answered at all
-    where that version goes ``back``: its source starts over, and what is answered under the stored version would count as newer
-    than all that the source says from then on.
+    A subscriber is answered with the last right change before the batch has a version of its own.
+    It is not answered at all where that version goes ``back``: its source starts over, and what is
+    answered under the stored version would count as newer than all that the source says from then
+    on.
     """
-    until_of_batch = np.where(left.back, BEFORE, order.subscribes[np.flatnonzero(changes_from_previous(left.combined))])
+    # A window that ends with ``BEFORE`` has no right change in it: so one that goes back gets none.
+    begins = order.subscribes[np.flatnonzero(changes_from_previous(left.combined))]
+    until_of_batch = np.where(left.back, BEFORE, begins)
+    # In order of the prefixes, so that the store is read from one end to the other.
     prefixes = prefixed(tags.SUBSCRIBER, combined_key.prefixes(take(keys, changed))).to_pylist()
-    by_prefix = sorted(range(len(changed)), key=prefixes.__getitem__)  # so that the store is read from one end to the other
+    by_prefix = sorted(range(len(changed)), key=prefixes.__getitem__)
     changed = changed[by_prefix]
     fan_out = np.zeros(len(keys), np.int64)
-    for page in store.scan([prefix_range(prefixes[at]) for at in by_prefix]):
+    for page in store.scan([prefix_range(prefixes[number]) for number in by_prefix]):
         held = records.decode(page.values)
         live = np.flatnonzero(held.flags & GONE == 0)
         names, code = take(page.keys, live), changed[page.ranges[live]]
         until = np.full(len(live), order.end)
         if len(left.names):
-            number = pc.index_in(names, value_set=left.names)
-            until = np.where(valid(number), until_of_batch[number.fill_null(0).to_numpy()], until)
+            batch_number = pc.index_in(names, value_set=left.names)
+            until = np.where(
+                valid(batch_number), until_of_batch[batch_number.fill_null(0).to_numpy()], until
+            )
         change = order.last_change(code, BEFORE, until)
         hit = np.flatnonzero(change != NONE)
-        row, place = change[hit] + right.stored, live[hit]
+        row, position = change[hit] + right.stored, live[hit]
         fan_out += np.bincount(code[hit], minlength=len(keys))
         _, left_keys = combined_key.decode(untagged(take(names, hit)))
-        yield _answers(
-            count, left_keys, take(held.version, place), value=take(held.body, place), right=right, row=row, ts=right.since[row]
+        version, value, ts = (
+            take(held.version, position),
+            take(held.body, position),
+            right.since[row],
         )
+        yield _answers(count, left_keys, version, value=value, right=right, row=row, ts=ts)
     if len(changed):
         hottest = int(fan_out.argmax())
         count[counters.FAN_OUT] = most = int(fan_out[hottest])
@@ -151,7 +216,10 @@ def _fan_out(
             count[counters.HOT_KEY + keys[hottest].as_py().hex()] = most
 
 
-def _answers(count: Counters, key: Bytes, version: Bytes, *, value: Bytes, right: Rights, row: Ints, ts: Ints) -> pa.Table:
+def _answers(
+    count: Counters, key: Bytes, version: Bytes, *, value: Bytes, right: Rights, row: Ints, ts: Ints
+) -> pa.Table:
     """Answers (``ANSWER``) to subscribers, each with a ``row`` of the right ones."""
     count[counters.ANSWERS] += len(key)
-    return table(ANSWER, key, concat(version, take(right.version, row)), value, take(right.value, row), ts)
+    versions = concat(version, take(right.version, row))
+    return table(ANSWER, key, versions, value, take(right.value, row), ts)

@@ -1,7 +1,8 @@
-"""Windows of time: the windows that a row is in, and what a change of a row changes in each of them.
+"""Windows of time: the windows that a row is in, and what a change of a row changes in them.
 
-*Law*: a row is in each window ``[start, start + size)`` that has the row's time in it; the starts are the multiples of
-``slide``, counted from 1970-01-01 in UTC.  What a change takes back and adds in one window is one message.
+*Law*: a row is in each window ``[start, start + size)`` that has the row's time in it; the starts
+are the multiples of ``slide``, counted from 1970-01-01 in UTC.  What a change takes back and adds
+in one window is one message.
 """
 
 from __future__ import annotations
@@ -46,30 +47,44 @@ class TimeWindows:
         return _micros(KeyCodec(self.key).decode(keys)[1])
 
     def windows_of(self, groups: Bytes) -> tuple[Ints, Bytes]:
-        """The windows of contributions with those groups: the number of the contribution and the key of a window, each."""
-        there = np.flatnonzero(valid(groups))
-        time, *others = KeyCodec(self.group).decode(take(groups, there))
-        at = _micros(time)
+        """The windows of contributions with those groups.
+
+        The number of the contribution, and the key of the window, for each of them.
+        """
+        grouped = np.flatnonzero(valid(groups))
+        time, *others = KeyCodec(self.group).decode(take(groups, grouped))
+        time_us = _micros(time)
+        # A time is in at most ``size / slide`` windows, rounded up: the last that starts by then,
+        # and those before it.  The first of these may have ended already, if ``slide`` does not
+        # divide ``size``; and with a ``slide`` above ``size`` even the last.
         back = np.arange(-(-self.size // self.slide)) * self.slide
-        starts = (at // self.slide * self.slide)[:, None] - back
-        of, which = np.nonzero(starts + self.size > at[:, None])
-        start = starts[of, which]
+        starts = (time_us // self.slide * self.slide)[:, None] - back
+        number, which = np.nonzero(starts + self.size > time_us[:, None])
+        start = starts[number, which]
         bounds = [pa.array(bound).cast(time.type) for bound in (start, start + self.size)]
-        return there[of], KeyCodec(self.key).encode([*bounds, *(take(one, of) for one in others)], len(of))
+        columns = [*bounds, *(take(values, number) for values in others)]
+        return grouped[number], KeyCodec(self.key).encode(columns, len(number))
 
     def changed(self, before: Bytes, after: Bytes) -> tuple[Ints, Bytes, Bytes, Bytes]:
-        """The windows that changes of contributions touch: the change's number, the key, the old and the new value."""
+        """The windows that changes of contributions touch.
+
+        The change's number, the key, the old and the new value.
+        """
         old_group, old = unpaired(before)
         new_group, new = unpaired(after)
-        (of_old, old_keys), (of_new, new_keys) = self.windows_of(old_group), self.windows_of(new_group)
-        of, keys = np.concatenate([of_old, of_new]), stack(old_keys, new_keys)
-        code, names = codes(concat(fixed(of.astype("<i8").view(np.uint8).reshape(-1, 8)), keys))
-        place = np.full((2, len(names)), -1)
-        place[0, code[: len(of_old)]] = np.arange(len(of_old))
-        place[1, code[len(of_old) :]] = len(of_old) + np.arange(len(of_new))
-        either = place.max(axis=0)
-        was, becomes = (take(values, of[either], at >= 0) for values, at in zip((old, new), place, strict=True))
-        return of[either], take(keys, either), was, becomes
+        of_old, old_keys = self.windows_of(old_group)
+        of_new, new_keys = self.windows_of(new_group)
+        # A window that the change was in and still is in gets one message: pair both by the
+        # change's number and the window's key.
+        number, keys = np.concatenate([of_old, of_new]), stack(old_keys, new_keys)
+        code, names = codes(concat(fixed(number.astype("<i8").view(np.uint8).reshape(-1, 8)), keys))
+        positions = np.full((2, len(names)), -1)
+        positions[0, code[: len(of_old)]] = np.arange(len(of_old))
+        positions[1, code[len(of_old) :]] = len(of_old) + np.arange(len(of_new))
+        either = positions.max(axis=0)
+        was = take(old, number[either], positions[0] >= 0)
+        becomes = take(new, number[either], positions[1] >= 0)
+        return number[either], take(keys, either), was, becomes
 
 
 def _micros(times: pa.Array) -> Ints:

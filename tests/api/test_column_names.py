@@ -90,7 +90,7 @@ def test_any_name_can_be_parsed_encoded_picked_and_evaluated() -> None:
     picked = codec.pick(encoded, [(name, name) for name in NASTY])
     assert [column[0].as_py() for column in picked] == list(range(len(NASTY)))
     fields = [
-        Part("GetStructField", pa.int64(), (Part("AttributeReference", kind[name].type, given=name.lower()),), name)
+        Part("GetStructField", pa.int64(), (Part("AttributeReference", kind[name].type, argument=name.lower()),), name)
         for name in NASTY
     ]
     visible = {field.name.lower(): column for field, column in zip(kind, rows.flatten(), strict=True)}

@@ -138,7 +138,7 @@ def test_records_round_trip(rows: list[tuple[int, int, bytes, bytes] | None]) ->
     )
     decoded = records.decode(array(*(None if row is None else next(encoded) for row in rows)))
     for place, row in enumerate(rows):
-        assert decoded.found[place] == (row is not None)
+        assert decoded.exists[place] == (row is not None)
         if row is None:
             assert decoded.version[place].as_py() == b""
             assert decoded.body[place].as_py() is None

@@ -14,7 +14,7 @@ NUMBER, WHOLE, LONG = pa.float64(), pa.int64(), pa.decimal128(38, 2)
 
 
 def named(name: str, of: pa.DataType = NUMBER) -> Part:
-    return Part("AttributeReference", of, given=name)
+    return Part("AttributeReference", of, argument=name)
 
 
 QUOTIENT = Part("Divide", NUMBER, (named("a"), named("b")))

@@ -110,7 +110,7 @@ def as_texts(some: list[bytes]) -> pa.StringArray:
 
 def alone(text: bytes) -> str:
     """Read a text without Arrow's reader: its row, whether it fits, the advice."""
-    row, fits, advice = json_text._one(text, WHOLE)
+    row, fits, advice = json_text._single(text, WHOLE)
     return repr((pa.array([row], WHOLE).to_pylist(), fits, advice))
 
 

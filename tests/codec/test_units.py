@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fkjoin.codec.json_read import Reading, _one, parsable, read_objects, read_together
+from fkjoin.codec.json_read import Reading, _single, parsable, read_objects, read_together
 from fkjoin.codec.units import Unit, from_connect, from_names, merged
 from fkjoin.errors import TopologyError
 from fkjoin.spark.schemas import kind_text
@@ -42,7 +42,7 @@ def test_together_is_as_one_by_one(some: list[Any], given_units: dict[str, Unit]
     for texts in (list(map(json.dumps, some)), *[[json.dumps({name: one})] for row in some for name, one in row.items()]):
         found = read_together(pa.array(texts), ROW, how)
         if found is not None:
-            wanted = [_one(text.encode(), ROW, how) for text in texts]
+            wanted = [_single(text.encode(), ROW, how) for text in texts]
             assert all(fits for _, fits, _ in wanted)
             assert found.equals(pa.array([row for row, *_ in wanted], ROW))
 

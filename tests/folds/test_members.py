@@ -167,9 +167,8 @@ def test_a_bucket_store_reads_no_more_of_a_group_than_the_first_members(monkeypa
 
 
 def _more_than(column: str, of: int) -> Having:
-    part = Part(
-        "GreaterThan", pa.bool_(), (Part("AttributeReference", pa.int64(), given=column), Part("Literal", pa.int64(), given=of))
-    )
+    number = Part("AttributeReference", pa.int64(), argument=column)
+    part = Part("GreaterThan", pa.bool_(), (number, Part("Literal", pa.int64(), argument=of)))
     return Having(part, pa.schema([("group", pa.string())]), f"{column} > {of}")
 
 
@@ -204,8 +203,8 @@ def test_having_is_a_filter_of_the_recomputation(changes: list[Change], cut: int
 
 def test_a_condition_that_throws_stops_and_is_named() -> None:
     grouping = Grouping(VALUE)
-    one = Part("Literal", pa.float64(), given=1.0)
-    rows = Part("Cast", pa.float64(), (Part("AttributeReference", pa.int64(), given="ns"),))
+    one = Part("Literal", pa.float64(), argument=1.0)
+    rows = Part("Cast", pa.float64(), (Part("AttributeReference", pa.int64(), argument="ns"),))
     part = Part("GreaterThan", pa.bool_(), (Part("Divide", pa.float64(), (one, rows)), one))
     having = Having(part, pa.schema([("group", pa.string())]), "1 / ns > 1")
     grouping.fold = Fold(VALUE, (bulk_column("ns", "count_distinct", N, VALUE, "n"),), having=having)

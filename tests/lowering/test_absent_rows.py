@@ -32,7 +32,7 @@ ROW = pa.schema([("n", pa.float64())])
 
 
 def number(given: float) -> Part:
-    return Part("Literal", pa.float64(), given=given)
+    return Part("Literal", pa.float64(), argument=given)
 
 
 def divided(n: Part) -> Part:
@@ -40,8 +40,8 @@ def divided(n: Part) -> Part:
     return Part("Divide", pa.float64(), (number(10.0), Part("Coalesce", pa.float64(), (n, number(0.0)))))
 
 
-N, Q = (Part("AttributeReference", pa.float64(), given=name) for name in "nq")
-LEFT_N = Part("GetStructField", pa.float64(), (Part("AttributeReference", pa.struct(list(ROW)), given="left"),), "n")
+N, Q = (Part("AttributeReference", pa.float64(), argument=name) for name in "nq")
+LEFT_N = Part("GetStructField", pa.float64(), (Part("AttributeReference", pa.struct(list(ROW)), argument="left"),), "n")
 POSITIVE = Where(Part("GreaterThan", pa.bool_(), (N, number(0.0))), "filter")
 ALWAYS = Part("Divide", pa.float64(), (number(1.0), number(0.0)))
 

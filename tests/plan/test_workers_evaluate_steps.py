@@ -166,7 +166,7 @@ def test_records_of_topics_take_steps_as_well(spark: SparkSession) -> None:
     assert columns is not None
     key = pa.schema([("key", pa.string())])
     steps = Stepped(records).then((Where(condition),)).then((columns,))
-    by = Columns((("k0", Part("AttributeReference", pa.string(), given="by")),))
+    by = Columns((("k0", Part("AttributeReference", pa.string(), argument="by")),))
     values = [b'{"fk": "a", "n": 2}', b'{"fk": "b", "n": 1}', None, b"[", b'{"fk": "c"}', b'{"n": 5}']
     batch: Any = pa.record_batch(
         {

@@ -27,19 +27,19 @@ RATE = pa.schema([("rate", pa.int64())])
 
 
 def more(child: Part) -> Part:
-    return Part("Add", pa.int64(), (child, Part("Literal", pa.int64(), given=1)))
+    return Part("Add", pa.int64(), (child, Part("Literal", pa.int64(), argument=1)))
 
 
 def named(name: str) -> Part:
-    return Part("AttributeReference", pa.int64(), given=name)
+    return Part("AttributeReference", pa.int64(), argument=name)
 
 
 def of_left(name: str) -> Part:
-    return Part("GetStructField", pa.int64(), (Part("AttributeReference", pa.struct(list(ROW)), given="left"),), name)
+    return Part("GetStructField", pa.int64(), (Part("AttributeReference", pa.struct(list(ROW)), argument="left"),), name)
 
 
 STEPS = (
-    Where(Part("GreaterThan", pa.bool_(), (more(named("f")), Part("Literal", pa.int64(), given=0))), "filter of it"),
+    Where(Part("GreaterThan", pa.bool_(), (more(named("f")), Part("Literal", pa.int64(), argument=0))), "filter of it"),
     Columns((("m", more(named("m"))), ("k", named("k"))), "map_values of it"),
 )
 
@@ -160,7 +160,7 @@ def test_a_join_that_is_to_fail_names_operator_and_key() -> None:
 
 def never_null(child: Part) -> Part:
     """One more than the child, or an overflow on null."""
-    return more(Part("Coalesce", pa.int64(), (child, Part("Literal", pa.int64(), given=MOST))))
+    return more(Part("Coalesce", pa.int64(), (child, Part("Literal", pa.int64(), argument=MOST))))
 
 
 def test_a_row_that_is_gone_is_no_row_on_which_an_expression_throws() -> None:

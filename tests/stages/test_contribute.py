@@ -114,9 +114,9 @@ ROW = pa.schema([("region", pa.string()), ("m", pa.int64()), ("id", pa.string())
 
 def field(name: str, kind: pa.DataType, *path: str) -> Part:
     """A column, or a field inside it."""
-    found = Part("AttributeReference", kind, given=name)
+    found = Part("AttributeReference", kind, argument=name)
     for part in path:
-        found = Part("GetStructField", found.of.field(part).type, (found,), part)
+        found = Part("GetStructField", found.type.field(part).type, (found,), part)
     return found
 
 
@@ -130,7 +130,7 @@ PICKED = Columns(
     )
 )
 POSITIVE = Where(
-    Part("GreaterThan", pa.bool_(), (field("left", LEFT_SIDE, "n"), Part("Literal", pa.int64(), given=0))),
+    Part("GreaterThan", pa.bool_(), (field("left", LEFT_SIDE, "n"), Part("Literal", pa.int64(), argument=0))),
 )
 
 

@@ -288,7 +288,7 @@ def test_lists_of_pairs_are_sets(made: list[tuple[int, bytes, bytes]]) -> None:
     lists = encoded(made)
     assert lists.equals(encoded(made[::-1]))
     found = pairs.decode(lists)
-    assert list(zip(found.of.tolist(), found.first.to_pylist(), found.second.to_pylist(), strict=True)) == sorted(made)
+    assert list(zip(found.row.tolist(), found.first.to_pylist(), found.second.to_pylist(), strict=True)) == sorted(made)
     assert [one is None for one in lists.to_pylist()] == [row not in {one[0] for one in made} for row in range(5)]
     firsts = {row: second for row, _, second in sorted(made, reverse=True)}
     assert shown_outputs(lists).to_pylist() == [firsts.get(row) for row in range(5)]

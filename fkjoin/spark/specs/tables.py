@@ -159,7 +159,7 @@ def _outputs(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
     lists: list[list[dict[str, Any]]] = [[] for _ in range(len(bodies))]
     names = keys_as_json(of.schemas["key"], made.first).to_pylist()
     rows = rows_as_json(of.schemas["result"], made.second).to_pylist()
-    for number, name, row in zip(made.of, names, rows, strict=True):
+    for number, name, row in zip(made.row, names, rows, strict=True):
         lists[number].append({"key": json.loads(name), "row": json.loads(row)})
     return Shown(keys_as_json(of.key, keys), row=shown.texts_of(lists))
 
