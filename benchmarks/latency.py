@@ -42,8 +42,8 @@ from benchmarks.topics import JOINED
 from fkjoin import Table, fk_join
 from fkjoin.kafka import Json
 from fkjoin.kafka.reading import records_of
+from fkjoin.spark.buckets import ENVELOPE
 from fkjoin.spark.on_spark import on_spark
-from fkjoin.spark.operator import ENVELOPE
 
 _NUMBER = re.compile(rb'"n":(\d+)')
 _TICK_S = 0.005

@@ -26,7 +26,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from benchmarks.endurance import Run
 from benchmarks.fk_join import VALUES
-from fkjoin.spark.operator import ENVELOPE
+from fkjoin.spark.buckets import ENVELOPE
 
 LEFT, RIGHT = 100_000, 20_000
 

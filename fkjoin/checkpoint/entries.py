@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from fkjoin.checkpoint.stores import SavedStore
 from fkjoin.codec import records, tags, versions
 from fkjoin.codec.arrays import Bytes, untagged
 from fkjoin.codec.messages import NO_TIMESTAMP
@@ -20,9 +21,6 @@ from fkjoin.spark.specs import STAGES
 from fkjoin.spark.specs.shown import Described, RecordForm, pages_of
 from fkjoin.stages.retention import GONE
 from fkjoin.state import BucketStore, Page, Reads
-
-if TYPE_CHECKING:
-    from fkjoin.checkpoint.stores import SavedStore
 
 ENTRIES = (
     "store string, bucket int, kind string, key string, foreign_key string, version string, timestamp bigint, gone boolean, "
@@ -164,5 +162,8 @@ def _records(store: SavedStore, of: Bytes, names: tuple[bytes, ...], subscriber:
         (number,) = buckets_of(of, store.buckets)
     else:
         (number,) = places_of(of, subscriber, store.buckets, store.spread)
-    rows = store.in_bucket(bucket_ids(store.buckets)[number], names)
-    return [row | {name: json.loads(row[name]) for name in _JSON if row[name]} for row in rows]
+    readable = []
+    for batch in store.read(bucket_ids(store.buckets)[number], Entries(store.described(), names)):
+        for row in batch.to_pylist():
+            readable.append(row | {name: json.loads(row[name]) for name in _JSON if row[name]})
+    return readable

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from fkjoin.checkpoint.entries import Entries
 from fkjoin.checkpoint.saved_files import Commit, SavedFiles, at_commit, is_ours
 from fkjoin.checkpoint.saved_log import SavedPartition
 from fkjoin.errors import FkJoinError, nearest
@@ -23,6 +22,9 @@ from fkjoin.stages.multi_join import MultiJoin
 from fkjoin.state.segments import Meta
 
 _T = TypeVar("_T")
+
+Reader = Callable[[Any, int], Iterator[pa.RecordBatch]]
+"""Function from a bucket's store, and the bucket's id, to rows."""
 
 
 class Identified(ABC):
@@ -106,15 +108,15 @@ class SavedStore(Identified):
     def identity(self) -> tuple[dict[str, Any], dict[str, Any]]:
         return read_identity(self.said)
 
-    def in_bucket(self, bucket: int, names: tuple[bytes, ...]) -> list[dict[str, Any]]:
-        """Read the records (``ENTRIES``) stored under ``names`` in the bucket with this id."""
+    def read(self, bucket: int, reader: Reader) -> list[pa.RecordBatch]:
+        """Read the store of the bucket with this id; no rows if it has none."""
         partition = self.partitions[spark_hash(bucket) % len(self.partitions)]
         with partition.opened() as log, held_folder() as folder:
-            if (meta := log.metas().get(bucket)) is None:
+            meta = log.metas().get(bucket)
+            if meta is None:
                 return []
             with log.store(bucket, meta, folder) as store:
-                batches = [*Entries(self.described(), names)(store, bucket)]
-        return [row for batch in batches for row in batch.to_pylist()]
+                return list(reader(store, bucket))
 
 
 def with_stores(files: SavedFiles, batch: int | None, work: Callable[[list[SavedStore]], _T]) -> _T:

@@ -91,6 +91,10 @@ class Job:
                 require_topic(target.topic, servers, source_options({**options, **own}))
 
     @property
+    def application(self) -> str:
+        return self.spec.name
+
+    @property
     def _checkpoint(self) -> str:
         return self.spec.checkpoint.rstrip("/")
 

@@ -7,7 +7,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, get_args
+from typing import Any, ClassVar, Protocol, get_args
 
 from pydantic import Field, create_model, model_validator
 
@@ -24,8 +24,18 @@ from fkjoin.lowering.operators import Operator
 from fkjoin.spark.schemas import listed
 from fkjoin.table import Table
 
-if TYPE_CHECKING:
-    from fkjoin.jobs.job import Job
+
+class JobTables(Protocol):
+    """The tables of a job, as far as they are made."""
+
+    tables: dict[str, Any]
+
+    @property
+    def application(self) -> str:
+        """The prefix of the names of internal topics."""
+
+    def events(self, name: str) -> Any:
+        """The stream of a section of events."""
 
 
 class OperatorSection(Section):
@@ -48,19 +58,19 @@ class OperatorSection(Section):
                 reads |= {f"{setting}.{number}": name for number, name in enumerate(names)}
         return reads
 
-    def build(self, job: Job, name: str) -> Any:
+    def build(self, job: JobTables, name: str) -> Any:
         """The table, with that ``name``."""
         table = self.make(job, name, *(job.tables.get(table) for table in self.reads.values()))
         return table.materialize(name) if getattr(self, "materialize", False) else table
 
-    def make(self, job: Job, name: str, *tables: Any) -> Any:
+    def make(self, job: JobTables, name: str, *tables: Any) -> Any:
         """The table, made of those that it reads; None for events that the job file itself reads."""
         return self.called(self.of_kind.calls[0].function, job, name, *tables)
 
     def called(
         self,
         function: Callable[..., Any],
-        job: Job,
+        job: JobTables,
         name: str | None,
         *tables: Any,
         **more: Any,
@@ -72,7 +82,7 @@ class OperatorSection(Section):
             if setting in self.inputs:
                 del options[argument]
         if "application" in call.parameters:
-            options["application"] = job.spec.name
+            options["application"] = job.application
         return function(*tables, name=name, **options, **more)
 
 
@@ -174,7 +184,7 @@ class AggregateSection(OperatorSection):
         of_columns = argument == "agg" or argument in get_args(fold.AggregateKind)
         return "columns" if of_columns else super().setting(argument)
 
-    def make(self, job: Job, name: str, *tables: Any) -> Any:
+    def make(self, job: JobTables, name: str, *tables: Any) -> Any:
         window, keys = self.window, listed(self.group_by)
         of_windows: dict[str, Any] = {}
         if window is not None:
@@ -234,7 +244,7 @@ class ViewSection(OperatorSection):
             raise ValueError("give filter, columns, or both (the filter comes first)")
         return self
 
-    def make(self, job: Job, name: str, *tables: Any) -> Any:
+    def make(self, job: JobTables, name: str, *tables: Any) -> Any:
         (table,) = tables
         if self.filter is not None:
             label = name if self.columns is None else None
@@ -255,7 +265,7 @@ class FlatMapSection(OperatorSection):
     rows: str | None = None
     """An expression that gives an array; each of its items is a row."""
 
-    def make(self, job: Job, name: str, *tables: Any) -> Any:
+    def make(self, job: JobTables, name: str, *tables: Any) -> Any:
         function = Table.rekey if self.rows is None else Table.flat_map
         return self.called(function, job, name, *tables)
 
@@ -273,7 +283,7 @@ class EnrichmentSection(OperatorSection):
     events: str
     """The events: a section of `events`, or of `enrichments`."""
 
-    def make(self, job: Job, name: str, *tables: Any) -> Any:
+    def make(self, job: JobTables, name: str, *tables: Any) -> Any:
         table, enriched = tables
         if enriched is not None:
             return self.called(Table.enrich, job, name, table, enriched)

@@ -26,10 +26,9 @@ from fkjoin.kafka.internal import RECORD, TopicSettings, read_internal, record_b
 from fkjoin.kafka.murmur2 import partitions_of
 from fkjoin.kafka.wire import HEADER_PREFIX, WIRE_VERSION
 from fkjoin.plan.physical import InWorkers, Physical, by_spark
-from fkjoin.spark.buckets import packed_by_bucket
+from fkjoin.spark.buckets import ENVELOPE, packed_by_bucket
 from fkjoin.spark.frame import PROBLEM, RAW
 from fkjoin.spark.on_spark import on_spark
-from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import Batches, dead_letters, envelopes
 
 OLDER_VERSIONS = (wire_change.TWO_RECORDS,)

@@ -22,8 +22,7 @@ from fkjoin.kafka.internal import RECORD, StageQuery, TopicSettings, read_intern
 from fkjoin.kafka.murmur2 import partitions_of
 from fkjoin.kafka.wire import WireRecords
 from fkjoin.plan.physical import Counted, InWorkers, Physical, Stage, by_spark, union
-from fkjoin.spark.buckets import packed_by_bucket
-from fkjoin.spark.operator import ENVELOPE
+from fkjoin.spark.buckets import ENVELOPE, packed_by_bucket
 from fkjoin.spark.packing import Batches, envelopes
 from fkjoin.spark.specs import SubscriptionSpec
 

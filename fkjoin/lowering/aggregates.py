@@ -14,7 +14,13 @@ from pyspark.sql.types import BooleanType, DataType, StructType
 
 from fkjoin.analysis.attempt import Attempt, attempt
 from fkjoin.analysis.bound import Scope, bind
-from fkjoin.analysis.checks import Deployment, as_emitted, refuse_same_name, refuse_to_start_over, require_deployment
+from fkjoin.analysis.checks import (
+    Deployment,
+    as_emitted,
+    refuse_same_name,
+    refuse_to_start_over,
+    require_deployment,
+)
 from fkjoin.analysis.columns import column_of, resolve_column, said_once
 from fkjoin.analysis.emission import Emission, Emit
 from fkjoin.analysis.planned import Planned, Settings, made_of
@@ -37,11 +43,18 @@ from fkjoin.plan.optimizer import aggregate_reads_answers
 from fkjoin.plan.physical import Counted, InWorkers, MessagesOnly, Physical, Stage, by_spark
 from fkjoin.plan.rules import AGGREGATE_READS_ANSWERS
 from fkjoin.sessions.access import access, require_classic
+from fkjoin.spark.buckets import ENVELOPE
 from fkjoin.spark.frame import DELETED, LEFT_GONE, RAW
 from fkjoin.spark.names import require_beside
-from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackRows
-from fkjoin.spark.schemas import Expression, arrow_schema, require_plain_keys, schema_text, spark_schema, text
+from fkjoin.spark.schemas import (
+    Expression,
+    arrow_schema,
+    require_plain_keys,
+    schema_text,
+    spark_schema,
+    text,
+)
 from fkjoin.spark.specs import AggregateSpec, CloseSpec, RegroupSpec, StageSpec, StateSpec
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.answer_rows import AnswerRows, ContributeRows

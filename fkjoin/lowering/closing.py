@@ -24,8 +24,8 @@ from fkjoin.plan.physical import (
     reads,
 )
 from fkjoin.spark.arrivals import GreatestTime, UntilBatchTime
+from fkjoin.spark.buckets import ENVELOPE
 from fkjoin.spark.frame import PROBLEM, RAW, TS
-from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.schemas import spark_schema
 from fkjoin.spark.specs import CloseSpec
 from fkjoin.spark.stepped import RowsAsTheyAre

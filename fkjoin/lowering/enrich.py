@@ -26,10 +26,10 @@ from fkjoin.plan.physical import Given, InWorkers, Physical, Union, by_spark
 from fkjoin.sessions.access import access
 from fkjoin.sessions.plan_sources import sources_of
 from fkjoin.sessions.settings import prepare
+from fkjoin.spark.buckets import ENVELOPE
 from fkjoin.spark.dead_letters import OnError, require_on_error
 from fkjoin.spark.frame import PROBLEM, RAW
 from fkjoin.spark.names import quoted, require_apart, twice
-from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackEvents
 from fkjoin.spark.schemas import Expressions, arrow_schema, listed, schema_text, spark_schema
 from fkjoin.spark.specs import EnrichSpec

@@ -35,9 +35,9 @@ from fkjoin.plan.physical import (
     union,
 )
 from fkjoin.plan.rules import JOIN_KEEPS_WHAT_IT_NEEDS, RESOLVE_MAKES_ROWS
+from fkjoin.spark.buckets import ENVELOPE
 from fkjoin.spark.frame import LEFT_GONE, PACKED_KEY
 from fkjoin.spark.json_lines import plain_path
-from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import CopyRights, PackJoined
 from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema
 from fkjoin.spark.specs import RekeySpec, ResolveSpec, StageSpec, StateSpec, SubscriptionSpec

@@ -15,6 +15,7 @@ from fkjoin.analysis.planned import Settings
 from fkjoin.plan.base import Node
 from fkjoin.plan.nodes import join_below, read_from
 from fkjoin.plan.physical import BySpark, Counted, InWorkers, Physical, Picked, Stage, by_spark
+from fkjoin.spark.buckets import ENVELOPE
 from fkjoin.spark.frame import (
     DELETED,
     KEY,
@@ -27,7 +28,6 @@ from fkjoin.spark.frame import (
     VERSION,
 )
 from fkjoin.spark.identity import identity_text
-from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import Pack
 from fkjoin.spark.schemas import spark_schema
 from fkjoin.spark.specs import StageSpec, StateSpec

@@ -27,8 +27,8 @@ from fkjoin.plan.nodes import Source, View, fired, read_from
 from fkjoin.plan.optimizer import resolve_makes_rows, view_reads_answers
 from fkjoin.plan.physical import InWorkers, Physical, by_spark
 from fkjoin.plan.rules import VIEW_READS_ANSWERS
+from fkjoin.spark.buckets import ENVELOPE
 from fkjoin.spark.frame import DELETED, LEFT_GONE, PACKED_KEY, PROBLEM, RAW, ROW, TS, VERSION
-from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.packing import PackJoined
 from fkjoin.spark.schemas import arrow_schema, schema_text, struct_column
 from fkjoin.spark.specs import ResolveSpec

@@ -15,7 +15,7 @@ from fkjoin.plan.nodes import Aggregate, View, fired
 from fkjoin.plan.optimizer import Off, workers_evaluate_steps
 from fkjoin.plan.physical import InWorkers, Physical, Union
 from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS
-from fkjoin.spark.operator import ENVELOPE
+from fkjoin.spark.buckets import ENVELOPE
 from fkjoin.spark.packing import Pack, PackRows
 from fkjoin.spark.stepped import RowsAsTheyAre, Stepped
 

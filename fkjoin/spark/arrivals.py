@@ -9,8 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.spark.buckets import bucket_ids
-from fkjoin.spark.operator import BATCH_MS
+from fkjoin.spark.buckets import BATCH_MS, bucket_ids
 from fkjoin.spark.packing import Batches
 from fkjoin.spark.worker import settle
 from fkjoin.stages.stream_time import CAME

@@ -19,10 +19,17 @@ from pyspark import TaskContext
 from fkjoin.codec.arrays import as_bytes
 from fkjoin.codec.messages import SUBSCRIPTION, column, unpack
 from fkjoin.errors import FkJoinError, InvariantError
-from fkjoin.spark.buckets import bucket_ids, buckets_of, framed, packed_into, places_of
+from fkjoin.spark.buckets import (
+    BATCH_MS,
+    TICK,
+    bucket_ids,
+    buckets_of,
+    framed,
+    packed_into,
+    places_of,
+)
 from fkjoin.spark.identity import bucket_folder, difference, home_of, read_identity, with_home
 from fkjoin.spark.index_home import index_home, note_owner
-from fkjoin.spark.operator import BATCH_MS, TICK
 from fkjoin.spark.specs import Messages, StageSpec
 from fkjoin.spark.worker import give_back, settle
 from fkjoin.stages import Counters, counters

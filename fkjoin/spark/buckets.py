@@ -19,6 +19,19 @@ from fkjoin.codec.arrays import Bytes, Ints, as_bytes
 from fkjoin.codec.messages import column, pack
 from fkjoin.state import items
 
+ENVELOPE = "bucket int, payload binary, counter string, count bigint"
+"""The columns of envelopes: packed messages to a bucket, or a counter and its count."""
+
+BATCH_MS = "batch_ms"
+"""A column that comes with the envelopes: the batch's time, ms since the epoch.
+
+Spark logs it with the batch's offsets.  With a clock of the worker's, a batch that is repeated
+would forget more than it did.
+"""
+
+TICK = "tick"
+"""A counter that is none: the end of an interval.  A bucket of ``pace`` sends what waits then."""
+
 PAYLOAD_BYTES = 3 << 20
 """Packed messages are cut into payloads of about this size, before they are compressed."""
 

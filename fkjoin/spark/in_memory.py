@@ -32,9 +32,8 @@ from fkjoin.plan.physical import (
     stages,
 )
 from fkjoin.spark.bucket_run import InMemoryRun
-from fkjoin.spark.buckets import bucket_ids
+from fkjoin.spark.buckets import BATCH_MS, TICK, bucket_ids
 from fkjoin.spark.on_spark import columns_of
-from fkjoin.spark.operator import BATCH_MS, TICK
 from fkjoin.spark.packing import ENVELOPES
 from fkjoin.spark.schemas import as_arrow, nullable
 from fkjoin.spark.specs import STAGES, StageSpec

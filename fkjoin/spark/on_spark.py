@@ -28,9 +28,9 @@ from fkjoin.plan.physical import (
     Union,
     below,
 )
-from fkjoin.spark.buckets import bucket_ids
+from fkjoin.spark.buckets import BATCH_MS, ENVELOPE, TICK, bucket_ids
 from fkjoin.spark.clock import ticks
-from fkjoin.spark.operator import BATCH_MS, ENVELOPE, TICK, StageProcessor
+from fkjoin.spark.operator import StageProcessor
 from fkjoin.spark.specs import STAGES
 from fkjoin.stages import counters
 from fkjoin.stages.counters import metrics_name, state_metrics_name

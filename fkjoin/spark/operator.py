@@ -23,19 +23,8 @@ if TYPE_CHECKING:
 
     from fkjoin.spark.specs import StageSpec
 
-ENVELOPE = "bucket int, payload binary, counter string, count bigint"
-
-BATCH_MS = "batch_ms"
-"""A column that comes with the envelopes: the batch's time, ms since the epoch.
-
-Spark logs it with the batch's offsets.  With a clock of the worker's, a batch that is repeated would forget more than it did.
-"""
-
 _NUMBER, _DATA = StructType().add("number", LongType()), StructType().add("data", BinaryType())
 """Not as text: each worker would ask the JVM what it means, in every batch."""
-
-TICK = "tick"
-"""A counter that is none: the end of an interval that is over.  A bucket of ``pace`` sends what waits then."""
 
 StageName = str
 """The name of a kind of stage, as in ``STAGES``."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from fkjoin.checkpoint.entries import Entries, StoredRows, look_up
-from fkjoin.checkpoint.stores import Identified, kept_as
+from fkjoin.checkpoint.stores import Identified, Reader, kept_as
 from fkjoin.codec import messages, records, tags, versions
 from fkjoin.codec.arrays import BYTES, as_bytes, prefixed, take, valid
 from fkjoin.codec.messages import ANSWER, JOINED, column, pack, unpack
@@ -25,9 +25,8 @@ from fkjoin.metrics.report import JobReport
 from fkjoin.plan.physical import Counted
 from fkjoin.spark import on_spark
 from fkjoin.spark.bucket_run import InMemoryRun
-from fkjoin.spark.buckets import bucket_ids, buckets_of
+from fkjoin.spark.buckets import BATCH_MS, bucket_ids, buckets_of
 from fkjoin.spark.identity import identity_text, read_identity
-from fkjoin.spark.operator import BATCH_MS
 from fkjoin.spark.schemas import spark_schema
 from fkjoin.spark.specs import STAGES, Messages, StageSpec, StateSpec
 from fkjoin.spark.specs.shown import Described, result
@@ -98,9 +97,8 @@ class InMemoryStore(Identified):
     def identity(self) -> tuple[dict[str, Any], dict[str, Any]]:
         return read_identity(self.spec.state.identity.encode())
 
-    def in_bucket(self, bucket: int, names: tuple[bytes, ...]) -> list[dict[str, Any]]:
-        entries: Any = Entries(self.described(), names)
-        return [row for batch in entries(self.buckets_of[bucket], bucket) for row in batch.to_pylist()]
+    def read(self, bucket: int, reader: Reader) -> list[pa.RecordBatch]:
+        return list(reader(self.buckets_of[bucket], bucket))
 
 
 def ran(store: InMemoryStore, batch: pa.Table) -> tuple[list[dict[str, Any]], Counters]:

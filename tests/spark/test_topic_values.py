@@ -31,8 +31,8 @@ from fkjoin.lowering.stage import rows_of
 from fkjoin.lowering.table_plan import Packed, TablePlan
 from fkjoin.plan.physical import Given
 from fkjoin.sinks.records import packed_records, records
+from fkjoin.spark.buckets import ENVELOPE
 from fkjoin.spark.frame import VERSION
-from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.schemas import arrow_schema, struct_type
 from fkjoin.spark.topic_values import POSITIONS, WriteTexts
 from fkjoin.spark.unpacking import UnpackResults

@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from fkjoin.codec.messages import RESULT, unpack
 from fkjoin.folds.fold import Fold
-from fkjoin.spark.buckets import bucket_ids, packed_by_bucket
+from fkjoin.spark.buckets import TICK, bucket_ids, packed_by_bucket
 from fkjoin.spark.identity import identity_text
-from fkjoin.spark.operator import TICK, StageName, StageProcessor
+from fkjoin.spark.operator import StageName, StageProcessor
 from fkjoin.spark.specs import (
     AggregateSpec,
     OwnersSpec,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +20,6 @@ from fkjoin.stages.multi_join import MultiJoin
 from fkjoin.stages.retention import GONE
 from fkjoin.state import BYTES, Page, Reads, prefix_range
 
-if TYPE_CHECKING:
-    from fkjoin.spark.specs.spec import StageSpec
-
 
 @dataclass(frozen=True)
 class Described:
@@ -32,7 +29,8 @@ class Described:
     """
 
     name: str
-    stage: type[StageSpec]
+    stage: type[Any]
+    """The kind of its stage, a ``StageSpec``."""
     schemas: dict[str, pa.Schema]
     both_rows: bool
     """A result is both rows: no joiner has made something else of them."""

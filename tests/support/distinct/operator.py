@@ -19,8 +19,8 @@ from fkjoin.lowering.table_plan import TablePlan, pack_rows
 from fkjoin.plan.base import Node
 from fkjoin.plan.nodes import generated_name, read_from
 from fkjoin.plan.physical import Counted, InWorkers, MessagesOnly, Stage, by_spark
+from fkjoin.spark.buckets import ENVELOPE
 from fkjoin.spark.frame import DELETED
-from fkjoin.spark.operator import ENVELOPE
 from fkjoin.spark.schemas import Expressions, arrow_schema, require_plain_keys, schema_text
 from fkjoin.spark.specs import RegroupSpec, StageSpec, StateSpec
 from fkjoin.spark.unpacking import UnpackResults
