@@ -1,7 +1,7 @@
 """End offsets of topics, as their brokers said them last, and the brokers that do not answer.
 
-A thread for each cluster asks, so that no batch and no reader waits for a broker.  It asks for as long as the session runs
-and a query reads.
+A thread for each cluster asks, so that no batch and no reader waits for a broker.  It asks for as
+long as the session runs and a query reads.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ class Cluster:
         """The topics that the thread has asked for."""
         self._thread: threading.Thread | None = None
 
-    def read(self, topics: Iterable[str], within_s: float = 0.0) -> tuple[dict[str, Ends], list[Silence]]:
+    def read(
+        self, topics: Iterable[str], within_s: float = 0.0
+    ) -> tuple[dict[str, Ends], list[Silence]]:
         """Return the last ends of topics, as far as they are known, and which of them have brokers that do not answer.
 
         ``within_s``: wait so long for an answer where there is none, or none of late.
@@ -86,7 +88,9 @@ class Cluster:
                 self._heard.clear()
                 self._silent.clear()
                 self._asked = dict.fromkeys(self._wanted, time.time())
-                self._thread = threading.Thread(target=self._run, name="fkjoin-end-offsets", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._run, name="fkjoin-end-offsets", daemon=True
+                )
                 self._thread.start()
             if self._thread is not None and not self._heard.issuperset(wanted):
                 self._changed.notify_all()
@@ -95,12 +99,20 @@ class Cluster:
             return {topic: self._ends[topic] for topic in wanted if topic in self._ends}, silent
 
     def _run(self) -> None:
-        """Ask until no query reads any more.  Whatever else goes wrong is for Spark's own consumer to say."""
-        with contextlib.suppress(Exception), consumer_of(self._bootstrap_servers, self._options) as consumer:
+        """Ask until no query reads any more.
+
+        Whatever else goes wrong is for Spark's own consumer to say.
+        """
+        with (
+            contextlib.suppress(Exception),
+            consumer_of(self._bootstrap_servers, self._options) as consumer,
+        ):
             while _session_runs() and (topics := self._topics()):
                 self._ask(consumer, topics)
                 with self._changed:
-                    self._changed.wait_for(lambda: not self._heard.issuperset(self._wanted), EVERY_S)
+                    self._changed.wait_for(
+                        lambda: not self._heard.issuperset(self._wanted), EVERY_S
+                    )
         time.sleep(EVERY_S)  # where no client can be made, the next one is not made at once
         with self._changed:
             self._thread = None
@@ -123,12 +135,16 @@ class Cluster:
         elif ends is not None:
             self._take(topics, ends, {})
         else:
-            self._learned = float("-inf")  # another broker may lead a partition since, or a topic may be gone
+            self._learned = float(
+                "-inf"
+            )  # another broker may lead a partition since, or a topic may be gone
             self._take(topics, *self._one_by_one(consumer, self._places(consumer, topics) or {}))
 
     def _places(self, consumer: Any, topics: Sequence[str]) -> dict[tuple[str, int], str] | None:
         """The partitions of topics, with their leaders, which are learned once a minute; None where no broker answers."""
-        if time.monotonic() - self._learned > _LEADERS_EVERY_S or not self._leaders.keys() >= set(topics):
+        if time.monotonic() - self._learned > _LEADERS_EVERY_S or not self._leaders.keys() >= set(
+            topics
+        ):
             learned: dict[str, dict[int, str]] = {}
             for topic in topics:
                 if (found := leaders(consumer, topic, ANSWER_S)) is None:
@@ -154,18 +170,27 @@ class Cluster:
                 silent.setdefault(topic, set()).add(broker or self._bootstrap_servers)
         return ends, silent
 
-    def _take(self, topics: Sequence[str], ends: Mapping[tuple[str, int], int], silent: Mapping[str, set[str]]) -> None:
+    def _take(
+        self,
+        topics: Sequence[str],
+        ends: Mapping[tuple[str, int], int],
+        silent: Mapping[str, set[str]],
+    ) -> None:
         """Keep what the brokers said of topics; of one with a silent broker, the ends before."""
         now = time.time()
         with self._changed:
             for topic in topics:
                 offsets = {part: end for (of, part), end in ends.items() if of == topic}
                 if topic in silent:
-                    since = max(self._asked[topic], self._ends[topic].at if topic in self._ends else 0.0)
+                    since = max(
+                        self._asked[topic], self._ends[topic].at if topic in self._ends else 0.0
+                    )
                     self._silent[topic] = Silence(topic, tuple(sorted(silent[topic])), since)
                 else:
                     self._silent.pop(topic, None)
-                    self._ends |= {topic: Ends(offsets, now)} if offsets else {}  # of a topic that is gone, the ends before
+                    self._ends |= (
+                        {topic: Ends(offsets, now)} if offsets else {}
+                    )  # of a topic that is gone, the ends before
             self._heard.update(topics)
             self._changed.notify_all()
 
@@ -180,14 +205,19 @@ _lock = threading.Lock()
 
 def _cluster(topic: SourceTopic) -> Cluster:
     """The cluster of a topic: one for all queries that reach it in the same way."""
-    options = {name: value for name, value in topic.options.items() if name.lower().startswith("kafka.")}
+    options = {
+        name: value for name, value in topic.options.items() if name.lower().startswith("kafka.")
+    }
     with _lock:
         return _clusters.setdefault(
-            (topic.bootstrap_servers, *sorted(options.items())), Cluster(topic.bootstrap_servers, options)
+            (topic.bootstrap_servers, *sorted(options.items())),
+            Cluster(topic.bootstrap_servers, options),
         )
 
 
-def read_ends(topics: Iterable[SourceTopic], within_s: float = 0.0) -> tuple[dict[str, Ends], list[Silence]]:
+def read_ends(
+    topics: Iterable[SourceTopic], within_s: float = 0.0
+) -> tuple[dict[str, Ends], list[Silence]]:
     """Return the last ends of topics, and which of them have brokers that do not answer: see ``Cluster.read``."""
     of_clusters: dict[Cluster, list[str]] = {}
     for topic in topics:
@@ -205,7 +235,7 @@ class Left(NamedTuple):
 
     lag: Mapping[str, Mapping[str, int]]
     """By topic and partition."""
-    at: float
+    as_of: float
     """The time as of which that is known, in seconds since 1970."""
     silent: Sequence[Silence] = ()
 
@@ -221,19 +251,27 @@ def left_to_read(
     return up_to(ends, positions, by_spark)._replace(silent=silent)
 
 
-def up_to(ends: Mapping[str, Ends], positions: Mapping[str, Mapping[str, int]], by_spark: Left) -> Left:
+def up_to(
+    ends: Mapping[str, Ends], positions: Mapping[str, Mapping[str, int]], by_spark: Left
+) -> Left:
     """Count what is left from the ``positions`` up to the ``ends``.
 
-    ``by_spark``: what Spark's last event says, which is of its batch's beginning.  It holds for topics whose ends are unknown,
-    and where they were asked for before.
+    ``by_spark``: what Spark's last event says, which is of its batch's beginning.  It holds for
+    topics whose ends are unknown, and where they were asked for before.
     """
-    lag, times = {topic: dict(parts) for topic, parts in by_spark.lag.items()}, dict.fromkeys(by_spark.lag, by_spark.at)
+    lag, times = (
+        {topic: dict(parts) for topic, parts in by_spark.lag.items()},
+        dict.fromkeys(by_spark.lag, by_spark.as_of),
+    )
     for topic in ends.keys() & positions.keys():
         before, at = lag.get(topic, {}), positions[topic]
         more = {str(part): end - at.get(str(part), 0) for part, end in ends[topic].offsets.items()}
-        lag[topic] = {part: max(before.get(part, 0), more.get(part, 0)) for part in sorted({*before, *more}, key=int)}
-        times[topic] = max(by_spark.at, ends[topic].at)
-    return Left(lag, min(times.values(), default=by_spark.at))
+        lag[topic] = {
+            part: max(before.get(part, 0), more.get(part, 0))
+            for part in sorted({*before, *more}, key=int)
+        }
+        times[topic] = max(by_spark.as_of, ends[topic].at)
+    return Left(lag, min(times.values(), default=by_spark.as_of))
 
 
 def telling_lag(query: Query) -> Query:
@@ -243,7 +281,7 @@ def telling_lag(query: Query) -> Query:
         of_spark = Left(lag_of(sources), at)
         found = left_to_read(source_topics(query), positions_of(sources), of_spark, _ONE_ANSWER_S)
         said = "".join(f"; {silence.words(now)}" for silence in found.silent)
-        return f"{behind(records_of(found.lag), found.at, now)}{said}"
+        return f"{behind(records_of(found.lag), found.as_of, now)}{said}"
 
     query._left = left
     return query
