@@ -1,4 +1,4 @@
-"""Counters of sinks in this process, by place: rows that a place cannot have, and work on it that was repeated."""
+"""Counters of sinks in this process: rows that a target cannot have, and work that was repeated."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def count(target: str, item: str, number: int = 1, reasons: Sequence[str] = ()) 
 
 
 def counted() -> dict[tuple[str, str], int]:
-    """The counts since the process began, by what they are and place."""
+    """The counts since the process began, by item and target."""
     with _lock:
         return dict(_counts)
 

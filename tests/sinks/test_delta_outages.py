@@ -119,7 +119,7 @@ def test_a_storage_that_is_away_is_tried_for_as_long_as_one_says(
     repeated = counted()[REPEATED, "delta s3://bucket/table"] - before
     assert repeated >= 1
     events = [event for event in last_events() if event.item == REPEATED][-repeated:]
-    assert said.startswith(f"{events[0].place}: {events[0].words}; tried again in "), "the page says the same"
+    assert said.startswith(f"{events[0].target}: {events[0].words}; tried again in "), "the page says the same"
     assert "CaNaRy17" not in line + caplog.text
     assert "\x1b" not in line
 
