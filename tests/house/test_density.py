@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ["fkjoin/cli", "fkjoin/files", "fkjoin/kafka", "fkjoin/metrics", "fkjoin/sessions", "fkjoin/sinks"]
+ROOMS = ["fkjoin/cli", "fkjoin/files", "fkjoin/kafka", "fkjoin/metrics", "fkjoin/plan", "fkjoin/sessions", "fkjoin/sinks"]
 """Folders whose modules keep these rules."""
 
 LONGEST = 100
