@@ -84,8 +84,10 @@ def quiet_spark(log: Path | None = None) -> Iterator[None]:
         if log is not None:
             file = _File(log, maxBytes=LOG_BYTES, backupCount=OLDER_LOGS, encoding="utf-8")
     except OSError as error:
-        problem = f"cannot be written to {log}: {error.strerror}"
-        raise FkJoinError(f"Spark's log {problem}; --spark-log names another file") from error
+        raise FkJoinError(
+            f"Spark's log cannot be written to {log}: {error.strerror}; --spark-log names another "
+            "file"
+        ) from error
     last: deque[bytes] = deque(maxlen=_SHOWN)
 
     def take(line: bytes) -> None:

@@ -163,8 +163,9 @@ def export(
             except Exception as error:
                 if "PATH_ALREADY_EXISTS" not in str(error):
                     raise
-                advice = "give a folder that does not"
-                raise FkJoinError(f"out: {folder} already exists; {advice}") from error
+                raise FkJoinError(
+                    f"out: {folder} already exists; give a folder that does not"
+                ) from error
             print(folder)
 
 

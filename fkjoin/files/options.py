@@ -44,7 +44,8 @@ def require_options(options: Mapping[str, Any]) -> None:
         if name.lower() in _KNOWN:
             continue
         if close := difflib.get_close_matches(name, _NAMES, 1, _ALIKE):
-            guess = f"did you mean {close[0]!r}?"
-            raise TopologyError(f"options: Spark's file source has no option {name!r}; {guess}")
+            raise TopologyError(
+                f"options: Spark's file source has no option {name!r}; did you mean {close[0]!r}?"
+            )
     require_whole(options, _LEAST)
     require_one_of(options, _VALUES)

@@ -191,8 +191,9 @@ def _lines(location: _Location) -> Read:
         hadoop(location.spark, location.pattern)  # which says why where the session cannot reach it
         if not isinstance(error, AnalysisException) or error.getCondition() != "PATH_NOT_FOUND":
             raise
-        advice = "create the folder first, it may be empty"
-        raise TopologyError(f"path: {location.pattern} does not exist; {advice}") from error
+        raise TopologyError(
+            f"path: {location.pattern} does not exist; create the folder first, it may be empty"
+        ) from error
     return lines
 
 
@@ -418,8 +419,9 @@ def format_of(pattern: str) -> FileFormat | None:
     suffixes = {Path(name).suffix for name in names}
     formats = {_FORMATS[suffix] for suffix in suffixes if suffix in _FORMATS}
     if len(formats) > 1:
-        advice = 'give format="json", "parquet" or "csv"'
-        raise TopologyError(f"path: {pattern} has files of several kinds: {advice}")
+        raise TopologyError(
+            f'path: {pattern} has files of several kinds: give format="json", "parquet" or "csv"'
+        )
     return formats.pop() if formats else None
 
 

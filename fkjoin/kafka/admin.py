@@ -52,9 +52,9 @@ def require_topic(topic: str, bootstrap_servers: str, options: Mapping[str, str]
     with _admin(bootstrap_servers, options) as client:
         description = _described(client, [topic])[topic]
         if description is None:
-            advice = f"{nearest(topic, _names(client), 10)} Create it first."
             raise TopologyError(
-                f"topic: there is no topic {topic!r} at {bootstrap_servers}; {advice}"
+                f"topic: there is no topic {topic!r} at {bootstrap_servers}; "
+                f"{nearest(topic, _names(client), 10)} Create it first."
             )
         return description
 
@@ -127,8 +127,9 @@ def delete_records(
         try:
             client.deleteRecords(_mapped(limits)).all().get()
         except Py4JJavaError as error:
-            problem = f"the brokers did not delete its records: {_reason(error)[1]}"
-            raise FkJoinError(f"topic {topic}: {problem}") from None
+            raise FkJoinError(
+                f"topic {topic}: the brokers did not delete its records: {_reason(error)[1]}"
+            ) from None
 
 
 def _before(offset: int) -> Any:
@@ -269,10 +270,13 @@ def _client(
         client = make(settings)
     except Py4JJavaError as error:
         _, text = _reason(error)
-        problem = "options: Java's Kafka client cannot be made with the settings kafka.…"
         if "bootstrap" in text:
-            problem = f"bootstrap_servers: {bootstrap_servers} cannot be asked"
-        raise TopologyError(f"{problem}: {text}") from None
+            raise TopologyError(
+                f"bootstrap_servers: {bootstrap_servers} cannot be asked: {text}"
+            ) from None
+        raise TopologyError(
+            f"options: Java's Kafka client cannot be made with the settings kafka.…: {text}"
+        ) from None
     try:
         yield client
     except Py4JJavaError as error:
@@ -351,6 +355,7 @@ def _kafka() -> Any:
     """Java's package.  Raises ``TopologyError`` where the session has no connector."""
     kafka = _jvm().org.apache.kafka
     if isinstance(kafka.clients.admin.AdminClient, JavaPackage):
-        advice = f"{HOW}; with spark-submit, --packages {package()}"
-        raise TopologyError(f"Spark's Kafka connector is missing: {advice}")
+        raise TopologyError(
+            f"Spark's Kafka connector is missing: {HOW}; with spark-submit, --packages {package()}"
+        )
     return kafka

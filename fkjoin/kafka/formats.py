@@ -344,8 +344,9 @@ def as_format(argument: str, form: Format | str, name: str) -> Format:
         named: dict[str, Format] = {"string": String(name), "bytes": Bytes(name)}
         if form in named:
             return named[form]
-        advice = 'give "string", "bytes", Json(…) or Debezium(…)'
-        raise TopologyError(f"{argument}: {form!r} is not a format: {advice}")
+        raise TopologyError(
+            f'{argument}: {form!r} is not a format: give "string", "bytes", Json(…) or Debezium(…)'
+        )
     if not hasattr(form, "decode"):
         raise TopologyError(
             f"{argument}: a format is needed, this is a {type(form).__name__}; see fkjoin.kafka"

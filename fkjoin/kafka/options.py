@@ -44,7 +44,7 @@ _LEAST = {
 }
 
 _ISOLATION = "kafka.isolation.level"
-"""The default is explicit in a table's options: who asks for ends agrees with Spark's source."""
+"""The default is explicit in a table's options: all questions for ends agree with Spark's source."""
 
 _OUTAGE_MS = "120000"
 """Time for which brokers may be gone; with the clients' own minute, a minute is too long."""
@@ -104,8 +104,9 @@ def sink_options(chosen: Mapping[str, Any] | None) -> dict[str, str]:
     options = _checked(chosen or {})
     for name in options:
         if not name.startswith("kafka."):
-            problem = "is not a setting of the producer; those begin with kafka."
-            raise TopologyError(f"options: {name!r} {problem}")
+            raise TopologyError(
+                f"options: {name!r} is not a setting of the producer; those begin with kafka."
+            )
     return {**_PRODUCER, **options}
 
 
@@ -127,6 +128,7 @@ def _checked(chosen: Mapping[str, Any]) -> dict[str, str]:
         options[own_name] = str(value).lower() if isinstance(value, bool) else str(value)
     for name in options:
         if name.lower() in _OURS:
-            advice = "give it as the argument of that meaning"
-            raise TopologyError(f"options: {name} is set by fkjoin; {advice}")
+            raise TopologyError(
+                f"options: {name} is set by fkjoin; give it as the argument of that meaning"
+            )
     return options

@@ -49,8 +49,9 @@ def purge(
     >>> left = purge(joined.stages, ["ck/joined-subscription", "ck/resolve"])
     """
     if not stages:
-        advice = "a table with a staged join or aggregate has stages"
-        raise FkJoinError(f"stages: there are none; {advice}")
+        raise FkJoinError(
+            "stages: there are none; a table with a staged join or aggregate has stages"
+        )
     spark, connections = stages[0].spark, internal_connections(stages)
     read: dict[str, list[Offsets]] = {topic: [] for topic in connections}
     for checkpoint in checkpoints:

@@ -95,13 +95,15 @@ class Registry:
 
     def __post_init__(self) -> None:
         if self.kind not in ("avro", "json", "protobuf"):
-            kinds = '"avro", "json", "protobuf"'
-            raise TopologyError(f"Registry: kind {self.kind!r} is not one of {kinds}")
+            raise TopologyError(
+                f'Registry: kind {self.kind!r} is not one of "avro", "json", "protobuf"'
+            )
         if self.write_schema is not None or self.subject is not None:
             _require_writable(self.kind)
         if not _ADDRESSES.fullmatch(self.url):
-            example = "http://registry:8081"
-            raise TopologyError(f'Registry: url: an address such as "{example}" is needed')
+            raise TopologyError(
+                'Registry: url: an address such as "http://registry:8081" is needed'
+            )
         require_retry_s(self.retry_s)
         _require_extra(self.kind)
         copy_fields(self)
@@ -124,8 +126,9 @@ class Registry:
 
     def _type(self) -> StructType:
         if self.schema is None:
-            problem = "the columns to take are needed"
-            raise TopologyError(f'Registry: schema: {problem}, such as "id bigint, name string"')
+            raise TopologyError(
+                'Registry: schema: the columns to take are needed, such as "id bigint, name string"'
+            )
         return struct_type(self.schema, "Registry")
 
     def encode(self, row: Column, schema: StructType) -> Column:
@@ -171,8 +174,10 @@ def _require(registry: SchemaRegistry, make: Callable[[], Any]) -> None:
     except (FileNotFoundError, PermissionError):
         pass
     except Exception as error:  # parsers of schemas have errors of their own
-        problem = f"{type(error).__name__}: {registry.without_user(str(error))}"
-        raise TopologyError(f"Registry: settings or write_schema: {problem}") from None
+        raise TopologyError(
+            f"Registry: settings or write_schema: {type(error).__name__}: "
+            f"{registry.without_user(str(error))}"
+        ) from None
 
 
 def _require_json(kind: DataType, name: str) -> None:

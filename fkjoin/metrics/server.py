@@ -76,8 +76,9 @@ class ClientAccess:
             )
         for name in self.names:
             if not _bare(name):
-                advice = 'write it as in "jobs.example.com"'
-                raise FkJoinError(f"names: {name!r} is no name of a host; {advice}")
+                raise FkJoinError(
+                    f'names: {name!r} is no name of a host; write it as in "jobs.example.com"'
+                )
         if self.token is not None and not re.fullmatch(r"[!-~]+", self.token):
             raise FkJoinError(
                 "token: it is empty, or has characters that a header cannot have; "
@@ -134,8 +135,9 @@ def listening(port: int, access: ClientAccess, argument: str) -> socket.socket:
     host = access.host.strip("[]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     if not 0 <= port <= _LAST_PORT:
-        advice = f"choose one from 1 to {_LAST_PORT}"
-        raise FkJoinError(f"{argument}: port {port} cannot be used; {advice}")
+        raise FkJoinError(
+            f"{argument}: port {port} cannot be used; choose one from 1 to {_LAST_PORT}"
+        )
     try:
         return socket.create_server((host, port), family=family, backlog=CONNECTIONS)
     except (OSError, TypeError) as error:

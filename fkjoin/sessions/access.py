@@ -77,8 +77,9 @@ def is_connect(spark: SparkSession) -> bool:
 def require_classic(spark: SparkSession, feature: str, instead: str) -> None:
     """``SessionError`` if the session is one of Spark Connect; ``instead``: what to do."""
     if is_connect(spark):
-        problem = "needs a classic Spark session, and this is one of Spark Connect"
-        raise SessionError(f"{feature} {problem}: {instead}")
+        raise SessionError(
+            f"{feature} needs a classic Spark session, and this is one of Spark Connect: {instead}"
+        )
 
 
 def access(spark: SparkSession) -> Access:

@@ -85,6 +85,8 @@ def make(program: Sequence[str]) -> Path:
                 )
             draft.replace(file)
     except OSError as error:
-        advice = f"set {ARCHIVE_PLACE} to a file that can be written"
-        raise FkJoinError(f"classes cannot be kept in {file}: {error}; {advice}") from error
+        raise FkJoinError(
+            f"classes cannot be kept in {file}: {error}; set {ARCHIVE_PLACE} to a file that can be "
+            "written"
+        ) from error
     return file

@@ -210,8 +210,9 @@ def _arguments(settings: Mapping[str, str], start: Path) -> list[str]:
         try:
             text = theirs.file.read_text(encoding="utf-8") + "\n"
         except OSError as error:
-            problem = f"{_FILE} {theirs.file}: {error.strerror}; correct the path"
-            raise SessionError(f"PYSPARK_SUBMIT_ARGS: {problem}") from error
+            reason = f"{theirs.file}: {error.strerror}; correct the path"
+            message = f"PYSPARK_SUBMIT_ARGS: {_FILE} {reason}"
+            raise SessionError(message) from error
     properties, java_options = start / "settings", start / "java-options"
     lines, changed = _options_of_java(settings, java_options)
     _write(java_options, "".join(lines))

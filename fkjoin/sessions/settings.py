@@ -170,8 +170,10 @@ def session(
     exact |= settings or {}
     if remote is not None or (master is None and is_client()):
         if kafka:
-            advice = "start the server with the connector, and leave out kafka"
-            raise SessionError(f"kafka: {remote or 'the server'} has its own jars: {advice}")
+            raise SessionError(
+                f"kafka: {remote or 'the server'} has its own jars: start the server with the "
+                "connector, and leave out kafka"
+            )
         return _at_server(remote, master, exact)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     is_submitted = "MASTER" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
@@ -211,8 +213,9 @@ def _classic(texts: Mapping[str, str]) -> SparkSession:
         if words.LOG_LEVEL in texts:
             words.tell_all(spark, texts[words.LOG_LEVEL])
     except (PySparkException, Py4JJavaError) as error:
-        advice = "change it, or leave it out"
-        raise SessionError(f"settings: Spark refuses one: {cause_of(error)}; {advice}") from error
+        raise SessionError(
+            f"settings: Spark refuses one: {cause_of(error)}; change it, or leave it out"
+        ) from error
     return spark
 
 
@@ -227,8 +230,10 @@ def is_client() -> bool:
 def _at_server(remote: str | None, master: str | None, settings: Mapping[str, Any]) -> SparkSession:
     """A session of Spark Connect with these settings."""
     if master is not None:
-        problem = f"is a server with a master of its own: leave out master, which is {master!r}"
-        raise SessionError(f"remote: {remote} {problem}")
+        raise SessionError(
+            f"remote: {remote} is a server with a master of its own: leave out master, which is "
+            f"{master!r}"
+        )
     words.drop_warnings()
     with needs_extra("Spark Connect", "connect"):
         # PySpark itself ends the process without a word where a package is missing.
@@ -271,13 +276,16 @@ def _require_server(remote: str) -> None:
     wanted, active = f"{address.hostname}:{port}", Client.getActiveSession()
     endpoint = None if active is None else getattr(active.client._builder, "endpoint", "")
     if endpoint not in (None, wanted):
-        advice = f"stop it first, or use another process for {remote}"
-        raise SessionError(f"remote: this process has a session at {endpoint}: {advice}")
+        raise SessionError(
+            f"remote: this process has a session at {endpoint}: stop it first, or use another "
+            f"process for {remote}"
+        )
     try:
         socket.create_connection((address.hostname, port), _CONNECT_S).close()
     except OSError as error:
-        problem = f"no server answers at {remote} ({error}); start one, or give its address"
-        raise SessionError(f"remote: {problem}") from error
+        raise SessionError(
+            f"remote: no server answers at {remote} ({error}); start one, or give its address"
+        ) from error
 
 
 def _texts(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -295,8 +303,9 @@ def prepare(spark: SparkSession) -> None:
     for name, (value, why) in _REQUIRED.items():
         own = spark.conf.get(name, None)
         if own not in (None, value):
-            problem = f"{name} is {own!r}, fkjoin needs {value!r}: {why}"
-            raise SessionError(f"{problem}. Remove or change that setting.")
+            raise SessionError(
+                f"{name} is {own!r}, fkjoin needs {value!r}: {why}. Remove or change that setting."
+            )
         spark.conf.set(name, value)
     for name, value in _DEFAULTS.items():
         if spark.conf.get(name, None) is None:

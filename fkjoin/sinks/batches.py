@@ -188,8 +188,10 @@ def restore_places(
     """
     _require_sinks(sinks)
     if not has_begun(spark, checkpoint):
-        advice = "give that of the query that writes to the target"
-        raise FkJoinError(f"checkpoint: {checkpoint} is of no query: {advice}")
+        raise FkJoinError(
+            f"checkpoint: {checkpoint} is of no query: give that of the query that writes to the "
+            "target"
+        )
     shared = Begun.of(spark, checkpoint).sinks is not None
     if shared:
         _require_known_places(spark, checkpoint, sinks)
@@ -273,8 +275,10 @@ def _require_sinks(sinks: Sequence[Sink]) -> None:
         raise TopologyError("sinks: name one at least, such as fkjoin.sinks.Parquet(path)")
     for sink in sinks:
         if not hasattr(sink, "begin"):
-            advice = "give sinks of fkjoin.sinks, such as Parquet(path)"
-            raise TopologyError(f"sinks: a {type(sink).__name__} is none; {advice}")
+            raise TopologyError(
+                f"sinks: a {type(sink).__name__} is none; give sinks of fkjoin.sinks, such as "
+                "Parquet(path)"
+            )
     places = [sink.place for sink in sinks]
     if twice := [name for name in places if places.count(name) > 1]:
         raise TopologyError(f"sinks: {twice[0]} is given twice; each place once")
@@ -315,8 +319,9 @@ class _Batches:
         self._query = self._query or query_id(spark, checkpoint)
         began = began_ms(spark, checkpoint, number)
         if began is None:  # what has no time is no batch that a place could know again
-            problem = f"{checkpoint} does not say when batch {number} began"
-            raise FkJoinError(f"checkpoint: {problem}: {RESTORE}")
+            raise FkJoinError(
+                f"checkpoint: {checkpoint} does not say when batch {number} began: {RESTORE}"
+            )
         require_held(spark, checkpoint)
         self._write(Batch(self._results, batch, began, self._previous_ms), self._query, number)
         require_held(spark, checkpoint)

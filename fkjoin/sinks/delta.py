@@ -73,8 +73,10 @@ class Delta(TableSink):
         for name in ("optimize_every", "vacuum_every"):
             every = getattr(self, name)
             if every is not None and (not isinstance(every, int) or every < 1):
-                advice = "leave it out, or give one from 1 on"
-                raise TopologyError(f"{name}: {every!r} is no number of batches; {advice}")
+                raise TopologyError(
+                    f"{name}: {every!r} is no number of batches; "
+                    "leave it out, or give one from 1 on"
+                )
 
     def _require_last_changes(self, table: TablePlan) -> None:
         super()._require_last_changes(table)
@@ -126,8 +128,10 @@ class Delta(TableSink):
     def _make(self, schema: pa.Schema, *, keep: bool) -> None:
         """Make the table, first as a trial; without ``keep`` that alone."""
         if unknown := [name for name in self.partition_by if name not in schema.names]:
-            advice = f"name one of {', '.join(schema.names)}"
-            raise FkJoinError(f"partition_by: there is no column {unknown[0]!r}; {advice}")
+            raise FkJoinError(
+                f"partition_by: there is no column {unknown[0]!r}; name one of "
+                f"{', '.join(schema.names)}"
+            )
         self._require_partitions(schema, self.partition_by)
         parts, options = list(self.partition_by) or None, dict(self.options)
         try:

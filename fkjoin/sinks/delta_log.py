@@ -70,8 +70,10 @@ def version_of(table: DeltaTable, query: str, mark: Mark) -> int | None:
         if entry.get(_QUERY) == query and entry[_BEGAN] == str(mark.began_ms):
             if others:
                 version, operation = others[-1]
-                problem = "comes from another writer, and would be undone"
-                raise FkJoinError(f"its version {version} ({operation}) {problem}")
+                raise FkJoinError(
+                    f"its version {version} ({operation}) comes from another writer, and would be "
+                    "undone"
+                )
             return int(entry["version"])
         if entry.get(_QUERY) != query and entry["operation"] not in (*_ROWS_STAY, _RESTORE):
             others.append((entry["version"], entry["operation"]))

@@ -74,8 +74,9 @@ class Iceberg(TableSink):
     def __post_init__(self) -> None:
         require_retry_s(self.retry_s)
         if "" in (parts := self.table.split(".")) or len(parts) == 1:
-            advice = 'write it as "namespace.table"'
-            raise TopologyError(f"table: {self.table!r} is no table of a namespace: {advice}")
+            raise TopologyError(
+                f'table: {self.table!r} is no table of a namespace: write it as "namespace.table"'
+            )
 
     @property
     def place(self) -> str:

@@ -170,11 +170,15 @@ def _roots(table: TablePlan) -> RootsOf | OriginsOf:
             "has no position in a topic; leave positions out"
         )
     if homeless := [source.name for source in read if source.topic is None]:
-        problem = "is not read from a topic, so its rows have no position in one"
-        raise TopologyError(f"positions: {homeless[0]} {problem}")
+        raise TopologyError(
+            f"positions: {homeless[0]} is not read from a topic, "
+            "so its rows have no position in one"
+        )
     if begun := [source.name for source in read if source.snapshot is not None]:
-        problem = "has a snapshot, and its rows no position in a topic; leave positions out"
-        raise TopologyError(f"positions: {begun[0]} {problem}")
+        raise TopologyError(
+            f"positions: {begun[0]} has a snapshot, and its rows no position in a topic; leave "
+            "positions out"
+        )
     if isinstance(node, Merge) and periodic(node):
         raise TopologyError(
             f"positions: {node.name} has emit={node.emit!r}, and rows wait for the end of an "

@@ -90,17 +90,25 @@ def _wrong(log: BatchLog, last: Mark | None, target: str) -> str | None:
     elif last.began_ms in (log.mark(log.done).began_ms, log.mark(log.last).began_ms):
         return None
     here = f"batch {log.done}" if log.done >= 0 else "its beginning"
-    both = f"checkpoint: {log.checkpoint} is at {here}, and {target}"
     if last is None or last.number < 0:
-        why = "it is another place, or was dropped or restored from a backup"
-        return f"{both} has no batch of its query: {why}"
+        return (
+            f"checkpoint: {log.checkpoint} is at {here}, and {target} has no batch of its query: "
+            "it is another place, or was dropped or restored from a backup"
+        )
     if last.number < log.done:
-        why = "it was restored from a backup, and lacks later rows"
-        return f"{both} is behind, at batch {last.number}: {why}"
+        return (
+            f"checkpoint: {log.checkpoint} is at {here}, and {target} is behind, at batch "
+            f"{last.number}: it was restored from a backup, and lacks later rows"
+        )
     if last.number > log.last:
-        why = "the checkpoint was restored from a backup"
-        return f"{both} is ahead, at batch {last.number}: {why}"
-    return f"{both} has another batch {last.number}: one of them was restored from a backup"
+        return (
+            f"checkpoint: {log.checkpoint} is at {here}, and {target} is ahead, at batch "
+            f"{last.number}: the checkpoint was restored from a backup"
+        )
+    return (
+        f"checkpoint: {log.checkpoint} is at {here}, and {target} has another batch "
+        f"{last.number}: one of them was restored from a backup"
+    )
 
 
 def restore(

@@ -85,8 +85,9 @@ class Parquet:
         if is_store(path):
             return self._objects(path)
         if self.options:
-            advice = f"those of an object store, and {path} is in none; leave them out"
-            raise TopologyError(f"options: {advice}")
+            raise TopologyError(
+                f"options: those of an object store, and {path} is in none; leave them out"
+            )
         return BatchFolders(spark, path)
 
     def _objects(self, path: str) -> BatchFiles:

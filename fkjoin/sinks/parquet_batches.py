@@ -151,8 +151,9 @@ def writer_of(query: str, restored: int) -> str:
 def require_writer(path: str, writer: str, facts: Mapping[str, Any]) -> None:
     """``FkJoinError`` if the path was restored since a query began to write folders so called."""
     if writer != writer_of(writer, restores(facts)):
-        problem = "was restored since this query began, and another query goes on with it"
-        raise FkJoinError(f"parquet {path} {problem}")
+        raise FkJoinError(
+            f"parquet {path} was restored since this query began, and another query goes on with it"
+        )
 
 
 def noted_batch(batches: BatchFiles, query: str) -> Mark | None:

@@ -149,8 +149,9 @@ class Postgres(TableSink):
     def _require_types(self, connection: Connection[Any], schema: StructType) -> None:
         table = self._table().as_string(connection)
         if wrong := list(postgres_types.problems(connection, table, schema, self._key)):
-            problem = f"cannot be kept as fkjoin's table is: {'; '.join(wrong)}"
-            raise FkJoinError(f"table {self.into} {problem}")
+            raise FkJoinError(
+                f"table {self.into} cannot be kept as fkjoin's table is: {'; '.join(wrong)}"
+            )
 
     def last_batch(self, query: str) -> BatchId | None:
         return self._repeated(lambda: self._known(query))
@@ -185,8 +186,9 @@ class Postgres(TableSink):
             others_of_target = others.format(self._beside(BATCHES))
             other = connection.execute(others_of_target, (self.into, batch.query)).fetchone()
             if other is not None:
-                problem = f"writes to {self.into}, too, and would lose its rows"
-                raise FkJoinError(f"query {other[0]} {problem}")
+                raise FkJoinError(
+                    f"query {other[0]} writes to {self.into}, too, and would lose its rows"
+                )
             self._stage(connection)
             letters = self._written(connection, rows, alone=True)
             for letter in letters:
@@ -264,8 +266,9 @@ class Postgres(TableSink):
         letters = []
         for row in self._upserted(connection, rows, alone):
             if self.on_error == "fail":
-                ways = f"{set_aside('rows')}, {_OTHER_WAYS}"
-                raise FkJoinError(f"a row cannot be in table {self.into}: {row}{ways}")
+                raise FkJoinError(
+                    f"a row cannot be in table {self.into}: {row}{set_aside('rows')}, {_OTHER_WAYS}"
+                )
             letters.append(row)
         return letters
 
