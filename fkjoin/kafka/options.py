@@ -44,7 +44,7 @@ _LEAST = {
 }
 
 _ISOLATION = "kafka.isolation.level"
-"""The default is explicit in a table's options: all questions for ends agree with Spark's source."""
+"""The default is explicit in a table's options: questions for ends agree with Spark's source."""
 
 _OUTAGE_MS = "120000"
 """Time for which brokers may be gone; with the clients' own minute, a minute is too long."""
