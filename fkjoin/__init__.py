@@ -1,4 +1,4 @@
-"""Foreign-key table joins on Spark, kept up to date through updates and deletes on both sides (KIP-213).
+"""Foreign-key table joins on Spark, kept up to date on both sides (KIP-213).
 
 Examples
 --------
@@ -65,7 +65,7 @@ _MODULES = ("aggregates", "kafka", "metrics", "sinks", "testing")
 
 
 def __getattr__(name: str) -> Any:
-    """Names are imported when they are used: Spark's workers start many times, and need little of this."""
+    """Import names when they are used: Spark's workers start many times, and need little of it."""
     if name in _MODULES:
         return importlib.import_module(f"fkjoin.{name}")
     if name not in __all__:

@@ -1,6 +1,7 @@
 """Aggregate functions for ``Table.group_by(…).agg(…)``.
 
-Each takes a column: a name, SQL text or Column over the grouped table's rows.  Nulls in it are left out, as in SQL.
+Each takes a column: a name, SQL text or Column over the grouped table's rows.  Nulls in it are left
+out, as in SQL.
 
 Examples
 --------
@@ -66,7 +67,8 @@ def sum(column: Expression) -> Wanted:  # noqa: A001  (as in SQL)
     Returns
     -------
     Wanted
-        Of whole numbers ``bigint``, of floats and doubles ``double``, of ``decimal(p, s)`` ``decimal(p + 10, s)``.
+        Of whole numbers ``bigint``, of floats and doubles ``double``, of ``decimal(p, s)``
+        ``decimal(p + 10, s)``.
 
     Examples
     --------
@@ -155,7 +157,9 @@ def count_distinct(column: Expression) -> Wanted:
     return Wanted("count_distinct", column)
 
 
-def collect_list(column: Expression, *, order_by: Expressions | None = None, descending: bool = False) -> Wanted:
+def collect_list(
+    column: Expression, *, order_by: Expressions | None = None, descending: bool = False
+) -> Wanted:
     """List the values of a column, in an order that depends on nothing but the rows.
 
     Parameters
@@ -163,7 +167,8 @@ def collect_list(column: Expression, *, order_by: Expressions | None = None, des
     column : str or Column
         A column of any type.
     order_by : str, Column, or list of them, optional
-        Columns that order the list, nulls first; where they are equal, the values do.  By default, the key of the rows.
+        Columns that order the list, nulls first; where they are equal, the values do.  By default,
+        the key of the rows.
     descending : bool, default False
         Order from the greatest down, nulls last.
 
@@ -174,7 +179,8 @@ def collect_list(column: Expression, *, order_by: Expressions | None = None, des
 
     Examples
     --------
-    >>> table = orders.group_by("customer_id").agg(amounts=agg.collect_list("amount", order_by="order_id"))
+    >>> amounts = agg.collect_list("amount", order_by="order_id")
+    >>> table = orders.group_by("customer_id").agg(amounts=amounts)
     """
     return Wanted("collect_list", column, _order(order_by), descending)
 
@@ -200,7 +206,11 @@ def collect_set(column: Expression) -> Wanted:
 
 
 def string_agg(
-    column: Expression, delimiter: str = "", *, order_by: Expressions | None = None, descending: bool = False
+    column: Expression,
+    delimiter: str = "",
+    *,
+    order_by: Expressions | None = None,
+    descending: bool = False,
 ) -> Wanted:
     """Put the texts of a column one behind the other.
 
@@ -238,7 +248,8 @@ def min_by(column: Expression, ord: Expression, k: int | None = None) -> Wanted:
     Parameters
     ----------
     column : str or Column
-        A column of any type; ``struct(*)`` is the whole row.  Of rows with equal ``ord``, the one with the least value counts.
+        A column of any type; ``struct(*)`` is the whole row.  Of rows with equal ``ord``, the one
+        with the least value counts.
     ord : str or Column
         A column of numbers, text, truth, dates or times.  Rows in which it is null do not count.
     k : int, optional
@@ -262,7 +273,7 @@ def min_by(column: Expression, ord: Expression, k: int | None = None) -> Wanted:
 
 
 def max_by(column: Expression, ord: Expression, k: int | None = None) -> Wanted:
-    """Find the value of a column in the row in which another one is greatest; with ``k``, the values of so many rows.
+    """Find a column's value in the row where another one is greatest; with ``k``, of so many.
 
     Parameters
     ----------
@@ -281,13 +292,14 @@ def max_by(column: Expression, ord: Expression, k: int | None = None) -> Wanted:
 
     Examples
     --------
-    >>> table = orders.group_by("customer_id").agg(largest=agg.max_by("struct(order_id, amount)", "amount", 3))
+    >>> largest = agg.max_by("struct(order_id, amount)", "amount", 3)
+    >>> table = orders.group_by("customer_id").agg(largest=largest)
     """
     return Wanted("max_by", column, (ord,), k=_number(k))
 
 
-def _order(given: Expressions | None) -> tuple[Expression, ...]:
-    return () if given is None else tuple(listed(given))
+def _order(order_by: Expressions | None) -> tuple[Expression, ...]:
+    return () if order_by is None else tuple(listed(order_by))
 
 
 def _number(k: int | None) -> int | None:

@@ -9,11 +9,14 @@ from fkjoin.lowering.unions import cogrouped, require_cogroup
 from fkjoin.table import Table
 
 
-def cogroup(*tables: Table, name: str | None = None, emit: Emit = "on-change", validate: bool | None = None) -> Table:
-    """Put several aggregates by the same key side by side: the columns of one after those of the other.
+def cogroup(
+    *tables: Table, name: str | None = None, emit: Emit = "on-change", validate: bool | None = None
+) -> Table:
+    """Put several aggregates by the same key side by side: the columns of one after the other's.
 
-    Their rows are summed up in one store, and a batch's changes of a group are one change.  A group is there as long as one of
-    the tables has rows in it.  Columns of tables that have none are null, counts too.
+    Their rows are summed up in one store, and a batch's changes of a group are one change.  A group
+    is there as long as one of the tables has rows in it.  Columns of tables that have none are
+    null, counts too.
 
     Parameters
     ----------
@@ -37,8 +40,10 @@ def cogroup(*tables: Table, name: str | None = None, emit: Emit = "on-change", v
     >>> returned = returns.group_by("customer_id").agg(returned=agg.sum("amount"))
     >>> both = cogroup(sales, returned, name="balance")
     """
-    planned = [planned_of(f"tables[{at}]", table) for at, table in enumerate(tables)]
+    planned = [planned_of(f"tables[{index}]", table) for index, table in enumerate(tables)]
     require_cogroup(planned)
     settings = Settings.of(planned[0].spark, validate)
-    cogroup_of: Table = Table._of(called(cogrouped, *planned, name=name, emit=emit, settings=settings))
+    cogroup_of: Table = Table._of(
+        called(cogrouped, *planned, name=name, emit=emit, settings=settings)
+    )
     return cogroup_of

@@ -12,7 +12,8 @@ from pathlib import Path
 _HERE = Path(__file__).resolve().parent
 _FRAME = re.compile(r'  File "([^"]+)", line (\d+), in (.+)(?:\n    (.*))?')
 _NOT_THE_USERS = re.compile(
-    r"(^|/)(site-packages|dist-packages|python/pyspark|pyspark\.zip|py4j[^/]*\.zip|lib/python3[^/]*)/|^<frozen "
+    r"(^|/)(site-packages|dist-packages|python/pyspark|pyspark\.zip|py4j[^/]*\.zip"
+    r"|lib/python3[^/]*)/|^<frozen "
     rf"|^({re.escape(str(_HERE))}|{re.escape(str((_HERE / 'state').resolve()))})/"
 )
 """Files of libraries, wherever a worker has them, and of fkjoin, also in a checkout."""
@@ -21,11 +22,15 @@ _NOT_THE_USERS = re.compile(
 def nearest(name: str, known: Collection[str], shown: int | None = None) -> str:
     """Say, after a name that is not there, the nearest one, else the first ``shown`` that are."""
     close = difflib.get_close_matches(name, known, 1)
-    return f"did you mean {close[0]!r}?" if close else f"there are {', '.join(list(known)[:shown]) or 'none'}."
+    return (
+        f"did you mean {close[0]!r}?"
+        if close
+        else f"there are {', '.join(list(known)[:shown]) or 'none'}."
+    )
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says, such as Spark's without the plan; else the name of its type."""
+    """The first line of an error, such as Spark's without the plan; else the name of its type."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 
@@ -50,24 +55,28 @@ def masked(text: str) -> str:
     return _QUERY.sub("?…", _LOGIN.sub("…@", text))
 
 
-def set_aside(what: str) -> str:
+def set_aside(items: str) -> str:
     """The end of a message about rows, lines or records that stop a query: the way out."""
-    return f'; with on_error="dead-letter" such {what} are set aside'
+    return f'; with on_error="dead-letter" such {items} are set aside'
 
 
-MISPLACED = "folders that are called as columns are, such as region=eu, came after the query was started"
-"""The beginning of a message about files in them: Spark finds the columns of folders when a query starts."""
+MISPLACED = (
+    "folders that are called as columns are, such as region=eu, came after the query was started"
+)
+"""The beginning of a message about files in them: Spark finds folders' columns at the start."""
 
 
 def users_frames(text: str) -> Iterator[str]:
     """The lines of a traceback that are in the user's own code, the innermost last."""
     for file, line, name, code in _FRAME.findall(text):
         if not _NOT_THE_USERS.search(file):
-            yield f"{Path(file).name}, line {line}, in {name}" + (f": {code.strip()}" if code else "")
+            yield f"{Path(file).name}, line {line}, in {name}" + (
+                f": {code.strip()}" if code else ""
+            )
 
 
 def thrown_at(error: BaseException) -> str:
-    """Say what a user's function threw, and where in it: a worker's traceback does not reach the driver whole."""
+    """Say what a user's function threw, and where: a worker's traceback does not come whole."""
     frames = list(users_frames("".join(traceback.format_tb(error.__traceback__))))
     return f"{type(error).__name__}: {error}" + (f" ({frames[-1]})" if frames else "")
 
@@ -81,11 +90,14 @@ class TopologyError(FkJoinError, ValueError):
 
 
 class ColumnTypeError(TopologyError):
-    """An argument cannot take a column's type.  Where files told the type, ``telling_files`` adds them to the message."""
+    """An argument cannot take a column's type.
+
+    Where files told the type, ``telling_files`` adds them to the message.
+    """
 
 
 class SessionError(FkJoinError):
-    """The Spark session lacks a setting that the engine needs and that cannot be changed any more."""
+    """The Spark session lacks a setting that the engine needs and that cannot be changed now."""
 
 
 class FormatError(FkJoinError, ValueError):
@@ -93,16 +105,16 @@ class FormatError(FkJoinError, ValueError):
 
 
 class InvariantError(FkJoinError):
-    """Something that must hold of the stores does not: a fault in fkjoin or in what keeps its state."""
+    """Something that must hold of the stores does not: a fault in fkjoin or below its state."""
 
 
 @contextlib.contextmanager
-def needs_extra(what: str, extra: str) -> Iterator[None]:
+def needs_extra(feature: str, extra: str) -> Iterator[None]:
     """Say which extra to install where a block imports a package that is not there.
 
     Parameters
     ----------
-    what
+    feature
         The subject of the message, such as ``"to_postgres"``.
     extra
         The name of the extra in ``pyproject.toml``.
@@ -118,4 +130,4 @@ def needs_extra(what: str, extra: str) -> Iterator[None]:
         if (error.name or "").startswith("fkjoin"):  # no package of others
             raise
         missing = error.name or str(error).partition("\n")[0]
-        raise FkJoinError(f'{what} needs {missing}: pip install "fkjoin[{extra}]"') from error
+        raise FkJoinError(f'{feature} needs {missing}: pip install "fkjoin[{extra}]"') from error

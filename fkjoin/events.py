@@ -11,11 +11,13 @@ from fkjoin.plan.describe.render import Form, draw
 
 
 class Enriched(Outputs):
-    """Events, each joined once with a table's row: what ``Table.enrich`` returns.  Nothing runs until a query starts.
+    """Events, each joined once with a table's row: what ``Table.enrich`` returns.
 
-    Rows are appended, and none of them changes later.  So these are no table: they have no key, and joins do not take them.
-    ``events`` is for any sink of Spark's, and ``to_parquet``, ``to_delta``, ``to_iceberg``, ``to_kafka`` and ``to``
-    are those of a table.
+    Nothing runs until a query starts.
+
+    Rows are appended, and none of them changes later.  So these are no table: they have no key, and
+    joins do not take them. ``events`` is for any sink of Spark's, and ``to_parquet``, ``to_delta``,
+    ``to_iceberg``, ``to_kafka`` and ``to`` are those of a table.
     """
 
     def __init__(self) -> None:
@@ -53,7 +55,7 @@ class Enriched(Outputs):
 
     @property
     def events(self) -> DataFrame:
-        """A streaming DataFrame of the events, for any sink and for further steps (output mode ``append``).
+        """A streaming DataFrame of the events, for any sink and further steps (mode ``append``).
 
         Returns
         -------
@@ -68,7 +70,7 @@ class Enriched(Outputs):
 
     @property
     def dead_letters(self) -> DataFrame | None:
-        """A streaming DataFrame of the records and events that cannot be used; see ``Table.dead_letters``.
+        """A streaming DataFrame of records and events that cannot be used.  See ``Table``.
 
         Returns
         -------

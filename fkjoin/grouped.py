@@ -1,4 +1,4 @@
-"""``Table.group_by``: rows summed up by group, kept up to date as rows come, change, move and go (KIP-904)."""
+"""``Table.group_by``: rows summed up by group, up to date as rows come, change and go (KIP-904)."""
 
 from __future__ import annotations
 
@@ -33,11 +33,16 @@ if TYPE_CHECKING:
 
 Expressed = (str, Column)
 """The types in which an expression is given."""
-_TYPES: dict[type, DataType] = {bool: BooleanType(), int: LongType(), float: DoubleType(), str: StringType()}
+_TYPES: dict[type, DataType] = {
+    bool: BooleanType(),
+    int: LongType(),
+    float: DoubleType(),
+    str: StringType(),
+}
 
 
 class Grouped:
-    """A table's rows by group, from ``Table.group_by``; each method makes a table with one row for each group.
+    """A table's rows by group, from ``Table.group_by``; each method makes a table of groups.
 
     A group without rows has no row.  Versions (``_version``) are a counter of the group.
     """
@@ -48,9 +53,9 @@ class Grouped:
     _given: dict[str, Any]
 
     @classmethod
-    def _by(cls, of: Any, table: Planned, **given: Any) -> Grouped:
+    def _by(cls, handle: Any, table: Planned, **arguments: Any) -> Grouped:
         grouped = cls()
-        grouped._of, grouped._given = of, copied(given)
+        grouped._of, grouped._given = handle, copied(arguments)
         grouped._grouping = _Grouping.of(table, **grouped._given)
         return grouped
 
@@ -66,15 +71,21 @@ class Grouped:
 
         def __getattr__(self, name: str) -> Any:
             if name[0] != "_" and hasattr(self._of.__self__, name):
-                raise AttributeError(f"a Grouped has no {name}; write .agg(…) first, which makes a Table", name=name, obj=self)
+                raise AttributeError(
+                    f"a Grouped has no {name}; write .agg(…) first, which makes a Table",
+                    name=name,
+                    obj=self,
+                )
             return object.__getattribute__(self, name)
 
     def __repr__(self) -> str:
         grouping = self._grouping
-        of = "" if grouping.value is None else f", of {', '.join(grouping.value.texts)}"
-        return f"Grouped[{grouping.table.name} by {', '.join(grouping.key.texts)}{of}]"
+        value = "" if grouping.value is None else f", of {', '.join(grouping.value.texts)}"
+        return f"Grouped[{grouping.table.name} by {', '.join(grouping.key.texts)}{value}]"
 
-    def agg(self, /, *_unnamed: object, having: Expression | None = None, **columns: Wanted) -> Table:
+    def agg(
+        self, /, *_unnamed: object, having: Expression | None = None, **columns: Wanted
+    ) -> Table:
         """Make a table of these columns, each an aggregate of ``fkjoin.aggregates``.
 
         Parameters
@@ -82,9 +93,11 @@ class Grouped:
         *_unnamed : object
             Refused: each column has a name.
         having : str or Column, optional
-            A condition on the columns of the result and its key.  A group for which it is not true has no row.
+            A condition on the columns of the result and its key.  A group for which it is not true
+            has no row.
         **columns : Wanted
-            Aggregates, by the names of the result's columns, over the grouped table's rows, or over ``group_by``'s ``value``.
+            Aggregates, by the names of the result's columns, over the grouped table's rows, or over
+            ``group_by``'s ``value``.
 
         Returns
         -------
@@ -101,7 +114,9 @@ class Grouped:
         >>> totals = joined.group_by("region").agg(orders=agg.count(), revenue=agg.sum("amount"))
         """
         if _unnamed or not columns:
-            raise TopologyError("agg: name each column, such as agg(orders=fkjoin.aggregates.count())")
+            raise TopologyError(
+                "agg: name each column, such as agg(orders=fkjoin.aggregates.count())"
+            )
         return self._made("agg", having=having, columns=columns)
 
     def count(self, column: Expression | None = None) -> Table:
@@ -187,29 +202,31 @@ class Grouped:
         returns: DataType | str | None = None,
         column: str = "value",
     ) -> Table:
-        """Make the table with one column, by functions that add a row to a group's aggregate and take it out again.
+        """Make the table with one column, by functions that add a row to a group and take it out.
 
-        Each is a Python callable of (key, value, aggregate) that returns the aggregate, or a Spark expression.  An expression
-        is over ``aggregate`` and the columns of key and value, such as ``"aggregate + amount"``.  An expression may have
-        arithmetic, comparisons, conditions, casts of numbers, and functions of arrays; workers evaluate it as Spark does in
-        ANSI mode.
+        Each is a Python callable of (key, value, aggregate) that returns the aggregate, or a Spark
+        expression.  An expression is over ``aggregate`` and the columns of key and value, such as
+        ``"aggregate + amount"``.  An expression may have arithmetic, comparisons, conditions, casts
+        of numbers, and functions of arrays; workers evaluate it as Spark does in ANSI mode.
 
-        For a row that changes and stays, the subtractor is called with the old row and then the adder with the new one, in one
-        step.  In a group, rows' changes count in the order of their versions; a batch's changes of one row are one.  ``value``
-        is what ``group_by(value=…)`` names: one column as it is, several, or a whole row, as a ``Row``.  An aggregate of None
-        is "no result", and the next step begins anew.
+        For a row that changes and stays, the subtractor is called with the old row and then the
+        adder with the new one, in one step.  In a group, rows' changes count in the order of their
+        versions; a batch's changes of one row are one.  ``value`` is what ``group_by(value=…)``
+        names: one column as it is, several, or a whole row, as a ``Row``.  An aggregate of None is
+        "no result", and the next step begins anew.
 
         Parameters
         ----------
         initializer : callable or value
-            A callable of nothing, or a value: a group's aggregate when it has none.  The functions get the aggregate as the
-            initializer's type (a set, say).
+            A callable of nothing, or a value: a group's aggregate when it has none.  The functions
+            get the aggregate as the initializer's type (a set, say).
         adder : callable, str or Column
             It is called for what comes to a group.
         subtractor : callable, str or Column
             It is called for what leaves a group.
         returns : pyspark.sql.types.DataType or str, optional
-            The aggregate's Spark type.  If left out: bool, int, float or str, as the initializer makes it.
+            The aggregate's Spark type.  If left out: bool, int, float or str, as the initializer
+            makes it.
         column : str, default "value"
             The name of the result's column.
 
@@ -224,14 +241,19 @@ class Grouped:
 
         Examples
         --------
-        >>> sums = orders.group_by("customer_id").aggregate(0.0, "aggregate + amount", "aggregate - amount")
+        >>> grouped = orders.group_by("customer_id")
+        >>> sums = grouped.aggregate(0.0, "aggregate + amount", "aggregate - amount")
         """
         start = initializer if callable(initializer) else Starting(initializer)
         arguments = {"start": start, "adder": adder, "subtractor": subtractor}
         return self._made("aggregate", **arguments, returns=returns, column=column)
 
     def reduce(
-        self, adder: Callable[[Any, Any], Any], subtractor: Callable[[Any, Any], Any], *, column: str = "value"
+        self,
+        adder: Callable[[Any, Any], Any],
+        subtractor: Callable[[Any, Any], Any],
+        *,
+        column: str = "value",
     ) -> Table:
         """Make the table with one column, by functions of (aggregate, value).
 
@@ -256,7 +278,8 @@ class Grouped:
         Examples
         --------
         >>> grouped = orders.group_by("customer_id", "amount")
-        >>> sums = grouped.reduce(lambda total, amount: total + amount, lambda total, amount: total - amount)
+        >>> from operator import add, sub
+        >>> sums = grouped.reduce(add, sub)
         """
         return self._made("reduce", adder=adder, subtractor=subtractor, column=column)
 
@@ -287,8 +310,8 @@ class _Grouping:
         with telling_files(table):
             groups = Projection.of("key", keys, table.scope)
             values = None if value is None else Projection.of("value", value, table.scope)
-        one = values is not None and len(values.bound) == 1  # a star may be several
-        plain = one and not isinstance(value, list | tuple)
+        is_single = values is not None and len(values.bound) == 1  # a star may be several
+        plain = is_single and not isinstance(value, list | tuple)
         return cls(table, groups, values, replace(options, window=window), settings, plain)
 
     def agg(self, *, having: Expression | None, columns: Mapping[str, Wanted]) -> Planned:
@@ -296,60 +319,83 @@ class _Grouping:
         needed: dict[str, Expression] = {}
         for title, wanted in columns.items():
             if not isinstance(wanted, Wanted):
+                names = ", ".join(aggregates.__all__[1:])
                 raise TopologyError(
-                    f"agg: {title} must be one of {', '.join(aggregates.__all__[1:])} of fkjoin.aggregates, it is a "
+                    f"agg: {title} must be one of {names} of fkjoin.aggregates, it is a "
                     f"{type(wanted).__name__}"
                 )
-            for item in (*([] if wanted.column is None else [wanted.column]), *wanted.order):
-                needed.setdefault(str(item), item)  # a literal reads like a column's name, but for its type
+            for item in (wanted.column, *wanted.order):
+                if item is not None:  # a literal reads like a column's name, but for its type
+                    needed.setdefault(str(item), item)
         by_key = self.table.key if any(map(ordered_by_key, columns.values())) else ()
         value = self._numbered(needed, [quoted_if_needed(name) for name in by_key])
         schema = arrow_schema("agg", value.schema)
-        places, key = {item: place for place, item in enumerate(needed)}, range(len(needed), len(schema))
-        made = tuple(column_of(title, wanted, places, key, schema) for title, wanted in columns.items())
-        described = tuple((title, str(wanted)) for title, wanted in columns.items())
-        fold = Fold(schema, made)
+        places, key = (
+            {item: index for index, item in enumerate(needed)},
+            range(len(needed), len(schema)),
+        )
+        items = columns.items()
+        results = tuple(column_of(title, wanted, places, key, schema) for title, wanted in items)
+        described = tuple((title, str(wanted)) for title, wanted in items)
+        fold = Fold(schema, results)
         if having is not None:
-            fold = replace(fold, having=condition_on(having, self.table.spark, self._group, fold.schema))
+            condition = condition_on(having, self.table.spark, self._group, fold.schema)
+            fold = replace(fold, having=condition)
         return self._aggregated(value, fold, described)
 
-    def aggregate(self, *, start: Callable[[], Any], adder: Any, subtractor: Any, returns: Any, column: str) -> Planned:
+    def aggregate(
+        self, *, start: Callable[[], Any], adder: Any, subtractor: Any, returns: Any, column: str
+    ) -> Planned:
         """See ``Grouped.aggregate``."""
         require_callables("key, value, aggregate", Expressed, adder=adder, subtractor=subtractor)
         kind = _TYPES.get(type(start())) if returns is None else returns
         if kind is None:
             raise TopologyError(
-                f"returns: give the aggregate's Spark type, such as 'array<string>'; it cannot be told from {start()!r}"
+                "returns: give the aggregate's Spark type, such as 'array<string>'; "
+                f"it cannot be told from {start()!r}"
             )
         try:
-            of = self.table.visible.select(F.lit(None).cast(kind).alias(column)).schema
+            result = self.table.visible.select(F.lit(None).cast(kind).alias(column)).schema
         except (ParseException, AnalysisException) as error:
-            raise TopologyError(f"returns: {returns!r} is no type of Spark's, such as 'array<string>'") from error
-        steps = (self._step(name, given, of) for name, given in (("adder", adder), ("subtractor", subtractor)))
-        return self._called("aggregate", of, (start, *steps), (adder, subtractor))
+            raise TopologyError(
+                f"returns: {returns!r} is no type of Spark's, such as 'array<string>'"
+            ) from error
+        add = self._step("adder", adder, result)
+        subtract = self._step("subtractor", subtractor, result)
+        return self._called("aggregate", result, (start, add, subtract), (adder, subtractor))
 
     def reduce(self, *, adder: Any, subtractor: Any, column: str) -> Planned:
         """See ``Grouped.reduce``."""
         require_callables("aggregate, value", adder=adder, subtractor=subtractor)
         value = self.value or self._whole_row()
-        of = StructType().add(column, value.schema[0].dataType if self.plain else value.schema)
+        kind = value.schema[0].dataType if self.plain else value.schema
+        result = StructType().add(column, kind)
         functions = Starting(None), Reducing(adder), Reducing(subtractor)
-        return self._called("reduce", of, functions, (adder, subtractor))
+        return self._called("reduce", result, functions, (adder, subtractor))
 
     @property
     def _group(self) -> StructType:
         """The type of a group's key."""
         return self.key.schema if self.options.window is None else windowed(self.key.schema)
 
-    def _called(self, method: str, of: StructType, functions: tuple[Any, Any, Any], given: tuple[Any, Any]) -> Planned:
+    def _called(
+        self,
+        method: str,
+        result: StructType,
+        functions: tuple[Any, Any, Any],
+        steps: tuple[Any, Any],
+    ) -> Planned:
         value = self.value or self._whole_row()
         schema, key = arrow_schema("value", value.schema), arrow_schema("key", self._group)
-        title, kind = of.names[0], arrow_schema("returns", of).field(0).type
-        fold = Fold(schema, (Called(title, kind, key, schema, self.plain, *functions, row=_row),), nullable=True, ordered=True)
-        what = ", ".join(text(one) if isinstance(one, Expressed) else _named(one) for one in given)
-        return self._aggregated(value, fold, ((title, f"{method} by {what}"),))
+        title, kind = result.names[0], arrow_schema("returns", result).field(0).type
+        column = Called(title, kind, key, schema, self.plain, *functions, row=_row)
+        fold = Fold(schema, (column,), nullable=True, ordered=True)
+        texts = ", ".join(map(_text_of, steps))
+        return self._aggregated(value, fold, ((title, f"{method} by {texts}"),))
 
-    def _aggregated(self, value: Projection, fold: Fold, columns: tuple[tuple[str, str], ...]) -> Planned:
+    def _aggregated(
+        self, value: Projection, fold: Fold, columns: tuple[tuple[str, str], ...]
+    ) -> Planned:
         return aggregated(
             self.table,
             self.key,
@@ -360,45 +406,58 @@ class _Grouping:
             settings=self.settings,
         )
 
-    def _step(self, argument: str, given: Any, of: StructType) -> Any:
+    def _step(self, argument: str, function: Any, result: StructType) -> Any:
         """An adder or subtractor, callable."""
-        if not isinstance(given, Expressed):
-            return given
+        if not isinstance(function, Expressed):
+            return function
         require_classic(self.table.spark, f"{argument} as an expression", "give a Python callable")
         value = self.value or self._whole_row()
         if self.options.window is not None:
-            raise TopologyError(f"{argument}: an expression knows no windows; give a Python callable, or write agg(…)")
+            raise TopologyError(
+                f"{argument}: an expression knows no windows; give a Python callable, "
+                "or write agg(…)"
+            )
         key = self.key.schema.names
-        if AGGREGATE in (names := [*key, *(name for name in value.schema.names if name not in key)]):
-            raise TopologyError(f"{argument}: a column is called {AGGREGATE!r}, as the aggregate is; give it an alias")
+        names = [*key, *(name for name in value.schema.names if name not in key)]
+        if AGGREGATE in names:
+            raise TopologyError(
+                f"{argument}: a column is called {AGGREGATE!r}, as the aggregate is; "
+                "give it an alias"
+            )
         columns = value.named | self.key.named
-        kind = of[0].dataType
-        rows = self.table.visible.select(
-            *(columns[name].alias(name) for name in names), F.lit(None).cast(kind).alias(AGGREGATE)
-        )
-        part = bound_step(argument, given, rows, kind)
-        return Evaluating(part, tuple(map(str.lower, key)), tuple(map(str.lower, value.schema.names)), self.plain)
+        kind = result[0].dataType
+        own = [columns[name].alias(name) for name in names]
+        rows = self.table.visible.select(*own, F.lit(None).cast(kind).alias(AGGREGATE))
+        part = bound_step(argument, function, rows, kind)
+        lower_key = tuple(map(str.lower, key))
+        lower_value = tuple(map(str.lower, value.schema.names))
+        return Evaluating(part, lower_key, lower_value, self.plain)
 
-    def _project(self, argument: str, given: Expressions) -> Projection:
-        return Projection.of(argument, given, self.table.scope)
+    def _project(self, argument: str, columns: Expressions) -> Projection:
+        return Projection.of(argument, columns, self.table.scope)
 
     def _whole_row(self) -> Projection:
         return self._project("value", [F.col(quoted(item)) for item in self.table.row_type.names])
 
     def _numbered(self, needed: dict[str, Expression], key: list[str]) -> Projection:
-        """The columns that aggregates need, those of the rows' key last, called ``v0``, ``v1``, …."""
-        names = [f"v{place}" for place in range(len(needed) + len(key))]
+        """The columns that aggregates need, the rows' key's last, called ``v0``, ``v1``, …."""
+        names = [f"v{number}" for number in range(len(needed) + len(key))]
         if self.value is not None:
-            bound = tuple(replace(self.value.among("agg", item), given=item) for item in needed.values())
+            among = {item: self.value.among("agg", item) for item in needed.values()}
+            bound = tuple(replace(column, given=item) for item, column in among.items())
         else:
             bound = bind("agg", list(needed.values()), self.table.scope)
         bound += bind("agg", key, self.table.scope)
         return Projection(bound, schema_of(bound)).renamed(names)
 
 
-def _grouped(method: str, table: Planned, *, arguments: Mapping[str, Any], **given: Any) -> Planned:
-    planned: Planned = getattr(_Grouping.of(table, **given), method)(**arguments)
+def _grouped(method: str, table: Planned, *, arguments: Mapping[str, Any], **by: Any) -> Planned:
+    planned: Planned = getattr(_Grouping.of(table, **by), method)(**arguments)
     return planned
+
+
+def _text_of(step: Any) -> str:
+    return text(step) if isinstance(step, Expressed) else _named(step)
 
 
 def _named(function: Any) -> str:

@@ -66,7 +66,10 @@ _COLUMNS, _TYPE = 20, 80
 """So many columns, and letters of a type, does a table's ``repr`` show."""
 
 
-_AT_A_SERVER = "session of Spark Connect: Spark evaluates all expressions that are more than a name, workers evaluate none"
+_AT_A_SERVER = (
+    "session of Spark Connect: Spark evaluates all expressions that are more than a name, "
+    "workers evaluate none"
+)
 
 
 class Inspection(Operators):
@@ -99,7 +102,8 @@ class Inspection(Operators):
         Returns
         -------
         list of str
-            As in ``changes``, without those that begin with an underscore and say something of a change.
+            As in ``changes``, without those that begin with an underscore and say something of a
+            change.
 
         Examples
         --------
@@ -127,13 +131,15 @@ class Inspection(Operators):
     def preview(self, n: int = 20) -> DataFrame:
         """Read some rows of the table, by a query of its own that leaves nothing behind.
 
-        The query reads the sources from the beginning, in steps of 10,000 records of each topic, or 8 MiB of whole files.  It
-        reads a stream of ``from_stream`` by its own options.  It ends when there are ``n`` rows, when it has read the input
-        that existed at its start, or after ten steps.  So rows may be older than the newest, or missing.  If the query has
-        read all input, they are rows of the current table.
+        The query reads the sources from the beginning, in steps of 10,000 records of each topic, or
+        8 MiB of whole files.  It reads a stream of ``from_stream`` by its own options.  It ends
+        when there are ``n`` rows, when it has read the input that existed at its start, or after
+        ten steps.  So rows may be older than the newest, or missing.  If the query has read all
+        input, they are rows of the current table.
 
-        Results that a periodic ``emit`` holds back are included; open windows are not.  A staged table runs without its
-        topics.  Checkpoint and state are in a temporary folder; on a cluster, on its default file system.
+        Results that a periodic ``emit`` holds back are included; open windows are not.  A staged
+        table runs without its topics.  Checkpoint and state are in a temporary folder; on a
+        cluster, on its default file system.
 
         Parameters
         ----------
@@ -143,7 +149,8 @@ class Inspection(Operators):
         Returns
         -------
         pyspark.sql.DataFrame
-            At most ``n`` rows with the table's ``columns``, in no particular order; a batch, not a stream.
+            At most ``n`` rows with the table's ``columns``, in no particular order; a batch, not a
+            stream.
 
         Raises
         ------
@@ -163,8 +170,9 @@ class Inspection(Operators):
         +--------+-----------+------+
         <BLANKLINE>
         """
-        kept = self.materialize(self.name) if isinstance(self._planned.node, Source) else self
-        return first_rows(kept, self.schema, n)
+        is_source = isinstance(self._planned.node, Source)
+        table = self.materialize(self.name) if is_source else self
+        return first_rows(table, self.schema, n)
 
     def describe(self, format: Form = "text") -> str:
         """Draw the topology that makes this table.
@@ -188,11 +196,16 @@ class Inspection(Operators):
         >>> topology = orders.describe()
         """
         drawn = draw(self._plan.node, self._plan.running(), format)
-        return f"{drawn}\n{_AT_A_SERVER}" if format == "text" and is_connect(self._planned.spark) else drawn
+        return (
+            f"{drawn}\n{_AT_A_SERVER}"
+            if format == "text" and is_connect(self._planned.spark)
+            else drawn
+        )
 
     def _repr_html_(self) -> str:
         """In notebooks: the topology as a picture, and the columns with their types."""
-        rows = (_html_row(field, "key" if field.name in self.key else "") for field in self.schema)
+        roles = dict.fromkeys(self.key, "key")
+        rows = [_html_row(field, roles.get(field.name, "")) for field in self.schema]
         head = "<thead><tr><th>column</th><th>type</th><th></th></tr></thead>"
         return f"{self.describe('svg')}\n<table>{head}<tbody>{''.join(rows)}</tbody></table>"
 
@@ -200,7 +213,8 @@ class Inspection(Operators):
         planned = self._planned
         emit = "changes as they are read" if isinstance(planned.node, Source) else planned.node.emit
         row = [planned.row_type[name] for name in planned.rest]
-        return f"Table[{self.name}; key: {_shown(planned.key_type)}; row: {_shown(row) or 'none'}; emit: {emit}]"
+        columns = f"key: {_shown(planned.key_type)}; row: {_shown(row) or 'none'}"
+        return f"Table[{self.name}; {columns}; emit: {emit}]"
 
     if not TYPE_CHECKING:  # else any name would do for type checkers
         __iter__ = None  # else Python would ask for item after item
@@ -215,14 +229,19 @@ class Inspection(Operators):
 
         def __getattr__(self, name: str) -> Any:
             if name in HABITS:
-                raise AttributeError(f"a Table has no {name}; call {HABITS[name]}", name=name, obj=self)
+                raise AttributeError(
+                    f"a Table has no {name}; call {HABITS[name]}", name=name, obj=self
+                )
             if "_planned" in vars(self) and name in self.columns:
                 raise AttributeError(_named(name), name=name, obj=self)
-            return object.__getattribute__(self, name)  # raises what there is to say, also of a property that failed
+            return object.__getattribute__(
+                self, name
+            )  # raises what there is to say, also of a property that failed
 
 
 def _named(column: str) -> str:
-    return f"a Table's columns are named where they are used: write {column!r}, an SQL text with it, or F.col({column!r})"
+    advice = f"write {column!r}, an SQL text with it, or F.col({column!r})"
+    return f"a Table's columns are named where they are used: {advice}"
 
 
 def _shown(fields: Iterable[StructField]) -> str:
@@ -235,7 +254,8 @@ def _shown(fields: Iterable[StructField]) -> str:
 def _html_row(field: StructField, role: str) -> str:
     kind = field.dataType.simpleString()
     short, whole = html.escape(_short(kind)), html.escape(kind, quote=True)
-    return f'<tr><td>{html.escape(field.name)}</td><td title="{whole}">{short}</td><td>{role}</td></tr>'
+    cells = f'<td>{html.escape(field.name)}</td><td title="{whole}">{short}</td><td>{role}</td>'
+    return f"<tr>{cells}</tr>"
 
 
 def _short(kind: str) -> str:

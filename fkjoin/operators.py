@@ -49,20 +49,23 @@ class Operators(RowOperators):
     ) -> Table:
         """Join this table's rows with those of another, by a foreign key or by primary key.
 
-        With ``on`` this is ``fk_join``: many rows of this table may name one of the other.  Without ``on`` it joins rows with
-        the same key, in one stage with one store.  The result has this table's key, and the versions of both.
+        With ``on`` this is ``fk_join``: many rows of this table may name one of the other.  Without
+        ``on`` it joins rows with the same key, in one stage with one store.  The result has this
+        table's key, and the versions of both.
 
         Parameters
         ----------
         right : Table
-            The other table.  Without ``on`` its key has the types of this table's key; names may differ.
+            The other table.  Without ``on`` its key has the types of this table's key; names may
+            differ.
         on : str, Column, list of them, or callable, optional
             The foreign key of this table's rows: the extractor of ``fk_join``.
         how : {"inner", "left", "outer"}, default "inner"
-            ``"left"`` keeps this table's rows without a partner; ``"outer"``, only by primary key, those of both tables.
+            ``"left"`` keeps this table's rows without a partner; ``"outer"``, only by primary key,
+            those of both tables.
         joiner : str, Column, list of them, or callable, optional
-            See ``fk_join``.  In an outer join ``left`` may be null, too.  A joiner that only Spark can evaluate, such as a
-            function, needs a second stage.
+            See ``fk_join``.  In an outer join ``left`` may be null, too.  A joiner that only Spark
+            can evaluate, such as a function, needs a second stage.
         name : str, optional
             The name of state and metrics; generated from the rest if left out.
         deployment, application
@@ -87,10 +90,14 @@ class Operators(RowOperators):
         other = planned_of("right", right)
         if on is None:
             if spread != 1:
-                raise TopologyError("spread: a row has one partner by primary key; leave it out, or give on, the foreign key")
+                raise TopologyError(
+                    "spread: a row has one partner by primary key; leave it out, "
+                    "or give on, the foreign key"
+                )
             if deployment != "fused":
                 raise TopologyError(
-                    "deployment: a join by primary key is one stage; leave it out, or give on, the foreign key of left rows"
+                    "deployment: a join by primary key is one stage; leave it out, "
+                    "or give on, the foreign key of left rows"
                 )
             return self._called(
                 planned_key_join,
@@ -131,38 +138,44 @@ class Operators(RowOperators):
         upgrade_from: int | None = None,
         validate: bool | None = None,
     ) -> Grouped:
-        """Group the table's rows, for a method of ``Grouped``: ``.agg(…)``, ``.count()``, ``.aggregate(…)``, ….
+        """Group the table's rows, for a method of ``Grouped``: ``.agg(…)``, ``.count()``, ….
 
         Parameters
         ----------
         key : str, Column, window, or list of them
-            Columns, SQL texts or Columns over the table's columns; they become the result's key.  A row with a null among them
-            is in no group.  One may be ``fkjoin.window(…)``, with ``emit="on-close"``.
+            Columns, SQL texts or Columns over the table's columns; they become the result's key.  A
+            row with a null among them is in no group.  One may be ``fkjoin.window(…)``, with
+            ``emit="on-close"``.
         value : str, Column, or list of them, optional
             The value that a row contributes, if the aggregate does not name a column.
         name : str, optional
             The name of state and metrics.
         emit : {"on-change", "on-update", "periodic …", "on-close"}, default "on-change"
-            When a group's row is emitted.  ``"on-change"``: if its value or its timestamp (the latest of its rows' changes)
-            differs from the one emitted last (KIP-557).  ``"on-update"``: whenever one of its rows was updated.  ``"periodic
-            …"``: see ``fk_join``.  ``"on-close"``, for windows: once, when stream time has reached the window's end plus
-            ``grace``.  Stream time is the time that all sources have reached, by their timestamps.
+            When a group's row is emitted.  ``"on-change"``: if its value or its timestamp (the
+            latest of its rows' changes) differs from the one emitted last (KIP-557).
+            ``"on-update"``: whenever one of its rows was updated.  ``"periodic …"``: see
+            ``fk_join``.  ``"on-close"``, for windows: once, when stream time has reached the
+            window's end plus ``grace``.  Stream time is the time that all sources have reached, by
+            their timestamps.
         grace : str, optional
-            How long after its end a window takes in rows, such as ``"2 minutes"``.  By default 0 seconds.
+            How long after its end a window takes in rows, such as ``"2 minutes"``.  By default 0
+            seconds.
         idle : str, optional
             How long a source without rows holds stream time back.  By default forever.
         ahead : str, optional
-            How far a row's timestamp may be ahead of the time of its batch, such as ``"1 hour"``.  Rows beyond that are dead
-            letters, and do not move stream time.  By default any timestamp counts.
+            How far a row's timestamp may be ahead of the time of its batch, such as ``"1 hour"``.
+            Rows beyond that are dead letters, and do not move stream time.  By default any
+            timestamp counts.
         deployment : {"fused", "staged"}, default "fused"
-            ``"fused"``: in one query.  ``"staged"``, for tables made from topics: a query of ``Table.stages`` writes rows'
-            contributions to the topic ``APPLICATION-NAME-repartition``, in KIP-904's format; the aggregate reads it.
+            ``"fused"``: in one query.  ``"staged"``, for tables made from topics: a query of
+            ``Table.stages`` writes rows' contributions to the topic
+            ``APPLICATION-NAME-repartition``, in KIP-904's format; the aggregate reads it.
         application : str, optional
             See ``fk_join``.
         upgrade_from : int, optional
-            An older wire version of the repartition topic, to write while an instance reads no newer one.  ``0`` has two
-            records for a change of a row that stays in its group, as before KIP-904.  This release reads all wire versions up
-            to its own.
+            An older wire version of the repartition topic, to write while an instance reads no
+            newer one.  ``0`` has two records for a change of a row that stays in its group, as
+            before KIP-904.  This release reads all wire versions up to its own.
         validate : bool, optional
             See ``fk_join``.
 
@@ -181,7 +194,9 @@ class Operators(RowOperators):
         """
         options = Options(name, emit, deployment, application, upgrade_from, grace, idle, ahead)
         settings = Settings.of(self._planned.spark, validate)
-        return Grouped._by(self._of, self._planned, key=key, value=value, options=options, settings=settings)
+        return Grouped._by(
+            self._of, self._planned, key=key, value=value, options=options, settings=settings
+        )
 
     def with_children(
         self,
@@ -193,10 +208,11 @@ class Operators(RowOperators):
         emit: Emit = "on-change",
         validate: bool | None = None,
     ) -> Table:
-        """Give each of this table's rows a map of the left rows whose foreign key names it, by their keys.
+        """Give each of this table's rows a map of the left rows whose foreign key names it.
 
-        This is KIP-213's alternative B.  Every result has the whole map, in byte order of the left keys.  In the store each
-        left row is an entry of its own, so a change writes only that entry.
+        This is KIP-213's alternative B.  Every result has the whole map, in byte order of the left
+        keys.  In the store each left row is an entry of its own, so a change writes only that
+        entry.
 
         Parameters
         ----------
@@ -244,24 +260,28 @@ class Operators(RowOperators):
         on_error: OnError = "dead-letter",
         validate: bool | None = None,
     ) -> Enriched:
-        """Give each event of a stream the columns of this table's row, once, as of the event's micro-batch.
+        """Give each event the columns of this table's row, once, as of the event's micro-batch.
 
-        An event gets the row after all of the table's changes in its micro-batch.  It is emitted in that batch, and later
-        changes of the table emit nothing for it.  The table's key is not added, since ``on`` is the same.
+        An event gets the row after all of the table's changes in its micro-batch.  It is emitted in
+        that batch, and later changes of the table emit nothing for it.  The table's key is not
+        added, since ``on`` is the same.
 
         Parameters
         ----------
         events : pyspark.sql.DataFrame or Enriched
-            A streaming DataFrame whose rows are appended, or the events that another table has enriched.
+            A streaming DataFrame whose rows are appended, or the events that another table has
+            enriched.
         on : str, Column, or list of them
             Columns, SQL texts or Columns over the events that give the key of the table's row.
         how : {"inner", "left"}, default "inner"
-            ``"inner"`` drops an event for which the table has no row, and counts it as ``events-without-row``.  ``"left"``
-            emits it with nulls, and counts it, too.  If ``on`` is null, or null in one of its columns, there is no row.
+            ``"inner"`` drops an event for which the table has no row, and counts it as
+            ``events-without-row``.  ``"left"`` emits it with nulls, and counts it, too.  If ``on``
+            is null, or null in one of its columns, there is no row.
         name : str, optional
             The name of state and metrics; generated from the rest if left out.
         events_name : str, optional
-            The name of the stream in ``describe()`` and in errors; generated from its columns if left out.
+            The name of the stream in ``describe()`` and in errors; generated from its columns if
+            left out.
         on_error : {"dead-letter", "skip", "fail"}, default "dead-letter"
             What happens to an event on which ``on`` throws; see ``from_stream``.
         validate : bool, optional
@@ -283,24 +303,35 @@ class Operators(RowOperators):
         if isinstance(events, Enriched):
             planned = events._planned
             if events_name is not None:
-                raise TopologyError(f"events_name: these events are called {planned.name}; leave it out")
+                raise TopologyError(
+                    f"events_name: these events are called {planned.name}; leave it out"
+                )
         elif isinstance(events, Handle):
             raise TopologyError(
-                f"events: {events._planned.name} is a table, whose rows change, and an event is sent once; join tables with "
-                "join, or give table.changes if each change is an event"
+                f"events: {events._planned.name} is a table, whose rows change, and an event is "
+                "sent once; join tables with join, or give table.changes if each change is an event"
             )
         else:
             planned = planned_events(events, events_name)
         settings = Settings.of(self._planned.spark, validate)
         about: Any = {"on": on, "how": how, "name": name, "on_error": on_error}
-        enriched: Enriched = Enriched._of(called(planned_enrich, self._planned, planned, settings=settings, **about))
+        enriched: Enriched = Enriched._of(
+            called(planned_enrich, self._planned, planned, settings=settings, **about)
+        )
         return enriched
 
-    def merge(self, *others: Table, name: str | None = None, emit: Emit = "on-change", validate: bool | None = None) -> Table:
+    def merge(
+        self,
+        *others: Table,
+        name: str | None = None,
+        emit: Emit = "on-change",
+        validate: bool | None = None,
+    ) -> Table:
         """Combine this table with others that have the same key and columns.
 
-        If several tables have a key, the result has the row of the first of them, beginning with this one.  So a row that moves
-        from one table to another is not lost to a stale tombstone.  ``_version`` is a counter of the row.
+        If several tables have a key, the result has the row of the first of them, beginning with
+        this one.  So a row that moves from one table to another is not lost to a stale tombstone.
+        ``_version`` is a counter of the row.
 
         Parameters
         ----------
@@ -322,14 +353,15 @@ class Operators(RowOperators):
         --------
         >>> everywhere = orders.merge(old_orders, name="everywhere")
         """
-        tables = [planned_of(f"others[{at}]", other) for at, other in enumerate(others)]
+        tables = [planned_of(f"others[{index}]", other) for index, other in enumerate(others)]
         return self._called(merged, *tables, name=name, emit=emit, validate=validate)
 
     def materialize(self, name: str) -> Table:
         """Keep the table's rows in state under a name, for ``fkjoin.read_state``.
 
-        fkjoin refuses a checkpoint that began without it, or under another name.  For a source, it also drops changes that
-        leave a row unchanged, whose older timestamp stays (KIP-557), and ``_operation`` tells inserts from updates.
+        fkjoin refuses a checkpoint that began without it, or under another name.  For a source, it
+        also drops changes that leave a row unchanged, whose older timestamp stays (KIP-557), and
+        ``_operation`` tells inserts from updates.
 
         Parameters
         ----------

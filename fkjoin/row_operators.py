@@ -21,10 +21,13 @@ if TYPE_CHECKING:
 class RowOperators(Handle):
     """Each returns a new table; nothing runs."""
 
-    def filter(self, condition: Expression, *, name: str | None = None, emit: Emit = "on-change") -> Table:
+    def filter(
+        self, condition: Expression, *, name: str | None = None, emit: Emit = "on-change"
+    ) -> Table:
         """Keep the table's rows for which a condition is true.
 
-        A row for which it no longer is true is deleted.  No tombstone is emitted for a row that was not in the result.
+        A row for which it no longer is true is deleted.  No tombstone is emitted for a row that was
+        not in the result.
 
         Parameters
         ----------
@@ -33,8 +36,8 @@ class RowOperators(Handle):
         name : str, optional
             The name of state and metrics.
         emit : {"on-change", "on-update", "periodic …"}, default "on-change"
-            When a row is emitted: ``"on-change"`` drops changes that leave it unchanged (KIP-557), ``"on-update"`` does not.
-            ``"periodic …"``: see ``fk_join``.
+            When a row is emitted: ``"on-change"`` drops changes that leave it unchanged (KIP-557),
+            ``"on-update"`` does not. ``"periodic …"``: see ``fk_join``.
 
         Returns
         -------
@@ -51,7 +54,9 @@ class RowOperators(Handle):
         """
         return self._called(views.filtered, condition=condition, name=name, emit=emit)
 
-    def map_values(self, columns: Expressions, *, name: str | None = None, emit: Emit = "on-change") -> Table:
+    def map_values(
+        self, columns: Expressions, *, name: str | None = None, emit: Emit = "on-change"
+    ) -> Table:
         """Replace the columns of the table's rows by others; the key stays.
 
         Parameters
@@ -76,7 +81,9 @@ class RowOperators(Handle):
         """
         return self._called(views.mapped, columns=columns, name=name, emit=emit)
 
-    def select(self, *cols: Expressions, name: str | None = None, emit: Emit = "on-change") -> Table:
+    def select(
+        self, *cols: Expressions, name: str | None = None, emit: Emit = "on-change"
+    ) -> Table:
         """Select columns, as Spark's ``select`` does, by ``map_values``; the key stays.
 
         Parameters
@@ -100,8 +107,8 @@ class RowOperators(Handle):
         >>> cents = orders.select("customer_id", "amount * 100 as cents")
         """
         columns: list[Expression] = []
-        for given in cols:
-            columns += listed(given)
+        for column in cols:
+            columns += listed(column)
         return self.map_values(columns, name=name, emit=emit)
 
     def drop(self, *cols: str, name: str | None = None, emit: Emit = "on-change") -> Table:
@@ -129,8 +136,14 @@ class RowOperators(Handle):
         """
         return self._called(views.dropped, names=cols, name=name, emit=emit)
 
-    def with_columns(self, columns: Mapping[str, Expression], *, name: str | None = None, emit: Emit = "on-change") -> Table:
-        """Add columns, or replace those of the same names, as Spark's ``withColumns`` does, by ``map_values``.
+    def with_columns(
+        self,
+        columns: Mapping[str, Expression],
+        *,
+        name: str | None = None,
+        emit: Emit = "on-change",
+    ) -> Table:
+        """Add columns, or replace those of the same names, as Spark's ``withColumns`` does.
 
         Parameters
         ----------
@@ -150,7 +163,8 @@ class RowOperators(Handle):
 
         Examples
         --------
-        >>> more = orders.with_columns({"cents": "amount * 100", "customer_id": "upper(customer_id)"})
+        >>> columns = {"cents": "amount * 100", "customer_id": "upper(customer_id)"}
+        >>> more = orders.with_columns(columns)
         """
         return self._called(views.with_columns, columns=columns, name=name, emit=emit)
 
@@ -166,18 +180,20 @@ class RowOperators(Handle):
     ) -> Table:
         """Make any number of rows from each row, under keys of their own.
 
-        An output that its row no longer makes is deleted.  All results of one change of a row are in one batch.  If several
-        rows make the same key, the result has the output of the row whose own key is least in byte order.  A row that makes
-        one key twice is a dead letter.  ``_version`` is a counter of the key.
+        An output that its row no longer makes is deleted.  All results of one change of a row are
+        in one batch.  If several rows make the same key, the result has the output of the row whose
+        own key is least in byte order.  A row that makes one key twice is a dead letter.
+        ``_version`` is a counter of the key.
 
         Parameters
         ----------
         rows : str, Column or callable
-            An array over the table's columns.  The fields of its structs become the columns; other items the column ``col``.
-            Or a callable of (key, row) that returns rows: tuples or dicts.  Null and an empty array make no rows.
+            An array over the table's columns.  The fields of its structs become the columns; other
+            items the column ``col``. Or a callable of (key, row) that returns rows: tuples or
+            dicts.  Null and an empty array make no rows.
         key : str, Column, or list of them
-            Columns of the new rows or of the table's key, or expressions of them.  A row with a null in its key is left out
-            and counted.
+            Columns of the new rows or of the table's key, or expressions of them.  A row with a
+            null in its key is left out and counted.
         returns : str or StructType, optional
             The columns of the rows that a callable returns, such as ``"sku string, n bigint"``.
         name : str, optional
@@ -198,7 +214,8 @@ class RowOperators(Handle):
 
         Examples
         --------
-        >>> lines = orders.flat_map("transform(items, item -> struct(item.sku, item.n))", key=["order_id", "sku"])
+        >>> rows = "transform(items, item -> struct(item.sku, item.n))"
+        >>> lines = orders.flat_map(rows, key=["order_id", "sku"])
         """
         return self._called(
             flat_maps.flat_mapped,
@@ -211,17 +228,23 @@ class RowOperators(Handle):
         )
 
     def rekey(
-        self, key: Expressions, *, name: str | None = None, emit: Emit = "on-change", validate: bool | None = None
+        self,
+        key: Expressions,
+        *,
+        name: str | None = None,
+        emit: Emit = "on-change",
+        validate: bool | None = None,
     ) -> Table:
         """Give the table's rows another key; the columns of the old key stay as columns.
 
-        This is ``flat_map`` with one output of each row.  Of rows with the same new key, the result has that of the least old
-        key.
+        This is ``flat_map`` with one output of each row.  Of rows with the same new key, the result
+        has that of the least old key.
 
         Parameters
         ----------
         key : str, Column, or list of them
-            Columns, SQL texts or Columns over the table's columns.  A row with a null in its key is left out and counted.
+            Columns, SQL texts or Columns over the table's columns.  A row with a null in its key is
+            left out and counted.
         name, emit, validate
             See ``flat_map``.
 

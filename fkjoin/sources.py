@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from fkjoin.table import Table
 
 _EXPLODED = (
-    "table %s: its stream makes several rows of one, by explode or the like. Rows that are no longer made are not deleted: "
-    "make a table of the stream before that, and use its flat_map. If each item is a change of its own, this is no problem"
+    "table %s: its stream makes several rows of one, by explode or the like. Rows that are no "
+    "longer made are not deleted: make a table of the stream before that, and use its flat_map. "
+    "If each item is a change of its own, this is no problem"
 )
 
 
@@ -50,8 +51,9 @@ class Sources(TableSources):
     ) -> Table:
         """Make a table from a streaming DataFrame with one change a row.
 
-        Columns used as version, deleted or timestamp by their plain name are not part of the row.  A stream that explodes rows
-        gets a warning in the log ``fkjoin``: rows that are no longer made are not deleted; use ``flat_map``.
+        Columns used as version, deleted or timestamp by their plain name are not part of the row.
+        A stream that explodes rows gets a warning in the log ``fkjoin``: rows that are no longer
+        made are not deleted; use ``flat_map``.
 
         Parameters
         ----------
@@ -60,8 +62,9 @@ class Sources(TableSources):
         key : str, Column, or list of them
             The key's column, or columns.  A row with a null in its key is dropped and counted.
         version : str, Column, or list of them
-            Whole-number columns or expressions that order the changes of a key: an LSN, a commit number, a sequence.  Greater
-            is newer, compared from the left.  A change that is not newer than the last is dropped and counted.
+            Whole-number columns or expressions that order the changes of a key: an LSN, a commit
+            number, a sequence.  Greater is newer, compared from the left.  A change that is not
+            newer than the last is dropped and counted.
         deleted : str or Column, optional
             A boolean column or SQL text; true (not null) makes the row a tombstone.
         timestamp : str or Column, optional
@@ -69,11 +72,13 @@ class Sources(TableSources):
         name : str, optional
             The name of state and metrics.  Two tables that look alike need names.
         log : str, optional
-            The name of the log, if several tables come from one and its versions order changes across them.
+            The name of the log, if several tables come from one and its versions order changes
+            across them.
         on_error : {"dead-letter", "skip", "fail"}, default "dead-letter"
-            What happens to a change without a version, and to a row on which an expression or a function of yours throws.
-            ``"dead-letter"`` leaves the change out, counts it, and shows it in ``dead_letters``.  ``"skip"`` leaves it out and
-            counts it.  ``"fail"`` stops the query.  In any case the key's last good row stays.
+            What happens to a change without a version, and to a row on which an expression or a
+            function of yours throws. ``"dead-letter"`` leaves the change out, counts it, and shows
+            it in ``dead_letters``.  ``"skip"`` leaves it out and counts it.  ``"fail"`` stops the
+            query.  In any case the key's last good row stays.
 
         Returns
         -------
@@ -86,8 +91,10 @@ class Sources(TableSources):
 
         Examples
         --------
-        >>> stream = spark.readStream.schema("order_id string, customer_id string, lsn bigint, gone boolean").json("orders")
-        >>> orders = Table.from_stream(stream, key="order_id", version="lsn", deleted="gone", name="orders")
+        >>> schema = "order_id string, customer_id string, lsn bigint, gone boolean"
+        >>> stream = spark.readStream.schema(schema).json("orders")
+        >>> roles = {"key": "order_id", "version": "lsn", "deleted": "gone"}
+        >>> orders = Table.from_stream(stream, name="orders", **roles)
         """
         stream = given_stream(df)
         planned = read_stream(
@@ -123,7 +130,7 @@ class Sources(TableSources):
         format: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Table:
-        """Make a table from change-log files: JSON lines, Parquet or CSV, also those that are added later.
+        """Make a table from change-log files: JSON lines, Parquet or CSV, also later ones.
 
         Parameters
         ----------
@@ -134,10 +141,11 @@ class Sources(TableSources):
         key, version, deleted, timestamp, name, log
             See ``from_stream``.
         on_error : {"dead-letter", "skip", "fail"}, default "dead-letter"
-            What happens to lines that do not fit, and to changes without a version; see ``from_stream``.
+            What happens to lines that do not fit, and to changes without a version; see
+            ``from_stream``.
         schema : pyspark.sql.types.StructType or str, optional
-            The schema of the files.  By default fkjoin learns it from the existing files, and the checkpoint keeps it; keys of
-            CSV and in names of folders are then text.
+            The schema of the files.  By default fkjoin learns it from the existing files, and the
+            checkpoint keeps it; keys of CSV and in names of folders are then text.
         format : {"json", "parquet", "csv"}, optional
             The format of the files; CSV has a header line.  By default the files' endings tell it.
         options : mapping of str to value, optional
@@ -154,7 +162,8 @@ class Sources(TableSources):
 
         Examples
         --------
-        >>> orders = Table.from_files(spark, "data/orders", key="order_id", version="lsn", deleted="gone")
+        >>> roles = {"key": "order_id", "version": "lsn", "deleted": "gone"}
+        >>> orders = Table.from_files(spark, "data/orders", **roles)
         """
         prepare(spark)
         table: Table = cls._read(
@@ -197,8 +206,9 @@ class Sources(TableSources):
     ) -> Table:
         """Make a table from a topic: a record is an upsert of its key, a null value a tombstone.
 
-        In one partition, a key's record with the greater offset is newer.  If partitions were added, a key may be in several:
-        then the later record timestamp is newer, then the greater partition.  The page "Order" has the whole rule.
+        In one partition, a key's record with the greater offset is newer.  If partitions were
+        added, a key may be in several: then the later record timestamp is newer, then the greater
+        partition.  The page "Order" has the whole rule.
 
         Parameters
         ----------
@@ -209,10 +219,12 @@ class Sources(TableSources):
         bootstrap_servers : str
             Brokers as ``HOST:PORT``, separated by commas.
         key, value : fkjoin.kafka.Format, "string" or "bytes"
-            Formats of the record's key and value.  A text is the format of one column called ``key`` or ``value``.
+            Formats of the record's key and value.  A text is the format of one column called
+            ``key`` or ``value``.
         version : str, Column, or list of them, optional
-            Whole-number columns or expressions over the value's columns, such as ``"source.lsn"`` of Debezium.  They order the
-            changes of a key; if they are equal, the record's place does.  A record without a version is a dead letter.
+            Whole-number columns or expressions over the value's columns, such as ``"source.lsn"``
+            of Debezium.  They order the changes of a key; if they are equal, the record's place
+            does.  A record without a version is a dead letter.
         deleted : str or Column, optional
             A condition that makes the record a tombstone, such as ``"__deleted = 'true'"``.
         timestamp : str or Column, optional
@@ -222,22 +234,25 @@ class Sources(TableSources):
         on_error : {"dead-letter", "skip", "fail"}, default "dead-letter"
             See ``from_stream``; also for a record that does not parse or has no key.
         on_new_topic : {"fail", "start-over"}, optional
-            What happens when the topic was deleted and created again since the query's checkpoint was begun.  ``"fail"``
-            refuses to start.  ``"start-over"`` reads the new topic from its beginning, and takes its changes as newer.  Rows
-            that the new topic does not have are deleted once it has been read to the end that it had at the start.  By default
+            What happens when the topic was deleted and created again since the query's checkpoint
+            was begun.  ``"fail"`` refuses to start.  ``"start-over"`` reads the new topic from its
+            beginning, and takes its changes as newer.  Rows that the new topic does not have are
+            deleted once it has been read to the end that it had at the start.  By default
             ``"fail"``, and with Spark's option ``failOnDataLoss=false`` ``"start-over"``.
         headers : bool, default False
             Whether to keep the record's headers as a column.
         roots : int, optional
-            The number of topics from which another job writes this topic, by ``to_kafka(…, positions=True)``.  A header has a
-            row's positions in them: these are its version, in place of its offset here.  So a record that the job publishes
-            twice counts once.  A row whose root is another topic than before starts over, counted as ``source-restarts``.
+            The number of topics from which another job writes this topic, by ``to_kafka(…,
+            positions=True)``.  A header has a row's positions in them: these are its version, in
+            place of its offset here.  So a record that the job publishes twice counts once.  A row
+            whose root is another topic than before starts over, counted as ``source-restarts``.
         positions : bool, default False
-            Whether rows have a column ``_position`` with the record's ``topic``, ``partition`` and ``offset``.  With ``roots``,
-            also with the ``chains`` of its header.  It is a column like others, so each record changes its row.
+            Whether rows have a column ``_position`` with the record's ``topic``, ``partition`` and
+            ``offset``.  With ``roots``, also with the ``chains`` of its header.  It is a column
+            like others, so each record changes its row.
         options : mapping of str to value, optional
-            Options of Spark's Kafka source, such as ``maxOffsetsPerTrigger``, and of its consumer (``kafka.…``).  fkjoin shows
-            no secrets among them.
+            Options of Spark's Kafka source, such as ``maxOffsetsPerTrigger``, and of its consumer
+            (``kafka.…``).  fkjoin shows no secrets among them.
 
         Returns
         -------
@@ -280,7 +295,8 @@ class Sources(TableSources):
         Parameters
         ----------
         path : str or pathlib.Path
-            A folder of Parquet files with the table's columns, in the same types.  Only the first batch reads them.
+            A folder of Parquet files with the table's columns, in the same types.  Only the first
+            batch reads them.
 
         Returns
         -------
@@ -289,8 +305,8 @@ class Sources(TableSources):
         Raises
         ------
         TopologyError
-            If the table is not a source, or there are no such files.  If their columns do not fit, the start of the query
-            raises it.
+            If the table is not a source, or there are no such files.  If their columns do not fit,
+            the start of the query raises it.
 
         Examples
         --------

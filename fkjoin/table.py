@@ -1,4 +1,4 @@
-"""Tables over streams of changes, and the foreign-key join of two of them: the library's front door."""
+"""Tables over streams of changes, and the foreign-key join of two: the library's front door."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from fkjoin.sources import Sources
 class Table(Sources, Inspection, Outputs):
     """The newest row of each key, kept up to date by changes.
 
-    A table is immutable.  Nothing runs until ``preview`` or a ``to_…`` method is called, or a query on ``changes`` starts.
-    Make one with ``from_stream``, ``from_files``, ``from_kafka``, ``from_delta`` or ``from_fkjoin``, or as the result of
-    ``fk_join``.
+    A table is immutable.  Nothing runs until ``preview`` or a ``to_…`` method is called, or a query
+    on ``changes`` starts. Make one with ``from_stream``, ``from_files``, ``from_kafka``,
+    ``from_delta`` or ``from_fkjoin``, or as the result of ``fk_join``.
     """
 
     def __init__(self) -> None:
         raise TypeError(
-            "make a Table with Table.from_files, from_kafka, from_delta, from_stream or from_fkjoin, or with fk_join"
+            "make a Table with Table.from_files, from_kafka, from_delta, from_stream or "
+            "from_fkjoin, or with fk_join"
         )
 
     @property
@@ -48,9 +49,10 @@ class Table(Sources, Inspection, Outputs):
         pyspark.sql.DataFrame
             The key's columns, the row's (null in a delete), then:
 
-            - ``_operation``: ``insert``, ``update`` or ``delete``; of a source ``upsert`` or ``delete``;
-            - the versions, arrays of bigint: a source has ``_version``, a join ``_left_version`` and ``_right_version``, null
-              without a right row;
+            - ``_operation``: ``insert``, ``update`` or ``delete``; of a source ``upsert`` or
+              ``delete``;
+            - the versions, arrays of bigint: a source has ``_version``, a join ``_left_version``
+              and ``_right_version``, null without a right row;
             - ``_timestamp``: null if the sources have none.
 
         Examples
@@ -69,12 +71,13 @@ class Table(Sources, Inspection, Outputs):
         Returns
         -------
         pyspark.sql.DataFrame or None
-            None if there can be none.  Columns: ``table`` (its name), those of the record, and ``reason``.  Columns of the
-            record:
+            None if there can be none.  Columns: ``table`` (its name), those of the record, and
+            ``reason``.  Columns of the record:
 
             - for topics ``topic, partition, offset, timestamp, key, value, headers``;
             - for files ``file`` and ``value``, the line;
-            - for other streams, and for rows on which an expression or a function threw, ``key`` and ``value`` as JSON.
+            - for other streams, and for rows on which an expression or a function threw, ``key``
+              and ``value`` as JSON.
 
         Examples
         --------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from fkjoin import sinks
 from fkjoin.checkpoint.query import Query
@@ -28,32 +29,35 @@ class TableOutputs(Handle):
         trigger: Trigger = None,
         query_name: str | None = None,
     ) -> Query:
-        """Start keeping a PostgreSQL table up to date; each batch takes effect exactly once, in one transaction.
+        """Start keeping a PostgreSQL table up to date; each batch takes effect exactly once.
 
-        fkjoin creates a missing table, with the key as primary key.  An existing table needs the key's and the row's columns,
-        and a unique constraint of the key.  Its types must hold every value (page "Sinks"); structs, lists and maps are
-        ``jsonb``.  The table ``fkjoin_batches`` in the same schema has the last batch of each query.  A batch's changes pass
-        through the driver.
+        A batch is one transaction.
+        fkjoin creates a missing table, with the key as primary key.  An existing table needs the
+        key's and the row's columns, and a unique constraint of the key.  Its types must hold every
+        value (page "Sinks"); structs, lists and maps are ``jsonb``.  The table ``fkjoin_batches``
+        in the same schema has the last batch of each query.  A batch's changes pass through the
+        driver.
 
-        A query with a new checkpoint writes all rows again, and deletes none that went meanwhile: empty the table first.  For
-        a source, call ``materialize`` first.
+        A query with a new checkpoint writes all rows again, and deletes none that went meanwhile:
+        empty the table first.  For a source, call ``materialize`` first.
 
         Parameters
         ----------
         into : str
             The table, perhaps with its schema.
         dsn : str
-            The database, as libpq takes it, such as ``postgresql://shop@db/orders``.  Put a password into ``PGPASSWORD`` or
-            ``~/.pgpass``.
+            The database, as libpq takes it, such as ``postgresql://shop@db/orders``.  Put a
+            password into ``PGPASSWORD`` or ``~/.pgpass``.
         checkpoint : str or pathlib.Path
             See ``to_kafka``.
         on_error : {"fail", "dead-letter", "skip"}, default "fail"
-            What happens to a row that the table cannot have, such as one with U+0000 in a text.  ``"fail"`` stops the query and
-            names key, column and value.  ``"dead-letter"`` puts the row into ``fkjoin_dead_letters`` beside the table, in the
-            same transaction.  ``"skip"`` leaves it out.  The last two count it.  The key's last good row stays.
+            What happens to a row that the table cannot have, such as one with U+0000 in a text.
+            ``"fail"`` stops the query and names key, column and value.  ``"dead-letter"`` puts the
+            row into ``fkjoin_dead_letters`` beside the table, in the same transaction.  ``"skip"``
+            leaves it out.  The last two count it.  The key's last good row stays.
         retry_s : float, default 60.0
-            How many seconds fkjoin repeats a batch after an outage, a deadlock or a serialization failure before the query
-            stops.
+            How many seconds fkjoin repeats a batch after an outage, a deadlock or a serialization
+            failure before the query stops.
         trigger, query_name
             See ``to_kafka``.
 
@@ -66,12 +70,13 @@ class TableOutputs(Handle):
         TopologyError
             If an argument or the table is wrong; the message says what, and why.
         FkJoinError
-            If the table cannot be reached or written to, or the checkpoint is in use or at another batch than the
-            target (see ``restore``).
+            If the table cannot be reached or written to, or the checkpoint is in use or at another
+            batch than the target (see ``restore``).
 
         Examples
         --------
-        >>> query = joined.to_postgres("public.joined", "postgresql://shop@db/orders", checkpoint="ck/joined")
+        >>> dsn = "postgresql://shop@db/orders"
+        >>> query = joined.to_postgres("public.joined", dsn, checkpoint="ck/joined")
         """
         sink = sinks.Postgres(into, dsn, on_error, retry_s)
         return self._start(sink, checkpoint, trigger, query_name)
@@ -90,11 +95,12 @@ class TableOutputs(Handle):
         trigger: Trigger = None,
         query_name: str | None = None,
     ) -> Query:
-        """Start keeping a Delta table up to date; each batch takes effect exactly once, by a MERGE with a transaction id.
+        """Start keeping a Delta table up to date; each batch takes effect exactly once.
 
-        fkjoin creates a missing table; an existing one needs columns that can hold every value.  The package deltalake writes
-        it in the driver, so a batch's changes pass through the driver, and Delta's jars are not needed.  For a source, call
-        ``materialize`` first.
+        A batch is a MERGE with a transaction id.
+        fkjoin creates a missing table; an existing one needs columns that can hold every value.
+        The package deltalake writes it in the driver, so a batch's changes pass through the driver,
+        and Delta's jars are not needed.  For a source, call ``materialize`` first.
 
         Parameters
         ----------
@@ -105,15 +111,16 @@ class TableOutputs(Handle):
         options : mapping of str to str, optional
             Options of the storage, as the package deltalake takes them.
         evolve : bool, default False
-            Whether an existing table gets the columns that it lacks when the query starts.  No column is dropped.
+            Whether an existing table gets the columns that it lacks when the query starts.  No
+            column is dropped.
         partition_by : str or sequence of str, optional
             Columns by whose values a new table has its files in folders.
         optimize_every, vacuum_every : int, optional
-            After so many batches, small files are compacted (OPTIMIZE), and files that no version of the last week has are
-            deleted (VACUUM).
+            After so many batches, small files are compacted (OPTIMIZE), and files that no version
+            of the last week has are deleted (VACUUM).
         retry_s : float, default 60.0
-            How many seconds fkjoin repeats a batch after another writer's change of the same rows, or while the storage does
-            not answer.
+            How many seconds fkjoin repeats a batch after another writer's change of the same rows,
+            or while the storage does not answer.
         trigger, query_name
             See ``to_kafka``.
 
@@ -126,14 +133,16 @@ class TableOutputs(Handle):
         TopologyError
             If an argument or the table is wrong; the message says what, and why.
         FkJoinError
-            If the table cannot be written to, or the checkpoint is in use or at another batch than the
-            target (see ``restore``).
+            If the table cannot be written to, or the checkpoint is in use or at another batch than
+            the target (see ``restore``).
 
         Examples
         --------
         >>> query = joined.to_delta("lake/joined", checkpoint="ck/joined")
         """
-        sink = sinks.Delta(path, options or {}, retry_s, evolve, partition_by, optimize_every, vacuum_every)
+        sink = sinks.Delta(
+            path, options or {}, retry_s, evolve, partition_by, optimize_every, vacuum_every
+        )
         return self._start(sink, checkpoint, trigger, query_name)
 
     def to_iceberg(
@@ -148,11 +157,13 @@ class TableOutputs(Handle):
         trigger: Trigger = None,
         query_name: str | None = None,
     ) -> Query:
-        """Start keeping an Iceberg table up to date; each batch takes effect exactly once, by one commit with its number.
+        """Start keeping an Iceberg table up to date; each batch takes effect exactly once.
 
-        fkjoin creates a missing table and its namespace; an existing one needs columns that can hold every value.  The package
-        pyiceberg writes it in the driver, so a batch's changes pass through the driver.  It rewrites files with changed rows.
-        For a source, call ``materialize`` first.
+        A batch is one commit with its number.
+        fkjoin creates a missing table and its namespace; an existing one needs columns that can
+        hold every value.  The package pyiceberg writes it in the driver, so a batch's changes pass
+        through the driver.  It rewrites files with changed rows. For a source, call ``materialize``
+        first.
 
         Parameters
         ----------
@@ -163,12 +174,14 @@ class TableOutputs(Handle):
         catalog : str, default "default"
             The catalog's name, by which the package finds properties in its configuration.
         options : mapping of str to str, optional
-            Properties of the catalog and its storage, as the package takes them; they override those of the configuration.
+            Properties of the catalog and its storage, as the package takes them; they override
+            those of the configuration.
         evolve : bool, default False
-            Whether an existing table gets the columns that it lacks, and wider types, when the query starts.  No column is
-            dropped.
+            Whether an existing table gets the columns that it lacks, and wider types, when the
+            query starts.  No column is dropped.
         retry_s : float, default 60.0
-            How many seconds fkjoin repeats a batch after another writer's commit, or while catalog or storage do not answer.
+            How many seconds fkjoin repeats a batch after another writer's commit, or while catalog
+            or storage do not answer.
         trigger, query_name
             See ``to_kafka``.
 
@@ -181,8 +194,8 @@ class TableOutputs(Handle):
         TopologyError
             If an argument or the table is wrong; the message says what, and why.
         FkJoinError
-            If the table cannot be written to, or the checkpoint is in use or at another batch than the
-            target (see ``restore``).
+            If the table cannot be written to, or the checkpoint is in use or at another batch than
+            the target (see ``restore``).
 
         Examples
         --------
@@ -220,8 +233,8 @@ class TableOutputs(Handle):
         TopologyError
             If an argument or the table is wrong; the message says what, and why.
         FkJoinError
-            If the sink cannot be written to, or the checkpoint is in use or at another batch than the
-            target (see ``restore``).
+            If the sink cannot be written to, or the checkpoint is in use or at another batch than
+            the target (see ``restore``).
 
         Examples
         --------
@@ -236,5 +249,6 @@ class TableOutputs(Handle):
         trigger: Trigger,
         query_name: str | None,
     ) -> Query:
-        spark, begun, place, when = self._planned.spark, self._as_begun, str(checkpoint), self._when(trigger)
-        return batches.start(spark, begun, sink, checkpoint=place, trigger=when, query_name=query_name)
+        more: Any = {"checkpoint": str(checkpoint), "trigger": self._when(trigger)}
+        more["query_name"] = query_name
+        return batches.start(self._planned.spark, self._as_begun, sink, **more)

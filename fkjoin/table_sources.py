@@ -33,11 +33,12 @@ class TableSources(Handle):
         schema: StructType | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Table:
-        """Make the table that ``to_parquet`` has written, and goes on writing, to a folder: its rows, deletes and timestamps.
+        """Make the table that ``to_parquet`` writes to a folder: its rows, deletes and timestamps.
 
-        The newer change of a row is the one of the later batch; a source's changes are ordered by their own versions.  The
-        columns that results add, and the folders' name, are not part of the row.  A folder with batches of several
-        checkpoints is refused, since nothing orders them.
+        The newer change of a row is the one of the later batch; a source's changes are ordered by
+        their own versions.  The columns that results add, and the folders' name, are not part of
+        the row.  A folder with batches of several checkpoints is refused, since nothing orders
+        them.
 
         Parameters
         ----------
@@ -48,7 +49,8 @@ class TableSources(Handle):
         name, on_error
             See ``from_files``.
         schema : pyspark.sql.types.StructType, optional
-            The schema of the files, with all columns.  If left out, it is that of the newest batch, and a checkpoint keeps it.
+            The schema of the files, with all columns.  If left out, it is that of the newest batch,
+            and a checkpoint keeps it.
         options : mapping of str to value, optional
             See ``from_files``.
 
@@ -98,15 +100,18 @@ class TableSources(Handle):
         spark : pyspark.sql.SparkSession
             A session with Delta's connector for its Spark, and the two settings that it asks for.
         path : str or pathlib.Path
-            The folder of the Delta table, which records its changes: its property ``delta.enableChangeDataFeed`` is true.
+            The folder of the Delta table, which records its changes: its property
+            ``delta.enableChangeDataFeed`` is true.
         key : str, Column, or list of them
             The columns of which no two rows of the Delta table have the same values.
         timestamp : str or Column, optional
-            A timestamp or bigint column that results carry on in place of the commit's time.  Windows that close need it.
+            A timestamp or bigint column that results carry on in place of the commit's time.
+            Windows that close need it.
         name, on_error
             See ``from_stream``; without a name it is that of the folder.
         schema : pyspark.sql.types.StructType or str, optional
-            The columns to read.  If left out, they are those that the Delta table has, and a checkpoint keeps them.
+            The columns to read.  If left out, they are those that the Delta table has, and a
+            checkpoint keeps them.
         options : mapping of str to value, optional
             Options of Delta's source, such as ``maxFilesPerTrigger``.
 

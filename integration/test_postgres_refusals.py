@@ -168,7 +168,7 @@ def test_rows_that_are_left_out_are_counted_in_the_log_and_for_prometheus(dsn: s
     sink(dsn).apply(batch_id(1), names(d="\0"), gone())
     assert "1 rows of batch 1 are in fkjoin_dead_letters, not in the table" in caplog.messages[-1]
     assert _counted() - before == 3
-    reasons = [event.words for event in last_events() if event.place == "postgres shop.it"]
+    reasons = [event.words for event in last_events() if event.target == "postgres shop.it"]
     assert reasons[-3:] == [f"id = '{key}', column name = '\\x00': no text of PostgreSQL's can have U+0000" for key in "bcd"], (
         "for the page"
     )

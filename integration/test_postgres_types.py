@@ -216,7 +216,7 @@ def test_a_wider_type_takes_every_value(kinds: str, ours: str, theirs: str) -> N
     values = pa.array(VALUES[ours], pa.string() if pa.types.is_nested(kind) or pa.types.is_binary(kind) else kind)
     rows = pa.table({"id": pa.array([1, 2], pa.int64()), "x": values})
     sink.apply(batch_id(0), rows, rows.select(["id"]).slice(0, 0))
-    wanted = postgres_types.made("x", schema["x"].dataType)
+    wanted = postgres_types.type_for("x", schema["x"].dataType)
     with psycopg.connect(kinds) as connection:
         found = connection.execute(f"select x::{wanted} from shop.it order by id").fetchall()  # type: ignore[call-overload]
         expected = [connection.execute(f"select %s::text::{wanted}", (str(value),)).fetchone() for value in values.to_pylist()]  # type: ignore[call-overload]

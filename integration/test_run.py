@@ -356,5 +356,5 @@ def test_the_doctor_looks_at_connector_workers_and_brokers(
     ]
     monkeypatch.setattr(admin, "_TIMEOUT_S", 1)
     brokers = examine("local[2]", "localhost:1", {})[-1]
-    assert (brokers.what, brokers.fine) == ("brokers", False)
-    assert brokers.found.startswith("bootstrap_servers: no broker answers at localhost:1")
+    assert (brokers.subject, brokers.fine) == ("brokers", False)
+    assert brokers.state.startswith("bootstrap_servers: no broker answers at localhost:1")

@@ -252,7 +252,7 @@ def plain_lines(
     how = as_session(spark)
     if time is not None and kind_at(arrow, time) == pa.timestamp("us") and how.zone not in UTC:
         return None  # which instant a clock shows depends on the session
-    about = source, node.version, files.what, how, fails, place
+    about = source, node.version, files.columns_text, how, fails, place
     return Undecoded(files.lines, JsonLines(arrow, node.key, places, gone, time, node.columns, *about))
 
 

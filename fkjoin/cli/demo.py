@@ -1,4 +1,4 @@
-"""``fkjoin demo``: bundled change logs of orders and customers through the Spark engine, checked by a batch join."""
+"""``fkjoin demo``: bundled logs of orders and customers on Spark, checked by a batch join."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ from fkjoin.stages.counters import metrics_name
 from fkjoin.table import Table
 
 PARTS, FIRST_RUN = 8, 6
-"""The logs are cut into parts, one a micro-batch; the first run reads the first six, later runs the rest."""
+"""The logs are cut into parts, one a micro-batch; the first run reads six, later runs the rest."""
 
+_OF_CHANGES = "op string, lsn bigint, at timestamp"
 _SCHEMAS = {
-    "orders": "order_id string, customer_id string, amount double, status string, op string, lsn bigint, at timestamp",
-    "customers": "customer_id string, name string, tier string, op string, lsn bigint, at timestamp",
+    "orders": f"order_id string, customer_id string, amount double, status string, {_OF_CHANGES}",
+    "customers": f"customer_id string, name string, tier string, {_OF_CHANGES}",
 }
 _KEYS = {"orders": "order_id", "customers": "customer_id"}
 _NAME = "orders-with-customers"
@@ -47,35 +48,43 @@ class Outcome:
 
 
 def run_demo(folder: Path, console: Console, spark: SparkSession | None = None) -> Outcome:
-    """Run the demo in ``folder``; raises nothing when the result is wrong: ``Outcome.wrong`` counts the keys."""
+    """Run the demo in ``folder``; a wrong result is counted in ``Outcome.wrong``, by key."""
     folder = folder.absolute()
     checkpoint, output = folder / "checkpoint", folder / "joined"
     resumed = (checkpoint / "commits").is_dir()
     landed = _land(folder)
-    console.print(
-        f"[bold]Goes on from the checkpoint[/] of an earlier run in {checkpoint}; {landed} new parts of the change logs."
-        if resumed
-        else f"Joins orders with customers in {folder}; {landed} parts of the change logs."
-    )
+    title = f"Joins orders with customers in {folder}; {landed}"
+    if resumed:
+        title = "[bold]Goes on from the checkpoint[/] of an earlier run "
+        title += f"in {checkpoint}; {landed} new"
+    console.print(f"{title} parts of the change logs.")
     spark = spark or session("fkjoin demo", driver_extraJavaOptions=SHORT_LIVED)
     spark.conf.set(INDEX_DIR, str(folder / "index"))
     logs = {name: _log(spark, folder, name) for name in _KEYS}
     joined = fk_join(logs["orders"], logs["customers"], "customer_id", name=_NAME)
     console.print(joined.describe(), style="dim", markup=False, highlight=False)
-    query = (
-        joined.changes.writeStream.format("parquet")
-        .option("path", str(output))
-        .option("checkpointLocation", str(checkpoint))
-        .trigger(availableNow=True)
-        .start()
-    )
+    writer = joined.changes.writeStream.format("parquet").option("path", str(output))
+    writer = writer.option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(availableNow=True).start()
     batches, count = _follow(query, landed, console)
-    found, wanted = _table(spark.read.parquet(str(output))), _batch_join(spark, folder)
-    wrong = found.exceptAll(wanted).select("order_id").union(wanted.exceptAll(found).select("order_id")).distinct().count()
-    rows = wanted.count()
-    _report(
-        console, found, count, rows=rows, wrong=wrong, output=output, checkpoint=checkpoint, finished=_parts(folder) == PARTS
+    streamed, wanted = _table(spark.read.parquet(str(output))), _batch_join(spark, folder)
+    differing = [streamed.exceptAll(wanted), wanted.exceptAll(streamed)]
+    keys = [frame.select("order_id") for frame in differing]
+    wrong, rows = keys[0].union(keys[1]).distinct().count(), wanted.count()
+    _show(console, streamed, count)
+    console.print(
+        f"output      {output}  (Parquet, a change a row)", highlight=False, soft_wrap=True
     )
+    console.print(f"checkpoint  {checkpoint}", highlight=False, soft_wrap=True)
+    verdict = f"[green]equal[/] to it: {rows:,} rows"
+    if wrong:
+        verdict = f"[red]NOT equal[/] to it: {wrong:,} of {rows:,} keys are wrong"
+    sentence = "A batch join by Spark SQL over the final tables: the streamed table is"
+    console.print(f"{sentence} {verdict}.")
+    hint = "Run it again: it goes on from here."
+    if _parts(folder) == PARTS:
+        hint = "All parts are read; delete the folder to begin again."
+    console.print(hint, style="dim")
     return Outcome(resumed, batches, count, rows, wrong)
 
 
@@ -98,15 +107,15 @@ def _land(folder: Path) -> int:
     done = _parts(folder)
     until = FIRST_RUN if done < FIRST_RUN else PARTS
     for name in _KEYS:
-        lines = gzip.decompress(resources.files("fkjoin.data").joinpath(f"{name}.jsonl.gz").read_bytes()).splitlines(True)
-        place = folder / name
-        place.mkdir(parents=True, exist_ok=True)
+        packed = resources.files("fkjoin.data").joinpath(f"{name}.jsonl.gz").read_bytes()
+        lines, target = gzip.decompress(packed).splitlines(True), folder / name
+        target.mkdir(parents=True, exist_ok=True)
         for part in range(done, until):
             cut = lines[part * len(lines) // PARTS : (part + 1) * len(lines) // PARTS]
             draft = folder / f".{name}-{part}"
             draft.write_bytes(b"".join(cut))
             os.utime(draft, (time.time() + part, time.time() + part))
-            draft.replace(place / f"part-{part}.json")
+            draft.replace(target / f"part-{part}.json")
     return until - done
 
 
@@ -134,44 +143,38 @@ def _follow(query: StreamingQuery, expected: int, console: Console) -> tuple[int
 
 def _metrics(query: StreamingQuery, since: int) -> dict[int, Counter[str]]:
     """The counters of the batches after ``since``."""
-    found: dict[int, Counter[str]] = {}
+    counts: dict[int, Counter[str]] = {}
     for progress in progress_since(query, since):
         metrics = progress.observedMetrics.get(metrics_name(_NAME))
         if metrics is not None:
-            found[progress.batchId] = Counter({name: value or 0 for name, value in metrics.asDict().items()})
-    return found
+            totals = {name: value or 0 for name, value in metrics.asDict().items()}
+            counts[progress.batchId] = Counter(totals)
+    return counts
 
 
 def _table(changes: DataFrame) -> DataFrame:
     """The joined table that the changes lead to."""
-    newest = Window.partitionBy("order_id").orderBy(F.desc("_left_version"), F.desc_nulls_last("_right_version"))
-    last = changes.withColumn("place", F.row_number().over(newest)).where("place = 1 and _operation <> 'delete'")
-    return last.select("order_id", "left.customer_id", "left.amount", "left.status", "right.name", "right.tier")
+    newest_first = F.desc("_left_version"), F.desc_nulls_last("_right_version")
+    rank = F.row_number().over(Window.partitionBy("order_id").orderBy(*newest_first))
+    last = changes.withColumn("place", rank).where("place = 1 and _operation <> 'delete'")
+    left = "left.customer_id", "left.amount", "left.status"
+    return last.select("order_id", *left, "right.name", "right.tier")
 
 
 def _batch_join(spark: SparkSession, folder: Path) -> DataFrame:
     """Join the final tables by Spark SQL."""
     for name, key in _KEYS.items():
-        spark.read.schema(_SCHEMAS[name]).json(str(folder / name)).createOrReplaceTempView(f"{name}_log")
-        spark.sql(
-            f"select * from (select *, row_number() over (partition by {key} order by lsn desc) as place "
-            f"from {name}_log) where place = 1 and op <> 'd'"
-        ).createOrReplaceTempView(name)
-    return spark.sql("select order_id, customer_id, amount, status, name, tier from orders join customers using (customer_id)")
+        log = spark.read.schema(_SCHEMAS[name]).json(str(folder / name))
+        log.createOrReplaceTempView(f"{name}_log")
+        rank = f"row_number() over (partition by {key} order by lsn desc) as place"
+        newest = f"select * from (select *, {rank} from {name}_log) where place = 1 and op <> 'd'"
+        spark.sql(newest).createOrReplaceTempView(name)
+    columns = "order_id, customer_id, amount, status, name, tier"
+    return spark.sql(f"select {columns} from orders join customers using (customer_id)")
 
 
-def _report(
-    console: Console,
-    found: DataFrame,
-    count: Counter[str],
-    *,
-    rows: int,
-    wrong: int,
-    output: Path,
-    checkpoint: Path,
-    finished: bool,
-) -> None:
-    sample = found.orderBy("order_id").limit(8)
+def _show(console: Console, joined: DataFrame, count: Counter[str]) -> None:
+    sample = joined.orderBy("order_id").limit(8)
     grid = Grid(title="The joined table, its first rows")
     for column in sample.columns:
         grid.add_column(column)
@@ -184,13 +187,3 @@ def _report(
     for name in counters.ALL:
         numbers.add_row(name, f"{count[name]:,}")
     console.print(numbers)
-    console.print(f"output      {output}  (Parquet, a change a row)", highlight=False, soft_wrap=True)
-    console.print(f"checkpoint  {checkpoint}", highlight=False, soft_wrap=True)
-    verdict = (
-        f"[green]equal[/] to it: {rows:,} rows"
-        if not wrong
-        else f"[red]NOT equal[/] to it: {wrong:,} of {rows:,} keys are wrong"
-    )
-    console.print(f"A batch join by Spark SQL over the final tables: the streamed table is {verdict}.")
-    hint = "All parts are read; delete the folder to begin again." if finished else "Run it again: it goes on from here."
-    console.print(hint, style="dim")

@@ -1,4 +1,4 @@
-"""The command line: ``fkjoin demo``, ``run``, ``restore``, ``describe``, ``schema``, ``doctor``, ``state`` and others."""
+"""The command line: ``fkjoin run``, ``restore``, ``describe``, ``doctor``, ``state`` and others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ from rich.console import Console
 from rich.markup import escape
 
 from fkjoin import __version__
-from fkjoin.cli.quiet import SparkLogOption, log_file, of_spark, quiet_spark, said, spark_log, the_rest
+from fkjoin.cli.quiet import (
+    SparkLogOption,
+    cause_line,
+    log_file,
+    of_spark,
+    quiet_spark,
+    spark_log,
+    the_rest,
+)
 from fkjoin.cli.state import app as state_app
 from fkjoin.errors import FkJoinError
 from fkjoin.jobs.ending import end_when_told
@@ -22,7 +30,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Foreign-key table joins on Spark, kept up to date through updates and deletes on both sides.",
+    help="Foreign-key table joins on Spark, kept up to date through updates and deletes on both "
+    "sides.",
 )
 app.add_typer(state_app, name="state")
 
@@ -36,13 +45,19 @@ class Drawing(str, enum.Enum):
     svg = "svg"
 
 
-@app.command()
+@app.command(
+    help="Join bundled change logs of orders and customers on Spark, and check the result with a "
+    "batch join."
+)
 def demo(
     folder: Annotated[
-        Path, typer.Option("--dir", help="Folder for input, output and checkpoint. It is kept, so a second run continues.")
+        Path,
+        typer.Option(
+            "--dir",
+            help="Folder for input, output and checkpoint. It is kept, so a second run continues.",
+        ),
     ] = Path("fkjoin-demo"),
 ) -> None:
-    """Join bundled change logs of orders and customers on Spark, and check the result with a batch join."""
     from fkjoin.cli.demo import run_demo
 
     console = Console()
@@ -53,22 +68,31 @@ def demo(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(
+    help="Run a job until it is stopped.  SIGTERM and Ctrl-C stop it when the running batches have"
+    " ended."
+)
 def run(
-    job: Annotated[Path, typer.Argument(help="A job file (TOML): tables, joins, sinks.", exists=True, dir_okay=False)],
+    job: Annotated[
+        Path,
+        typer.Argument(
+            help="A job file (TOML): tables, joins, sinks.", exists=True, dir_okay=False
+        ),
+    ],
     check: Annotated[
         bool,
         typer.Option(
             "--check",
-            help="Only check settings, topics, schemas, the targets of sinks, and that the checkpoint fits. "
-            "The last line has the verdict.",
+            help="Only check settings, topics, schemas, the targets of sinks, and that the "
+            "checkpoint fits. The last line has the verdict.",
         ),
     ] = False,
     log: SparkLogOption = None,
     ui: Annotated[
         str,
         typer.Option(
-            metavar="[HOST:]PORT", help="Serve a page of the job there, and /metrics; without HOST, only to this machine."
+            metavar="[HOST:]PORT",
+            help="Serve a page of the job there, and /metrics; without HOST, only to this machine.",
         ),
     ] = "",
     start_over: Annotated[
@@ -80,7 +104,6 @@ def run(
         ),
     ] = None,
 ) -> None:
-    """Run a job until it is stopped.  SIGTERM and Ctrl-C stop it when the running batches have ended."""
     from fkjoin.jobs.screen import screen_on
 
     file, address = log_file(log), _address(ui) if ui else None
@@ -89,18 +112,26 @@ def run(
         from fkjoin.checkpoint.failure import QueryError
         from fkjoin.jobs.runner import run_job  # which takes a second or two
 
+        topics = start_over or ()
         try:
-            run_job(job, screen, check=check, ui=address, start_over=start_over or (), spark_log=file)
+            run_job(job, screen, check=check, ui=address, start_over=topics, spark_log=file)
         except QueryError as error:
             raise QueryError(f"{error}\n{the_rest(file)}", error.details) from None
 
 
-@app.command()
+@app.command(
+    help="Rewrite targets that are ahead of a job's checkpoint or behind it, since one of them was"
+    " restored from a backup."
+)
 def restore(
-    job: Annotated[Path, typer.Argument(help="The job file (TOML) of a job that is stopped.", exists=True, dir_okay=False)],
+    job: Annotated[
+        Path,
+        typer.Argument(
+            help="The job file (TOML) of a job that is stopped.", exists=True, dir_okay=False
+        ),
+    ],
     log: SparkLogOption = None,
 ) -> None:
-    """Rewrite targets that are ahead of a job's checkpoint or behind it, since one of them was restored from a backup."""
     from fkjoin.jobs.screen import screen_on
 
     console = Console()
@@ -108,24 +139,35 @@ def restore(
         from fkjoin.jobs.runner import restore_job  # which takes a second or two
 
         places = restore_job(job, screen)
-    for place in places:
-        console.print(f"{place} is at the checkpoint's batch again", markup=False, soft_wrap=True)
-    if not places:
-        console.print("all targets are at the checkpoint's batch: nothing was changed", markup=False, soft_wrap=True)
+    lines = [f"{target} is at the checkpoint's batch again" for target in places]
+    unchanged = ["all targets are at the checkpoint's batch: nothing was changed"]
+    for line in lines or unchanged:
+        console.print(line, markup=False, soft_wrap=True)
 
 
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not port.isdecimal() or int(port) > 65_535:
-        raise typer.BadParameter(f"{text!r} is no port or host:port, such as 8080 or 0.0.0.0:8080", param_hint="--ui")
+        problem = f"{text!r} is no port or host:port, such as 8080 or 0.0.0.0:8080"
+        raise typer.BadParameter(problem, param_hint="--ui")
     return host or "127.0.0.1", int(port)
 
 
 @app.command()
 def describe(
-    job: Annotated[Path, typer.Argument(help="A job file (TOML): tables, joins, sinks.", exists=True, dir_okay=False)],
-    format: Annotated[Drawing, typer.Option(help="mermaid: a flowchart; svg: a picture.")] = Drawing.text,
-    optimized: Annotated[bool, typer.Option("--optimized/--as-written", help="With or without the optimizer's rules.")] = True,
+    job: Annotated[
+        Path,
+        typer.Argument(
+            help="A job file (TOML): tables, joins, sinks.", exists=True, dir_okay=False
+        ),
+    ],
+    format: Annotated[
+        Drawing, typer.Option(help="mermaid: a flowchart; svg: a picture.")
+    ] = Drawing.text,
+    optimized: Annotated[
+        bool,
+        typer.Option("--optimized/--as-written", help="With or without the optimizer's rules."),
+    ] = True,
     log: SparkLogOption = None,
 ) -> None:
     """Print the topology of a job: its tables, operators, stores, repartitions and topics.
@@ -145,54 +187,68 @@ def schema() -> None:
     print(json.dumps(json_schema(), indent=1))
 
 
-@app.command()
+@app.command(
+    help="Check Java, PySpark, the Kafka connector, the workers' Python and the brokers, and say "
+    "how to fix what is wrong."
+)
 def doctor(
     bootstrap_servers: Annotated[str, typer.Option(help="Brokers to connect to, host:port.")] = "",
-    master: Annotated[str, typer.Option(help="The Spark master to start a session on.")] = "local[2]",
+    master: Annotated[
+        str, typer.Option(help="The Spark master to start a session on.")
+    ] = "local[2]",
     jars: Annotated[str, typer.Option(help="The connector's jars, as for spark.jars.")] = "",
     packages: Annotated[str, typer.Option(help="The connector, as for spark.jars.packages.")] = "",
 ) -> None:
-    """Check Java, PySpark, the Kafka connector, the workers' Python and the brokers, and say how to fix what is wrong."""
     from fkjoin.cli.doctor import examine
 
     console = Console()
-    settings = {name: value for name, value in (("spark.jars", jars), ("spark.jars.packages", packages)) if value}
+    named = {"spark.jars": jars, "spark.jars.packages": packages}
+    settings = {name: value for name, value in named.items() if value}
     with quiet_spark():
         findings = examine(master, bootstrap_servers, settings)
     for finding in findings:
         mark = "[green]ok [/]" if finding.fine else "[red]BAD[/]"
-        console.print(f"{mark} {escape(f'{finding.what}: {finding.found}')}", highlight=False, soft_wrap=True)
+        words = escape(f"{finding.subject}: {finding.state}")
+        console.print(f"{mark} {words}", highlight=False, soft_wrap=True)
         if not finding.fine:
             console.print(f"    {escape(finding.advice)}", soft_wrap=True)
     if not all(finding.fine for finding in findings):
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(
+    help="Write a file of Spark's classes (200 MiB), with which local sessions of this environment"
+    " start some seconds sooner.\n\n"
+    "Run it again after an upgrade of Spark or Java.  The variable FKJOIN_CLASSES names "
+    "another place for the file.  If it is empty, or the file is deleted, sessions start "
+    "without the file."
+)
 def prepare() -> None:
-    """Write a file of Spark's classes (200 MiB), with which local sessions of this environment start some seconds sooner.
-
-    Run it again after an upgrade of Spark or Java.  The variable FKJOIN_CLASSES names another place for the file.  If it is
-    empty, or the file is deleted, sessions start without the file.
-    """
     from fkjoin.sessions.class_archive import make
     from fkjoin.sessions.own_folder import held_folder
 
-    status = Console(stderr=True).status("Running the demo, whose JVM writes its classes to a file: about a minute.")
+    status = Console(stderr=True).status(
+        "Running the demo, whose JVM writes its classes to a file: about a minute."
+    )
     with held_folder() as folder, status:
         file = make([sys.executable, "-m", "fkjoin", "demo", "--dir", str(folder / "demo")])
     print(f"Local sessions start from {file} ({file.stat().st_size >> 20} MiB).")
 
 
 @app.callback(invoke_without_command=True)
-def about(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def about(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
     if version:
         print(f"fkjoin {__version__}")
         raise typer.Exit
 
 
 def main() -> None:
-    """Entry point: errors of fkjoin and Spark are a line on standard error, or a few of a query that failed; exit status 1."""
+    """Entry point: errors of fkjoin and Spark are a line on standard error, with exit status 1.
+
+    A query that failed has a few lines.
+    """
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
     end_when_told()
     try:
@@ -200,5 +256,6 @@ def main() -> None:
     except Exception as error:
         if not isinstance(error, FkJoinError) and not of_spark(error):
             raise
-        print(f"fkjoin: {error if isinstance(error, FkJoinError) else said(error)}", file=sys.stderr)
+        words = error if isinstance(error, FkJoinError) else cause_line(error)
+        print(f"fkjoin: {words}", file=sys.stderr)
         sys.exit(1)

@@ -32,18 +32,20 @@ _SHOWN = 200
 """Lines of what was written last, of a command that fails."""
 
 
-def log_file(given: Path | None) -> Path | None:
-    """The file of Spark's log: the user's, else ``spark.log`` if standard error is a terminal; None: standard
-    error, unchanged, which a container's host collects.
+def log_file(chosen: Path | None) -> Path | None:
+    """The file of Spark's log: the user's, else ``spark.log`` if standard error is a terminal.
+
+    None: standard error, unchanged, which a container's host collects.
     """
-    return given or (Path("spark.log") if sys.stderr.isatty() else None)
+    return chosen or (Path("spark.log") if sys.stderr.isatty() else None)
 
 
 @contextlib.contextmanager
 def spark_log(log: Path | None) -> Iterator[None]:
-    """Send what the JVM and its workers write on standard error to ``log``, or leave it there if that is None.
+    """Send what the JVM and its workers write on standard error to ``log``; None: leave it there.
 
-    An error of Spark's becomes one of fkjoin's, which says where the rest is; one of a query does already.
+    An error of Spark's becomes one of fkjoin's, which says where the rest is; one of a query does
+    already.
     """
     with contextlib.nullcontext() if log is None else quiet_spark(log):
         try:
@@ -51,7 +53,7 @@ def spark_log(log: Path | None) -> Iterator[None]:
         except Exception as error:
             if isinstance(error, FkJoinError) or not of_spark(error):
                 raise
-            raise FkJoinError(f"{said(error)}\n{the_rest(log)}") from error
+            raise FkJoinError(f"{cause_line(error)}\n{the_rest(log)}") from error
 
 
 def the_rest(log: Path | None) -> str:
@@ -60,11 +62,11 @@ def the_rest(log: Path | None) -> str:
 
 
 def of_spark(error: BaseException) -> bool:
-    """Tell whether Py4J or PySpark has raised an error; nothing is imported for that, which takes a second or two."""
+    """Tell whether Py4J or PySpark has raised an error, without importing them for some seconds."""
     return type(error).__module__.partition(".")[0] in ("py4j", "pyspark")
 
 
-def said(error: BaseException) -> str:
+def cause_line(error: BaseException) -> str:
     """Say in one line what an error of Py4J's or PySpark's comes from."""
     from fkjoin.spark.cause import cause_of
 
@@ -73,15 +75,18 @@ def said(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def quiet_spark(log: Path | None = None) -> Iterator[None]:
-    """Send what the JVM and its workers write on standard error to the end of ``log``, or to nowhere.
+    """Send what the JVM and its workers write on standard error to the end of ``log``, or nowhere.
 
     The last lines are shown when the command fails.
     """
+    file = None
     try:
-        file = None if log is None else _File(log, maxBytes=LOG_BYTES, backupCount=OLDER_LOGS, encoding="utf-8")
+        if log is not None:
+            file = _File(log, maxBytes=LOG_BYTES, backupCount=OLDER_LOGS, encoding="utf-8")
     except OSError as error:
         raise FkJoinError(
-            f"Spark's log cannot be written to {log}: {error.strerror}; --spark-log names another file"
+            f"Spark's log cannot be written to {log}: {error.strerror}; --spark-log names another "
+            "file"
         ) from error
     last: deque[bytes] = deque(maxlen=_SHOWN)
 
@@ -116,4 +121,4 @@ def quiet_spark(log: Path | None = None) -> Iterator[None]:
 
 class _File(RotatingFileHandler):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        """Go on without what cannot be written: said on standard error, it would come here again."""
+        """Go on without what cannot be written: on standard error, it would come here again."""

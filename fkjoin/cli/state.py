@@ -26,16 +26,23 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     help=(
-        "Look at the state in a query's checkpoint, as of any committed batch. Verify, rebuild and rescale it; prune indexes; "
-        "drain and purge a job's internal topics."
+        "Look at the state in a query's checkpoint, as of any committed batch. Verify, rebuild and "
+        "rescale it; prune indexes; drain and purge a job's internal topics."
     ),
 )
 
 Checkpoint = Annotated[
-    str, typer.Argument(help="A query's checkpoint; in a job CHECKPOINT/sink-NAME, or sinks-TABLE if sinks share a query.")
+    str,
+    typer.Argument(
+        help="A query's checkpoint; in a job CHECKPOINT/sink-NAME, or sinks-TABLE if sinks share a "
+        "query."
+    ),
 ]
 JobFile = Annotated[Path, typer.Argument(help="A job file (TOML).", exists=True, dir_okay=False)]
-_Batch = Annotated[int | None, typer.Option(help="Read the state after this batch; by default the last committed one.")]
+_Batch = Annotated[
+    int | None,
+    typer.Option(help="Read the state after this batch; by default the last committed one."),
+]
 
 
 class ExportFormat(str, enum.Enum):
@@ -71,40 +78,45 @@ def list_stores(checkpoint: Checkpoint, batch: _Batch = None) -> None:
         stores = saved_stores(spark, checkpoint, batch)
         batches = SessionFiles(spark, checkpoint).numbers("commits")
         shown = batches[-1] if batch is None else batch
-        grid = Grid(title=f"State after batch {shown} (batches {batches[0]} to {batches[-1]} can be read)", box=None)
-        for column in ("store", "operator", "folder", "buckets", "partitions", "segments", "live", "log", "materialized"):
-            grid.add_column(column, no_wrap=True, justify="right" if column in ("segments", "live", "log") else "left")
+        readable = f"batches {batches[0]} to {batches[-1]} can be read"
+        grid = Grid(title=f"State after batch {shown} ({readable})", box=None)
+        for column in ("store", "operator", "folder", "buckets", "partitions"):
+            grid.add_column(column, no_wrap=True)
+        for column in ("segments", "live", "log"):
+            grid.add_column(column, no_wrap=True, justify="right")
+        grid.add_column("materialized", no_wrap=True)
         for store in stores:
             logs = metas(spark, store)
-            sizes = [decimal(max(0, sum(getattr(log, name) for log in logs))) for name in ("live_bytes", "log_bytes")]
+            live = decimal(max(0, sum(log.live_bytes for log in logs)))
+            whole = decimal(max(0, sum(log.log_bytes for log in logs)))
             segments = sum(log.next - log.first for log in logs)
-            about = [str(n) for n in (f"{len(logs)} of {store.buckets}", len(store.partitions), segments)]
-            grid.add_row(
-                store.name,
-                store.operator_name,
-                f"state/{store.operator}",
-                *about,
-                *sizes,
-                store.identity[0].get("materialized") or "no",
-            )
+            names = store.name, store.operator_name, f"state/{store.operator}"
+            counts = f"{len(logs)} of {store.buckets}", str(len(store.partitions)), str(segments)
+            materialized = store.identity[0].get("materialized") or "no"
+            grid.add_row(*names, *counts, live, whole, materialized)
     Console(width=max(Console().width, 140)).print(grid)
 
 
-@app.command()
+@app.command(
+    help="Print what the state has of a left row: its foreign key, its subscription, the right "
+    "row, its result.\n\n"
+    "For an aggregate: the contribution of a row with that key, and the row of a group with "
+    "that key.\n\n"
+    "A result has its row if the join is materialized.\n"
+    "Otherwise the store has only a hash of it, and `row` and `timestamp` are null.\n"
+    "A join that an aggregate reads may have no result: ask the aggregate."
+)
 def get(
-    key: Annotated[str, typer.Argument(help="A key: its text, or JSON; a JSON list for a key of several columns.")],
+    key: Annotated[
+        str,
+        typer.Argument(help="A key: its text, or JSON; a JSON list for a key of several columns."),
+    ],
     checkpoint: Checkpoint,
     batch: _Batch = None,
-    operator: Annotated[str, typer.Option(help="The name of the join, aggregate, …, if the checkpoint has several.")] = "",
+    operator: Annotated[
+        str, typer.Option(help="The name of the join, aggregate, …, if the checkpoint has several.")
+    ] = "",
 ) -> None:
-    """Print what the state has of a left row: its foreign key, its subscription, the right row, its result.
-
-    For an aggregate: the contribution of a row with that key, and the row of a group with that key.
-
-    A result has its row if the join is materialized.
-    Otherwise the store has only a hash of it, and `row` and `timestamp` are null.
-    A join that an aggregate reads may have no result: ask the aggregate.
-    """
     from fkjoin.checkpoint.entries import look_up, remarks
     from fkjoin.checkpoint.saved_files import files_here
     from fkjoin.checkpoint.stores import SavedStore, with_stores
@@ -119,13 +131,13 @@ def get(
             from fkjoin.checkpoint.saved import SessionFiles
 
             files = SessionFiles(session.enter_context(_session()), checkpoint)
-        found, said = with_stores(files, batch, known)
-    for entry in found:
+        entries, notes = with_stores(files, batch, known)
+    for entry in entries:
         print(json.dumps(entry, ensure_ascii=False))
-    if not found:
+    if not entries:
         print(f"nothing is known of {key}")
-    for remark in said:
-        print(remark, file=sys.stderr)
+    for note in notes:
+        print(note, file=sys.stderr)
 
 
 @app.command()
@@ -133,7 +145,9 @@ def export(
     checkpoint: Checkpoint,
     out: Annotated[str, typer.Argument(help="A folder that does not exist yet.")],
     batch: _Batch = None,
-    store: Annotated[list[str] | None, typer.Option(help="A store, by its name in `ls`; all if left out.")] = None,
+    store: Annotated[
+        list[str] | None, typer.Option(help="A store, by its name in `ls`; all if left out.")
+    ] = None,
     format: Annotated[ExportFormat, typer.Option(help="Format of the files.")] = ExportFormat.json,
 ) -> None:
     """Write every record in readable form to files, with a folder for each store."""
@@ -143,27 +157,34 @@ def export(
     with _session(checkpoint, batch) as spark:
         stores = saved_stores(spark, checkpoint, batch)
         for chosen in [named(name, stores) for name in store] if store else stores:
-            place = f"{out.rstrip('/')}/{chosen.name}"
+            folder = f"{out.rstrip('/')}/{chosen.name}"
             try:
-                entries(spark, chosen).write.format(format.value).save(place)
+                entries(spark, chosen).write.format(format.value).save(folder)
             except Exception as error:
                 if "PATH_ALREADY_EXISTS" not in str(error):
                     raise
-                raise FkJoinError(f"out: {place} already exists; give a folder that does not") from error
-            print(place)
+                raise FkJoinError(
+                    f"out: {folder} already exists; give a folder that does not"
+                ) from error
+            print(folder)
 
 
-@app.command()
+@app.command(
+    help="Print the columns that tables without a schema have found in their files, as texts for "
+    "`schema`."
+)
 def columns(
     checkpoint: Annotated[str, typer.Argument(help="A query's checkpoint, or a job's.")],
 ) -> None:
-    """Print the columns that tables without a schema have found in their files, as texts for `schema`."""
     from fkjoin.checkpoint.begun import Begun
 
     with _session() as spark:
-        kept = (Begun.read(spark, checkpoint) or Begun()).columns
-        frames: dict[str, Any] = {name: spark.createDataFrame([], one.schema) for name, one in kept.items() if one.schema}
-        texts = {name: frame._jdf.schema().toDDL() for name, frame in frames.items()}
+        texts = {}
+        begun = Begun.read(spark, checkpoint) or Begun()
+        for name, learned in begun.columns.items():
+            if learned.schema:
+                frame: Any = spark.createDataFrame([], learned.schema)
+                texts[name] = frame._jdf.schema().toDDL()
     for name, text in texts.items():
         print(f"{name}: {text}")
     if not texts:
@@ -187,32 +208,40 @@ def verify(checkpoint: Checkpoint, batch: _Batch = None) -> None:
 @app.command()
 def rebuild(
     checkpoint: Checkpoint,
-    index_dir: Annotated[str, typer.Option(help="The job's spark.fkjoin.index.dir, if it sets one.")] = "",
+    index_dir: Annotated[
+        str, typer.Option(help="The job's spark.fkjoin.index.dir, if it sets one.")
+    ] = "",
 ) -> None:
     """Rebuild this machine's local indexes from the checkpoint.  Its query must be stopped."""
     from fkjoin.checkpoint.upkeep import rebuild as remake
 
     with _session(checkpoint) as spark:
-        for place in remake(spark, checkpoint, index_dir):
-            print(place)
+        for folder in remake(spark, checkpoint, index_dir):
+            print(folder)
 
 
-@app.command()
+@app.command(
+    help="List the local indexes on this machine: kept if their checkpoint exists, gone if it does"
+    " not, or unknown."
+)
 def prune(
-    index_dir: Annotated[str, typer.Option(help="The jobs' spark.fkjoin.index.dir, if they set one.")] = "",
-    remove: Annotated[bool, typer.Option("--remove", help="Remove those whose checkpoints are gone.")] = False,
+    index_dir: Annotated[
+        str, typer.Option(help="The jobs' spark.fkjoin.index.dir, if they set one.")
+    ] = "",
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Remove those whose checkpoints are gone.")
+    ] = False,
 ) -> None:
-    """List the local indexes on this machine: kept if their checkpoint exists, gone if it does not, or unknown."""
     from fkjoin.checkpoint import indexes
     from fkjoin.spark.index_home import index_base
 
     base = index_base(index_dir)
     with _session() as spark:
-        some = indexes.found(spark, base)
-    for one in some:
-        print(f"{one.fate:7} {decimal(one.size):>10} {one.folder}: {one.why}")
-    gone = indexes.remove(some) if remove else [one for one in some if one.fate == "gone"]
-    size = decimal(sum(one.size for one in gone))
+        known = indexes.found(spark, base)
+    for index in known:
+        print(f"{index.fate:7} {decimal(index.size):>10} {index.folder}: {index.why}")
+    gone = indexes.remove(known) if remove else [index for index in known if index.fate == "gone"]
+    size = decimal(sum(index.size for index in gone))
     if not gone:
         print(f"no index under {base} is of a checkpoint that is gone")
     elif remove:
@@ -221,12 +250,14 @@ def prune(
         print(f"{len(gone)} of checkpoints that are gone, {size}; --remove removes them")
 
 
-@app.command()
+@app.command(
+    help="Distribute the state over more or fewer partitions, for more or fewer cores.  Its query "
+    "must be stopped."
+)
 def rescale(
     checkpoint: Checkpoint,
     partitions: Annotated[int, typer.Argument(min=1, help="A divisor of the number of buckets.")],
 ) -> None:
-    """Distribute the state over more or fewer partitions, for more or fewer cores.  Its query must be stopped."""
     from fkjoin.checkpoint.upkeep import rescale as spread
 
     with _session(checkpoint) as spark:
@@ -234,38 +265,46 @@ def rescale(
     print(f"{checkpoint} has {partitions} partitions now; start its query as before")
 
 
-@app.command()
+@app.command(
+    help="Check that a stopped job's queries have read all records of its internal topics.  The "
+    "exit status is 1 if not."
+)
 def drained(job: JobFile, log: SparkLogOption = None) -> None:
-    """Check that a stopped job's queries have read all records of its internal topics.  The exit status is 1 if not."""
     from fkjoin.jobs.internal_topics import drained_job
 
     with spark_log(log_file(log)):
         topics, left = drained_job(job)
-    for one in left:
-        print(f"{one.topic}: {one.records} records are left for {one.query}")
+    for flight in left:
+        print(f"{flight.topic}: {flight.records} records are left for {flight.query}")
     if left:
         print('not drained; run the job with trigger = "available-now" until it ends')
         raise typer.Exit(1)
-    print(f"drained: no record is left in {', '.join(topics)}" if topics else "drained: the job has no internal topics")
+    where = f"no record is left in {', '.join(topics)}"
+    print(f"drained: {where if topics else 'the job has no internal topics'}")
 
 
-@app.command()
+@app.command(
+    help="Delete records of a job's internal topics that none of its queries needs, even to go "
+    "back to a batch it still has.\n\n"
+    "The job may run meanwhile.  Queries of other programs that read these topics may lose "
+    "records that they have not read."
+)
 def purge(job: JobFile, log: SparkLogOption = None) -> None:
-    """Delete records of a job's internal topics that none of its queries needs, even to go back to a batch it still has.
-
-    The job may run meanwhile.  Queries of other programs that read these topics may lose records that they have not read.
-    """
     from fkjoin.jobs.internal_topics import purge_job
 
     with spark_log(log_file(log)):
         left = purge_job(job)
     for topic, firsts in left.items():
-        print(f"{topic}: {', '.join(f'partition {number} from {offset}' for number, offset in sorted(firsts.items()))}")
+        parts = [f"partition {number} from {offset}" for number, offset in sorted(firsts.items())]
+        print(f"{topic}: {', '.join(parts)}")
 
 
 @contextlib.contextmanager
 def _session(checkpoint: str | None = None, batch: int | None = None) -> Iterator[SparkSession]:
-    """A small local session, as long as a command takes; before it begins, files tell whether there is such a batch."""
+    """A small local session, as long as a command takes.
+
+    Before it begins, files tell whether there is such a batch.
+    """
     from fkjoin.checkpoint.saved_files import committed, files_here
 
     if checkpoint is not None and (files := files_here(checkpoint)) is not None:

@@ -1,4 +1,4 @@
-"""Columns that names of folders are, such as ``region=eu``: those that a table has, and their values in its types."""
+"""Columns that names of folders are, such as ``region=eu``: their values in the table's types."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ MISFIT = "__fkjoin_misfit"
 
 @dataclass(frozen=True)
 class Folders:
-    """Columns of folders that a table has, and the names of all that Spark finds; none where it is to look for none."""
+    """Columns of folders that a table has, and the names of all that Spark finds."""
 
     columns: StructType
-    there: tuple[str, ...]
+    names: tuple[str, ...]
+    """The names of all; none where Spark is to look for none."""
     base: str | None = None
-    """Name of the folder with the files, where none of its folders was called as columns are when the table was made."""
+    """Name of the folder with the files, if no folder in it was called as columns are at first."""
 
     @property
     def texts(self) -> StructType:
-        """All that Spark finds, as it is to read them: it stops at a value that does not fit another type."""
-        return StructType([StructField(name, StringType()) for name in self.there])
+        """All columns as Spark is to read them: it stops at a value that fits no other type."""
+        return StructType([StructField(name, StringType()) for name in self.names])
 
     def misplaced(self, path: Column, lines: Iterable[str]) -> Column | None:
-        """Stop at a file in a folder that is called as a column of the lines is: the folder came after that column.
+        """Stop at a file in a folder that is called as a column of the lines is.
 
-        None where there can be none.
+        The folder came after that column.  None where there can be none.
         """
         if not self.base:
             return None
@@ -46,28 +47,29 @@ class Folders:
         return F.when(path.contains("="), F.when(F.lower(path).rlike(folder), stop))
 
     def placed(self, frame: DataFrame) -> tuple[DataFrame, Column | None]:
-        """The frame with the columns in place of the texts, null where a folder went; and what says which value does not fit.
+        """The frame with the columns in place of the texts, and the column that names a misfit.
 
-        That is None if all values fit.
+        A value is null where a folder went.  There is no column of misfits if all values fit.
         """
-        if not self.there and not self.columns:
+        if not self.names and not self.columns:
             return frame, None
-        texts = {name.lower(): name for name in self.there}
+        texts = {name.lower(): name for name in self.names}
         values, misfits = [], []
-        for one in self.columns:
-            name = texts.get(one.name.lower())
+        for field in self.columns:
+            kind, name = field.dataType, texts.get(field.name.lower())
             if name is None:
-                values.append(F.lit(None).cast(one.dataType).alias(one.name))
+                values.append(F.lit(None).cast(kind).alias(field.name))
                 continue
             text = F.col(quoted(name))
-            if one.dataType == StringType():
-                values.append(text.alias(one.name))
+            if kind == StringType():
+                values.append(text.alias(field.name))
                 continue
-            value = text.try_cast(one.dataType)
-            values.append(value.alias(one.name))
-            told = F.concat(F.lit(f"the folder {name}="), text, F.lit(f" is no {one.dataType.simpleString()}"))
-            misfits.append(F.when(text.isNotNull() & value.isNull(), told))
-        others = [F.col(quoted(name)) for name in frame.columns if name not in self.there]
+            value = text.try_cast(kind)
+            values.append(value.alias(field.name))
+            folder, contrast = f"the folder {name}=", f" is no {kind.simpleString()}"
+            problem = F.concat(F.lit(folder), text, F.lit(contrast))
+            misfits.append(F.when(text.isNotNull() & value.isNull(), problem))
+        others = [F.col(quoted(name)) for name in frame.columns if name not in self.names]
         if not misfits:
             return frame.select(*others, *values), None
         return frame.select(*others, *values, F.coalesce(*misfits).alias(MISFIT)), F.col(MISFIT)
@@ -76,10 +78,13 @@ class Folders:
 def as_glob(path: str) -> str:
     """Return a glob of the path alone: Spark looks for no columns in folders of a glob.
 
-    Else its readers take columns of folders that come later for those of the lines, by their places.
+    Else its readers take columns of folders that come later for those of the lines, by their
+    places.
     """
     above, slash, name = path.rstrip("/").rpartition("/")
-    return f"{above}{slash}{re.sub('[A-Za-z0-9]', lambda letter: f'[{letter[0]}]', name, count=1)}" if "^" not in name else path
+    if "^" in name:
+        return path
+    return above + slash + re.sub("[A-Za-z0-9]", r"[\g<0>]", name, count=1)
 
 
 def without_base(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The columns that tables of files were first read with, which a checkpoint keeps.
 
-Columns that a user does not give are learned from the files that are there, and others may be there at the next start.
+Columns that a user does not give are learned from the files that are there, and others may be there
+at the next start.
 """
 
 from __future__ import annotations
@@ -21,35 +22,38 @@ _NEW_FIELD = (
 )
 
 
-def keep(tables: dict[str, LearnedColumns], name: str, learned: StructType, folders: Sequence[str] = ()) -> LearnedColumns:
+def keep(
+    tables: dict[str, LearnedColumns], name: str, learned: StructType, folders: Sequence[str] = ()
+) -> LearnedColumns:
     """Keep what a table has learned if nothing is kept of it, else report once what is new.
 
-    Returns what is kept.  ``folders``: the columns that names of folders are.  ``TopologyError`` for
-    a column that was one of the lines and is one of folders now, or the other way round.
+    Returns what is kept.  ``folders``: the columns that names of folders are.  ``TopologyError``
+    for a column that was one of the lines and is one of folders now, or the other way round.
     """
-    kept = tables.setdefault(name, LearnedColumns())
-    if kept.schema is None:
-        kept.schema, kept.folders = learned, list(folders)
-    moved = lowered(folders) ^ lowered(kept.folders)
+    first = tables.setdefault(name, LearnedColumns())
+    if first.schema is None:
+        first.schema, first.folders = learned, list(folders)
+    moved = lowered(folders) ^ lowered(first.folders)
     for column in learned.names:
-        if column.lower() in moved & lowered(kept.schema.names):
+        if column.lower() in moved & lowered(first.schema.names):
             origin = "names of folders" if column.lower() in lowered(folders) else "lines"
             raise TopologyError(
-                f"path: column {column} of {name} comes from {origin} now, and did not when the checkpoint was begun: give a "
-                "schema= that names it, to have it from there from now on; or rename the folders, if no batch has read them"
+                f"path: column {column} of {name} comes from {origin} now, and did not when the "
+                "checkpoint was begun: give a schema= that names it, to have it from there from "
+                "now on; or rename the folders, if no batch has read them"
             )
-    known = {*(path for path, _ in _fields(kept.schema)), *kept.reported}
+    known = {*(path for path, _ in _fields(first.schema)), *first.reported}
     new = {path: kind for path, kind in _fields(learned) if path not in known}
-    left_out = {*kept.reported, *new}
+    left_out = {*first.reported, *new}
     for path, kind in new.items():
-        if path.rpartition(".")[0] not in left_out:  # a new struct is reported once, not each of its fields
+        if path.rpartition(".")[0] not in left_out:  # a new struct counts once, without its fields
             logging.getLogger("fkjoin").warning(_NEW_FIELD, name, path, kind.simpleString())
-    kept.reported += new
-    return kept
+    first.reported += new
+    return first
 
 
 def _fields(kind: DataType | None, path: str = "") -> Iterator[tuple[str, DataType]]:
-    """The fields of a type, those in structs, lists and maps of it too: their paths, such as ``a.b``, and their types."""
+    """The paths, such as ``a.b``, and types of the fields of a type, those in it too."""
     if isinstance(kind, ArrayType):
         yield from _fields(kind.elementType, path)
     elif isinstance(kind, MapType):

@@ -13,15 +13,16 @@ _WHICH = {"pathglobfilter", "recursivefilelookup", "basepath"}
 
 
 def newest(spark: SparkSession, pattern: str, options: Mapping[str, Any], most: int) -> list[str]:
-    """The paths of the newest files that are not empty, ``most`` of them; none if a glob has none yet."""
-    files = spark.read.format("binaryFile").options(**finding(options))
+    """The paths of the ``most`` newest files that are not empty; none if a glob has none yet."""
+    reader = spark.read.format("binaryFile").options(**finding(options))
     try:
-        found = files.load(pattern).where("length > 0").select("path", "modificationTime")
+        files = reader.load(pattern).where("length > 0").select("path", "modificationTime")
     except AnalysisException as error:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
         return []
-    return [row.path for row in found.orderBy(F.desc("modificationTime"), F.desc("path")).limit(most).collect()]
+    newest_first = files.orderBy(F.desc("modificationTime"), F.desc("path"))
+    return [row.path for row in newest_first.limit(most).collect()]
 
 
 def finding(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -29,6 +30,8 @@ def finding(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name.lower() in _WHICH}
 
 
-def reading(options: Mapping[str, Any], places: str | list[str]) -> dict[str, Any]:
+def reading(options: Mapping[str, Any], paths: str | list[str]) -> dict[str, Any]:
     """The options with which files are read; of single ones, without those for folders."""
-    return {name: value for name, value in options.items() if isinstance(places, str) or name.lower() not in _WHICH}
+    if isinstance(paths, str):
+        return dict(options)
+    return {name: value for name, value in options.items() if name.lower() not in _WHICH}

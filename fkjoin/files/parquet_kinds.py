@@ -1,7 +1,8 @@
 """Columns of Parquet files whose types Spark's reader refuses, or takes for others without a word.
 
-The files' own footers tell: Spark makes out no schema of a file if one of its columns, wanted or not, is of a type that it
-lacks.  A footer that is none is left to Spark, which stops at the file and names it; one that cannot be opened is refused.
+The files' own footers tell: Spark makes out no schema of a file if one of its columns, wanted or
+not, is of a type that it lacks.  A footer that is none is left to Spark, which stops at the file
+and names it; one that cannot be opened is refused.
 """
 
 from __future__ import annotations
@@ -36,7 +37,13 @@ _INT96 = "timestamp[s]"
 """The old instants of 96 bits: no other column of Parquet counts seconds."""
 _LACKED = ("timestamp[ns]", "timestamp[ns, tz]", "time32[ms]", "time64[us]", "time64[ns]")
 """Types of files that Spark has none for, but for their numbers."""
-_CALLED = {"uint8": "smallint", "uint16": "int", "uint32": "bigint", "uint64": "decimal(20,0)", _INT96: "timestamp"}
+_CALLED = {
+    "uint8": "smallint",
+    "uint16": "int",
+    "uint32": "bigint",
+    "uint64": "decimal(20,0)",
+    _INT96: "timestamp",
+}
 """Types of files, as Spark calls them, where Arrow does not tell."""
 _DIGITS = {"int8": 10, "int16": 10, "int32": 10, "int64": 20}
 _SMALL = ("int8", "int16", "int32", "uint8", "uint16", "null")
@@ -54,23 +61,32 @@ _READ_FROM: dict[str, tuple[str, ...]] = {
     "daytimeinterval": ("int64", "duration[us]"),
     "time": ("time64[us]",),
 }
-"""Types of a table, each with those of files that Spark reads right for it; of decimals, see ``_holds``."""
-_IN_MAPS = {"byte": ("int8",), "short": ("int8", "int16", "uint8"), "integer": _SMALL, "float": ("float",)}
+"""Types of a table, each with those of files that Spark reads right for it; not of decimals."""
+_IN_MAPS = {
+    "byte": ("int8",),
+    "short": ("int8", "int16", "uint8"),
+    "integer": _SMALL,
+    "float": ("float",),
+}
 """Types in maps, which Spark does not read as wider ones."""
 
 
-def require_kinds(spark: SparkSession, pattern: str, options: dict[str, Any], schema: StructType) -> None:
+def require_kinds(
+    spark: SparkSession, pattern: str, options: dict[str, Any], schema: StructType
+) -> None:
     """Refuse a schema that Spark does not read right from one of the newest files there."""
     for file in newest(spark, pattern, options, _MOST_FILES):
-        for name, given, kind in unread("", schema, _kinds(spark, file)):
-            contrast = f"schema: {name} is {given.simpleString()}, and {_text(kind)} in {file}"
+        for name, wanted, kind in unread("", schema, _kinds(spark, file)):
+            contrast = f"schema: {name} is {wanted.simpleString()}, and {_text(kind)} in {file}"
             if _name(kind) in _LACKED:
                 raise TopologyError(
-                    f"{contrast}, which Spark does not read: make it bigint, its number, and convert that with with_columns, "
-                    "such as timestamp_micros(… div 1000) of nanoseconds; or write the file with microseconds"
+                    f"{contrast}, which Spark does not read: make it bigint, its number, and "
+                    "convert that with with_columns, such as timestamp_micros(… div 1000) of "
+                    "nanoseconds; or write the file with microseconds"
                 )
             raise TopologyError(
-                f"{contrast}; give it that type, and convert it with with_columns, or write the file with the table's type"
+                f"{contrast}; give it that type, and convert it with with_columns, "
+                "or write the file with the table's type"
             )
 
 
@@ -84,11 +100,12 @@ def _footer(spark: SparkSession, file: str) -> pq.ParquetFile | None:
             end = _end(path, files, size)
     except (Py4JJavaError, OSError) as error:
         raise TopologyError(
-            f"path: {file} cannot be opened, and its types not compared with the schema: {cause_of(error)}. Let this session "
-            "read it, or take it out of the folder"
+            f"path: {file} cannot be opened, and its types not compared with the schema: "
+            f"{cause_of(error)}. Let this session read it, or take it out of the folder"
         ) from error
+    content = pa.BufferReader(_MAGIC + end[-size:])
     try:
-        return pq.ParquetFile(pa.BufferReader(_MAGIC + end[-size:]), coerce_int96_timestamp_unit="s")
+        return pq.ParquetFile(content, coerce_int96_timestamp_unit="s")
     except (pa.ArrowException, OSError):
         return None
 
@@ -112,36 +129,50 @@ def _kinds(spark: SparkSession, file: str) -> pa.StructType:
         return pa.struct([] if footer is None else list(footer.schema_arrow))
     except pa.ArrowException as error:
         raise TopologyError(
-            f"path: the types of {file} cannot be compared with the schema: {error}. Write the file again without that column"
+            f"path: the types of {file} cannot be compared with the schema: {error}. "
+            "Write the file again without that column"
         ) from error
 
 
 def unread(
-    name: str, given: DataType, kind: pa.DataType, allowed: Mapping[str, tuple[str, ...]] = _READ_FROM
+    name: str,
+    wanted: DataType,
+    kind: pa.DataType,
+    allowed: Mapping[str, tuple[str, ...]] = _READ_FROM,
 ) -> Iterator[tuple[str, DataType, pa.DataType]]:
-    """Yield the columns and fields that Spark does not read right, each with its type in the table and in the files."""
+    """Yield the columns and fields that Spark does not read right.
+
+    Each has its type in the table and in the files.
+    """
     kind = kind.value_type if pa.types.is_dictionary(kind) else getattr(kind, "storage_type", kind)
-    if isinstance(given, StructType) and pa.types.is_struct(kind):
+    if isinstance(wanted, StructType) and pa.types.is_struct(kind):
         kinds = {field.name.lower(): field.type for field in kind}
         above = f"{name}." if name else ""
-        for field in given:
-            if field.name.lower() in kinds:
-                yield from unread(above + field.name, field.dataType, kinds[field.name.lower()], allowed)
-    elif isinstance(given, ArrayType) and hasattr(kind, "value_type"):
-        yield from unread(f"{name}[]", given.elementType, kind.value_type, allowed)
-    elif isinstance(given, MapType) and pa.types.is_map(kind):
-        yield from unread(f"{name}.key", given.keyType, kind.key_type, _READ_FROM | _IN_MAPS)
-        yield from unread(f"{name}.value", given.valueType, kind.item_type, _READ_FROM | _IN_MAPS)
-    elif not (_holds(given, kind) if isinstance(given, DecimalType) else _name(kind) in allowed.get(given.typeName(), ())):
-        yield name, given, kind
+        for field in wanted:
+            inner = kinds.get(field.name.lower())
+            if inner is not None:
+                yield from unread(above + field.name, field.dataType, inner, allowed)
+    elif isinstance(wanted, ArrayType) and hasattr(kind, "value_type"):
+        yield from unread(f"{name}[]", wanted.elementType, kind.value_type, allowed)
+    elif isinstance(wanted, MapType) and pa.types.is_map(kind):
+        yield from unread(f"{name}.key", wanted.keyType, kind.key_type, _READ_FROM | _IN_MAPS)
+        yield from unread(f"{name}.value", wanted.valueType, kind.item_type, _READ_FROM | _IN_MAPS)
+    elif isinstance(wanted, DecimalType):
+        if not _holds(wanted, kind):
+            yield name, wanted, kind
+    elif _name(kind) not in allowed.get(wanted.typeName(), ()):
+        yield name, wanted, kind
 
 
-def _holds(given: DecimalType, kind: pa.DataType) -> bool:
-    """Tell whether Spark reads the numbers as such decimals: for whole numbers, it wants ``_DIGITS`` before the point."""
-    whole = given.precision - given.scale
+def _holds(wanted: DecimalType, kind: pa.DataType) -> bool:
+    """Tell whether Spark reads the numbers as such decimals.
+
+    For whole numbers, it wants ``_DIGITS`` before the point.
+    """
+    whole = wanted.precision - wanted.scale
     if pa.types.is_decimal(kind):
-        return bool(given.scale >= kind.scale and whole >= kind.precision - kind.scale)
-    return whole >= _DIGITS.get(str(kind), 39) or given.simpleString() == _CALLED.get(str(kind))
+        return bool(wanted.scale >= kind.scale and whole >= kind.precision - kind.scale)
+    return whole >= _DIGITS.get(str(kind), 39) or wanted.simpleString() == _CALLED.get(str(kind))
 
 
 def _name(kind: pa.DataType) -> str:

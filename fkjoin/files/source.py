@@ -1,4 +1,4 @@
-"""Change-log files as a streaming DataFrame of their columns, with what is wrong with a line, and where it is."""
+"""Change-log files as a streaming DataFrame: columns, and each line's problem and place."""
 
 from __future__ import annotations
 
@@ -45,10 +45,18 @@ from fkjoin.spark.schemas import arrow_schema, listed, nullable, struct_type
 
 FileFormat = Literal["json", "parquet", "csv"]
 
-_FORMATS: dict[str, FileFormat] = {".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet", ".csv": "csv"}
+_FORMATS: dict[str, FileFormat] = {
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".parquet": "parquet",
+    ".csv": "csv",
+}
 _ANY_AGE = "36500d"
 """Spark by itself skips files that are a week older than the newest one, and does not say so."""
-_CORRUPT, _FILE, _LINE, _UNNAMED, _MISFIT = (f"__fkjoin_{name}" for name in ("corrupt", "file", "line", "unnamed", "type"))
+_CORRUPT, _FILE, _LINE, _UNNAMED, _MISFIT = (
+    f"__fkjoin_{name}" for name in ("corrupt", "file", "line", "unnamed", "type")
+)
 _CORRUPT_NAME = "columnNameOfCorruptRecord"
 _GLOB = re.compile(r"([\[\]{}*?\\])")
 
@@ -70,13 +78,13 @@ class FilesRead(NamedTuple):
     """The columns that names of folders are."""
 
     @property
-    def what(self) -> str:
+    def columns_text(self) -> str:
         """The columns, for people."""
-        return _what(self.schema)
+        return _columns_text(self.schema)
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Location:
     """Place of files, and the options that Spark's file source gets."""
 
     spark: SparkSession
@@ -87,7 +95,7 @@ class _Place:
         return Read(format, {**more, **self.options}, self.pattern, schema)
 
     @property
-    def given(self) -> set[str]:
+    def format_options(self) -> set[str]:
         """The names of options that are for one format only, in lower case."""
         return {name.lower() for name in self.options} - OF_ANY_FILE
 
@@ -104,110 +112,132 @@ def open_files(
 ) -> FilesRead:
     """Open files, see ``Table.from_files``.
 
-    ``begun_folders``: columns of the schema that names of folders were when a query began; they are null
-    where no folder has them now.
+    ``begun_folders``: columns of the schema that names of folders were when a query began; they are
+    null where no folder has them now.
     """
     prepare(spark)
     chosen = format or format_of(pattern)
     if chosen is None:
-        absent = (
-            f"has no {', '.join(_FORMATS)} file" if _matches(pattern) else "is not there; correct it, or, if files come later"
-        )
+        absent = "is not there; correct it, or, if files come later"
+        if _matches(pattern):
+            absent = f"has no {', '.join(_FORMATS)} file"
         raise TopologyError(f'path: {pattern} {absent}: give format="json", "parquet" or "csv"')
     if chosen not in get_args(FileFormat):
         raise TopologyError(f"format: {chosen!r} is not one of {', '.join(get_args(FileFormat))}")
     require_options(options or {})
-    place = _place(spark, pattern, csv_files.with_defaults(options or {}) if chosen == "csv" else options or {})
+    all_options = csv_files.with_defaults(options or {}) if chosen == "csv" else options or {}
+    location = _located(spark, pattern, all_options)
     learned = schema is None
-    found = _learned(place, chosen, pattern) if schema is None else struct_type(schema, "from_files")
-    lines = _lines(place)
+    fields = None if schema is None else struct_type(schema, "from_files")
+    if fields is None:
+        fields = _learned(location, chosen, pattern)
+    lines = _lines(location)
     as_stream = on_spark(spark, lines)
-    names = access(spark).folders(as_stream, place.pattern, place.options)
-    said = {one.name.lower(): one for one in found}
-    begun = lowered(begun_folders)
-    later = [name for name in names if name.lower() not in begun and (learned or name.lower() in said)]
+    names = access(spark).folders(as_stream, location.pattern, location.options)
+    known, begun = lowered(fields.names), lowered(begun_folders)
+    later = [name for name in names if name.lower() not in begun]
+    if not learned:
+        later = [name for name in later if name.lower() in known]
     # In the order of the schema that the query was begun with.
     wanted = [*begun_folders, *later]
-    kinds = [said[name.lower()] if name.lower() in said else as_stream.schema[name] for name in wanted]
-    columns = StructType(kinds)
+    kinds = {name.lower(): as_stream.schema[name] for name in wanted if name.lower() not in known}
+    kinds |= {field.name.lower(): field for field in fields}
+    columns = StructType([kinds[name.lower()] for name in wanted])
+    of_folders = lowered(columns.names)
     texts = set[str]()
     if learned:  # 007 and 7 are two keys
         keys = lowered(name for name in listed(key) if isinstance(name, str))
-        texts = keys if chosen == "csv" else keys & lowered(columns.names)
+        texts = keys if chosen == "csv" else keys & of_folders
     are_read = not lowered(names).isdisjoint(lowered(wanted))
     folders = Folders(_as_texts(columns, texts), tuple(names) if are_read else ())
-    inner = _as_texts(StructType([one for one in found if one.name.lower() not in lowered(columns.names)]), texts)
+    of_lines = [field for field in fields if field.name.lower() not in of_folders]
+    inner = _as_texts(StructType(of_lines), texts)
     if names and not are_read:  # the same files, and no columns of folders
-        place = _with_option(place, "recursiveFileLookup", True)
-        lines = _lines(place)
+        location = _with_option(location, "recursiveFileLookup", True)
+        lines = _lines(location)
     plain = None
-    if chosen == "json" and not place.given and _corrupt_name(place) not in inner.names:
+    if (
+        chosen == "json"
+        and not location.format_options
+        and _corrupt_name(location) not in inner.names
+    ):
         plain = None if folders.columns else lines
-        rows = _json(place, inner, folders)
+        rows = _json(location, inner, folders)
     else:
         if not names:
-            base = None if place.pattern == pattern and _GLOB.search(pattern) else Path(pattern).name
-            alone = place.pattern if _GLOB.search(place.pattern) else as_glob(place.pattern)
-            place, folders = _Place(spark, alone, without_base(place.options)), replace(folders, base=base)
+            path = location.pattern
+            if path != pattern or not _GLOB.search(pattern):
+                folders = replace(folders, base=Path(pattern).name)
+            alone = path if _GLOB.search(path) else as_glob(path)
+            location = _Location(spark, alone, without_base(location.options))
         if chosen == "parquet":
-            rows = _parquet(place, inner, folders)
+            rows = _parquet(location, inner, folders)
         elif chosen == "csv":
-            rows = _csv(place, inner, folders, learned=learned)
+            rows = _csv(location, inner, folders, learned=learned)
         else:
-            rows = _by_reader(place, inner, folders)
+            rows = _by_reader(location, inner, folders)
     stem = Path(pattern.rstrip("/*")).name or "files"
     schema = StructType([*inner, *folders.columns])
     return FilesRead(rows, plain, schema, learned, stem.split(".")[0], tuple(columns.names))
 
 
-def _lines(place: _Place) -> Read:
+def _lines(location: _Location) -> Read:
     """The lines, and the columns that names of folders are."""
-    lines = place.stream("text")
+    lines = location.stream("text")
     try:
-        on_spark(place.spark, lines).columns  # noqa: B018  (a client of Spark Connect asks its server now)
+        # A client of Spark Connect asks its server now.
+        on_spark(location.spark, lines).columns  # noqa: B018
     except Exception as error:
-        hadoop(place.spark, place.pattern)  # which says why where the session cannot reach it
+        hadoop(location.spark, location.pattern)  # which says why where the session cannot reach it
         if not isinstance(error, AnalysisException) or error.getCondition() != "PATH_NOT_FOUND":
             raise
-        raise TopologyError(f"path: {place.pattern} does not exist; create the folder first, it may be empty") from error
+        raise TopologyError(
+            f"path: {location.pattern} does not exist; create the folder first, it may be empty"
+        ) from error
     return lines
 
 
-def _learned(place: _Place, format: str, pattern: str) -> StructType:
+def _learned(location: _Location, format: str, pattern: str) -> StructType:
     try:
         if format == "csv":
-            return csv_files.learned(place.spark, place.pattern, place.options)
-        found = place.spark.read.format(format).options(**place.options).load(place.pattern).schema
+            return csv_files.learned(location.spark, location.pattern, location.options)
+        reader = location.spark.read.format(format).options(**location.options)
+        fields = reader.load(location.pattern).schema
     except Exception as error:
         raise TopologyError(
-            f"path: {pattern} cannot be read to learn its columns; is it there, and not empty? Else give schema=, as "
-            f'"fkjoin state columns CHECKPOINT" prints it if a query has read files there before. ({cause_of(error)})'
+            f"path: {pattern} cannot be read to learn its columns; is it there, and not empty? "
+            'Else give schema=, as "fkjoin state columns CHECKPOINT" prints it if a query has '
+            f"read files there before. ({cause_of(error)})"
         ) from error
-    corrupt = _corrupt_name(place)
-    return StructType([field for field in found if field.name != corrupt])
+    corrupt = _corrupt_name(location)
+    return StructType([field for field in fields if field.name != corrupt])
 
 
-def _json(place: _Place, inner: StructType, folders: Folders) -> Physical:
+def _json(location: _Location, inner: StructType, folders: Folders) -> Physical:
     """The columns of JSON lines."""
-    columns = _what(inner)
+    columns = _columns_text(inner)
     fields = arrow_schema("schema", inner)
     if not parsable(pa.struct(list(fields))):
         raise TopologyError(
-            f"schema: {columns} cannot be read from JSON: a name is in it twice, or a map whose keys are no text"
+            f"schema: {columns} cannot be read from JSON: "
+            "a name is in it twice, or a map whose keys are no text"
         )
     schema = None
-    if folders.there:
+    if folders.names:
         schema = StructType([StructField("value", StringType()), *folders.texts])
     # A node of its own: Spark reads what has the files' paths apart from what workers read without.
-    lines = place.stream("text", schema)
-    whole = StructType([StructField(field.name, nullable(field.dataType)) for field in [*inner, *folders.columns]])
-    _, misfit = folders.placed(on_spark(place.spark, lines))
+    lines = location.stream("text", schema)
+    fields_of_rows = [*inner, *folders.columns]
+    whole = StructType(
+        [StructField(field.name, nullable(field.dataType)) for field in fields_of_rows]
+    )
+    _, misfit = folders.placed(on_spark(location.spark, lines))
     beside = [] if misfit is None else [StructField(MISFIT, StringType())]
     texts = [StructField(name, StringType()) for name in (PROBLEM, _FILE)]
     kind = StructType([*whole, *beside, *texts]).add(_LINE, BinaryType())
     others = (*folders.columns.names, *(field.name for field in beside))
     # By the same code as in the workers: Spark's own reader takes other texts for JSON.
-    reading = ReadLines(fields, columns, others, _FILE, PROBLEM, _LINE, as_session(place.spark))
+    reading = ReadLines(fields, columns, others, _FILE, PROBLEM, _LINE, as_session(location.spark))
     located = by_spark(lambda frame: folders.placed(_with_file(frame))[0], lines)
     raw = F.struct(F.col(_FILE).alias("file"), F.col(_LINE).alias("value")).alias(RAW)
     if misfit is None:
@@ -227,98 +257,113 @@ def as_session(spark: SparkSession) -> Reading:
     return Reading(zone=time_zone(spark))
 
 
-def _by_reader(place: _Place, inner: StructType, folders: Folders) -> Physical:
-    """JSON as Spark's reader has it, which knows more options; with a column for lines that do not fit, those are rows."""
-    _require_no_times(inner, place)
-    if _corrupt_name(place) in inner.names:
-        read = place.stream("json", StructType([*inner, *folders.texts]))
+def _by_reader(location: _Location, inner: StructType, folders: Folders) -> Physical:
+    """JSON as Spark's reader has it, which knows more options.
+
+    With a column for lines that do not fit, those are rows.
+    """
+    _require_no_times(inner, location)
+    if _corrupt_name(location) in inner.names:
+        read = location.stream("json", StructType([*inner, *folders.texts]))
         return by_spark(partial(_checked, inner, folders, None), read)
     hidden = StructField(_CORRUPT, StringType())
-    hiding = _with_option(place, _CORRUPT_NAME, _CORRUPT)
+    hiding = _with_option(location, _CORRUPT_NAME, _CORRUPT)
     read = hiding.stream("json", StructType([*inner, hidden, *folders.texts]))
-    problem = F.when(_corrupt(inner).isNotNull(), F.lit(not_an_object(_what(inner))))
+    problem = F.when(_corrupt(inner).isNotNull(), F.lit(not_an_object(_columns_text(inner))))
     return by_spark(partial(_checked, inner, folders, problem), read)
 
 
-def _require_no_times(fields: StructType, place: _Place) -> None:
+def _require_no_times(fields: StructType, location: _Location) -> None:
     """``TopologyError`` for times: Spark's reader takes any number for one, and counts seconds."""
-    corrupt = _corrupt_name(place)
-    why = f"column {corrupt}" if corrupt in fields.names else f"option {sorted(place.given)[0]}"
+    corrupt = _corrupt_name(location)
+    why = (
+        f"column {corrupt}"
+        if corrupt in fields.names
+        else f"option {sorted(location.format_options)[0]}"
+    )
     for name, kind in parts(fields):
         if isinstance(kind, (TimestampType, TimestampNTZType, DateType, *TIMES_OF_DAY)):
             raise TopologyError(
-                f"schema: column {name} is {kind.simpleString()}, and Spark's JSON reader, which the {why} asks for, counts a "
-                f"number as seconds: take a bigint column and timestamp_millis({name}) in map_values, or a string column and a "
-                "cast"
+                f"schema: column {name} is {kind.simpleString()}, and Spark's JSON reader, which "
+                f"the {why} asks for, counts a number as seconds: take a bigint column and "
+                f"timestamp_millis({name}) in map_values, or a string column and a cast"
             )
 
 
-def _parquet(place: _Place, inner: StructType, folders: Folders) -> Physical:
-    require_kinds(place.spark, place.pattern, place.options, inner)
-    read = place.stream("parquet", StructType([*wider_fields(inner), *folders.texts]))
-    if wider_fields(inner) == StructType([StructField(one.name, one.dataType) for one in inner]):
+def _parquet(location: _Location, inner: StructType, folders: Folders) -> Physical:
+    require_kinds(location.spark, location.pattern, location.options, inner)
+    wide = wider_fields(inner)
+    read = location.stream("parquet", StructType([*wide, *folders.texts]))
+    if wide == StructType([StructField(field.name, field.dataType) for field in inner]):
         return by_spark(partial(_checked, inner, folders, None), read)
     fitting = by_spark(lambda frame: narrowed(frame, inner, _MISFIT, _CORRUPT), read)
     return by_spark(partial(_checked, inner, folders, F.col(_MISFIT)), fitting)
 
 
-def _csv(place: _Place, inner: StructType, folders: Folders, *, learned: bool) -> Physical:
-    corrupt = _corrupt_name(place)
+def _csv(location: _Location, inner: StructType, folders: Folders, *, learned: bool) -> Physical:
+    corrupt = _corrupt_name(location)
     own = corrupt in inner.names and not learned
     fields = StructType([field for field in inner if not own or field.name != corrupt])
-    read = csv_files.by_name(place.spark, place.pattern, place.options, fields)
+    read = csv_files.by_name(location.spark, location.pattern, location.options, fields)
     hidden = inner[corrupt] if own else StructField(_CORRUPT, StringType())
-    source = place if own else _with_option(place, _CORRUPT_NAME, _CORRUPT)
+    source = location if own else _with_option(location, _CORRUPT_NAME, _CORRUPT)
     schema = StructType([*read, hidden, *folders.texts])
     lines = source.stream("csv", schema, enforceSchema="false")
     # A column without a name must be read, too, and no expression can do so.
     named = StructType([StructField(field.name or _UNNAMED, field.dataType) for field in read])
-    titles = (*named.names, hidden.name, *folders.there)
+    titles = (*named.names, hidden.name, *folders.names)
     titled = by_spark(lambda frame: frame.toDF(*titles), lines)
     problem = None
     if not own:
-        unfit = F.when(_corrupt(named).isNotNull(), F.lit(f"not a CSV line of {_what(inner)}"))
-        wrong = *_far_years(named), *csv_files.unclosed(named, place.options)
+        unfit = F.when(
+            _corrupt(named).isNotNull(), F.lit(f"not a CSV line of {_columns_text(inner)}")
+        )
+        wrong = *_far_years(named), *csv_files.unclosed(named, location.options)
         problem = F.coalesce(unfit, *wrong)
     return by_spark(partial(_checked, inner, folders, problem), titled)
 
 
 def _far_years(fields: StructType) -> Iterator[Column]:
-    """Yield the problems of times that Spark's CSV reader has made of five or six digits, which it takes for a year."""
+    """Yield the problems of times that Spark's CSV reader has made of five or six digits.
+
+    It takes them for a year.
+    """
     for field in fields:
         if isinstance(field.dataType, (TimestampType, TimestampNTZType, DateType)):
-            told = F.lit(f"column {field.name}: a year beyond 9999, or a number without a unit")
-            yield F.when(F.abs(F.year(F.col(quoted(field.name)))) > 9999, told)
+            problem = F.lit(f"column {field.name}: a year beyond 9999, or a number without a unit")
+            yield F.when(F.abs(F.year(F.col(quoted(field.name)))) > 9999, problem)
 
 
 def _corrupt(fields: StructType) -> Column:
     """The text of a line that does not fit.
 
-    It reads all columns: Spark parses only those that are read, and overlooks what is wrong with others.
+    It reads all columns: Spark parses only those that are read, and overlooks what is wrong with
+    others.
     """
-    given, nothing = F.col(_CORRUPT), F.lit(True)
+    text, nothing = F.col(_CORRUPT), F.lit(True)
     for name in fields.names:
         nothing = nothing & F.col(quoted(name)).isNull()
-    return F.when(nothing, F.concat(given, F.lit(""))).otherwise(given)
+    return F.when(nothing, F.concat(text, F.lit(""))).otherwise(text)
 
 
-def _checked(inner: StructType, folders: Folders, problem: Column | None, frame: DataFrame) -> DataFrame:
-    """Add ``PROBLEM`` and ``RAW`` to what a reader of Spark's has read; ``problem``: of the line."""
+def _checked(
+    inner: StructType, folders: Folders, problem: Column | None, frame: DataFrame
+) -> DataFrame:
+    """Add ``PROBLEM`` and ``RAW`` to what Spark's reader has read; ``problem``: of the line."""
     path = F.input_file_name() if "_metadata" in frame.columns else F.col("_metadata.file_path")
     misplaced = folders.misplaced(path, inner.names)
     frame, misfit = folders.placed(frame)
     names = [*inner.names, *folders.columns.names]
     own = F.struct(*_named(names))
     value = F.to_json(own) if problem is None else F.coalesce(F.col(_CORRUPT), F.to_json(own))
-    found = [one for one in (misplaced, problem, misfit) if one is not None]
-    wrong = F.coalesce(*found) if found else F.lit(None).cast("string")
-    rows = _where(wrong.isNull(), names) if found else _named(names)
-    return frame.select(
-        *rows, wrong.alias(PROBLEM), F.struct(path.alias("file"), value.cast("binary").alias("value")).alias(RAW)
-    )
+    problems = [column for column in (misplaced, problem, misfit) if column is not None]
+    first = F.coalesce(*problems) if problems else F.lit(None).cast("string")
+    rows = _where(first.isNull(), names) if problems else _named(names)
+    raw = F.struct(path.alias("file"), value.cast("binary").alias("value")).alias(RAW)
+    return frame.select(*rows, first.alias(PROBLEM), raw)
 
 
-def _what(columns: StructType) -> str:
+def _columns_text(columns: StructType) -> str:
     return columns.simpleString()[:200]
 
 
@@ -330,49 +375,63 @@ def _where(condition: Column, names: Sequence[str]) -> list[Column]:
     return [F.when(condition, F.col(quoted(name))).alias(name) for name in names]
 
 
-def _as_texts(given: StructType, names: set[str]) -> StructType:
+def _as_texts(fields: StructType, names: set[str]) -> StructType:
     """Make texts of the columns with these names, which are in lower case."""
-    return StructType([StructField(one.name, StringType()) if one.name.lower() in names else one for one in given])
+    columns = StructType()
+    for field in fields:
+        is_text = field.name.lower() in names
+        columns.add(StructField(field.name, StringType()) if is_text else field)
+    return columns
 
 
-def _corrupt_name(place: _Place) -> str:
+def _corrupt_name(location: _Location) -> str:
     """Return the name of the column with lines that do not fit, where a schema has it."""
-    given = {name.lower(): value for name, value in place.options.items()}
-    return str(given.get(_CORRUPT_NAME.lower()) or place.spark.conf.get("spark.sql.columnNameOfCorruptRecord"))
+    options = {name.lower(): value for name, value in location.options.items()}
+    setting = location.spark.conf.get("spark.sql.columnNameOfCorruptRecord")
+    return str(options.get(_CORRUPT_NAME.lower()) or setting)
 
 
-def _with_option(place: _Place, name: str, value: Any) -> _Place:
-    """The place with an option, in whatever letters it was given."""
-    others = {item: one for item, one in place.options.items() if item.lower() != name.lower()}
-    return _Place(place.spark, place.pattern, {**others, name: value})
+def _with_option(location: _Location, name: str, value: Any) -> _Location:
+    """The location with an option, in whatever letters it was given."""
+    known = location.options.items()
+    others = {option: other for option, other in known if option.lower() != name.lower()}
+    return _Location(location.spark, location.pattern, {**others, name: value})
 
 
-def _place(spark: SparkSession, pattern: str, given: Mapping[str, Any]) -> _Place:
+def _located(spark: SparkSession, pattern: str, chosen: Mapping[str, Any]) -> _Location:
     """Return the path that Spark takes for the files: one that is there is no glob."""
-    known = {name.lower() for name in given}
-    options = {**({} if "maxfileage" in known else {"maxFileAge": _ANY_AGE}), **given}
+    known = {name.lower() for name in chosen}
+    options = {} if "maxfileage" in known else {"maxFileAge": _ANY_AGE}
+    options |= chosen
     path, files = hadoop(spark, pattern) if _GLOB.search(pattern) else (None, None)
     if files is None or not files.exists(path):
-        return _Place(spark, pattern, options)
+        return _Location(spark, pattern, options)
     if files.getFileStatus(path).isDirectory() and "basepath" not in known:
         options["basePath"] = pattern  # without it, Spark looks for no columns in folders of a glob
-    return _Place(spark, _GLOB.sub(r"\\\1", pattern), options)
+    return _Location(spark, _GLOB.sub(r"\\\1", pattern), options)
 
 
 def format_of(pattern: str) -> FileFormat | None:
-    """Choose a format from the endings of the files that ``pattern`` means; None where there are none of any format."""
-    below = [Path(name) for place in _matches(pattern) for name in ([place] if Path(place).is_file() else _files_in(place))]
-    endings = {_FORMATS[name.suffix] for name in [*below, Path(pattern)] if name.suffix in _FORMATS}
-    if len(endings) > 1:
-        raise TopologyError(f'path: {pattern} has files of several kinds: give format="json", "parquet" or "csv"')
-    return endings.pop() if endings else None
+    """Choose a format from the endings of the files that ``pattern`` means; None for no format."""
+    names = [pattern]
+    for path in _matches(pattern):
+        names += [path] if Path(path).is_file() else _files_in(path)
+    suffixes = {Path(name).suffix for name in names}
+    formats = {_FORMATS[suffix] for suffix in suffixes if suffix in _FORMATS}
+    if len(formats) > 1:
+        raise TopologyError(
+            f'path: {pattern} has files of several kinds: give format="json", "parquet" or "csv"'
+        )
+    return formats.pop() if formats else None
 
 
 def _matches(pattern: str) -> list[str]:
     return [pattern] if Path(pattern).exists() else glob.glob(pattern)
 
 
-def _files_in(place: str) -> list[str]:
+def _files_in(folder: str) -> list[str]:
     """The names in a folder, and in folders of it that are named as columns are: ``region=eu``."""
-    found = glob.glob(f"{glob.escape(place)}/*")
-    return [*found, *(name for inner in found if "=" in Path(inner).name for name in _files_in(inner))]
+    names = glob.glob(f"{glob.escape(folder)}/*")
+    for path in [path for path in names if "=" in Path(path).name]:
+        names += _files_in(path)
+    return names

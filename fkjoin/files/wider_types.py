@@ -1,6 +1,7 @@
 """Columns of Parquet files, read in the widest type of their kind, and narrowed to the table's.
 
-Spark's reader stops at a wider whole number than it is told to read, and cuts bits off where a table has bytes or shorts.
+Spark's reader stops at a wider whole number than it is told to read, and cuts bits off where a
+table has bytes or shorts.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ from fkjoin.spark.names import quoted
 
 
 def wider(kind: DataType) -> DataType:
-    """The type, with whole numbers as bigint and fractions as double; values of maps, which cannot be compared, as they are."""
+    """The type, with whole numbers as bigint and fractions as double.
+
+    Maps cannot be compared, and stay.
+    """
     if isinstance(kind, ByteType | ShortType | IntegerType):
         return LongType()
     if isinstance(kind, FloatType):
@@ -36,22 +40,27 @@ def wider(kind: DataType) -> DataType:
 
 def wider_fields(fields: StructType) -> StructType:
     """The fields, each in its wider type."""
-    return StructType([StructField(one.name, wider(one.dataType)) for one in fields])
+    return StructType([StructField(field.name, wider(field.dataType)) for field in fields])
 
 
 def narrowed(read: DataFrame, fields: StructType, misfit: str, whole: str) -> DataFrame:
     """The columns in the types of ``fields``, null where a value is of none.
 
-    ``misfit``: the column that says which value; ``whole``: the one with all of such a row, as JSON.
+    ``misfit``: the column that says which value; ``whole``: the one with all of such a row, as
+    JSON.
     """
-    own = {one.name: one.dataType for one in fields if wider(one.dataType) != one.dataType}
-    found = F.coalesce(*(_misfit(name, kind) for name, kind in own.items()))
-    values = [F.col(quoted(name)).try_cast(own[name]).alias(name) if name in own else quoted(name) for name in read.columns]
+    kinds = {field.name: field.dataType for field in fields}
+    own = {name: kind for name, kind in kinds.items() if wider(kind) != kind}
+    problem = F.coalesce(*(_misfit(name, kind) for name, kind in own.items()))
+    values = {name: F.col(quoted(name)) for name in read.columns}
+    narrow = {name: values[name].try_cast(kind).alias(name) for name, kind in own.items()}
     row = F.to_json(F.struct(*(F.col(quoted(name)) for name in fields.names)))
-    return read.select(*values, found.alias(misfit), F.when(found.isNotNull(), row).alias(whole))
+    raw = F.when(problem.isNotNull(), row).alias(whole)
+    return read.select(*(values | narrow).values(), problem.alias(misfit), raw)
 
 
 def _misfit(name: str, kind: DataType) -> Column:
     value = F.col(quoted(name))
-    told = F.concat(F.lit(f"column {name}: "), value.cast("string"), F.lit(f" is no {kind.simpleString()}"))
-    return F.when(~value.eqNullSafe(value.try_cast(kind).cast(wider(kind))), told)
+    words = f"column {name}: ", f" is no {kind.simpleString()}"
+    problem = F.concat(F.lit(words[0]), value.cast("string"), F.lit(words[1]))
+    return F.when(~value.eqNullSafe(value.try_cast(kind).cast(wider(kind))), problem)

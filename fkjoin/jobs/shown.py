@@ -77,7 +77,7 @@ def _numbers(query: QueryReport, now: float) -> dict[str, str]:
     """Return the numbers of a query, by the title of their column."""
     last = query.batch
     return {
-        "behind": "–" if query.behind is None else f"{query.behind:,}{as_of(query.left.at, now)}",
+        "behind": "–" if query.behind is None else f"{query.behind:,}{as_of(query.left.as_of, now)}",
         "rows/s": f"{query.read:,.0f}" if query.read >= 10 else f"{query.read:.1f}",
         "batch": f"#{last['batch']:,}" if last else "–",
         "took": span(last["seconds"]) if last else "–",
@@ -146,7 +146,7 @@ def _news(query: QueryReport, before: QueryReport | None) -> str | None:
         rows = query.rows - before.rows
         return (
             f"{several(done, 'batch', 'batches')} in {span(passed)}: {_rows(rows)}, {rows / passed:,.1f}/s; "
-            f"the last, number {last['batch']:,}, took {span(last['seconds'])}{behind(query.behind, query.left.at, now)}"
+            f"the last, number {last['batch']:,}, took {span(last['seconds'])}{behind(query.behind, query.left.as_of, now)}"
         )
     return f"{query.doing}; {_sum(query)} since the start" if query.batches else query.doing
 

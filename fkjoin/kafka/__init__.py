@@ -1,4 +1,4 @@
-"""Formats of Kafka records; ``Table.from_kafka`` and ``Table.to_kafka`` read and write topics with it."""
+"""Formats of Kafka records, with which ``Table.from_kafka`` and ``Table.to_kafka`` work."""
 
 from fkjoin.kafka.decoding import Decoded
 from fkjoin.kafka.formats import Bytes, Debezium, Format, Json, String

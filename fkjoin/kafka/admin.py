@@ -1,7 +1,8 @@
 """Questions to brokers about topics, by Java's own client in the driver's JVM.
 
-It is given the options that Spark's source and sink are given, so that what they reach is reached here, whatever logs them in.
-A client of Spark Connect has no JVM, and asks nothing: a topic that is not there stops the query.
+It is given the options that Spark's source and sink are given, so that what they reach is reached
+here, whatever logs them in. A client of Spark Connect has no JVM, and asks nothing: a topic that is
+not there stops the query.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from fkjoin.sessions.connector import HOW, package
 _TIMEOUT_S = 10
 _END_S = 30
 _FIRST_LOOK = 8
-"""Number of offsets before a partition's end to look for its last record first: the very last may be of transactions."""
+"""Offsets before a partition's end in which its last record is looked for first.
+
+The very last may be of transactions.
+"""
 _UNKNOWN_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """The answers of brokers that give topics no ids."""
 _BYTES = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
@@ -35,7 +39,7 @@ class Topic(NamedTuple):
     partitions: int
     """Number of partitions; 0 where no broker was asked."""
     topic_id: str | None
-    """Given when it was created: another topic of the same name has another one; None where brokers know none."""
+    """Another topic of the same name has another one; None where brokers know none."""
 
 
 def require_topic(topic: str, bootstrap_servers: str, options: Mapping[str, str]) -> Topic:
@@ -46,11 +50,13 @@ def require_topic(topic: str, bootstrap_servers: str, options: Mapping[str, str]
     if _jvm() is None:
         return Topic(0, None)
     with _admin(bootstrap_servers, options) as client:
-        found = _described(client, [topic])[topic]
-        if found is None:
-            hint = nearest(topic, _names(client), 10)
-            raise TopologyError(f"topic: there is no topic {topic!r} at {bootstrap_servers}; {hint} Create it first.")
-        return found
+        description = _described(client, [topic])[topic]
+        if description is None:
+            raise TopologyError(
+                f"topic: there is no topic {topic!r} at {bootstrap_servers}; "
+                f"{nearest(topic, _names(client), 10)} Create it first."
+            )
+        return description
 
 
 def topic_names(bootstrap_servers: str, options: Mapping[str, str]) -> list[str]:
@@ -67,25 +73,25 @@ def create_topics(
     replication: int,
     config: Mapping[str, str],
 ) -> None:
-    """Create the topics that are not there, with so many partitions; ``TopologyError`` when one has another number.
+    """Create the topics that are not there, with so many partitions.
 
-    ``replication``: replicas of each partition, -1: as many as the brokers' default; ``config``: settings of the new topics.
+    ``TopologyError`` when one has another number.  ``replication``: replicas of each partition, -1:
+    as many as the brokers' default; ``config``: settings of the new topics.
     """
     with _admin(bootstrap_servers, options) as client:
-        there = _described(client, list(wanted))
+        settings, new = _mapped(config), []
+        descriptions = _described(client, list(wanted))
         for topic, partitions in wanted.items():
-            found = there[topic]
-            if found is not None and found.partitions != partitions:
+            existing = descriptions[topic]
+            if existing is None:
+                created = _kafka().clients.admin.NewTopic(topic, partitions, replication)
+                new.append(created.configs(settings))
+            elif existing.partitions != partitions:
                 raise TopologyError(
-                    f"internal topic {topic} has {found.partitions} partitions, {partitions} are needed, as many as the topic "
-                    "that it is partitioned like: stop the stages when they have caught up, delete it and start them again"
+                    f"internal topic {topic} has {existing.partitions} partitions, {partitions} "
+                    "are needed, as many as the topic that it is partitioned like: stop the "
+                    "stages when they have caught up, delete it and start them again"
                 )
-        settings = _mapped(config)
-        new = [
-            _kafka().clients.admin.NewTopic(topic, partitions, replication).configs(settings)
-            for topic, partitions in wanted.items()
-            if there[topic] is None
-        ]
         for topic, done in dict(client.createTopics(_listed(new)).values()).items():
             try:
                 done.get()
@@ -95,40 +101,50 @@ def create_topics(
                     raise FkJoinError(f"internal topic {topic} cannot be created: {text}") from None
 
 
-def offset_ranges(topic: str, bootstrap_servers: str, options: Mapping[str, str]) -> dict[int, range]:
+def offset_ranges(
+    topic: str, bootstrap_servers: str, options: Mapping[str, str]
+) -> dict[int, range]:
     """The offsets that each partition still has; no partitions where there is no such topic."""
     with consumer_of(bootstrap_servers, options) as consumer:
-        parts = consumer.partitionsFor(topic) or ()
-        places = _listed([_kafka().common.TopicPartition(topic, part.partition()) for part in parts])
-        begins, ends = (
-            {place.partition(): offset for place, offset in dict(ask(places)).items()}
-            for ask in (consumer.beginningOffsets, consumer.endOffsets)
-        )
+        infos, partition = consumer.partitionsFor(topic) or (), _kafka().common.TopicPartition
+        parts = _listed([partition(topic, info.partition()) for info in infos])
+        begins = _by_number(consumer.beginningOffsets(parts))
+        ends = _by_number(consumer.endOffsets(parts))
         return {number: range(first, ends[number]) for number, first in begins.items()}
 
 
-def delete_records(topic: str, bootstrap_servers: str, options: Mapping[str, str], before: Mapping[int, int]) -> None:
+def _by_number(offsets: Any) -> dict[int, int]:
+    return {part.partition(): offset for part, offset in dict(offsets).items()}
+
+
+def delete_records(
+    topic: str, bootstrap_servers: str, options: Mapping[str, str], before: Mapping[int, int]
+) -> None:
     """Delete the records of each partition that lie before an offset."""
     with _admin(bootstrap_servers, options) as client:
-        wanted = _mapped({_kafka().common.TopicPartition(topic, number): _before(offset) for number, offset in before.items()})
+        partition = _kafka().common.TopicPartition
+        limits = {partition(topic, number): _before(offset) for number, offset in before.items()}
         try:
-            client.deleteRecords(wanted).all().get()
+            client.deleteRecords(_mapped(limits)).all().get()
         except Py4JJavaError as error:
-            raise FkJoinError(f"topic {topic}: the brokers did not delete its records: {_reason(error)[1]}") from None
+            raise FkJoinError(
+                f"topic {topic}: the brokers did not delete its records: {_reason(error)[1]}"
+            ) from None
 
 
 def _before(offset: int) -> Any:
     """Java's ``RecordsToDelete.beforeOffset(offset)``, by reflection.
 
-    A method without arguments has the same name, and Py4J takes the one that the JVM lists first, which is not always this one.
+    A method without arguments has the same name, and Py4J takes the one that the JVM lists first,
+    which is not always this one.
     """
     gateway: Any = SparkContext._gateway
     kind, new = _jvm().java.lang, gateway.new_array
     loader = kind.Thread.currentThread().getContextClassLoader()
     types, arguments = new(kind.Class, 1), new(kind.Object, 1)
     types[0], arguments[0] = kind.Long.TYPE, offset
-    found = kind.Class.forName("org.apache.kafka.clients.admin.RecordsToDelete", True, loader)
-    return found.getMethod("beforeOffset", types).invoke(None, arguments)
+    owner = kind.Class.forName("org.apache.kafka.clients.admin.RecordsToDelete", True, loader)
+    return owner.getMethod("beforeOffset", types).invoke(None, arguments)
 
 
 def bounds(
@@ -141,14 +157,17 @@ def bounds(
     begins: dict[int, int] = {}
     ends: dict[int, int] = {}
     with consumer_of(bootstrap_servers, options) as consumer:
-        for part in consumer.partitionsFor(topic):
-            number, place = part.partition(), _kafka().common.TopicPartition(topic, part.partition())
-            low, high = (dict(ask(_listed([place])))[place] for ask in (consumer.beginningOffsets, consumer.endOffsets))
+        for info in consumer.partitionsFor(topic):
+            number = info.partition()
+            part = _kafka().common.TopicPartition(topic, number)
+            low = dict(consumer.beginningOffsets(_listed([part])))[part]
+            high = dict(consumer.endOffsets(_listed([part])))[part]
             begins[number] = low
             look = _FIRST_LOOK
             while number not in ends and low < high:
                 start = max(low, high - look)
-                if (last := _last_record(consumer, place, start, high, tombstones=tombstones)) is not None:
+                last = _last_record(consumer, part, start, high, tombstones=tombstones)
+                if last is not None:
                     ends[number] = last
                 elif start == low:
                     break
@@ -156,19 +175,22 @@ def bounds(
     return begins, ends
 
 
-def _last_record(consumer: Any, place: Any, start: int, end: int, *, tombstones: bool) -> int | None:
-    """The offset of the partition's last record from ``start`` to ``end`` that a table reads; None where there is none."""
-    consumer.assign(_listed([place]))
-    consumer.seek(place, start)
+def _last_record(consumer: Any, part: Any, start: int, end: int, *, tombstones: bool) -> int | None:
+    """The offset of the last record from ``start`` to ``end`` that a table reads; None for none."""
+    consumer.assign(_listed([part]))
+    consumer.seek(part, start)
     last, idle = None, 0
     second = _jvm().java.time.Duration.ofSeconds(1)
-    while (at := consumer.position(place)) < end:
-        for record in list(consumer.poll(second).records(place)):
+    while (offset := consumer.position(part)) < end:
+        for record in list(consumer.poll(second).records(part)):
             if tombstones or record.serializedValueSize() >= 0:  # -1: it is null
                 last = record.offset()
-        idle = idle + 1 if consumer.position(place) == at else 0
+        idle = idle + 1 if consumer.position(part) == offset else 0
         if idle == _END_S:
-            raise FkJoinError(f"topic {place.topic()}: partition {place.partition()} does not answer within {_END_S} s")
+            raise FkJoinError(
+                f"topic {part.topic()}: partition {part.partition()} does not answer "
+                f"within {_END_S} s"
+            )
     return last
 
 
@@ -177,26 +199,31 @@ def consumer_of(bootstrap_servers: str, options: Mapping[str, str]) -> Iterator[
     """A consumer that creates no topic and commits nothing; of one thread alone, as Java's is."""
     more = dict.fromkeys(("enable.auto.commit", "allow.auto.create.topics"), "false")
     more |= dict.fromkeys(("key.deserializer", "value.deserializer"), _BYTES)
-    with _client(
-        lambda settings: _kafka().clients.consumer.KafkaConsumer(settings), bootstrap_servers, options, more
-    ) as consumer:
+
+    def make(settings: Any) -> Any:
+        return _kafka().clients.consumer.KafkaConsumer(settings)
+
+    with _client(make, bootstrap_servers, options, more) as consumer:
         yield consumer
 
 
-def end_offsets(consumer: Any, places: Iterable[tuple[str, int]], within_s: int) -> dict[tuple[str, int], int] | None:
-    """The end offsets of partitions, by topic and number; None where their brokers do not answer within that time."""
+def end_offsets(
+    consumer: Any, parts: Iterable[tuple[str, int]], within_s: int
+) -> dict[tuple[str, int], int] | None:
+    """The ends of partitions, by topic and number; None where brokers do not answer in time."""
     partition = _kafka().common.TopicPartition
-    wanted = _listed([partition(topic, number) for topic, number in places])
+    wanted = _listed([partition(topic, number) for topic, number in parts])
     try:
-        found = consumer.endOffsets(wanted, _jvm().java.time.Duration.ofSeconds(within_s))
+        offsets = consumer.endOffsets(wanted, _jvm().java.time.Duration.ofSeconds(within_s))
     except Py4JJavaError as error:
         return None if _no_answer(error) else {}
     # As one text: an answer for each of a map's entries would be hundreds of calls of the JVM.
-    return {(match[1], int(match[2])): int(match[3]) for match in _END.finditer(str(found.toString()))}
+    matches = _END.finditer(str(offsets.toString()))
+    return {(match[1], int(match[2])): int(match[3]) for match in matches}
 
 
 def leaders(consumer: Any, topic: str, within_s: int) -> dict[int, str] | None:
-    """The addresses of the brokers that lead a topic's partitions; None where no broker answers within that time.
+    """The addresses of the brokers that lead a topic's partitions; None without an answer.
 
     A partition without a leader has an empty address.
     """
@@ -204,11 +231,12 @@ def leaders(consumer: Any, topic: str, within_s: int) -> dict[int, str] | None:
         parts = consumer.partitionsFor(topic, _jvm().java.time.Duration.ofSeconds(within_s))
     except Py4JJavaError as error:
         return None if _no_answer(error) else {}
-    found = {}
+    addresses = {}
     for part in parts or ():
         leader = part.leader()
-        found[int(part.partition())] = "" if leader is None or leader.isEmpty() else f"{leader.host()}:{leader.port()}"
-    return found
+        has_none = leader is None or leader.isEmpty()
+        addresses[int(part.partition())] = "" if has_none else f"{leader.host()}:{leader.port()}"
+    return addresses
 
 
 def _no_answer(error: Py4JJavaError) -> bool:
@@ -218,26 +246,37 @@ def _no_answer(error: Py4JJavaError) -> bool:
 
 @contextmanager
 def _admin(bootstrap_servers: str, options: Mapping[str, str]) -> Iterator[Any]:
-    with _client(lambda settings: _kafka().clients.admin.AdminClient.create(settings), bootstrap_servers, options) as client:
+    def make(settings: Any) -> Any:
+        return _kafka().clients.admin.AdminClient.create(settings)
+
+    with _client(make, bootstrap_servers, options) as client:
         yield client
 
 
 @contextmanager
 def _client(
-    make: Callable[[Any], Any], bootstrap_servers: str, options: Mapping[str, str], more: Mapping[str, str] | None = None
+    make: Callable[[Any], Any],
+    bootstrap_servers: str,
+    options: Mapping[str, str],
+    more: Mapping[str, str] | None = None,
 ) -> Iterator[Any]:
     """A client for as long as it is needed; what Java says is wrong becomes a ``TopologyError``."""
     _kafka()
     waits = dict.fromkeys(("default.api.timeout.ms", "request.timeout.ms"), str(_TIMEOUT_S * 1000))
-    given = {name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")}
-    settings = _mapped({**given, **waits, **(more or {}), "bootstrap.servers": bootstrap_servers})
+    own = {name: value for name, value in options.items() if name.startswith("kafka.")}
+    chosen = {name.removeprefix("kafka."): value for name, value in own.items()}
+    settings = _mapped({**chosen, **waits, **(more or {}), "bootstrap.servers": bootstrap_servers})
     try:
         client = make(settings)
     except Py4JJavaError as error:
         _, text = _reason(error)
         if "bootstrap" in text:
-            raise TopologyError(f"bootstrap_servers: {bootstrap_servers} cannot be asked: {text}") from None
-        raise TopologyError(f"options: Java's Kafka client cannot be made with the settings kafka.…: {text}") from None
+            raise TopologyError(
+                f"bootstrap_servers: {bootstrap_servers} cannot be asked: {text}"
+            ) from None
+        raise TopologyError(
+            f"options: Java's Kafka client cannot be made with the settings kafka.…: {text}"
+        ) from None
     try:
         yield client
     except Py4JJavaError as error:
@@ -250,29 +289,31 @@ def _unreachable(error: Py4JJavaError, bootstrap_servers: str) -> TopologyError:
     kinds, text = _reason(error)
     if re.search("Authentication|Authorization", kinds):
         return TopologyError(
-            f"bootstrap_servers: the brokers at {bootstrap_servers} refuse this client ({text}); look at the options: "
-            "kafka.security.protocol, kafka.sasl.…, kafka.ssl.…"
+            f"bootstrap_servers: the brokers at {bootstrap_servers} refuse this client ({text}); "
+            "look at the options: kafka.security.protocol, kafka.sasl.…, kafka.ssl.…"
         )
     return TopologyError(
-        f"bootstrap_servers: no broker answers at {bootstrap_servers} within {_TIMEOUT_S} s ({text}); is the broker busy, "
-        "is the address right and reachable from here, and are the options: kafka.security.protocol, kafka.sasl.…, kafka.ssl.…?"
+        f"bootstrap_servers: no broker answers at {bootstrap_servers} within {_TIMEOUT_S} s "
+        f"({text}); is the broker busy, is the address right and reachable from here, and are the "
+        "options: kafka.security.protocol, kafka.sasl.…, kafka.ssl.…?"
     )
 
 
 def _described(client: Any, topics: list[str]) -> dict[str, Topic | None]:
     """Ask brokers to describe each topic; None: there is none."""
-    found: dict[str, Topic | None] = {}
+    described: dict[str, Topic | None] = {}
     for topic, asked in dict(client.describeTopics(_listed(topics)).topicNameValues()).items():
         try:
-            said = asked.get()
+            answer = asked.get()
         except Py4JJavaError as error:
             if not re.search("UnknownTopic|InvalidTopic", _reason(error)[0]):
                 raise
-            found[topic] = None
+            described[topic] = None
         else:
-            topic_id = str(said.topicId().toString())
-            found[topic] = Topic(said.partitions().size(), None if topic_id == _UNKNOWN_ID else topic_id)
-    return found
+            text = str(answer.topicId().toString())
+            topic_id = None if text == _UNKNOWN_ID else text
+            described[topic] = Topic(answer.partitions().size(), topic_id)
+    return described
 
 
 def _names(client: Any) -> list[str]:
@@ -280,30 +321,30 @@ def _names(client: Any) -> list[str]:
 
 
 def _reason(error: Py4JJavaError) -> tuple[str, str]:
-    """The names of the exceptions that led to it, and what the first of all says, without secrets."""
+    """The names of the exceptions that led to it, and what the first says, without secrets."""
     cause = error.java_exception
     kinds = [cause.getClass().getSimpleName()]
     while (deeper := cause.getCause()) is not None:
         cause = deeper
         kinds.append(cause.getClass().getSimpleName())
     text = str(cause.getMessage()).partition("\n")[0]  # more lines are Java's stack
-    if "JAAS" in text:
-        text = re.sub("'.*'", "'***'", text)  # a piece of the login that cannot be read, perhaps of the password
+    if "JAAS" in text:  # a piece of the login that cannot be read, perhaps of the password
+        text = re.sub("'.*'", "'***'", text)
     return " ".join(kinds), re.sub(r"\b(\w+\.)+\w+Exception: ", "", text)
 
 
 def _listed(items: list[Any]) -> Any:
-    found = _jvm().java.util.ArrayList()
+    listed = _jvm().java.util.ArrayList()
     for item in items:
-        found.add(item)
-    return found
+        listed.add(item)
+    return listed
 
 
 def _mapped(items: Mapping[Any, Any]) -> Any:
-    found = _jvm().java.util.HashMap()
+    mapped = _jvm().java.util.HashMap()
     for key, value in items.items():
-        found.put(key, value)
-    return found
+        mapped.put(key, value)
+    return mapped
 
 
 def _jvm() -> Any:
@@ -314,5 +355,7 @@ def _kafka() -> Any:
     """Java's package.  Raises ``TopologyError`` where the session has no connector."""
     kafka = _jvm().org.apache.kafka
     if isinstance(kafka.clients.admin.AdminClient, JavaPackage):
-        raise TopologyError(f"Spark's Kafka connector is missing: {HOW}; with spark-submit, --packages {package()}")
+        raise TopologyError(
+            f"Spark's Kafka connector is missing: {HOW}; with spark-submit, --packages {package()}"
+        )
     return kafka

@@ -1,4 +1,4 @@
-"""Offsets up to which a query has read internal topics, by the batches that its checkpoint has committed."""
+"""Offsets up to which a query has read internal topics, by its checkpoint's committed batches."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ Offsets = dict[int, int]
 
 def internal_connections(stages: Iterable[StageQuery]) -> dict[str, Connection]:
     """Name the internal topics that the stages write to and read, with how each is reached."""
-    found: dict[str, Connection] = {}
+    connections: dict[str, Connection] = {}
     for stage in stages:
-        found |= dict.fromkeys(filter(None, (stage.topics.last, stage.internal)), stage.topics.connection)
-    return found
+        own = filter(None, (stage.topics.last, stage.internal))
+        connections |= dict.fromkeys(own, stage.topics.connection)
+    return connections
 
 
 def committed_offsets(
     spark: SparkSession, checkpoint: str, topics: Sequence[str], *, newest: bool = False
 ) -> dict[str, list[Offsets]] | None:
-    """Find where the oldest batch that the checkpoint keeps has ended in each topic that the query reads.
+    """Find where the oldest batch that the checkpoint keeps has ended, in each topic.
 
-    A query that reads a topic in several places has several offsets of it.  ``newest``: where the last committed batch has
-    ended.  None if no batch is committed.
+    These are the topics that the query reads.  A query that reads a topic in several places has
+    several offsets of it.  ``newest``: where the last committed batch has ended.  None if no batch
+    is committed.
     """
     begun, done = (dict(numbered(spark, f"{checkpoint}/{log}")) for log in ("offsets", "commits"))
     committed = sorted(begun.keys() & done.keys(), reverse=newest)
@@ -38,16 +40,17 @@ def committed_offsets(
     text = next((text for text in texts if text is not None), None)
     if text is None:
         return None
-    found: dict[str, list[Offsets]] = {}
+    ended: dict[str, list[Offsets]] = {}
     for line in text.split("\n"):
         for topic in topics:
             if (offsets := offsets_of(line, topic)) is not None:
-                found.setdefault(topic, []).append({int(partition): offset for partition, offset in offsets.items()})
-    return found
+                numbered_offsets = {int(number): offset for number, offset in offsets.items()}
+                ended.setdefault(topic, []).append(numbered_offsets)
+    return ended
 
 
 def _text(spark: SparkSession, file: str) -> str | None:
-    """The text of a batch's file; None if it is gone: a query that runs deletes those of its oldest batches."""
+    """The text of a batch's file; None if it is gone: a running query deletes the oldest."""
     path, files = hadoop(spark, file)
     try:
         return read_file(path, files).decode()

@@ -20,7 +20,7 @@ class Connection:
     options: dict[str, str] = field(repr=False)
     partitions: int
     topic_id: str | None = None
-    """Id that the brokers give the topic: another topic of the same name has another one; None when they know none."""
+    """Id that the brokers give the topic: another topic of its name has another; None for none."""
     on_new_topic: OnNewTopic = "fail"
     """Action when the id is another than the checkpoint's."""
     tombstones: bool = True

@@ -23,16 +23,19 @@ class Decoded(NamedTuple):
     Attributes
     ----------
     row : Column
-        The row as a struct, whose fields are the table's columns.  Null where it deletes, or cannot be read.
+        The row as a struct, whose fields are the table's columns.  Null where it deletes, or cannot
+        be read.
     deleted : Column
         Whether the record deletes its key.
     problem : Column
-        A text that says why the record cannot be read, null where it can.  It makes the record a dead letter.
+        A text that says why the record cannot be read, null where it can.  It makes the record a
+        dead letter.
 
     Examples
     --------
     >>> from pyspark.sql import functions as F
-    >>> decoded = Decoded(F.struct(data.cast("string").alias("text")), data.isNull(), F.lit(None).cast("string"))
+    >>> row, no_problem = F.struct(data.cast("string").alias("text")), F.lit(None).cast("string")
+    >>> decoded = Decoded(row, data.isNull(), no_problem)
     """
 
     row: Column
@@ -43,8 +46,9 @@ class Decoded(NamedTuple):
 class Format(Protocol):
     """Protocol of formats of a record's key or value: an object with ``decode`` is one.
 
-    A format that also writes has a method ``encode(row, schema)``: of a struct column and its ``StructType`` it makes a binary
-    column.  Both methods make Spark's expressions, which never throw: what is wrong with bytes is a ``problem``.
+    A format that also writes has a method ``encode(row, schema)``: of a struct column and its
+    ``StructType`` it makes a binary column.  Both methods make Spark's expressions, which never
+    throw: what is wrong with bytes is a ``problem``.
 
     Examples
     --------
@@ -92,22 +96,25 @@ class Encodes(Protocol):
         ...
 
 
-def decoded(read: Reader, kind: StructType, data: Column, text: str | None = None, *, whatever: bool = False) -> Decoded:
+def decoded(
+    read: Reader, kind: StructType, data: Column, text: str | None = None, *, whatever: bool = False
+) -> Decoded:
     """Decode the column with a reader of rows of that type; ``text``: a column more.
 
     ``whatever``: a row also of what has a problem; what does not fit is null in it.
     """
     row = kind if text is None else StructType([*kind, StructField(text, StringType())])
-    told = [StructField("row", nullable(row)), StructField("deleted", BooleanType()), StructField("problem", StringType())]
+    parts = StructType([StructField("row", nullable(row)), StructField("deleted", BooleanType())])
+    parts = parts.add("problem", StringType())
 
-    def decode(given: pa.Array) -> pa.Array:
-        rows, deleted, problem = read(given)
-        return pa.StructArray.from_arrays([rows, pa.array(deleted), problem], names=[field.name for field in told])
+    def decode(records: pa.Array) -> pa.Array:
+        rows, deleted, problem = read(records)
+        return pa.StructArray.from_arrays([rows, pa.array(deleted), problem], names=parts.names)
 
-    found = on_arrow(decode, StructType(told), data)
-    deleted, problem = found.getField("deleted"), found.getField("problem")
+    column = on_arrow(decode, parts, data)
+    deleted, problem = column.getField("deleted"), column.getField("problem")
     usable = ~deleted if whatever else ~deleted & problem.isNull()
-    return Decoded(F.when(usable, found.getField("row")), deleted, problem)
+    return Decoded(F.when(usable, column.getField("row")), deleted, problem)
 
 
 def zone() -> str:
@@ -121,11 +128,12 @@ def shown(schema: StructType) -> str:
     return schema.simpleString()[:200]
 
 
-def fields_of(kind: StructType, what: str) -> pa.Schema:
+def fields_of(kind: StructType, argument: str) -> pa.Schema:
     """The fields for Arrow; ``TopologyError`` if they cannot be read from JSON."""
-    fields = arrow_schema(what, kind)
+    fields = arrow_schema(argument, kind)
     if not parsable(pa.struct(list(fields))):
         raise TopologyError(
-            f"{what}: {shown(kind)} cannot be read from JSON: a name is in it twice, or a map whose keys are no text"
+            f"{argument}: {shown(kind)} cannot be read from JSON: "
+            "a name is in it twice, or a map whose keys are no text"
         )
     return fields

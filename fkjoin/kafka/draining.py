@@ -21,10 +21,13 @@ class InFlight(NamedTuple):
     records: int
 
 
-def in_flight(spark: SparkSession, stages: Sequence[StageQuery], checkpoints: Mapping[str, str]) -> list[InFlight]:
-    """Find what is in flight in the topics between the stages; nothing where the stages are drained.
+def in_flight(
+    spark: SparkSession, stages: Sequence[StageQuery], checkpoints: Mapping[str, str]
+) -> list[InFlight]:
+    """Find what is in flight in the topics between the stages; nothing where they are drained.
 
-    ``checkpoints``: those of all queries, by their names.  A query without a committed batch has yet to read everything.
+    ``checkpoints``: those of all queries, by their names.  A query without a committed batch has
+    yet to read everything.
     """
     connections = internal_connections(stages)
     ranges = {
@@ -32,30 +35,37 @@ def in_flight(spark: SparkSession, stages: Sequence[StageQuery], checkpoints: Ma
         for topic, connection in connections.items()
     }
     read = {
-        query: committed_offsets(spark, checkpoint, list(connections), newest=True) for query, checkpoint in checkpoints.items()
+        query: committed_offsets(spark, checkpoint, list(connections), newest=True)
+        for query, checkpoint in checkpoints.items()
     }
     return unread(ranges, read)
 
 
 def unread(
-    ranges: Mapping[str, Mapping[int, range]], read: Mapping[str, Mapping[str, Sequence[Offsets]] | None]
+    ranges: Mapping[str, Mapping[int, range]],
+    read: Mapping[str, Mapping[str, Sequence[Offsets]] | None],
 ) -> list[InFlight]:
     """Find the records that queries have yet to read.
 
-    ``ranges``: the offsets that each partition of a topic has; ``read``: where each query stands in the topics that it reads,
-    None if it has committed nothing.  Of a topic that no query has read, any may be a reader.
+    ``ranges``: the offsets that each partition of a topic has; ``read``: where each query stands in
+    the topics that it reads, None if it has committed nothing.  Of a topic that no query has read,
+    any may be a reader.
     """
-    found = []
+    flights = []
     for topic, partitions in ranges.items():
-        readers = {query: offsets for query, offsets in read.items() if offsets is None or topic in offsets}
-        for query, offsets in (readers or dict.fromkeys(read)).items():
-            places: Sequence[Offsets] = [{}] if offsets is None else offsets[topic]
-            records = max(sum(_left(offsets, one, place) for one, offsets in partitions.items()) for place in places)
+        known = read.items()
+        readers = {query: ends for query, ends in known if ends is None or topic in ends}
+        for query, ends in (readers or dict.fromkeys(read)).items():
+            positions: Sequence[Offsets] = [{}] if ends is None else ends[topic]
+            records = max(_left(partitions, position) for position in positions)
             if records:
-                found.append(InFlight(topic, query, records))
-    return found
+                flights.append(InFlight(topic, query, records))
+    return flights
 
 
-def _left(offsets: range, partition: int, read: Offsets) -> int:
-    """Count the offsets of a partition from where a query stands."""
-    return max(0, offsets.stop - max(offsets.start, read.get(partition, 0)))
+def _left(partitions: Mapping[int, range], position: Offsets) -> int:
+    """Count the offsets of partitions from where a query stands."""
+    left = 0
+    for number, offsets in partitions.items():
+        left += max(0, offsets.stop - max(offsets.start, position.get(number, 0)))
+    return left

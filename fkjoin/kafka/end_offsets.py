@@ -1,7 +1,7 @@
 """End offsets of topics, as their brokers said them last, and the brokers that do not answer.
 
-A thread for each cluster asks, so that no batch and no reader waits for a broker.  It asks for as long as the session runs
-and a query reads.
+A thread for each cluster asks, so that no batch and no reader waits for a broker.  It asks for as
+long as the session runs and a query reads.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Ends(NamedTuple):
     """The end offsets of a topic's partitions."""
 
     offsets: Mapping[int, int]
-    at: float
+    as_of: float
     """The time of the answer, in seconds since 1970."""
 
 
@@ -50,9 +50,9 @@ class Silence:
 
     def words(self, now: float) -> str:
         """Say which brokers of which topic do not answer, and since when."""
-        one = len(self.brokers) == 1
-        which = f"broker {self.brokers[0]} of" if one else f"brokers {', '.join(self.brokers)} of"
-        return f"{which} topic {self.topic} {'has' if one else 'have'} not answered since {moment(self.since, now)}"
+        noun, verb = ("broker", "has") if len(self.brokers) == 1 else ("brokers", "have")
+        which = f"{noun} {', '.join(self.brokers)} of topic {self.topic}"
+        return f"{which} {verb} not answered since {moment(self.since, now)}"
 
 
 class Cluster:
@@ -72,8 +72,10 @@ class Cluster:
         """The topics that the thread has asked for."""
         self._thread: threading.Thread | None = None
 
-    def read(self, topics: Iterable[str], within_s: float = 0.0) -> tuple[dict[str, Ends], list[Silence]]:
-        """Return the last ends of topics, as far as they are known, and which of them have brokers that do not answer.
+    def read(
+        self, topics: Iterable[str], within_s: float = 0.0
+    ) -> tuple[dict[str, Ends], list[Silence]]:
+        """Return the last ends of topics, as far as they are known, and those with silent brokers.
 
         ``within_s``: wait so long for an answer where there is none, or none of late.
         """
@@ -86,7 +88,8 @@ class Cluster:
                 self._heard.clear()
                 self._silent.clear()
                 self._asked = dict.fromkeys(self._wanted, time.time())
-                self._thread = threading.Thread(target=self._run, name="fkjoin-end-offsets", daemon=True)
+                name = "fkjoin-end-offsets"
+                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
                 self._thread.start()
             if self._thread is not None and not self._heard.issuperset(wanted):
                 self._changed.notify_all()
@@ -95,77 +98,101 @@ class Cluster:
             return {topic: self._ends[topic] for topic in wanted if topic in self._ends}, silent
 
     def _run(self) -> None:
-        """Ask until no query reads any more.  Whatever else goes wrong is for Spark's own consumer to say."""
-        with contextlib.suppress(Exception), consumer_of(self._bootstrap_servers, self._options) as consumer:
+        """Ask until no query reads any more.
+
+        Whatever else goes wrong is for Spark's own consumer to say.
+        """
+        opened = consumer_of(self._bootstrap_servers, self._options)
+        with contextlib.suppress(Exception), opened as consumer:
             while _session_runs() and (topics := self._topics()):
                 self._ask(consumer, topics)
                 with self._changed:
-                    self._changed.wait_for(lambda: not self._heard.issuperset(self._wanted), EVERY_S)
+                    self._changed.wait_for(self._has_unheard, EVERY_S)
         time.sleep(EVERY_S)  # where no client can be made, the next one is not made at once
         with self._changed:
             self._thread = None
+
+    def _has_unheard(self) -> bool:
+        return not self._heard.issuperset(self._wanted)
 
     def _topics(self) -> list[str]:
         """The topics that a query has read of late; the others are forgotten."""
         with self._changed:
             until = time.monotonic() - _WANTED_FOR_S
-            for topic in [topic for topic, at in self._wanted.items() if at <= until]:
+            for topic in [topic for topic, time_s in self._wanted.items() if time_s <= until]:
                 del self._wanted[topic], self._asked[topic]
                 self._silent.pop(topic, None)
                 self._heard.discard(topic)
             return list(self._wanted)
 
     def _ask(self, consumer: Any, topics: Sequence[str]) -> None:
-        places = self._places(consumer, topics)
-        ends = None if places is None else end_offsets(consumer, places, ANSWER_S)
-        if places is None:
+        parts = self._parts(consumer, topics)
+        ends = None if parts is None else end_offsets(consumer, parts, ANSWER_S)
+        if parts is None:
             self._take(topics, {}, {topic: {self._bootstrap_servers} for topic in topics})
         elif ends is not None:
             self._take(topics, ends, {})
         else:
-            self._learned = float("-inf")  # another broker may lead a partition since, or a topic may be gone
-            self._take(topics, *self._one_by_one(consumer, self._places(consumer, topics) or {}))
+            # Another broker may lead a partition since, or a topic may be gone.
+            self._learned = float("-inf")
+            self._take(topics, *self._one_by_one(consumer, self._parts(consumer, topics) or {}))
 
-    def _places(self, consumer: Any, topics: Sequence[str]) -> dict[tuple[str, int], str] | None:
-        """The partitions of topics, with their leaders, which are learned once a minute; None where no broker answers."""
-        if time.monotonic() - self._learned > _LEADERS_EVERY_S or not self._leaders.keys() >= set(topics):
+    def _parts(self, consumer: Any, topics: Sequence[str]) -> dict[tuple[str, int], str] | None:
+        """The partitions of topics with their leaders; None where no broker answers.
+
+        Leaders are learned once a minute.
+        """
+        is_old = time.monotonic() - self._learned > _LEADERS_EVERY_S
+        if is_old or not self._leaders.keys() >= set(topics):
             learned: dict[str, dict[int, str]] = {}
             for topic in topics:
-                if (found := leaders(consumer, topic, ANSWER_S)) is None:
+                if (addresses := leaders(consumer, topic, ANSWER_S)) is None:
                     break
-                learned[topic] = found
+                learned[topic] = addresses
             else:
                 self._leaders, self._learned = learned, time.monotonic()
         if not self._leaders.keys() >= set(topics):
             return None
-        return {(topic, part): at for topic in topics for part, at in self._leaders[topic].items()}
+        parts = {}
+        for topic in topics:
+            for number, broker in self._leaders[topic].items():
+                parts[topic, number] = broker
+        return parts
 
     def _one_by_one(
-        self, consumer: Any, places: Mapping[tuple[str, int], str]
+        self, consumer: Any, parts: Mapping[tuple[str, int], str]
     ) -> tuple[dict[tuple[str, int], int], dict[str, set[str]]]:
-        """Ask each broker for itself: the ends that some say, and those that are silent, by topic."""
+        """Ask each broker for itself: the ends that some say, and silent ones, by topic."""
         ends: dict[tuple[str, int], int] = {}
         silent: dict[str, set[str]] = {}
-        for broker in dict.fromkeys(places.values()):
-            led = [place for place, at in places.items() if at == broker]
-            found = end_offsets(consumer, led, _ONE_ANSWER_S) if broker else None
-            ends |= found or {}
-            for topic, _ in led if found is None else ():
+        for broker in dict.fromkeys(parts.values()):
+            led = [part for part, leader in parts.items() if leader == broker]
+            answer = end_offsets(consumer, led, _ONE_ANSWER_S) if broker else None
+            ends |= answer or {}
+            for topic, _ in led if answer is None else ():
                 silent.setdefault(topic, set()).add(broker or self._bootstrap_servers)
         return ends, silent
 
-    def _take(self, topics: Sequence[str], ends: Mapping[tuple[str, int], int], silent: Mapping[str, set[str]]) -> None:
+    def _take(
+        self,
+        topics: Sequence[str],
+        ends: Mapping[tuple[str, int], int],
+        silent: Mapping[str, set[str]],
+    ) -> None:
         """Keep what the brokers said of topics; of one with a silent broker, the ends before."""
         now = time.time()
         with self._changed:
             for topic in topics:
-                offsets = {part: end for (of, part), end in ends.items() if of == topic}
+                offsets = {part: end for (name, part), end in ends.items() if name == topic}
                 if topic in silent:
-                    since = max(self._asked[topic], self._ends[topic].at if topic in self._ends else 0.0)
+                    since = self._asked[topic]
+                    if topic in self._ends:
+                        since = max(since, self._ends[topic].as_of)
                     self._silent[topic] = Silence(topic, tuple(sorted(silent[topic])), since)
-                else:
-                    self._silent.pop(topic, None)
-                    self._ends |= {topic: Ends(offsets, now)} if offsets else {}  # of a topic that is gone, the ends before
+                    continue
+                self._silent.pop(topic, None)
+                if offsets:  # else the topic is gone, and its ends before stay
+                    self._ends[topic] = Ends(offsets, now)
             self._heard.update(topics)
             self._changed.notify_all()
 
@@ -180,23 +207,25 @@ _lock = threading.Lock()
 
 def _cluster(topic: SourceTopic) -> Cluster:
     """The cluster of a topic: one for all queries that reach it in the same way."""
-    options = {name: value for name, value in topic.options.items() if name.lower().startswith("kafka.")}
+    known, servers = topic.options.items(), topic.bootstrap_servers
+    options = {name: value for name, value in known if name.lower().startswith("kafka.")}
+    way = servers, *sorted(options.items())
     with _lock:
-        return _clusters.setdefault(
-            (topic.bootstrap_servers, *sorted(options.items())), Cluster(topic.bootstrap_servers, options)
-        )
+        return _clusters.setdefault(way, Cluster(servers, options))
 
 
-def read_ends(topics: Iterable[SourceTopic], within_s: float = 0.0) -> tuple[dict[str, Ends], list[Silence]]:
-    """Return the last ends of topics, and which of them have brokers that do not answer: see ``Cluster.read``."""
+def read_ends(
+    topics: Iterable[SourceTopic], within_s: float = 0.0
+) -> tuple[dict[str, Ends], list[Silence]]:
+    """Return the last ends of topics, and those with silent brokers: see ``Cluster.read``."""
     of_clusters: dict[Cluster, list[str]] = {}
     for topic in topics:
         of_clusters.setdefault(_cluster(topic), []).append(topic.topic)
     ends: dict[str, Ends] = {}
     silent: list[Silence] = []
     for cluster, names in of_clusters.items():
-        found, without = cluster.read(names, within_s)
-        ends, silent = ends | found, silent + without
+        own_ends, own_silent = cluster.read(names, within_s)
+        ends, silent = ends | own_ends, silent + own_silent
     return ends, silent
 
 
@@ -205,7 +234,7 @@ class Left(NamedTuple):
 
     lag: Mapping[str, Mapping[str, int]]
     """By topic and partition."""
-    at: float
+    as_of: float
     """The time as of which that is known, in seconds since 1970."""
     silent: Sequence[Silence] = ()
 
@@ -216,34 +245,42 @@ def left_to_read(
     by_spark: Left,
     within_s: float = 0.0,
 ) -> Left:
-    """Count what is left from the ``positions`` up to the topics' ends, as their brokers said them last: see ``up_to``."""
+    """Count what is left from the ``positions`` to the topics' last known ends: see ``up_to``."""
     ends, silent = read_ends(topics, within_s)
     return up_to(ends, positions, by_spark)._replace(silent=silent)
 
 
-def up_to(ends: Mapping[str, Ends], positions: Mapping[str, Mapping[str, int]], by_spark: Left) -> Left:
+def up_to(
+    ends: Mapping[str, Ends], positions: Mapping[str, Mapping[str, int]], by_spark: Left
+) -> Left:
     """Count what is left from the ``positions`` up to the ``ends``.
 
-    ``by_spark``: what Spark's last event says, which is of its batch's beginning.  It holds for topics whose ends are unknown,
-    and where they were asked for before.
+    ``by_spark``: what Spark's last event says, which is of its batch's beginning.  It holds for
+    topics whose ends are unknown, and where they were asked for before.
     """
-    lag, times = {topic: dict(parts) for topic, parts in by_spark.lag.items()}, dict.fromkeys(by_spark.lag, by_spark.at)
+    lag = {topic: dict(parts) for topic, parts in by_spark.lag.items()}
+    times = dict.fromkeys(by_spark.lag, by_spark.as_of)
     for topic in ends.keys() & positions.keys():
-        before, at = lag.get(topic, {}), positions[topic]
-        more = {str(part): end - at.get(str(part), 0) for part, end in ends[topic].offsets.items()}
-        lag[topic] = {part: max(before.get(part, 0), more.get(part, 0)) for part in sorted({*before, *more}, key=int)}
-        times[topic] = max(by_spark.at, ends[topic].at)
-    return Left(lag, min(times.values(), default=by_spark.at))
+        before, read = lag.get(topic, {}), positions[topic]
+        offsets = {str(number): end for number, end in ends[topic].offsets.items()}
+        more = {part: end - read.get(part, 0) for part, end in offsets.items()}
+        parts = sorted({*before, *more}, key=int)
+        lag[topic] = {part: max(before.get(part, 0), more.get(part, 0)) for part in parts}
+        times[topic] = max(by_spark.as_of, ends[topic].as_of)
+    return Left(lag, min(times.values(), default=by_spark.as_of))
 
 
 def telling_lag(query: Query) -> Query:
-    """The query, whose line says what it has left to read at that moment; a topic's brokers have two seconds to answer."""
+    """The query, whose line says what it has left to read at that moment.
 
-    def left(sources: Sequence[Mapping[str, Any]], at: float, now: float) -> str:
-        of_spark = Left(lag_of(sources), at)
-        found = left_to_read(source_topics(query), positions_of(sources), of_spark, _ONE_ANSWER_S)
-        said = "".join(f"; {silence.words(now)}" for silence in found.silent)
-        return f"{behind(records_of(found.lag), found.at, now)}{said}"
+    A topic's brokers have two seconds to answer.
+    """
+
+    def left(sources: Sequence[Mapping[str, Any]], as_of: float, now: float) -> str:
+        by_spark, positions = Left(lag_of(sources), as_of), positions_of(sources)
+        rest = left_to_read(source_topics(query), positions, by_spark, _ONE_ANSWER_S)
+        silences = "".join(f"; {silence.words(now)}" for silence in rest.silent)
+        return f"{behind(records_of(rest.lag), rest.as_of, now)}{silences}"
 
     query._left = left
     return query

@@ -1,7 +1,7 @@
 """Formats of a Kafka record's key and value, as Spark expressions.
 
-A format turns bytes into a struct, or says what is wrong with them; it never throws, and it never takes a broken value
-for a null one.  A null value is a tombstone; a struct of nulls is a value.
+A format turns bytes into a struct, or says what is wrong with them; it never throws, and it never
+takes a broken value for a null one.  A null value is a tombstone; a struct of nulls is a value.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ from fkjoin.spark.unavailable import PLACEHOLDER
 from fkjoin.stages.complete import UNAVAILABLE
 
 _SOURCE_BLOCK = (
-    "lsn bigint, txId bigint, pos bigint, row int, file string, server_id bigint, ts_ms bigint, ts_us bigint, ts_ns bigint, "
-    "scn string, commit_scn string, change_lsn string, commit_lsn string, event_serial_no bigint, ord int, sequence string, "
+    "lsn bigint, txId bigint, pos bigint, row int, file string, server_id bigint, "
+    "ts_ms bigint, ts_us bigint, ts_ns bigint, scn string, commit_scn string, "
+    "change_lsn string, commit_lsn string, event_serial_no bigint, ord int, sequence string, "
     "snapshot string, db string, schema string, table string"
 )
 """Columns in which Debezium's connectors give a change's position in the database's log."""
@@ -106,8 +107,8 @@ class String:
 class Json:
     """A JSON object, read with a schema.
 
-    Fields that the schema lacks are left out; fields that are absent are null; a field of another type is a problem.  A text
-    column takes any JSON as its text, numbers as they are written.
+    Fields that the schema lacks are left out; fields that are absent are null; a field of another
+    type is a problem.  A text column takes any JSON as its text, numbers as they are written.
 
     Parameters
     ----------
@@ -116,13 +117,14 @@ class Json:
     text : str, optional
         The name of a further column that has the whole object as it was written, to be passed on.
     units : mapping of str to str, optional
-        Units, by the names of columns.  What numbers in times, dates and intervals count: ``days``, ``seconds``, ``millis``,
-        ``micros`` or ``nanos``; without one such a number is a problem.  How texts stand for decimals: ``text`` or ``base64``
-        (with the column's scale); and for bytes: ``base64``, ``base64-url``, ``hex`` or ``wkb``.
+        Units, by the names of columns.  What numbers in times, dates and intervals count: ``days``,
+        ``seconds``, ``millis``, ``micros`` or ``nanos``; without one such a number is a problem.
+        How texts stand for decimals: ``text`` or ``base64`` (with the column's scale); and for
+        bytes: ``base64``, ``base64-url``, ``hex`` or ``wkb``.
 
     Examples
     --------
-    >>> value = Json("customer_id string, amount double, created timestamp", units={"created": "micros"})
+    >>> value = Json("amount double, created timestamp", units={"created": "micros"})
     """
 
     schema: str | StructType
@@ -148,35 +150,39 @@ class Json:
     def _type(self) -> StructType:
         kind = struct_type(self.schema, "Json")
         if self.text is not None and self.text.lower() in map(str.lower, kind.names):
-            raise TopologyError(f"Json: the schema has a column {self.text!r} already; give text another name")
+            raise TopologyError(
+                f"Json: the schema has a column {self.text!r} already; give text another name"
+            )
         return kind
 
 
 @dataclass(frozen=True)
 class Debezium:
-    """Debezium's change events: JSON, with or without the ``schema``/``payload`` wrapper, or Avro behind a registry's header.
+    """Debezium's change events: JSON, or Avro behind a registry's header.
 
-    ``c``, ``u`` and ``r`` (snapshot) are upserts of ``after``, ``d`` is a delete, and so is the tombstone that may follow it.
-    As the format of a key it reads the key's fields, wrapped or not.  Times, decimals and bytes are read as the ``schema`` part
-    says, or the Avro schema.
+    JSON is with or without the ``schema``/``payload`` wrapper.
+    ``c``, ``u`` and ``r`` (snapshot) are upserts of ``after``, ``d`` is a delete, and so is the
+    tombstone that may follow it. As the format of a key it reads the key's fields, wrapped or not.
+    Times, decimals and bytes are read as the ``schema`` part says, or the Avro schema.
 
     Parameters
     ----------
     schema : str or pyspark.sql.types.StructType
         The row's columns, as Spark's types.
     source : str or pyspark.sql.types.StructType, optional
-        Columns of the event's ``source`` block, such as ``"lsn bigint, change_lsn string"``.  The expressions of
-        ``Table.from_kafka(…, version=, deleted=, timestamp=)`` may use them.  By default those that connectors order changes
-        by.
+        Columns of the event's ``source`` block, such as ``"lsn bigint, change_lsn string"``.  The
+        expressions of ``Table.from_kafka(…, version=, deleted=, timestamp=)`` may use them.  By
+        default those that connectors order changes by.
     units : mapping of str to str, optional
-        Units for messages without the ``schema`` part, as for ``Json``.  A number in a time that has neither is a problem.  So
-        is a text in a decimal that may be base64 or a number.
+        Units for messages without the ``schema`` part, as for ``Json``.  A number in a time that
+        has neither is a problem.  So is a text in a decimal that may be base64 or a number.
     placeholder : str, optional
-        The text that the connector writes for values that it does not have (``unavailable.value.placeholder``); by default
-        Debezium's own.  These values are taken from ``before``.
+        The text that the connector writes for values that it does not have
+        (``unavailable.value.placeholder``); by default Debezium's own.  These values are taken from
+        ``before``.
     unavailable : {"problem", "keep"}, default "problem"
-        What an event is that does not have them there.  With ``"keep"`` the table keeps its rows in state, and the values that
-        it has.
+        What an event is that does not have them there.  With ``"keep"`` the table keeps its rows in
+        state, and the values that it has.
     inner : Registry, optional
         The registry of Avro events: ``Registry("avro", url=…)``, without a schema.
 
@@ -188,7 +194,8 @@ class Debezium:
     Examples
     --------
     >>> value = Debezium("order_id string, customer_id string, amount double")
-    >>> value = Debezium("order_id string, amount double", inner=Registry("avro", url="http://localhost:8081"))
+    >>> registry = Registry("avro", url="http://localhost:8081")
+    >>> value = Debezium("order_id string, amount double", inner=registry)
     """
 
     schema: str | StructType
@@ -200,19 +207,25 @@ class Debezium:
 
     def __post_init__(self) -> None:
         if self.unavailable not in ("problem", "keep"):
-            raise TopologyError(f'Debezium: unavailable {self.unavailable!r} is not one of "problem", "keep"')
+            raise TopologyError(
+                f'Debezium: unavailable {self.unavailable!r} is not one of "problem", "keep"'
+            )
         copy_fields(self)
         if self.inner is None:
             return
         if isinstance(self.inner, Registry) and self.inner.kind == "protobuf":
             raise TopologyError(
-                "Debezium: inner: events in Protobuf are not read, since nulls of a row are lost in them; let the connector "
-                "write Avro, or JSON without a registry"
+                "Debezium: inner: events in Protobuf are not read, since nulls of a row are lost "
+                "in them; let the connector write Avro, or JSON without a registry"
             )
         if not isinstance(self.inner, Registry) or self.inner.kind != "avro":
-            raise TopologyError('Debezium: inner can only be Registry("avro", url=…); JSON events need none')
+            raise TopologyError(
+                'Debezium: inner can only be Registry("avro", url=…); JSON events need none'
+            )
         if self.inner.schema is not None or self.inner.units:
-            raise TopologyError("Debezium: inner: leave out its schema and units; they are those of Debezium(…)")
+            raise TopologyError(
+                "Debezium: inner: leave out its schema and units; they are those of Debezium(…)"
+            )
 
     def about(self, data: Column) -> Column:
         """Read what an event says besides its row.
@@ -228,17 +241,23 @@ class Debezium:
             A struct of ``op``, ``ts_ms``, and ``source`` with the columns that were asked for.
         """
         block = struct_type(self.source, "Debezium")
-        envelope = StructType([StructField("op", StringType()), StructField("ts_ms", LongType()), StructField("source", block)])
+        envelope = (
+            StructType().add("op", StringType()).add("ts_ms", LongType()).add("source", block)
+        )
         if self.inner is not None:
             reading = ReadRegistry(arrow_schema("Debezium", envelope), records_of(self.inner, None))
             return decoded(reading, envelope, data, whatever=True).row
         kind = StructType([*envelope, StructField("payload", envelope)])
-        parsed = decoded(ReadObjects(fields_of(kind, "Debezium"), shown(kind)), kind, data, whatever=True).row
-        return F.coalesce(parsed.getField("payload"), F.struct(*[parsed.getField(name).alias(name) for name in envelope.names]))
+        objects = ReadObjects(fields_of(kind, "Debezium"), shown(kind))
+        parsed = decoded(objects, kind, data, whatever=True).row
+        unwrapped = [parsed.getField(name).alias(name) for name in envelope.names]
+        return F.coalesce(parsed.getField("payload"), F.struct(*unwrapped))
 
     def decode(self, data: Column) -> Decoded:
-        lacking = [StructField(UNAVAILABLE, ArrayType(IntegerType()))] if self.unavailable == "keep" else []
-        return decoded(self.reader(), StructType([*self._type(), *lacking]), data)
+        columns = StructType([*self._type()])
+        if self.unavailable == "keep":
+            columns.add(UNAVAILABLE, ArrayType(IntegerType()))
+        return decoded(self.reader(), columns, data)
 
     def decode_key(self, data: Column) -> Decoded:
         return decoded(self.key_reader(), self._type(), data)
@@ -258,7 +277,8 @@ class Debezium:
             return ReadRegistry(fields, records_of(self.inner, self._units(fields)))
         if "payload" in kind.names:
             raise TopologyError(
-                "Debezium: a key's column cannot be called 'payload', as the wrapper is; rename it in the source"
+                "Debezium: a key's column cannot be called 'payload', as the wrapper is; "
+                "rename it in the source"
             )
         fields = fields_of(kind, "Debezium")
         return ReadKeys(fields, shown(self._wrapped()), self._how(fields))
@@ -281,49 +301,57 @@ class Debezium:
         return StructType([*self._type(), StructField("payload", self._type())])
 
 
-def decode_key(given: Format, data: Column) -> Decoded:
+def decode_key(form: Format, data: Column) -> Decoded:
     """Decode a record's key, see ``decode``."""
-    return given.decode_key(data) if isinstance(given, Debezium) else given.decode(data)
+    return form.decode_key(data) if isinstance(form, Debezium) else form.decode(data)
 
 
-def reader(given: Format) -> Reader | None:
-    """Make the function that reads the format in Python workers; None if it has expressions only."""
-    return given.reader() if isinstance(given, String | Bytes | Json | Debezium | Registry) else None
+def reader(form: Format) -> Reader | None:
+    """Make the function that reads the format in Python workers; None for expressions only."""
+    if isinstance(form, String | Bytes | Json | Debezium | Registry):
+        return form.reader()
+    return None
 
 
-def key_reader(given: Format) -> Reader | None:
+def key_reader(form: Format) -> Reader | None:
     """Make the reader of a record's key, see ``reader``."""
-    return given.key_reader() if isinstance(given, Debezium) else reader(given)
+    return form.key_reader() if isinstance(form, Debezium) else reader(form)
 
 
-def writer(given: Format, schema: StructType, *, exact: bool = False) -> Writer | None:
-    """Make the function that writes rows of the schema in Python workers; None if only Spark's expressions can.
+def writer(form: Format, schema: StructType, *, exact: bool = False) -> Writer | None:
+    """Make the function that writes rows in Python workers; None if only Spark's expressions can.
 
     ``exact``: byte by byte as those do, so that a topic's keys are what they were.
     """
-    if isinstance(given, String | Bytes):
+    if isinstance(form, String | Bytes):
         return WriteTexts(((schema[0].name,),))
-    if not isinstance(given, Json):
+    if not isinstance(form, Json):
         return None
     fields = arrow_schema("schema", schema)
-    return WriteObjects(tuple(fields.names)) if writable(pa.struct(list(fields)), exact=exact) else None
+    is_writable = writable(pa.struct(list(fields)), exact=exact)
+    return WriteObjects(tuple(fields.names)) if is_writable else None
 
 
 def header(name: str) -> Column:
     """The bytes of a record's last header of that name; null when it has none."""
-    return F.try_element_at(F.filter("headers", lambda item: item["key"] == name), F.lit(-1)).getField("value")
+    own = F.filter("headers", lambda item: item["key"] == name)
+    return F.try_element_at(own, F.lit(-1)).getField("value")
 
 
-def as_format(argument: str, given: Format | str, name: str) -> Format:
+def as_format(argument: str, form: Format | str, name: str) -> Format:
     """A format, or one of ``"string"`` and ``"bytes"`` in a column called ``name``."""
-    if isinstance(given, str):
+    if isinstance(form, str):
         named: dict[str, Format] = {"string": String(name), "bytes": Bytes(name)}
-        if given in named:
-            return named[given]
-        raise TopologyError(f'{argument}: {given!r} is not a format: give "string", "bytes", Json(…) or Debezium(…)')
-    if not hasattr(given, "decode"):
-        raise TopologyError(f"{argument}: a format is needed, this is a {type(given).__name__}; see fkjoin.kafka")
-    return given
+        if form in named:
+            return named[form]
+        raise TopologyError(
+            f'{argument}: {form!r} is not a format: give "string", "bytes", Json(…) or Debezium(…)'
+        )
+    if not hasattr(form, "decode"):
+        raise TopologyError(
+            f"{argument}: a format is needed, this is a {type(form).__name__}; see fkjoin.kafka"
+        )
+    return form
 
 
 def _not_text(data: Column) -> Column:
@@ -337,6 +365,7 @@ def _nothing() -> Column:
 def _only_column(row: Column, schema: StructType, format_name: str) -> Column:
     if len(schema) != 1 or not isinstance(schema[0].dataType, StringType | BinaryType):
         raise TopologyError(
-            f"{format_name} writes one column of text or bytes, these are {schema.simpleString()}; use Json, or an expression"
+            f"{format_name} writes one column of text or bytes, these are {schema.simpleString()}; "
+            "use Json, or an expression"
         )
     return row.getField(schema[0].name)

@@ -1,4 +1,4 @@
-"""Topics between the stages of a staged join or aggregate: created, written with partitions and headers, read back."""
+"""Topics between the stages of a staged join or aggregate: created, written and read back."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ from fkjoin.plan.physical import Physical, Read
 from fkjoin.spark.on_spark import on_spark
 from fkjoin.spark.trigger import Trigger, arguments_of
 
-RECORD = "topic string, partition int, key binary, value binary, headers array<struct<key: string, value: binary>>"
+RECORD = (
+    "topic string, partition int, key binary, value binary, "
+    "headers array<struct<key: string, value: binary>>"
+)
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _RECORD = pa.schema(
@@ -46,12 +49,15 @@ _RECORD = pa.schema(
 
 _OF_TOPICS = "spark.fkjoin.topic."
 _CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1"}
-"""Settings that the session may replace.  No record expires: what no stage has read yet would be lost to the result."""
+"""Settings that the session may replace.
+
+No record expires: what no stage has read yet would be lost to the result.
+"""
 
 
 @dataclass(frozen=True)
 class TopicSettings:
-    """The session's settings of internal topics, ``spark.fkjoin.topic.…``, for those that are yet to be created."""
+    """The session's settings ``spark.fkjoin.topic.…`` of internal topics, for new ones."""
 
     partitions: int | None = None
     """Number of partitions; None: as many as the topic that one is partitioned like."""
@@ -62,14 +68,19 @@ class TopicSettings:
     @staticmethod
     def of(spark: SparkSession) -> TopicSettings:
         """Raises ``TopologyError`` for a number that is none."""
-        given = {n.removeprefix(_OF_TOPICS): v for n, v in dict(spark.conf.getAll).items() if n.startswith(_OF_TOPICS)}
+        settings = dict(spark.conf.getAll).items()
+        own = {name: value for name, value in settings if name.startswith(_OF_TOPICS)}
+        config = {name.removeprefix(_OF_TOPICS): value for name, value in own.items()}
         numbers: dict[str, int] = {}
         for name in ("partitions", "replication.factor"):
-            if (said := given.pop(name, None)) is not None:
-                if not said.isdecimal() or not int(said):
-                    raise TopologyError(f"{_OF_TOPICS}{name}: {said!r} is not a number from 1; write one, such as 3")
-                numbers[name] = int(said)
-        return TopicSettings(numbers.get("partitions"), numbers.get("replication.factor", -1), _CONFIG | given)
+            if (text := config.pop(name, None)) is not None:
+                if not text.isdecimal() or not int(text):
+                    raise TopologyError(
+                        f"{_OF_TOPICS}{name}: {text!r} is not a number from 1; write one, such as 3"
+                    )
+                numbers[name] = int(text)
+        replication = numbers.get("replication.factor", -1)
+        return TopicSettings(numbers.get("partitions"), replication, _CONFIG | config)
 
     def create(self, connection: Connection, wanted: Mapping[str, int]) -> None:
         """Create the topics that are not there, with so many partitions; see ``create_topics``."""
@@ -89,13 +100,13 @@ class Topics(Protocol):
         ...
 
     def create(self) -> None:
-        """Create what is not there yet; ``TopologyError`` when a topic is there with another number of partitions."""
+        """Create what is not there; ``TopologyError`` for another number of partitions."""
         ...
 
 
 @dataclass(frozen=True)
 class StageQuery:
-    """A stage that runs as a query of its own; it may be started in another process, and restarted at any time."""
+    """A stage that runs as a query of its own, perhaps in another process."""
 
     name: str
     spark: SparkSession
@@ -114,12 +125,17 @@ class StageQuery:
         return on_spark(self.spark, self.plan)
 
     def start(
-        self, checkpoint: str | Path, *, trigger: Trigger = None, options: Mapping[str, Any] | None = None
+        self,
+        checkpoint: str | Path,
+        *,
+        trigger: Trigger = None,
+        options: Mapping[str, Any] | None = None,
     ) -> StreamingQuery:
         """Start the query with a checkpoint folder of its own.
 
-        ``trigger``, ``options``: as for ``Table.to_kafka``.  Settings ``kafka.…`` of the table's source hold for the sink, too,
-        unless ``options`` has others: the internal topics are at the same brokers.
+        ``trigger``, ``options``: as for ``Table.to_kafka``.  Settings ``kafka.…`` of the table's
+        source hold for the sink, too, unless ``options`` has others: the internal topics are at the
+        same brokers.
         """
         spark, folder, when = self.spark, str(checkpoint), arguments_of(trigger)
         chosen = {**client_options(self.topics.connection.options), **(options or {})}
@@ -129,15 +145,15 @@ class StageQuery:
             self._require_first_records(folder)
             begun = Begun.of(spark, folder)
             checked_topics(spark, folder, begun, self._own_reads)
-            common: Any = {"checkpoint": folder, "begun": begun, "options": chosen, "trigger": when, "name": self.name}
+            common: Any = {"checkpoint": folder, "begun": begun, "options": chosen}
             plan = self.plan if self.as_begun is None else self.as_begun(folder)
             servers = self.topics.connection.bootstrap_servers
-            return start(spark, plan, None, servers, **common)
+            return start(spark, plan, None, servers, trigger=when, name=self.name, **common)
 
         return telling_lag(start_claimed(spark, folder, begin))
 
     def check(self, checkpoint: str) -> None:
-        """Raise what would stop its start, as far as the checkpoint and the topics tell it; nothing is made or changed."""
+        """Raise what would stop its start, as checkpoint and topics tell it; nothing changes."""
         if self.as_begun is not None:
             self.as_begun(checkpoint)
         self._require_first_records(checkpoint)
@@ -155,39 +171,52 @@ class StageQuery:
         return [replace(read, on_new_topic="fail") for read in self.reads]
 
 
-def require_first_records(spark: SparkSession, checkpoint: str, connection: Connection, topic: str) -> None:
-    """Raise ``FkJoinError`` if a query would begin with an internal topic that has lost its first records.
+def require_first_records(
+    spark: SparkSession, checkpoint: str, connection: Connection, topic: str
+) -> None:
+    """Raise ``FkJoinError`` if a query would begin with a topic that has lost its first records.
 
     A topic that is not there has lost none.
     """
     if has_begun(spark, checkpoint):
         return
-    for partition, offsets in offset_ranges(topic, connection.bootstrap_servers, connection.options).items():
+    ranges = offset_ranges(topic, connection.bootstrap_servers, connection.options)
+    for partition, offsets in ranges.items():
         if first := offsets.start:
             raise FkJoinError(
-                f"internal topic {topic} begins at offset {first} of partition {partition}, and {checkpoint} is new: its "
-                "query would miss rows; give another application= (a job: another name), and all stages new checkpoints"
+                f"internal topic {topic} begins at offset {first} of partition {partition}, and "
+                f"{checkpoint} is new: its query would miss rows; give another application= "
+                "(a job: another name), and all stages new checkpoints"
             )
 
 
 def read_internal(spark: SparkSession, connection: Connection, topic: str) -> Read:
-    """The records of an internal topic, from its beginning, as Spark's source gives them, with headers."""
-    options = {n: v for n, v in connection.options.items() if n.startswith("kafka.") or n == "maxOffsetsPerTrigger"}
-    return records_of(spark, topic, connection.bootstrap_servers, {"startingOffsets": "earliest", **options})
+    """The records of an internal topic, from its beginning, with headers."""
+    options = {"startingOffsets": "earliest"}
+    for name, value in connection.options.items():
+        if name.startswith("kafka.") or name == "maxOffsetsPerTrigger":
+            options[name] = value
+    return records_of(spark, topic, connection.bootstrap_servers, options)
 
 
 def record_batch(
-    topic: str, partitions: np.ndarray, key: Bytes, value: Bytes, headers: Sequence[tuple[str, Bytes]]
+    topic: str,
+    partitions: np.ndarray,
+    key: Bytes,
+    value: Bytes,
+    headers: Sequence[tuple[str, Bytes]],
 ) -> pa.RecordBatch:
     """Records for Spark's sink (``RECORD``); a header that is null in a record is not there."""
     rows = len(partitions)
     # Headers of a record stand together: the columns, transposed.
-    there = np.array([valid(data) for _, data in headers], bool).reshape(len(headers), rows)
+    is_there = np.array([valid(data) for _, data in headers], bool).reshape(len(headers), rows)
     places = np.arange(len(headers) * rows).reshape(len(headers), rows).T.reshape(-1)
-    places = places[there.T.reshape(-1)]
-    names = pa.array([name for name, _ in headers]).take(pa.array(places // rows if rows else places))
-    values = pa.concat_arrays([data for _, data in headers]).take(pa.array(places)).cast(pa.binary())
-    counts = there.sum(axis=0)
+    places = places[is_there.T.reshape(-1)]
+    numbers = pa.array(places // rows if rows else places)
+    names = pa.array([name for name, _ in headers]).take(numbers)
+    columns_in_a_row = pa.concat_arrays([data for _, data in headers])
+    values = columns_in_a_row.take(pa.array(places)).cast(pa.binary())
+    counts = is_there.sum(axis=0)
     offsets = np.zeros(rows + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])
     items = pa.StructArray.from_arrays([names, values], fields=list(_HEADER))

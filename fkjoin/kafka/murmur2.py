@@ -1,4 +1,4 @@
-"""Java's default partitioner: murmur2 of the key's bytes, its sign bit dropped, modulo the number of partitions."""
+"""Java's default partitioner: murmur2 of the key without its sign bit, modulo partitions."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def murmur2(keys: Bytes) -> npt.NDArray[np.uint32]:
     """The hash of each key, unsigned."""
     sizes = lengths(keys)
     if len(sizes) and sizes.max() > _WIDEST:
-        found = np.zeros(len(sizes), np.uint32)
+        hashes = np.zeros(len(sizes), np.uint32)
         short = sizes <= _WIDEST
-        found[short] = _hashes(keys.take(np.flatnonzero(short)), sizes[short])
-        for place in np.flatnonzero(~short):
-            found[place] = _hashes(keys.slice(place, 1), sizes[place : place + 1])[0]
-        return found
+        hashes[short] = _hashes(keys.take(np.flatnonzero(short)), sizes[short])
+        for index in np.flatnonzero(~short):
+            hashes[index] = _hashes(keys.slice(index, 1), sizes[index : index + 1])[0]
+        return hashes
     return _hashes(keys, sizes)
 
 

@@ -1,4 +1,4 @@
-"""Topics that were deleted and created again under their names: noticed by their ids when a query starts.
+"""Topics that were deleted and created again under their names: their ids tell a query's start.
 
 A checkpoint's document has the id of each topic that the query reads.  A topic with another id
 stops the start, or is read from its beginning in the place of the one before.  Then the offsets in
@@ -34,14 +34,19 @@ class Checked(NamedTuple):
 
 
 def checked_topics(
-    spark: SparkSession, checkpoint: str, begun: Begun, topics: Sequence[Connection], *, stateful: bool = True
+    spark: SparkSession,
+    checkpoint: str,
+    begun: Begun,
+    topics: Sequence[Connection],
+    *,
+    stateful: bool = True,
 ) -> list[Checked]:
     """Compare topics as ``require_known_topics`` does, and note in ``begun`` what is new.
 
     Returns what each of them is.
     """
-    place, names = checkpoint.rstrip("/"), _names(topics)
-    ids = require_known_topics(begun, place, topics, stateful=stateful)
+    folder, names = checkpoint.rstrip("/"), _names(topics)
+    ids = require_known_topics(begun, folder, topics, stateful=stateful)
     for name, connection in dict(zip(names, topics, strict=True)).items():
         topic_id, known = ids[name], begun.topics.get(name)
         if topic_id is None:
@@ -49,9 +54,10 @@ def checked_topics(
         if known is None:
             begun.topics[name] = KnownTopic(topic_id)
         elif known.id != topic_id:
-            ends = _starts_over(spark, place, connection)
+            ends = _starts_over(spark, folder, connection)
             begun.topics[name] = KnownTopic(topic_id, (known.generation or 0) + 1, ends)
-    return [Checked(ids[name], _start_over(spark, place, name, begun.topics.get(name))) for name in names]
+    start_overs = [_start_over(spark, folder, name, begun.topics.get(name)) for name in names]
+    return [Checked(ids[name], over) for name, over in zip(names, start_overs, strict=True)]
 
 
 def require_known_topics(
@@ -79,13 +85,16 @@ def require_known_topics(
         else:
             continue
         raise FkJoinError(
-            f"topic {topic} was deleted and created again since checkpoint {checkpoint.rstrip('/')} was begun: its id was "
-            f"{known.id} and is {ids[name]}. The query would read it from the middle, or not at all. {way}"
+            f"topic {topic} was deleted and created again since checkpoint "
+            f"{checkpoint.rstrip('/')} was begun: its id was {known.id} and is {ids[name]}. "
+            f"The query would read it from the middle, or not at all. {way}"
         )
     return ids
 
 
-def _start_over(spark: SparkSession, checkpoint: str, name: str, topic: KnownTopic | None) -> StartOver | None:
+def _start_over(
+    spark: SparkSession, checkpoint: str, name: str, topic: KnownTopic | None
+) -> StartOver | None:
     """Tell what is read in the place of an earlier topic; ``topic``: as the checkpoint knows it."""
     if topic is None or topic.generation is None:
         return None
@@ -94,46 +103,60 @@ def _start_over(spark: SparkSession, checkpoint: str, name: str, topic: KnownTop
 
 
 def _names(topics: Sequence[Connection]) -> list[str]:
-    """The topics' names; with the brokers where a query reads topics of one name from several clusters."""
+    """The topics' names; with the brokers where topics of several clusters have one name."""
     clusters: dict[str, set[str]] = {}
-    for one in topics:
-        clusters.setdefault(one.topic, set()).add(one.bootstrap_servers)
-    return [one.topic if len(clusters[one.topic]) == 1 else f"{one.topic}@{one.bootstrap_servers}" for one in topics]
+    for read in topics:
+        clusters.setdefault(read.topic, set()).add(read.bootstrap_servers)
+    names = []
+    for read in topics:
+        is_alone = len(clusters[read.topic]) == 1
+        names.append(read.topic if is_alone else f"{read.topic}@{read.bootstrap_servers}")
+    return names
 
 
 _WAYS = (
-    "Start with a new checkpoint and an empty target; or read the new topic from its beginning in the place of the one before: "
-    'on_new_topic="start-over" for the table, or fkjoin run --start-over {topic}'
+    "Start with a new checkpoint and an empty target; or read the new topic from its beginning in "
+    'the place of the one before: on_new_topic="start-over" for the table, or fkjoin run '
+    "--start-over {topic}"
 )
 _OF_EVENTS = (
-    "Its records are events, each of which is sent once, so the query cannot start over with it: start with a new checkpoint"
+    "Its records are events, each of which is sent once, so the query cannot start over with it: "
+    "start with a new checkpoint"
 )
 _TWO_OF_A_NAME = (
-    "The query reads a topic of that name from another cluster, too, so it cannot start over with one of them: start with a "
-    "new checkpoint and an empty target"
+    "The query reads a topic of that name from another cluster, too, so it cannot start over with "
+    "one of them: start with a new checkpoint and an empty target"
 )
 _AS_IT_IS_READ = (
-    "The table is written as it is read, so nothing knows which rows to delete, and it cannot start over: start with a new "
-    "checkpoint and an empty target, and write .materialize(NAME) for a table that can"
+    "The table is written as it is read, so nothing knows which rows to delete, and it cannot "
+    "start over: start with a new checkpoint and an empty target, and write .materialize(NAME) "
+    "for a table that can"
 )
 
 
-def _starts_over(spark: SparkSession, checkpoint: str, connection: Connection) -> list[tuple[int, int]]:
+def _starts_over(
+    spark: SparkSession, checkpoint: str, connection: Connection
+) -> list[tuple[int, int]]:
     """Set the checkpoint's offsets of the topic to its beginning; where it ends now."""
-    begins, ends = bounds(connection.topic, connection.bootstrap_servers, connection.options, tombstones=connection.tombstones)
+    topic, servers = connection.topic, connection.bootstrap_servers
+    begins, ends = bounds(topic, servers, connection.options, tombstones=connection.tombstones)
     if not ends:
         raise FkJoinError(
-            f"topic {connection.topic} was created again and has no records yet: to start over with it now would delete all "
-            "rows. Start when it has records, or with a new checkpoint and an empty target"
+            f"topic {topic} was created again and has no records yet: to start over with it now "
+            "would delete all rows. Start when it has records, or with a new checkpoint and an "
+            "empty target"
         )
     for path, lines in _logs(spark, checkpoint):
-        changed = [*lines[:_HEADER], *(_with_offsets(line, connection.topic, begins) for line in lines[_HEADER:])]
+        sources = [_with_offsets(line, topic, begins) for line in lines[_HEADER:]]
+        changed = [*lines[:_HEADER], *sources]
         if changed != lines:
             write_file(*hadoop(spark, path), "\n".join(changed).encode())
     return sorted(ends.items())
 
 
-def _passed(spark: SparkSession, checkpoint: str, topic: str, ends: Iterable[tuple[int, int]]) -> bool:
+def _passed(
+    spark: SparkSession, checkpoint: str, topic: str, ends: Iterable[tuple[int, int]]
+) -> bool:
     """Tell whether a committed batch has read the topic to its ends."""
     begun, done = (dict(numbered(spark, f"{checkpoint}/{log}")) for log in ("offsets", "commits"))
     reached: dict[str, int] = {}
@@ -146,7 +169,8 @@ def _passed(spark: SparkSession, checkpoint: str, topic: str, ends: Iterable[tup
 def _logs(spark: SparkSession, checkpoint: str) -> list[tuple[str, list[str]]]:
     """The files of Spark's logs that say where sources go on, and their lines.
 
-    Of the log of batches these are the last that was committed and the one after it, if that has begun.
+    Of the log of batches these are the last that was committed and the one after it, if that has
+    begun.
     """
     sources, files = hadoop(spark, f"{checkpoint}/sources/*")
     logs = numbered(spark, f"{checkpoint}/offsets")[-2:]
@@ -158,14 +182,15 @@ def _logs(spark: SparkSession, checkpoint: str) -> list[tuple[str, list[str]]]:
 def offsets_of(line: str, topic: str) -> dict[str, int] | None:
     """The offsets of the topic's partitions, if the line says them."""
     try:
-        found = json.loads(line)
+        source = json.loads(line)
     except ValueError:
         return None
-    offsets = found.get(topic) if isinstance(found, dict) and len(found) == 1 else None
+    offsets = source.get(topic) if isinstance(source, dict) and len(source) == 1 else None
     return offsets if isinstance(offsets, dict) else None
 
 
 def _with_offsets(line: str, topic: str, begins: Mapping[int, int]) -> str:
     if offsets_of(line, topic) is None:
         return line
-    return json.dumps({topic: {str(number): offset for number, offset in begins.items()}}, separators=(",", ":"))
+    offsets = {str(number): offset for number, offset in begins.items()}
+    return json.dumps({topic: offsets}, separators=(",", ":"))

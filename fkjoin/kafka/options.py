@@ -10,8 +10,13 @@ from typing import Any
 from fkjoin.errors import TopologyError
 from fkjoin.spark.option_values import require_whole
 
-_SECRET = re.compile(r"password|secret|jaas|token|credential|private|\.key$|truststore\.certificates", re.IGNORECASE)
-_OURS = {"subscribe", "subscribepattern", "assign", "topic", "kafka.bootstrap.servers", "includeheaders"}
+_SECRET = re.compile(
+    r"password|secret|jaas|token|credential|private|\.key$|truststore\.certificates", re.IGNORECASE
+)
+_OURS = {
+    *("subscribe", "subscribepattern", "assign", "topic"),
+    *("kafka.bootstrap.servers", "includeheaders"),
+}
 _SOURCE = (
     "startingOffsets",
     "startingOffsetsByTimestamp",
@@ -29,12 +34,17 @@ _SOURCE = (
     "fetchOffset.retryIntervalMs",
 )
 _LEAST = {
-    **dict.fromkeys(("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "minPartitions", "maxRecordsPerPartition"), 1),
-    **dict.fromkeys(("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"), 0),
+    "maxOffsetsPerTrigger": 1,
+    "minOffsetsPerTrigger": 1,
+    "minPartitions": 1,
+    "maxRecordsPerPartition": 1,
+    "kafkaConsumer.pollTimeoutMs": 0,
+    "fetchOffset.numRetries": 0,
+    "fetchOffset.retryIntervalMs": 0,
 }
 
 _ISOLATION = "kafka.isolation.level"
-"""The default is explicit in a table's options: all that ask brokers for ends with these options agree with Spark's source."""
+"""The default is explicit in a table's options: questions for ends agree with Spark's source."""
 
 _OUTAGE_MS = "120000"
 """Time for which brokers may be gone; with the clients' own minute, a minute is too long."""
@@ -46,8 +56,11 @@ _CONSUMER = {
     "kafka.fetch.max.wait.ms": "10",
     "kafka.default.api.timeout.ms": _OUTAGE_MS,
 }
-"""Spark asks for a partition's bounds after each fetch, on the connection on which the next fetch may be waiting for records
-that are yet to come: so long, by default half a second, a task stands still at a partition's end (docs/adr/0034)."""
+"""Spark asks for a partition's bounds after each fetch, on the connection of the next fetch.
+
+That may be waiting for records that are yet to come.  So long, by default half a second, a task
+stands still at a partition's end (docs/adr/0034).
+"""
 
 _PRODUCER = {
     "kafka.max.request.size": str(64 << 20),
@@ -57,23 +70,25 @@ _PRODUCER = {
     "kafka.max.block.ms": _OUTAGE_MS,
     "kafka.delivery.timeout.ms": _OUTAGE_MS,
 }
-"""Clients' settings for batches of many records (docs/adr/0034); a task's last records are sent without lingering."""
+"""Settings for batches of many records (docs/adr/0034); a task's last records do not linger."""
 
 
 def masked(options: Mapping[str, Any]) -> dict[str, str]:
     """The options as they may be shown: secrets are ``***``."""
-    return {name: "***" if _SECRET.search(name) else str(value) for name, value in options.items()}
+    shown = {name: str(value) for name, value in options.items()}
+    return shown | dict.fromkeys(filter(_SECRET.search, options), "***")
 
 
-def source_options(given: Mapping[str, Any] | None) -> dict[str, str]:
+def source_options(chosen: Mapping[str, Any] | None) -> dict[str, str]:
     """Check options for the source; ``TopologyError`` for those without effect."""
-    options = _checked(given or {})
+    options, known = _checked(chosen or {}), {name.lower() for name in _SOURCE}
     for name in options:
-        if not name.startswith("kafka.") and name.lower() not in {known.lower() for known in _SOURCE}:
+        if not name.startswith("kafka.") and name.lower() not in known:
             close = difflib.get_close_matches(name, _SOURCE, 1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             raise TopologyError(
-                f"options: Spark's Kafka source has no option {name!r}{hint} Settings of the consumer itself begin with kafka."
+                f"options: Spark's Kafka source has no option {name!r}{hint} "
+                "Settings of the consumer itself begin with kafka."
             )
     require_whole(options, _LEAST)
     return {"startingOffsets": "earliest", _ISOLATION: "read_committed", **options}
@@ -84,27 +99,36 @@ def with_fetching(options: Mapping[str, str]) -> dict[str, str]:
     return {**_CONSUMER, **options}
 
 
-def sink_options(given: Mapping[str, Any] | None) -> dict[str, str]:
+def sink_options(chosen: Mapping[str, Any] | None) -> dict[str, str]:
     """Options for the sink: settings of the producer."""
-    options = _checked(given or {})
+    options = _checked(chosen or {})
     for name in options:
         if not name.startswith("kafka."):
-            raise TopologyError(f"options: {name!r} is not a setting of the producer; those begin with kafka.")
+            raise TopologyError(
+                f"options: {name!r} is not a setting of the producer; those begin with kafka."
+            )
     return {**_PRODUCER, **options}
 
 
 def client_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Select the options that producers are given of those of consumers: ``kafka.…``, without what no producer knows."""
-    return {name: value for name, value in options.items() if name.startswith("kafka.") and name != _ISOLATION}
+    """Select a consumer's options for a producer: ``kafka.…``, without what no producer knows."""
+    known = {name: value for name, value in options.items() if name.startswith("kafka.")}
+    known.pop(_ISOLATION, None)
+    return known
 
 
-def _checked(given: Mapping[str, Any]) -> dict[str, str]:
-    """The options as texts.  Names of Java's client are in lower case, as Spark writes them for its own."""
-    options = {
-        name.lower() if name.startswith("kafka.") else name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in given.items()
-    }
+def _checked(chosen: Mapping[str, Any]) -> dict[str, str]:
+    """The options as texts.
+
+    Names of Java's client are in lower case, as Spark writes them for its own.
+    """
+    options = {}
+    for name, value in chosen.items():
+        own_name = name.lower() if name.startswith("kafka.") else name
+        options[own_name] = str(value).lower() if isinstance(value, bool) else str(value)
     for name in options:
         if name.lower() in _OURS:
-            raise TopologyError(f"options: {name} is set by fkjoin; give it as the argument of that meaning")
+            raise TopologyError(
+                f"options: {name} is set by fkjoin; give it as the argument of that meaning"
+            )
     return options

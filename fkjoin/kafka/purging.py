@@ -13,19 +13,23 @@ from fkjoin.kafka.committed_offsets import Offsets, committed_offsets, internal_
 from fkjoin.kafka.internal import StageQuery
 
 
-def purge(stages: Sequence[StageQuery], checkpoints: Sequence[str | Path]) -> dict[str, dict[int, int]]:
-    """Delete the records of internal topics that lie behind all kept batches of the queries that read them.
+def purge(
+    stages: Sequence[StageQuery], checkpoints: Sequence[str | Path]
+) -> dict[str, dict[int, int]]:
+    """Delete the records of internal topics that lie behind all kept batches of their readers.
 
-    A checkpoint keeps its last batches, 100 unless Spark is told otherwise, and may be set back to each of them.  So records
-    after the oldest of them stay.  A backup of a checkpoint that is older cannot go on afterwards.
+    A checkpoint keeps its last batches, 100 unless Spark is told otherwise, and may be set back to
+    each of them.  So records after the oldest of them stay.  A backup of a checkpoint that is older
+    cannot go on afterwards.
 
     Parameters
     ----------
     stages : sequence of StageQuery
         ``table.stages`` of a table with staged joins or aggregates.
     checkpoints : sequence of path
-        The checkpoints of **all** queries that read these topics: those of the stages, and those of all queries of the table,
-        dead letters included.  A query that is not named may lose records that it has yet to read.
+        The checkpoints of **all** queries that read these topics: those of the stages, and those of
+        all queries of the table, dead letters included.  A query that is not named may lose records
+        that it has yet to read.
 
     Returns
     -------
@@ -35,8 +39,9 @@ def purge(stages: Sequence[StageQuery], checkpoints: Sequence[str | Path]) -> di
     Raises
     ------
     FkJoinError
-        If a checkpoint has no committed batch, or is of no query that reads such a topic; if no checkpoint of a topic is
-        named.  Nothing is deleted then.  If the brokers refuse to delete records of a topic; those before it are purged.
+        If a checkpoint has no committed batch, or is of no query that reads such a topic; if no
+        checkpoint of a topic is named.  Nothing is deleted then.  If the brokers refuse to delete
+        records of a topic; those before it are purged.
 
     Examples
     --------
@@ -44,48 +49,70 @@ def purge(stages: Sequence[StageQuery], checkpoints: Sequence[str | Path]) -> di
     >>> left = purge(joined.stages, ["ck/joined-subscription", "ck/resolve"])
     """
     if not stages:
-        raise FkJoinError("stages: there are none; a table with a staged join or aggregate has stages")
-    connections = internal_connections(stages)
+        raise FkJoinError(
+            "stages: there are none; a table with a staged join or aggregate has stages"
+        )
+    spark, connections = stages[0].spark, internal_connections(stages)
     read: dict[str, list[Offsets]] = {topic: [] for topic in connections}
     for checkpoint in checkpoints:
-        for topic, offsets in _read(stages[0].spark, str(checkpoint).rstrip("/"), list(connections)).items():
+        folder = str(checkpoint).rstrip("/")
+        for topic, offsets in _read(spark, folder, list(connections)).items():
             read[topic] += offsets
     if missing := [topic for topic, readers in read.items() if not readers]:
-        raise FkJoinError(f"checkpoints: none belongs to a query that reads {missing[0]}; name those of all queries that do")
-    firsts = {
-        topic: {partition: min(one.get(partition, 0) for one in readers) for partition in set().union(*readers)}
-        for topic, readers in read.items()
-    }
+        raise FkJoinError(
+            f"checkpoints: none belongs to a query that reads {missing[0]}; "
+            "name those of all queries that do"
+        )
+    firsts = {topic: _first(readers) for topic, readers in read.items()}
     for topic, before in firsts.items():
-        delete_records(topic, connections[topic].bootstrap_servers, connections[topic].options, before)
+        connection = connections[topic]
+        delete_records(topic, connection.bootstrap_servers, connection.options, before)
     return firsts
 
 
-def purge_read(stages: Sequence[StageQuery], checkpoints: Sequence[str]) -> dict[str, dict[int, int]]:
-    """Purge as ``purge`` does; ``checkpoints``: those of all queries, of which some read no internal topic.
+def _first(readers: Sequence[Offsets]) -> dict[int, int]:
+    """Find the least offset of each partition; a reader without one has read nothing of it."""
+    firsts: dict[int, int] = {}
+    for number in set[int]().union(*readers):
+        firsts[number] = min(offsets.get(number, 0) for offsets in readers)
+    return firsts
 
-    Nothing is deleted as long as one of them has no committed batch, since it is not known what that query reads.
+
+def purge_read(
+    stages: Sequence[StageQuery], checkpoints: Sequence[str]
+) -> dict[str, dict[int, int]]:
+    """Purge as ``purge`` does; ``checkpoints``: those of all queries.
+
+    Some read no internal topic.  Nothing is deleted as long as one of them has no committed batch,
+    since it is not known what that query reads.
     """
-    topics = list(internal_connections(stages))
-    read = {place: committed_offsets(stages[0].spark, place, topics) for place in checkpoints}
+    spark, topics = stages[0].spark, list(internal_connections(stages))
+    read = {folder: committed_offsets(spark, folder, topics) for folder in checkpoints}
     if None in read.values():
         return {}
-    return purge(stages, [place for place, offsets in read.items() if offsets])
+    return purge(stages, [folder for folder, offsets in read.items() if offsets])
 
 
 def internal_records(stages: Sequence[StageQuery]) -> dict[str, int]:
     """Count the offsets that each internal topic has."""
-    return {
-        topic: sum(map(len, offset_ranges(topic, connection.bootstrap_servers, connection.options).values()))
-        for topic, connection in internal_connections(stages).items()
-    }
+    records = {}
+    for topic, connection in internal_connections(stages).items():
+        ranges = offset_ranges(topic, connection.bootstrap_servers, connection.options)
+        records[topic] = sum(map(len, ranges.values()))
+    return records
 
 
 def _read(spark: SparkSession, checkpoint: str, topics: Sequence[str]) -> dict[str, list[Offsets]]:
-    """Find where the oldest batch that the checkpoint keeps has ended, in each of the topics that the query reads."""
-    found = committed_offsets(spark, checkpoint, topics)
-    if found is None:
-        raise FkJoinError(f"checkpoints: {checkpoint} has no batch that is committed; purge when its query has read something")
-    if not found:
-        raise FkJoinError(f"checkpoints: {checkpoint} belongs to a query that reads none of {', '.join(topics)}; leave it out")
-    return found
+    """Find where the oldest batch that the checkpoint keeps has ended, in each topic it reads."""
+    offsets = committed_offsets(spark, checkpoint, topics)
+    if offsets is None:
+        raise FkJoinError(
+            f"checkpoints: {checkpoint} has no batch that is committed; "
+            "purge when its query has read something"
+        )
+    if not offsets:
+        raise FkJoinError(
+            f"checkpoints: {checkpoint} belongs to a query that reads none of "
+            f"{', '.join(topics)}; leave it out"
+        )
+    return offsets

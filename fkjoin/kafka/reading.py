@@ -14,8 +14,10 @@ _TASKS = {"minpartitions", "maxrecordsperpartition"}
 """Options, in lower case, by which a user sets the number of tasks."""
 
 
-def records_of(spark: SparkSession, topic: str, bootstrap_servers: str, options: Mapping[str, str]) -> Read:
-    """Return the records of a topic, with headers, read by no more tasks than a stage has partitions.
+def records_of(
+    spark: SparkSession, topic: str, bootstrap_servers: str, options: Mapping[str, str]
+) -> Read:
+    """Return a topic's records, with headers, read by no more tasks than a stage has partitions.
 
     Spark starts a task, and a Python worker, for each partition of the topic that has new records.
     For the few records of a small batch, that takes longer than the records do (docs/adr/0069).

@@ -42,23 +42,26 @@ _ADDRESSES = re.compile(r"https?://[^,]+(, *https?://[^,]+)*")
 
 @dataclass(frozen=True)
 class Registry:
-    """Avro, JSON or Protobuf by a schema of a registry, whose id is in the record.  Protobuf is read only.
+    """Avro, JSON or Protobuf by a schema of a registry, whose id is in the record.
 
-    While the registry does not answer, the batch waits, and then fails and is repeated: no record is set aside.
+    Protobuf is read only.
+
+    While the registry does not answer, the batch waits, and then fails and is repeated: no record
+    is set aside.
 
     Parameters
     ----------
     kind : {"avro", "json", "protobuf"}
         The kind of the registry's schema.
     schema : str or pyspark.sql.types.StructType
-        The columns to take, as Spark's types; fields it lacks are left out.  ``Debezium(…, inner=Registry("avro", url=…))``
-        has columns of its own, and needs none here.
+        The columns to take, as Spark's types; fields it lacks are left out.  ``Debezium(…,
+        inner=Registry("avro", url=…))`` has columns of its own, and needs none here.
     url : str
         The registry's address, or several with commas between.
     settings : mapping of str to value, or tuple of pairs, optional
-        Further settings of confluent-kafka's ``SchemaRegistryClient``, such as ``{"basic.auth.user.info":
-        "user:password"}``, and those of its writers: ``auto.register.schemas``, ``use.latest.version``,
-        ``normalize.schemas``.
+        Further settings of confluent-kafka's ``SchemaRegistryClient``, such as
+        ``{"basic.auth.user.info": "user:password"}``, and those of its writers:
+        ``auto.register.schemas``, ``use.latest.version``, ``normalize.schemas``.
     write_schema : str, optional
         The Avro or JSON schema's text, needed to write.
     subject : str, optional
@@ -71,7 +74,8 @@ class Registry:
     Raises
     ------
     TopologyError
-        If ``kind`` is another, if ``url`` is no address, if Protobuf is to be written, or a column that JSON has no type for.
+        If ``kind`` is another, if ``url`` is no address, if Protobuf is to be written, or a column
+        that JSON has no type for.
     FkJoinError
         If the extra ``registry`` is not installed.
 
@@ -91,15 +95,20 @@ class Registry:
 
     def __post_init__(self) -> None:
         if self.kind not in ("avro", "json", "protobuf"):
-            raise TopologyError(f'Registry: kind {self.kind!r} is not one of "avro", "json", "protobuf"')
+            raise TopologyError(
+                f'Registry: kind {self.kind!r} is not one of "avro", "json", "protobuf"'
+            )
         if self.write_schema is not None or self.subject is not None:
             _require_writable(self.kind)
         if not _ADDRESSES.fullmatch(self.url):
-            raise TopologyError('Registry: url: an address such as "http://registry:8081" is needed')
+            raise TopologyError(
+                'Registry: url: an address such as "http://registry:8081" is needed'
+            )
         require_retry_s(self.retry_s)
         _require_extra(self.kind)
         copy_fields(self)
-        object.__setattr__(self, "settings", tuple(dict(self.settings).items()))  # a dict has no hash
+        settings = tuple(dict(self.settings).items())  # a dict has no hash
+        object.__setattr__(self, "settings", settings)
         _require(self._registry, self._registry.client)
 
     @property
@@ -112,11 +121,14 @@ class Registry:
 
     def reader(self) -> Reader:
         fields = arrow_schema("Registry", self._type())
-        return ReadRegistry(fields, records_of(self, from_names(self.units, fields, "Registry", kind_text)))
+        units = from_names(self.units, fields, "Registry", kind_text)
+        return ReadRegistry(fields, records_of(self, units))
 
     def _type(self) -> StructType:
         if self.schema is None:
-            raise TopologyError('Registry: schema: the columns to take are needed, such as "id bigint, name string"')
+            raise TopologyError(
+                'Registry: schema: the columns to take are needed, such as "id bigint, name string"'
+            )
         return struct_type(self.schema, "Registry")
 
     def encode(self, row: Column, schema: StructType) -> Column:
@@ -133,7 +145,10 @@ class Registry:
 
 def _require_writable(kind: Kind) -> None:
     if kind == "protobuf":
-        raise TopologyError('Registry: fkjoin reads Protobuf and does not write it; write with Registry("avro", …) or "json"')
+        raise TopologyError(
+            "Registry: fkjoin reads Protobuf and does not write it; "
+            'write with Registry("avro", …) or "json"'
+        )
 
 
 def _require_extra(kind: Kind) -> None:
@@ -144,20 +159,25 @@ def _require_extra(kind: Kind) -> None:
         require_types()
 
 
-def records_of(given: Registry, units: Notation) -> RegistryRecords:
+def records_of(form: Registry, units: Notation) -> RegistryRecords:
     """Make what reads the records in workers; ``units``: of what schemas do not tell."""
-    return RegistryRecords(given.kind, given._registry, Reading(units, zone()))
+    return RegistryRecords(form.kind, form._registry, Reading(units, zone()))
 
 
 def _require(registry: SchemaRegistry, make: Callable[[], Any]) -> None:
-    """``TopologyError`` if what is made takes no such settings; files that they name may be on the workers alone."""
+    """``TopologyError`` if what is made takes no such settings.
+
+    Files that they name may be on the workers alone.
+    """
     try:
         make()
     except (FileNotFoundError, PermissionError):
         pass
     except Exception as error:  # parsers of schemas have errors of their own
-        words = registry.without_user(str(error))
-        raise TopologyError(f"Registry: settings or write_schema: {type(error).__name__}: {words}") from None
+        raise TopologyError(
+            f"Registry: settings or write_schema: {type(error).__name__}: "
+            f"{registry.without_user(str(error))}"
+        ) from None
 
 
 def _require_json(kind: DataType, name: str) -> None:
@@ -172,12 +192,14 @@ def _require_json(kind: DataType, name: str) -> None:
         _require_json(kind.valueType, name)
     elif not isinstance(kind, _OF_JSON):
         raise TopologyError(
-            f"Registry: JSON has no {kind.simpleString()}, and {name} is one; write it as a text, with "
-            f"cast({name} as string) in map_values"
+            f"Registry: JSON has no {kind.simpleString()}, and {name} is one; "
+            f"write it as a text, with cast({name} as string) in map_values"
         )
 
 
-def _encoder(kind: Kind, registry: SchemaRegistry, write_schema: str, subject: str) -> Callable[[Any], Any]:
+def _encoder(
+    kind: Kind, registry: SchemaRegistry, write_schema: str, subject: str
+) -> Callable[[Any], Any]:
     def encode(row: Any) -> Any:
         if row is None:
             return None
@@ -186,8 +208,9 @@ def _encoder(kind: Kind, registry: SchemaRegistry, write_schema: str, subject: s
             return registry.asking(lambda: write(values, _context(subject)))
         except SchemaProblemError as error:
             raise FkJoinError(
-                f"{registry.place} does not have the schema to write under {subject}: {error}. Register it there, or leave out "
-                "the setting auto.register.schemas or use.latest.version, and start the query again"
+                f"{registry.place} does not have the schema to write under {subject}: {error}. "
+                "Register it there, or leave out the setting auto.register.schemas or "
+                "use.latest.version, and start the query again"
             ) from error
 
     return encode
@@ -206,7 +229,6 @@ def _serializer(kind: Kind, registry: SchemaRegistry, write_schema: str) -> Any:
 
     own = {name: value for name, value in registry.settings if name in OF_WRITERS}
     conf = {"subject.name.strategy": lambda context, _: context.topic, **own}
-    client = registry.client()
-    return (
-        AvroSerializer(client, write_schema, conf=conf) if kind == "avro" else JSONSerializer(write_schema, client, conf=conf)
-    )
+    if kind == "avro":
+        return AvroSerializer(registry.client(), write_schema, conf=conf)
+    return JSONSerializer(write_schema, registry.client(), conf=conf)

@@ -1,7 +1,8 @@
-"""The staged deployment of an aggregate: regroup and aggregate as queries of their own, connected by a repartition topic.
+"""The staged deployment of an aggregate: regroup and aggregate as queries of their own.
 
-Its records are in KIP-904's form (see ``fkjoin.kafka.wire_repartition``), with fkjoin's own bytes of keys, values and versions.
-What is no such record goes to the dead letters.
+A repartition topic connects them.  Its records are in KIP-904's form (see
+``fkjoin.kafka.wire_repartition``), with fkjoin's own bytes of keys, values and versions. What is no
+such record goes to the dead letters.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ OLDER_VERSIONS = (wire_change.TWO_RECORDS,)
 
 @dataclass(frozen=True)
 class RepartitionTopic:
-    """The topic between the stages, by default with as many partitions as the topic that the table is read from."""
+    """The topic between the stages."""
 
     last: str
     """Its name."""
@@ -46,32 +47,43 @@ class RepartitionTopic:
 
     @classmethod
     def of(
-        cls, application: str, aggregate: str, connection: Connection | None, table: str, *, settings: TopicSettings
+        cls,
+        application: str,
+        aggregate: str,
+        connection: Connection | None,
+        table: str,
+        *,
+        settings: TopicSettings,
     ) -> RepartitionTopic:
         """Raises ``TopologyError`` where there is no broker to have it."""
         if connection is None:
             raise TopologyError(
-                f"deployment: the staged deployment aggregates tables made from topics (Table.from_kafka), {table} is none; "
-                "write it to a topic first, or leave the deployment fused"
+                "deployment: the staged deployment aggregates tables made from topics "
+                f"(Table.from_kafka), {table} is none; write it to a topic first, or leave the "
+                "deployment fused"
             )
-        return cls(re.sub(r"[^A-Za-z0-9._-]+", "-", f"{application}-{aggregate}-repartition"), connection, settings)
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{application}-{aggregate}-repartition")
+        return cls(name, connection, settings)
 
     @property
     def partitions(self) -> int:
-        """Number of its partitions."""
+        """Number of its partitions: by default that of the topic that the table is read from."""
         return self.settings.partitions or self.connection.partitions
 
     def create(self) -> None:
-        """Create it if it is not there; ``TopologyError`` when it is there with another number of partitions."""
+        """Create it if it is not there; ``TopologyError`` for another number of partitions."""
         self.settings.create(self.connection, {self.last: self.partitions})
 
 
 def require_older_version(upgrade_from: int | None) -> None:
     """Raise ``TopologyError`` if it is no older wire version that this release can write."""
-    if upgrade_from is not None and (isinstance(upgrade_from, bool) or upgrade_from not in OLDER_VERSIONS):
+    if upgrade_from is None:
+        return
+    if isinstance(upgrade_from, bool) or upgrade_from not in OLDER_VERSIONS:
         raise TopologyError(
-            f"upgrade_from: {upgrade_from!r} is not an older wire version of fkjoin's repartition topics "
-            f"({', '.join(map(str, OLDER_VERSIONS))}); leave it out when all instances read wire version {WIRE_VERSION}"
+            f"upgrade_from: {upgrade_from!r} is not an older wire version of fkjoin's repartition "
+            f"topics ({', '.join(map(str, OLDER_VERSIONS))}); leave it out when all instances "
+            f"read wire version {WIRE_VERSION}"
         )
 
 
@@ -81,7 +93,9 @@ def to_records(grouped: Physical, topic: RepartitionTopic, upgrade_from: int | N
     return InWorkers(grouped, _ToRecords(topic.last, topic.partitions, two_records), RECORD)
 
 
-def read_back(spark: SparkSession, topic: RepartitionTopic, value: pa.Schema, buckets: int) -> tuple[Physical, Physical]:
+def read_back(
+    spark: SparkSession, topic: RepartitionTopic, value: pa.Schema, buckets: int
+) -> tuple[Physical, Physical]:
     """The topic as envelopes of ``GROUPED``, and the rows that its dead letters come from."""
     names = wire_change.REPARTITION_HEADERS
     headers = [header(f"{HEADER_PREFIX}{name}").alias(f"header_{name}") for name in names]
@@ -89,8 +103,11 @@ def read_back(spark: SparkSession, topic: RepartitionTopic, value: pa.Schema, bu
     records = by_spark(lambda frame: frame.select(*RAW_COLUMNS, *headers), read)
     unusable = _FindProblems(value)
     raw = on_spark(spark, read).select(*RAW_COLUMNS).schema
-    problems = InWorkers(records, unusable, raw.add(PROBLEM, "string"))
-    dead = by_spark(lambda frame: frame.select(F.struct(*RAW_COLUMNS).alias(RAW), PROBLEM), problems)
+    problems, letter = (
+        InWorkers(records, unusable, raw.add(PROBLEM, "string")),
+        F.struct(*RAW_COLUMNS),
+    )
+    dead = by_spark(lambda frame: frame.select(letter.alias(RAW), PROBLEM), problems)
     usable = by_spark(lambda frame: frame.drop("headers"), records)
     return InWorkers(usable, _Pack(unusable, buckets), ENVELOPE), dead
 
@@ -105,14 +122,14 @@ class _ToRecords:
         for batch in batches:
             for payload in batch.column("payload").to_pylist():
                 if payload:
-                    records = wire_change.changes(unpack(payload), two_records=self.two_records)
-                    named = [
-                        (f"{HEADER_PREFIX}{name}", data)
-                        for name, data in zip(wire_change.REPARTITION_HEADERS, records.headers, strict=True)
-                    ]
-                    yield record_batch(
-                        self.topic, partitions_of(records.key, self.partitions), records.key, records.value, named
-                    )
+                    yield self._records(unpack(payload))
+
+    def _records(self, grouped: pa.Table) -> pa.RecordBatch:
+        records = wire_change.changes(grouped, two_records=self.two_records)
+        names = [f"{HEADER_PREFIX}{name}" for name in wire_change.REPARTITION_HEADERS]
+        headers = list(zip(names, records.headers, strict=True))
+        partitions = partitions_of(records.key, self.partitions)
+        return record_batch(self.topic, partitions, records.key, records.value, headers)
 
 
 @dataclass(frozen=True)
@@ -129,21 +146,23 @@ class _FindProblems:
 
     def of(self, batch: pa.RecordBatch) -> pa.Array:
         """The reason why each record cannot be used; null: it can."""
-        found = wire_change.problems(self.records(batch))
-        fine = pc.is_null(found)
-        read = wire_change.parts(self.records(batch.filter(fine)))
-        fits: Bools = RowCodec(self.value).fits(read[0]) & RowCodec(self.value).fits(read[1])
+        problems = wire_change.problems(self.records(batch))
+        fine = pc.is_null(problems)
+        old, new = wire_change.parts(self.records(batch.filter(fine)))
+        codec = RowCodec(self.value)
+        fits: Bools = codec.fits(old) & codec.fits(new)
         if fits.all():
-            return found
-        places = pc.indices_nonzero(fine).to_numpy()[~fits]
-        reasons = found.to_pylist()
-        for place in places.tolist():
-            reasons[place] = "what the row contributes is not of the aggregate's columns"
+            return problems
+        reasons = problems.to_pylist()
+        for index in pc.indices_nonzero(fine).to_numpy()[~fits].tolist():
+            reasons[index] = "what the row contributes is not of the aggregate's columns"
         return pa.array(reasons, pa.string())
 
     def records(self, batch: pa.RecordBatch) -> wire_change.RepartitionRecords:
-        headers: Any = tuple(as_bytes(batch.column(f"header_{name}")) for name in wire_change.REPARTITION_HEADERS)
-        return wire_change.RepartitionRecords(as_bytes(batch.column("key")), as_bytes(batch.column("value")), headers)
+        names = [f"header_{name}" for name in wire_change.REPARTITION_HEADERS]
+        headers: Any = tuple(as_bytes(batch.column(name)) for name in names)
+        key, value = as_bytes(batch.column("key")), as_bytes(batch.column("value"))
+        return wire_change.RepartitionRecords(key, value, headers)
 
 
 @dataclass(frozen=True)

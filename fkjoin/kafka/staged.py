@@ -1,6 +1,8 @@
-"""The staged deployment: rekey, subscription and resolve as queries of their own, connected by two internal topics.
+"""The staged deployment: rekey, subscription and resolve as queries of their own.
 
-Here messages really do overtake each other and come twice; versions alone decide (see ``fkjoin.kafka.wire`` for the records).
+Two internal topics connect them.
+Here messages really do overtake each other and come twice; versions alone decide (see
+``fkjoin.kafka.wire`` for the records).
 """
 
 from __future__ import annotations
@@ -29,7 +31,10 @@ from fkjoin.spark.specs import SubscriptionSpec
 
 @dataclass(frozen=True)
 class InternalTopics:
-    """The two topics of a staged join, and how many partitions they have: by default those of the right and left topic."""
+    """The two topics of a staged join, and how many partitions they have.
+
+    By default they have as many as the right and the left topic.
+    """
 
     registration: str
     response: str
@@ -46,8 +51,11 @@ class InternalTopics:
         return self.response
 
     def create(self) -> None:
-        """Create what is not there yet; ``TopologyError`` when a topic is there with another number of partitions."""
-        wanted = {self.registration: self.registration_partitions, self.response: self.response_partitions}
+        """Create what is not there; ``TopologyError`` for another number of partitions."""
+        wanted = {
+            self.registration: self.registration_partitions,
+            self.response: self.response_partitions,
+        }
         self.settings.create(self.connection, wanted)
 
 
@@ -57,8 +65,8 @@ def internal_topics(
     """Names and partitions of a join's internal topics."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{application}-{join}")
     names = f"{stem}-subscription-registration", f"{stem}-subscription-response"
-    registrations, responses = (settings.partitions or one.partitions for one in (right, left))
-    return InternalTopics(*names, registrations, responses, left, right, settings)
+    partitions = settings.partitions or right.partitions, settings.partitions or left.partitions
+    return InternalTopics(*names, *partitions, left, right, settings)
 
 
 def staged(
@@ -77,29 +85,18 @@ def staged(
     pack = PackMessages("registration", buckets)
     subscribed = Stage(union(InWorkers(registered, pack, ENVELOPE), packed_right), subscription)
     answered = Counted(subscribed, f"{join}-subscription", ("subscription",))
-    responses = _read(spark, topics, topics.response)
-    return InWorkers(responses, PackMessages("response", buckets), ENVELOPE), (
-        StageQuery(
-            f"{join}-rekey",
-            spark,
-            InWorkers(rekeyed, to_records, RECORD),
-            topics,
-            (topics.connection,),
-        ),
-        StageQuery(
-            f"{join}-subscription",
-            spark,
-            InWorkers(answered, to_records, RECORD),
-            topics,
-            (topics.right,),
-            topics.registration,
-        ),
-    )
+    answers = PackMessages("response", buckets)
+    responses = InWorkers(_read(spark, topics, topics.response), answers, ENVELOPE)
+    written = InWorkers(rekeyed, to_records, RECORD)
+    rekey = StageQuery(f"{join}-rekey", spark, written, topics, (topics.connection,))
+    written, reads = InWorkers(answered, to_records, RECORD), (topics.right,)
+    name, internal = f"{join}-subscription", topics.registration
+    return responses, (rekey, StageQuery(name, spark, written, topics, reads, internal))
 
 
 @dataclass(frozen=True)
 class ToRecords:
-    """Envelopes of ``SUBSCRIPTION`` and ``ANSWER`` → records for the internal topics, with their partitions."""
+    """Envelopes of ``SUBSCRIPTION`` and ``ANSWER`` → records for the internal topics."""
 
     topics: InternalTopics
 
@@ -108,7 +105,8 @@ class ToRecords:
             for payload in batch.column("payload").to_pylist():
                 if payload:
                     messages = unpack(payload)
-                    yield self._registrations(messages) if messages.schema.equals(SUBSCRIPTION) else self._responses(messages)
+                    subscribes = messages.schema.equals(SUBSCRIPTION)
+                    yield (self._registrations if subscribes else self._responses)(messages)
 
     def _registrations(self, messages: pa.Table) -> pa.RecordBatch:
         to, total = self.topics.registration, self.topics.registration_partitions
@@ -117,13 +115,17 @@ class ToRecords:
 
     def _responses(self, messages: pa.Table) -> pa.RecordBatch:
         assert messages.schema.equals(ANSWER)
-        partitions = wire.source_partitions(column(messages, "version")) % self.topics.response_partitions
-        return _record_batch(self.topics.response, partitions, wire.responses(messages))
+        to, total = self.topics.response, self.topics.response_partitions
+        partitions = wire.source_partitions(column(messages, "version")) % total
+        return _record_batch(to, partitions, wire.responses(messages))
 
 
 @dataclass(frozen=True)
 class PackMessages:
-    """Records of an internal topic → envelopes of ``SUBSCRIPTION`` by foreign key, or of ``ANSWER`` by left key."""
+    """Records of an internal topic → envelopes of ``SUBSCRIPTION`` or ``ANSWER``.
+
+    They are by foreign key, or by left key.
+    """
 
     kind: Literal["registration", "response"]
     buckets: int
@@ -134,11 +136,13 @@ class PackMessages:
             if not batch.num_rows:
                 continue
             headers = tuple(as_bytes(batch.column(name)) for name in wire.HEADERS)
-            records = WireRecords(as_bytes(batch.column("key")), as_bytes(batch.column("value")), headers)
+            key, value = as_bytes(batch.column("key")), as_bytes(batch.column("value"))
+            records = WireRecords(key, value, headers)
             if self.kind == "registration":
-                yield envelopes(packed_by_bucket(wire.read_registrations(records), "foreign_key", self.buckets))
+                messages, by = wire.read_registrations(records), "foreign_key"
             else:
-                yield envelopes(packed_by_bucket(wire.read_responses(records), "key", self.buckets))
+                messages, by = wire.read_responses(records), "key"
+            yield envelopes(packed_by_bucket(messages, by, self.buckets))
 
 
 def _read(spark: SparkSession, topics: InternalTopics, topic: str) -> Physical:
@@ -149,5 +153,6 @@ def _read(spark: SparkSession, topics: InternalTopics, topic: str) -> Physical:
 
 
 def _record_batch(topic: str, partitions: np.ndarray, records: WireRecords) -> pa.RecordBatch:
-    named = [(f"{wire.HEADER_PREFIX}{name}", data) for name, data in zip(wire.HEADERS, records.headers, strict=True)]
-    return record_batch(topic, partitions, records.key, records.value, named)
+    names = [f"{wire.HEADER_PREFIX}{name}" for name in wire.HEADERS]
+    headers = list(zip(names, records.headers, strict=True))
+    return record_batch(topic, partitions, records.key, records.value, headers)

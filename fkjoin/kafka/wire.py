@@ -1,12 +1,13 @@
 """The records of a staged join's internal topics (KIP-213).
 
-*Registration*, rekey → subscription: the key is the CombinedKey, the value the left row's bytes, null when it only leaves.
-*Response*, subscription → resolve: the key is the left key, the value both rows.  The rest travels in four headers:
-``fkjoin.version`` ``{1-byte wire version}{version}``, ``fkjoin.instruction`` (1 byte, see ``Instruction``),
-``fkjoin.propagate`` (1 byte, bit 0), ``fkjoin.timestamp`` (int64, big-endian).
+*Registration*, rekey → subscription: the key is the CombinedKey, the value the left row's bytes,
+null when it only leaves. *Response*, subscription → resolve: the key is the left key, the value
+both rows.  The rest travels in four headers: ``fkjoin.version`` ``{1-byte wire version}{version}``,
+``fkjoin.instruction`` (1 byte, see ``Instruction``), ``fkjoin.propagate`` (1 byte, bit 0),
+``fkjoin.timestamp`` (int64, big-endian).
 
-*Law*: reading what was written gives the same messages; what another wire version wrote is refused by name, and so is an
-instruction that fkjoin does not write with that propagate flag.
+*Law*: reading what was written gives the same messages; what another wire version wrote is refused
+by name, and so is an instruction that fkjoin does not write with that propagate flag.
 """
 
 from __future__ import annotations
@@ -66,14 +67,16 @@ def registrations(subscriptions: pa.Table) -> WireRecords:
     key = combined_key.encode(column(subscriptions, "foreign_key"), column(subscriptions, "key"))
     subscribe = column(subscriptions, "subscribe").to_numpy(zero_copy_only=False)
     version, ts = column(subscriptions, "version"), column(subscriptions, "ts").to_numpy()
-    return _records(key, masked(column(subscriptions, "value"), subscribe), version, propagate=subscribe, ts=ts)
+    value = masked(column(subscriptions, "value"), subscribe)
+    return _records(key, value, version, propagate=subscribe, ts=ts)
 
 
 def read_registrations(records: WireRecords) -> pa.Table:
     """Undo ``registrations``."""
     version, propagate, ts = _contents(records)
     foreign_key, key = combined_key.decode(records.key)
-    return table(SUBSCRIPTION, foreign_key, key, propagate, version, masked(records.value, propagate), ts)
+    value = masked(records.value, propagate)
+    return table(SUBSCRIPTION, foreign_key, key, propagate, version, value, ts)
 
 
 def responses(answers: pa.Table) -> WireRecords:
@@ -83,9 +86,9 @@ def responses(answers: pa.Table) -> WireRecords:
     head["flags"] = valid(left) + 2 * valid(right)
     head["left"] = lengths(left)
     value = concat(fixed(head.view(np.uint8).reshape(len(head), _BODY.itemsize)), left, right)
-    ts = column(answers, "ts").to_numpy()
-    version = column(answers, "version")
-    return _records(column(answers, "key"), value, version, propagate=np.ones(len(answers), bool), ts=ts)
+    key, version = column(answers, "key"), column(answers, "version")
+    propagate, ts = np.ones(len(answers), bool), column(answers, "ts").to_numpy()
+    return _records(key, value, version, propagate=propagate, ts=ts)
 
 
 def read_responses(records: WireRecords) -> pa.Table:
@@ -106,18 +109,22 @@ def source_partitions(version: Bytes) -> Ints:
     return versions.first_places(version).partition
 
 
-def _records(key: Bytes, value: Bytes, version: Bytes, *, propagate: Bools, ts: Ints) -> WireRecords:
+def _records(
+    key: Bytes, value: Bytes, version: Bytes, *, propagate: Bools, ts: Ints
+) -> WireRecords:
     rows = len(key)
     flags = fixed(propagate.astype(np.uint8).reshape(rows, 1))
     time = fixed(np.ascontiguousarray(ts.astype(">i8")).view(np.uint8).reshape(rows, 8))
     versioned = concat(pa.repeat(pa.scalar(bytes((WIRE_VERSION,)), BYTES), rows), version)
-    return WireRecords(key, value, (versioned, fixed(_instructions(propagate).reshape(rows, 1)), flags, time))
+    instructions = fixed(_instructions(propagate).reshape(rows, 1))
+    return WireRecords(key, value, (versioned, instructions, flags, time))
 
 
 def _instructions(propagate: Bools) -> Octets:
     """The instruction of each record: where a left row only leaves, nothing is propagated."""
-    kept, left = Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE, Instruction.DELETE_KEY_NO_PROPAGATE
-    return np.where(propagate, kept, left).astype(np.uint8)
+    comes = Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE
+    leaves = Instruction.DELETE_KEY_NO_PROPAGATE
+    return np.where(propagate, comes, leaves).astype(np.uint8)
 
 
 def _contents(records: WireRecords) -> tuple[Bytes, Bools, Ints]:
@@ -128,10 +135,8 @@ def _contents(records: WireRecords) -> tuple[Bytes, Bools, Ints]:
     _require_wire(_first_bytes(version))
     _require(lengths(time) == 8, f"a header {HEADER_PREFIX}timestamp has not 8 bytes")
     flags = _first_bytes(propagate) & 1 > 0
-    _require(
-        _first_bytes(instruction) == _instructions(flags),
-        f"a header {HEADER_PREFIX}instruction is not one that fkjoin writes",
-    )
+    is_own = _first_bytes(instruction) == _instructions(flags)
+    _require(is_own, f"a header {HEADER_PREFIX}instruction is not one that fkjoin writes")
     return after(version, np.ones(len(version), np.int64)), flags, _longs(time)
 
 
@@ -142,14 +147,16 @@ def _first_bytes(values: Bytes) -> Octets:
 
 def _longs(values: Bytes) -> Ints:
     data, bounds = buffers(values)
-    return np.ascontiguousarray(window(data, bounds[:-1], 8)).view(">i8").reshape(-1).astype(np.int64)
+    numbers = np.ascontiguousarray(window(data, bounds[:-1], 8)).view(">i8")
+    return numbers.reshape(-1).astype(np.int64)
 
 
-def _require_wire(found: Octets) -> None:
-    if len(found) and (found != WIRE_VERSION).any():
-        other = int(found[found != WIRE_VERSION][0])
+def _require_wire(wire_versions: Octets) -> None:
+    others = wire_versions[wire_versions != WIRE_VERSION]
+    if len(others):
         raise FormatError(
-            f"a record has wire version {other}, this release reads {WIRE_VERSION}: let the stages of a join be of one release"
+            f"a record has wire version {int(others[0])}, this release reads {WIRE_VERSION}: "
+            "let the stages of a join be of one release"
         )
 
 

@@ -1,14 +1,17 @@
 """The records of a staged aggregate's repartition topic (KIP-904).
 
-The key is the group's, the value a ``Change``: ``{old}{0}``, ``{new}{1}`` or ``{int32 big-endian: length of
-new}{new}{old}{2}``.  Three headers say what fkjoin needs besides: ``fkjoin.version`` ``{1-byte wire version}{version}``,
-``fkjoin.row`` (the key of the row that contributes) and ``fkjoin.timestamp`` (int64, big-endian).
+The key is the group's, the value a ``Change``: ``{old}{0}``, ``{new}{1}`` or ``{int32 big-endian:
+length of new}{new}{old}{2}``.  Three headers say what fkjoin needs besides: ``fkjoin.version``
+``{1-byte wire version}{version}``, ``fkjoin.row`` (the key of the row that contributes) and
+``fkjoin.timestamp`` (int64, big-endian).
 
-In wire version 0, the form of before KIP-904, of a group that stays the same the old and the new value are two records.  The
-first then has a fourth header, ``fkjoin.pair``: a reader waits for the second, so that nothing in between is seen.  Without
-that header the first one takes back, and the second one adds what the row contributes (see ``fkjoin.stages.guard``).
+In wire version 0, the form of before KIP-904, of a group that stays the same the old and the new
+value are two records.  The first then has a fourth header, ``fkjoin.pair``: a reader waits for the
+second, so that nothing in between is seen.  Without that header the first one takes back, and the
+second one adds what the row contributes (see ``fkjoin.stages.guard``).
 
-*Law*: reading what was written gives the same messages, in either form; what is no such record is told apart, by its reason.
+*Law*: reading what was written gives the same messages, in either form; what is no such record is
+told apart, by its reason.
 """
 
 from __future__ import annotations
@@ -68,13 +71,15 @@ def changes(grouped: pa.Table, *, two_records: bool = False) -> RepartitionRecor
     else:
         key, version, row, ts = (column(grouped, name) for name in names)
         flag = np.where(had & has, BOTH, np.where(has, NEW, OLD))
-        sizes = fixed(np.where(has, lengths(new), 0).astype(">i4").view(np.uint8).reshape(-1, _SIZE))
+        size = np.where(has, lengths(new), 0).astype(">i4")
+        sizes = fixed(size.view(np.uint8).reshape(-1, _SIZE))
         value = concat(masked(sizes, flag == BOTH), new, old, _flags(flag))
         paired = np.zeros(len(grouped), bool)
     time = fixed(np.ascontiguousarray(ts.to_numpy().astype(">i8")).view(np.uint8).reshape(-1, 8))
     wire_version = TWO_RECORDS if two_records else WIRE_VERSION
     versioned = concat(constant(bytes((wire_version,)), len(key)), version)
-    return RepartitionRecords(key, value, (versioned, row, time, masked(constant(b"\1", len(key)), paired)))
+    pair = masked(constant(b"\1", len(key)), paired)
+    return RepartitionRecords(key, value, (versioned, row, time, pair))
 
 
 def problems(records: RepartitionRecords) -> pa.Array:
@@ -82,20 +87,24 @@ def problems(records: RepartitionRecords) -> pa.Array:
     value, (version, row, time, _) = records.value, records.headers
     size = np.where(valid(value), lengths(value), 0)
     flag, new = _parts(value)
+    is_cut = (size < _SIZE + 1) | (new < 0) | (new > size - _SIZE - 1)
+    lacks_header = ~(valid(version) & valid(row) & valid(time))
+    is_newer = valid(version) & (_first(version) > WIRE_VERSION)
+    missing = "a header fkjoin.version, fkjoin.row or fkjoin.timestamp is missing"
     reasons = [
         (~valid(records.key), "the record has no key, so no group"),
         (size == 0, "the value is empty: a change of KIP-904 ends with a flag"),
         (flag > BOTH, "the value's last byte is not 0, 1 or 2 (KIP-904)"),
-        ((flag == BOTH) & ((size < _SIZE + 1) | (new < 0) | (new > size - _SIZE - 1)), "the new value is cut off (KIP-904)"),
-        (~(valid(version) & valid(row) & valid(time)), "a header fkjoin.version, fkjoin.row or fkjoin.timestamp is missing"),
+        ((flag == BOTH) & is_cut, "the new value is cut off (KIP-904)"),
+        (lacks_header, missing),
         (valid(version) & (lengths(version) == 0), "the header fkjoin.version is empty"),
-        (valid(version) & (_first(version) > WIRE_VERSION), f"its wire version is newer than {WIRE_VERSION}"),
+        (is_newer, f"its wire version is newer than {WIRE_VERSION}"),
         (valid(time) & (lengths(time) != 8), "the header fkjoin.timestamp has not 8 bytes"),
     ]
-    found = pa.nulls(len(value), pa.string())
-    for wrong, reason in reversed(reasons):
-        found = pc.if_else(pa.array(wrong), reason, found)
-    return found
+    problem = pa.nulls(len(value), pa.string())
+    for wrong, reason in reversed(reasons):  # the first reason wins
+        problem = pc.if_else(pa.array(wrong), reason, problem)
+    return problem
 
 
 def parts(records: RepartitionRecords) -> tuple[Bytes, Bytes]:
@@ -113,19 +122,27 @@ def read_changes(records: RepartitionRecords) -> pa.Table:
     """Undo ``changes``, for records without problems; the first of two records is left out."""
     version, row, time, pair = records.headers
     old, new = parts(records)
-    raw, at = buffers(time)
-    ts = np.ascontiguousarray(window(raw, at[:-1], 8)).view(">i8").reshape(-1).astype(np.int64)
-    made = table(GROUPED, records.key, row, after(version, np.ones(len(version), np.int64)), old, new, ts)
-    return made.filter(pa.array(~valid(pair)))
+    ts = _numbers(time, ">i8")
+    without_wire_version = after(version, np.ones(len(version), np.int64))
+    grouped = table(GROUPED, records.key, row, without_wire_version, old, new, ts)
+    return grouped.filter(pa.array(~valid(pair)))
 
 
 def _parts(value: Bytes) -> tuple[np.ndarray, np.ndarray]:
-    """The flag of each value, and the length of the new one where both are there; of an empty value anything."""
+    """The flag of each value, and the length of the new one where both are there.
+
+    Of an empty value they are anything.
+    """
     data, bounds = buffers(value)
-    there = np.diff(bounds) > 0
-    flag = window(data, np.where(there, bounds[1:] - 1, 0), 1)[:, 0].astype(np.int64)
-    head = np.ascontiguousarray(window(data, bounds[:-1], _SIZE)).view(">i4").reshape(-1).astype(np.int64)
-    return flag, head
+    last = np.where(np.diff(bounds) > 0, bounds[1:] - 1, 0)
+    return window(data, last, 1)[:, 0].astype(np.int64), _numbers(value, ">i4")
+
+
+def _numbers(values: Bytes, kind: str) -> np.ndarray:
+    """The number of that type at the beginning of each value."""
+    data, bounds = buffers(values)
+    raw = np.ascontiguousarray(window(data, bounds[:-1], np.dtype(kind).itemsize))
+    return raw.view(kind).reshape(-1).astype(np.int64)
 
 
 def _flags(flags: np.ndarray) -> Bytes:

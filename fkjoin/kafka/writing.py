@@ -29,22 +29,19 @@ def start(
     trigger: Mapping[str, Any] | None,
     name: str,
 ) -> StreamingQuery:
-    """Start writing a plan's rows (key, value, perhaps headers) to the topic; without one, to the places that they name."""
+    """Start writing a plan's rows (key, value, perhaps headers) to the topic.
+
+    Without a topic, they go to the topics that they name.
+    """
     require_begun_with(begun, spark, checkpoint, plan)
     chosen = sink_options(options)
     if topic is not None:
         require_topic(topic, bootstrap_servers, chosen)
         chosen["topic"] = topic
     begun.write(spark, checkpoint)
-    writer = (
-        on_spark(spark, plan)
-        .writeStream.format("kafka")
-        .options(**chosen)
-        .option("kafka.bootstrap.servers", bootstrap_servers)
-        .option("includeHeaders", "true")
-        .option("checkpointLocation", checkpoint)
-        .outputMode("append")
-        .queryName(name)
-    )
+    chosen |= {"kafka.bootstrap.servers": bootstrap_servers, "includeHeaders": "true"}
+    chosen["checkpointLocation"] = checkpoint
+    writer = on_spark(spark, plan).writeStream.format("kafka").options(**chosen)
+    writer = writer.outputMode("append").queryName(name)
     with owner(spark, checkpoint):
         return (writer.trigger(**trigger) if trigger else writer).start()

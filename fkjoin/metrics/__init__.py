@@ -1,7 +1,8 @@
-"""Metrics of running queries, from Spark's progress events: counters, times, lag, sizes of state, hot keys.
+"""Metrics of running queries, from Spark's progress events: counters, times, lag, state, hot keys.
 
-``watch`` is for queries that a program starts itself, ``fkjoin run`` has the same for its own.  As JSON lines (``Metrics.take``
-returns them), and for Prometheus under ``fkjoin_…``; the names of counters are Kafka Streams' where it has them.
+``watch`` is for queries that a program starts itself, ``fkjoin run`` has the same for its own.  As
+JSON lines (``Metrics.take`` returns them), and for Prometheus under ``fkjoin_…``; the names of
+counters are Kafka Streams' where it has them.
 """
 
 from __future__ import annotations
@@ -69,8 +70,13 @@ class Metrics(Collector):
         with self._lock:
             return self._queries.setdefault(name, QueryReport(name))
 
-    def _learn_topics(self, name: str, run: str, running: Callable[[], StreamingQuery | None]) -> None:
-        """Find out once in a run which topics a query reads, and how far its batches are apart; its sources must be there."""
+    def _learn_topics(
+        self, name: str, run: str, running: Callable[[], StreamingQuery | None]
+    ) -> None:
+        """Find out once in a run which topics a query reads, and how far its batches are apart.
+
+        Its sources must be there.
+        """
         known = self._query(name)
         if known.run.run_id != run and (query := running()) is not None:
             known.run = Run(run, source_topics(query), interval_of(query))
@@ -86,7 +92,7 @@ class Metrics(Collector):
         self._query(name).ended = why or ""
 
     def _turn(self, mode: Mode, why: str = "") -> None:
-        """Take down that the job stops, or has ended; pages that are open show it when the job's process is gone."""
+        """Take down that the job stops, or has ended; open pages show it when it is gone."""
         self._mode, self._why = mode, why
         self._ended_ms = round(1000 * time.time()) if mode.is_end else None
 
@@ -106,7 +112,9 @@ class Metrics(Collector):
                 events=last_events(),
             )
 
-    def take(self, progress: StreamingQueryProgress, name: str | None = None) -> dict[str, Any] | None:
+    def take(
+        self, progress: StreamingQueryProgress, name: str | None = None
+    ) -> dict[str, Any] | None:
         """Add a batch, and say as JSON what there is to say of it.
 
         Parameters
@@ -122,12 +130,13 @@ class Metrics(Collector):
             None of an event that is no batch's.  Keys:
 
             - ``time, query, batch, inputs, seconds``;
-            - ``counters`` of the batch, ``totals`` since the start and ``rates`` a second since the end of the previous batch,
-              by operator, those that are not 0;
+            - ``counters`` of the batch, ``totals`` since the start and ``rates`` a second since the
+              end of the previous batch, by operator, those that are not 0;
             - ``skip_rates`` (unchanged results, by operator and stage, a second);
-            - ``phases`` (Spark's, seconds); ``stages`` (by operator; seconds of all tasks since the start);
-            - ``state`` (by operator: rows, about, and bytes); ``lag`` (records, by topic and partition) and
-              ``lag_ms``, the time as of which it is, in milliseconds since 1970;
+            - ``phases`` (Spark's, seconds); ``stages`` (by operator; seconds of all tasks since the
+              start);
+            - ``state`` (by operator: rows, about, and bytes); ``lag`` (records, by topic and
+              partition) and ``lag_ms``, the time as of which it is, in milliseconds since 1970;
             - ``fan_out`` and ``hot_keys`` by operator.
         """
         return self.take_json(progress.json, name)
@@ -158,9 +167,11 @@ class Metrics(Collector):
         Returns
         -------
         dict of str to dict
-            By the query's name its last batch, as ``take`` returned it, and ``recent`` ones, newest first.
+            By the query's name its last batch, as ``take`` returned it, and ``recent`` ones, newest
+            first.
         """
-        return {name: query.snapshot() for name, query in self._report().queries.items() if query.batches}
+        queries = self._report().queries
+        return {name: query.snapshot() for name, query in queries.items() if query.batches}
 
     def collect(self) -> Iterator[Metric]:
         """Return the metrics, for a registry of ``prometheus_client``.
@@ -191,7 +202,10 @@ class Metrics(Collector):
 
 
 class _Events(JStreamingQueryListener):
-    """A listener as the JVM calls it, with progress as one text; PySpark's asks for each number of it, 0.4 s for a join's."""
+    """A listener as the JVM calls it, with progress as one text.
+
+    PySpark's asks for each number of it, 0.4 s for a join's.
+    """
 
     def __init__(self, listener: Listener, metrics: Metrics) -> None:
         super().__init__(listener)
@@ -214,8 +228,9 @@ class Listener(StreamingQueryListener):
         """Find out which topics the query of an event reads."""
         about = event_of(progress)
         if self._spark is not None:
-            streams = self._spark.streams
-            self._metrics._learn_topics(about["name"] or about["id"], about["runId"], lambda: streams.get(about["id"]))
+            streams, query_id = self._spark.streams, about["id"]
+            name = about["name"] or query_id
+            self._metrics._learn_topics(name, about["runId"], lambda: streams.get(query_id))
 
     @functools.cached_property
     def _jlistener(self) -> Any:
@@ -243,21 +258,23 @@ def watch(
     token: str | None = None,
     names: Iterable[str] = (),
 ) -> Metrics:
-    """Take in the metrics of all queries that run in the session from the call on; perhaps serve a page and Prometheus.
+    """Take in the metrics of a session's queries from now on; perhaps serve a page and Prometheus.
 
     Parameters
     ----------
     spark : pyspark.sql.SparkSession
         The session.
     port : int, optional
-        The port at which ``/`` is a page for people and ``/metrics`` is for Prometheus; if left out, there is none.
+        The port at which ``/`` is a page for people and ``/metrics`` is for Prometheus; if left
+        out, there is none.
     host : str, default "127.0.0.1"
-        The address to listen on.  The default is for this machine alone; ``"0.0.0.0"`` is for all that reach the machine.
+        The address to listen on.  The default is for this machine alone; ``"0.0.0.0"`` is for all
+        that reach the machine.
     token : str, optional
         The token that a client must send, in the header ``Authorization: Bearer TOKEN``.
     names : iterable of str, optional
-        Names of the machine, as a client writes them.  ``localhost`` and the address that a question comes to are always right,
-        other names are refused.
+        Names of the machine, as a client writes them.  ``localhost`` and the address that a
+        question comes to are always right, other names are refused.
 
     Returns
     -------
@@ -266,7 +283,8 @@ def watch(
     Raises
     ------
     FkJoinError
-        If nothing can listen there, no client can send the token or a name, or the extra ``cli`` is not installed.
+        If nothing can listen there, no client can send the token or a name, or the extra ``cli`` is
+        not installed.
 
     Examples
     --------
@@ -280,7 +298,8 @@ def watch(
             import prometheus_client  # noqa: F401
         from fkjoin.metrics.page import ShownJob, pages
 
-        PageServer(pages(ShownJob(spark.conf.get("spark.app.name", "fkjoin") or "fkjoin"), metrics), port, access, "port")
+        shown = ShownJob(spark.conf.get("spark.app.name", "fkjoin") or "fkjoin")
+        PageServer(pages(shown, metrics), port, access, "port")
     spark.streams.addListener(Listener(metrics, spark))
     return metrics
 

@@ -36,7 +36,7 @@ COUNTED = {
     counters.OUT: "Results emitted.",
     counters.INDEX_REBUILT: "Local indexes rebuilt from their logs.",
 }
-"""The texts of the counters that all operators have, for Prometheus; ``docs/watching.md`` says more."""
+"""Prometheus' texts of the counters that all operators have; ``docs/watching.md`` says more."""
 
 _OF_SINKS = (
     ("sink_dead_letters", LEFT_OUT, "Rows that a sink's place cannot have."),
@@ -63,27 +63,34 @@ def families_of(report: JobReport) -> Iterator[Metric]:
     def column(rows: Callable[[QueryReport], Numbers], item: str) -> dict[str, Any]:
         return tree(lambda query: only(item, rows(query)))
 
-    of_query, of_operator, of_stage = ["query"], ["query", "operator"], ["query", "operator", "stage"]
-    of_partition = ["query", "topic", "partition"]
-    starts = {name: (query.started_ms or 0) / 1000 for name, query in report.queries.items() if query.started_ms}
-    yield family(Gauge, "query_start_time_seconds", "When the query started, since 1970.", of_query, starts)
-    yield family(Count, "batches", "Micro-batches that were done.", of_query, tree(lambda query: query.batches))
-    yield family(Count, "input_rows", "Rows that were read.", of_query, tree(lambda query: query.rows))
-    phases = tree(lambda query: query.batch["phases"])
-    yield family(Gauge, "batch_seconds", "The last batch, by Spark's phases.", ["query", "phase"], phases)
+    of_query, of_operator = ["query"], ["query", "operator"]
+    of_stage, of_partition = [*of_operator, "stage"], ["query", "topic", "partition"]
+    all_starts = {name: (query.started_ms or 0) / 1000 for name, query in report.queries.items()}
+    starts = {name: start for name, start in all_starts.items() if start}
+    text = "When the query started, since 1970."
+    yield family(Gauge, "query_start_time_seconds", text, of_query, starts)
+    batches, rows = tree(lambda query: query.batches), tree(lambda query: query.rows)
+    yield family(Count, "batches", "Micro-batches that were done.", of_query, batches)
+    yield family(Count, "input_rows", "Rows that were read.", of_query, rows)
+    phases, text = tree(lambda query: query.batch["phases"]), "The last batch, by Spark's phases."
+    yield family(Gauge, "batch_seconds", text, ["query", "phase"], phases)
     lag = tree(lambda query: query.left.lag)
     yield family(Gauge, "lag_records", "Records that are yet to be read.", of_partition, lag)
-    lag_times = tree(lambda query: query.left.at if query.left.lag else None)
-    yield family(Gauge, "lag_timestamp_seconds", "When the lag was so, since 1970.", of_query, lag_times)
-    yield family(Gauge, "internal_topic_records", "Records between stages.", ["topic"], report.internal)
+    lag_times = tree(lambda query: query.left.as_of if query.left.lag else None)
+    text = "When the lag was so, since 1970."
+    yield family(Gauge, "lag_timestamp_seconds", text, of_query, lag_times)
+    text = "Records between stages."
+    yield family(Gauge, "internal_topic_records", text, ["topic"], report.internal)
     stages, skips = tree(lambda query: query.stages), tree(lambda query: query.skips)
     yield family(Count, "stage_seconds", "Time of stages, of all tasks.", of_stage, stages)
-    yield family(Count, "stage_idempotent_update_skip", "Unchanged results, by stage.", of_stage, skips)
+    text = "Unchanged results, by stage."
+    yield family(Count, "stage_idempotent_update_skip", text, of_stage, skips)
     fan_out = tree(lambda query: query.fan_out)
-    most = "The most answers to one right row in a batch so far."
-    yield family(Gauge, "fan_out_max", most, of_operator, fan_out)
+    text = "The most answers to one right row in a batch so far."
+    yield family(Gauge, "fan_out_max", text, of_operator, fan_out)
     times = tree(lambda query: {name: ms / 1000 for name, ms in query.stream_times_ms.items()})
-    yield family(Gauge, "stream_time_seconds", "Stream time of windows, since 1970.", of_operator, times)
+    text = "Stream time of windows, since 1970."
+    yield family(Gauge, "stream_time_seconds", text, of_operator, times)
     texts = dict(COUNTED)
     for kind in STAGES.values():
         texts.update(kind.counts)

@@ -17,18 +17,27 @@ STILL_S = 60.0
 PATIENCE = 3
 """Batches of work that may be left to read, and longest silences that a silence may last."""
 RETRIED_MS, LONG_RETRIED_MS = 20_000, 300_000
-"""The time after a retry for which a sink is failing: while batches end elsewhere, and while none does."""
+"""The time after a retry for which a sink is failing: while batches end, and while none does."""
 
 ORDER = ("failing", "still", "behind", "starting", "healthy", "idle", "ended")
 """The states, worst first; of several queries, the headline is that of the first in this order."""
 
-_STARTING = "It has started, and no batch has ended yet. The first takes longest, as Spark and its workers start."
-_SILENT = "no batch has ended, and it has not said that it waits: a batch takes long, or its sources do not answer."
+_STARTING = (
+    "It has started, and no batch has ended yet. "
+    "The first takes longest, as Spark and its workers start."
+)
+_SILENT = (
+    "no batch has ended, and it has not said that it waits: "
+    "a batch takes long, or its sources do not answer."
+)
 _IDLE = "It has read all that there is, and waits for more."
 _SEVERAL = {
     "starting": ("has not ended a batch yet", "have not ended a batch yet"),
     "healthy": ("keeps up", "keep up"),
-    "idle": ("has read all that there is, and waits for more", "have read all that there is, and wait for more"),
+    "idle": (
+        "has read all that there is, and waits for more",
+        "have read all that there is, and wait for more",
+    ),
     "ended": ("has ended", "have ended"),
 }
 """States of several queries that are told together, of one and of more."""
@@ -44,32 +53,45 @@ class Health:
     query: str | None = None
 
 
-def of_query(history: History, started_ms: int, ended: str | None, now_ms: int, silent: Sequence[Silence] = ()) -> Health:
+def of_query(
+    history: History,
+    started_ms: int,
+    ended: str | None,
+    now_ms: int,
+    silent: Sequence[Silence] = (),
+) -> Health:
     """Tell how a query is.
 
-    ``ended``: why it ended, empty if it was stopped, None while it runs.  ``silent``: topics whose brokers do not answer.
+    ``ended``: why it ended, empty if it was stopped, None while it runs.  ``silent``: topics whose
+    brokers do not answer.
 
-    A query that has said that it waits before its first batch is idle.  After its first batch, the first of these that holds
-    of a query that runs:
+    A query that has said that it waits before its first batch is idle.  After its first batch, the
+    first of these that holds of a query that runs:
 
     - *still*: it has been silent for over a minute, and for three times its usual silence;
-    - *behind*: what is left to read at this moment is more than 30 seconds of work, and than three batches;
+    - *behind*: what is left to read at this moment is more than 30 seconds of work, and than three
+      batches;
     - *idle*: it has said that it waits, and nothing is left to read;
     - *healthy*.
 
-    A query is silent while no batch of it ends, and it does not say that it waits.  Its usual silence is the longest of those
-    before the last ten batches and its last wait, and of its trigger's interval.
+    A query is silent while no batch of it ends, and it does not say that it waits.  Its usual
+    silence is the longest of those before the last ten batches and its last wait, and of its
+    trigger's interval.
     """
     last = history.points[-1] if history.points else None
     if ended is not None:
-        at = now_ms if last is None else last.ended_ms
-        return Health("failing", f"It has failed: {ended}", at) if ended else Health("ended", "It has ended.", at)
+        ended_ms = now_ms if last is None else last.ended_ms
+        if ended:
+            return Health("failing", f"It has failed: {ended}", ended_ms)
+        return Health("ended", "It has ended.", ended_ms)
     if silent:
         words = "; ".join(silence.words(now_ms / 1000) for silence in silent)
-        return Health("failing", f"{words[0].upper()}{words[1:]}.", round(1000 * min(silence.since for silence in silent)))
+        since_ms = round(1000 * min(silence.since for silence in silent))
+        return Health("failing", f"{words[0].upper()}{words[1:]}.", since_ms)
     if last is None:
-        waits = history.waited_ms and not history.lag
-        return Health("idle", _IDLE, started_ms) if waits else Health("starting", _STARTING, started_ms)
+        if history.waited_ms and not history.lag:
+            return Health("idle", _IDLE, started_ms)
+        return Health("starting", _STARTING, started_ms)
     passed, usual = (now_ms - history.spoke_ms) / 1000, _usual_silence(history)
     if passed > max(STILL_S, PATIENCE * usual):
         words = f"For {span(passed)} {_SILENT} Before, it was silent for {span(usual)} at most."
@@ -78,50 +100,69 @@ def of_query(history: History, started_ms: int, ended: str | None, now_ms: int, 
         return Health("behind", _how_far(history), _since(history))
     if history.waits and not history.lag:
         return Health("idle", _IDLE, last.ended_ms)
-    words = f"It keeps up: {_rate(last.rate)} rows read a second, and results at most {span(last.delay)} after their records."
+    words = f"It keeps up: {_rate(last.rate)} rows read a second, "
+    words += f"and results at most {span(last.delay)} after their records."
     return Health("healthy", words, _since(history))
 
 
-def of_job(queries: Mapping[str, Health], events: Iterable[Occurrence], ended_ms: int, now_ms: int) -> Health:
-    """Tell how all are.  ``events``: those of sinks, oldest first.  ``ended_ms``: the end of the last batch of all."""
-    retries = [event for event in events if event.what == REPEATED]
+def of_job(
+    queries: Mapping[str, Health], events: Iterable[Occurrence], ended_ms: int, now_ms: int
+) -> Health:
+    """Tell how all are.
+
+    ``events``: those of sinks, oldest first.  ``ended_ms``: the end of the last batch of all.
+    """
+    retries = [event for event in events if event.item == REPEATED]
     if retries:
-        within = RETRIED_MS if ended_ms > retries[-1].at_ms else LONG_RETRIED_MS
-        if now_ms - retries[-1].at_ms < within:
-            first = next((event for event in retries if event.at_ms > ended_ms), retries[-1])
-            last = retries[-1]
-            return Health("failing", f"Writing fails, and is tried again: {last.place}: {last.words}", first.at_ms)
+        last = retries[-1]
+        within = RETRIED_MS if ended_ms > last.at_ms else LONG_RETRIED_MS
+        if now_ms - last.at_ms < within:
+            times = [event.at_ms for event in retries if event.at_ms > ended_ms]
+            since_ms = times[0] if times else last.at_ms
+            words = f"Writing fails, and is tried again: {last.target}: {last.words}"
+            return Health("failing", words, since_ms)
     if not queries:
         return Health("starting", "No query has started yet.", now_ms)
-    name, worst = min(queries.items(), key=lambda item: (ORDER.index(item[1].state), item[1].since_ms))
+    name = min(queries, key=lambda name: (ORDER.index(queries[name].state), queries[name].since_ms))
+    worst = queries[name]
     if len(queries) == 1:
         return worst
     if worst.state not in _SEVERAL:
         return replace(worst, query=name)
     same = [health for health in queries.values() if health.state == worst.state]
-    one, more = _SEVERAL[worst.state]
+    since_ms = max(health.since_ms for health in same)
+    singular, plural = _SEVERAL[worst.state]
+    verb = plural if len(same) > 1 else singular
     which = f"All {len(same)}" if len(same) == len(queries) else f"{len(same)} of {len(queries)}"
+    words = f"{which} queries {verb}".replace("All 2", "Both")
     idle = sum(health.state == "idle" for health in queries.values())
-    others = f"; {idle} {'waits' if idle == 1 else 'wait'} for more" if worst.state == "healthy" and idle else ""
-    words = f"{which} queries {more if len(same) > 1 else one}{others}."
-    return Health(worst.state, words.replace("All 2", "Both"), max(health.since_ms for health in same))
+    if worst.state == "healthy" and idle:
+        words += f"; {idle} {'waits' if idle == 1 else 'wait'} for more"
+    return Health(worst.state, f"{words}.", since_ms)
 
 
 def _usual_silence(history: History) -> float:
-    """Return the longest silence in seconds that is nothing out of the way for a query of this trigger."""
+    """Return the longest silence in seconds that is usual for a query of this trigger."""
     recent = max(point.silent for point in list(history.points)[-10:])
     return max(history.interval_s, recent, history.quiet_ms / 1000 if history.waits else 0.0)
 
 
 def _reads_all(history: History) -> bool:
-    """Tell whether the last batch read all that was there when it began, as the next one will unless an option bounds it."""
+    """Tell whether the last batch read all that was there when it began.
+
+    So will the next one, unless an option bounds it.
+    """
     return history.points[-1].bounded == 0
 
 
 def _reading(history: History) -> Point:
-    """Return the point whose rate says how long the lag takes: the last one that read rows, since others have no rate.
+    """Return the point whose rate says how long the lag takes.
 
-    A query whose batches read all that is there is as slow as its records come.  Of such a query it is the fastest point.
+    It is the last one that read rows, since others have no rate.
+
+
+    A query whose batches read all that is there is as slow as its records come.  Of such a query it
+    is the fastest point.
     """
     reading = [point for point in history.points if point.read] or [history.points[-1]]
     return max(reading, key=lambda point: point.rate) if _reads_all(history) else reading[-1]
@@ -133,7 +174,10 @@ def _work(history: History) -> float:
 
 
 def _is_behind(work: float, point: Point) -> bool:
-    """Tell whether so much work is too much after batches like this point's: one is at work, and records come meanwhile."""
+    """Tell whether so much work is too much after batches like this point's.
+
+    One is at work, and records come meanwhile.
+    """
     return work > max(BEHIND_S, PATIENCE * point.slowest)
 
 
@@ -141,18 +185,22 @@ def _how_far(history: History) -> str:
     work = _work(history)
     words = f"{history.lag:,} records are left to read"
     if _reads_all(history):
-        words += ", more than batches of the last hour had, and the batch at work may read all of them"
+        words += ", more than batches of the last hour had, "
+        words += "and the batch at work may read all of them"
     elif work < float("inf"):
         words += f", {span(work)} of work at {_rate(_reading(history).rate)} rows a second"
     return f"{words}. It falls further behind." if _grows(history) else f"{words}."
 
 
 def _grows(history: History) -> bool:
-    """Tell whether the lag is greater than before, and was one before: what comes at once to a query that keeps up is none."""
-    lags = [0, *(point.lag or 0 for point in history.points if point.ended_ms > history.waited_ms), history.lag or 0]
-    now = lags.pop()
-    before = [lag for lag in lags if lag != now]
-    return now > before[-1] > 0 if before else False
+    """Tell whether the lag is greater than before, and was one before.
+
+    What comes at once to a query that keeps up is none.
+    """
+    now = history.lag or 0
+    points = [point for point in history.points if point.ended_ms > history.waited_ms]
+    before = [point.lag or 0 for point in points if (point.lag or 0) != now]
+    return bool(before) and now > before[-1] > 0
 
 
 def _rate(rate: float) -> str:

@@ -1,4 +1,4 @@
-"""The last hour of a query: points of some seconds each, so that an hour of any query has a bounded size."""
+"""The last hour of a query, as points of some seconds each: it has a bounded size."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 HOUR_MS = 3_600_000
 STEP_MS = 5_000
-"""The time of a point: batches that end within it are one point, a longer batch is a point of its own."""
+"""The time of a point: batches that end within it are one, a longer batch is one by itself."""
 WAIT_MS = 15_000
-"""The time without a batch from which on a query waited for input, and was not merely between two batches."""
+"""The time without a batch from which on a query waited for input, and was not between batches."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class Point:
     passed: float = 0.0
     """Seconds since the batch before; of the batch itself, if the query had waited for input."""
     delay: float = 0.0
-    """Seconds from a record's arrival to its result, at most, if records go on to come as they do."""
+    """Seconds from a record's arrival to its result, at most, if records come on as they do."""
     bounded: int | None = None
     """Records of the lag that were there when the batch began; None where that is all of it."""
     silent: float = 0.0
-    """Seconds up to the batch's end in which the query neither ended a batch nor said that it waits."""
+    """Seconds up to the batch's end in which the query ended no batch nor said that it waits."""
 
     @property
     def rate(self) -> float:
@@ -54,7 +54,7 @@ class Point:
         return self.seconds_for(self.lag)
 
     def seconds_for(self, records: int | None) -> float:
-        """Return the seconds that so many records take at this rate; infinity if nothing is read."""
+        """Return the seconds that so many records take at this rate; infinity for no rate."""
         if not records:
             return 0.0
         return records / self.rate if self.rate else float("inf")
@@ -65,7 +65,9 @@ class Point:
 
     def a_second(self, numbers: Mapping[str, int]) -> dict[str, float]:
         """Return numbers of the batches as rates."""
-        return {name: round(number / self.passed, 2) for name, number in numbers.items() if self.passed > 0}
+        if self.passed <= 0:
+            return {}
+        return {name: round(number / self.passed, 2) for name, number in numbers.items()}
 
     def waiting(self, at_ms: int, lag: int | None) -> Point:
         """Return a time after this point at which the query waits, with the sizes that it had."""
@@ -105,9 +107,9 @@ class History:
         self.quiet_ms = 0
         """The time before that in which it said nothing."""
         self.interval_s = 0.0
-        """The time between batches that the query's trigger asks for; 0 if it asks for none, or is not known."""
+        """The time between batches that the query's trigger asks for; 0 if that is not known."""
         self._looked_ms: int | None = None
-        """The last time at which it looked: what a batch reads came later, unless there was a lag."""
+        """The last time that it looked: what a batch reads came later, unless there was a lag."""
         self.lag: int | None = None
         """The lag that was told last."""
 
@@ -122,12 +124,17 @@ class History:
         while self.points and self.points[-1].ended_ms > point.ended_ms:
             self.points.pop()
         last = self.points[-1] if self.points else None
-        begun = point.begun_ms if last is None or self._waited(last, point) else min(last.ended_ms, point.begun_ms)
-        spoke = min(self.spoke_ms or point.begun_ms, point.begun_ms)
-        point = replace(point, passed=(point.ended_ms - begun) / 1000, silent=(point.ended_ms - spoke) / 1000)
-        looked = point.begun_ms if self._looked_ms is None else min(self._looked_ms, point.begun_ms)
+        begun = spoke = looked = point.begun_ms
+        if last is not None and not self._waited(last, point):
+            begun = min(last.ended_ms, begun)
+        if self.spoke_ms:
+            spoke = min(self.spoke_ms, spoke)
+        if self._looked_ms is not None:
+            looked = min(self._looked_ms, looked)
+        end, passed = point.ended_ms, (point.ended_ms - begun) / 1000
+        point = replace(point, passed=passed, silent=(end - spoke) / 1000)
         overdue = point.seconds_for(point.lag if point.bounded is None else point.bounded)
-        delay = (point.ended_ms - looked) / 1000 + (overdue if overdue < HOUR_MS else 0.0)
+        delay = (end - looked) / 1000 + (overdue if overdue < HOUR_MS else 0.0)
         point = replace(point, delay=delay)
         if last is not None and last.ended_ms // STEP_MS == point.ended_ms // STEP_MS:
             self.points[-1] = last.and_then(point)
@@ -152,11 +159,14 @@ class History:
 
     @property
     def spoke_ms(self) -> int:
-        """Return the last time at which a batch ended, or the query said that it waits; 0 if there is none."""
+        """Return the last time that a batch ended, or the query said that it waits; 0 for none."""
         return max(self.waited_ms, self.points[-1].ended_ms if self.points else 0)
 
     def columns(self, now_ms: int) -> dict[str, Any]:
-        """Return the points as columns, with zeros where the query waited: ``time`` in seconds since 1970, rates a second."""
+        """Return the points as columns, with zeros where the query waited.
+
+        ``time`` is in seconds since 1970, rates are a second's.
+        """
         points = [point for point in self._curve() if point.ended_ms > now_ms - HOUR_MS]
         return {
             "time": [point.ended_ms / 1000 for point in points],
@@ -178,7 +188,8 @@ class History:
         return lately
 
     def _waited(self, last: Point, point: Point) -> bool:
-        return last.ended_ms < self.waited_ms <= point.begun_ms or point.begun_ms - last.ended_ms > WAIT_MS
+        said_so = last.ended_ms < self.waited_ms <= point.begun_ms
+        return said_so or point.begun_ms - last.ended_ms > WAIT_MS
 
     def _curve(self) -> Iterator[Point]:
         """Yield the points, and two for each time in which the query waited."""
@@ -194,10 +205,15 @@ class History:
             yield last.waiting(self.waited_ms + 1, self.lag)
 
 
-def _by_operator(rows: Sequence[Mapping[str, float]], nothing: float | None) -> dict[str, list[float | None]]:
+def _by_operator(
+    rows: Sequence[Mapping[str, float]], nothing: float | None
+) -> dict[str, list[float | None]]:
     """Return columns by operator, of those that have any number."""
+    names: dict[str, None] = {}
+    for row in rows:
+        names.update(dict.fromkeys(row))
     columns = {}
-    for name in dict.fromkeys(name for row in rows for name in row):
+    for name in names:
         column = [row.get(name, nothing) for row in rows]
         if any(column):
             columns[name] = column

@@ -19,12 +19,22 @@ from fkjoin.metrics.server import ClientAccess, PageServer, WebPage, policy
 from fkjoin.plan.describe.picture import STYLE, svg
 from fkjoin.plan.describe.steps import Step, StepStage
 from fkjoin.sinks.counts import LEFT_OUT, Occurrence
-from fkjoin.spark.specs import STAGES, StageSpec
+from fkjoin.spark.specs import STAGES
 from fkjoin.stages import counters
 
-_KINDS = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
+_KINDS = {
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+_JSON = "application/json"
 _MOST_REASONS = 10
-_ROLES = {"left": counters.LEFT_IN, "right": counters.RIGHT_IN, "events": counters.EVENTS_IN, "table": counters.ROWS_IN}
+_ROLES = {
+    "left": counters.LEFT_IN,
+    "right": counters.RIGHT_IN,
+    "events": counters.EVENTS_IN,
+    "table": counters.ROWS_IN,
+}
 
 
 @dataclass(frozen=True)
@@ -44,15 +54,17 @@ def pages(shown: ShownJob, metrics: Metrics) -> dict[str, WebPage]:
     return {
         "/": WebPage(html.encode, "text/html; charset=utf-8", policy([STYLE]), secret=False),
         **{f"/{name}": WebPage(_text(name).encode, kind, secret=False) for name, kind in _files()},
-        "/status.json": WebPage(lambda: _json(status(shown, metrics)), "application/json", live=True),
-        "/history.json": WebPage(lambda: _json(history(metrics)), "application/json"),
+        "/status.json": WebPage(lambda: _json(status(shown, metrics)), _JSON, live=True),
+        "/history.json": WebPage(lambda: _json(history(metrics)), _JSON),
         "/metrics": WebPage(metrics.prometheus, CONTENT_TYPE_LATEST),
     }
 
 
 @contextlib.contextmanager
-def served(shown: ShownJob, metrics: Metrics, port: int, access: ClientAccess, argument: str) -> Iterator[str]:
-    """The page's address, for as long as it is served, which is until open pages know how the job has ended.
+def served(
+    shown: ShownJob, metrics: Metrics, port: int, access: ClientAccess, argument: str
+) -> Iterator[str]:
+    """The page's address, for as long as it is served: until open pages know how the job has ended.
 
     Raises ``FkJoinError`` with the ``argument`` when the port cannot be used.
     """
@@ -69,15 +81,19 @@ def status(shown: ShownJob, metrics: Metrics) -> dict[str, Any]:
     """Return what the page shows of this moment."""
     report = metrics._report({step.name for step in shown.steps})
     queries = {name: query for name, query in report.queries.items() if query.batches}
-    operators = {name for query in queries.values() for name in (*query.totals, *query.state)}
-    topics = {topic for query in queries.values() for topic in query.left.lag}
+    operators: set[str] = set()
+    topics: set[str] = set()
+    for query in queries.values():
+        operators.update(query.totals, query.state)
+        topics.update(query.left.lag)
     rates = _rates_on_arrows(shown.steps, _flows(queries.values()))
     healths = {name: _health(query) for name, query in report.begun.items()}
+    busy = [query for query in report.queries.values() if query.phase in BUSY_PHASES]
     return {
         "job": shown.job,
         "now_ms": report.now_ms,
         "began_ms": report.began_ms,
-        "doing": {name: query.doing for name, query in report.queries.items() if query.phase in BUSY_PHASES},
+        "doing": {query.name: query.doing for query in busy},
         "ended": _ended(report),
         "picture": svg(_drawn(shown.steps), rates, by_hand=True) if shown.steps else "",
         "steps": [_step(step, operators, topics) for step in shown.steps],
@@ -109,12 +125,16 @@ def _ended(report: JobReport) -> dict[str, Any] | None:
 
 
 def _drawn(steps: Sequence[Step]) -> list[Step]:
-    """Return the steps without the rules of the optimizer, which stand beside the map when a step is chosen."""
-    return [replace(step, facts=tuple(fact for fact in step.facts if fact[0] != "rule")) for step in steps]
+    """Return the steps without the rules of the optimizer, which stand beside the map."""
+    drawn = []
+    for step in steps:
+        facts = tuple(fact for fact in step.facts if fact[0] != "rule")
+        drawn.append(replace(step, facts=facts))
+    return drawn
 
 
 def _flows(queries: Iterable[QueryReport]) -> dict[str, dict[str, float]]:
-    """Return the rates of operators; they are 0 where the query reads nothing, as its figure says."""
+    """Return the rates of operators: 0 where the query reads nothing, as its figure says."""
     flows: dict[str, dict[str, float]] = {}
     for query in queries:
         reads = query.read > 0
@@ -124,18 +144,24 @@ def _flows(queries: Iterable[QueryReport]) -> dict[str, dict[str, float]]:
 
 
 def _rates_on_arrows(steps: Sequence[Step], flows: Numbers) -> dict[tuple[str, str], str]:
-    """Say what flows, in rows a second of the last batches, as far as operators count it: see ``picture.svg``."""
+    """Say what flows, in rows a second of the last batches, as far as operators count it.
+
+    See ``picture.svg``.
+    """
     on_arrows = {}
     for step in steps:
+        kinds = [STAGES[stage.name] for stage in step.stages if stage.name in STAGES]
+        together = any(kind.rights_together for kind in kinds)
         for role, name in step.reads:
-            together = role == "right" and any(STAGES.get(stage.name, StageSpec).rights_together for stage in step.stages)
-            if together or (len(step.reads) > 1 and role not in _ROLES):  # it counts the rows of all its tables together
-                continue
+            one_of_several = len(step.reads) > 1 and role not in _ROLES
+            if one_of_several or (role == "right" and together):
+                continue  # the operator counts the rows of all its tables together
             item = _ROLES.get(role, counters.ROWS_IN)
             counting = [*((operator, item) for operator in step.operators), (name, counters.OUT)]
-            rates = [flows[operator][item] for operator, item in counting if item in flows.get(operator, {})]
-            if rates:
-                on_arrows[f"{step.kind} {step.name}", role] = f"{rates[0]:,.0f}/s"
+            rates = [flows.get(operator, {}).get(item) for operator, item in counting]
+            rate = next((rate for rate in rates if rate is not None), None)
+            if rate is not None:
+                on_arrows[f"{step.kind} {step.name}", role] = f"{rate:,.0f}/s"
     return on_arrows
 
 
@@ -157,7 +183,7 @@ def _runs(stage: StepStage) -> str:
 
 
 def _dead_letters(report: JobReport) -> dict[str, Any]:
-    """Return how many there are, where they are, and the last ten reasons that this process knows, oldest first.
+    """Return how many there are, where they are, and the last ten reasons, oldest first.
 
     A reason that comes again is there once, at its last time.
     """
@@ -169,13 +195,18 @@ def _dead_letters(report: JobReport) -> dict[str, Any]:
             reason = table_of(operator, report.tables), words
             reasons[reason] = max(ended_ms, reasons.get(reason, 0))
     events = [Occurrence(at_ms, name, LEFT_OUT, words) for (name, words), at_ms in reasons.items()]
-    events += [event for event in report.events if event.what == LEFT_OUT]
+    events += [event for event in report.events if event.item == LEFT_OUT]
     events.sort(key=lambda event: event.at_ms)
     return {
         "operators": {name: [lately.get(name, 0), total] for name, total in totals.items()},
         "sinks": report.of_sinks(LEFT_OUT),
-        "last": [asdict(event) for event in events[-_MOST_REASONS:]],
+        "last": [_shown(event) for event in events[-_MOST_REASONS:]],
     }
+
+
+def _shown(event: Occurrence) -> dict[str, Any]:
+    about = {"at_ms": event.at_ms, "place": event.target, "what": event.item}
+    return {**about, "words": event.words}
 
 
 def _files() -> Iterator[tuple[str, str]]:

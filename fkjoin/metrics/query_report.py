@@ -7,7 +7,16 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
-from fkjoin.checkpoint.progress import QueryPhase, is_batch, lag_of, moment, positions_of, records_of, seconds_of, span
+from fkjoin.checkpoint.progress import (
+    QueryPhase,
+    is_batch,
+    lag_of,
+    moment,
+    positions_of,
+    records_of,
+    seconds_of,
+    span,
+)
 from fkjoin.checkpoint.source_topics import SourceTopic
 from fkjoin.kafka.end_offsets import Left, left_to_read
 from fkjoin.metrics.health import Health, of_query
@@ -107,7 +116,7 @@ class QueryReport:
     """By operator and reason the end of the last batch with dead letters that had it most often."""
 
     def take(self, event: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Add what an event says; return a batch as JSON, or None of an event that is no batch's."""
+        """Add what an event says; return a batch as JSON, or None if the event is no batch's."""
         begun = seconds_of(event["timestamp"])
         self.positions = positions_of(event["sources"])
         self.by_spark = Left(lag_of(event["sources"]), begun)
@@ -155,19 +164,18 @@ class QueryReport:
         recent = {item: self.batch[item] for item in _OF_RECENT}
         worked = {operator: times for operator, times in stages.items() if times}
         self.recent = ({**recent, "stages": worked}, *self.recent)[:_RECENT]
-        self.history.add(
-            Point(
-                begun_ms,
-                self.ended_ms,
-                read=rows,
-                slowest=seconds,
-                lag=records_of(self.left.lag),
-                bounded=records_of(self.by_spark.lag),
-                out=only(counters.OUT, counted),
-                stored=only(counters.STATE_BYTES, self.state),
-                dead=only(counters.DEAD_LETTERS, counted),
-            )
+        point = Point(
+            begun_ms,
+            self.ended_ms,
+            read=rows,
+            slowest=seconds,
+            lag=records_of(self.left.lag),
+            bounded=records_of(self.by_spark.lag),
+            out=only(counters.OUT, counted),
+            stored=only(counters.STATE_BYTES, self.state),
+            dead=only(counters.DEAD_LETTERS, counted),
         )
+        self.history.add(point)
 
     def _take_state(self, operator: str, row: Mapping[str, Any]) -> None:
         """Take what an operator says of its state.
@@ -203,7 +211,7 @@ class QueryReport:
             "stages": self.stages,
             "state": self.state,
             "lag": self.left.lag,
-            "lag_ms": round(1000 * self.left.at),
+            "lag_ms": round(1000 * self.left.as_of),
             "fan_out": self.fan_out,
             "hot_keys": self.hot_keys,
         }
@@ -297,8 +305,8 @@ def _named(prefix: str, observed: Numbers) -> Iterator[tuple[str, Mapping[str, A
 
 def _ending(suffix: str, row: Mapping[str, Any], unit: int = 1) -> dict[str, Any]:
     """Return the numbers whose names end so, without that, but those that are 0 or unknown."""
-    numbers = {item.removesuffix(suffix): number for item, number in row.items() if item.endswith(suffix)}
-    return {item: number / unit for item, number in numbers.items() if number}
+    numbers = {item: number for item, number in row.items() if number and item.endswith(suffix)}
+    return {item.removesuffix(suffix): number / unit for item, number in numbers.items()}
 
 
 def _not_zero(row: Mapping[str, int]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""A job at one moment, as plain data: terminal, log lines, page and Prometheus show what is here."""
+"""A job at one moment, as plain data: terminal, log lines, page and Prometheus show it."""
 
 from __future__ import annotations
 
@@ -87,8 +87,11 @@ class JobReport:
     @property
     def begun(self) -> dict[str, QueryReport]:
         """Return the queries that have been started."""
-        queries = self.queries.values()
-        return {one.name: one for one in queries if one.started_ms is not None or one.batches}
+        return {
+            query.name: query
+            for query in self.queries.values()
+            if query.started_ms is not None or query.batches
+        }
 
     @property
     def silent(self) -> tuple[str, ...]:
@@ -125,21 +128,22 @@ class JobReport:
 
     def of_sinks(self, item: str) -> dict[str, int]:
         """Return by place what sinks have counted."""
-        return {place: number for (counted, place), number in self.sinks.items() if counted == item}
+        counts = self.sinks.items()
+        return {target: number for (counted, target), number in counts if counted == item}
 
     @property
     def troubles(self) -> tuple[str, ...]:
         """Say what went wrong since the start."""
         words = []
-        for item, (one, more) in _TROUBLES.items():
+        for item, (singular, plural) in _TROUBLES.items():
             totals = sorted(self.totals(item).items())
-            words += [f"{several(number, one, more)} in {table}" for table, number in totals]
-        reasons = {event.place: event.words for event in self.events if event.what != LEFT_OUT}
-        for place, number in sorted(self.of_sinks(LEFT_OUT).items()):
-            words.append(f"{several(number, 'row', 'rows')} that {place} cannot have")
-        for place, number in sorted(self.of_sinks(REPEATED).items()):
+            words += [f"{several(number, singular, plural)} in {table}" for table, number in totals]
+        reasons = {event.target: event.words for event in self.events if event.item != LEFT_OUT}
+        for target, number in sorted(self.of_sinks(LEFT_OUT).items()):
+            words.append(f"{several(number, 'row', 'rows')} that {target} cannot have")
+        for target, number in sorted(self.of_sinks(REPEATED).items()):
             times = several(number, "time", "times")
-            words.append(f"work on {place} repeated {times}{_last(reasons.get(place))}")
+            words.append(f"work on {target} repeated {times}{_last(reasons.get(target))}")
         return tuple(words)
 
 

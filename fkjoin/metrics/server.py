@@ -1,7 +1,8 @@
-"""The HTTP server of a job's page and of metrics: one thread, whatever clients do, and no answer for strangers.
+"""The HTTP server of a job's page and of metrics: one thread, and no answer for strangers.
 
-A connection has one request, and a fixed time from its beginning to its end.  There are ``CONNECTIONS`` at most: a new one
-takes the place of the oldest, so that idle ones shut no client out.  h11 reads and writes HTTP.
+A connection has one request, and a fixed time from its beginning to its end.  There are
+``CONNECTIONS`` at most: a new one takes the place of the oldest, so that idle ones shut no client
+out.  h11 reads and writes HTTP.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ CONNECTIONS = 64
 DEADLINE_S = 10.0
 """Seconds from a connection's beginning to its end."""
 LOOKS_S, LAST_S = 3.0, 2.0
-"""The time in which an open page asks again, and the time for which the server stays for its last question."""
+"""The time in which an open page asks again, and the time that the server stays for the last."""
 MOST_HEAD_BYTES = 16 << 10
 """The most that a request's head may have."""
 
@@ -40,8 +41,11 @@ _LAST_PORT = 65_535
 _OF_PORT = (errno.EADDRINUSE, errno.EACCES)
 """Errors of listening that another port mends."""
 _LABEL = "[a-z0-9_-]+"
+_IPV6, _NAME = r"[0-9a-f:]*:[0-9a-f:]*:[0-9a-f:.]*", rf"{_LABEL}(?:\.{_LABEL})*\.?"
+_HOST = re.compile(rf"(?:\[([0-9a-f:.%]+)\]|({_IPV6})|({_NAME}))(?::\d+)?")
 _LOG = logging.getLogger(__name__)
 _NOTHING = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+_POLICY = "Content-Security-Policy"
 _ALWAYS = {
     "Cache-Control": "no-store",
     "Connection": "close",
@@ -53,23 +57,32 @@ _ALWAYS = {
 
 @dataclass(frozen=True)
 class ClientAccess:
-    """Rules on clients that may ask.  Raises ``FkJoinError`` for what no client can send: a token, or a name of a host."""
+    """Rules on clients that may ask.
+
+    Raises ``FkJoinError`` for what no client can send: a token, or a name of a host.
+    """
 
     host: str = "127.0.0.1"
     """The address to listen on; ``0.0.0.0``: all of them."""
     names: tuple[str, ...] = ()
-    """Names of this host, besides ``localhost`` and the addresses that it is asked at: others are refused."""
+    """Names of this host, besides ``localhost`` and its addresses: others are refused."""
     token: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not self.host.strip("[]"):
-            raise FkJoinError('host: it is empty; leave it out for this machine alone, or give "0.0.0.0" for all addresses')
+            raise FkJoinError(
+                "host: it is empty; leave it out for this machine alone, "
+                'or give "0.0.0.0" for all addresses'
+            )
         for name in self.names:
             if not _bare(name):
-                raise FkJoinError(f'names: {name!r} is no name of a host; write it as in "jobs.example.com"')
+                raise FkJoinError(
+                    f'names: {name!r} is no name of a host; write it as in "jobs.example.com"'
+                )
         if self.token is not None and not re.fullmatch(r"[!-~]+", self.token):
             raise FkJoinError(
-                "token: it is empty, or has characters that a header cannot have; `openssl rand -hex 32` makes one that fits"
+                "token: it is empty, or has characters that a header cannot have; "
+                "`openssl rand -hex 32` makes one that fits"
             )
 
     @property
@@ -97,8 +110,12 @@ class WebPage:
 
 
 def policy(styles: Iterable[str]) -> str:
-    """A Content-Security-Policy for a page with its own server's scripts, styles and pictures, and with these inline styles."""
-    return f"{_NOTHING}; connect-src 'self'; img-src 'self'; script-src 'self'; style-src 'self' {_hashes(styles)}"
+    """A Content-Security-Policy for a page with scripts, styles and pictures of its own server.
+
+    It has these inline styles besides.
+    """
+    own = "connect-src 'self'; img-src 'self'; script-src 'self'"
+    return f"{_NOTHING}; {own}; style-src 'self' {_hashes(styles)}"
 
 
 def _hashes(texts: Iterable[str]) -> str:
@@ -118,13 +135,16 @@ def listening(port: int, access: ClientAccess, argument: str) -> socket.socket:
     host = access.host.strip("[]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     if not 0 <= port <= _LAST_PORT:
-        raise FkJoinError(f"{argument}: port {port} cannot be used; choose one from 1 to {_LAST_PORT}")
+        raise FkJoinError(
+            f"{argument}: port {port} cannot be used; choose one from 1 to {_LAST_PORT}"
+        )
     try:
         return socket.create_server((host, port), family=family, backlog=CONNECTIONS)
     except (OSError, TypeError) as error:
         other = "port" if getattr(error, "errno", None) in _OF_PORT else "host"
+        reason = getattr(error, "strerror", error)
         raise FkJoinError(
-            f"{argument}: {_shown(host)}:{port} cannot be used ({getattr(error, 'strerror', error)}); choose another {other}"
+            f"{argument}: {_shown(host)}:{port} cannot be used ({reason}); choose another {other}"
         ) from error
 
 
@@ -135,18 +155,21 @@ def _shown(host: str) -> str:
 class PageServer:
     """A server that answers from the moment that it is made until ``close``.
 
-    Raises ``FkJoinError`` when no server may listen there; ``argument``: the name of what chose the place.
+    Raises ``FkJoinError`` when no server may listen there; ``argument``: the name of what chose the
+    place.
     """
 
-    def __init__(self, pages: Mapping[str, WebPage], port: int, access: ClientAccess, argument: str) -> None:
+    def __init__(
+        self, pages: Mapping[str, WebPage], port: int, access: ClientAccess, argument: str
+    ) -> None:
         with needs_extra("a page", "cli"):
             import h11  # noqa: F401
         self._pages, self._access = pages, access
         host = access.host.strip("[]")
-        shown = _shown(host)
         self._socket = listening(port, access, argument)
-        self.address = f"http://{shown}:{self._socket.getsockname()[1]}/"
-        self._names = {_bare(name) for name in ("localhost", "127.0.0.1", "::1", host, *access.names)}
+        self.address = f"http://{_shown(host)}:{self._socket.getsockname()[1]}/"
+        names = ("localhost", "127.0.0.1", "::1", host, *access.names)
+        self._names = {_bare(name) for name in names}
         self._open: dict[asyncio.Task[Any], None] = {}
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
@@ -156,7 +179,7 @@ class PageServer:
         self._thread.start()
 
     def stay(self) -> None:
-        """Stay for two seconds if a page is open, which asks once more in that time, and shows what it gets from then on."""
+        """Stay for two seconds if a page is open: it asks once more, and shows the answer."""
         if time.monotonic() - self._asked < LOOKS_S:
             time.sleep(LAST_S)
 
@@ -173,7 +196,8 @@ class PageServer:
             self._loop.close()
 
     async def _serve(self) -> None:
-        server = await asyncio.start_server(self._connected, sock=self._socket, limit=MOST_HEAD_BYTES)
+        own_socket = self._socket
+        server = await asyncio.start_server(self._connected, sock=own_socket, limit=MOST_HEAD_BYTES)
         await self._stop.wait()
         server.close()
         while left := asyncio.all_tasks() - {asyncio.current_task()}:
@@ -209,21 +233,13 @@ class PageServer:
             head = event.method == b"HEAD"
             answer = self._answer(event, writer.get_extra_info("sockname")[0])
         except h11.RemoteProtocolError as error:
-            answer = _Refused(HTTPStatus(error.error_status_hint), "This is no request that can be read.")
-        more: Mapping[str, str] = {}
-        if isinstance(answer, WebPage):
-            try:
-                status, body, kind, said = HTTPStatus.OK, answer.make(), answer.kind, answer.policy
-                self._asked = time.monotonic() if answer.live else self._asked
-            except Exception:
-                _LOG.exception("a page cannot be made")
-                answer = _Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "The page cannot be made; the job's log says why.")
-        if isinstance(answer, _Refused):
-            status, body, kind, said = answer.status, f"{answer.says}\n".encode(), "text/plain; charset=utf-8", _NOTHING
-            more = answer.headers
-        about = {"Content-Type": kind, "Content-Length": str(len(body)), "Content-Security-Policy": said, **_ALWAYS, **more}
-        sent = connection.send(h11.Response(status_code=status, headers=list(about.items()), reason=status.phrase.encode()))
-        writer.write(sent or b"")
+            status = HTTPStatus(error.error_status_hint)
+            answer = _Refused(status, "This is no request that can be read.")
+        status, body, about = self._content(answer)
+        headers = list({**_ALWAYS, "Content-Length": str(len(body)), **about}.items())
+        reason = status.phrase.encode()
+        response = h11.Response(status_code=status, headers=headers, reason=reason)
+        writer.write(connection.send(response) or b"")
         if not head:
             writer.write(connection.send(h11.Data(data=body)) or b"")
         writer.write(connection.send(h11.EndOfMessage()) or b"")
@@ -232,36 +248,53 @@ class PageServer:
         while await reader.read(MOST_HEAD_BYTES):
             pass
 
+    def _content(self, answer: WebPage | _Refused) -> tuple[HTTPStatus, bytes, Mapping[str, str]]:
+        """Return status, body and headers."""
+        if isinstance(answer, WebPage):
+            try:
+                body = answer.make()
+            except Exception:
+                _LOG.exception("a page cannot be made")
+                says = "The page cannot be made; the job's log says why."
+                answer = _Refused(HTTPStatus.INTERNAL_SERVER_ERROR, says)
+            else:
+                self._asked = time.monotonic() if answer.live else self._asked
+                return HTTPStatus.OK, body, {"Content-Type": answer.kind, _POLICY: answer.policy}
+        about = {"Content-Type": "text/plain; charset=utf-8", _POLICY: _NOTHING, **answer.headers}
+        return answer.status, f"{answer.says}\n".encode(), about
+
     def _answer(self, request: h11.Request, here: str) -> WebPage | _Refused:
         headers = dict(request.headers)
         host = _bare(headers.get(b"host", b"").decode("latin-1"))
         if not host:
             return _Refused(HTTPStatus.BAD_REQUEST, "The header Host has no name of a host.")
         if host not in self._names and host != _bare(here):
-            return _Refused(
-                HTTPStatus.MISDIRECTED_REQUEST,
+            says = (
                 f"{host!r} is no name of this page. Ask for localhost, or allow the name: "
-                f'names = ["{host}"] in section [ui] of the job file, or names=["{host}"] of watch.',
+                f'names = ["{host}"] in section [ui] of the job file, or names=["{host}"] of watch.'
             )
+            return _Refused(HTTPStatus.MISDIRECTED_REQUEST, says)
         page = self._pages.get(request.target.partition(b"?")[0].decode("latin-1"))
         if (page is None or page.secret) and not self._knows(headers.get(b"authorization", b"")):
-            return _Refused(
-                HTTPStatus.UNAUTHORIZED, "The header Authorization must be: Bearer TOKEN.", {"WWW-Authenticate": "Bearer"}
-            )
+            says = "The header Authorization must be: Bearer TOKEN."
+            return _Refused(HTTPStatus.UNAUTHORIZED, says, {"WWW-Authenticate": "Bearer"})
         if request.method not in (b"GET", b"HEAD"):
-            return _Refused(HTTPStatus.METHOD_NOT_ALLOWED, "Pages can only be read.", {"Allow": "GET, HEAD"})
+            says, allowed = "Pages can only be read.", {"Allow": "GET, HEAD"}
+            return _Refused(HTTPStatus.METHOD_NOT_ALLOWED, says, allowed)
         return page or _Refused(HTTPStatus.NOT_FOUND, f"There are {', '.join(self._pages)}.")
 
     def _knows(self, authorization: bytes) -> bool:
         if self._access.token is None:
             return True
-        scheme, _, given = authorization.partition(b" ")
-        return scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._access.token.encode())
+        scheme, _, token = authorization.partition(b" ")
+        same = hmac.compare_digest(token.strip(), self._access.token.encode())
+        return same and scheme.lower() == b"bearer"
 
 
 def _bare(host: str) -> str:
-    """A host as it may be compared: without port, brackets and the dot at its end; empty if it is none."""
-    found = re.fullmatch(
-        rf"(?:\[([0-9a-f:.%]+)\]|([0-9a-f:]*:[0-9a-f:]*:[0-9a-f:.]*)|({_LABEL}(?:\.{_LABEL})*\.?))(?::\d+)?", host.lower()
-    )
-    return "" if found is None else (found[1] or found[2] or found[3]).rstrip(".")
+    """A host as it may be compared: without port, brackets and the dot at its end.
+
+    Empty if it is none.
+    """
+    match = _HOST.fullmatch(host.lower())
+    return "" if match is None else (match[1] or match[2] or match[3]).rstrip(".")

@@ -1,1 +1,1 @@
-"""Plans as data, without Spark: nodes, the rules of the optimizer, names, facts that checkpoints are bound to."""
+"""Plans as data, without Spark: nodes, rules of the optimizer, facts that bind checkpoints."""

@@ -136,7 +136,7 @@ def in_order(*nodes: Node) -> Iterator[Node]:
 
 
 def manifest(node: Node) -> dict[str, dict[str, object]]:
-    """Collect what binds a job's checkpoint: facts of ``node`` and all below it, by kind and name."""
+    """Collect what binds a job's checkpoint: facts of ``node`` and all below, by kind and name."""
     bound: dict[str, dict[str, object]] = {}
     for step in in_order(node):
         kind, facts = step.manifest()

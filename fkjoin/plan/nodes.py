@@ -103,7 +103,9 @@ class _OfTwo(Node):
     def versions(self) -> tuple[tuple[str, int], ...]:
         return ("left_version", self.left.parts), ("right_version", self.right.parts)
 
-    def _text(self, kind: str, by: tuple[str, str], joiner: str | None, stages: Mapping[str, StageText]) -> NodeText:
+    def _text(
+        self, kind: str, by: tuple[str, str], joiner: str | None, stages: Mapping[str, StageText]
+    ) -> NodeText:
         words = [self.how]
         if self.staged:
             words.append("staged")
@@ -203,7 +205,7 @@ class Aggregate(_OfOne):
             "of": self.table.name,
             "group_by": list(self.grouped_by),
             "value": list(self.value),
-            "columns": [f"{name} = {what}" for name, what in self.columns],
+            "columns": [f"{name} = {text}" for name, text in self.columns],
             "deployment": _deployment(self),
         }
         if self.having is not None:
@@ -254,7 +256,7 @@ class Cogroup(_Union):
     def text(self) -> NodeText:
         facts: list[tuple[str, str]] = []
         for table in self.tables:
-            facts += [(title, f"{what} of {table.name}") for title, what in table.columns]
+            facts += [(title, f"{text} of {table.name}") for title, text in table.columns]
         return NodeText("cogroup", facts, {"aggregate": StageText(["group"])})
 
 
@@ -451,19 +453,19 @@ def shared_rights(join: Join) -> list[Node]:
 
 
 def starts_over(node: Node) -> StartOver | None:
-    """Find what is read in the place of a topic before, if an operator gets the node's rows as they are read."""
+    """Find what stands for a topic that was before, for an operator that gets rows as read."""
     read = read_from(node)
     return None if read is None else read.start_over
 
 
 def read_from(node: Node) -> Source | None:
-    """Find the source whose changes an operator gets as they are read; None where another operator has seen them."""
+    """Find the source whose changes an operator gets as they are read; None behind an operator."""
     node = _below_views(node)
     return node if isinstance(node, Source) else None
 
 
 def join_below(node: Node) -> Join | None:
-    """Find the join that ``node`` is, or whose rows it is made of one by one without keeping them."""
+    """Find the join that ``node`` is, or whose rows it is made of one by one, keeping none."""
     node = _below_views(node)
     return node if isinstance(node, Join) else None
 

@@ -1,11 +1,13 @@
 """The optimizer: rules that change what runs and not what comes out.
 
-A rule is a function from topology to topology.  It is given the operator that a topology ends in, whose inputs have been
-through the rules, and returns it with a verdict.  The verdict decides which stages the operator is made of, and ``describe()``
-shows it.  An operator that the rule is not for comes back unchanged.  Besides the topology a rule knows two things:
+A rule is a function from topology to topology.  It is given the operator that a topology ends in,
+whose inputs have been through the rules, and returns it with a verdict.  The verdict decides which
+stages the operator is made of, and ``describe()`` shows it.  An operator that the rule is not for
+comes back unchanged.  Besides the topology a rule knows two things:
 
 - ``off``: the rules that the session does not want, and why (``spark.settings.switched_off``);
-- ``obstacle``: what stands in the way in the operator's expressions, which only Spark's analyzer can tell; else None.
+- ``obstacle``: what stands in the way in the operator's expressions, which only Spark's analyzer
+  can tell; else None.
 
 ``rules`` says what each rule is for.  A checkpoint is of one choice of those in ``rules.MOVING``.
 """
@@ -18,7 +20,15 @@ from typing import TypeVar
 
 from fkjoin.plan import rules
 from fkjoin.plan.base import Node, periodic
-from fkjoin.plan.nodes import Aggregate, Join, KeyJoin, View, join_below, reads_answers, shares_stages
+from fkjoin.plan.nodes import (
+    Aggregate,
+    Join,
+    KeyJoin,
+    View,
+    join_below,
+    reads_answers,
+    shares_stages,
+)
 from fkjoin.plan.rules import Verdict
 
 Off = Mapping[str, str]
@@ -32,9 +42,10 @@ def joins_share_stages(join: Join, off: Off, obstacle: str | None = None) -> Joi
 
 
 def join_reads_answers(node: N, off: Off, obstacle: str | None = None) -> N:
-    """The left rows of a join, or of ``with_children``, are a join's: rekey is in the place of its resolve.
+    """The left rows of a join, or of ``with_children``, are a join's.
 
-    ``obstacle``: why the left rows, and their foreign keys, are not in the answers as they are.
+    Rekey is in the place of its resolve.  ``obstacle``: why the left rows, and their foreign keys,
+    are not in the answers as they are.
     """
     if shares_stages(node):
         return node
@@ -42,23 +53,28 @@ def join_reads_answers(node: N, off: Off, obstacle: str | None = None) -> N:
     return _of_join(node, left, rules.JOIN_READS_ANSWERS, off, _no_answers(left, obstacle))
 
 
-def aggregate_reads_answers(aggregate: Aggregate, off: Off, obstacle: str | None = None) -> Aggregate:
+def aggregate_reads_answers(
+    aggregate: Aggregate, off: Off, obstacle: str | None = None
+) -> Aggregate:
     """An aggregate of a join's rows: regroup is in the place of the join's resolve.
 
     ``obstacle``: why groups and values are not in the answers as they are.
     """
-    table = aggregate.table
-    return _of_join(aggregate, table, rules.AGGREGATE_READS_ANSWERS, off, _no_answers(table, obstacle))
+    table, rule = aggregate.table, rules.AGGREGATE_READS_ANSWERS
+    return _of_join(aggregate, table, rule, off, _no_answers(table, obstacle))
 
 
 def view_reads_answers(view: View, off: Off, obstacle: str | None = None) -> View:
     """Put the resolve of a view of a join, on its way to a sink, in the place of the join's."""
-    return _of_join(view, view.table, rules.VIEW_READS_ANSWERS, off, obstacle or _no_rows(view.table))
+    table, rule = view.table, rules.VIEW_READS_ANSWERS
+    return _of_join(view, table, rule, off, obstacle or _no_rows(table))
 
 
 def join_keeps_what_it_needs(join: J, off: Off, obstacle: str | None = None) -> J:
     """Columns that the joiner does not read are left out before the first repartition."""
-    return join if join.joiner is None else _with(join, rules.JOIN_KEEPS_WHAT_IT_NEEDS, off, obstacle)
+    if join.joiner is None:
+        return join
+    return _with(join, rules.JOIN_KEEPS_WHAT_IT_NEEDS, off, obstacle)
 
 
 def answers_keep_what_is_read(node: N, off: Off, obstacle: str | None = None) -> N:
@@ -67,8 +83,11 @@ def answers_keep_what_is_read(node: N, off: Off, obstacle: str | None = None) ->
     join = join_below(table)
     if join is None or join.topics is not None:
         return node
-    of_many = table is join and shares_stages(join) and join.materialized is None and not periodic(join)
-    return _with(node, rules.ANSWERS_KEEP_WHAT_IS_READ, off, obstacle) if of_many or reads_answers(node) else node
+    is_seen = join.materialized is not None or periodic(join)
+    of_many = table is join and shares_stages(join) and not is_seen
+    if not of_many and not reads_answers(node):
+        return node
+    return _with(node, rules.ANSWERS_KEEP_WHAT_IS_READ, off, obstacle)
 
 
 def resolve_makes_rows(node: N, off: Off, obstacle: str | None = None) -> N:
@@ -85,12 +104,13 @@ def workers_evaluate_steps(node: N, off: Off, obstacle: str | None = None) -> N:
 
 
 def _with(node: N, rule: str, off: Off, obstacle: str | None) -> N:
-    said = (*node.rules, Verdict(rule, off.get(rule, obstacle)))
-    return replace(node, rules=tuple(sorted(said, key=lambda verdict: rules.RULES.index(verdict.rule))))
+    verdicts = (*node.rules, Verdict(rule, off.get(rule, obstacle)))
+    ordered = sorted(verdicts, key=lambda verdict: rules.RULES.index(verdict.rule))
+    return replace(node, rules=tuple(ordered))
 
 
 def _of_join(node: N, table: Node, rule: str, off: Off, obstacle: str | None) -> N:
-    """Add the verdict of a rule for readers of a join: the join's rows must not be wanted for themselves."""
+    """Add the verdict of a rule for readers of a join, whose rows nothing else must want."""
     join = join_below(table)
     if join is None:
         return node
@@ -102,7 +122,7 @@ def _of_join(node: N, table: Node, rule: str, off: Off, obstacle: str | None) ->
 
 
 def _no_rows(table: Node) -> str | None:
-    """The reason why the rows of the join that a table is, or is made of, are not to be had before resolve."""
+    """The reason why the rows of the join that a table is made of are not there before resolve."""
     join = join_below(table)
     if join is not None and shares_stages(join):
         return f"{join.name} is one with the join before it"
@@ -110,7 +130,10 @@ def _no_rows(table: Node) -> str | None:
 
 
 def _no_answers(table: Node, obstacle: str | None) -> str | None:
-    """Say why a join's answers cannot be taken; None if they can.  ``obstacle``: why those of a staged join are not enough."""
+    """Say why a join's answers cannot be taken; None if they can.
+
+    ``obstacle``: why those of a staged join are not enough.
+    """
     why, join = _no_rows(table), join_below(table)
     if why is None or join is None or shares_stages(join):
         return why

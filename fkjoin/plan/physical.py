@@ -1,9 +1,9 @@
 """The physical plan of a query: what it reads, its stages, and what runs between them, as data.
 
-Two interpreters run a plan.  ``spark.on_spark`` makes a streaming DataFrame of it, and ``spark.in_memory`` runs it over
-batches at hand, with stores in memory.  All that is said of a query (``describe``, metrics, what a checkpoint is bound to) is
-read from its plan.  A node that two others read runs twice, as in Spark; what Spark reads of a
-source, it reads once in a batch.
+Two interpreters run a plan.  ``spark.on_spark`` makes a streaming DataFrame of it, and
+``spark.in_memory`` runs it over batches at hand, with stores in memory.  All that is said of a
+query (``describe``, metrics, what a checkpoint is bound to) is read from its plan.  A node that two
+others read runs twice, as in Spark; what Spark reads of a source, it reads once in a batch.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ class _OverOne(Physical):
 
 @dataclass(frozen=True, eq=False)
 class _OverMany(Physical):
-    of: tuple[Physical, ...]
+    nodes: tuple[Physical, ...]
 
     @property
     def inputs(self) -> tuple[Physical, ...]:
-        return self.of
+        return self.nodes
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +99,7 @@ class Picked(_OverOne):
 
 @dataclass(frozen=True, eq=False)
 class InWorkers(_OverOne):
-    """Rows that a function of Arrow batches makes of others, in Python workers: it packs, unpacks or parses them."""
+    """Rows that a function of Arrow batches makes of others, in Python workers."""
 
     function: Callable[[Iterator[Any]], Iterator[Any]]
     schema: Any
@@ -136,14 +136,14 @@ class Union(_OverMany):
     """The rows of several nodes."""
 
 
-def by_spark(transform: Callable[..., Any], *of: Physical) -> BySpark:
+def by_spark(transform: Callable[..., Any], *nodes: Physical) -> BySpark:
     """Make rows by Spark of those of nodes; see ``BySpark``."""
-    return BySpark(of, transform)
+    return BySpark(nodes, transform)
 
 
-def union(*of: Physical) -> Physical:
+def union(*nodes: Physical) -> Physical:
     """The rows of all; of one alone, that one."""
-    return of[0] if len(of) == 1 else Union(of)
+    return nodes[0] if len(nodes) == 1 else Union(nodes)
 
 
 def below(plan: Physical) -> Iterator[Physical]:
@@ -165,13 +165,16 @@ def stages(plan: Physical) -> list[Any]:
 
 
 def replaced(plan: Physical, other: Callable[[Physical], Physical | None]) -> Physical:
-    """The plan with ``other`` nodes in the place of some; None leaves a node, and what it reads is looked at."""
-    made: dict[Physical, Physical] = {}
+    """The plan with ``other`` nodes in the place of some.
+
+    None leaves a node, and what it reads is looked at.
+    """
+    copies: dict[Physical, Physical] = {}
 
     def again(node: Physical) -> Physical:
-        if node not in made:
-            made[node] = other(node) or _with_inputs(node, again)
-        return made[node]
+        if node not in copies:
+            copies[node] = other(node) or _with_inputs(node, again)
+        return copies[node]
 
     return again(plan)
 
@@ -181,7 +184,7 @@ def _with_inputs(node: P, again: Callable[[Physical], Physical]) -> P:
     if inputs == node.inputs:
         return node
     if isinstance(node, _OverMany):
-        return replace(node, of=inputs)
+        return replace(node, nodes=inputs)
     assert isinstance(node, _OverOne)
     return replace(node, input=inputs[0])
 
@@ -195,7 +198,7 @@ class Running:
     stage: str
     """The kind of stage."""
     reader: str
-    """Readers of its results, through further stages of the same table: other tables, or the end of the query."""
+    """Reader of its results, through further stages of the table: another table, or the end."""
     counted_as: str
     """Name of the counters in the progress that have its own."""
 
@@ -205,23 +208,23 @@ class Running:
 
 
 def running_in(plan: Physical, end: str) -> Iterator[Running]:
-    """The stateful operators of a query, each after those that it reads; ``end``: what the query ends in."""
+    """The stateful operators of a query, each after those that it reads; ``end``: of the query."""
     yield from _below(plan, "", end, "")
 
 
 def _below(node: Physical, above: str, reader: str, counted_as: str) -> Iterator[Running]:
-    """``above``: the table of the nearest stateful operator above; ``reader``: what reads that table.
+    """``above``: the table of the nearest stateful operator above; ``reader``: what reads it.
 
     ``counted_as``: the nearest name above under which counters are summed up.
     """
     if isinstance(node, Stage):
         operator = node.spec.state.operator
         of_it = reader if operator == above or not above else above
-        for one in node.inputs:
-            yield from _below(one, operator, of_it, counted_as)
+        for below_it in node.inputs:
+            yield from _below(below_it, operator, of_it, counted_as)
         yield Running(operator, node.spec.stage, of_it, counted_as)
         return
     if isinstance(node, Counted):
         counted_as = node.name
-    for one in node.inputs:
-        yield from _below(one, above, reader, counted_as)
+    for below_it in node.inputs:
+        yield from _below(below_it, above, reader, counted_as)

@@ -9,20 +9,22 @@ AGGREGATE_READS_ANSWERS = "aggregate-reads-answers"
 ANSWERS_KEEP_WHAT_IS_READ = "answers-keep-what-is-read"
 """A join whose answers are read leaves columns out that its reader does not name."""
 JOIN_KEEPS_WHAT_IT_NEEDS = "join-keeps-what-it-needs"
-"""Columns that a joiner does not read are left out before the first repartition, and are in no store."""
+"""Columns that a joiner does not read are left out before the first repartition and all stores."""
 JOIN_READS_ANSWERS = "join-reads-answers"
-"""A join whose left table is a join, and what is made of left rows else, reads its answers: rekey in place of resolve."""
+"""A join whose left rows are a join's reads their answers: rekey in place of resolve."""
 JOINS_SHARE_STAGES = "joins-share-stages"
 """Joins in a row by foreign keys of the first left table become one multi-way join."""
 RESOLVE_MAKES_ROWS = "resolve-makes-rows"
-"""Joiners, and steps of views, are applied by resolve: answers reach it without becoming rows of Spark's in between."""
+"""Resolve applies joiners, and steps of views: answers do not become rows of Spark's before it."""
 SINKS_SHARE_A_QUERY = "sinks-share-a-query"
-"""A job's sinks of one table are one query, which works the table out once and writes each batch to all of them."""
+"""A job's sinks of one table are one query, which works a batch out once and writes it to all."""
 VIEW_READS_ANSWERS = "view-reads-answers"
-"""A view of a join (``filter``, ``map_values``) goes to a sink through one resolve in place of two."""
+"""A view of a join (``filter``, ``map_values``) goes to a sink through one resolve, not two."""
 WORKERS_EVALUATE_STEPS = "workers-evaluate-steps"
-"""``filter`` and ``map_values`` of a source, and what its rows contribute to an aggregate, are evaluated by the workers that
-parse them."""
+"""The workers that parse a source evaluate its ``filter`` and ``map_values``.
+
+They also evaluate what its rows contribute to an aggregate.
+"""
 
 RULES = (
     JOINS_SHARE_STAGES,
@@ -37,7 +39,7 @@ RULES = (
 )
 """The rules, in the order in which ``describe()`` names them."""
 MOVING = tuple(rule for rule in RULES if rule not in (RESOLVE_MAKES_ROWS, SINKS_SHARE_A_QUERY))
-"""Rules that move state, or change what a query reads: a checkpoint begun without one goes on without it."""
+"""Rules that move state, or change what is read: a checkpoint begun without one goes on so."""
 READING = (AGGREGATE_READS_ANSWERS, JOIN_READS_ANSWERS, VIEW_READS_ANSWERS)
 """Rules that put another stage in the place of a join's resolve."""
 
@@ -55,4 +57,5 @@ class Verdict:
         return self.why_not is None
 
     def __str__(self) -> str:
-        return f"{self.rule} " + ("fired" if self.why_not is None else f"did not fire: {self.why_not}")
+        outcome = "fired" if self.why_not is None else f"did not fire: {self.why_not}"
+        return f"{self.rule} {outcome}"

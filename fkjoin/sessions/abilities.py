@@ -1,7 +1,7 @@
 """Abilities of a session's Spark.
 
-Spark itself is asked, since vendors change it and leave its version unchanged.  What is missing is refused by name, with the
-version that has it.
+Spark itself is asked, since vendors change it and leave its version unchanged.  What is missing is
+refused by name, with the version that has it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from fkjoin.sessions.access import is_connect
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 
-_FILE_MANAGERS = tuple(
-    f"{_STREAMING}.{name}"
-    for name in ("checkpointing.FileSystemBasedCheckpointFileManager", "FileSystemBasedCheckpointFileManager")
+_FILE_MANAGERS = (
+    f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager",
+    f"{_STREAMING}.FileSystemBasedCheckpointFileManager",
 )
 """Names of one class, the newest first."""
 
@@ -32,11 +32,11 @@ _FILE_MANAGERS = tuple(
 class Ability:
     """Something that not every Spark can do."""
 
-    what: str
+    feature: str
     """Name of what needs it, as a user calls it."""
     since: str
     """The Spark that has it, such as ``4.2``."""
-    found: Callable[[SparkSession], bool]
+    is_in: Callable[[SparkSession], bool]
     """Asks a session."""
     way: str
     """Way out."""
@@ -45,8 +45,11 @@ class Ability:
 
     def require(self, spark: SparkSession) -> None:
         """Raise ``SessionError`` if the session lacks it."""
-        if not self.found(spark):
-            raise SessionError(f"{self.what} needs Spark {self.since} or newer, and this is {self.release(spark)}; {self.way}")
+        if not self.is_in(spark):
+            raise SessionError(
+                f"{self.feature} needs Spark {self.since} or newer, "
+                f"and this is {self.release(spark)}; {self.way}"
+            )
 
 
 def _has_operators(spark: SparkSession) -> bool:
@@ -56,7 +59,8 @@ def _has_operators(spark: SparkSession) -> bool:
 
 
 def _takes_operators(spark: SparkSession) -> bool:
-    operator = spark.range(1).groupBy("id").transformWithStateInPandas(_Idle(), "id long", "append", "none")
+    rows = spark.range(1).groupBy("id")
+    operator = rows.transformWithStateInPandas(_Idle(), "id long", "append", "none")
     try:
         return operator.columns == ["id"]
     except PySparkException:
@@ -79,14 +83,20 @@ RESCALE = Ability(
 )
 
 CONNECT = (
-    Ability("a client of Spark Connect", "4.1", _has_operators, 'pip install "pyspark>=4.1"', lambda _: pyspark.__version__),
+    Ability(
+        "a client of Spark Connect",
+        "4.1",
+        _has_operators,
+        'pip install "pyspark>=4.1"',
+        lambda _: pyspark.__version__,
+    ),
     Ability("a server of Spark Connect", "4.1", _takes_operators, "start it with that"),
 )
 """Abilities of both sides of a session of Spark Connect, which may be of different releases."""
 
 
 def local_file_manager(spark: SparkSession) -> str | None:
-    """Spark's class that writes a checkpoint's files without starting processes; None if this Spark has it elsewhere."""
+    """Spark's class that writes a checkpoint's files without processes; None if it is elsewhere."""
     return next((name for name in _FILE_MANAGERS if _class(spark, name) is not None), None)
 
 

@@ -1,4 +1,4 @@
-"""Questions that the engine asks of a Spark session besides DataFrames; classic sessions and Spark Connect answer them."""
+"""Questions that the engine asks of a Spark session, classic or of Spark Connect."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ class Access(Protocol):
         ...
 
     def set_up(self, workers: Mapping[str, str], simple: tuple[str, str]) -> None:
-        """Prepare the workers; ``workers``: their environment; ``simple``: a setting and the variable that it becomes."""
+        """Prepare ``workers``, their environment; ``simple``: a setting and its variable."""
         ...
 
     def analyzed(self, frame: DataFrame) -> list[Any] | None:
-        """Nodes of Spark's analyzer for the columns that the frame was selected of; None where it cannot be asked.
+        """Nodes of Spark's analyzer for the columns that the frame was selected of.
 
-        Little is known then of an expression that is more than a name: it may read what it names and it may throw, and Spark
-        evaluates it.
+        None where it cannot be asked.  Little is known then of an expression that is more than a
+        name: it may read what it names and it may throw, and Spark evaluates it.
         """
         ...
 
     def named(self, column: Column) -> str | None:
-        """The name that the column is, where no more can be known of it; None if it is more than a name."""
+        """The name that the column is, where no more can be known of it; None if it is more."""
         ...
 
     def text(self, column: Column) -> str | None:
@@ -54,7 +54,10 @@ class Access(Protocol):
         ...
 
     def not_appended(self, frame: DataFrame) -> str | None:
-        """Say why rows of a streaming frame cannot be appended, in Spark's words; None if they can, or it cannot be asked."""
+        """Say in Spark's words why rows of a streaming frame cannot be appended.
+
+        None if they can, or Spark cannot be asked.
+        """
         ...
 
     def file(self, where: str) -> tuple[Any, Any]:
@@ -62,7 +65,7 @@ class Access(Protocol):
         ...
 
     def owned(self, name: str, checkpoint: str) -> AbstractContextManager[None]:
-        """Give queries that are started meanwhile this property, under its name, where the workers can be told."""
+        """Give queries that are started meanwhile this property, where workers can be told."""
         ...
 
 
@@ -71,10 +74,12 @@ def is_connect(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
-def require_classic(spark: SparkSession, what: str, instead: str) -> None:
-    """``SessionError`` if the session is one of Spark Connect, which cannot do it; ``instead``: what to do."""
+def require_classic(spark: SparkSession, feature: str, instead: str) -> None:
+    """``SessionError`` if the session is one of Spark Connect; ``instead``: what to do."""
     if is_connect(spark):
-        raise SessionError(f"{what} needs a classic Spark session, and this is one of Spark Connect: {instead}")
+        raise SessionError(
+            f"{feature} needs a classic Spark session, and this is one of Spark Connect: {instead}"
+        )
 
 
 def access(spark: SparkSession) -> Access:

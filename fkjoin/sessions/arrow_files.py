@@ -1,7 +1,8 @@
-"""Small files of a session of Spark Connect: the part of Hadoop's ``FileSystem`` that the engine calls, over pyarrow.
+"""Small files of a session of Spark Connect: what the engine calls of Hadoop's ``FileSystem``.
 
-The client may be on another machine than the server.  So a worker reads and writes them.  This process does so itself if a
-worker sees a file that it has made, which is tried once, and if it is a process of the server's.
+It is made of pyarrow.  The client may be on another machine than the server.  So a worker reads and
+writes them.  This process does so itself if a worker sees a file that it has made, which is tried
+once, and if it is a process of the server's.
 """
 
 from __future__ import annotations
@@ -31,21 +32,22 @@ _ANSWER = "answer string"
 
 
 class ArrowPath(str):
-    """A path in full, ``file:/folder/name`` or ``scheme://place/folder/name``, with the methods of Hadoop's."""
+    """A path in full, ``file:/folder/name`` or ``scheme://place/folder/name``, as Hadoop has it."""
 
     __slots__ = ()
 
     @classmethod
     def of(cls, where: str) -> ArrowPath:
-        """The path; ``FkJoinError`` if it is relative: nothing says to which folder, that of the client or of the server."""
+        """The path; ``FkJoinError`` if it is relative, to a folder of the client or the server."""
         parts = urlsplit(where)
         if parts.scheme and parts.scheme != _LOCAL:
             return cls(where.rstrip("/"))
         path = where.removeprefix(f"{_LOCAL}:")
         if not path.startswith("/"):
             raise FkJoinError(
-                f"path: {where} is relative, and client and server of a Spark Connect session have folders of their own: write "
-                "the path in full, such as /data/checkpoint or s3://bucket/checkpoint"
+                f"path: {where} is relative, and client and server of a Spark Connect session "
+                "have folders of their own: write the path in full, such as /data/checkpoint or "
+                "s3://bucket/checkpoint"
             )
         return cls(f"{_LOCAL}:{posixpath.normpath('/' + path.lstrip('/'))}")
 
@@ -102,33 +104,38 @@ class WorkerFiles:
                 self._same_machine = bool(self._by_a_worker("status", f"{_LOCAL}:{shared.name}"))
         return self._same_machine
 
-    def __call__(self, what: str, path: ArrowPath, *more: Any) -> Any:
-        return _DONE[what](path, *more) if self.is_here(path.scheme) else self._by_a_worker(what, path, *more)
+    def __call__(self, action: str, path: ArrowPath, *more: Any) -> Any:
+        if self.is_here(path.scheme):
+            return _ACTIONS[action](path, *more)
+        return self._by_a_worker(action, path, *more)
 
-    def _by_a_worker(self, what: str, path: str, *more: Any) -> Any:
-        (row,) = self._spark.range(0, 1, 1, 1).mapInArrow(_Order(what, str(path), more), _ANSWER).collect()
-        said = json.loads(row[0])
-        if "error" in said:
-            raise OSError(f"{path}: {said['error']}")
-        return base64.b64decode(said["data"]) if "data" in said else said["found"]
+    def _by_a_worker(self, action: str, path: str, *more: Any) -> Any:
+        task = self._spark.range(0, 1, 1, 1)
+        (row,) = task.mapInArrow(_Order(action, str(path), more), _ANSWER).collect()
+        answer = json.loads(row[0])
+        if "error" in answer:
+            raise OSError(f"{path}: {answer['error']}")
+        return base64.b64decode(answer["data"]) if "data" in answer else answer["found"]
 
 
 @dataclass(frozen=True)
 class _Order:
     """An order to a worker, which answers with one text."""
 
-    what: str
+    action: str
     path: str
     more: tuple[Any, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             try:
-                found = _DONE[self.what](ArrowPath(self.path), *self.more)
-                said = {"data": base64.b64encode(found).decode()} if isinstance(found, bytes) else {"found": found}
+                result = _ACTIONS[self.action](ArrowPath(self.path), *self.more)
+                answer = {"found": result}
+                if isinstance(result, bytes):
+                    answer = {"data": base64.b64encode(result).decode()}
             except OSError as error:
-                said = {"error": str(error)}
-            yield pa.record_batch({"answer": [json.dumps(said)]})
+                answer = {"error": str(error)}
+            yield pa.record_batch({"answer": [json.dumps(answer)]})
 
 
 @dataclass(frozen=True)
@@ -150,20 +157,20 @@ class ArrowFiles:
         return bool(self.do("status", path))
 
     def isFile(self, path: ArrowPath) -> bool:  # noqa: N802
-        found = self.do("status", path)
-        return bool(found) and not Status(*found[0]).folder
+        statuses = self.do("status", path)
+        return bool(statuses) and not Status(*statuses[0]).folder
 
     def getFileStatus(self, path: ArrowPath) -> Status:  # noqa: N802
-        found = self.do("status", path)
-        if not found:
+        statuses = self.do("status", path)
+        if not statuses:
             raise FileNotFoundError(f"{path} is not there")
-        return Status(*found[0])
+        return Status(*statuses[0])
 
     def listStatus(self, path: ArrowPath) -> list[Status]:  # noqa: N802
         return self.globStatus(ArrowPath(f"{path}/*"))
 
     def globStatus(self, pattern: ArrowPath) -> list[Status]:  # noqa: N802
-        return [Status(*one) for one in self.do("matching", pattern)]
+        return [Status(*facts) for facts in self.do("matching", pattern)]
 
     def read(self, path: ArrowPath) -> bytes:
         return bytes(self.do("read", path))
@@ -201,55 +208,58 @@ def opened(path: ArrowPath) -> tuple[FileSystem, str]:
 
 
 def _status(path: ArrowPath) -> list[tuple[Any, ...]]:
-    files, place = opened(path)
-    found = files.get_file_info(place)
-    return [] if found.type == FileType.NotFound else [_said(path, found)]
+    files, name = opened(path)
+    info = files.get_file_info(name)
+    return [] if info.type == FileType.NotFound else [_facts(path, info)]
 
 
-def _said(path: str, found: FileInfo) -> tuple[Any, ...]:
-    changed_ms = (found.mtime_ns or 0) // 1_000_000
-    return path, found.type == FileType.Directory, found.size or 0, changed_ms
+def _facts(path: str, info: FileInfo) -> tuple[Any, ...]:
+    changed_ms = (info.mtime_ns or 0) // 1_000_000
+    return path, info.type == FileType.Directory, info.size or 0, changed_ms
 
 
 def _matching(pattern: ArrowPath) -> list[tuple[Any, ...]]:
-    """Find what is at paths that the pattern matches, in which ``*`` stands for any text within a name."""
+    """Find what is at paths that match; ``*`` stands for any text within a name."""
     names = pattern.split("/")
-    first = next(place for place, name in enumerate(names) if "*" in name)
-    found = [("/".join(names[:first]), True)]
-    said: list[tuple[Any, ...]] = []
+    first = next(index for index, name in enumerate(names) if "*" in name)
+    folders = ["/".join(names[:first])]
+    matches: list[tuple[Any, ...]] = []
     for name in names[first:]:
-        said = [one for path, folder in found if folder for one in _inside(ArrowPath(path), name)]
-        found = [(one[0], one[1]) for one in said]
-    return sorted(said)
+        matches = []
+        for folder in folders:
+            matches += _inside(ArrowPath(folder), name)
+        folders = [path for path, is_folder, *_ in matches if is_folder]
+    return sorted(matches)
 
 
 def _inside(folder: ArrowPath, pattern: str) -> list[tuple[Any, ...]]:
-    files, place = opened(folder)
-    inside = files.get_file_info(FileSelector(place, allow_not_found=True))
+    files, name = opened(folder)
+    infos = files.get_file_info(FileSelector(name, allow_not_found=True))
     wanted = pattern.replace("[", "[[]").replace("?", "[?]")
-    return [_said(f"{folder}/{one.base_name}", one) for one in inside if fnmatchcase(one.base_name, wanted)]
+    matches = [info for info in infos if fnmatchcase(info.base_name, wanted)]
+    return [_facts(f"{folder}/{info.base_name}", info) for info in matches]
 
 
 def _read(path: ArrowPath) -> bytes:
-    files, place = opened(path)
-    with files.open_input_stream(place) as stream:
+    files, name = opened(path)
+    with files.open_input_stream(name) as stream:
         return stream.readall()
 
 
 def _read_end(path: ArrowPath, most: int) -> bytes:
-    files, place = opened(path)
-    with files.open_input_file(place) as stream:
+    files, name = opened(path)
+    with files.open_input_file(name) as stream:
         stream.seek(max(0, stream.size() - most))
         return stream.read(most)
 
 
 def _write(path: ArrowPath, encoded: str) -> None:
     """Make or replace a file in one step; an object store shows a file when it is whole."""
-    files, place = opened(path)
+    files, name = opened(path)
     if path.scheme == _LOCAL:
-        replace_local(Path(place), base64.b64decode(encoded))
+        replace_local(Path(name), base64.b64decode(encoded))
         return
-    with files.open_output_stream(place) as stream:
+    with files.open_output_stream(name) as stream:
         stream.write(base64.b64decode(encoded))
 
 
@@ -258,22 +268,23 @@ def replace_local(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.draft")
     draft.write_bytes(data)
-    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop refuses a file that its checksum does not fit
+    # Hadoop refuses a file that its checksum does not fit.
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
     draft.replace(path)
 
 
 def _make(path: ArrowPath) -> None:
-    files, place = opened(path)
-    files.create_dir(place)
+    files, name = opened(path)
+    files.create_dir(name)
 
 
 def _delete(path: ArrowPath) -> None:
-    files, place = opened(path)
-    kind = files.get_file_info(place).type
+    files, name = opened(path)
+    kind = files.get_file_info(name).type
     if kind == FileType.Directory:
-        files.delete_dir(place)
+        files.delete_dir(name)
     elif kind != FileType.NotFound:
-        files.delete_file(place)
+        files.delete_file(name)
 
 
 def _rename(path: ArrowPath, target: str) -> None:
@@ -288,7 +299,7 @@ def _date(path: ArrowPath, changed_ms: int) -> None:
     os.utime(opened(path)[1], (changed_ms / 1000, changed_ms / 1000))
 
 
-_DONE: dict[str, Callable[..., Any]] = {
+_ACTIONS: dict[str, Callable[..., Any]] = {
     "status": _status,
     "matching": _matching,
     "read": _read,

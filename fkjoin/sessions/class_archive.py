@@ -1,8 +1,10 @@
-"""Spark's classes in a file, as a JVM has them in its memory: local sessions begin with what ``fkjoin prepare`` has kept.
+"""Spark's classes in a file, as a JVM has them in its memory, kept by ``fkjoin prepare``.
 
-A JVM spends five seconds of processor time and more on reading, checking and linking the classes that a session and its first
-batches need (JEP 350: dynamic archives of classes; docs/adr/0029-classes-come-from-an-archive.md).  The file is of one
-Spark and one Java: a JVM for which it is not right starts as it would without.
+Local sessions begin with them.  A JVM spends five seconds of processor time and more on reading,
+checking and linking the classes that a session and its first batches need (JEP 350: dynamic
+archives of classes;
+docs/adr/0029-classes-come-from-an-archive.md).  The file is of one Spark and one Java: a JVM for
+which it is not right starts as it would without.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from fkjoin.errors import FkJoinError
 from fkjoin.sessions.java import quoted
@@ -22,7 +25,7 @@ ARCHIVE_PLACE = "FKJOIN_CLASSES"
 
 
 def archive() -> Path | None:
-    """The place of the file, there or not, in the Python environment of its PySpark; None where it is not wanted."""
+    """The path of the file in the Python environment of its PySpark; None where it is unwanted."""
     default = Path(sys.prefix) / "share" / "fkjoin" / "classes.jsa"
     path = os.environ.get(ARCHIVE_PLACE, str(default))
     return Path(path).absolute() if path else None
@@ -40,8 +43,10 @@ def options() -> list[str]:
 
 
 def unused(pid: int) -> Path | None:
-    """The file, if local sessions are given it and the JVM with this process id has left it alone: it is of another build of
-    Java, or of other jars.  None also where that cannot be seen (systems without ``/proc``).
+    """The file, if the JVM with this process id was given it and has left it alone.
+
+    It is of another build of Java, or of other jars.  None also where that cannot be seen (systems
+    without ``/proc``).
     """
     file, maps = archive(), Path(f"/proc/{pid}/maps")
     if file is None or not options() or not maps.is_file():
@@ -56,25 +61,32 @@ def make(program: Sequence[str]) -> Path:
     """
     file = archive()
     if file is None:
-        raise FkJoinError(f"{ARCHIVE_PLACE} is empty, so that no classes are kept: unset it, or set it to the path of a file")
+        raise FkJoinError(
+            f"{ARCHIVE_PLACE} is empty, so that no classes are kept: "
+            "unset it, or set it to the path of a file"
+        )
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="classes-", dir=file.parent) as folder:
             draft = Path(folder) / file.name
-            # In place of what is there, which may name the file: a JVM cannot both begin with one and make one.
+            # In place of what is there, which may name the file: a JVM cannot both begin with one
+            # and make one.
             dump = f"-XX:ArchiveClassesAtExit={quoted(draft)}"
             environment = os.environ | {ARCHIVE_PLACE: "", "SPARK_SUBMIT_OPTS": dump}
-            # Until the last holder of the pipe is gone: the JVM, which writes the file when the program has ended.
-            pipe = subprocess.PIPE
-            run = subprocess.run(program, env=environment, stdout=pipe, stderr=subprocess.STDOUT, errors="replace", check=False)
+            # Until the last holder of the pipe is gone: the JVM, which writes the file when the
+            # program has ended.
+            output: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+            run = subprocess.run(program, env=environment, errors="replace", check=False, **output)
             if run.returncode or not draft.is_file():
                 raise FkJoinError(
                     f"no classes were kept ({program[0]} left with status {run.returncode}); "
-                    f"`fkjoin doctor` says whether Java and Spark are right. Its last words:\n{run.stdout[-2000:].strip()}"
+                    "`fkjoin doctor` says whether Java and Spark are right. Its last words:\n"
+                    f"{run.stdout[-2000:].strip()}"
                 )
             draft.replace(file)
     except OSError as error:
         raise FkJoinError(
-            f"classes cannot be kept in {file}: {error}; set {ARCHIVE_PLACE} to a file that can be written"
+            f"classes cannot be kept in {file}: {error}; set {ARCHIVE_PLACE} to a file that can be "
+            "written"
         ) from error
     return file

@@ -28,7 +28,8 @@ class Classic:
 
     def set_up(self, workers: Mapping[str, str], simple: tuple[str, str]) -> None:
         context: Any = self.spark.sparkContext
-        for name, value in workers.items():  # and not in the environment of executors, whose JVM would have it, too
+        # Not in the environment of executors, whose JVM would have it, too.
+        for name, value in workers.items():
             context.environment.setdefault(name, value)
         if self.spark.conf.get(simple[0], "true") == "true":
             context.environment.setdefault(simple[1], "1")
@@ -48,13 +49,12 @@ class Classic:
         """Use Catalyst's ``TryEval``, which makes null of what throws."""
         jvm: Any = self.spark._jvm
         expressions = jvm.org.apache.spark.sql.classic.ExpressionUtils
-        guarded = jvm.org.apache.spark.sql.catalyst.expressions.TryEval(expressions.expression(column._jc))
-        return Column(expressions.column(guarded))
+        guard = jvm.org.apache.spark.sql.catalyst.expressions.TryEval
+        return Column(expressions.column(guard(expressions.expression(column._jc))))
 
     def folders(self, lines: DataFrame, path: str, options: Mapping[str, Any]) -> list[str]:
-        return [
-            name for name in analyzed(lines).dataSource().sourceInfo().partitionColumns().mkString("\n").split("\n") if name
-        ]
+        columns = analyzed(lines).dataSource().sourceInfo().partitionColumns()
+        return [name for name in columns.mkString("\n").split("\n") if name]
 
     def not_appended(self, frame: DataFrame) -> str | None:
         """Ask what Spark asks when a query starts."""

@@ -1,6 +1,7 @@
-"""A session of Spark Connect: a client without a JVM, whose server answers DataFrames and nothing else.
+"""A session of Spark Connect: a client without a JVM, whose server answers DataFrames alone.
 
-An expression that is a name is known; of others, the names in them are.  ``arrow_files`` reads and writes small files.
+An expression that is a name is known; of others, the names in them are.  ``arrow_files`` reads and
+writes small files.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ _OF_LINES, _OF_FILES = {"value"}, {"path", "modificationTime", "length", "conten
 _NAMING = {"ColumnReference": "_unparsed_identifier", "SQLExpression": "_expr"}
 """Parts of an expression that name columns, and where."""
 _MADE_OF_PARTS = {
-    *("CaseWhen", "ColumnAlias", "LiteralExpression", "UnresolvedFunction", "CommonInlineUserDefinedFunction", "CallFunction"),
-    *("UnresolvedExtractValue", "CastExpression", "LambdaFunction", "UnresolvedNamedLambdaVariable"),
+    *("CaseWhen", "ColumnAlias", "LiteralExpression", "CastExpression", "LambdaFunction"),
+    *("UnresolvedFunction", "CommonInlineUserDefinedFunction", "CallFunction"),
+    *("UnresolvedExtractValue", "UnresolvedNamedLambdaVariable"),
 }
 """Parts that read nothing but what parts below them do."""
 
@@ -58,14 +60,15 @@ class Connect:
         return int(last[0]) + 1
 
     def set_up(self, workers: Mapping[str, str], simple: tuple[str, str]) -> None:
-        """Do nothing: the server's own settings say what its workers are started with (docs/connect.md)."""
+        """Do nothing: the server's settings say how its workers are started (docs/connect.md)."""
 
     def analyzed(self, frame: DataFrame) -> None:
         return None
 
     def named(self, column: Column) -> str | None:
         client: Any = column
-        return client._expr._unparsed_identifier if type(client._expr).__name__ == "ColumnReference" else None
+        is_name = type(client._expr).__name__ == "ColumnReference"
+        return client._expr._unparsed_identifier if is_name else None
 
     def text(self, column: Column) -> str | None:
         """Join what the parts of the expression name; None if one of them is of another kind."""
@@ -83,15 +86,16 @@ class Connect:
         return " , ".join(texts)
 
     def tried(self, column: Column) -> Column:
-        """Use a function of SQL that Spark evaluates with ``TryEval``: as text the struct is there, or it is not."""
+        """Use a function of SQL that Spark evaluates with ``TryEval``: a struct's text, or null."""
         text = F.try_to_binary(column.cast("string"), F.lit("utf-8"))
         return F.when(text.isNotNull(), column)
 
     def folders(self, lines: DataFrame, path: str, options: Mapping[str, Any]) -> list[str]:
-        """Ask two readers with other columns of their own, since a folder may be called as one of these."""
-        found = [name for name in lines.columns if name not in _OF_LINES]
+        """Ask two readers with other columns of their own: a folder may have the name of one."""
         whole = self.spark.read.format("binaryFile").options(**options).load(path)
-        return [*found, *(name for name in whole.columns if name not in _OF_FILES and name not in found)]
+        names = [name for name in lines.columns if name not in _OF_LINES]
+        names += [name for name in whole.columns if name not in _OF_FILES]
+        return list(dict.fromkeys(names))
 
     def not_appended(self, frame: DataFrame) -> None:
         """Leave it to the server, which refuses the query when it starts."""

@@ -17,18 +17,28 @@ from fkjoin.errors import SessionError
 MODULE = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 
 RELEASES = ("4.0.0", "4.1.1", "4.2.0")
-"""Newest release of each minor version that the public index has whole, with its module of tokens; oldest first.
-``tests/sessions/test_connector.py`` asks the index for each."""
+"""Newest release of each minor version that the public index has whole; oldest first.
+
+It has the module of tokens, too.  ``tests/sessions/test_connector.py`` asks the index for each.
+"""
 
 HOW = "start the session with fkjoin.session(kafka=True), in a job file kafka = true in [spark]"
 """The way to the connector, in messages."""
 
 PACKAGES, JARS, EXCLUDES = "spark.jars.packages", "spark.jars", "spark.jars.excludes"
 
+_WRONG = re.compile(r"Provided Maven Coordinates must be in the form .*: (\S*)")
+_UNRESOLVED = re.compile(
+    r"^Exception in thread .*?\[((?:unresolved dependency|download failed): .*)\]$", re.MULTILINE
+)
+_COORDINATES = re.compile(r": ([\w.-]+)#([\w.-]+);([\w.-]+)")
+_SILENT = re.compile(r"^\s*(?:Host |Server access error at url \w+://)([^/\s]+)", re.MULTILINE)
+"""Texts of Spark's resolver of packages."""
+
 _ARTIFACT = "spark-sql-kafka-0-10_"
 _CLASS = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 _IN_SPARK = "org.apache.hadoop:hadoop-client-api,org.apache.hadoop:hadoop-client-runtime"
-"""Modules that the connector names and that Spark has among its own jars: 50 MB, and a second version of Hadoop's classes."""
+"""Modules that the connector names and that Spark has: 50 MB, and Hadoop's classes once more."""
 
 
 def package(spark_version: str = pyspark.__version__) -> str:
@@ -49,73 +59,78 @@ def package(spark_version: str = pyspark.__version__) -> str:
     >>> package("4.3.0")
     'org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0'
     """
-    return f"{MODULE}:{max((one for one in RELEASES if _minor(one) <= _minor(spark_version)), key=_minor)}"
+    fitting = [release for release in RELEASES if _minor(release) <= _minor(spark_version)]
+    return f"{MODULE}:{max(fitting, key=_minor)}"
 
 
 def with_connector(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with the connector among the packages, unless they name one, as package or jar, or Spark has it itself."""
+    """The settings with the connector among the packages, unless they or Spark have one."""
     own = (Path(_find_spark_home()) / "jars").glob(f"{_ARTIFACT}*.jar")
     if any(own) or any(_ARTIFACT in str(settings.get(name, "")) for name in (PACKAGES, JARS)):
         return dict(settings)
-    added = {PACKAGES: package(), EXCLUDES: _IN_SPARK}
-    return {**settings, **{name: _joined(settings.get(name), more) for name, more in added.items()}}
-
-
-def _joined(given: Any, more: str) -> str:
-    return f"{given},{more}" if given else more
+    whole = dict(settings)
+    for name, more in {PACKAGES: package(), EXCLUDES: _IN_SPARK}.items():
+        whole[name] = f"{whole[name]},{more}" if whole.get(name) else more
+    return whole
 
 
 def loaded_jar(spark: SparkSession) -> str | None:
     """The name of the jar that the session has the connector from; None if it has none."""
     jvm: Any = spark._jvm
     try:
-        found = jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(_CLASS)
+        provider = jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(_CLASS)
     except Py4JJavaError:
         return None
-    return str(found.getProtectionDomain().getCodeSource().getLocation().toString().rsplit("/", 1)[-1])
+    jar = provider.getProtectionDomain().getCodeSource().getLocation()
+    return str(jar.toString().rsplit("/", 1)[-1])
 
 
 def require(spark: SparkSession) -> None:
-    """``SessionError`` if the session lacks the connector: another program started its JVM, or it was started without it."""
+    """``SessionError`` if the session lacks the connector.
+
+    Another program started its JVM, or it was started without it.
+    """
     if loaded_jar(spark) is None:
         raise SessionError(
-            "kafka: this process has a JVM without Spark's Kafka connector, and takes packages only when its JVM starts. Start "
-            f"a new process (a notebook: restart its kernel); under spark-submit, give it --packages {package(spark.version)}"
+            "kafka: this process has a JVM without Spark's Kafka connector, and takes packages "
+            "only when its JVM starts. Start a new process (a notebook: restart its kernel); "
+            f"under spark-submit, give it --packages {package(spark.version)}"
         )
 
 
 def misfit(jar: str, spark_version: str) -> bool:
-    """Tell whether a jar is of another Spark: not of its minor version, nor of the release that ``package`` names."""
-    found = re.search(rf"{_ARTIFACT}[\d.]+-(\d+\.\d+)", jar)
-    return found is not None and _minor(found[1]) not in (
-        _minor(spark_version),
-        _minor(package(spark_version).rpartition(":")[2]),
-    )
+    """Tell whether a jar is of another Spark, and not of the release that ``package`` names."""
+    match = re.search(rf"{_ARTIFACT}[\d.]+-(\d+\.\d+)", jar)
+    published = package(spark_version).rpartition(":")[2]
+    fitting = _minor(spark_version), _minor(published)
+    return match is not None and _minor(match[1]) not in fitting
 
 
 def _minor(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2])
 
 
-def unresolved(said: str) -> str | None:
-    """A line on a start that ended because packages cannot be had; None if it ended for something else.
+def unresolved(output: str) -> str | None:
+    """A line on a start that ended because packages cannot be had; None if it ended otherwise.
 
-    ``said``: all that Spark printed.
+    ``output``: all that Spark printed.
     """
-    if (wrong := re.search(r"Provided Maven Coordinates must be in the form .*: (\S*)", said)) is not None:
-        return f'{PACKAGES}: {wrong[1]!r} is no package; write each as "group:name:version", with commas between them'
-    found = re.search(r"^Exception in thread .*?\[((?:unresolved dependency|download failed): .*)\]$", said, re.MULTILINE)
-    if found is None:
+    if (wrong := _WRONG.search(output)) is not None:
+        advice = 'write each as "group:name:version", with commas between them'
+        return f"{PACKAGES}: {wrong[1]!r} is no package; {advice}"
+    match = _UNRESOLVED.search(output)
+    if match is None:
         return None
-    missing = _distinct(":".join(one) for one in re.findall(r": ([\w.-]+)#([\w.-]+);([\w.-]+)", found[1]))
-    where = f"tried {', '.join(_distinct(re.findall(r'==== (.+): tried', said)))}"
-    if silent := _distinct(re.findall(r"^\s*(?:Host |Server access error at url \w+://)([^/\s]+)", said, re.MULTILINE)):
+    missing = _distinct(":".join(parts) for parts in _COORDINATES.findall(match[1]))
+    where = f"tried {', '.join(_distinct(re.findall(r'==== (.+): tried', output)))}"
+    if silent := _distinct(_SILENT.findall(output)):
         where += f"; not reached: {', '.join(silent)}"
-    says = f"{PACKAGES}: {', '.join(missing)} cannot be had ({where}); "
-    if any("-kafka-0-10_" in one and not one.endswith(RELEASES) for one in missing):
-        return f"{says}write {package()}, or leave it out and {HOW}"
-    return f"{says}name releases that are published there, another repository in spark.jars.repositories, or jars in {JARS}"
+    problem = f"{PACKAGES}: {', '.join(missing)} cannot be had ({where}); "
+    if any("-kafka-0-10_" in name and not name.endswith(RELEASES) for name in missing):
+        return f"{problem}write {package()}, or leave it out and {HOW}"
+    advice = "name releases that are published there, another repository in spark.jars.repositories"
+    return f"{problem}{advice}, or jars in {JARS}"
 
 
-def _distinct(found: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(found))
+def _distinct(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))

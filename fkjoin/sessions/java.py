@@ -1,4 +1,4 @@
-"""The Java that a session's JVM is started with, and what to do if it is none that Spark runs on."""
+"""The Java that a session's JVM is started with, and what to do if Spark does not run on it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import re
 import subprocess
 from pathlib import Path
 
-ADVICE = "install a JDK 17 or 21 (Debian: apt-get install openjdk-17-jdk-headless), or point JAVA_HOME to it"
+ADVICE = (
+    "install a JDK 17 or 21 (Debian: apt-get install openjdk-17-jdk-headless), "
+    "or point JAVA_HOME to it"
+)
 OPTION_VARIABLES = "SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS"
 """Variables from which the JVM of a session takes options."""
 
@@ -21,7 +24,8 @@ def found_java() -> tuple[bool, str]:
     try:
         run = subprocess.run([program, "-version"], capture_output=True, text=True, check=False)
     except OSError:
-        return False, f"there is none at JAVA_HOME, which is {home}" if home else "there is none on the PATH"
+        where = f"at JAVA_HOME, which is {home}" if home else "on the PATH"
+        return False, f"there is none {where}"
     version = re.search(r'version "(\d+)([^"]*)"', run.stderr)
     if version is None:
         return False, (run.stderr or run.stdout).strip()[:200]

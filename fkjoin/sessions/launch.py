@@ -1,7 +1,8 @@
-"""The start of a session's JVM: settings go to it in files that only this user reads, and it ends when this process ends.
+"""The start of a session's JVM, which gets settings in files that only this user reads.
 
-PySpark's own start puts settings on the command line, which every user of the machine sees, and forgets a JVM whose start is
-interrupted (docs/adr/0038-fkjoin-starts-the-jvm.md).
+The JVM ends when this process ends.  PySpark's own start puts settings on the command line, which
+every user of the machine sees, and forgets a JVM whose start is interrupted
+(docs/adr/0038-fkjoin-starts-the-jvm.md).
 """
 
 from __future__ import annotations
@@ -79,9 +80,10 @@ def launch(settings: Mapping[str, str]) -> None:
 
 
 def end_of_jvm(error: BaseException) -> SessionError | None:
-    """Say how this process's JVM has ended, if it has; None while it runs, and of one that others have started.
+    """Say how this process's JVM has ended; None while it runs, and of one that others started.
 
-    ``error``: what has gone wrong.  A connection that breaks is noticed some time before the end of the process.
+    ``error``: what has gone wrong.  A connection that breaks is noticed some time before the end of
+    the process.
     """
     process: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)
     if process is None:
@@ -97,11 +99,15 @@ def _how_it_ended(status: int) -> str:
     """Say how a JVM has ended, by the status of its process, and what to do."""
     if status == -signal.SIGKILL:
         return (
-            "the JVM was killed (SIGKILL), as systems do when memory runs out. Give the machine or the container more memory, "
-            "or the JVM less (spark.driver.memory), and start again: a job goes on from its checkpoint"
+            "the JVM was killed (SIGKILL), as systems do when memory runs out. Give the machine "
+            "or the container more memory, or the JVM less (spark.driver.memory), and start "
+            "again: a job goes on from its checkpoint"
         )
-    how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"has ended with status {status}"
-    return f"the JVM {how}. Read the end of Spark's log, mend that, and start again: a job goes on from its checkpoint"
+    how = f"has ended with status {status}"
+    if status < 0:
+        how = f"was ended by {signal.Signals(-status).name}"
+    advice = "Read the end of Spark's log, mend that, and start again"
+    return f"the JVM {how}. {advice}: a job goes on from its checkpoint"
 
 
 def _started(settings: Mapping[str, str], folder: HeldFolder, start: Path) -> JavaGateway:
@@ -204,7 +210,8 @@ def _arguments(settings: Mapping[str, str], start: Path) -> list[str]:
         try:
             text = theirs.file.read_text(encoding="utf-8") + "\n"
         except OSError as error:
-            message = f"PYSPARK_SUBMIT_ARGS: {_FILE} {theirs.file}: {error.strerror}; correct the path"
+            reason = f"{theirs.file}: {error.strerror}; correct the path"
+            message = f"PYSPARK_SUBMIT_ARGS: {_FILE} {reason}"
             raise SessionError(message) from error
     properties, java_options = start / "settings", start / "java-options"
     lines, changed = _options_of_java(settings, java_options)

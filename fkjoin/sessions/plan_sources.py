@@ -20,7 +20,8 @@ def sources_of(frame: DataFrame) -> list[PlanSource]:
     """The sources that a streaming frame reads; none in a session without a JVM to ask."""
     if is_connect(frame.sparkSession):
         return []
-    return [source for node in listed(analyzed(frame).collectLeaves()) if (source := source_of(node)) is not None]
+    sources = map(source_of, listed(analyzed(frame).collectLeaves()))
+    return [source for source in sources if source is not None]
 
 
 def explodes(frame: DataFrame) -> bool:
@@ -35,7 +36,7 @@ def _explodes(node: Any) -> bool:
     kind = node.nodeName()
     if kind in STATEFUL:
         return False
-    if kind == "Generate" and node.generator().prettyName() != "json_tuple":  # which makes one row of one
+    if kind == "Generate" and node.generator().prettyName() != "json_tuple":  # one row of one
         return True
     return any(_explodes(child) for child in listed(node.children()))
 
@@ -47,16 +48,18 @@ def analyzed(frame: DataFrame) -> Any:
 
 def listed(items: Any) -> Iterator[Any]:
     """The items of a sequence of Scala's."""
-    return (items.apply(place) for place in range(items.size()))
+    return (items.apply(index) for index in range(items.size()))
 
 
 def source_of(node: Any) -> PlanSource | None:
     """The source that a node of a plan streams; None of another node."""
     kind = node.nodeName()
     if kind == "StreamingRelation":
-        of = node.dataSource()
-        return str(of.className()), {str(pair._1()).lower(): str(pair._2()) for pair in listed(of.options().toSeq())}
+        source = node.dataSource()
+        pairs = listed(source.options().toSeq())
+        options = {str(pair._1()).lower(): str(pair._2()) for pair in pairs}
+        return str(source.className()), options
     if kind == "StreamingRelationV2":
-        given = node.extraOptions()
-        return str(node.sourceName()), {str(name): str(given.get(name)) for name in given.keySet()}
+        extra = node.extraOptions()
+        return str(node.sourceName()), {str(name): str(extra.get(name)) for name in extra.keySet()}
     return None

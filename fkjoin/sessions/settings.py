@@ -1,4 +1,4 @@
-"""The Spark session that the engine needs: a helper that makes one, and a check of one that is given."""
+"""The Spark session that the engine needs: a helper that makes one, and a check of another."""
 
 from __future__ import annotations
 
@@ -44,34 +44,50 @@ _REQUIRED = {
     CHECKPOINT_FORMAT: ("2", "with format 1 a late task attempt can overwrite committed state"),
 }
 SHORT_LIVED = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
-"""For ``driver_extraJavaOptions`` of a local session that lives for a minute: in so short a time the JVM's optimizing
-compiler takes more of the cores than it gives back (docs/adr/0029).  Without it the JVM has room for 48 MiB of compiled
-code, in place of 240, and ends when that is full."""
+"""For ``driver_extraJavaOptions`` of a local session that lives for a minute.
+
+In so short a time the JVM's optimizing compiler takes more of the cores than it gives back
+(docs/adr/0029).  Without it the JVM has room for 48 MiB of compiled code, in place of 240, and ends
+when that is full.
+"""
 
 _WORKERS = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4194304:glibc.malloc.trim_threshold=16777216",
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4194304:"
+    "glibc.malloc.trim_threshold=16777216",
 }
-"""Environment of Python workers, which allocate and free many megabytes a batch: with huge pages they fault half as often, and
-what they have freed is not kept until their next stage (docs/adr/0022-memory-is-given-back.md)."""
+"""Environment of Python workers, which allocate and free many megabytes a batch.
 
-_SIMPLE = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled", "SPARK_SIMPLIFIED_TRACEBACK"
-"""A setting that Spark hands on to the workers of all functions but stateful operators, and the variable by which it does.
-Functions share workers where their environments are equal (docs/adr/0023-workers-share-what-they-import.md)."""
+With huge pages they fault half as often, and what they have freed is not kept until their next
+stage (docs/adr/0022-memory-is-given-back.md).
+"""
+
+_SIMPLE = (
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled",
+    "SPARK_SIMPLIFIED_TRACEBACK",
+)
+"""A setting that Spark hands on to workers of all but stateful operators, and its variable.
+
+Functions share workers where their environments are equal
+(docs/adr/0023-workers-share-what-they-import.md).
+"""
 
 _LOCAL_MEMORY = {
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=16777216:"
-    "glibc.malloc.arena_max=2"
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=33554432:"
+    "glibc.malloc.trim_threshold=16777216:glibc.malloc.arena_max=2"
 }
-"""Environment of a local session's JVM: as for workers, in larger pieces, in which it copies to and from them."""
+"""Environment of a local session's JVM: as of workers, in the larger pieces that it copies."""
 
 _JAVA = "spark.driver.extraJavaOptions"
 
 _FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
-"""Hadoop's other way to a local disk starts a process ``readlink`` for each file that it renames: a third of a small batch."""
+"""Hadoop's other way to a local disk starts a process ``readlink`` for each file that it renames.
+
+That is a third of a small batch.
+"""
 
 _LOCAL = {"spark.shuffle.compress": "false"}
-"""Data between stages is compressed by workers already (docs/adr/0030-pieces-between-the-jvm-and-workers.md)."""
+"""Workers compress data between stages (docs/adr/0030-pieces-between-the-jvm-and-workers.md)."""
 
 _DEFAULTS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
@@ -81,19 +97,25 @@ _DEFAULTS = {
     "spark.sql.redaction.options.regex": "(?i)url|jaas|credential|private|[.]key$",
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
 }
-"""Settings that apply unless a user chose others.  Spark by itself gathers up to 64 MiB before a worker gets any of it, in
-buffers that are copied as they grow (docs/adr/0030-pieces-between-the-jvm-and-workers.md), and looks for new data every 10 ms:
-half a core of a query that waits.  Plans on its page and in its event log have the options of a sink, of which it hides those
-with a name or value that says url, secret, password or token: not a private key."""
+"""Settings that apply unless a user chose others.
+
+Spark by itself gathers up to 64 MiB before a worker gets any of it, in
+buffers that are copied as they grow (docs/adr/0030-pieces-between-the-jvm-and-workers.md), and
+looks for new data every 10 ms: half a core of a query that waits.  Plans on its page and in its
+event log have the options of a sink, of which it hides those with a name or value that says url,
+secret, password or token: not a private key.
+"""
 
 _AT_START = {"spark.python.sql.dataFrameDebugging.enabled": "false"}
-"""Settings that only a start can make.  PySpark asks the JVM for the Python line of each column, a third of the time
+"""Settings that only a start can make.
+
+PySpark asks the JVM for the Python line of each column, a third of the time
 in which a table is built; the line is one of fkjoin's."""
 
 _CONNECT = "grpc", "grpc_status", "google.rpc", "zstandard"
 """Packages that a client of Spark Connect imports besides PySpark."""
 _CONNECT_PORT, _CONNECT_S = 15002, 10
-"""The port of a server where its address has none, and seconds to wait for one that does not answer."""
+"""The port of a server where its address has none, and seconds to wait for a silent one."""
 
 
 def session(
@@ -107,8 +129,9 @@ def session(
 ) -> SparkSession:
     """Make a Spark session with what fkjoin needs; an active one is reused and completed.
 
-    Lines that a user can do nothing about are left out of what Spark's log says at the level WARN.  ``log_level="WARN"`` shows
-    all of them, ``log_level="INFO"`` more, also in a session that is there already.
+    Lines that a user can do nothing about are left out of what Spark's log says at the level WARN.
+    ``log_level="WARN"`` shows all of them, ``log_level="INFO"`` more, also in a session that is
+    there already.
 
     Parameters
     ----------
@@ -119,11 +142,11 @@ def session(
     settings : mapping of str to value, optional
         Further settings, under their full names.
     kafka : bool, default False
-        Whether the session has Spark's Kafka connector, the newest published one that fits this Spark.  Spark fetches it once,
-        and keeps it.
+        Whether the session has Spark's Kafka connector, the newest published one that fits this
+        Spark.  Spark fetches it once, and keeps it.
     remote : str, optional
-        The address of a Spark Connect server, ``sc://HOST:PORT``, for a session there.  By default it is ``SPARK_REMOTE`` of
-        the environment, if that is set and ``master`` is not given.
+        The address of a Spark Connect server, ``sc://HOST:PORT``, for a session there.  By default
+        it is ``SPARK_REMOTE`` of the environment, if that is set and ``master`` is not given.
     **conf : value
         Further settings, with ``_`` for ``.`` and without the leading ``spark.``.
 
@@ -134,23 +157,27 @@ def session(
     Raises
     ------
     SessionError
-        If a setting rules fkjoin out, arguments contradict each other, or a package of Spark Connect is missing.  Also where
-        the connector cannot be had, and where the process has a JVM without it.
+        If a setting rules fkjoin out, arguments contradict each other, or a package of Spark
+        Connect is missing.  Also where the connector cannot be had, and where the process has a JVM
+        without it.
 
     Examples
     --------
     >>> spark = session(sql_shuffle_partitions=8, fkjoin_buckets=16)
     >>> spark = session(kafka=True, settings={"spark.sql.session.timeZone": "UTC"})
     """
-    exact = {"spark." + name.replace("_", "."): value for name, value in conf.items()} | dict(settings or {})
+    exact = {"spark." + name.replace("_", "."): value for name, value in conf.items()}
+    exact |= settings or {}
     if remote is not None or (master is None and is_client()):
         if kafka:
-            server = remote or "the server"
-            raise SessionError(f"kafka: {server} has its own jars: start the server with the connector, and leave out kafka")
+            raise SessionError(
+                f"kafka: {remote or 'the server'} has its own jars: start the server with the "
+                "connector, and leave out kafka"
+            )
         return _at_server(remote, master, exact)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    has_master = SparkContext._active_spark_context or "MASTER" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
-    if master is None and not has_master:
+    is_submitted = "MASTER" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
+    if master is None and not is_submitted and not SparkContext._active_spark_context:
         master = "local[*]"
     chosen: dict[str, Any] = {"spark.app.name": app_name}
     if master is not None:
@@ -179,74 +206,93 @@ def _classic(texts: Mapping[str, str]) -> SparkSession:
     try:
         spark = SparkSession.builder.config(map=dict(texts)).getOrCreate()
         is_local = (spark.sparkContext.master or "").startswith("local")
-        if is_local and spark.conf.get(_FILE_MANAGER, None) is None and (manager := local_file_manager(spark)):
+        is_free = is_local and spark.conf.get(_FILE_MANAGER, None) is None
+        if is_free and (manager := local_file_manager(spark)):
             spark.conf.set(_FILE_MANAGER, manager)
         prepare(spark)
         if words.LOG_LEVEL in texts:
             words.tell_all(spark, texts[words.LOG_LEVEL])
     except (PySparkException, Py4JJavaError) as error:
-        raise SessionError(f"settings: Spark refuses one: {cause_of(error)}; change it, or leave it out") from error
+        raise SessionError(
+            f"settings: Spark refuses one: {cause_of(error)}; change it, or leave it out"
+        ) from error
     return spark
 
 
 def is_client() -> bool:
-    """Tell whether PySpark has sessions of Spark Connect alone in this process, as in notebooks of some managed services."""
+    """Tell whether PySpark has sessions of Spark Connect alone in this process.
+
+    Notebooks of some managed services are so.
+    """
     return is_remote() or "SPARK_REMOTE" in os.environ
 
 
 def _at_server(remote: str | None, master: str | None, settings: Mapping[str, Any]) -> SparkSession:
     """A session of Spark Connect with these settings."""
     if master is not None:
-        raise SessionError(f"remote: {remote} is a server with a master of its own: leave out master, which is {master!r}")
+        raise SessionError(
+            f"remote: {remote} is a server with a master of its own: leave out master, which is "
+            f"{master!r}"
+        )
     words.drop_warnings()
     with needs_extra("Spark Connect", "connect"):
-        for package in _CONNECT:  # PySpark itself ends the process without a word where one is missing
+        # PySpark itself ends the process without a word where a package is missing.
+        for package in _CONNECT:
             importlib.import_module(package)
     spark = _client(remote)
-    for one in CONNECT:
-        one.require(spark)
-    place = remote or "its server"
+    for ability in CONNECT:
+        ability.require(spark)
     for name, value in _texts(settings).items():
         try:
             spark.conf.set(name, value)
         except PySparkException as error:
             raise SessionError(
-                f"{name} cannot be set in a session at {place}: start the server with it, and leave it out here "
-                f"({first_line(error)})"
+                f"{name} cannot be set in a session at {remote or 'its server'}: start the server "
+                f"with it, and leave it out here ({first_line(error)})"
             ) from error
     prepare(spark)
     return spark
 
 
 def _client(remote: str | None) -> SparkSession:
-    """A session at the address; without one, the session that is there, or what PySpark makes of the environment."""
-    if remote is None and (there := SparkSession.getActiveSession()) is not None:
-        return there
+    """A session at the address; without one, the active one, or PySpark's of the environment."""
+    if remote is None and (active := SparkSession.getActiveSession()) is not None:
+        return active
     builder, address = SparkSession.builder, remote or os.environ.get("SPARK_REMOTE", "")
-    if remote is not None or address.startswith("sc://"):  # a managed service may have addresses of another kind
+    # A managed service may have addresses of another kind.
+    if remote is not None or address.startswith("sc://"):
         _require_server(address)
     return builder.getOrCreate() if remote is None else builder.remote(remote).getOrCreate()
 
 
 def _require_server(remote: str) -> None:
-    """Raise ``SessionError`` if no server answers at the address, or this process has a session at another one."""
+    """Raise ``SessionError`` if no server answers, or this process has a session at another one."""
     from pyspark.sql.connect.session import SparkSession as Client
 
-    place = urlsplit(remote)
-    if place.scheme != "sc" or not place.hostname:
+    address = urlsplit(remote)
+    if address.scheme != "sc" or not address.hostname:
         raise SessionError(f"remote: {remote!r} is no address of a server; write sc://HOST:PORT")
-    port = place.port or _CONNECT_PORT
-    there = Client.getActiveSession()
-    if there is not None and (at := getattr(there.client._builder, "endpoint", "")) != f"{place.hostname}:{port}":
-        raise SessionError(f"remote: this process has a session at {at}: stop it first, or use another process for {remote}")
+    port = address.port or _CONNECT_PORT
+    wanted, active = f"{address.hostname}:{port}", Client.getActiveSession()
+    endpoint = None if active is None else getattr(active.client._builder, "endpoint", "")
+    if endpoint not in (None, wanted):
+        raise SessionError(
+            f"remote: this process has a session at {endpoint}: stop it first, or use another "
+            f"process for {remote}"
+        )
     try:
-        socket.create_connection((place.hostname, port), _CONNECT_S).close()
+        socket.create_connection((address.hostname, port), _CONNECT_S).close()
     except OSError as error:
-        raise SessionError(f"remote: no server answers at {remote} ({error}); start one, or give its address") from error
+        raise SessionError(
+            f"remote: no server answers at {remote} ({error}); start one, or give its address"
+        ) from error
 
 
 def _texts(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in settings.items()}
+    texts = {}
+    for name, value in settings.items():
+        texts[name] = str(value).lower() if isinstance(value, bool) else str(value)
+    return texts
 
 
 def prepare(spark: SparkSession) -> None:
@@ -255,9 +301,11 @@ def prepare(spark: SparkSession) -> None:
     asked = access(spark)
     # A setting that is not made reads as None here, not as Spark's default.
     for name, (value, why) in _REQUIRED.items():
-        given = spark.conf.get(name, None)
-        if given not in (None, value):
-            raise SessionError(f"{name} is {given!r}, fkjoin needs {value!r}: {why}. Remove or change that setting.")
+        own = spark.conf.get(name, None)
+        if own not in (None, value):
+            raise SessionError(
+                f"{name} is {own!r}, fkjoin needs {value!r}: {why}. Remove or change that setting."
+            )
         spark.conf.set(name, value)
     for name, value in _DEFAULTS.items():
         if spark.conf.get(name, None) is None:
@@ -268,29 +316,32 @@ def prepare(spark: SparkSession) -> None:
 
 
 def require_running(spark: SparkSession) -> None:
-    """Raise ``SessionError`` if the session was stopped: nothing that was made with it works any more."""
+    """Raise ``SessionError`` if the session was stopped: nothing made with it works any more."""
     context = getattr(spark, "_sc", None)  # over Spark Connect there is none
     if context is not None and context._jsc is None:
-        raise SessionError("the Spark session was stopped: make a new one with fkjoin.session(), and the tables anew with it")
+        raise SessionError(
+            "the Spark session was stopped: make a new one with fkjoin.session(), "
+            "and the tables anew with it"
+        )
 
 
 def bucket_count(spark: SparkSession) -> int:
-    """The number of buckets over which new state is spread: ``spark.fkjoin.buckets``, by default the shuffle partitions."""
+    """The buckets of new state: ``spark.fkjoin.buckets``, by default the shuffle partitions."""
     return _positive(spark, BUCKETS, str(spark.conf.get(PARTITIONS)))
 
 
 def retention_ms(spark: SparkSession) -> int:
-    """The time that the tombstone marker of a deleted row is kept: ``spark.fkjoin.mark.retention.ms``, by default a day."""
+    """The time that tombstone markers stay: ``spark.fkjoin.mark.retention.ms``, or a day."""
     return _positive(spark, RETENTION, str(RETENTION_MS))
 
 
 def index_dir(spark: SparkSession) -> str:
-    """The folder of executors' indexes: ``spark.fkjoin.index.dir``; empty: under the system's temporary folder."""
+    """The folder of executors' indexes: ``spark.fkjoin.index.dir``; empty: a temporary one."""
     return spark.conf.get(INDEX_DIR, "") or ""
 
 
 def validated(spark: SparkSession) -> bool:
-    """Tell whether every batch checks the stores' invariants: ``spark.fkjoin.validate``, by default false."""
+    """Tell whether batches check the stores' invariants: ``spark.fkjoin.validate``, or false."""
     return _truth(spark, VALIDATE, "false")
 
 
@@ -302,10 +353,11 @@ def time_zone(spark: SparkSession) -> str:
 def switched_off(spark: SparkSession) -> dict[str, str]:
     """The optimizer's rules that the session does not want, and why.
 
-    ``spark.fkjoin.optimize=false`` switches off all of them, ``spark.fkjoin.optimizer.excludedRules`` those that it names,
-    with commas between them.
+    ``spark.fkjoin.optimize=false`` switches off all of them,
+    ``spark.fkjoin.optimizer.excludedRules`` those that it names, with commas between them.
     """
-    names = [name.strip() for name in (spark.conf.get(EXCLUDED, "") or "").split(",") if name.strip()]
+    parts = (spark.conf.get(EXCLUDED, "") or "").split(",")
+    names = [part.strip() for part in parts if part.strip()]
     for name in names:
         if name not in RULES:
             raise SessionError(f"{EXCLUDED}: there is no rule {name!r}; {nearest(name, RULES)}")

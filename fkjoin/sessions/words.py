@@ -1,4 +1,4 @@
-"""Standard error of a session's JVM and its workers, without the lines that a user can do nothing about.
+"""Standard error of a session's JVM and its workers, without lines that a user cannot act on.
 
 They pass through a pipe of this process.  JVM options and Spark's log settings do not reach all of
 them: the JVM says some before it has a log, and PySpark's workers print.
@@ -51,7 +51,9 @@ _NOISE = re.compile(
 )
 """Lines that are left out."""
 
-_REST = re.compile(rb"\n|\tat |\t\.\.\. \d+ more|(?:Caused by: )?[a-z]\w*(?:\.\w+)+(?:Exception|Error)\b")
+_REST = re.compile(
+    rb"\n|\tat |\t\.\.\. \d+ more|(?:Caused by: )?[a-z]\w*(?:\.\w+)+(?:Exception|Error)\b"
+)
 """Lines that belong to the one before them: an empty one, and those of an exception."""
 
 _RETRY = re.compile(_DATE + rb"NetworkClient: \[[^]]*\] (.*?)(?: with correlation id \d+|\n|$)")
@@ -87,7 +89,7 @@ def output() -> Output:
 
 
 class Output(threading.Thread):
-    """Lines that other processes write into a pipe, handed on by a thread, except those of no use."""
+    """Lines that other processes write into a pipe; a thread hands on all but those of no use."""
 
     def __init__(self) -> None:
         super().__init__(name="fkjoin-log", daemon=True)

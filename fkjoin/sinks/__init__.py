@@ -1,8 +1,9 @@
-"""Places for a table's changes, for ``Table.to``: ``Kafka``, ``Parquet``, ``Postgres``, ``Delta``, ``Iceberg``, and your own.
+"""Places for a table's changes, for ``Table.to``: topics, files, tables elsewhere, and your own.
 
-A ``TableSink``, as the last four are, keeps a table up to date, row by row, in the place where it is read.  It remembers, in
-the same transaction as the rows, the last batch of each query: a batch that is repeated is left out.  Its batches pass through
-the driver; bound them with the source's ``maxOffsetsPerTrigger`` or ``maxFilesPerTrigger``.
+A ``TableSink``, as the last four are, keeps a table up to date, row by row, in the place where it
+is read.  It remembers, in the same transaction as the rows, the last batch of each query: a batch
+that is repeated is left out.  Its batches pass through the driver; bound them with the source's
+``maxOffsetsPerTrigger`` or ``maxFilesPerTrigger``.
 """
 
 from __future__ import annotations
@@ -22,7 +23,17 @@ if TYPE_CHECKING:
     from fkjoin.sinks.iceberg import Iceberg
     from fkjoin.sinks.postgres import Postgres
 
-__all__ = ["RETRY_S", "BatchId", "Delta", "Iceberg", "Kafka", "Parquet", "Postgres", "Sink", "TableSink"]
+__all__ = [
+    "RETRY_S",
+    "BatchId",
+    "Delta",
+    "Iceberg",
+    "Kafka",
+    "Parquet",
+    "Postgres",
+    "Sink",
+    "TableSink",
+]
 
 _OPTIONAL = ("Delta", "Iceberg", "Postgres")
 

@@ -1,10 +1,11 @@
 """Queries that write a table's changes, batch by batch, to a place or to several.
 
-Of several, a batch's results are kept until all have them, so that the table is worked out once; each place has a batch
-before the next one begins with it.  A batch that fails in one of them is repeated in all.
+Of several, a batch's results are kept until all have them, so that the table is worked out once;
+each place has a batch before the next one begins with it.  A batch that fails in one of them is
+repeated in all.
 
-A place that comes later would lack the rows from before: the checkpoint's document has the places that it was begun with, and
-another one is refused.
+A place that comes later would lack the rows from before: the checkpoint's document has the places
+that it was begun with, and another one is refused.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from fkjoin.spark.query_start import starting
 class Batch:
     """A micro-batch of a table's changes."""
 
-    of: Results
+    results: Results
     packed: DataFrame
     """The table's encoded results of the batch; of a table without any, its frame."""
     began_ms: int | None = None
@@ -54,16 +55,16 @@ class Batch:
     @cached_property
     def frame(self) -> DataFrame:
         """The table's frame, with the rows of the batch."""
-        return self.of.frame(self.packed)
+        return self.results.frame(self.packed)
 
     @property
     def changes(self) -> DataFrame:
         """See ``Table.changes``."""
-        return self.of.changes(self.frame)
+        return self.results.changes(self.frame)
 
 
 Write = Callable[[Batch, str, int], None]
-"""Write a batch's changes; with the name under which the place may remember that it has the batch, and the batch's number.
+"""Write a batch's changes, with the name by which the place may remember it, and its number.
 
 In a Spark Connect session it runs at the server, so it holds no frame and no session.
 """
@@ -123,24 +124,34 @@ class Alone(Protocol):
     """A sink whose place has the batches of one query, and nothing else."""
 
     def require_alone(self, table: TablePlan, checkpoint: str) -> None:
-        """Raise ``TopologyError`` if the table is read from there, or another query than the checkpoint's writes there."""
+        """Raise ``TopologyError`` if the table is read there, or another query writes there."""
         ...
 
 
-def start(spark: SparkSession, table: AsBegun, sink: Sink, *, checkpoint: str, **query: Any) -> Query:
+def start(
+    spark: SparkSession, table: AsBegun, sink: Sink, *, checkpoint: str, **query: Any
+) -> Query:
     """Start a query that writes the table's changes to one place; ``query``: see ``started``."""
     require_one(spark, checkpoint)
     return _start(spark, table, {"": sink}, checkpoint, query)
 
 
-def start_several(spark: SparkSession, table: AsBegun, sinks: Sequence[Sink], *, checkpoint: str, **query: Any) -> Query:
-    """Start a query that writes the table's changes to several places, in their order; see ``Table.to``."""
+def start_several(
+    spark: SparkSession, table: AsBegun, sinks: Sequence[Sink], *, checkpoint: str, **query: Any
+) -> Query:
+    """Start a query that writes a table's changes to several places in order; see ``Table.to``."""
     _require_sinks(sinks)
     _require_known_places(spark, checkpoint, sinks)
     return _start(spark, table, _by_place(sinks), checkpoint, query)
 
 
-def _start(spark: SparkSession, table: AsBegun, sinks: Mapping[str, Sink], checkpoint: str, query: Mapping[str, Any]) -> Query:
+def _start(
+    spark: SparkSession,
+    table: AsBegun,
+    sinks: Mapping[str, Sink],
+    checkpoint: str,
+    query: Mapping[str, Any],
+) -> Query:
     @starting()
     def begin() -> StreamingQuery:
         require_together(spark, checkpoint, sinks)
@@ -154,7 +165,9 @@ def _start(spark: SparkSession, table: AsBegun, sinks: Mapping[str, Sink], check
     return telling_lag(start_claimed(spark, checkpoint, begin))
 
 
-def require_as_begun(table: TablePlan, begun: Begun, sinks: Mapping[str, Any], checkpoint: str) -> None:
+def require_as_begun(
+    table: TablePlan, begun: Begun, sinks: Mapping[str, Any], checkpoint: str
+) -> None:
     """Compare a table with its checkpoint and its sinks, and note in ``begun`` what is new.
 
     ``sinks``: as for ``require_together``.
@@ -166,11 +179,19 @@ def require_as_begun(table: TablePlan, begun: Begun, sinks: Mapping[str, Any], c
     require_begun_with(begun, table.spark, checkpoint, table.top, written)
 
 
-def restore_places(spark: SparkSession, table: AsBegun, sinks: Sequence[Sink], checkpoint: str) -> list[str]:
-    """Make places what the state of a checkpoint is, see ``Table.restore``; the names of those that were not."""
+def restore_places(
+    spark: SparkSession, table: AsBegun, sinks: Sequence[Sink], checkpoint: str
+) -> list[str]:
+    """Make places what the state of a checkpoint is; the names of those that were not.
+
+    See ``Table.restore``.
+    """
     _require_sinks(sinks)
     if not has_begun(spark, checkpoint):
-        raise FkJoinError(f"checkpoint: {checkpoint} is of no query: give that of the query that writes to the target")
+        raise FkJoinError(
+            f"checkpoint: {checkpoint} is of no query: give that of the query that writes to the "
+            "target"
+        )
     shared = Begun.of(spark, checkpoint).sinks is not None
     if shared:
         _require_known_places(spark, checkpoint, sinks)
@@ -178,9 +199,13 @@ def restore_places(spark: SparkSession, table: AsBegun, sinks: Sequence[Sink], c
         raise TopologyError(f"sinks: the query of {checkpoint} has one; give that one")
     with claimed(spark, checkpoint) as held:
         if running := [query.name for query in held.queries if query.isActive]:
-            raise FkJoinError(f"checkpoint: {checkpoint} is in use by query {running[0]} of this session: stop that one first")
+            raise FkJoinError(
+                f"checkpoint: {checkpoint} is in use by query {running[0]} of this session: "
+                "stop that one first"
+            )
         begun_as, _ = table(checkpoint)
-        # Before they begin: a target that is gone is made by that, and its place may remember batches apart from it.
+        # Before they begin: a target that is gone is made by that, and its place may remember
+        # batches apart from it.
         apart = parted(spark, checkpoint, _by_place(sinks) if shared else {"": sinks[0]})
         for _, sink, _ in apart:
             sink.begin(begun_as)
@@ -188,11 +213,11 @@ def restore_places(spark: SparkSession, table: AsBegun, sinks: Sequence[Sink], c
 
 
 def _by_place(sinks: Sequence[Sink]) -> dict[str, Sink]:
-    """The sinks of a query with several, by what is added to the query's id where they remember its batches."""
+    """The sinks of a query with several, by what they add to its id to remember its batches."""
     return {f" {sink.place}": sink for sink in sinks}
 
 
-def _named(place: str, write: Write, batch: Batch, query: str, number: int) -> None:
+def _named(target: str, write: Write, batch: Batch, query: str, number: int) -> None:
     """Write a batch; an error of the driver's own names the sink.
 
     Spark works the batch out meanwhile, so that an error of Spark's may be of any operator.
@@ -202,39 +227,41 @@ def _named(place: str, write: Write, batch: Batch, query: str, number: int) -> N
     except (FkJoinError, PySparkException, Py4JError):
         raise
     except Exception as error:
-        raise FkJoinError(f"sink {place}: {type(error).__name__}: {error}") from error
+        raise FkJoinError(f"sink {target}: {type(error).__name__}: {error}") from error
 
 
-def _write_all(writes: Mapping[str, tuple[str, Write]], batch: Batch, query: str, number: int) -> None:
+def _write_all(
+    writes: Mapping[str, tuple[str, Write]], batch: Batch, query: str, number: int
+) -> None:
     """Write a batch to each place; ``writes``: by what is added to the query's id there."""
     if len(writes) > 1:
         batch.packed.persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        for name, (place, write) in writes.items():
-            _named(place, write, batch, f"{query}{name}", number)
+        for name, (target, write) in writes.items():
+            _named(target, write, batch, f"{query}{name}", number)
     finally:
         if len(writes) > 1:
             batch.packed.unpersist()
 
 
 def require_one(spark: SparkSession, checkpoint: str) -> None:
-    """``TopologyError`` if the checkpoint is of a query with several sinks: the others would miss batches."""
+    """``TopologyError`` if the query has several sinks: the others would miss batches."""
     if (places := Begun.of(spark, checkpoint).sinks) is not None:
         raise TopologyError(
-            f"checkpoint: {checkpoint} is of a query that writes to {', '.join(places)}: go on with Table.to, which may leave "
-            "some of them out, or give another checkpoint"
+            f"checkpoint: {checkpoint} is of a query that writes to {', '.join(places)}: go on "
+            "with Table.to, which may leave some of them out, or give another checkpoint"
         )
 
 
 def make_topics(table: TablePlan, checkpoint: str) -> None:
-    """Create the internal topics of what the table is made of, if they are not there; a new query needs their first records."""
+    """Create missing internal topics of the table; a new query needs their first records."""
     for topics in _internal_topics(table):
         topics.create()
     require_whole_topics(table, checkpoint)
 
 
 def require_whole_topics(table: TablePlan, checkpoint: str) -> None:
-    """Raise ``FkJoinError`` if the table's query is new, and one of its internal topics has lost its first records."""
+    """Raise ``FkJoinError`` if the query is new, and an internal topic lost its first records."""
     for topics in _internal_topics(table):
         require_first_records(table.spark, checkpoint, topics.connection, topics.last)
 
@@ -248,9 +275,12 @@ def _require_sinks(sinks: Sequence[Sink]) -> None:
         raise TopologyError("sinks: name one at least, such as fkjoin.sinks.Parquet(path)")
     for sink in sinks:
         if not hasattr(sink, "begin"):
-            raise TopologyError(f"sinks: a {type(sink).__name__} is none; give sinks of fkjoin.sinks, such as Parquet(path)")
+            raise TopologyError(
+                f"sinks: a {type(sink).__name__} is none; give sinks of fkjoin.sinks, such as "
+                "Parquet(path)"
+            )
     places = [sink.place for sink in sinks]
-    if twice := [place for place in places if places.count(place) > 1]:
+    if twice := [name for name in places if places.count(name) > 1]:
         raise TopologyError(f"sinks: {twice[0]} is given twice; each place once")
 
 
@@ -259,35 +289,42 @@ def _require_known_places(spark: SparkSession, checkpoint: str, sinks: Sequence[
     if known is None:
         if has_begun(spark, checkpoint):
             raise TopologyError(
-                f"checkpoint: {checkpoint} is of a query with one sink: go on with to_kafka, to_parquet, to_postgres, "
-                "to_delta, to_iceberg or to_sink, or give another checkpoint"
+                f"checkpoint: {checkpoint} is of a query with one sink: go on with to_kafka, "
+                "to_parquet, to_postgres, to_delta, to_iceberg or to_sink, "
+                "or give another checkpoint"
             )
         return
     if later := [sink.place for sink in sinks if sink.place not in known]:
         raise TopologyError(
-            f"sinks: {later[0]} is none of those that {checkpoint} was last started with ({', '.join(known)}), so it would "
-            "lack the rows from before: give it a query with a checkpoint of its own"
+            f"sinks: {later[0]} is none of those that {checkpoint} was last started with "
+            f"({', '.join(known)}), so it would lack the rows from before: "
+            "give it a query with a checkpoint of its own"
         )
 
 
 class _Batches:
     """Give a query's batches to the function that writes them."""
 
-    def __init__(self, of: Results, write: Write, checkpoint: str, previous_ms: int | None) -> None:
-        self._of, self._write, self._checkpoint = of, write, checkpoint
+    def __init__(
+        self, results: Results, write: Write, checkpoint: str, previous_ms: int | None
+    ) -> None:
+        self._results, self._write, self._checkpoint = results, write, checkpoint
         self._previous_ms = previous_ms
-        """Time when this run's last batch began: the checkpoint may be another run's by the next one."""
+        """Time when this run's last batch began: by the next one another run may have it."""
         self._query = ""
 
     def __call__(self, batch: DataFrame, number: int) -> None:
-        spark = batch.sparkSession
-        self._query = self._query or query_id(spark, self._checkpoint)  # there from the first batch on
-        began = began_ms(spark, self._checkpoint, number)
+        spark, checkpoint = batch.sparkSession, self._checkpoint
+        # The checkpoint has the query's id from the first batch on.
+        self._query = self._query or query_id(spark, checkpoint)
+        began = began_ms(spark, checkpoint, number)
         if began is None:  # what has no time is no batch that a place could know again
-            raise FkJoinError(f"checkpoint: {self._checkpoint} does not say when batch {number} began: {RESTORE}")
-        require_held(spark, self._checkpoint)
-        self._write(Batch(self._of, batch, began, self._previous_ms), self._query, number)
-        require_held(spark, self._checkpoint)
+            raise FkJoinError(
+                f"checkpoint: {checkpoint} does not say when batch {number} began: {RESTORE}"
+            )
+        require_held(spark, checkpoint)
+        self._write(Batch(self._results, batch, began, self._previous_ms), self._query, number)
+        require_held(spark, checkpoint)
         self._previous_ms = began
 
 
@@ -303,7 +340,8 @@ def started(
     make_topics(table, checkpoint)
     frame = table.frame
     if table.connection is None:
-        frame = frame.drop(RAW)  # what dead letters say of changes is long, and of topics alone do sinks read it
+        # What dead letters say of changes is long, and sinks read it of topics alone.
+        frame = frame.drop(RAW)
 
     log = BatchLog(table.spark, checkpoint)
     batches = _Batches(table.results, write, checkpoint, log.mark(log.done).began_ms)

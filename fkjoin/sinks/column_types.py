@@ -1,7 +1,7 @@
 """Arrow's types of a target's columns: whether they can hold all values of a table's columns.
 
-*Law*: where ``problems`` finds nothing, ``fitting`` rows have each value unchanged, in the target's types; or a row has a
-null or a day that the target cannot have, and ``fitting`` says so.
+*Law*: where ``problems`` finds nothing, ``fitting`` rows have each value unchanged, in the target's
+types; or a row has a null or a day that the target cannot have, and ``fitting`` says so.
 """
 
 from __future__ import annotations
@@ -23,63 +23,71 @@ _DAYS = (-719_162, 2_932_896)
 _DAY_US = 86_400_000_000
 
 
-def problems(there: pa.Schema, schema: pa.Schema) -> Iterator[str]:
-    """Find what is wrong with the columns of a target for rows of the schema, and what to do about it."""
+def problems(existing: pa.Schema, schema: pa.Schema) -> Iterator[str]:
+    """Find what is wrong with a target's columns for rows of the schema, and what helps."""
     for field in schema:
-        target = there.field(field.name)
-        if not fits(field.type, target.type):
+        column, wanted = existing.field(field.name), kind_text(field.type)
+        if not fits(field.type, column.type):
             yield (
-                f"column {field.name} is {_text(target.type)}, which cannot hold every {kind_text(field.type)}: make it "
-                f"{kind_text(field.type)}, or cast the table's column"
+                f"column {field.name} is {_text(column.type)}, which cannot hold every {wanted}: "
+                f"make it {wanted}, or cast the table's column"
             )
-    for field in there:
+    for field in existing:
         if not field.nullable and field.name not in schema.names:
             yield (
-                f"column {field.name} is {_text(field.type)} NOT NULL, and the table has no such column: "
-                "drop the constraint, or add the column"
+                f"column {field.name} is {_text(field.type)} NOT NULL, and the table has no such "
+                "column: drop the constraint, or add the column"
             )
 
 
-def require_columns(target: str, there: pa.Schema, schema: pa.Schema, *, evolve: bool) -> None:
-    """``FkJoinError`` if a target lacks columns of the schema, or cannot hold their values; ``target`` is what it calls it."""
-    if missing := [name for name in schema.names if name not in there.names]:
-        lacked, known = ", ".join(missing), ", ".join(sorted(there.names))
-        if len(addable(there, pa.schema(map(schema.field, missing)))) < len(missing):
+def require_columns(target: str, existing: pa.Schema, schema: pa.Schema, *, evolve: bool) -> None:
+    """``FkJoinError`` if a target lacks columns of the schema, or cannot hold their values.
+
+    ``target`` is what it calls it.
+    """
+    if missing := [name for name in schema.names if name not in existing.names]:
+        lacked, known = ", ".join(missing), ", ".join(sorted(existing.names))
+        if len(addable(existing, pa.schema(map(schema.field, missing)))) < len(missing):
             raise FkJoinError(
-                f"{target} lacks the columns {lacked}, and has ones that differ in case alone, one to Spark ({known}): rename "
-                "them in a view of the table, or write to another one"
+                f"{target} lacks the columns {lacked}, and has ones that differ in case alone, "
+                f"one to Spark ({known}): rename them in a view of the table, "
+                "or write to another one"
             )
         way = "" if evolve else "let evolve=True add them, "
-        raise FkJoinError(f"{target} lacks the columns {lacked} (it has {known}): add them, {way}or write to another one")
-    if wrong := list(problems(there, schema)):
+        raise FkJoinError(
+            f"{target} lacks the columns {lacked} (it has {known}): add them, {way}"
+            "or write to another one"
+        )
+    if wrong := list(problems(existing, schema)):
         raise FkJoinError(f"{target} cannot be kept as fkjoin's table is: {'; '.join(wrong)}")
 
 
-def addable(there: pa.Schema, schema: pa.Schema) -> list[pa.Field]:
+def addable(existing: pa.Schema, schema: pa.Schema) -> list[pa.Field]:
     """The columns that a target lacks and can get: to Spark, names that differ in case are one."""
-    known = {name.lower() for name in there.names}
+    known = {name.lower() for name in existing.names}
     return [field for field in schema if field.name.lower() not in known]
 
 
-def fits(kind: pa.DataType, there: pa.DataType) -> bool:
+def fits(kind: pa.DataType, target: pa.DataType) -> bool:
     """Tell whether every value of the type is one of the other, unchanged."""
     if pa.types.is_struct(kind):
-        if not pa.types.is_struct(there) or [field.name for field in kind] != [field.name for field in there]:
+        if not pa.types.is_struct(target) or _names(kind) != _names(target):
             return False
-        return all(_fits_in(ours.type, theirs) for ours, theirs in zip(kind, there, strict=True))
+        return all(_fits_in(ours.type, theirs) for ours, theirs in zip(kind, target, strict=True))
     if pa.types.is_list(kind):
-        return pa.types.is_list(there) and _fits_in(kind.value_type, there.value_field)
+        return pa.types.is_list(target) and _fits_in(kind.value_type, target.value_field)
     if pa.types.is_map(kind):
-        return pa.types.is_map(there) and fits(kind.key_type, there.key_type) and _fits_in(kind.item_type, there.item_field)
-    if kind == there or (pa.types.is_string(there) and _has_text(kind)):
+        keys_fit = pa.types.is_map(target) and fits(kind.key_type, target.key_type)
+        return keys_fit and _fits_in(kind.item_type, target.item_field)
+    if kind == target or (pa.types.is_string(target) and _has_text(kind)):
         return True
     if pa.types.is_signed_integer(kind):
-        return _whole_fits(kind, there)
+        return _whole_fits(kind, target)
     if pa.types.is_decimal(kind):
-        exact = pa.types.is_decimal(there) and there.scale >= kind.scale
-        more = exact and there.precision - there.scale >= kind.precision - kind.scale
-        return more or kind.precision <= _SIGNIFICANT.get(there, 0)
-    return (kind, there) in (
+        exact = pa.types.is_decimal(target) and target.scale >= kind.scale
+        more = exact and target.precision - target.scale >= kind.precision - kind.scale
+        return more or kind.precision <= _SIGNIFICANT.get(target, 0)
+    return (kind, target) in (
         (pa.float32(), pa.float64()),
         (pa.date32(), pa.timestamp("us")),
         (pa.time64("ns"), pa.time64("us")),  # Spark's times of day have microseconds
@@ -89,29 +97,33 @@ def fits(kind: pa.DataType, there: pa.DataType) -> bool:
 def fitting(
     target: str,
     rows: pa.Table,
-    there: pa.Schema,
+    existing: pa.Schema,
     key: Sequence[str],
     of_days: Callable[[pa.DataType], bool] = pa.types.is_date32,
 ) -> pa.Table:
-    """The rows with the types of the target; ``FkJoinError`` of a null or a day that it cannot have.
+    """The rows with the target's types; ``FkJoinError`` of a null or a day that it cannot have.
 
-    ``target`` is what errors call it; ``of_days`` tells the types whose values must be in the years 1 to 9999.
+    ``target`` is what errors call it; ``of_days`` tells the types whose values must be in the years
+    1 to 9999.
     """
     for name in rows.column_names:
-        if rows[name].null_count and not there.field(name).nullable:
+        if rows[name].null_count and not existing.field(name).nullable:
             row = row_text(rows.filter(rows[name].is_null()), key)
-            raise cannot_be(target, f"column {name} is NOT NULL there, and null in the row with {row}")
+            why = f"column {name} is NOT NULL there, and null in the row with {row}"
+            raise cannot_be(target, why)
         for days in _days(rows[name].combine_chunks(), of_days):
-            kind, number, of_a_day = ("date", pa.int32(), 1) if pa.types.is_date32(days.type) else ("time", pa.int64(), _DAY_US)
-            ends = pc.min_max(days.cast(number))
-            if ends["min"].is_valid and not (
-                _DAYS[0] <= ends["min"].as_py() // of_a_day <= ends["max"].as_py() // of_a_day <= _DAYS[1]
-            ):
-                tables = f"{target.partition(' ')[0]} tables"
-                raise cannot_be(
-                    target, f"column {name} has a {kind} outside of the years 1 to 9999, which {tables} cannot have"
-                )
-    return rows.cast(pa.schema([there.field(name).with_nullable(True) for name in rows.column_names]))
+            is_date = pa.types.is_date32(days.type)
+            ends = pc.min_max(days.cast(pa.int32() if is_date else pa.int64()))
+            if not ends["min"].is_valid:
+                continue
+            step = 1 if is_date else _DAY_US
+            first, last = ends["min"].as_py() // step, ends["max"].as_py() // step
+            if first < _DAYS[0] or last > _DAYS[1]:
+                why = f"column {name} has a {'date' if is_date else 'time'} outside of the years "
+                why += f"1 to 9999, which {target.partition(' ')[0]} tables cannot have"
+                raise cannot_be(target, why)
+    fields = [existing.field(name).with_nullable(True) for name in rows.column_names]
+    return rows.cast(pa.schema(fields))
 
 
 def row_text(rows: pa.Table, key: Sequence[str]) -> str:
@@ -123,8 +135,8 @@ def row_text(rows: pa.Table, key: Sequence[str]) -> str:
 def cannot_be(target: str, why: str) -> FkJoinError:
     """The error of a row that a target cannot have."""
     return FkJoinError(
-        f"a row cannot be in {target}: {why}. Replace such values in a view of the table, or leave such rows out with a "
-        "filter: either needs a new checkpoint and an empty target"
+        f"a row cannot be in {target}: {why}. Replace such values in a view of the table, or leave "
+        "such rows out with a filter: either needs a new checkpoint and an empty target"
     )
 
 
@@ -136,21 +148,31 @@ def _text(kind: pa.DataType) -> str:
         return str(kind)
 
 
-def _fits_in(kind: pa.DataType, there: pa.Field) -> bool:
-    return there.nullable and fits(kind, there.type)
+def _names(kind: pa.DataType) -> list[str]:
+    return [field.name for field in kind]
 
 
-def _whole_fits(kind: pa.DataType, there: pa.DataType) -> bool:
-    if pa.types.is_signed_integer(there):
-        return kind.bit_width <= there.bit_width
-    if pa.types.is_decimal(there):
-        return there.precision - there.scale >= _DIGITS[kind]
-    return kind.bit_width <= {pa.float32(): 16, pa.float64(): 32}.get(there, 0)
+def _fits_in(kind: pa.DataType, column: pa.Field) -> bool:
+    return column.nullable and fits(kind, column.type)
+
+
+def _whole_fits(kind: pa.DataType, target: pa.DataType) -> bool:
+    if pa.types.is_signed_integer(target):
+        return kind.bit_width <= target.bit_width
+    if pa.types.is_decimal(target):
+        return target.precision - target.scale >= _DIGITS[kind]
+    return kind.bit_width <= {pa.float32(): 16, pa.float64(): 32}.get(target, 0)
 
 
 def _has_text(kind: pa.DataType) -> bool:
     """Tell whether each value has a text of its own."""
-    tests = (pa.types.is_boolean, pa.types.is_signed_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_date)
+    tests = (
+        pa.types.is_boolean,
+        pa.types.is_signed_integer,
+        pa.types.is_floating,
+        pa.types.is_decimal,
+        pa.types.is_date,
+    )
     return any(test(kind) for test in tests)
 
 

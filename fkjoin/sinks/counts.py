@@ -1,7 +1,8 @@
-"""Counters of sinks in this process, by place: rows that a place cannot have, and work on it that was repeated."""
+"""Counters of sinks in this process: rows that a target cannot have, and work that was repeated."""
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import Counter, deque
@@ -19,26 +20,26 @@ class Occurrence:
     """Something that was counted, with its reason in a line."""
 
     at_ms: int
-    place: str
-    what: str
+    target: str
+    item: str
     words: str
 
 
 _counts: Counter[tuple[str, str]] = Counter()
-_events: dict[str, deque[Occurrence]] = {what: deque(maxlen=_KEPT) for what in (LEFT_OUT, REPEATED)}
+_events: dict[str, deque[Occurrence]] = {item: deque(maxlen=_KEPT) for item in (LEFT_OUT, REPEATED)}
 _lock = threading.Lock()
 
 
-def count(place: str, what: str, number: int = 1, reasons: Sequence[str] = ()) -> None:
+def count(target: str, item: str, number: int = 1, reasons: Sequence[str] = ()) -> None:
     """Add to a count; ``reasons``: those of the last ones that are counted."""
-    at = round(1000 * time.time())
+    now_ms = round(1000 * time.time())
     with _lock:
-        _counts[what, place] += number
-        _events[what].extend(Occurrence(at, place, what, reason) for reason in reasons)
+        _counts[item, target] += number
+        _events[item].extend(Occurrence(now_ms, target, item, reason) for reason in reasons)
 
 
 def counted() -> dict[tuple[str, str], int]:
-    """The counts since the process began, by what they are and place."""
+    """The counts since the process began, by item and target."""
     with _lock:
         return dict(_counts)
 
@@ -46,4 +47,5 @@ def counted() -> dict[tuple[str, str], int]:
 def last_events() -> list[Occurrence]:
     """The last ten rows left out and the last ten repetitions, oldest first."""
     with _lock:
-        return sorted((event for some in _events.values() for event in some), key=lambda event: event.at_ms)
+        events = itertools.chain.from_iterable(_events.values())
+        return sorted(events, key=lambda event: event.at_ms)

@@ -1,15 +1,16 @@
-"""A Delta table kept up to date: each batch one MERGE, whose commit has the query's id and the batch's number (``txn``).
+"""A Delta table kept up to date: each batch is one MERGE.
 
+Its commit has the query's id and the batch's number (``txn``).
 Events have no key, and are appended by such a commit.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema, write_deltalake
@@ -30,6 +31,7 @@ from fkjoin.spark.outages import require_retry_s
 from fkjoin.spark.schemas import listed, spark_schema, types_text
 
 _GONE = "_fkjoin_gone"
+_T = TypeVar("_T")
 
 
 @dataclass
@@ -69,87 +71,95 @@ class Delta(TableSink):
         require_retry_s(self.retry_s)
         self.partition_by = listed(self.partition_by)
         for name in ("optimize_every", "vacuum_every"):
-            given = getattr(self, name)
-            if given is not None and (not isinstance(given, int) or given < 1):
-                raise TopologyError(f"{name}: {given!r} is no number of batches; leave it out, or give one from 1 on")
+            every = getattr(self, name)
+            if every is not None and (not isinstance(every, int) or every < 1):
+                raise TopologyError(
+                    f"{name}: {every!r} is no number of batches; "
+                    "leave it out, or give one from 1 on"
+                )
 
     def _require_last_changes(self, table: TablePlan) -> None:
         super()._require_last_changes(table)
         if _absolute(self.path) in map(_absolute, table.planned.files):
             raise TopologyError(
-                f"path: the table is read from {self._target}, and would read what it writes: write to another one"
+                f"path: the table is read from {self._target}, and would read what it writes: "
+                "write to another one"
             )
 
     def examine(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
         require_kinds("to_delta", spark_schema(schema))
-        once = replace(self)
+        once = replace(self, retry_s=0.0)
         once._schema, once._key = schema, key
-        at_storage(self.place, self.options, lambda: once._prepare(schema, keep=False), 0.0)
+        once._repeated(lambda: once._prepare(schema, keep=False))
 
     def prepare(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
         require_kinds("to_delta", spark_schema(schema))
         self._schema, self._key = schema, key
-        at_storage(self.place, self.options, lambda: self._prepare(schema, keep=True), self.retry_s)
+        self._repeated(lambda: self._prepare(schema, keep=True))
 
     def _prepare(self, schema: pa.Schema, *, keep: bool) -> None:
         if "://" not in str(self.path):
             (require_folder if keep else require_writable)(Path(self.path))
-        if (found := self._found()) is None:
+        if (table := self._existing()) is None:
             self._make(schema, keep=keep)
             if not keep:
                 return
-            found = self._opened()  # another query may have made it at the same moment
-        parts = found.metadata().partition_columns
+            table = self._opened()  # another query may have made it at the same moment
+        parts = table.metadata().partition_columns
         if self.partition_by and self.partition_by != parts:
             raise TopologyError(
-                f"partition_by: {self._target} exists, partitioned by {', '.join(parts) or 'nothing'}: leave it "
-                "out, or write to another path"
+                f"partition_by: {self._target} exists, partitioned by "
+                f"{', '.join(parts) or 'nothing'}: leave it out, or write to another path"
             )
         self._require_partitions(schema, parts)
-        there = pa.schema(found.schema().to_arrow())
-        added = column_types.addable(there, schema) if self.evolve else []
-        self._require_columns(pa.schema([*there, *added]))
+        existing = pa.schema(table.schema().to_arrow())
+        added = column_types.addable(existing, schema) if self.evolve else []
+        self._require_columns(pa.schema([*existing, *added]))
         if added and keep:
-            found.alter.add_columns(Schema.from_arrow(pa.schema(added)).fields)
+            table.alter.add_columns(Schema.from_arrow(pa.schema(added)).fields)
 
     def _require_partitions(self, schema: pa.Schema, parts: Sequence[str]) -> None:
         names = [name for name in parts if name in schema.names]
         partitions.require_types(self._target, schema, names, partitions.DELTA_TYPES, "deltalake")
 
-    def _require_columns(self, there: pa.Schema) -> None:
-        column_types.require_columns(self._target, there, self._schema, evolve=self.evolve)
+    def _require_columns(self, existing: pa.Schema) -> None:
+        column_types.require_columns(self._target, existing, self._schema, evolve=self.evolve)
 
     def _make(self, schema: pa.Schema, *, keep: bool) -> None:
         """Make the table, first as a trial; without ``keep`` that alone."""
         if unknown := [name for name in self.partition_by if name not in schema.names]:
-            raise FkJoinError(f"partition_by: there is no column {unknown[0]!r}; name one of {', '.join(schema.names)}")
-        self._require_partitions(schema, self.partition_by)
-        parts = list(self.partition_by) or None
-        try:
-            with tempfile.TemporaryDirectory() as trial:  # a table that deltalake writes and cannot open would stay at the path
-                DeltaTable.create(trial, self._schema, partition_by=parts)
-        except DeltaError as error:  # such as of a timestamp_ntz in a map, which the package overlooks
             raise FkJoinError(
-                f"{self._target} cannot be made for {types_text(spark_schema(schema))}: {in_a_line(error)}. "
-                "Make it in another way, or cast the column"
+                f"partition_by: there is no column {unknown[0]!r}; name one of "
+                f"{', '.join(schema.names)}"
+            )
+        self._require_partitions(schema, self.partition_by)
+        parts, options = list(self.partition_by) or None, dict(self.options)
+        try:
+            # A table that deltalake writes and cannot open would stay at the path.
+            with tempfile.TemporaryDirectory() as trial:
+                DeltaTable.create(trial, self._schema, partition_by=parts)
+        except DeltaError as error:  # as of a timestamp_ntz in a map, which the package overlooks
+            raise FkJoinError(
+                f"{self._target} cannot be made for {types_text(spark_schema(schema))}: "
+                f"{in_a_line(error)}. Make it in another way, or cast the column"
             ) from error
         if keep:
-            DeltaTable.create(self.path, self._schema, "ignore", parts, storage_options=dict(self.options))
+            DeltaTable.create(self.path, self._schema, "ignore", parts, storage_options=options)
 
     def last_batch(self, query: str) -> BatchId | None:
-        return at_storage(self.place, self.options, lambda: self._last(query), self.retry_s)
+        return self._repeated(lambda: self._last(query))
 
     def _last(self, query: str) -> BatchId | None:
-        found = self._found()
-        return None if found is None else _batch_of(found, query)
+        table = self._existing()
+        return None if table is None else _batch_of(table, query)
 
     def restore(self, table: TablePlan, query: str, log: BatchLog) -> None:
         mark = log.mark(log.done)
-        if not at_storage(self.place, self.options, lambda: self._to_version_of(query, mark), self.retry_s):
+        if not self._repeated(lambda: self._to_version_of(query, mark)):
             super().restore(table, query, log)
 
     def _to_version_of(self, query: str, mark: Mark) -> bool:
-        """Restore the version of a batch, which has the rows of every table; False where there is none any more."""
+        """Restore the version of a batch, which has every table's rows; False if it is gone."""
         table = self._opened()
         version = delta_log.version_of(table, query, mark)
         if version is None:
@@ -163,27 +173,32 @@ class Delta(TableSink):
         return True
 
     def replace(self, batch: BatchId, rows: pa.Table) -> None:
-        at_storage(self.place, self.options, lambda: self._overwrite(batch, rows), self.retry_s)
+        self._repeated(lambda: self._overwrite(batch, rows))
 
     def _overwrite(self, batch: BatchId, rows: pa.Table) -> None:
         table, properties = self._opened(), delta_log.commit(batch.query, batch.mark)
         rows = self._fitting(table, rows, self._key)
-        write_deltalake(table, rows, mode="overwrite", schema_mode="merge", commit_properties=properties)
+        write_deltalake(
+            table, rows, mode="overwrite", schema_mode="merge", commit_properties=properties
+        )
+
+    def _repeated(self, work: Callable[[], _T]) -> _T:
+        return at_storage(self.place, self.options, work, self.retry_s)
 
     def _opened(self, version: int | None = None) -> DeltaTable:
         return DeltaTable(self.path, version, storage_options=dict(self.options))
 
-    def _found(self) -> DeltaTable | None:
+    def _existing(self) -> DeltaTable | None:
         try:
             return self._opened()
         except TableNotFoundError:
             return None
 
     def apply(self, batch: BatchId, upserts: pa.Table, deletes: pa.Table) -> None:
-        at_storage(self.place, self.options, lambda: self._apply(batch, upserts, deletes), self.retry_s)
+        self._repeated(lambda: self._apply(batch, upserts, deletes))
 
     def _apply(self, batch: BatchId, upserts: pa.Table, gone: pa.Table) -> None:
-        if (table := self._found()) is None:
+        if (table := self._existing()) is None:
             raise missing(self.place)
         if self.has(batch, _batch_of(table, batch.query)):
             return
@@ -208,35 +223,31 @@ class Delta(TableSink):
         properties = delta_log.commit(batch.query, batch.mark)
         if not self._key:
             rows = self._fitting(table, upserts, self._schema.names)
-            write_deltalake(table, rows, mode="append", schema_mode="merge", commit_properties=properties)
+            merge: Any = {"schema_mode": "merge", "commit_properties": properties}
+            write_deltalake(table, rows, mode="append", **merge)
             return
-        marked = (
-            self._fitting(table, rows, self._key).append_column(_GONE, pa.repeat(deleted, len(rows)))
-            for rows, deleted in ((upserts, False), (gone, True))
-        )
-        source = pa.concat_tables(marked, promote_options="default").select([*self._schema.names, _GONE])
+        marked = []
+        for rows, deleted in ((upserts, False), (gone, True)):
+            fitting = self._fitting(table, rows, self._key)
+            marked.append(fitting.append_column(_GONE, pa.repeat(deleted, len(rows))))
+        changes = pa.concat_tables(marked, promote_options="default")
+        source = changes.select([*self._schema.names, _GONE])
         values = {_quoted(name): f"s.{_quoted(name)}" for name in self._schema.names}
-        (
-            table.merge(
-                source,
-                " and ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in self._key),
-                source_alias="s",
-                target_alias="t",
-                commit_properties=properties,
-            )
-            .when_matched_delete(f"s.{_GONE}")
-            .when_matched_update(values, f"not s.{_GONE}")
-            .when_not_matched_insert(values, f"not s.{_GONE}")
-            .execute()
-        )
+        same_key = " and ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in self._key)
+        names: Any = {"source_alias": "s", "target_alias": "t"}
+        merge = table.merge(source, same_key, commit_properties=properties, **names)
+        merge = merge.when_matched_delete(f"s.{_GONE}")
+        merge = merge.when_matched_update(values, f"not s.{_GONE}")
+        merge.when_not_matched_insert(values, f"not s.{_GONE}").execute()
 
     def _fitting(self, table: DeltaTable, rows: pa.Table, key: Sequence[str]) -> pa.Table:
         """The rows as the table can have them; ``FkJoinError`` of one that it cannot."""
-        there = pa.schema(table.schema().to_arrow())
-        self._require_columns(there)
-        rows = column_types.fitting(self._target, rows, there, key)
+        existing = pa.schema(table.schema().to_arrow())
+        self._require_columns(existing)
+        rows = column_types.fitting(self._target, rows, existing, key)
         parts = [name for name in table.metadata().partition_columns if name in rows.column_names]
-        partitions.require_values(self._target, rows, parts, key, partitions.of_delta, on_disk="://" not in str(self.path))
+        obstacle, on_disk = partitions.of_delta, "://" not in str(self.path)
+        partitions.require_values(self._target, rows, parts, key, obstacle, on_disk=on_disk)
         return rows
 
 
@@ -246,7 +257,10 @@ def _batch_of(table: DeltaTable, query: str) -> BatchId | None:
 
 
 def _absolute(path: str | Path) -> str:
-    return by_one_name(str(path)).rstrip("/") if "://" in str(path) else str(Path(str(path).removeprefix("file:")).absolute())
+    text = str(path)
+    if "://" in text:
+        return by_one_name(text).rstrip("/")
+    return str(Path(text.removeprefix("file:")).absolute())
 
 
 def _quoted(name: str) -> str:

@@ -1,7 +1,8 @@
 """Records of fkjoin's batches in a Delta table's log, and the version of one of them.
 
-A batch's commit has its number and when it began as transactions (``txn``), which the log keeps for good, and as metadata, by
-which the version of a batch is found as long as the table keeps its history.
+A batch's commit has its number and when it began as transactions (``txn``), which the log keeps for
+good, and as metadata, by which the version of a batch is found as long as the table keeps its
+history.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from fkjoin.errors import FkJoinError
 
 _QUERY, _BATCH, _BEGAN = "fkjoin.query", "fkjoin.batch", "fkjoin.beganMs"
 _ROWS_STAY = {
-    *("OPTIMIZE", "VACUUM START", "VACUUM END", "ADD COLUMN", "ADD COLUMNS", "SET TBLPROPERTIES", "SET TABLE PROPERTIES"),
-    *("ADD CONSTRAINT", "DROP CONSTRAINT", "ADD FEATURE", "UPDATE TABLE METADATA", "CHANGE COLUMN", "UPDATE FIELD METADATA"),
+    *("OPTIMIZE", "VACUUM START", "VACUUM END", "ADD COLUMN", "ADD COLUMNS", "CHANGE COLUMN"),
+    *("SET TBLPROPERTIES", "SET TABLE PROPERTIES", "ADD CONSTRAINT", "DROP CONSTRAINT"),
+    *("ADD FEATURE", "UPDATE TABLE METADATA", "UPDATE FIELD METADATA"),
 }
 """Operations of others that leave the rows as they are."""
 _RESTORE = "RESTORE"
@@ -39,7 +41,10 @@ def last(table: DeltaTable, query: str) -> Mark | None:
 
 
 def _was_restored(table: DeltaTable, query: str) -> bool:
-    """Tell whether another writer restored an earlier version after the query's last commit; its transactions outlive that."""
+    """Tell whether another writer restored an earlier version after the query's last commit.
+
+    The query's transactions outlive that.
+    """
     for limit in (1, 20, None):  # mostly the newest commit is the query's
         for entry in table.history(limit):
             if entry.get(_QUERY) == query:
@@ -51,11 +56,12 @@ def _was_restored(table: DeltaTable, query: str) -> bool:
 
 def note(table: DeltaTable, query: str, mark: Mark) -> None:
     """Commit a batch that has no rows."""
-    table.create_write_transaction([], "append", table.schema(), commit_properties=commit(query, mark))
+    properties = commit(query, mark)
+    table.create_write_transaction([], "append", table.schema(), commit_properties=properties)
 
 
 def version_of(table: DeltaTable, query: str, mark: Mark) -> int | None:
-    """The newest version with a batch, after which only fkjoin wrote; None where the table's history has none.
+    """The newest version with a batch, after which only fkjoin wrote; None without any.
 
     ``FkJoinError`` if another writer has changed rows since: they would be undone.
     """
@@ -64,7 +70,10 @@ def version_of(table: DeltaTable, query: str, mark: Mark) -> int | None:
         if entry.get(_QUERY) == query and entry[_BEGAN] == str(mark.began_ms):
             if others:
                 version, operation = others[-1]
-                raise FkJoinError(f"its version {version} ({operation}) comes from another writer, and would be undone")
+                raise FkJoinError(
+                    f"its version {version} ({operation}) comes from another writer, and would be "
+                    "undone"
+                )
             return int(entry["version"])
         if entry.get(_QUERY) != query and entry["operation"] not in (*_ROWS_STAY, _RESTORE):
             others.append((entry["version"], entry["operation"]))

@@ -1,7 +1,8 @@
-"""Work on a Delta table in a storage: repeated while that is away or other writers come first, and what its errors say.
+"""Work on a Delta table in a storage, and what its errors say.
 
-Errors of the package deltalake have the text of an object store's in them, and nothing else that tells an outage from a
-refusal.
+It is repeated while the storage is away, or other writers come first.
+Errors of the package deltalake have the text of an object store's in them, and nothing else that
+tells an outage from a refusal.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ _REFUSED = re.compile(
     r"\b4(?!08|09|12|25|29)\d\d [A-Z]\w+|lacked (the necessary privileges|valid authentication)"
     r"|Permission denied|Read-only file"
 )
-"""Status of a storage or a disk that no repetition mends: access refused, or nothing there.  408, 409, 412, 425, 429 pass."""
+"""Status of a storage or a disk that no repetition mends: access refused, or nothing there.
+
+408, 409, 412, 425, 429 pass.
+"""
 _APPEND_ONLY = "is append-only"
 """Texts of a failed commit that changes or deletes rows, and that no repetition mends."""
 _BROKEN = "Invalid data found: "
@@ -30,33 +34,40 @@ _BROKEN = "Invalid data found: "
 _T = TypeVar("_T")
 
 
-def at_storage(place: str, options: Mapping[str, str], work: Callable[[], _T], seconds: float) -> _T:
-    """Return what the work returns, through outages and conflicts; ``FkJoinError`` of what the storage says otherwise."""
+def at_storage(
+    target: str, options: Mapping[str, str], work: Callable[[], _T], seconds: float
+) -> _T:
+    """Return what the work returns, through outages and conflicts.
+
+    ``FkJoinError`` of what the storage says otherwise.
+    """
 
     def attempt() -> _T:
         try:
             return work()
         except DeltaError as error:
-            refusal = _refusal(place, in_a_line(error, options))
+            refusal = _refusal(target, in_a_line(error, options))
             if refusal is None:
                 raise
         raise refusal
 
-    told = partial(in_a_line, options=options)
-    return through_outages(place, attempt, mends, seconds, told=told, is_of_place=_of_a_storage)
+    text_of = partial(in_a_line, options=options)
+    return through_outages(
+        target, attempt, mends, seconds, text_of=text_of, is_of_target=_of_a_storage
+    )
 
 
-def _refusal(place: str, why: str) -> FkJoinError | None:
+def _refusal(target: str, why: str) -> FkJoinError | None:
     """The error of rows that the table does not take; None if it says something else."""
     if _BROKEN in why:
         return FkJoinError(
-            f"{place} has a constraint that a row breaks: {why.partition(_BROKEN)[2]}. Leave such rows out with a filter, "
-            "or drop the constraint; the batch will be written again"
+            f"{target} has a constraint that a row breaks: {why.partition(_BROKEN)[2]}. Leave such "
+            "rows out with a filter, or drop the constraint; the batch will be written again"
         )
     if _APPEND_ONLY in why:
         return FkJoinError(
-            f"{place}: {why}. Rows change and go: set its property delta.appendOnly to false, and start the query again: it "
-            "goes on with this batch"
+            f"{target}: {why}. Rows change and go: set its property delta.appendOnly to false, "
+            "and start the query again: it goes on with this batch"
         )
     return None
 
@@ -69,6 +80,6 @@ def mends(error: BaseException) -> bool:
 
 
 def _of_a_storage(error: BaseException) -> bool:
-    if isinstance(error, FileNotFoundError):
-        return False
-    return isinstance(error, OSError) or (isinstance(error, DeltaError) and _OF_A_STORAGE.search(str(error)) is not None)
+    if isinstance(error, DeltaError):
+        return _OF_A_STORAGE.search(str(error)) is not None
+    return isinstance(error, OSError) and not isinstance(error, FileNotFoundError)

@@ -1,5 +1,6 @@
-"""An Iceberg table kept up to date: each batch one commit of a catalog, with the batch's name in the table's properties.
+"""An Iceberg table kept up to date: each batch is one commit of a catalog.
 
+The table's properties have the batch's name.
 Events have no key, and are appended by such a commit.
 """
 
@@ -12,7 +13,9 @@ from pathlib import Path
 from typing import ClassVar, TypeVar
 
 import pyarrow as pa
-import pyiceberg_core  # noqa: F401 - of the extra; else pyiceberg would miss it in a batch of a partitioned table
+
+# Of the extra: else pyiceberg would miss it in a batch of a partitioned table.
+import pyiceberg_core  # noqa: F401
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.schema import Schema
@@ -32,8 +35,11 @@ from fkjoin.spark.kinds import TIMES_OF_DAY, require_kinds
 from fkjoin.spark.outages import require_retry_s
 from fkjoin.spark.schemas import spark_schema, types_text
 
-_MADE_WITH = {"commit.manifest-merge.enabled": "true", "write.metadata.delete-after-commit.enabled": "true"}
-"""Properties of a table that is made: each batch leaves a list of files, and a file with the table's state."""
+_MADE_WITH = {
+    "commit.manifest-merge.enabled": "true",
+    "write.metadata.delete-after-commit.enabled": "true",
+}
+"""Properties of a new table: each batch leaves a list of files, and a file with its state."""
 
 _NOWHERE = "No default path"
 """The words of pyiceberg where neither the catalog nor its options have a place for a table."""
@@ -52,7 +58,8 @@ class Iceberg(TableSink):
 
     Examples
     --------
-    >>> sink = Iceberg("shop.joined", options={"type": "sql", "uri": "sqlite:///lake.db", "warehouse": "file:///lake"})
+    >>> options = {"type": "sql", "uri": "sqlite:///lake.db", "warehouse": "file:///lake"}
+    >>> sink = Iceberg("shop.joined", options=options)
     """
 
     table: str
@@ -67,7 +74,9 @@ class Iceberg(TableSink):
     def __post_init__(self) -> None:
         require_retry_s(self.retry_s)
         if "" in (parts := self.table.split(".")) or len(parts) == 1:
-            raise TopologyError(f'table: {self.table!r} is no table of a namespace: write it as "namespace.table"')
+            raise TopologyError(
+                f'table: {self.table!r} is no table of a namespace: write it as "namespace.table"'
+            )
 
     @property
     def place(self) -> str:
@@ -89,40 +98,49 @@ class Iceberg(TableSink):
         self._repeated(lambda: self._prepare(schema, keep=keep))
 
     def _prepare(self, schema: pa.Schema, *, keep: bool) -> None:
-        found = self._table()
-        if found is None:
-            place = place_in(catalog_of(self.catalog, self.options, make=False), self._namespace)
-            self._require_writable(place)
+        table = self._table()
+        if table is None:
+            catalog = catalog_of(self.catalog, self.options, make=False)
+            location = place_in(catalog, self._namespace)
+            self._require_writable(location)
             if keep:
                 self._make(schema)
             else:
-                self._try(schema, has_place=place is not None)
+                self._try(schema, has_location=location is not None)
             return
-        self._identities(found)
+        self._identities(table)
         if self.evolve:
-            change = evolved(found, schema)
+            change = evolved(table, schema)
             self._require_columns(change.table_metadata.schema(), schema)
             if keep:
                 change.commit_transaction()
         else:
-            self._require_columns(found.schema(), schema)
+            self._require_columns(table.schema(), schema)
 
     def _identities(self, table: Table) -> list[str]:
-        """The columns by whose values a table is partitioned as they are; ``TopologyError`` if one does not come back."""
-        fields = [part for part in table.spec().fields if isinstance(part.transform, IdentityTransform)]
+        """The columns by whose values a table is partitioned as they are.
+
+        ``TopologyError`` if a value does not come back.
+        """
+        parts = table.spec().fields
+        fields = [part for part in parts if isinstance(part.transform, IdentityTransform)]
         names = [table.schema().find_field(field.source_id).name for field in fields]
-        parts = [name for name in names if name in self._schema.names]
-        partitions.require_types(self._target, self._schema, parts, partitions.ICEBERG_TYPES, "pyiceberg")
-        return parts
+        own = [name for name in names if name in self._schema.names]
+        types = partitions.ICEBERG_TYPES
+        partitions.require_types(self._target, self._schema, own, types, "pyiceberg")
+        return own
 
     @property
     def _namespace(self) -> str:
         return self.table.rpartition(".")[0]
 
-    def _require_writable(self, place: str | None) -> None:
-        """Raise ``FkJoinError`` if a new table's folder, on this machine, cannot be written to, before anything is made."""
-        scheme, _, path = PyArrowFileIO.parse_location(place or "")
-        if place and scheme == "file":
+    def _require_writable(self, location: str | None) -> None:
+        """Raise ``FkJoinError`` if a new table's folder on this machine cannot be written to.
+
+        Nothing is made before.
+        """
+        scheme, _, path = PyArrowFileIO.parse_location(location or "")
+        if location and scheme == "file":
             try:
                 require_writable(Path(path))
             except FkJoinError as error:
@@ -132,35 +150,42 @@ class Iceberg(TableSink):
         catalog = catalog_of(self.catalog, self.options, make=True)
         if not catalog.namespace_exists(self._namespace):
             catalog.create_namespace_if_not_exists(self._namespace)
-        made = self._create(catalog, schema)
-        self._require_columns(made.schema(), schema)  # another query may have made it at the same moment
+        table = self._create(catalog, schema)
+        # Another query may have made it at the same moment.
+        self._require_columns(table.schema(), schema)
 
-    def _try(self, schema: pa.Schema, *, has_place: bool) -> None:
-        """Raise what ``_make`` would say of the columns, and of a catalog that has no place; the trial is made in a folder."""
+    def _try(self, schema: pa.Schema, *, has_location: bool) -> None:
+        """Raise what ``_make`` would say of the columns, and of a catalog without a location.
+
+        The trial is made in a folder.
+        """
         with tempfile.TemporaryDirectory() as folder:
-            place = {"warehouse": f"file://{folder}"} if has_place else {}
-            trial = load_catalog("trial", type="sql", uri="sqlite:///:memory:", **place)
+            warehouse = {"warehouse": f"file://{folder}"} if has_location else {}
+            trial = load_catalog("trial", type="sql", uri="sqlite:///:memory:", **warehouse)
             trial.create_namespace(self._namespace)
             self._create(trial, schema)
 
     def _create(self, catalog: Catalog, schema: pa.Schema) -> Table:
+        columns = made_of(schema)
         try:
-            return catalog.create_table_if_not_exists(self.table, made_of(schema), properties=_MADE_WITH)
+            return catalog.create_table_if_not_exists(self.table, columns, properties=_MADE_WITH)
         except (TypeError, ValueError) as error:
             if isinstance(error, OSError):  # of a storage or a catalog
                 raise
             if str(error).startswith(_NOWHERE):
                 raise FkJoinError(
-                    f"Iceberg table {self.table} cannot be made: {self.place} names no place for its files; give options a "
-                    "warehouse"
+                    f"Iceberg table {self.table} cannot be made: {self.place} names no place for "
+                    "its files; give options a warehouse"
                 ) from error
             raise FkJoinError(
-                f"Iceberg table {self.table} cannot be made for {types_text(spark_schema(schema))}: {error}. Rename or cast "
-                "the column in a view of the table"
+                f"Iceberg table {self.table} cannot be made for "
+                f"{types_text(spark_schema(schema))}: {error}. "
+                "Rename or cast the column in a view of the table"
             ) from error
 
-    def _require_columns(self, there: Schema, schema: pa.Schema) -> None:
-        column_types.require_columns(self._target, columns_of(there), schema, evolve=self.evolve)
+    def _require_columns(self, existing: Schema, schema: pa.Schema) -> None:
+        columns = columns_of(existing)
+        column_types.require_columns(self._target, columns, schema, evolve=self.evolve)
 
     def last_batch(self, query: str) -> BatchId | None:
         return self._repeated(lambda: self._last(query))
@@ -185,20 +210,25 @@ class Iceberg(TableSink):
         none = rows.select(list(self._key)).slice(0, 0)
         self._repeated(lambda: self._commit(self._opened(), batch, rows, none, everything=True))
 
-    def _commit(self, table: Table, batch: BatchId, upserts: pa.Table, deletes: pa.Table, *, everything: bool = False) -> None:
-        there = columns_of(table.schema())
+    def _commit(
+        self,
+        table: Table,
+        batch: BatchId,
+        upserts: pa.Table,
+        deletes: pa.Table,
+        *,
+        everything: bool = False,
+    ) -> None:
+        existing, key = columns_of(table.schema()), self._key or self._schema.names
         self._require_columns(table.schema(), self._schema)
-        upserts, deletes = self._fitting(upserts, there), self._fitting(deletes, there)
+        upserts = column_types.fitting(self._target, upserts, existing, key, _has_years)
+        deletes = column_types.fitting(self._target, deletes, existing, key, _has_years)
         on_disk = PyArrowFileIO.parse_location(table.location())[0] == "file"
-        partitions.require_values(
-            self._target, upserts, self._identities(table), self._key or self._schema.names, on_disk=on_disk
-        )
-        rewrite = Rewrite(table, there, upserts, deletes, everything)
+        parts = self._identities(table)
+        partitions.require_values(self._target, upserts, parts, key, on_disk=on_disk)
+        rewrite = Rewrite(table, existing, upserts, deletes, everything)
         tasks = rewrite.tasks() if self._key else []
         commit(table, batch, [task.file for task in tasks], rewrite.portions(tasks))
-
-    def _fitting(self, rows: pa.Table, there: pa.Schema) -> pa.Table:
-        return column_types.fitting(self._target, rows, there, self._key or self._schema.names, _has_years)
 
     def _table(self) -> Table | None:
         return table_in(catalog_of(self.catalog, self.options, make=False), self.table)

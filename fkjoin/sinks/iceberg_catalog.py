@@ -1,4 +1,4 @@
-"""Work on a catalog of Iceberg tables: repeated while it or the storage is away or other writers come first."""
+"""Work on a catalog of Iceberg tables: repeated through outages and other writers' commits."""
 
 from __future__ import annotations
 
@@ -39,11 +39,14 @@ _MENDED = (
 )
 _OF_A_DATABASE = {"sqlalchemy.DBAPIError", "sqlalchemy.TimeoutError"}
 """A catalog in a database has SQLAlchemy's errors; other catalogs do without that package."""
-_NOTHING_YET = re.compile(r"(no such table: |relation \")iceberg_tables|iceberg_tables' doesn't exist")
+_NOTHING_YET = re.compile(
+    r"(no such table: |relation \")iceberg_tables|iceberg_tables' doesn't exist"
+)
 """Texts of databases in which no catalog has made its tables."""
 _REFUSED = re.compile(
-    r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE_DOES_NOT_MATCH|NO_SUCH_BUCKET|[Pp]ermission denied|Read-only file"
-    r"|unable to open database file|readonly database|authentication failed|(database|role) \S+ does not exist"
+    r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE_DOES_NOT_MATCH|NO_SUCH_BUCKET"
+    r"|[Pp]ermission denied|Read-only file|unable to open database file|readonly database"
+    r"|authentication failed|(database|role) \S+ does not exist"
 )
 """Texts of a storage or a database that no repetition mends."""
 _SQLITE, _EMPTY = re.compile(r"sqlite(?:\+\w+)?:///(?!file:)([^?]+)"), "sqlite:///:memory:"
@@ -57,25 +60,29 @@ def _loaded(name: str, properties: frozenset[tuple[str, str]]) -> Catalog:
 
 
 def catalog_of(name: str, properties: Mapping[str, str], *, make: bool) -> Catalog:
-    """Return the catalog, one for each process; ``TopologyError`` if the package has none of such properties.
+    """Return the catalog, one for each process.
 
-    ``make``: a catalog in a database gets its tables there, if it lacks them.  Without it nothing is made.
+    ``TopologyError`` if the package has none of such properties.  ``make``: a catalog in a database
+    gets its tables there, if it lacks them.  Without it nothing is made.
     """
-    found = dict(properties) if make else {**properties, **_looked_at(name, properties)}
+    chosen = dict(properties) if make else {**properties, **_looked_at(name, properties)}
     try:
-        return _loaded(name, frozenset(found.items()))
+        return _loaded(name, frozenset(chosen.items()))
     except (ImportError, NoSuchPropertyException, NotInstalledError, ValueError) as error:
         if isinstance(error, OSError):  # of the client of a catalog that is reached by HTTP
             raise
         why = in_a_line(first_line(error), properties)
     raise TopologyError(
-        f"catalog: {name!r} cannot be opened: {why}. Give its properties as options, or as those of a catalog of that name in "
-        "pyiceberg's configuration"
+        f"catalog: {name!r} cannot be opened: {why}. Give its properties as options, "
+        "or as those of a catalog of that name in pyiceberg's configuration"
     )
 
 
 def _looked_at(name: str, properties: Mapping[str, str]) -> dict[str, str]:
-    """Properties with which a look at a catalog makes nothing: SQLite would make its file, so an empty one stands for it."""
+    """Properties with which a look at a catalog makes nothing.
+
+    SQLite would make its file, so an empty catalog stands for it.
+    """
     address = _SQLITE.match(str({**_configured(name), **properties}.get("uri")))
     file = None if address is None else Path(address[1])
     is_unmade = file is not None and not file.exists() and os.access(file.parent, os.W_OK | os.X_OK)
@@ -94,7 +101,10 @@ def table_in(catalog: Catalog, name: str) -> Table | None:
 
 
 def place_in(catalog: Catalog, namespace: str) -> str | None:
-    """Return the place of a namespace's tables; None without any, and an empty text where the catalog keeps that to itself."""
+    """Return the place of a namespace's tables; None without any.
+
+    It is an empty text where the catalog keeps that to itself.
+    """
     if not hasattr(catalog, "engine"):  # a server has a place of its own
         return ""
     about = _if_there(lambda: catalog.load_namespace_properties(namespace)) or {}
@@ -112,20 +122,26 @@ def _if_there(load: Callable[[], _T]) -> _T | None:
         return None
 
 
-def at_catalog(place: str, properties: Mapping[str, str], work: Callable[[], _T], seconds: float) -> _T:
-    """Return what the work returns, through outages and conflicts; ``FkJoinError`` of what is refused."""
+def at_catalog(
+    target: str, properties: Mapping[str, str], work: Callable[[], _T], seconds: float
+) -> _T:
+    """Return what the work returns, through outages and conflicts; ``FkJoinError`` of a refusal."""
 
-    def told(error: BaseException) -> str:
+    def text_of(error: BaseException) -> str:
         return in_a_line(first_line(error), properties)
 
-    return through_outages(place, work, mends, seconds, told=told, is_of_place=_of_a_catalog)
+    return through_outages(
+        target, work, mends, seconds, text_of=text_of, is_of_target=_of_a_catalog
+    )
 
 
 def mends(error: BaseException) -> bool:
     """Tell whether the same work may succeed later, unchanged."""
     if isinstance(error, _MENDED):
         return True
-    return _of_a_catalog(error) and not isinstance(error, RESTError | ValueError) and not _REFUSED.search(str(error))
+    if isinstance(error, RESTError | ValueError):
+        return False
+    return _of_a_catalog(error) and not _REFUSED.search(str(error))
 
 
 def _of_a_catalog(error: BaseException) -> bool:

@@ -1,7 +1,7 @@
-"""Commits of batches to an Iceberg table: one snapshot each, and the batch's name in the table's properties.
+"""Commits of batches to an Iceberg table: a snapshot each, and the batch's name as a property.
 
-Properties outlive snapshots, which are expired.  *Law*: a commit is on top of the snapshot in which the batch was looked for,
-or it fails.  So a batch without rows is a snapshot, too.
+Properties outlive snapshots, which are expired.  *Law*: a commit is on top of the snapshot in which
+the batch was looked for, or it fails.  So a batch without rows is a snapshot, too.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _QUERY, _BATCH = "fkjoin.query", "fkjoin.batch"
 class _SingleAttempt(Transaction):
     """A transaction that does not repeat itself.
 
-    The package's own repetition puts added rows on top of what another writer has committed: also rows with the same keys, and
-    those of another attempt at the batch.
+    The package's own repetition puts added rows on top of what another writer has committed: also
+    rows with the same keys, and those of another attempt at the batch.
     """
 
     def commit_transaction(self) -> Table:
@@ -38,7 +38,7 @@ class _SingleAttempt(Transaction):
 
 
 def last_batch(table: Table, query: str) -> BatchId | None:
-    """Return the query's last batch that the table has; None also if it was rolled back to a snapshot from before it."""
+    """Return the query's last batch that the table has; None also if it was rolled back."""
     text = table.properties.get(f"{_PROPERTY}{query}")
     if text is None:
         return None
@@ -57,18 +57,21 @@ def _is_undone(table: Table, snapshot_id: int) -> bool:
     return current is None and snapshot_id in known
 
 
-def commit(table: Table, batch: BatchId, gone: Sequence[DataFile], portions: Iterable[pa.Table]) -> None:
+def commit(
+    table: Table, batch: BatchId, gone: Sequence[DataFile], portions: Iterable[pa.Table]
+) -> None:
     """Commit a batch: the table loses some files, and gets the rows.
 
-    The last batch must have been read from the same ``table`` object: whatever was committed since then makes it fail, with
-    ``CommitFailedException``.
+    The last batch must have been read from the same ``table`` object: whatever was committed since
+    then makes it fail, with ``CommitFailedException``.
     """
     transaction = _SingleAttempt(table)
     update = transaction.update_snapshot({_QUERY: batch.query, _BATCH: str(batch.number)})
     snapshot = update.overwrite() if gone else update.merge_append()
     numbers = itertools.count()
+    about, uuid = table.metadata, snapshot.commit_uuid
     for rows in portions:
-        for file in _dataframe_to_data_files(table.metadata, rows, table.io, snapshot.commit_uuid, numbers):
+        for file in _dataframe_to_data_files(about, rows, table.io, uuid, numbers):
             snapshot.append_data_file(file)
     for file in gone:
         snapshot.delete_data_file(file)

@@ -1,7 +1,7 @@
 """Rows of an Iceberg table's files, without those of some keys: copy on write.
 
-A file whose statistics exclude the keys is not read; of another one the key's columns are; and only a file that has one of the
-keys is read whole.
+A file whose statistics exclude the keys is not read; of another one the key's columns are; and only
+a file that has one of the keys is read whole.
 """
 
 from __future__ import annotations
@@ -11,7 +11,14 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, GreaterThanOrEqual, LessThanOrEqual, Reference
+from pyiceberg.expressions import (
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    GreaterThanOrEqual,
+    LessThanOrEqual,
+    Reference,
+)
 from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.table import FileScanTask, Table, TableProperties
 
@@ -27,7 +34,7 @@ class Rewrite:
     ----------
     table : pyiceberg.table.Table
         The table as it is.
-    there : pyarrow.Schema
+    schema : pyarrow.Schema
         Its columns.
     upserts, deletes : pyarrow.Table
         Rows and keys, with the types of the columns; the key's columns are those of ``deletes``.
@@ -36,15 +43,15 @@ class Rewrite:
     """
 
     table: Table
-    there: pa.Schema
+    schema: pa.Schema
     upserts: pa.Table
     deletes: pa.Table
     everything: bool = False
 
     def __post_init__(self) -> None:
         self._key = self.deletes.column_names
-        self._codec = RowCodec(self._there(self._key), canonical=True)
-        self._kept = [name for name in self.there.names if name not in self.upserts.column_names]
+        self._codec = RowCodec(self._columns(self._key), canonical=True)
+        self._others = [name for name in self.schema.names if name not in self.upserts.column_names]
         """Columns that the batch has not, and that a row keeps."""
         self._keys = pa.concat_tables([self.upserts.select(self._key), self.deletes])
         self._wanted = self._encoded(self._keys)
@@ -53,13 +60,14 @@ class Rewrite:
         """Return the files that have rows which change or go."""
         if self.everything:
             return list(self.table.scan().plan_files())
-        keys = self._scan(self._key)
-        return [task for task in self.table.scan(self._near()).plan_files() if self._changes(self._read(keys, task))]
+        keys, tasks = self._scan(self._key), self.table.scan(self._near()).plan_files()
+        return [task for task in tasks if self._changes(self._read(keys, task))]
 
     def portions(self, tasks: Sequence[FileScanTask]) -> Iterator[pa.Table]:
         """Return the rows to write, each time as many as a file is to have."""
+        name = TableProperties.WRITE_TARGET_FILE_SIZE_BYTES
         default = TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT
-        limit = int(self.table.properties.get(TableProperties.WRITE_TARGET_FILE_SIZE_BYTES, default))
+        limit = int(self.table.properties.get(name, default))
         rows = list[pa.Table]()
         for some in self._rows(tasks):
             rows.append(some)
@@ -70,48 +78,51 @@ class Rewrite:
             yield pa.concat_tables(rows)
 
     def _rows(self, tasks: Iterable[FileScanTask]) -> Iterator[pa.Table]:
-        whole, replaced = self._scan(self.there.names), list[pa.Table]()
+        whole, replaced = self._scan(self.schema.names), list[pa.Table]()
         for task in tasks:
             for rows in self._read(whole, task):
                 hits = self._hits(rows)
-                if self._kept:
-                    replaced.append(rows.filter(hits).select([*self._key, *self._kept]))
+                if self._others:
+                    replaced.append(rows.filter(hits).select([*self._key, *self._others]))
                 if not self.everything:
                     yield rows.filter(pc.invert(hits))
         yield self._new(replaced)
 
     def _new(self, replaced: Sequence[pa.Table]) -> pa.Table:
         """Return the batch's rows with all columns of the table."""
-        rows, before = self.upserts, self._there([*self._key, *self._kept]).empty_table()
-        if self._kept:
+        rows, before = self.upserts, self._columns([*self._key, *self._others]).empty_table()
+        if self._others:
             before = pa.concat_tables([before, *replaced]).combine_chunks()
             keys = self._encoded(before.select(self._key))
             places = pc.index_in(self._encoded(rows.select(self._key)), value_set=keys)
-        for name in self._kept:
+        for name in self._others:
             rows = rows.append_column(name, before[name].take(places))
-        return rows.select(self.there.names).cast(self.there)
+        return rows.select(self.schema.names).cast(self.schema)
 
-    def _there(self, names: Iterable[str]) -> pa.Schema:
-        return pa.schema([self.there.field(name) for name in names])
+    def _columns(self, names: Iterable[str]) -> pa.Schema:
+        return pa.schema([self.schema.field(name) for name in names])
 
     def _near(self) -> BooleanExpression:
         """Return a condition that the statistics of files with one of the keys meet."""
-        found: BooleanExpression = AlwaysTrue()
+        condition: BooleanExpression = AlwaysTrue()
         for name in self._key:
             values = self._keys[name]
-            if (pa.types.is_integer(values.type) or pa.types.is_string(values.type)) and len(values) and not values.null_count:
+            has_ends = pa.types.is_integer(values.type) or pa.types.is_string(values.type)
+            if has_ends and len(values) and not values.null_count:
                 ends = pc.min_max(values).as_py()
                 least = GreaterThanOrEqual(term=Reference(name), value=ends["min"])
-                found = And(found, least, LessThanOrEqual(term=Reference(name), value=ends["max"]))
-        return found
+                most = LessThanOrEqual(term=Reference(name), value=ends["max"])
+                condition = And(condition, least, most)
+        return condition
 
     def _scan(self, names: Sequence[str]) -> ArrowScan:
-        return ArrowScan(self.table.metadata, self.table.io, self.table.schema().select(*names), AlwaysTrue())
+        columns = self.table.schema().select(*names)
+        return ArrowScan(self.table.metadata, self.table.io, columns, AlwaysTrue())
 
     def _read(self, scan: ArrowScan, task: FileScanTask) -> Iterator[pa.Table]:
         """Return a file's rows with the types of the columns, a part at a time."""
         for batch in scan.to_record_batches([task]):
-            yield pa.Table.from_batches([batch]).cast(self._there(batch.schema.names))
+            yield pa.Table.from_batches([batch]).cast(self._columns(batch.schema.names))
 
     def _changes(self, parts: Iterable[pa.Table]) -> bool:
         """Tell whether the batch has one of a file's keys."""

@@ -1,7 +1,7 @@
 """Iceberg's types as Arrow's, and the columns that a table gets on request.
 
-The package pyiceberg has texts, bytes and lists with 64-bit offsets; fkjoin's batches have 32-bit ones, which are the same
-values.
+The package pyiceberg has texts, bytes and lists with 64-bit offsets; fkjoin's batches have 32-bit
+ones, which are the same values.
 """
 
 from __future__ import annotations
@@ -19,23 +19,32 @@ from fkjoin.sinks.column_types import addable, fits
 
 def columns_of(schema: Schema) -> pa.Schema:
     """Return the columns of a table as Arrow's, in their order."""
-    return pa.schema([_plain(field) for field in schema_to_pyarrow(schema, include_field_ids=False)])
+    columns = schema_to_pyarrow(schema, include_field_ids=False)
+    return pa.schema([_plain(field) for field in columns])
 
 
 def made_of(schema: pa.Schema) -> pa.Schema:
-    """Return the columns that a table is made with: Iceberg has whole numbers of 32 and 64 bits, and times in microseconds."""
+    """Return the columns that a table is made with.
+
+    Iceberg has whole numbers of 32 and 64 bits, and times in microseconds.
+    """
     return pa.schema([pa.field(field.name, _made(field.type)) for field in schema])
 
 
 def evolved(table: Table, schema: pa.Schema) -> Transaction:
-    """Stage the columns that the table lacks, and wider types of those that cannot hold all values; nothing is committed.
+    """Stage the columns that the table lacks, and wider types of those that cannot hold all values.
 
-    What Iceberg cannot widen stays as it is.
+    Nothing is committed.  What Iceberg cannot widen stays as it is.
     """
-    transaction, there, wanted = table.transaction(), columns_of(table.schema()), made_of(schema)
-    narrow = [one for one in wanted if one.name in there.names and not fits(one.type, there.field(one.name).type)]
-    for field in (*addable(there, wanted), *narrow):
-        with contextlib.suppress(ResolveError, ValidationError, ValueError), transaction.update_schema() as update:
+    transaction, existing = table.transaction(), columns_of(table.schema())
+    wanted = made_of(schema)
+    shared = [field for field in wanted if field.name in existing.names]
+    narrow = [field for field in shared if not fits(field.type, existing.field(field.name).type)]
+    for field in (*addable(existing, wanted), *narrow):
+        with (
+            contextlib.suppress(ResolveError, ValidationError, ValueError),
+            transaction.update_schema() as update,
+        ):
             update.union_by_name(pa.schema([field]), table.format_version)
     return transaction
 

@@ -86,12 +86,16 @@ class Kafka:
         chosen = sink_options(self.options)
         require_topic(self.topic, self.bootstrap_servers, chosen)
         table.on_spark(self._by_spark(table))  # what is wrong with the expressions is said now
-        packed, placed, of = self._packed(table), self._placed(table), self._results(table)
+        packed, placed, results = self._packed(table), self._placed(table), self._results(table)
         options = {**chosen, "topic": self.topic, "kafka.bootstrap.servers": self.bootstrap_servers}
 
         def write(batch: Batch, query: str, number: int) -> None:
-            made = self._records(of, of.changes(of.frame(batch.packed), *placed)) if packed is None else packed(batch.packed)
-            made.write.format("kafka").options(**options).save()
+            if packed is None:
+                changes = results.changes(results.frame(batch.packed), *placed)
+                frame = self._records(results, changes)
+            else:
+                frame = packed(batch.packed)
+            frame.write.format("kafka").options(**options).save()
 
         return write
 
@@ -101,8 +105,9 @@ class Kafka:
     def _by_spark(self, table: TablePlan) -> Physical:
         if isinstance(table.node, Source) and table.node.snapshot is not None:
             raise TopologyError(
-                f"{table.name}: its snapshot's rows come beside newer changes, and a topic's reader takes the last record; "
-                f'write .materialize("{table.name}") first (in a job file, materialize = true)'
+                f"{table.name}: its snapshot's rows come beside newer changes, and a topic's "
+                f'reader takes the last record; write .materialize("{table.name}") first '
+                "(in a job file, materialize = true)"
             )
         results, placed = self._results(table), self._placed(table)
         if results == table.results or table.packed is None:
@@ -115,21 +120,22 @@ class Kafka:
 
     def _results(self, table: TablePlan) -> Results:
         """Results, whose versions have the origins of rows if positions are wanted."""
-        of = table.results
-        if not self.positions or of.unpack is None or not of.unpack.without_origins:
-            return of
-        return replace(of, unpack=replace(of.unpack, without_origins=False))
+        results = table.results
+        if not self.positions or results.unpack is None or not results.unpack.without_origins:
+            return results
+        return replace(results, unpack=replace(results.unpack, without_origins=False))
 
-    def _records(self, of: Results, changes: DataFrame) -> DataFrame:
+    def _records(self, results: Results, changes: DataFrame) -> DataFrame:
         how: Any = {"key_as": self.key, "value_as": self.value, "headers": self.headers}
-        return records.records(changes, of.key, of.rest, **how, appends=of.appends)
+        how["appends"] = results.appends
+        return records.records(changes, results.key, results.rest, **how)
 
     def _placed(self, table: TablePlan) -> list[Column]:
         """Find what says where the rows came from, if it is wanted."""
         return [_positions(table).alias(POSITIONS)] if self.positions else []
 
     def _packed(self, table: TablePlan) -> Callable[[DataFrame], DataFrame] | None:
-        """Find the function that makes them of the table's encoded results; None where only Spark's expressions can."""
+        """Find the function that makes them of encoded results; None if only Spark can."""
         if table.packed is None or self.headers is not None:
             return None
         rest = StructType([table.row_type[name] for name in table.rest])
@@ -160,17 +166,23 @@ def _roots(table: TablePlan) -> RootsOf | OriginsOf:
     tables = node.tables if isinstance(node, Merge) else (node,)
     if any(map(summed_up, tables)):
         raise TopologyError(
-            "positions: a row that sums up others, has a new key, or is made of a merged one has no position in a topic; leave "
-            "positions out"
+            "positions: a row that sums up others, has a new key, or is made of a merged one "
+            "has no position in a topic; leave positions out"
         )
     if homeless := [source.name for source in read if source.topic is None]:
-        raise TopologyError(f"positions: {homeless[0]} is not read from a topic, so its rows have no position in one")
+        raise TopologyError(
+            f"positions: {homeless[0]} is not read from a topic, "
+            "so its rows have no position in one"
+        )
     if begun := [source.name for source in read if source.snapshot is not None]:
-        raise TopologyError(f"positions: {begun[0]} has a snapshot, and its rows no position in a topic; leave positions out")
+        raise TopologyError(
+            f"positions: {begun[0]} has a snapshot, and its rows no position in a topic; leave "
+            "positions out"
+        )
     if isinstance(node, Merge) and periodic(node):
         raise TopologyError(
-            f"positions: {node.name} has emit={node.emit!r}, and rows wait for the end of an interval without their positions; "
-            "leave emit or positions out"
+            f"positions: {node.name} has emit={node.emit!r}, and rows wait for the end of an "
+            "interval without their positions; leave emit or positions out"
         )
     known = RootsOf.topics(node.parts, [str(source.topic) for source in read])
     return OriginsOf(origins(node), known.known) if isinstance(node, Merge) else known

@@ -1,8 +1,9 @@
-"""Sinks that remember the last batch of each query, compared with the checkpoint when the query starts.
+"""Sinks that remember the last batch of each query: a query's start compares the checkpoint.
 
-A place and a checkpoint are parted when one of them is restored from a backup.  A place that is ahead would leave out the
-query's next batches, which are other cuts of the input; one that is behind lacks the rows of the batches between.  So they are
-compared in both directions before anything changes, and ``restore`` makes a place what the checkpoint's state is.
+A place and a checkpoint are parted when one of them is restored from a backup.  A place that is
+ahead would leave out the query's next batches, which are other cuts of the input; one that is
+behind lacks the rows of the batches between.  So they are compared in both directions before
+anything changes, and ``restore`` makes a place what the checkpoint's state is.
 
 *Law*: a query writes to a place only what follows the last batch there.
 """
@@ -27,7 +28,10 @@ _OR_ANEW = "Or start with a new checkpoint and an empty target"
 
 @runtime_checkable
 class Ledger(Protocol):
-    """A sink that remembers the last batch of each query, also one without rows, and leaves out a batch that it has."""
+    """A sink that remembers the last batch of each query, and leaves out a batch that it has.
+
+    The batch may be one without rows.
+    """
 
     @property
     def place(self) -> str:
@@ -39,26 +43,31 @@ class Ledger(Protocol):
         ...
 
     def last(self, spark: SparkSession, query: str) -> Mark | None:
-        """The last batch of the query that it has; None without any, and where there is no target."""
+        """The last batch of the query that it has; None without any, or without a target."""
         ...
 
     def restore(self, table: TablePlan, query: str, log: BatchLog) -> None:
-        """Make the target what the checkpoint has after its last batch that is done; called after ``begin``.
+        """Make the target what the checkpoint has after its last batch that is done.
 
-        It may be interrupted, and called again: until it is done, ``last`` does not return that batch.  ``FkJoinError``, and
-        nothing has changed, when that cannot be: it says why.
+        The call comes after ``begin``.  It may be interrupted, and repeated: until it is done,
+        ``last`` does not return that batch.  ``FkJoinError``, and nothing has changed, when that
+        cannot be: it says why.
         """
         ...
 
 
-def parted(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any]) -> list[tuple[str, Ledger, str]]:
-    """Find the sinks that are not where the checkpoint is: names that they remember batches by, sinks, and what is wrong.
+def parted(
+    spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any]
+) -> list[tuple[str, Ledger, str]]:
+    """Find the sinks that are not where the checkpoint is.
 
-    ``sinks``: by what is added to the query's id.
+    Each is the name that it remembers batches by, the sink, and what is wrong.  ``sinks``: by what
+    is added to the query's id.
     """
     ledgers = _ledgers(spark, checkpoint, sinks)
     marks = {name: ledger.last(spark, name) for name, ledger in ledgers.items()}
-    log = BatchLog(spark, checkpoint)  # afterwards: an earlier run of this process may still be at work
+    # Afterwards: an earlier run of this process may still be at work.
+    log = BatchLog(spark, checkpoint)
     wrongs = {name: _wrong(log, marks[name], ledger.place) for name, ledger in ledgers.items()}
     return [(name, ledgers[name], wrong) for name, wrong in wrongs.items() if wrong is not None]
 
@@ -69,10 +78,11 @@ def require_together(spark: SparkSession, checkpoint: str, sinks: Mapping[str, A
         raise FkJoinError(f"{wrong}. {_WAY_BACK}. {_OR_ANEW}")
 
 
-def _wrong(log: BatchLog, last: Mark | None, place: str) -> str | None:
-    """Say what is wrong with a place whose last batch is ``last``; None if nothing is.
+def _wrong(log: BatchLog, last: Mark | None, target: str) -> str | None:
+    """Say what is wrong with a target whose last batch is ``last``; None if nothing is.
 
-    The batch after the one that is done may be there already: its commit came after the place had it.
+    The batch after the one that is done may be there already: its commit came after the target had
+    it.
     """
     if last is None or last.began_ms is None:
         if log.done < 0:
@@ -82,27 +92,32 @@ def _wrong(log: BatchLog, last: Mark | None, place: str) -> str | None:
     here = f"batch {log.done}" if log.done >= 0 else "its beginning"
     if last is None or last.number < 0:
         return (
-            f"checkpoint: {log.checkpoint} is at {here}, and {place} has no batch of its query: it is another place, or was "
-            "dropped or restored from a backup"
+            f"checkpoint: {log.checkpoint} is at {here}, and {target} has no batch of its query: "
+            "it is another place, or was dropped or restored from a backup"
         )
     if last.number < log.done:
         return (
-            f"checkpoint: {log.checkpoint} is at {here}, and {place} is behind, at batch {last.number}: it was restored from a "
-            "backup, and lacks later rows"
+            f"checkpoint: {log.checkpoint} is at {here}, and {target} is behind, at batch "
+            f"{last.number}: it was restored from a backup, and lacks later rows"
         )
     if last.number > log.last:
         return (
-            f"checkpoint: {log.checkpoint} is at {here}, and {place} is ahead, at batch {last.number}: the checkpoint was "
-            "restored from a backup"
+            f"checkpoint: {log.checkpoint} is at {here}, and {target} is ahead, at batch "
+            f"{last.number}: the checkpoint was restored from a backup"
         )
     return (
-        f"checkpoint: {log.checkpoint} is at {here}, and {place} has another batch {last.number}: one of them was restored "
-        "from a backup"
+        f"checkpoint: {log.checkpoint} is at {here}, and {target} has another batch "
+        f"{last.number}: one of them was restored from a backup"
     )
 
 
-def restore(table: TablePlan, checkpoint: str, places_apart: Sequence[tuple[str, Ledger, str]]) -> list[str]:
-    """Make places what the checkpoint's state is; their names.  ``places_apart``: as of ``parted``."""
+def restore(
+    table: TablePlan, checkpoint: str, places_apart: Sequence[tuple[str, Ledger, str]]
+) -> list[str]:
+    """Make places what the checkpoint's state is; their names.
+
+    ``places_apart``: as of ``parted``.
+    """
     places = []
     log = BatchLog(table.spark, checkpoint)
     for name, ledger, wrong in places_apart:
@@ -115,14 +130,16 @@ def restore(table: TablePlan, checkpoint: str, places_apart: Sequence[tuple[str,
 
 
 def written_to(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any]) -> str | None:
-    """The place of a sink that has a batch of the checkpoint's query; None if none remembers any."""
-    ledgers = _ledgers(spark, checkpoint, sinks)
-    return next((ledger.place for name, ledger in ledgers.items() if ledger.last(spark, name) is not None), None)
+    """The place of a sink that has a batch of the checkpoint's query; None for none."""
+    for name, ledger in _ledgers(spark, checkpoint, sinks).items():
+        if ledger.last(spark, name) is not None:
+            return ledger.place
+    return None
 
 
-def missing(place: str) -> FkJoinError:
-    """The error of a place that is gone while a query writes to it."""
-    return FkJoinError(f"{place} is gone. {_WAY_BACK}. {_OR_ANEW}")
+def missing(target: str) -> FkJoinError:
+    """The error of a target that is gone while a query writes to it."""
+    return FkJoinError(f"{target} is gone. {_WAY_BACK}. {_OR_ANEW}")
 
 
 def rows_of_state(table: TablePlan, log: BatchLog) -> DataFrame:
@@ -143,7 +160,7 @@ def rows_of_state(table: TablePlan, log: BatchLog) -> DataFrame:
 
 
 def _ledgers(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any]) -> dict[str, Ledger]:
-    """The sinks that remember batches of the checkpoint's query, by the names under which they do."""
+    """The sinks that remember batches of the checkpoint's query, by the names that they use."""
     if not has_begun(spark, checkpoint):
         return {}
     query = query_id(spark, checkpoint)
@@ -151,17 +168,21 @@ def _ledgers(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Any]) -> 
 
 
 def require_spark_at(spark: SparkSession, checkpoint: str, path: str) -> None:
-    """``FkJoinError`` if Spark's own sink of files has batches at ``path`` that the checkpoint does not know.
+    """``FkJoinError`` if Spark's own sink of files has batches that the checkpoint does not know.
 
-    It goes by its log there alone, whichever query wrote it, and leaves out a batch of a number that it has.
+    It goes by its log at ``path`` alone, whichever query wrote it, and leaves out a batch of a
+    number that it has.
     """
     folder, files = hadoop(spark, f"{path}/_spark_metadata")
-    names = [status.getPath().getName().split(".")[0] for status in files.listStatus(folder)] if files.exists(folder) else []
-    last, known = max((int(name) for name in names if name.isdigit()), default=-1), BatchLog(spark, checkpoint).last
+    logs = files.listStatus(folder) if files.exists(folder) else []
+    names = [status.getPath().getName().split(".")[0] for status in logs]
+    last = max((int(name) for name in names if name.isdigit()), default=-1)
+    known = BatchLog(spark, checkpoint).last
     if last > known:
-        at = f"batch {known}" if known >= 0 else "its beginning"
+        here = f"batch {known}" if known >= 0 else "its beginning"
         raise FkJoinError(
-            f"checkpoint: {checkpoint} is at {at}, and {path} has batch {last} already, as Spark's own sink notes in "
-            "_spark_metadata: it would leave out the next batches. Spark's sinks cannot be restored: give another path, or "
-            "start with a new checkpoint and an empty path"
+            f"checkpoint: {checkpoint} is at {here}, and {path} has batch {last} already, as "
+            "Spark's own sink notes in _spark_metadata: it would leave out the next batches. "
+            "Spark's sinks cannot be restored: give another path, or start with a new checkpoint "
+            "and an empty path"
         )

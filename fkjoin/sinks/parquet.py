@@ -68,47 +68,53 @@ class Parquet:
         return f"parquet {self.path}"
 
     def check(self, table: TablePlan) -> None:
-        at, _, _ = replace(self, retry_s=0)._checked(table)
-        at.check()
+        batches, _, _ = replace(self, retry_s=0)._checked(table)
+        batches.check()
 
     def _checked(self, table: TablePlan) -> tuple[BatchFiles, str, StructType]:
-        """The batches at the path, what their folders are called, and the type of what is written."""
+        """The batches at the path, the name of their folders, and the type of what is written."""
         schema = table.changes.schema
         require_kinds("to_parquet", schema, DayTimeIntervalType)
-        at = self._batches(table.spark)
-        return at, label_for(at, (*table.key, *table.rest)), schema
+        batches = self._batches(table.spark)
+        return batches, label_for(batches, (*table.key, *table.rest)), schema
 
     def _batches(self, spark: SparkSession) -> BatchFiles:
-        return self._at(spark, place_of(spark, str(self.path)))
+        return self._batches_at(spark, place_of(spark, str(self.path)))
 
-    def _at(self, spark: SparkSession, place: str) -> BatchFiles:
-        if is_store(place):
-            return self._objects(place)
+    def _batches_at(self, spark: SparkSession, path: str) -> BatchFiles:
+        if is_store(path):
+            return self._objects(path)
         if self.options:
-            raise TopologyError(f"options: those of an object store, and {place} is in none; leave them out")
-        return BatchFolders(spark, place)
+            raise TopologyError(
+                f"options: those of an object store, and {path} is in none; leave them out"
+            )
+        return BatchFolders(spark, path)
 
-    def _objects(self, place: str) -> BatchFiles:
+    def _objects(self, path: str) -> BatchFiles:
         with needs_extra("to_parquet in an object store", "objects"):
             from fkjoin.sinks.parquet_objects import BatchObjects
-        return BatchObjects(place, dict(self.options), self.retry_s)
+        return BatchObjects(path, dict(self.options), self.retry_s)
 
     def begin(self, table: TablePlan) -> Write:
-        at, label, schema = self._checked(table)
-        at.put(ABOUT, about(table.node, table.timestamps, restores(at.noted(ABOUT))))
-        changes = None if table.packed is None else ChangesOf(table.packed.unpack, table.timestamps != "bigint")
-        place = at.place
+        batches, label, schema = self._checked(table)
+        count = restores(batches.noted(ABOUT))
+        batches.put(ABOUT, about(table.node, table.timestamps, count))
+        changes = None
+        if table.packed is not None:
+            changes = ChangesOf(table.packed.unpack, table.timestamps != "bigint")
+        path = batches.path
         begun: dict[str, tuple[BatchFiles, str]] = {}
         last: dict[str, Mark | None] = {}
 
         def write(batch: Batch, query: str, number: int) -> None:
             spark, mark = batch.packed.sparkSession, Mark(number, batch.began_ms)
             if query not in begun:  # an earlier run of this process is at its end now
-                files = self._at(spark, place)
+                files = self._batches_at(spark, path)
                 files.clear_drafts(query)
                 begun[query] = files, writer_of(query, restores(files.noted(ABOUT)))
                 last[query] = self.last(spark, query)
-            # A batch that is there is worked out all the same, and then thrown away: Spark commits the state that it makes.
+            # A batch that is there is worked out all the same, and then thrown away: Spark commits
+            # the state that it makes.
             is_taken(self.place, last[query], mark, batch.previous_ms)
             files, writer = begun[query]
             rows = batch.changes if changes is None else batch.packed
@@ -118,58 +124,64 @@ class Parquet:
         return write
 
     def require_alone(self, table: TablePlan, checkpoint: str) -> None:
-        at = self._batches(table.spark)
-        require_not_read(table.spark, at.place, table.planned.files)
-        require_alone(table.spark, at, checkpoint)
+        batches = self._batches(table.spark)
+        require_not_read(table.spark, batches.path, table.planned.files)
+        require_alone(table.spark, batches, checkpoint)
 
     def last(self, spark: SparkSession, query: str) -> Mark | None:  # see Ledger
-        at = self._batches(spark)
-        folders = of_query(at.folders(), query)
-        note = noted_batch(at, query)
+        batches = self._batches(spark)
+        folders = of_query(batches.folders(), query)
+        note = noted_batch(batches, query)
         if folders and (note is None or note.number < number_of(folders[-1])):
-            return at.mark(folders[-1])
+            return batches.mark(folders[-1])
         return note
 
     def restore(self, table: TablePlan, query: str, log: BatchLog) -> None:  # see Ledger
-        # It sets later batches aside; of a place that lacks some, or has others, all, and writes one batch of the state's rows.
-        # A start after an interruption asks for a restore again: until the end, ``last`` is a later batch that is still there,
-        # or the note has no batch.
+        # It sets later batches aside; of a place that lacks some, or has others, all, and writes
+        # one batch of the state's rows. A start after an interruption asks for a restore again:
+        # until the end, ``last`` is a later batch that is still there, or the note has no batch.
         mark = log.mark(log.done)
-        at, label, schema = self._checked(table)
-        last, folders = self.last(table.spark, query), of_query(at.folders(), query)
+        batches, label, schema = self._checked(table)
+        last, folders = self.last(table.spark, query), of_query(batches.folders(), query)
         earlier = [folder for folder in folders if number_of(folder) <= log.done]
         later = [folder for folder in folders if folder not in earlier]
-        count = restores(at.noted(ABOUT)) + 1
-        if last is not None and last.number > log.done and _are_of(log, at, earlier):
-            note_batch(at, query, mark)
-            at.put(ABOUT, about(table.node, table.timestamps, count))
-            at.clear_drafts(query)
-            at.set_aside(later)
+        count = restores(batches.noted(ABOUT)) + 1
+        writer, note = writer_of(query, count), about(table.node, table.timestamps, count)
+        if last is not None and last.number > log.done and _are_of(log, batches, earlier):
+            note_batch(batches, query, mark)
+            batches.put(ABOUT, note)
+            batches.clear_drafts(query)
+            batches.set_aside(later)
             return
         rows = _changes_of_state(table, log)
         try:
-            note_batch(at, query, Mark(-1, None))
-            at.put(ABOUT, about(table.node, table.timestamps, count))
-            at.clear_drafts(query)
-            at.set_aside(folders)
-            at.publish(rows, None, label=label, writer=writer_of(query, count), mark=mark, schema=schema)
-            note_batch(at, query, mark)
+            note_batch(batches, query, Mark(-1, None))
+            batches.put(ABOUT, note)
+            batches.clear_drafts(query)
+            batches.set_aside(folders)
+            batches.publish(rows, None, label=label, writer=writer, mark=mark, schema=schema)
+            note_batch(batches, query, mark)
         finally:
             rows.unpersist()
 
 
-def _are_of(log: BatchLog, at: BatchFiles, folders: list[str]) -> bool:
+def _are_of(log: BatchLog, batches: BatchFiles, folders: list[str]) -> bool:
     """Tell whether all batches are the checkpoint's, as far as Spark's logs reach back."""
     known = [folder for folder in folders if log.mark(number_of(folder)).began_ms is not None]
-    return all(at.mark(folder) == log.mark(number_of(folder)) for folder in known)
+    return all(batches.mark(folder) == log.mark(number_of(folder)) for folder in known)
 
 
 def _changes_of_state(table: TablePlan, log: BatchLog) -> DataFrame:
-    """The state's rows as changes that make them; they are read now, before anything at the place is set aside."""
+    """The state's rows as changes that make them.
+
+    They are read now, before anything at the place is set aside.
+    """
     changes, rows = table.changes, rows_of_state(table, log)
     if log.done < 0:
         return rows
-    time = F.col(TIMESTAMP) if table.timestamps == "bigint" else F.timestamp_micros(F.col(TIMESTAMP))
+    time = F.col(TIMESTAMP)
+    if table.timestamps != "bigint":
+        time = F.timestamp_micros(time)
     operation = "upsert" if isinstance(table.node, Source) else "insert"
     rows = rows.withColumn(OPERATION, F.lit(operation)).withColumn(TIMESTAMP, time)
     rows = rows.select(*map(quoted, changes.columns)).persist(StorageLevel.MEMORY_AND_DISK)

@@ -1,4 +1,4 @@
-"""Batches of Parquet files at a place: what a place of any kind does, and what the folders of batches are called."""
+"""Batches of Parquet files at a path: what a path of any kind does, and the names of folders."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from fkjoin.spark import object_store
 from fkjoin.spark.parquet import ChangesOf
 
 FOLDER = re.compile(r"\w+=([0-9]+)-([0-9a-f]{8})(\.[0-9]+)?")
-"""Name of a batch's folder: its number, the beginning of the query's id, and how often the place was restored."""
+"""Name of a batch's folder: its number, the query's id's beginning, and the count of restores."""
 
 LAST = "_fkjoin-last.json"
-"""Lies beside the folders: the last batch without rows, which has no folder, or the batch that the place was restored to."""
+"""Lies beside the folders: the last batch, if it has no rows or is one that a restore led to."""
 
 _RENAMING = ("file", "hdfs")
 """Schemes of file systems that rename a folder at once or not at all."""
@@ -34,8 +34,8 @@ class BatchFiles(Protocol):
     """The batches of Parquet files at a place; a batch is in a folder of its own there."""
 
     @property
-    def place(self) -> str:
-        """The place in full."""
+    def path(self) -> str:
+        """The path in full."""
         ...
 
     def check(self) -> None:
@@ -59,56 +59,77 @@ class BatchFiles(Protocol):
         ...
 
     def publish(
-        self, batch: DataFrame, changes: ChangesOf | None, *, label: str, writer: str, mark: Mark, schema: StructType
+        self,
+        batch: DataFrame,
+        changes: ChangesOf | None,
+        *,
+        label: str,
+        writer: str,
+        mark: Mark,
+        schema: StructType,
     ) -> None:
-        """Write the batch, or the ``changes`` that are packed in it, into a folder of its own, unless that is there already.
+        """Write the batch, or the ``changes`` packed in it, into a folder, unless that exists.
 
-        ``label``, ``writer``: what folders are called; ``schema``: of what is written.  A batch without rows is noted.
-        ``FkJoinError`` when the folder that is there is of another batch, when the note has another or a later one, and when
-        the place was restored since the query began: a driver that stood still meanwhile would publish what does not follow.
+        ``label``, ``writer``: what folders are called; ``schema``: of what is written.  A batch
+        without rows is noted. ``FkJoinError`` when the folder that is there is of another batch,
+        when the note has another or a later one, and when the place was restored since the query
+        began: a driver that stood still meanwhile would publish what does not follow.
         """
         ...
 
     def clear_drafts(self, query: str) -> None:
-        """Delete what attempts of the query have left unfinished.  One that is alive after all publishes nothing."""
+        """Delete what attempts of the query have left unfinished.
+
+        One that is alive after all publishes nothing.
+        """
         ...
 
     def set_aside(self, folders: Sequence[str]) -> None:
-        """Move folders of batches to where no reader looks, the newest first, so that an end in between leaves no gap."""
+        """Move folders of batches to where no reader looks.
+
+        The newest goes first, so that an end in between leaves no gap.
+        """
         ...
 
 
 def place_of(spark: SparkSession, path: str) -> str:
-    """The path in full; ``TopologyError`` unless it is in an object store, or on a file system that renames folders at once."""
+    """The path in full.
+
+    ``TopologyError`` unless it is in an object store, or on a file system that renames folders at
+    once.
+    """
     _require_scheme(path)
     if object_store.is_store(path):
         return path.rstrip("/")
     home, files = hadoop(spark, path)
-    place = str(files.makeQualified(home))
-    _require_scheme(place)
-    return place
+    whole = str(files.makeQualified(home))
+    _require_scheme(whole)
+    return whole
 
 
-def _require_scheme(place: str) -> None:
-    scheme = urlsplit(place).scheme or _RENAMING[0]
-    if scheme not in _RENAMING and not object_store.is_store(place):
+def _require_scheme(path: str) -> None:
+    scheme = urlsplit(path).scheme or _RENAMING[0]
+    if scheme not in _RENAMING and not object_store.is_store(path):
         raise TopologyError(
-            f"path: on {scheme}: exactly-once needs folders that are renamed at once, or objects that are copied at once: "
-            f"{', '.join((*_RENAMING, *object_store.SCHEMES))}; else write "
-            'changes.writeStream.format("parquet"), whose files have a log of their own'
+            f"path: on {scheme}: exactly-once needs folders that are renamed at once, or objects "
+            f"that are copied at once: {', '.join((*_RENAMING, *object_store.SCHEMES))}; "
+            'else write changes.writeStream.format("parquet"), whose files have a log of their own'
         )
 
 
-def require_not_read(spark: SparkSession, place: str, read: Iterable[str]) -> None:
-    """``TopologyError`` if a query that writes to ``place`` reads files there, among them its own: ``read`` has their paths."""
-    at = PurePosixPath(object_store.by_one_name(place))
+def require_not_read(spark: SparkSession, target: str, read: Iterable[str]) -> None:
+    """``TopologyError`` if a query that writes to ``target`` reads files there.
+
+    Its own would be among them.  ``read``: the paths of what it reads.
+    """
+    folder = PurePosixPath(object_store.by_one_name(target))
     for path in read:
         home, files = hadoop(spark, path)
         pattern = str(PurePosixPath(object_store.by_one_name(str(files.makeQualified(home)))))
-        if any(fnmatchcase(str(one), pattern) for one in (at, *at.parents)):
+        if any(fnmatchcase(str(above), pattern) for above in (folder, *folder.parents)):
             raise TopologyError(
-                f"path: the table is read from {path}, and would read what it writes to {place}: write to a folder "
-                "outside those that it reads"
+                f"path: the table is read from {path}, and would read what it writes to {target}: "
+                "write to a folder outside those that it reads"
             )
 
 
@@ -123,65 +144,88 @@ def number_of(folder: str) -> int:
 
 
 def writer_of(query: str, restored: int) -> str:
-    """Return the ending of a query's folders of batches, by which a reader of batches that were set aside notices others."""
+    """Return the ending of a query's folders, which differs after batches were set aside."""
     return f"{query[:8]}.{restored}" if restored else query[:8]
 
 
-def require_writer(place: str, writer: str, facts: Mapping[str, Any]) -> None:
-    """``FkJoinError`` if the place was restored since a query began to write folders of that ending."""
+def require_writer(path: str, writer: str, facts: Mapping[str, Any]) -> None:
+    """``FkJoinError`` if the path was restored since a query began to write folders so called."""
     if writer != writer_of(writer, restores(facts)):
-        raise FkJoinError(f"parquet {place} was restored since this query began, and another query goes on with it")
+        raise FkJoinError(
+            f"parquet {path} was restored since this query began, and another query goes on with it"
+        )
 
 
-def noted_batch(at: BatchFiles, query: str) -> Mark | None:
+def noted_batch(batches: BatchFiles, query: str) -> Mark | None:
     """The query's batch in ``LAST``; None without one."""
-    note = at.noted(LAST)
+    note = batches.noted(LAST)
     return Mark(note["number"], note["began_ms"]) if note.get("query") == query[:8] else None
 
 
-def note_batch(at: BatchFiles, query: str, mark: Mark) -> None:
+def note_batch(batches: BatchFiles, query: str, mark: Mark) -> None:
     """Write a batch of the query to ``LAST``."""
-    at.put(LAST, json.dumps({"query": query[:8], "number": mark.number, "began_ms": mark.began_ms}).encode())
+    note = {"query": query[:8], "number": mark.number, "began_ms": mark.began_ms}
+    batches.put(LAST, json.dumps(note).encode())
 
 
-def has_batch(at: BatchFiles, folder: str, mark: Mark, writer: str) -> bool:
-    """Tell whether the place has the batch, whose folder would be ``folder``; ``FkJoinError`` if another one is there."""
-    for last in (at.mark(folder), noted_batch(at, writer)):
+def has_batch(batches: BatchFiles, folder: str, mark: Mark, writer: str) -> bool:
+    """Tell whether a batch is at the path, where it would be in ``folder``.
+
+    ``FkJoinError`` if another one is there.
+    """
+    for last in (batches.mark(folder), noted_batch(batches, writer)):
         if last == mark:
             return True
         if last is not None and last.number >= mark.number:
-            raise another_run(f"parquet {at.place}", last, mark)
+            raise another_run(f"parquet {batches.path}", last, mark)
     return False
 
 
 def of_query(folders: Collection[str], query: str) -> list[str]:
     """The folders of the query's batches, the oldest first."""
-    matches = ((FOLDER.fullmatch(name), name) for name in folders)
-    return [name for _, name in sorted((int(match[1]), name) for match, name in matches if match and match[2] == query[:8])]
+    numbers = {}
+    for name in folders:
+        match = FOLDER.fullmatch(name)
+        if match is not None and match[2] == query[:8]:
+            numbers[name] = int(match[1])
+    return sorted(numbers, key=lambda name: (numbers[name], name))
 
 
-def require_alone(spark: SparkSession, at: BatchFiles, checkpoint: str) -> None:
-    """``TopologyError`` if the place has batches, and none of the checkpoint's query: nothing would say which are newer."""
-    matches = (FOLDER.fullmatch(name) for name in at.folders())
+def require_alone(spark: SparkSession, batches: BatchFiles, checkpoint: str) -> None:
+    """``TopologyError`` if there are batches at the path, and none of the checkpoint's query.
+
+    Nothing would say which are newer.
+    """
+    matches = (FOLDER.fullmatch(name) for name in batches.folders())
     writers = sorted({match[2] for match in matches if match is not None})
-    if writers and (not has_begun(spark, checkpoint) or query_id(spark, checkpoint)[:8] not in writers):
+    own = query_id(spark, checkpoint)[:8] if writers and has_begun(spark, checkpoint) else None
+    if writers and own not in writers:
         raise TopologyError(
-            f"path: {at.place} has batches of another query ({', '.join(writers)}), and none of that of checkpoint "
-            f"{checkpoint}: nothing says which of them are newer. Give each checkpoint of to_parquet a path of its own"
+            f"path: {batches.path} has batches of another query ({', '.join(writers)}), and none "
+            f"of that of checkpoint {checkpoint}: nothing says which of them are newer. "
+            "Give each checkpoint of to_parquet a path of its own"
         )
 
 
-def label_for(at: BatchFiles, columns: Collection[str]) -> str:
-    """Choose a name for the folders of batches that is none of the ``columns``; ``TopologyError`` if there is none."""
+def label_for(batches: BatchFiles, columns: Collection[str]) -> str:
+    """Choose a name for the folders of batches that is none of the ``columns``.
+
+    ``TopologyError`` if there is none.
+    """
     taken = {name.lower() for name in columns}
     free = [label for label in LABELS if label not in taken]
     if not free:
-        raise TopologyError(f"path: a table with the columns {' and '.join(LABELS)} leaves no name for folders; rename one")
-    other = next((name for name in at.folders() if name.split("=")[0] != free[0]), None)
-    if other is not None:
-        hidden = f", which hides the column {other.split('=')[0]!r}" if other.split("=")[0] in taken else ""
         raise TopologyError(
-            f"path: {at.place} has the folder {other} already{hidden}, and those of this table are called {free[0]}=…: write "
-            "to another path, with a new checkpoint"
+            f"path: a table with the columns {' and '.join(LABELS)} leaves no name for folders; "
+            "rename one"
         )
-    return free[0]
+    label = free[0]
+    for name in batches.folders():
+        other = name.split("=")[0]
+        if other != label:
+            hidden = f", which hides the column {other!r}" if other in taken else ""
+            raise TopologyError(
+                f"path: {batches.path} has the folder {name} already{hidden}, and those of this "
+                f"table are called {label}=…: write to another path, with a new checkpoint"
+            )
+    return label

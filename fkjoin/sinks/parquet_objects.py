@@ -1,9 +1,10 @@
-"""Parquet files in an object store, one a batch: drafted, published by a copy, listed and set aside.
+"""Parquet files in an object store, one a batch: drafted, published by a copy, and set aside.
 
-A store puts, copies and deletes one object at once, and renames none.  So a batch is one object.  One task writes its draft,
-and the driver copies that to its name.  A draft that another run of the query has deleted cannot be copied, as a folder that
-is gone cannot be renamed.  The object's name has the time when the batch began: two attempts at a batch at the same time write
-one object, with the same rows.
+A store puts, copies and deletes one object at once, and renames none.  So a batch is one object.
+One task writes its draft, and the driver copies that to its name.  A draft that another run of the
+query has deleted cannot be copied, as a folder that is gone cannot be renamed.  The object's name
+has the time when the batch began: two attempts at a batch at the same time write one object, with
+the same rows.
 """
 
 from __future__ import annotations
@@ -26,7 +27,14 @@ from pyspark.sql.types import StructType
 from fkjoin.analysis.written import ABOUT, LABELS, restores
 from fkjoin.checkpoint.batch_log import Mark
 from fkjoin.errors import FkJoinError
-from fkjoin.sinks.parquet_batches import FOLDER, has_batch, name_of, note_batch, number_of, require_writer
+from fkjoin.sinks.parquet_batches import (
+    FOLDER,
+    has_batch,
+    name_of,
+    note_batch,
+    number_of,
+    require_writer,
+)
 from fkjoin.sinks.retry import in_a_line, through_outages
 from fkjoin.spark.object_store import S3, opened
 from fkjoin.spark.parquet import SET_ASIDE, UNFINISHED, ChangesOf, PutFile, WriteFile
@@ -35,10 +43,14 @@ LARGEST_COPY = 5 << 30
 """Bytes of the largest object that S3 copies at once."""
 
 _REFUSED = re.compile(
-    r"ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|NO_SUCH_BUCKET|INVALID_CLIENT_TOKEN|UNRECOGNIZED_CLIENT"
-    r"|PERMISSION_DENIED|UNAUTHENTICATED|AuthenticationFailed|AuthorizationFailure|HTTP status 4(?!08|09|12|25|29)\d\d"
+    r"ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|NO_SUCH_BUCKET"
+    r"|INVALID_CLIENT_TOKEN|UNRECOGNIZED_CLIENT|PERMISSION_DENIED|UNAUTHENTICATED"
+    r"|AuthenticationFailed|AuthorizationFailure|HTTP status 4(?!08|09|12|25|29)\d\d"
 )
-"""Answers of a store that no repetition mends: access refused, or no such bucket.  408, 409, 412, 425 and 429 pass."""
+"""Answers of a store that no repetition mends: access refused, or no such bucket.
+
+408, 409, 412, 425 and 429 pass.
+"""
 _FILE = re.compile(r"part-([0-9a-f]{16})[0-9a-f]{8}\.parquet")
 """Name of a batch's file: when it began, and how often the place was restored before."""
 _UNKNOWN = 0
@@ -51,7 +63,7 @@ _T = TypeVar("_T")
 class BatchObjects:
     """Batches in an object store; see ``BatchFiles``."""
 
-    place: str
+    path: str
     options: Mapping[str, str] = field(repr=False)
     retry_s: float
 
@@ -71,12 +83,23 @@ class BatchObjects:
         return self._through_outages(lambda: self._mark(folder))
 
     def publish(
-        self, batch: DataFrame, changes: ChangesOf | None, *, label: str, writer: str, mark: Mark, schema: StructType
+        self,
+        batch: DataFrame,
+        changes: ChangesOf | None,
+        *,
+        label: str,
+        writer: str,
+        mark: Mark,
+        schema: StructType,
     ) -> None:
-        """The rows go through one task.  A repetition writes them again, and Spark keeps them for it before that task."""
+        """The rows go through one task.
+
+        A repetition writes them again, and Spark keeps them for it before that task.
+        """
         name = name_of(label, mark, writer)
         draft = f"{UNFINISHED}/{name}-{uuid.uuid4().hex}"
-        put = PutFile(WriteFile(f"{self.place}/{draft}", changes, schema.json().encode(), self.options))
+        target, row_type = f"{self.path}/{draft}", schema.json().encode()
+        put = PutFile(WriteFile(target, changes, row_type, self.options))
         rows = batch.repartition(1).mapInArrow(put, "file string, error string")
         try:
             self._through_outages(lambda: self._attempt(rows, draft, name, writer, mark))
@@ -93,7 +116,7 @@ class BatchObjects:
 
     @cached_property
     def _opened(self) -> tuple[FileSystem, str]:
-        return opened(self.place, self.options)
+        return opened(self.path, self.options)
 
     def _require_bucket(self) -> None:
         files, base = self._opened
@@ -104,13 +127,14 @@ class BatchObjects:
     def _attempt(self, rows: DataFrame, draft: str, name: str, writer: str, mark: Mark) -> None:
         """Write the batch and publish it.
 
-        It deletes other drafts of the query before it looks for the batch, so that none is published between look and copy.
+        It deletes other drafts of the query before it looks for the batch, so that none is
+        published between look and copy.
         """
         written = rows.collect()
         if failed := [row.error for row in written if row.error is not None]:
             raise OSError(failed[0])
         facts = self._noted(ABOUT)
-        require_writer(self.place, writer, facts)
+        require_writer(self.path, writer, facts)
         if written:
             self._clear(writer, draft)
         if has_batch(self, name, mark, writer):
@@ -123,8 +147,8 @@ class BatchObjects:
         except FileNotFoundError:
             if not has_batch(self, name, mark, writer):
                 raise FkJoinError(
-                    f"parquet {self.place}: another run of the query has deleted the draft of batch {mark.number}: does one "
-                    "still write there? Start the query again"
+                    f"parquet {self.path}: another run of the query has deleted the draft of batch "
+                    f"{mark.number}: does one still write there? Start the query again"
                 ) from None
 
     def _noted(self, name: str) -> dict[str, Any]:
@@ -144,22 +168,27 @@ class BatchObjects:
     def _files(self, folder: str = "") -> list[PurePosixPath]:
         """The files in a folder, and in those in it, by their paths from there.
 
-        Folders are only what names of files say: some stores list those of a draft, some do not, and some keep empty ones.
+        Folders are only what names of files say: some stores list those of a draft, some do not,
+        and some keep empty ones.
         """
         files, base = self._opened
-        place = f"{base}/{folder}".rstrip("/")
-        found = files.get_file_info(FileSelector(place, allow_not_found=True, recursive=True))
-        return [PurePosixPath(info.path).relative_to(place) for info in found if info.type == FileType.File]
+        home = f"{base}/{folder}".rstrip("/")
+        infos = files.get_file_info(FileSelector(home, allow_not_found=True, recursive=True))
+        paths = [PurePosixPath(info.path) for info in infos if info.type == FileType.File]
+        return [path.relative_to(home) for path in paths]
 
     def _batches(self) -> set[str]:
         folders = {path.parts[0] for path in self._files() if len(path.parts) == 2}
-        return {folder for folder in folders if folder.startswith(tuple(f"{label}=" for label in LABELS))}
+        beginnings = tuple(f"{label}=" for label in LABELS)
+        return {folder for folder in folders if folder.startswith(beginnings)}
 
     def _mark(self, folder: str) -> Mark | None:
-        found = self._files(folder)
-        if not found:
+        files = self._files(folder)
+        if not files:
             return None
-        began_ms = max((int(match[1], 16) for path in found if (match := _FILE.fullmatch(str(path)))), default=_UNKNOWN)
+        matches = [_FILE.fullmatch(str(path)) for path in files]
+        times = [int(match[1], 16) for match in matches if match is not None]
+        began_ms = max(times, default=_UNKNOWN)
         return Mark(number_of(folder), None if began_ms == _UNKNOWN else began_ms)
 
     def _clear(self, query: str, but: str) -> None:
@@ -180,16 +209,17 @@ class BatchObjects:
             files.delete_dir(f"{base}/{folder}")
 
     def _copy(self, name: str, target: str) -> None:
-        """Copy an object; ``FileNotFoundError`` if it is not there, also if it goes before the store copies it."""
+        """Copy an object; ``FileNotFoundError`` if it is not there, or goes before it is copied."""
         files, base = self._opened
         info = files.get_file_info(f"{base}/{name}")
         if info.type == FileType.NotFound:
             raise FileNotFoundError(f"{name} is not there")
-        if urlsplit(self.place).scheme in S3 and info.size > LARGEST_COPY:
+        if urlsplit(self.path).scheme in S3 and info.size > LARGEST_COPY:
             raise FkJoinError(
-                f"parquet {self.place}: the file of a batch has {info.size} bytes, and S3 copies {LARGEST_COPY} at once. Begin "
-                "with a new checkpoint, an empty path and smaller batches (maxOffsetsPerTrigger, maxFilesPerTrigger), or write "
-                "to Delta or Iceberg, as you have to if it is a first batch with a snapshot, which no option cuts"
+                f"parquet {self.path}: the file of a batch has {info.size} bytes, and S3 copies "
+                f"{LARGEST_COPY} at once. Begin with a new checkpoint, an empty path and smaller "
+                "batches (maxOffsetsPerTrigger, maxFilesPerTrigger), or write to Delta or Iceberg, "
+                "as you have to if it is a first batch with a snapshot, which no option cuts"
             )
         try:
             files.copy_file(f"{base}/{name}", f"{base}/{target}")
@@ -199,8 +229,9 @@ class BatchObjects:
             raise
 
     def _through_outages(self, work: Callable[[], _T]) -> _T:
-        """Return what the work returns, through outages; ``FkJoinError`` of what the store says otherwise."""
-        return through_outages(f"parquet {self.place}", work, mends, self.retry_s, told=in_a_line, is_of_place=_of_a_store)
+        """Return what the work returns, through outages; ``FkJoinError`` of other refusals."""
+        about: Any = {"text_of": in_a_line, "is_of_target": _of_a_store}
+        return through_outages(f"parquet {self.path}", work, mends, self.retry_s, **about)
 
 
 def mends(error: BaseException) -> bool:

@@ -1,4 +1,4 @@
-"""Columns that partition a target: their values come back as they were written, or are refused before anything is.
+"""Columns that partition a target: their values come back as they were written, or are refused.
 
 A table's log has the values of partitions as texts, and so have the names of folders on a disk.
 """
@@ -24,23 +24,34 @@ LONGEST_NAME = 255
 
 _SHOWN = 40
 
-_EXACT = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_date, pa.types.is_timestamp, pa.types.is_string)
+_EXACT = (
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    pa.types.is_date,
+    pa.types.is_timestamp,
+    pa.types.is_string,
+)
 DELTA_TYPES = (*_EXACT, pa.types.is_decimal)
 ICEBERG_TYPES = (*_EXACT, pa.types.is_decimal, pa.types.is_time, pa.types.is_binary)
-"""Types whose values the packages deltalake and pyiceberg read as they wrote them; pyiceberg cuts those of a double."""
+"""Types whose values deltalake and pyiceberg read as they wrote them; pyiceberg cuts doubles."""
 
 
 def require_types(
-    target: str, schema: pa.Schema, columns: Iterable[str], types: Sequence[Callable[[pa.DataType], bool]], package: str
+    target: str,
+    schema: pa.Schema,
+    columns: Iterable[str],
+    types: Sequence[Callable[[pa.DataType], bool]],
+    package: str,
 ) -> None:
     """``TopologyError`` unless a package reads values of the columns' types as it wrote them."""
     for name in columns:
         kind = schema.field(name).type
         if not any(test(kind) for test in types):
             raise TopologyError(
-                f"partition_by: {target} is partitioned by {name}, which is {kind_text(kind)}: the package {package} does not "
-                "read such values as it wrote them. Partition by a text, a whole number, a date or a time, such as one that "
-                "map_values makes of the column"
+                f"partition_by: {target} is partitioned by {name}, which is {kind_text(kind)}: the "
+                f"package {package} does not read such values as it wrote them. Partition by a "
+                "text, a whole number, a date or a time, such as one that map_values makes of the "
+                "column"
             )
 
 
@@ -73,7 +84,8 @@ def require_values(
                 why = f"whose folder would have a name of more than {LONGEST_NAME} bytes"
             if why is not None:
                 row = row_text(rows.filter(pc.equal(rows[name], value)), key)
-                raise cannot_be(target, f"column {name} partitions it and is {_beginning(value)} in the row with {row}, {why}")
+                contrast = f"is {_beginning(value)} in the row with {row}, {why}"
+                raise cannot_be(target, f"column {name} partitions it and {contrast}")
 
 
 def _beginning(value: Any) -> str:

@@ -1,12 +1,11 @@
 """Rows that PostgreSQL refuses: which of a batch they are, and what there is to say of each.
 
-*Law*: all other rows are written, whichever rows are refused.  All are tried at once; if that fails, their halves are, and the
-halves of those that fail.
+*Law*: all other rows are written, whichever rows are refused.  All are tried at once; if that
+fails, their halves are, and the halves of those that fail.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,7 +27,8 @@ _SHOWN = 60
 _NUL = "no text of PostgreSQL's can have U+0000"
 
 _COLUMNS = """
-select attname from pg_constraint join pg_class on pg_class.oid = conrelid join pg_namespace on pg_namespace.oid = relnamespace
+select attname from pg_constraint join pg_class on pg_class.oid = conrelid
+join pg_namespace on pg_namespace.oid = relnamespace
 join pg_attribute on attrelid = conrelid and attnum = any(conkey)
 where nspname = %s and relname = %s and conname = %s order by attnum
 """
@@ -44,7 +44,7 @@ class Refused:
     """A row that a table cannot have."""
 
     row: dict[str, Any]
-    """Its columns, as they should be written: whole numbers and truth values as such, all else as texts."""
+    """Its columns as they should be written: whole numbers and truth values, all else as texts."""
     key: Sequence[str]
     columns: Sequence[str]
     """Several, where a check is about several; none where PostgreSQL does not say."""
@@ -70,21 +70,31 @@ class Refused:
         return json.dumps(self.row)
 
 
-def unread(connection: Connection[Any], rows: pa.Table, copy: Copy, key: Sequence[str]) -> Iterator[Refused]:
-    """Copy the rows but those with a value that PostgreSQL cannot read, or that a type cannot have."""
+def unread(
+    connection: Connection[Any], rows: pa.Table, copy: Copy, key: Sequence[str]
+) -> Iterator[Refused]:
+    """Copy the rows but those with a value that PostgreSQL cannot read, or a type cannot have."""
     if not rows.num_rows or _tried(connection, lambda: copy(rows)) is None:
         return
     for name in [name for name in rows.column_names if pa.types.is_string(rows[name].type)]:
         has = pc.fill_null(pc.match_substring(rows[name], "\0"), False)
         yield from (Refused(row, key, [name], _NUL) for row in shown(rows.filter(has)))
         rows = rows.filter(pc.invert(has))
-    for place, error in _halved(connection, 0, rows.num_rows, lambda first, end: copy(rows.slice(first, end - first))):
-        row = rows.slice(place, 1)
+
+    def copy_part(first: int, end: int) -> None:
+        copy(rows.slice(first, end - first))
+
+    for index, error in _halved(connection, 0, rows.num_rows, copy_part):
+        row = rows.slice(index, 1)
         yield Refused(shown(row)[0], key, _unreadable(connection, row, copy), _reason(error))
 
 
 def unwritten(
-    connection: Connection[Any], rows: pa.Table, write: _Write, index: Callable[[], None], key: Sequence[str]
+    connection: Connection[Any],
+    rows: pa.Table,
+    write: _Write,
+    index: Callable[[], None],
+    key: Sequence[str],
 ) -> Iterator[Refused]:
     """Write the rows but those that a constraint or an index of the table does not take.
 
@@ -93,22 +103,27 @@ def unwritten(
     if not rows.num_rows or _tried(connection, lambda: write(0, rows.num_rows)) is None:
         return
     index()
-    for place, error in _halved(connection, 0, rows.num_rows, write):
-        yield Refused(shown(rows.slice(place, 1))[0], key, _of_constraint(connection, error, rows.column_names), _reason(error))
+    for position, error in _halved(connection, 0, rows.num_rows, write):
+        row = shown(rows.slice(position, 1))[0]
+        columns = _of_constraint(connection, error, rows.column_names)
+        yield Refused(row, key, columns, _reason(error))
 
 
 def shown(rows: pa.Table) -> list[dict[str, Any]]:
-    """The rows as they can stand in JSON: numbers that a JSON number may not be, times and all else are texts."""
+    """The rows as they can stand in JSON: whole numbers and truth values, all else as texts."""
     columns = {name: _plain(spelled(rows[name])) for name in rows.column_names if name != ROW_PLACE}
     return pa.table(columns).to_pylist()
 
 
 def _plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    kind = values.type
-    return values if pa.types.is_boolean(kind) or pa.types.is_integer(kind) else values.cast(pa.string())
+    if pa.types.is_boolean(values.type) or pa.types.is_integer(values.type):
+        return values
+    return values.cast(pa.string())
 
 
-def _halved(connection: Connection[Any], first: int, end: int, work: _Write) -> Iterator[tuple[int, psycopg.Error]]:
+def _halved(
+    connection: Connection[Any], first: int, end: int, work: _Write
+) -> Iterator[tuple[int, psycopg.Error]]:
     """Do the work for all rows but those with which it fails: their places, and why."""
     error = _tried(connection, lambda: work(first, end)) if first < end else None
     if error is None:
@@ -132,24 +147,31 @@ def _tried(connection: Connection[Any], work: Callable[[], None]) -> psycopg.Err
 
 
 def _unreadable(connection: Connection[Any], row: pa.Table, copy: Copy) -> list[str]:
-    """The column that cannot be copied alone: the text of the error names it in the server's language."""
-    alone = (name for name in row.column_names if _tried(connection, partial(copy, row.select([name]))) is not None)
-    return list(itertools.islice(alone, 1))
+    """The column that cannot be copied alone: errors name it in the server's language."""
+    for name in row.column_names:
+        if _tried(connection, partial(copy, row.select([name]))) is not None:
+            return [name]
+    return []
 
 
-def _of_constraint(connection: Connection[Any], error: psycopg.Error, names: Sequence[str]) -> list[str]:
+def _of_constraint(
+    connection: Connection[Any], error: psycopg.Error, names: Sequence[str]
+) -> list[str]:
     """The columns that a constraint is about."""
-    told = error.diag
-    if told.column_name is not None:
-        return [told.column_name]
-    found = connection.execute(_COLUMNS, (told.schema_name, told.table_name, told.constraint_name)).fetchall()
-    return [name for (name,) in found if name in names]
+    diagnosis = error.diag
+    if diagnosis.column_name is not None:
+        return [diagnosis.column_name]
+    constraint = diagnosis.schema_name, diagnosis.table_name, diagnosis.constraint_name
+    columns = connection.execute(_COLUMNS, constraint).fetchall()
+    return [name for (name,) in columns if name in names]
 
 
 def _reason(error: psycopg.Error) -> str:
     """Return what PostgreSQL says, without what it quotes of the whole row."""
-    said = [error.diag.message_primary, error.diag.message_detail if isinstance(error, psycopg.DataError) else None]
-    return _shortened(": ".join(" ".join(text.split()) for text in said if text), 3 * _SHOWN)
+    texts = [error.diag.message_primary]
+    if isinstance(error, psycopg.DataError):
+        texts.append(error.diag.message_detail)
+    return _shortened(": ".join(" ".join(text.split()) for text in texts if text), 3 * _SHOWN)
 
 
 def _beginning(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""PostgreSQL's server: how it is reached, and which of its errors are of a value, and which a repetition may mend."""
+"""PostgreSQL's server: how it is reached, and which of its errors are of a value or pass."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ OF_A_VALUE = (
 """``SQLSTATE`` of a row that a table cannot have, whatever the other rows are."""
 
 _MENDED_CLASSES = ("08", "40", "53", "57", "58")
-"""Classes of ``SQLSTATE``: connections, transactions rolled back, resources, an operator or a crash, the system."""
+"""Classes of ``SQLSTATE``: connections, transactions, resources, an operator or a crash, I/O."""
 _MENDED = ("25006", "25P03", "55006", "55P03")
-"""A server that only reads, as after a failover; a transaction that was idle for too long; something in use; a lock."""
+"""A server that only reads, as after a failover; a transaction idle for too long; use; a lock."""
 _DROPPED = "57P04"
 NO_PASSWORD = "no password supplied"
 _REFUSALS = (
@@ -37,7 +37,7 @@ _REFUSALS = (
     "does not support ssl",
     "invalid",
 )
-"""Texts of errors while connecting, which have no ``SQLSTATE``; in other languages of the server they are repeated, too."""
+"""Texts of errors while connecting, which have no ``SQLSTATE``; in other languages they pass."""
 
 _CONNECTION = {
     "connect_timeout": "10",
@@ -46,28 +46,36 @@ _CONNECTION = {
     "keepalives_count": "3",
     "tcp_user_timeout": "60000",
 }
-"""Settings without which a connection whose other end is gone lasts for hours; seconds, but ``tcp_user_timeout``."""
+"""Settings without which a connection whose other end is gone lasts for hours.
+
+They are seconds, but ``tcp_user_timeout``.
+"""
 
 
 def settings_of(dsn: str) -> dict[str, Any]:
-    """libpq's settings that the DSN says; ``TopologyError``, in which nothing of it stands, if it is none."""
+    """libpq's settings of a DSN; ``TopologyError``, which shows none of it, if it is none."""
     try:
-        found = conninfo_to_dict(dsn)
+        settings = conninfo_to_dict(dsn)
     except psycopg.Error:
-        found = None
-    if found is None or _is_cut_wrongly(found, dsn):
+        settings = None
+    if settings is None or _is_cut_wrongly(settings, dsn):
         raise TopologyError(
-            "postgres: the address cannot be read (it is not shown, since it may have a password): write "
-            '"postgresql://USER@HOST:PORT/DATABASE" or "host=HOST dbname=DATABASE user=USER", in the first form with each of '
-            "%, @, /, :, ?, # and blanks in a name or password as %25, %40, …; a password better comes from PGPASSWORD"
+            "postgres: the address cannot be read (it is not shown, since it may have a "
+            'password): write "postgresql://USER@HOST:PORT/DATABASE" or '
+            '"host=HOST dbname=DATABASE user=USER", in the first form with each of %, @, /, :, ?, '
+            "# and blanks in a name or password as %25, %40, …; a password better comes from "
+            "PGPASSWORD"
         )
-    return found
+    return settings
 
 
-def _is_cut_wrongly(found: dict[str, Any], dsn: str) -> bool:
-    """Tell whether a part of a password may be in the place of a host, a port or a database, which errors name."""
-    ports = str(found.get("port") or "0").replace(",", "")
-    return not ports.isdecimal() or ("://" in dsn and any("@" in str(found.get(name, "")) for name in ("host", "dbname")))
+def _is_cut_wrongly(settings: dict[str, Any], dsn: str) -> bool:
+    """Tell whether host, port or database, which errors name, may have some of a password."""
+    ports = str(settings.get("port") or "0").replace(",", "")
+    if not ports.isdecimal():
+        return True
+    names = f"{settings.get('host', '')} {settings.get('dbname', '')}"
+    return "://" in dsn and "@" in names
 
 
 def connect(settings: dict[str, Any]) -> Connection[Any]:
@@ -83,8 +91,10 @@ def mends(error: BaseException) -> bool:
     if not isinstance(error, psycopg.Error):
         return False
     if error.sqlstate is None:  # while connecting, or the connection is lost
-        told = str(error).lower()
-        if "failed to resolve host" in told or "could not translate host name" in told:
+        text = str(error).lower()
+        if "failed to resolve host" in text or "could not translate host name" in text:
             return True  # the name of a host may have any of these words in it
-        return isinstance(error, psycopg.OperationalError) and not any(refusal in told for refusal in _REFUSALS)
-    return error.sqlstate in _MENDED or (error.sqlstate[:2] in _MENDED_CLASSES and error.sqlstate != _DROPPED)
+        is_refused = any(refusal in text for refusal in _REFUSALS)
+        return isinstance(error, psycopg.OperationalError) and not is_refused
+    passes = error.sqlstate[:2] in _MENDED_CLASSES and error.sqlstate != _DROPPED
+    return passes or error.sqlstate in _MENDED

@@ -1,8 +1,9 @@
-"""PostgreSQL's types: which one a column gets, and whether one that is there can hold all values of a column.
+"""PostgreSQL's types: which one a column gets, and whether an existing one can hold all values.
 
-*Law*: where ``problems`` finds nothing, each value of each column is in the target what it was, but that in ``jsonb`` and
-``numeric`` -0.0 is 0.0, and a text in a type of its own (``uuid``, an enum) is as that type writes it; or the column has
-no such value (text with U+0000, years before 4713 BC, a text that is no ``uuid``, a null), and PostgreSQL says so.
+*Law*: where ``problems`` finds nothing, each value of each column is in the target what it was, but
+that in ``jsonb`` and ``numeric`` -0.0 is 0.0, and a text in a type of its own (``uuid``, an enum)
+is as that type writes it; or the column has no such value (text with U+0000, years before 4713 BC,
+a text that is no ``uuid``, a null), and PostgreSQL says so.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ _OTHERS: dict[type[DataType], tuple[str, ...]] = {
     **dict.fromkeys(NESTED, ("jsonb", "json")),
 }
 _READ_FROM_TEXT = ("uuid", "enum", "json", "jsonb", "inet", "cidr", "macaddr")
-"""Types that Spark does not have, so that only a text can go there: PostgreSQL reads it, or says that it is none."""
+"""Types that Spark does not have, so only a text goes there: PostgreSQL reads it, if it can."""
 _READ_AS_KEYS = _READ_FROM_TEXT[:2]
 """Types in which the texts of a key stay apart; in ``uuid``, those that are spelled alike."""
 _MICROSECONDS = 6
@@ -89,22 +90,26 @@ with recursive kinds as (
         atthasdef or attidentity <> '' as filled, atttypid as kind, atttypmod as modifier
     from pg_attribute where attrelid = %s::regclass and attnum > 0 and not attisdropped
     union all
-    select attnum, attname, shown, required or typnotnull, filled or typdefault is not null, typbasetype, typtypmod
+    select attnum, attname, shown, required or typnotnull, filled or typdefault is not null,
+        typbasetype, typtypmod
     from kinds join pg_type on pg_type.oid = kind where typtype = 'd'
 )
-select attname, shown, case typtype when 'e' then 'enum' else typname end, modifier, required, filled
+select attname, shown, case typtype when 'e' then 'enum' else typname end,
+    modifier, required, filled
 from kinds join pg_type on pg_type.oid = kind where typtype <> 'd' order by attnum
 """
 
 _UNIQUE = """
-select array_agg(attname::text order by attnum), indimmediate from pg_index, unnest(indkey[0:indnkeyatts - 1]) as part
+select array_agg(attname::text order by attnum), indimmediate
+from pg_index, unnest(indkey[0:indnkeyatts - 1]) as part
 join pg_attribute on attnum = part
-where indrelid = %s::regclass and attrelid = indrelid and indisunique and indisvalid and indpred is null and indexprs is null
+where indrelid = %s::regclass and attrelid = indrelid and indisunique and indisvalid
+    and indpred is null and indexprs is null
 group by indexrelid, indimmediate
 """
 
 
-class There(NamedTuple):
+class TargetColumn(NamedTuple):
     """A column of the target."""
 
     name: str
@@ -119,75 +124,95 @@ class There(NamedTuple):
     """True for a column that has a value where none is written."""
 
 
-def made(name: str, kind: DataType) -> str:
-    """The type of a column of a new table; ``TopologyError`` if PostgreSQL has none that gives back what it is given."""
+def type_for(name: str, kind: DataType) -> str:
+    """The type of a column of a new table.
+
+    ``TopologyError`` if PostgreSQL has none that gives back what it is given.
+    """
     if isinstance(kind, NESTED):
         require_json("to_postgres", StructType().add(name, kind))
     if isinstance(kind, DecimalType):
         return f"numeric({kind.precision}, {kind.scale})"
     if type(kind) not in _MADE:
         raise TopologyError(
-            f"to_postgres: column {name} is {kind.simpleString()}, which no type there gives back unchanged: cast it to text"
+            f"to_postgres: column {name} is {kind.simpleString()}, which no type there gives back "
+            "unchanged: cast it to text"
         )
     return _MADE[type(kind)]
 
 
-def problems(connection: Connection[Any], table: str, schema: StructType, key: tuple[str, ...]) -> Iterator[str]:
-    """Find what is wrong with the columns of a table (its name quoted) for rows of the schema, and what to do about it."""
-    there = {row[0]: There(*row) for row in connection.execute(_COLUMNS, (table,))}
+def problems(
+    connection: Connection[Any], table: str, schema: StructType, key: tuple[str, ...]
+) -> Iterator[str]:
+    """Find what is wrong with a table's columns for rows of the schema, and what to do about it.
+
+    ``table`` is quoted.
+    """
+    columns = {row[0]: TargetColumn(*row) for row in connection.execute(_COLUMNS, (table,))}
     for field in schema:
-        if (column := there.pop(field.name, None)) is None:
+        if (column := columns.pop(field.name, None)) is None:
             continue  # a statement that is tried says so
         if not fits(field.dataType, column, key=field.name in key):
-            wanted = made(field.name, field.dataType)
+            wanted = type_for(field.name, field.dataType)
             yield (
-                f"column {field.name} is {column.shown}, which cannot hold every {field.dataType.simpleString()}: alter it to "
-                f"{wanted}, or cast the table's column"
+                f"column {field.name} is {column.shown}, which cannot hold every "
+                f"{field.dataType.simpleString()}: alter it to {wanted}, or cast the table's column"
             )
-    for column in there.values():
+    for column in columns.values():
         if column.required and not column.filled:
             yield (
-                f"column {column.name} is {column.shown} NOT NULL without a default, and the table has no such column: give it "
-                "a default, or drop the constraint"
+                f"column {column.name} is {column.shown} NOT NULL without a default, and the table "
+                "has no such column: give it a default, or drop the constraint"
             )
     for names, immediate in connection.execute(_UNIQUE, (table,)):
+        unique = f"({', '.join(names)})"
         if set(names) == set(key) and not immediate:
-            yield f"the constraint that makes ({', '.join(names)}) unique is deferrable: make it NOT DEFERRABLE"
+            yield (
+                f"the constraint that makes {unique} unique is deferrable: make it NOT DEFERRABLE"
+            )
         if set(names) < set(key):
             yield (
-                f"({', '.join(names)}) is unique, and the key is ({', '.join(key)}), so that several rows may have the same: "
-                "drop that constraint"
+                f"{unique} is unique, and the key is ({', '.join(key)}), so that several rows may "
+                "have the same: drop that constraint"
             )
 
 
-def fits(kind: DataType, there: There, *, key: bool = False) -> bool:
-    """Tell whether the column keeps every value of the type.  ``key``: and different values stay different."""
-    if there.base in ("text", "varchar"):
-        return there.modifier < 0
+def fits(kind: DataType, column: TargetColumn, *, key: bool = False) -> bool:
+    """Tell whether the column keeps every value of the type.
+
+    ``key``: and different values stay different.
+    """
+    base = column.base
+    if base in ("text", "varchar"):
+        return column.modifier < 0
     if isinstance(kind, StringType):
-        return there.base in (_READ_AS_KEYS if key else ("citext", *_READ_FROM_TEXT))
-    if there.base == "numeric" and isinstance(kind, FloatType | DoubleType):
-        return there.modifier < 0
+        return base in (_READ_AS_KEYS if key else ("citext", *_READ_FROM_TEXT))
+    if base == "numeric" and isinstance(kind, FloatType | DoubleType):
+        return column.modifier < 0
     if type(kind) in _WHOLE:
         bits, digits = _WHOLE[type(kind)]
-        return bits <= _BITS.get(there.base, 0) or _in_numeric(digits, 0, there)
+        return bits <= _BITS.get(base, 0) or _in_numeric(digits, 0, column)
     if isinstance(kind, DecimalType):
-        size = _DIGITS.get(there.base, 0) if kind.scale == 0 else 0
-        return kind.precision <= max(size, _SIGNIFICANT.get(there.base, 0)) or _in_numeric(
-            kind.precision - kind.scale, kind.scale, there
-        )
-    return there.base in _OTHERS.get(type(kind), ()) and _exact(there)
+        whole = _DIGITS.get(base, 0) if kind.scale == 0 else 0
+        if kind.precision <= max(whole, _SIGNIFICANT.get(base, 0)):
+            return True
+        return _in_numeric(kind.precision - kind.scale, kind.scale, column)
+    return base in _OTHERS.get(type(kind), ()) and _exact(column)
 
 
-def _in_numeric(digits: int, scale: int, there: There) -> bool:
-    """Tell whether so many digits before and after the point are in the column; see PostgreSQL's ``numeric_typmod_scale``."""
-    if there.base != "numeric":
+def _in_numeric(digits: int, scale: int, column: TargetColumn) -> bool:
+    """Tell whether so many digits before and after the point are in the column.
+
+    See PostgreSQL's ``numeric_typmod_scale``.
+    """
+    if column.base != "numeric":
         return False
-    packed = there.modifier - 4
-    precision, kept = (packed >> 16) & 0xFFFF, ((packed & 0x7FF) ^ 1024) - 1024
-    return there.modifier < 0 or (kept >= scale and precision - kept >= digits)
+    # The modifier is 4 and two fields: precision in the upper bits, scale in 11 bits with a sign.
+    packed = column.modifier - 4
+    own_precision, own_scale = (packed >> 16) & 0xFFFF, ((packed & 0x7FF) ^ 1024) - 1024
+    return column.modifier < 0 or (own_scale >= scale and own_precision - own_scale >= digits)
 
 
-def _exact(there: There) -> bool:
+def _exact(column: TargetColumn) -> bool:
     """Tell whether the column cuts nothing off."""
-    return there.modifier < 0 or (there.base != "interval" and there.modifier >= _MICROSECONDS)
+    return column.modifier < 0 or (column.base != "interval" and column.modifier >= _MICROSECONDS)

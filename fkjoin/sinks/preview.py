@@ -1,7 +1,9 @@
-"""A bounded look at a table: a query of its own reads the beginning of what the table is made of, and leaves nothing behind.
+"""A bounded look at a table: a query of its own reads the beginning of its inputs.
 
-The table is planned over sources that are read a little at a time.  After each batch the rows that have been seen are those
-of the table of what has been read; the query ends when they are enough, or after ``MOST_BATCHES`` batches.
+It leaves nothing behind.
+The table is planned over sources that are read a little at a time.  After each batch the rows that
+have been seen are those of the table of what has been read; the query ends when they are enough, or
+after ``MOST_BATCHES`` batches.
 """
 
 from __future__ import annotations
@@ -43,12 +45,21 @@ MOST_BATCHES = 10
 
 _OF_TOPICS = {"maxOffsetsPerTrigger": "10000"}
 _OF_FILES = {"maxBytesPerTrigger": str(8 << 20)}
-_BOUNDS = {"maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay", "maxbytespertrigger", "maxfilespertrigger"}
+_BOUNDS = {
+    "maxoffsetspertrigger",
+    "minoffsetspertrigger",
+    "maxtriggerdelay",
+    "maxbytespertrigger",
+    "maxfilespertrigger",
+}
 """Options of sources, in lower case, that say how much a batch reads."""
 
 
 def first_rows(table: Handle, schema: StructType, n: int) -> DataFrame:
-    """Read the first rows, see ``Table.preview``.  A source has to be materialized, so that a batch has a row's last change."""
+    """Read the first rows, see ``Table.preview``.
+
+    A source has to be materialized, so that a batch has a row's last change.
+    """
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise TopologyError(f"n: {n!r} is not a whole number of at least 1")
     spark = table._planned.spark
@@ -65,29 +76,31 @@ def first_rows(table: Handle, schema: StructType, n: int) -> DataFrame:
 class _Rows:
     """The first rows of a table, kept up to date batch by batch."""
 
-    def __init__(self, of: TablePlan, schema: StructType, n: int) -> None:
-        self.of, self._n, self._batches = of, n, 0
+    def __init__(self, plan: TablePlan, schema: StructType, n: int) -> None:
+        self.plan, self._n, self._batches = plan, n, 0
         self.ended = threading.Event()
         """No further batch is wanted."""
         self._schema = arrow_schema("row", schema)
-        self._key = KeyCodec(arrow_schema("key", of.key_type))
+        self._key = KeyCodec(arrow_schema("key", plan.key_type))
         self._rows: dict[bytes, pa.Table] = {}
 
     def write(self, batch: Batch, query: str, number: int) -> None:
         """Take in the changes of rows that are known, and up to ``n`` rows more.
 
-        As long as there are fewer than ``n`` rows, they are all that there are: so no row is missed that a later batch changes.
+        As long as there are fewer than ``n`` rows, they are all that there are: so no row is missed
+        that a later batch changes.
         """
         if self.ended.is_set():
             return
         changes = batch.changes.toArrow()
         rows = changes.select(self._schema.names)
-        keys = self._key.encode([rows[name].combine_chunks() for name in self.of.key], len(rows)).to_pylist()
-        more = 0
-        for place, (key, operation) in enumerate(zip(keys, changes["_operation"].to_pylist(), strict=True)):
+        columns = [rows[name].combine_chunks() for name in self.plan.key]
+        keys = self._key.encode(columns, len(rows)).to_pylist()
+        operations, more = changes["_operation"].to_pylist(), 0
+        for index, (key, operation) in enumerate(zip(keys, operations, strict=True)):
             known = self._rows.pop(key, None) is not None
             if operation != "delete" and (known or more < self._n):
-                self._rows[key] = rows.slice(place, 1)
+                self._rows[key] = rows.slice(index, 1)
                 more += not known
         self._batches += 1
         if len(self._rows) >= self._n or self._batches == MOST_BATCHES:
@@ -95,14 +108,15 @@ class _Rows:
 
     @property
     def table(self) -> pa.Table:
-        found = list(self._rows.values())[: self._n]
-        return pa.concat_tables(found) if found else self._schema.empty_table()
+        rows = list(self._rows.values())[: self._n]
+        return pa.concat_tables(rows) if rows else self._schema.empty_table()
 
 
 def _run(rows: _Rows, checkpoint: str) -> None:
     """Read until the rows are enough, or the input is at its end."""
-    name = f"preview of {rows.of.name} {uuid.uuid4()}"  # a query of the table may run meanwhile, and has its name
-    query = started(rows.of, rows.write, checkpoint, trigger={"availableNow": True}, query_name=name)
+    # A query of the table may run meanwhile, and has its name.
+    name, trigger = f"preview of {rows.plan.name} {uuid.uuid4()}", {"availableNow": True}
+    query = started(rows.plan, rows.write, checkpoint, trigger=trigger, query_name=name)
 
     def stop() -> None:
         rows.ended.wait()
@@ -115,17 +129,17 @@ def _run(rows: _Rows, checkpoint: str) -> None:
         query.awaitTermination()
     except StreamingQueryException as error:
         if not rows.ended.is_set():  # else the batch after the last one was cut off
-            raise failure(query, f"preview of {rows.of.name}") or error from None
+            raise failure(query, f"preview of {rows.plan.name}") or error from None
     finally:
         rows.ended.set()
         stopping.join()
-        for folder in rows.of.planned.index_dirs:
+        for folder in rows.plan.planned.index_dirs:
             shutil.rmtree(index_base(folder) / str(query.id), ignore_errors=True)
 
 
 @contextlib.contextmanager
 def _checkpoint(spark: SparkSession) -> Iterator[str]:
-    """A place for a checkpoint, on the file system that is the session's own: on a cluster all workers reach it."""
+    """A place for a checkpoint on the session's own file system, which all workers reach."""
     with held_folder() as folder:
         try:
             yield f"{folder}/checkpoint"
@@ -149,10 +163,10 @@ def _bounded(reads: dict[Read, Read], table: Planned) -> Planned:
     return replace(table, node=node, bound=bound)
 
 
-def _with(of: Any, values: Mapping[str, Any]) -> Any:
+def _with(node: Any, values: Mapping[str, Any]) -> Any:
     """The dataclass with those of the values that it has fields for."""
-    names = {field.name for field in fields(of)} & values.keys()
-    return replace(of, **{name: values[name] for name in names})
+    names = {field.name for field in fields(node)} & values.keys()
+    return replace(node, **{name: values[name] for name in names})
 
 
 def _little(source: SourceBound, reads: dict[Read, Read]) -> SourceBound:
@@ -160,19 +174,16 @@ def _little(source: SourceBound, reads: dict[Read, Read]) -> SourceBound:
         if not isinstance(node, Read):
             return None
         if node not in reads:
-            options = {**node.options}
-            for name in node.options:
-                if name.lower() in _BOUNDS:
-                    del options[name]
+            known = node.options.items()
+            options = {name: value for name, value in known if name.lower() not in _BOUNDS}
             more = _OF_TOPICS if node.format == "kafka" else _OF_FILES
             reads[node] = replace(node, options={**options, **more})
         return reads[node]
 
     undecoded = source.undecoded
     if undecoded is not None:
-        snapshot = undecoded.snapshot
-        undecoded = undecoded._replace(
-            lines=replaced(undecoded.lines, little),
-            snapshot=None if snapshot is None else replaced(snapshot, little),
-        )
+        lines, snapshot = replaced(undecoded.lines, little), undecoded.snapshot
+        if snapshot is not None:
+            snapshot = replaced(snapshot, little)
+        undecoded = undecoded._replace(lines=lines, snapshot=snapshot)
     return replace(source, rows=replaced(source.rows, little), undecoded=undecoded)

@@ -42,16 +42,17 @@ def records(
     headers: Expression | None,
     appends: bool = False,
 ) -> DataFrame:
-    """``key``, ``value`` (null in a delete) and, if asked for, ``headers`` of the records for ``changes``.
+    """``key``, ``value`` (null in a delete) and perhaps ``headers`` of the records for ``changes``.
 
-    ``appends``: they are events, whose key is an expression over their columns, or null.  A column ``POSITIONS`` of
-    ``changes`` becomes a header.
+    ``appends``: they are events, whose key is an expression over their columns, or null.  A column
+    ``POSITIONS`` of ``changes`` becomes a header.
     """
     if appends:
         gone, record_key = F.lit(False), _key_of_events(changes, key_as)
     else:
         whole_key, key_type = _struct(changes, key)
-        gone, record_key = F.col("_operation") == "delete", _encode("key", _key_format(key_as, key_type), whole_key, key_type)
+        record_key = _encode("key", _key_format(key_as, key_type), whole_key, key_type)
+        gone = F.col("_operation") == "delete"
     form = _value_format(value_as)
     if form is not None:
         whole_row, row_type = _struct(changes, row)
@@ -59,17 +60,14 @@ def records(
     else:
         assert isinstance(value_as, str | Column)
         value = resolve_column("value", value_as, changes, [], "the table").cast("binary")
-    columns = [
-        record_key.alias("key"),
-        F.when(~gone, value).alias("value"),
-    ]
-    written = []
+    columns, both = [record_key.alias("key"), F.when(~gone, value).alias("value")], None
     if headers is not None:
-        written.append(resolve_column("headers", headers, changes, changes.columns, "the table"))
+        both = resolve_column("headers", headers, changes, changes.columns, "the table")
     if POSITIONS in changes.columns:
-        written = [F.coalesce(given, F.array().cast(_HEADERS)) for given in written] + [_told()]
-    if written:
-        columns.append((F.concat(*written) if len(written) > 1 else written[0]).alias("headers"))
+        own = _of_positions()
+        both = own if both is None else F.concat(F.coalesce(both, F.array().cast(_HEADERS)), own)
+    if both is not None:
+        columns.append(both.alias("headers"))
     return changes.select(*columns)
 
 
@@ -83,7 +81,7 @@ def packed_records(
     value_as: Format | str | Column | None,
     positions: RootsOf | OriginsOf | None,
 ) -> Callable[[DataFrame], DataFrame] | None:
-    """Find the function by which workers make ``records`` of encoded results; None where only Spark's expressions can.
+    """Find the function by which workers make ``records`` of encoded results; None for none.
 
     ``row_type``: type of the columns that are not the key's.
     """
@@ -96,20 +94,22 @@ def packed_records(
     make = MakeRecords(unpack, key, value, positions)
     schema = spark_schema(make.schema)
 
-    def made(results: DataFrame) -> DataFrame:
-        found = results.mapInArrow(make, schema)
-        return found if positions is None else found.select("key", "value", _told().alias("headers"))
+    def records_of(results: DataFrame) -> DataFrame:
+        frame = results.mapInArrow(make, schema)
+        if positions is None:
+            return frame
+        return frame.select("key", "value", _of_positions().alias("headers"))
 
-    return made
+    return records_of
 
 
 def _value_format(value_as: Format | str | Column | None) -> Format | None:
     """None: it is an expression."""
     if value_as is None:
         return Json("")
-    if isinstance(value_as, Column) or (isinstance(value_as, str) and value_as not in ("string", "bytes")):
+    if isinstance(value_as, str) and value_as not in ("string", "bytes"):
         return None
-    return as_format("value", value_as, "value")
+    return None if isinstance(value_as, Column) else as_format("value", value_as, "value")
 
 
 def _texts(expression: Any, columns: StructType, spark: SparkSession) -> Writer | None:
@@ -117,9 +117,10 @@ def _texts(expression: Any, columns: StructType, spark: SparkSession) -> Writer 
     return None if texts is None else WriteTexts(texts)
 
 
-def _told() -> Column:
+def _of_positions() -> Column:
     """The headers that say where a record came from."""
-    return F.array(F.struct(F.lit(HEADER).alias("key"), F.col(POSITIONS).cast("binary").alias("value")))
+    value = F.col(POSITIONS).cast("binary").alias("value")
+    return F.array(F.struct(F.lit(HEADER).alias("key"), value))
 
 
 def _key_of_events(events: DataFrame, key_as: Format | str | None) -> Column:
@@ -128,7 +129,8 @@ def _key_of_events(events: DataFrame, key_as: Format | str | None) -> Column:
         return F.lit(None).cast("binary")
     if not isinstance(key_as, str):
         raise TopologyError(
-            f"key: events have no key that a {type(key_as).__name__} could write; give an SQL text over their columns"
+            f"key: events have no key that a {type(key_as).__name__} could write; "
+            "give an SQL text over their columns"
         )
     return resolve_column("key", key_as, events, events.columns, "the events").cast("binary")
 
@@ -141,6 +143,7 @@ def _struct(frame: DataFrame, names: tuple[str, ...]) -> tuple[Column, StructTyp
 def _encode(argument: str, form: Format, row: Column, schema: StructType) -> Column:
     if not isinstance(form, Encodes):
         raise TopologyError(
-            f"{argument}: {type(form).__name__} is a format to read only; write String, Bytes, Json or Registry"
+            f"{argument}: {type(form).__name__} is a format to read only; "
+            "write String, Bytes, Json or Registry"
         )
     return form.encode(row, schema)

@@ -1,4 +1,4 @@
-"""Work of a sink that is repeated through outages, and counted; and what is said of what no repetition mends."""
+"""Work of a sink that is repeated through outages, and counted; and errors that do not pass."""
 
 from __future__ import annotations
 
@@ -24,59 +24,63 @@ _LOGIN = re.compile(r"(?:^|://)(?!\w+://)(\S*)@")
 _SHORT = 2
 """Letters of a part of a login that is left as it is: it may stand in any word."""
 _SHOWN = 500
-_MEND = "Mend that (damaged files of a target: restore it from its backup, then run fkjoin restore),"
+_MEND = "Mend that (damaged files of a target: restore it from its backup, then run fkjoin restore)"
 
 _T = TypeVar("_T")
 
 
 def repeated(
-    place: str,
+    target: str,
     work: Callable[[], _T],
     mends: Callable[[BaseException], bool],
     seconds: float,
-    told: Callable[[BaseException], str] = first_line,
+    text_of: Callable[[BaseException], str] = first_line,
 ) -> _T:
     """Return what ``work`` returns, see ``repetition.repeated``; each repetition is counted."""
-    return repetition.repeated(
-        place, work, mends, seconds, told=told, heard=lambda reason: count(place, REPEATED, reasons=[reason])
-    )
+
+    def heard(reason: str) -> None:
+        count(target, REPEATED, reasons=[reason])
+
+    return repetition.repeated(target, work, mends, seconds, told=text_of, heard=heard)
 
 
 def through_outages(
-    place: str,
+    target: str,
     work: Callable[[], _T],
     mends: Callable[[BaseException], bool],
     seconds: float,
     *,
-    told: Callable[[BaseException], str],
-    is_of_place: Callable[[BaseException], bool],
+    text_of: Callable[[BaseException], str],
+    is_of_target: Callable[[BaseException], bool],
 ) -> _T:
-    """Return what ``work`` returns, see ``repeated``; what the place says otherwise is its ``unreachable``.
+    """Return what ``work`` returns, see ``repeated``; other errors of the target: ``unreachable``.
 
-    Any other error of a library names the place, too.  No error is the cause of another: its text may have secrets.
+    Any other error of a library names the target, too.  No error is the cause of another: its text
+    may have secrets.
     """
     try:
-        return repeated(place, work, mends, seconds, told)
+        return repeated(target, work, mends, seconds, text_of)
     except (FkJoinError, PySparkException, Py4JError):
         raise
     except Exception as error:
-        is_away, kind, why = is_of_place(error), type(error).__name__, told(error)
+        is_away, kind, why = is_of_target(error), type(error).__name__, text_of(error)
     if is_away:
-        raise unreachable(place, why)
-    raise unreached(f"{place}: {kind}: {why.rstrip('.')}", _MEND)
+        raise unreachable(target, why)
+    raise unreached(f"{target}: {kind}: {why.rstrip('.')}", f"{_MEND},")
 
 
 def in_a_line(error: BaseException | str, options: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the text of a library's error in a line, without the secrets of addresses and options."""
+    """Return the text of a library's error in a line, without secrets of addresses and options."""
     text = _STACK.sub("", _COLOR.sub("", str(error)))
     for secret in _secrets_of(options):
         text = text.replace(secret, "…")
-    text = " ".join(masked(text).replace("↳", ":").split()).replace(" : ", ": ") or type(error).__name__
+    text = " ".join(masked(text).replace("↳", ":").split()).replace(" : ", ": ")
+    text = text or type(error).__name__
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def _secrets_of(options: Mapping[str, str]) -> Iterator[str]:
-    """Values of secret options, and parts of logins, at which a library may cut an address in another way."""
+    """Values of secret options, and parts of logins: a library may cut an address differently."""
     for name, value in options.items():
         if value and _SECRET.search(name):
             yield value
@@ -85,6 +89,6 @@ def _secrets_of(options: Mapping[str, str]) -> Iterator[str]:
         yield from (part for part in parts if len(part) > _SHORT)
 
 
-def unreachable(place: str, why: str) -> FkJoinError:
-    """The error of a place that refuses, or is not there."""
-    return unreached(f"{place} cannot be reached: {why}")
+def unreachable(target: str, why: str) -> FkJoinError:
+    """The error of a target that refuses, or is not there."""
+    return unreached(f"{target} cannot be reached: {why}")

@@ -23,20 +23,23 @@ from fkjoin.spark.cause import cause_of
 from fkjoin.spark.on_spark import on_spark
 
 _OF_FILES = "json", "orc", "csv", "text", "xml", "avro"
-"""Formats whose batch writer takes what the streaming one takes, and writes nothing but files at its path."""
+"""Formats whose batch writer takes what the streaming one takes, and writes files at its path."""
 _NAMES = (*_OF_FILES, "parquet", "delta", "console", "noop")
 
 
-def require_written(frame: DataFrame, format: str, options: Mapping[str, Any], *, path: str, checkpoint: str) -> None:
+def require_written(
+    frame: DataFrame, format: str, options: Mapping[str, Any], *, path: str, checkpoint: str
+) -> None:
     """Raise ``FkJoinError`` if Spark's sink cannot write such a frame there; nothing is made.
 
-    Spark's batch writer writes no rows to a temporary folder, and finds what the streaming one would find in a batch.  It does
-    so where the executors are on this machine: others would make that folder on theirs.
+    Spark's batch writer writes no rows to a temporary folder, and finds what the streaming one
+    would find in a batch.  It does so where the executors are on this machine: others would make
+    that folder on theirs.
     """
     spark = frame.sparkSession
     require_spark_at(spark, checkpoint, path)
-    if (place := local_path(*hadoop(spark, path))) is not None:
-        require_writable(place)
+    if (folder := local_path(*hadoop(spark, path))) is not None:
+        require_writable(folder)
     _require_source(spark, format)
     if format.lower() not in _OF_FILES or not str(spark.sparkContext.master).startswith("local"):
         return
@@ -48,12 +51,13 @@ def require_written(frame: DataFrame, format: str, options: Mapping[str, Any], *
             condition = error.getCondition() if isinstance(error, PySparkException) else None
             if condition == "UNSUPPORTED_DATA_TYPE_FOR_DATASOURCE" or format.lower() == "text":
                 raise TopologyError(
-                    f"format: {format} cannot have these changes: {_said(error)}; choose one that can, such as json; or write "
-                    "a program, in which table.changes.drop(…) leaves columns out"
+                    f"format: {format} cannot have these changes: {_line_of(error)}; choose one "
+                    "that can, such as json; or write a program, in which table.changes.drop(…) "
+                    "leaves columns out"
                 ) from error
             raise TopologyError(
-                f"options: {format} cannot be written with {', '.join(options) or 'none'}: {_said(error)}; set them as Spark's "
-                "documentation of the format says"
+                f"options: {format} cannot be written with {', '.join(options) or 'none'}: "
+                f"{_line_of(error)}; set them as Spark's documentation of the format says"
             ) from error
 
 
@@ -61,7 +65,7 @@ def _texts(options: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(value) for name, value in options.items()}
 
 
-def _said(error: Exception) -> str:
+def _line_of(error: Exception) -> str:
     """Return what Spark or Java says, in a line."""
     return (cause_of(error) if isinstance(error, Py4JJavaError) else plain_line(error)).rstrip(".")
 
@@ -69,14 +73,13 @@ def _said(error: Exception) -> str:
 def _require_source(spark: SparkSession, format: str) -> None:
     """Raise ``TopologyError`` if Spark has no such format."""
     jvm: Any = spark._jvm
+    source = jvm.org.apache.spark.sql.execution.datasources.DataSource
     try:
-        jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource(
-            format, spark._jsparkSession.sessionState().conf()
-        )
+        source.lookupDataSource(format, spark._jsparkSession.sessionState().conf())
     except (PySparkException, Py4JError) as error:
         raise TopologyError(
-            f"format: Spark has no {format!r}; {nearest(format, _NAMES)} For a format of another package, name the package in "
-            "spark.jars.packages"
+            f"format: Spark has no {format!r}; {nearest(format, _NAMES)} For a format of another "
+            "package, name the package in spark.jars.packages"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Sinks that are tables somewhere else: what each of them does, ours and those of other packages."""
+"""Sinks that are tables somewhere else, ours and those of other packages."""
 
 from __future__ import annotations
 
@@ -32,14 +32,16 @@ class BatchId:
     number : int
         The batch's number, from 0 on; -1 stands for the time before the first batch.
     began_ms : int or None
-        Milliseconds since 1970 when the batch began, the same when it is repeated.  Another batch of that number, after a
-        restore of the checkpoint, has another time.  None before the first batch.
+        Milliseconds since 1970 when the batch began, the same when it is repeated.  Another batch
+        of that number, after a restore of the checkpoint, has another time.  None before the first
+        batch.
     previous_ms : int, optional
         When the batch before it began; None for the first one.  A place need not keep it.
 
     Examples
     --------
-    >>> batch = BatchId("5b0f6c1e-2f0a-4f0e-9c5e-0d6f8a1b2c3d", 7, 1767323045006, previous_ms=1767323044001)
+    >>> query = "5b0f6c1e-2f0a-4f0e-9c5e-0d6f8a1b2c3d"
+    >>> batch = BatchId(query, 7, 1767323045006, previous_ms=1767323044001)
     """
 
     query: str
@@ -55,11 +57,13 @@ class BatchId:
 class TableSink(ABC):
     """A sink that is a table somewhere else, kept as fkjoin's table is: the base of your own.
 
-    ``prepare``, ``last_batch`` and ``apply`` make one.  A batch takes effect exactly once if ``apply`` writes rows and batch in
-    one transaction, also a batch without rows.  ``fkjoin.testing.SinkContract`` tests that.
+    ``prepare``, ``last_batch`` and ``apply`` make one.  A batch takes effect exactly once if
+    ``apply`` writes rows and batch in one transaction, also a batch without rows.
+    ``fkjoin.testing.SinkContract`` tests that.
 
     Examples
     --------
+    >>> from operator import itemgetter
     >>> from fkjoin.sinks import TableSink
     >>> class Rows(TableSink):
     ...     place = "rows"
@@ -76,16 +80,18 @@ class TableSink(ABC):
     ...     def apply(self, batch, upserts, deletes):
     ...         if self.has(batch, self.last_batch(batch.query)):
     ...             return
-    ...         rows = self.rows | {tuple(row[name] for name in self.key): row for row in upserts.to_pylist()}
+    ...         rows, key_of = dict(self.rows), itemgetter(*self.key)
+    ...         for row in upserts.to_pylist():
+    ...             rows[key_of(row)] = row
     ...         for row in deletes.to_pylist():
-    ...             rows.pop(tuple(row[name] for name in self.key), None)
+    ...             rows.pop(key_of(row), None)
     ...         self.rows, self.batches = rows, self.batches | {batch.query: batch}
     """
 
     @property
     @abstractmethod
     def place(self) -> str:
-        """Name in errors, by which places are told apart, without secrets; a class attribute will do.
+        """Name in errors that tells places apart, without secrets; a class attribute will do.
 
         Returns
         -------
@@ -94,7 +100,9 @@ class TableSink(ABC):
 
     @abstractmethod
     def prepare(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
-        """Make what has to be there, unless it is there.  The query's start calls it, also the second one.
+        """Make what has to be there, unless it is there.
+
+        The query's start calls it, also the second one.
 
         Parameters
         ----------
@@ -111,7 +119,7 @@ class TableSink(ABC):
 
     @abstractmethod
     def last_batch(self, query: str) -> BatchId | None:
-        """Tell the query's last batch that the place has; also before ``prepare``, and in another process.
+        """Tell the query's last batch that the place has, also before ``prepare``.
 
         Parameters
         ----------
@@ -121,7 +129,8 @@ class TableSink(ABC):
         Returns
         -------
         BatchId or None
-            As ``apply`` or ``replace`` was given it; None if it has none, or the target is not there.
+            As ``apply`` or ``replace`` was given it; None if it has none, or the target is not
+            there.
 
         Raises
         ------
@@ -133,15 +142,16 @@ class TableSink(ABC):
     def apply(self, batch: BatchId, upserts: pa.Table, deletes: pa.Table) -> None:
         """Write a batch, all of it or nothing, with its name: unless the place ``has`` it.
 
-        A batch without rows is kept, too: the next start compares the last batch of the place with the checkpoint.
+        A batch without rows is kept, too: the next start compares the last batch of the place with
+        the checkpoint.
 
         Parameters
         ----------
         batch : BatchId
             The batch, to be kept in the same transaction.
         upserts : pyarrow.Table
-            Rows to insert or to put in the place of those with their keys, with the columns of ``prepare``.  No key comes twice
-            in a batch.
+            Rows to insert or to put in the place of those with their keys, with the columns of
+            ``prepare``.  No key comes twice in a batch.
         deletes : pyarrow.Table
             Keys of rows to delete.  A row need not be there.
 
@@ -169,13 +179,16 @@ class TableSink(ABC):
         Raises
         ------
         FkJoinError
-            If the batch does not follow the last one: the query runs twice, or a backup was restored meanwhile.
+            If the batch does not follow the last one: the query runs twice, or a backup was
+            restored meanwhile.
         """
         mark = None if last is None else last.mark
         return is_taken(self.place, mark, batch.mark, batch.previous_ms)
 
     def examine(self, schema: pa.Schema, key: tuple[str, ...]) -> None:  # noqa: B027
-        """Raise what ``prepare`` would, for ``fkjoin run --check``; nothing is made.  By default it raises nothing.
+        """Raise what ``prepare`` would, for ``fkjoin run --check``; nothing is made.
+
+        By default it raises nothing.
 
         Parameters
         ----------
@@ -186,7 +199,8 @@ class TableSink(ABC):
     def replace(self, batch: BatchId, rows: pa.Table) -> None:
         """Have these rows and no others, in one transaction with the batch that they are of.
 
-        ``fkjoin restore`` calls it with the rows of the checkpoint's state.  A sink need not have it.
+        ``fkjoin restore`` calls it with the rows of the checkpoint's state.  A sink need not have
+        it.
 
         Parameters
         ----------
@@ -219,8 +233,11 @@ class TableSink(ABC):
 
         def write(batch: Batch, query: str, number: int) -> None:
             rows = self.as_taken(batch.changes).toArrow()
-            gone = pa.repeat(pa.scalar(value=False), len(rows)) if appends else pc.equal(rows["_operation"], "delete")
-            upserts, deletes = rows.filter(pc.invert(gone)).select(columns), rows.filter(gone).select(key)
+            gone = pa.repeat(pa.scalar(value=False), len(rows))
+            if not appends:
+                gone = pc.equal(rows["_operation"], "delete")
+            upserts = rows.filter(pc.invert(gone)).select(columns)
+            deletes = rows.filter(gone).select(key)
             self.apply(BatchId(query, number, batch.began_ms, batch.previous_ms), upserts, deletes)
 
         return write
@@ -237,19 +254,22 @@ class TableSink(ABC):
         self.replace(BatchId(query, mark.number, mark.began_ms), self.as_taken(rows).toArrow())
 
     def _require_last_changes(self, table: TablePlan) -> None:
-        """Raise ``TopologyError`` unless a batch has the last change of each row, under names that results leave free."""
+        """Raise ``TopologyError`` unless a batch has the last change of each row.
+
+        Its columns must have names that results leave free.
+        """
         if isinstance(table.node, Source):
             raise TopologyError(
-                f"{table.name}: a source's changes come as they are read, several of a row in a batch: write "
-                f'.materialize("{table.name}") first (in a job file, materialize = true), so that each batch has a row\'s last '
-                "one"
+                f"{table.name}: a source's changes come as they are read, several of a row in a "
+                f'batch: write .materialize("{table.name}") first (in a job file, materialize = '
+                "true), so that each batch has a row's last one"
             )
         if not table.node.appends:
             require_results(table.name, [*table.key, *table.rest])
         elif not self._takes_events:
             raise TopologyError(
-                f"{table.name}: these are events, and {self.place} keeps rows by a key, which they have not; write them to "
-                "Parquet, Delta, Iceberg or a topic"
+                f"{table.name}: these are events, and {self.place} keeps rows by a key, which they "
+                "have not; write them to Parquet, Delta, Iceberg or a topic"
             )
 
 
@@ -258,11 +278,12 @@ def _schema(sink: TableSink, table: TablePlan) -> pa.Schema:
     return arrow_schema(type(sink).__name__, kinds)
 
 
-def require_table_sink(given: TableSink) -> TableSink:
+def require_table_sink(sink: TableSink) -> TableSink:
     """Return the sink; ``TopologyError`` if it is none."""
-    if not isinstance(given, TableSink):
+    if not isinstance(sink, TableSink):
         raise TopologyError(
-            f"sink: a {type(given).__name__} is no TableSink: let it inherit from fkjoin.sinks.TableSink; fkjoin's other sinks "
-            "have methods of their own: to_kafka, to_parquet"
+            f"sink: a {type(sink).__name__} is no TableSink: let it inherit from "
+            "fkjoin.sinks.TableSink; fkjoin's other sinks have methods of their own: to_kafka, "
+            "to_parquet"
         )
-    return given
+    return sink

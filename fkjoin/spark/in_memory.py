@@ -175,12 +175,12 @@ class _BatchRun:
             columns = cast(StructType, nullable(columns_of(self.spark, node)))
             local = self.spark.createDataFrame(pa.Table.from_batches([rows]), columns)
             return _as_given(local, node.frame) if isinstance(node, Given) else local
-        frames = [self._frame(one) for one in node.of]
+        frames = [self._frame(one) for one in node.inputs]
         if not any(frame is not None for frame in frames):
             return None
         for number, frame in enumerate(frames):
             if frame is None:
-                columns = columns_of(self.spark, node.of[number])
+                columns = columns_of(self.spark, node.inputs[number])
                 frames[number] = self.spark.createDataFrame([], columns)
         made: DataFrame = node.transform(*frames)
         return made

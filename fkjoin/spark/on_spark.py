@@ -71,7 +71,7 @@ def _empty(spark: SparkSession, node: Physical) -> DataFrame:
     if isinstance(node, Read | Given):
         return _frame(spark, node)
     if isinstance(node, Union):
-        return _empty(spark, node.of[0])
+        return _empty(spark, node.inputs[0])
     frame = _EMPTY.get(node)
     if frame is None:
         frame = _EMPTY[node] = _analyzed(spark, node)
@@ -82,7 +82,7 @@ def _analyzed(spark: SparkSession, node: Physical) -> DataFrame:
     if isinstance(node, Picked):
         return _picked(spark, node, _empty(spark, node.input))
     if isinstance(node, BySpark):
-        frame: DataFrame = node.transform(*(_empty(spark, read) for read in node.of))
+        frame: DataFrame = node.transform(*(_empty(spark, read) for read in node.inputs))
         return frame
     columns: Any = ENVELOPE
     if isinstance(node, InWorkers):

@@ -32,8 +32,8 @@ def test_known_faults_of_a_release_are_named(
 ) -> None:
     monkeypatch.setattr(pyspark, "__version__", release)
     found = doctor._pyspark()
-    assert (found.fine, found.found.split(";")[0]) == (fine, release)
-    assert [fault for fault in ("SPARK-53870", "SPARK-58932") if fault in found.found] == faults
+    assert (found.fine, found.state.split(";")[0]) == (fine, release)
+    assert [fault for fault in ("SPARK-53870", "SPARK-58932") if fault in found.state] == faults
     assert found.advice == 'pip install "pyspark>=4.0.2,<5"'
 
 
@@ -43,13 +43,13 @@ def test_pyspark_has_the_word_on_pandas(monkeypatch: pytest.MonkeyPatch) -> None
 
         warnings.warn("some features may not work", FutureWarning, stacklevel=2)
 
-    assert doctor._pandas().found.split(";")[0] == pandas.__version__
+    assert doctor._pandas().state.split(";")[0] == pandas.__version__
     monkeypatch.setattr(pandas, "__version__", "2.2.3")
     assert doctor._pandas() == ("pandas", True, "2.2.3", "")
     monkeypatch.setattr(pandas, "__version__", "1.5.3")
     found = doctor._pandas()
     assert (found.fine, found.advice) == (False, 'pip install "pandas>=2.2"')
-    assert "1.5.3" in found.found
+    assert "1.5.3" in found.state
     monkeypatch.setattr(doctor, "require_minimum_pandas_version", warn)
     assert doctor._pandas() == ("pandas", True, "1.5.3; PySpark says: some features may not work", "")
 
@@ -58,10 +58,10 @@ def test_a_connector_is_wanted_by_whoever_asks_for_brokers(monkeypatch: pytest.M
     session: Any = SimpleNamespace(version="4.3.0")
     monkeypatch.setattr(doctor.connector, "loaded_jar", lambda _: None)
     found = doctor._connector(session, wanted=True)
-    assert (found.fine, found.found) == (False, "is not in the session")
+    assert (found.fine, found.state) == (False, "is not in the session")
     assert found.advice.startswith("topics need it: start the session with fkjoin.session(kafka=True)")
     found = doctor._connector(session, wanted=False)
-    assert (found.fine, found.found.split(":")[0]) == (True, "is not in the session, and only topics need it")
+    assert (found.fine, found.state.split(":")[0]) == (True, "is not in the session, and only topics need it")
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_brokers_are_asked_through_the_connector_that_fits(
 
     monkeypatch.setattr(doctor, "session", session)
     (found,) = doctor._session("local[2]", brokers, given)
-    assert (asked, found.fine, found.found) == ([fetched], False, "no repository answers")
+    assert (asked, found.fine, found.state) == ([fetched], False, "no repository answers")
 
 
 def test_advice_about_a_section_of_a_job_file_names_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,8 +37,8 @@ def test_a_lag_is_as_old_as_the_oldest_answer() -> None:
     orders, customers = {"orders": Ends({0: 4}, 8.0)}, {"customers": Ends({0: 1}, 7.0)}
     assert up_to({}, positions, of_spark) == of_spark
     assert up_to(orders, positions, of_spark) == Left({"orders": {"0": 3}, "customers": {"0": 0}}, 5.0)
-    assert up_to(orders | customers, positions, of_spark).at == 7.0
-    assert up_to({"orders": Ends({0: 4}, 2.0)}, positions, of_spark).at == 5.0, "Spark's event is newer"
+    assert up_to(orders | customers, positions, of_spark).as_of == 7.0
+    assert up_to({"orders": Ends({0: 4}, 2.0)}, positions, of_spark).as_of == 5.0, "Spark's event is newer"
 
 
 def test_silence_names_the_brokers_of_a_topic() -> None:

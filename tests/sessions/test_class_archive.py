@@ -78,7 +78,7 @@ def test_a_session_begins_with_what_another_has_kept(file: Path, monkeypatch: py
 
 _EXAMINED = """
 from fkjoin.cli.doctor import examine
-print([(found.fine, found.found, found.advice) for found in examine("local[1]", "", {}) if found.what == "Spark's classes"])
+print([(found.fine, found.state, found.advice) for found in examine("local[1]", "", {}) if found.subject == "Spark's classes"])
 """
 
 

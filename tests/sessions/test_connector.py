@@ -98,7 +98,7 @@ def test_the_doctor_names_a_connector_of_another_version(jar: str | None, monkey
     found = doctor._connector(SimpleNamespace(version="4.3.0"), wanted=True)  # type: ignore[arg-type]
     assert found.fine == (jar is not None and "4.2.0" in jar)
     if jar is not None and not found.fine:
-        assert found.found == f"{jar} does not fit Spark 4.3.0"
+        assert found.state == f"{jar} does not fit Spark 4.3.0"
     assert found.fine or f"--packages {MODULE}:4.2.0" in found.advice
 
 

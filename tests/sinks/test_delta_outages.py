@@ -118,8 +118,8 @@ def test_a_storage_that_is_away_is_tried_for_as_long_as_one_says(
     assert not status or storage.asked > 1
     repeated = counted()[REPEATED, "delta s3://bucket/table"] - before
     assert repeated >= 1
-    events = [event for event in last_events() if event.what == REPEATED][-repeated:]
-    assert said.startswith(f"{events[0].place}: {events[0].words}; tried again in "), "the page says the same"
+    events = [event for event in last_events() if event.item == REPEATED][-repeated:]
+    assert said.startswith(f"{events[0].target}: {events[0].words}; tried again in "), "the page says the same"
     assert "CaNaRy17" not in line + caplog.text
     assert "\x1b" not in line
 

@@ -15,6 +15,9 @@ from fkjoin.plan.describe.steps import Running, Step, steps_of, subtopology
 
 Form = Literal["text", "json", "mermaid", "svg"]
 
+_SHAPES = {"sink": ("[\\", "\\]"), "source": ("[/", "/]")}
+"""Mermaid's brackets around steps without stages."""
+
 
 def draw(node: Node, running: Sequence[Running], form: str = "text") -> str:
     """The topology that ends in ``node``, sources first, with the stages that are ``running``.
@@ -31,52 +34,57 @@ def drawn(steps: Sequence[Step], form: str = "text") -> str:
     if form == "json":
         return json.dumps([asdict(step) for step in steps], ensure_ascii=False, indent=1)
     if form == "text":
-        return "\n".join(line for step in steps for line in _text(step))
+        return "\n".join(map(_text, steps))
     return _mermaid(steps) if form == "mermaid" else svg(steps)
 
 
-def _text(step: Step) -> list[str]:
+def _text(step: Step) -> str:
     width = 11 if step.kind == "source" else 13
-    about = step.about if step.kind == "sink" else f"({step.about})" if step.about else ""
+    about = f"({step.about})" if step.about and step.kind != "sink" else step.about
     lines = [f"{step.kind} {step.name}  {about}".rstrip()]
-    lines += [f"  {subtopology(step.subtopology)}"] * (step.kind == "source")
-    lines += [f"  {label:<{width}}{what}" for label, what in (*step.reads, *step.facts)]
+    if step.kind == "source":
+        lines.append(f"  {subtopology(step.subtopology)}")
+    lines += [f"  {label:<{width}}{text}" for label, text in (*step.reads, *step.facts)]
     for stage in step.stages:
+        title = f"{subtopology(*stage.subtopologies)}  {stage.name:<14}"
         through = f" through topic {stage.topic}" if stage.topic else ""
         where = ", ".join((f"store {stage.store}", *stage.notes, *filter(None, [stage.times])))
-        title = subtopology(*stage.subtopologies)
-        lines.append(f"  {title}  {stage.name:<14}repartition by {stage.repartition_by}{through}; {where}")
-    return lines
+        lines.append(f"  {title}repartition by {stage.repartition_by}{through}; {where}")
+    return "\n".join(lines)
 
 
 def _mermaid(steps: Sequence[Step]) -> str:
-    """A flowchart: sources and operators with their stages, stores beside them, topics between them."""
-    number = {step.name: f"n{place}" for place, step in enumerate(steps) if step.kind != "sink"}
-    lines, ids = ["flowchart LR"], [f"n{place}" for place in range(len(steps))]
+    """A flowchart: sources and operators with their stages, stores beside them, topics between."""
+    lines, ids = ["flowchart LR"], [f"n{number}" for number in range(len(steps))]
+    last = {}
     for step, here in zip(steps, ids, strict=True):
+        about = f" ({step.about})" if step.about else ""
         begun = f", {subtopology(step.subtopology)}" if step.kind == "source" else ""
-        title = _label(f"{step.kind} {step.name}" + (f" ({step.about})" if step.about else "") + begun)
+        title = _label(f"{step.kind} {step.name}{about}{begun}")
+        if step.kind != "sink":
+            last[step.name] = f"{here}s{len(step.stages) - 1}" if step.stages else here
         if not step.stages:
-            opened, closed = {"sink": ("[\\", "\\]"), "source": ("[/", "/]")}.get(step.kind, ("[", "]"))
-            lines.append(f"  {here}{opened}{title}{closed}")
+            opening, closing = _SHAPES.get(step.kind, ("[", "]"))
+            lines.append(f"  {here}{opening}{title}{closing}")
             continue
         lines.append(f"  subgraph {here}[{title}]")
-        for place, stage in enumerate(step.stages):
+        for index, stage in enumerate(step.stages):
             label = _label(f"{subtopology(*stage.subtopologies)}, {stage.name}")
-            lines.append(f"    {here}s{place}[{label}] --- {here}d{place}[({_label(stage.store)})]")
-        for place, stage in enumerate(step.stages[1:], 1):
+            lines.append(f"    {here}s{index}[{label}] --- {here}d{index}[({_label(stage.store)})]")
+        for index, stage in enumerate(step.stages[1:], 1):
             by = stage.topic or stage.repartition_by
-            lines.append(f"    {here}s{place - 1} -- {_label(by)} --> {here}s{place}")
+            lines.append(f"    {here}s{index - 1} -- {_label(by)} --> {here}s{index}")
         lines.append("  end")
-    stages = {step.name: len(step.stages) for step in steps if step.kind != "sink"}
-    last = {name: f"{here}s{stages[name] - 1}" if stages[name] else here for name, here in number.items()}
     for step, here in zip(steps, ids, strict=True):
         for role, name in step.reads:
-            into = f"{here}s{1 if role == 'right' else 0}" if step.stages else here
+            into = here
+            if step.stages:
+                into += "s1" if role == "right" else "s0"
             lines.append(f"  {last[name]} -- {_label(role)} --> {into}")
     return "\n".join(lines)
 
 
 def _label(text: str) -> str:
     """Quoted, with what Mermaid would take for its own as entities."""
-    return '"' + html.escape(text, quote=True).replace("&#x27;", "'").replace("&quot;", "#quot;") + '"'
+    escaped = html.escape(text, quote=True).replace("&#x27;", "'").replace("&quot;", "#quot;")
+    return f'"{escaped}"'

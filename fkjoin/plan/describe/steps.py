@@ -21,12 +21,13 @@ Runs = Mapping[str, Sequence["Running"]]
 
 def subtopology(*numbers: int | None) -> str:
     """The title of a sub-topology, or of several with numbers in a row."""
-    return f"Sub-topology: {numbers[0]}" + (f" to {numbers[-1]}" if len(numbers) > 1 else "")
+    last = f" to {numbers[-1]}" if len(numbers) > 1 else ""
+    return f"Sub-topology: {numbers[0]}{last}"
 
 
 @dataclass(frozen=True)
 class StepStage:
-    """A stateful operator: what its input is repartitioned by, through which topic, and where its state is."""
+    """A stateful operator: what repartitions its input, through which topic, and its store."""
 
     name: str
     repartition_by: str
@@ -43,7 +44,9 @@ class StepStage:
     @property
     def times(self) -> str | None:
         """Say that a stage runs more than once, and for what."""
-        return None if len(self.readers) < 2 else f"{len(self.readers)} times, for {' and '.join(self.readers)}"
+        if len(self.readers) < 2:
+            return None
+        return f"{len(self.readers)} times, for {' and '.join(self.readers)}"
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,9 @@ class Step:
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """The names under which metrics have the counters of its stages, the first stage's first."""
-        return tuple(dict.fromkeys(name for stage in self.stages for name in stage.counted_as))
+        """The names under which metrics have the counters of its stages, in their order."""
+        names = itertools.chain.from_iterable(stage.counted_as for stage in self.stages)
+        return tuple(dict.fromkeys(names))
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ class SinkStep:
     """The targets of a table's changes."""
 
     name: str
-    of: Node
+    table: Node
     to: str
     rule: Verdict | None = None
 
@@ -111,7 +115,9 @@ def steps_of(ends: Sequence[Node], running: Sequence[Running]) -> list[Step]:
     return steps
 
 
-def _stages(node: Node, texts: Mapping[str, StageText], running: Runs, numbers: Iterator[int]) -> Iterator[StepStage]:
+def _stages(
+    node: Node, texts: Mapping[str, StageText], running: Runs, numbers: Iterator[int]
+) -> Iterator[StepStage]:
     """The stages of a node that run, in their order, with words for each."""
     own = [kind for kind in running if kind != _PACE]
     answering = join_below(node.inputs[0]) if reads_answers(node) else None
@@ -140,8 +146,8 @@ def _rules(*verdicts: Verdict) -> tuple[tuple[str, str], ...]:
 
 def job_steps(sinks: Sequence[SinkStep], running: Sequence[Running]) -> list[Step]:
     """The steps that end in the sinks; what several of them read stands there once."""
-    steps = steps_of([sink.of for sink in sinks], running)
+    steps = steps_of([sink.table for sink in sinks], running)
     for sink in sinks:
         rules = () if sink.rule is None else _rules(sink.rule)
-        steps.append(Step("sink", sink.name, sink.to, (("of", sink.of.name),), rules, ()))
+        steps.append(Step("sink", sink.name, sink.to, (("of", sink.table.name),), rules, ()))
     return steps
