@@ -73,7 +73,9 @@ def attempt(
         return Attempt(tuple(one.column for one in bound))
     usable_rows = F.col(PROBLEM).isNull() & ~F.col(DELETED) if usable is None else usable
     names = {id(one): f"t{place}" for place, one in enumerate(bound) if one.can_throw}
-    values = [F.col(_TRIED).getField(names[id(one)]) if id(one) in names else one.column for one in bound]
+    values = [
+        F.col(_TRIED).getField(names[id(one)]) if id(one) in names else one.column for one in bound
+    ]
     threw = usable_rows & F.col(_TRIED).isNull()
     texts = ", ".join(one.text for one in risky)
     columns, rows = [one.column for one in risky], risky[0].scope.frame
@@ -87,7 +89,9 @@ def attempt(
         if on_error != "fail":
             return F.when(threw, F.lit(f"{operator}: {texts}"))
         whose = F.col(KEY) if key is None else key
-        return F.when(threw, raising(f"{operator} of {table}", whose, F.concat(F.lit(f"{texts}: "), said())))
+        return F.when(
+            threw, raising(f"{operator} of {table}", whose, F.concat(F.lit(f"{texts}: "), said()))
+        )
 
     def reason() -> Column:
         return F.when(threw, F.concat(F.lit(f"{operator}: {texts}: "), said()))
@@ -101,7 +105,9 @@ NOTHING = Attempt(())
 
 def raising(what: str, key: Column, said: Column) -> Column:
     """A text that throws, with operator and key, a struct."""
-    whole = F.concat(F.lit(f"{what}, key "), _key_text(key), F.lit(": "), said, F.lit(set_aside("rows")))
+    whole = F.concat(
+        F.lit(f"{what}, key "), _key_text(key), F.lit(": "), said, F.lit(set_aside("rows"))
+    )
     return F.raise_error(whole).cast("string")
 
 
@@ -131,7 +137,9 @@ def raw(rows: DataFrame, table: str, row: Column | None = None) -> Column:
     if RAW in rows.columns:
         return F.col(RAW).withField("table", F.lit(table))
     parts = (("key", F.col(KEY)), ("value", F.col(ROW) if row is None else row))
-    return F.struct(F.lit(table).alias("table"), *(as_json(part).alias(name) for name, part in parts))
+    return F.struct(
+        F.lit(table).alias("table"), *(as_json(part).alias(name) for name, part in parts)
+    )
 
 
 def as_json(struct: Column) -> Column:

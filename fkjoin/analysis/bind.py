@@ -23,7 +23,9 @@ def texts_of(given: Any, row: pa.Schema, spark: SparkSession) -> tuple[str | Pat
     found: list[str | Path] = []
     for node in _concatenated(unnamed(analyzed[0])):
         path = field_of(node, row)
-        if node.dataType().typeName() != "string" or (path is None and node.getClass().getSimpleName() != "Literal"):
+        if node.dataType().typeName() != "string" or (
+            path is None and node.getClass().getSimpleName() != "Literal"
+        ):
             return None
         found.append(node.value().toString() if path is None else path)
     return tuple(found)
@@ -47,7 +49,9 @@ def _analyzed(given: list[Any], row: pa.Schema, spark: SparkSession) -> list[Any
     """The expressions as Spark understands them; None if it cannot be asked, or does not: evaluation says what is wrong."""
     expressions = [F.expr(item) if isinstance(item, str) else item for item in given]
     try:
-        return access(spark).analyzed(spark.createDataFrame([], spark_schema(row)).select(*expressions))
+        return access(spark).analyzed(
+            spark.createDataFrame([], spark_schema(row)).select(*expressions)
+        )
     except AnalysisException:
         return None
 
@@ -60,7 +64,9 @@ def field_of(node: Any, row: pa.Schema) -> Path | None:
         node = node.child()
     if node.getClass().getSimpleName() != "AttributeReference":
         return None
-    named = {name.lower(): name for name in row.names}  # Spark calls columns as the user has written them
+    named = {
+        name.lower(): name for name in row.names
+    }  # Spark calls columns as the user has written them
     name = named.get(node.name().lower())
     return None if name is None else (name, *below)
 

@@ -81,14 +81,18 @@ class Bound:
             return list(paths_in(self.node, self.scope.schema))
         if isinstance(self.given, str):
             return paths_named(without_strings(self.given), self.scope.schema)
-        return paths_named(self._access.text(self.given), self.scope.schema)  # its names may have quotes in them
+        return paths_named(
+            self._access.text(self.given), self.scope.schema
+        )  # its names may have quotes in them
 
     @cached_property
     def vector(self) -> Part | None:
         """Form for workers; None if Spark has to evaluate it."""
         if self.node is None:
             return None if self.path is None else vectorize.at(self.path, self.scope.schema)
-        return vectorize.vector_of(self.node, self.scope.schema.names, self.scope.frame.sparkSession)
+        return vectorize.vector_of(
+            self.node, self.scope.schema.names, self.scope.frame.sparkSession
+        )
 
     @cached_property
     def can_throw(self) -> bool:
@@ -114,17 +118,23 @@ def bind(argument: str, given: Sequence[Expression], scope: Scope) -> tuple[Boun
         resolve_column(argument, item, scope.frame, scope.names, scope.table)
     assert why is not None, "one of several columns is named above"
     texts = ", ".join(map(text, given))
-    raise TopologyError(f"{argument}: {texts} cannot be evaluated side by side: {plain_line(why)}") from why
+    raise TopologyError(
+        f"{argument}: {texts} cannot be evaluated side by side: {plain_line(why)}"
+    ) from why
 
 
-def bound_columns(given: Sequence[Expression], columns: Sequence[Column], scope: Scope) -> tuple[Bound, ...]:
+def bound_columns(
+    given: Sequence[Expression], columns: Sequence[Column], scope: Scope
+) -> tuple[Bound, ...]:
     """Columns of which it is known that Spark can evaluate them, and that each is one."""
     bound = _bound(given, columns, scope)
     assert bound is not None
     return bound
 
 
-def _bound(given: Sequence[Expression], columns: Sequence[Column], scope: Scope) -> tuple[Bound, ...] | None:
+def _bound(
+    given: Sequence[Expression], columns: Sequence[Column], scope: Scope
+) -> tuple[Bound, ...] | None:
     """Columns, all analyzed in one go; None where one of them is several, such as ``left.*``."""
     if not columns:
         return ()

@@ -42,7 +42,10 @@ class ChangeColumns:
     @property
     def others(self) -> tuple[Expression, Expression]:
         """The expressions that delete and date; an empty text for one that is not given."""
-        return "" if self.deleted is None else self.deleted, "" if self.timestamp is None else self.timestamp
+        return (
+            "" if self.deleted is None else self.deleted,
+            "" if self.timestamp is None else self.timestamp,
+        )
 
     def numbers(self, frame: DataFrame, names: list[str], label: str) -> list[Column]:
         """The version's numbers; ``TopologyError`` where they are not whole."""

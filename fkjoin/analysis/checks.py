@@ -36,7 +36,9 @@ def described(given: Extractor | Joiner, *arguments: str) -> str:
 
 def require_takes(argument: str, function: Callable[..., Any], *given: str) -> None:
     """Raise ``TopologyError`` if a function cannot be called with so many arguments, as far as it says."""
-    called = getattr(function, "func", function) if hasattr(function, "returnType") else function  # of a Spark UDF
+    called = (
+        getattr(function, "func", function) if hasattr(function, "returnType") else function
+    )  # of a Spark UDF
     try:
         signature = inspect.signature(called)
     except (TypeError, ValueError):  # such as of what is written in C
@@ -45,14 +47,18 @@ def require_takes(argument: str, function: Callable[..., Any], *given: str) -> N
         signature.bind(*given)
     except TypeError:
         takes = f"{getattr(called, '__name__', type(called).__name__)}({', '.join(signature.parameters)})"
-        raise TopologyError(f"{argument}: {takes} is called with ({', '.join(given)}); let it take these") from None
+        raise TopologyError(
+            f"{argument}: {takes} is called with ({', '.join(given)}); let it take these"
+        ) from None
 
 
 def require_callables(arguments: str, other: Any = (), /, **given: Any) -> None:
     """Raise ``TopologyError`` if one is neither a function that takes the arguments nor of a type among ``other``."""
     for argument, function in given.items():
         if not callable(function) and not isinstance(function, other):
-            raise TopologyError(f"{argument}: a callable of ({arguments}) is needed, {function!r} is none")
+            raise TopologyError(
+                f"{argument}: a callable of ({arguments}) is needed, {function!r} is none"
+            )
         if callable(function):
             require_takes(argument, function, *arguments.split(", "))
 
@@ -79,10 +85,16 @@ def refuse_same_name(name: str, nodes: Iterable[Node], what: str) -> None:
     sources: dict[str, Source] = {}
     for node in in_order(*nodes):
         if node.name == name:
-            raise TopologyError(f"name: {name!r} already names an input of this {what}; choose another")
+            raise TopologyError(
+                f"name: {name!r} already names an input of this {what}; choose another"
+            )
         if isinstance(node, Source) and (other := sources.setdefault(node.name, node)) != node:
-            places = f"{other.origin}, and {node.origin}" if other.origin != node.origin else node.origin
-            raise TopologyError(f"name: two sources of this {what} are called {node.name!r} ({places}); give one another name=")
+            places = (
+                f"{other.origin}, and {node.origin}" if other.origin != node.origin else node.origin
+            )
+            raise TopologyError(
+                f"name: two sources of this {what} are called {node.name!r} ({places}); give one another name="
+            )
 
 
 def as_emitted(argument: str, kind: StructType) -> StructType:

@@ -20,10 +20,16 @@ from fkjoin.spark.schemas import Expression, Expressions, listed, text
 _DOTTED = re.compile(r"\w+(\.\w+)+")
 _QUOTED = re.compile("`((?:[^`]|``)*)`")
 _OF_TYPES = "DATATYPE_MISMATCH", "INVALID_EXTRACT"
-_NO_SUCH = "FIELD_NOT_FOUND", "UNRESOLVED_COLUMN.WITH_SUGGESTION", "UNRESOLVED_COLUMN.WITHOUT_SUGGESTION"
+_NO_SUCH = (
+    "FIELD_NOT_FOUND",
+    "UNRESOLVED_COLUMN.WITH_SUGGESTION",
+    "UNRESOLVED_COLUMN.WITHOUT_SUGGESTION",
+)
 
 
-def resolve_column(argument: str, given: Expression, frame: DataFrame, names: Iterable[str], table: str) -> Column:
+def resolve_column(
+    argument: str, given: Expression, frame: DataFrame, names: Iterable[str], table: str
+) -> Column:
     """``given`` as a Column over ``frame``: a name among ``names``, SQL text, or a Column.
 
     Raises ``TopologyError`` that says which ``argument`` and what ``table`` has instead.
@@ -41,7 +47,9 @@ def resolve_column(argument: str, given: Expression, frame: DataFrame, names: It
             raise ColumnTypeError(said) from error
         raise TopologyError(said) from error
     if len(found) != 1:
-        raise TopologyError(f"{argument}: {text(given)} is {len(found)} columns where one is needed: write out those you mean")
+        raise TopologyError(
+            f"{argument}: {text(given)} is {len(found)} columns where one is needed: write out those you mean"
+        )
     return column
 
 
@@ -50,14 +58,18 @@ def column_of(argument: str, given: Expression, names: Iterable[str]) -> Column:
     if (name := named(given, list(names))) is not None:
         return F.col(quoted(name))
     if not isinstance(given, str | Column):
-        raise TopologyError(f"{argument}: a column name, SQL text or Column is needed, {given!r} is a {type(given).__name__}")
+        raise TopologyError(
+            f"{argument}: a column name, SQL text or Column is needed, {given!r} is a {type(given).__name__}"
+        )
     return F.expr(given) if isinstance(given, str) else given
 
 
 @contextlib.contextmanager
 def said_once() -> Iterator[None]:
     """Keep PySpark from logging an error of its analyzer, with Java's stack, beside what is said of it here."""
-    loggers = [PySparkLogger.getLogger(f"{kind}QueryContextLogger") for kind in ("SQL", "DataFrame")]
+    loggers = [
+        PySparkLogger.getLogger(f"{kind}QueryContextLogger") for kind in ("SQL", "DataFrame")
+    ]
     before = [logger.disabled for logger in loggers]
     for logger in loggers:
         logger.disabled = True
@@ -80,7 +92,9 @@ def without_stars(given: Expressions, frame: DataFrame, names: Iterable[str]) ->
         if written == "*":
             expanded += known
         elif written.endswith(".*") and (fields := _fields_in(written.removesuffix(".*"), frame)):
-            expanded += (f"{written.removesuffix('.*')}.{quoted_if_needed(name)}" for name in fields)
+            expanded += (
+                f"{written.removesuffix('.*')}.{quoted_if_needed(name)}" for name in fields
+            )
         else:
             expanded.append(item)
     return expanded
@@ -95,15 +109,21 @@ def _fields_in(struct: str, frame: DataFrame) -> list[str]:
     return kind.names if isinstance(kind, StructType) else []
 
 
-def require_names(argument: str, given: Expressions, names: Iterable[str], table: str) -> tuple[str, ...]:
+def require_names(
+    argument: str, given: Expressions, names: Iterable[str], table: str
+) -> tuple[str, ...]:
     """Column names that must all be there."""
     known = list(names)
     chosen = listed(given)
     if not chosen:
-        raise TopologyError(f"{argument}: name at least one column of {table}; it has {', '.join(known)}")
+        raise TopologyError(
+            f"{argument}: name at least one column of {table}; it has {', '.join(known)}"
+        )
     for name in chosen:
         if not isinstance(name, str):
-            raise TopologyError(f"{argument}: a column name is needed, {name!r} is a {type(name).__name__}")
+            raise TopologyError(
+                f"{argument}: a column name is needed, {name!r} is a {type(name).__name__}"
+            )
         if named(name, known) is None:
             raise TopologyError(f"{argument}: {_no_column(name, known, table)}")
     return tuple(name for item in chosen if (name := named(item, known)) is not None)
@@ -118,17 +138,27 @@ def _no_column(name: str, known: list[str], table: str, within: Sequence[str] = 
 
 def _within(name: str, known: list[str], frame: DataFrame) -> list[str]:
     """The fields of struct columns that have the name, as an expression names them."""
-    return [field for field in _fields(frame, known) if field.rpartition(".")[2].strip("`").lower() == name.lower()]
+    return [
+        field
+        for field in _fields(frame, known)
+        if field.rpartition(".")[2].strip("`").lower() == name.lower()
+    ]
 
 
 def _fields(frame: DataFrame, known: Sequence[str]) -> list[str]:
     """The fields of the known columns that are structs, as expressions name them; without known ones, of all columns."""
-    structs = {field.name: field.dataType.names for field in frame.schema if isinstance(field.dataType, StructType)}
+    structs = {
+        field.name: field.dataType.names
+        for field in frame.schema
+        if isinstance(field.dataType, StructType)
+    }
     chosen = [(column, inner) for column in known or structs for inner in structs.get(column, [])]
     return [f"{quoted_if_needed(column)}.{quoted_if_needed(inner)}" for column, inner in chosen]
 
 
-def _explain(given: str, error: AnalysisException, known: list[str], table: str, frame: DataFrame) -> str:
+def _explain(
+    given: str, error: AnalysisException, known: list[str], table: str, frame: DataFrame
+) -> str:
     fields = _fields(frame, known)
     if given.isidentifier():
         return _no_column(given, known or fields, table, _within(given, known, frame))
@@ -144,4 +174,8 @@ def _explain(given: str, error: AnalysisException, known: list[str], table: str,
 def _unresolved(error: AnalysisException) -> str | None:
     """The name that Spark does not find; None if it names none."""
     name = (error.getMessageParameters() or {}).get("objectName")
-    return None if name is None else ".".join(part.replace("``", "`") for part in _QUOTED.findall(name)) or None
+    return (
+        None
+        if name is None
+        else ".".join(part.replace("``", "`") for part in _QUOTED.findall(name)) or None
+    )

@@ -18,7 +18,9 @@ _STAR = re.compile(r"(?:^|[^\w`)\]'\"\s.])\s*\*")
 """A ``*`` that multiplies nothing."""
 _MADE = re.compile(r"(?<!\w)identifier\s*(?:\(|--|/\*)", re.IGNORECASE)
 """A function that makes a name of a string."""
-_STRING = re.compile(r"(`(?:[^`]|``)*`)|(?<!\w)r'[^']*'|'(?:[^'\\]|\\.)*'", re.IGNORECASE | re.DOTALL)
+_STRING = re.compile(
+    r"(`(?:[^`]|``)*`)|(?<!\w)r'[^']*'|'(?:[^'\\]|\\.)*'", re.IGNORECASE | re.DOTALL
+)
 """A name in backticks, which may have quotes in it, or a string, as Spark's lexer has them."""
 _OTHER_QUOTES = re.compile(r"\"|--|/\*|\$")
 """The begin of what may hold a lone quote: comments, and strings of other kinds, of which some may be names."""
@@ -42,13 +44,20 @@ def _paths(field: pa.Field, text: str) -> Iterator[Path]:
     name = re.escape(field.name.replace("`", "``"))
     # a function that is called like the column has a parenthesis next
     bounds = (r"(?<!\w)", r"(?!\w)(?!\s*\()") if re.fullmatch(r"\w+", field.name) else ("", "")
-    found = [text[match.end() :] for match in re.finditer(f"{bounds[0]}{name}{bounds[1]}", text, re.IGNORECASE)]
+    found = [
+        text[match.end() :]
+        for match in re.finditer(f"{bounds[0]}{name}{bounds[1]}", text, re.IGNORECASE)
+    ]
     if not field.name.isascii():  # which letters are one to Spark is its affair
         yield (field.name,)
     if not found or not field.name.isascii():
         return
     below = [_FIELD.match(rest) if pa.types.is_struct(field.type) else None for rest in found]
-    inner = {one[1].replace("``", "`") if one[1] is not None else one[2] for one in below if one is not None}
+    inner = {
+        one[1].replace("``", "`") if one[1] is not None else one[2]
+        for one in below
+        if one is not None
+    }
     known = [one.name for one in field.type] if pa.types.is_struct(field.type) else []
     meant = {item.lower() for item in inner}
     fields = [item for item in known if item.lower() in meant]

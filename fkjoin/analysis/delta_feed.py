@@ -80,7 +80,11 @@ def read_delta(
     _require_changes(spark, place)
     there = _own_columns(spark, feed)
     columns = there if schema is None else _chosen(place, there, struct_type(schema, "from_delta"))
-    about: Any = {"timestamp": timestamp, "name": name or place.rpartition("/")[2], "on_error": on_error}
+    about: Any = {
+        "timestamp": timestamp,
+        "name": name or place.rpartition("/")[2],
+        "on_error": on_error,
+    }
     chosen = [quoted(name) for name in (*columns.names, *FEED)]
     rows = by_spark(lambda frame: frame.select(*chosen), feed)
     table = of_feed(spark, rows, place, key, **about)
@@ -100,7 +104,9 @@ def of_feed(
 ) -> Planned:
     """Make the table of a change data feed, which is a stream of rows with ``FEED``; ``place``: of the Delta table."""
     about: Any = {"deleted": _IS_DELETE, "timestamp": FEED[2] if timestamp is None else timestamp}
-    table = read_stream(spark, feed, key, _ORDER, **about, name=name, log=None, on_error=on_error, beside=FEED)
+    table = read_stream(
+        spark, feed, key, _ORDER, **about, name=name, log=None, on_error=on_error, beside=FEED
+    )
     node, bound = table.node, table.bound
     assert isinstance(node, Source)
     assert isinstance(bound, SourceBound)
@@ -141,15 +147,21 @@ def _with_connector(spark: SparkSession, place: str) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
-        said = str(error.java_exception.toString()) if isinstance(error, Py4JJavaError) else str(error)
+        said = (
+            str(error.java_exception.toString()) if isinstance(error, Py4JJavaError) else str(error)
+        )
         why = next((why for condition, why in _LACKING.items() if condition in said), None)
         if "DELTA_SCHEMA_NOT_SET" in said:
             raise TopologyError(
                 f"path: there is no Delta table at {place}; the JVM takes a relative path from the folder where it began"
             ) from error
         if why is None and isinstance(error, AnalysisException):
-            raise TopologyError(f"path: {place} cannot be read as a Delta table: {first_line(error)}") from error
-        raise _without_connector(spark, why or f"does not work ({said.strip().splitlines()[0]})") from error
+            raise TopologyError(
+                f"path: {place} cannot be read as a Delta table: {first_line(error)}"
+            ) from error
+        raise _without_connector(
+            spark, why or f"does not work ({said.strip().splitlines()[0]})"
+        ) from error
 
 
 def _without_connector(spark: SparkSession, why: str) -> SessionError:

@@ -36,7 +36,9 @@ class Emission:
             return Emission(interval_ms=_milliseconds(interval or _INTERVAL))
         if given == ON_CLOSE:
             if not windows:
-                raise TopologyError(f'emit: "{ON_CLOSE}" is for windows; give it to group_by, with fkjoin.window(…) in its key')
+                raise TopologyError(
+                    f'emit: "{ON_CLOSE}" is for windows; give it to group_by, with fkjoin.window(…) in its key'
+                )
             return Emission(on_close=True)
         if given not in ("on-change", "on-update"):
             raise TopologyError(
@@ -51,11 +53,15 @@ def interval_us(argument: str, interval: str) -> int:
     try:
         return int(pd.Timedelta(interval) / pd.Timedelta(microseconds=1))
     except (ValueError, TypeError) as error:
-        raise TopologyError(f'{argument}: {interval!r} is no interval such as "10 seconds" or "1 minute"') from error
+        raise TopologyError(
+            f'{argument}: {interval!r} is no interval such as "10 seconds" or "1 minute"'
+        ) from error
 
 
 def _milliseconds(interval: str) -> int:
     milliseconds = interval_us("emit", interval) // 1000
     if milliseconds < _SHORTEST_MS:
-        raise TopologyError(f'emit: {interval} is too short, {_SHORTEST_MS} ms is the least; "on-change" does not wait at all')
+        raise TopologyError(
+            f'emit: {interval} is too short, {_SHORTEST_MS} ms is the least; "on-change" does not wait at all'
+        )
     return milliseconds

@@ -43,16 +43,22 @@ class ForeignKey:
         thrown = [] if self.tried.reason is None else [self.tried.reason.alias(THROWN)]
         raw = [RAW] if RAW in rows.columns else []
         about = (KEY, ROW, DELETED, VERSION, SOURCE, TS)
-        return self.tried.on(rows).select(*about, self.tried.problems.alias(PROBLEM), *thrown, *raw, foreign_key)
+        return self.tried.on(rows).select(
+            *about, self.tried.problems.alias(PROBLEM), *thrown, *raw, foreign_key
+        )
 
 
-def bound_foreign_key(left: Planned, right: Planned, extractor: Extractor, argument: str = "extractor") -> ForeignKey:
+def bound_foreign_key(
+    left: Planned, right: Planned, extractor: Extractor, argument: str = "extractor"
+) -> ForeignKey:
     """The extractor over the rows of ``left``; ``TopologyError``, with the ``argument``, if it gives no key of ``right``."""
     wanted = right.key_type
     if is_function(extractor):
         require_takes(argument, extractor, "key", "row")
         value = F.col(quoted(KEY, left.key[0])) if len(left.key) == 1 else F.col(KEY)
-        members = StructType([StructField(f"k{at}", field.dataType) for at, field in enumerate(wanted)])
+        members = StructType(
+            [StructField(f"k{at}", field.dataType) for at, field in enumerate(wanted)]
+        )
         kind = StructType([*members, StructField("problem", StringType())])
         function = _extracting(extractor, members, left.name, fail=left.on_error == "fail")
         called = row_function(function, kind)(F.col(PROBLEM), value, F.col(ROW))
@@ -64,7 +70,9 @@ def bound_foreign_key(left: Planned, right: Planned, extractor: Extractor, argum
     return ForeignKey(extractor, bound, attempt("extractor", left.name, bound, left.on_error))
 
 
-def require_key(argument: str, bound: Sequence[Bound], whose: str, right: Planned, table: str) -> None:
+def require_key(
+    argument: str, bound: Sequence[Bound], whose: str, right: Planned, table: str
+) -> None:
     """``TopologyError``, with the ``argument``, if expressions over rows of ``whose`` give no key of ``right``, a ``table``."""
     wanted = right.key_type
     if len(bound) != len(wanted):
@@ -98,7 +106,9 @@ def _extracting(
             found = extractor(key, row)
             if columns > 1 and not isinstance(found, list | tuple | None):
                 raise TypeError(f"{found!r:.200} is no tuple of {columns}")
-            values = (None,) * columns if found is None else tuple(found) if columns > 1 else (found,)
+            values = (
+                (None,) * columns if found is None else tuple(found) if columns > 1 else (found,)
+            )
             values = as_type(values, kind)
         except Exception as error:
             if fail:

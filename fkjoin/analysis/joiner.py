@@ -13,7 +13,15 @@ from typing import Any, NamedTuple, Union, get_args, get_origin
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from fkjoin.analysis.attempt import NOTHING, Attempt, attempt, raising
 from fkjoin.analysis.bound import Bound, Scope, bind, schema_of
@@ -26,7 +34,12 @@ from fkjoin.spark.names import quoted_if_needed
 from fkjoin.spark.returned import as_type, row_function
 from fkjoin.spark.schemas import arrow_schema, listed, struct_type_of, text
 
-_RETURNS: dict[Any, DataType] = {bool: BooleanType(), int: LongType(), float: DoubleType(), str: StringType()}
+_RETURNS: dict[Any, DataType] = {
+    bool: BooleanType(),
+    int: LongType(),
+    float: DoubleType(),
+    str: StringType(),
+}
 
 _CALLED = "__fkjoin_called"
 
@@ -52,18 +65,28 @@ class BoundJoiner:
 
     def on(self, answers: DataFrame) -> DataFrame:
         """The answers, and the values that the columns read."""
-        return self.tried.on(answers) if self.called is None else answers.withColumn(_CALLED, self.called)
+        return (
+            self.tried.on(answers)
+            if self.called is None
+            else answers.withColumn(_CALLED, self.called)
+        )
 
 
-def bound_joiner(name: str, joiner: Joiner | None, rows: DataFrame, on_error: OnError) -> BoundJoiner:
+def bound_joiner(
+    name: str, joiner: Joiner | None, rows: DataFrame, on_error: OnError
+) -> BoundJoiner:
     """The joiner of the join with that ``name``; ``rows``: an empty frame of answers.  None: both rows as they are."""
     if joiner is None:
         row = F.struct("left", "right")
         return BoundJoiner(row, struct_type_of(rows, row), NOTHING)
     if is_function(joiner):
         return _by_function(name, joiner, rows, on_error)
-    sides = pa.schema([field for field in arrow_schema("joiner", rows.schema) if field.name in ("left", "right")])
-    bound = bind("joiner", listed(joiner), Scope(rows.select("left", "right"), (), "the joined row", sides))
+    sides = pa.schema(
+        [field for field in arrow_schema("joiner", rows.schema) if field.name in ("left", "right")]
+    )
+    bound = bind(
+        "joiner", listed(joiner), Scope(rows.select("left", "right"), (), "the joined row", sides)
+    )
     kinds = schema_of(bound)
     usable = F.coalesce(F.col("matched"), F.lit(False))
     tried = attempt("joiner", name, bound, on_error, usable=usable, key=F.col("named"))
@@ -71,12 +94,16 @@ def bound_joiner(name: str, joiner: Joiner | None, rows: DataFrame, on_error: On
         row = tried.columns[0]
         result = kinds[0].dataType
     else:
-        row = F.struct(*[column.alias(field.name) for column, field in zip(tried.columns, kinds, strict=True)])
+        row = F.struct(
+            *[column.alias(field.name) for column, field in zip(tried.columns, kinds, strict=True)]
+        )
         result = kinds
     return BoundJoiner(row, result, tried, bound)
 
 
-def written_out(joiner: Joiner | None, left: Planned, right: Planned, *, by_key: bool = False) -> Joiner | None:
+def written_out(
+    joiner: Joiner | None, left: Planned, right: Planned, *, by_key: bool = False
+) -> Joiner | None:
     """The joiner, each ``*`` in it written out; ``left.*`` is without the key, which the result has anyway.
 
     ``by_key``: of a join by primary key, whose ``right.*`` is without it, too.
@@ -85,14 +112,23 @@ def written_out(joiner: Joiner | None, left: Planned, right: Planned, *, by_key:
         return joiner
     sides = StructType([StructField("left", left.row_type), StructField("right", right.row_type)])
     rows = left.spark.createDataFrame([], sides)
-    of_key = {"left": set(map(quoted_if_needed, left.key)), "right": set(map(quoted_if_needed, right.key)) if by_key else set()}
+    of_key = {
+        "left": set(map(quoted_if_needed, left.key)),
+        "right": set(map(quoted_if_needed, right.key)) if by_key else set(),
+    }
     found: list[Any] = []
     for item in listed(joiner):
         fields = without_stars(item, rows, rows.columns)
         whole = re.fullmatch(r"`?(left|right)`?(\.\*)+", text(item).strip())
-        found += [field for field in fields if not (whole and str(field).split(".", 1)[1] in of_key[whole[1]])]
+        found += [
+            field
+            for field in fields
+            if not (whole and str(field).split(".", 1)[1] in of_key[whole[1]])
+        ]
     if not found:
-        raise TopologyError(f"joiner: left table {left.name} has no columns besides its key; name columns of right, too")
+        raise TopologyError(
+            f"joiner: left table {left.name} has no columns besides its key; name columns of right, too"
+        )
     return found
 
 
@@ -118,14 +154,20 @@ def _called(joiner: Callable[[Any, Any], Any]) -> _Called:
     return _Called(joiner, known or StringType(), known is None)
 
 
-def _by_function(name: str, joiner: Callable[[Any, Any], Any], rows: DataFrame, on_error: OnError) -> BoundJoiner:
+def _by_function(
+    name: str, joiner: Callable[[Any, Any], Any], rows: DataFrame, on_error: OnError
+) -> BoundJoiner:
     require_takes("joiner", joiner, "left", "right")
     called = _called(joiner)
     kind = StructType([StructField("value", called.returns), StructField("problem", StringType())])
     function = _catching(called, thrown_at if on_error == "fail" else _in_short)
     call = row_function(function, kind)(F.col("matched"), F.col("left"), F.col("right"))
     value, thrown = F.col(f"{_CALLED}.value"), F.col(f"{_CALLED}.problem")
-    row = value if isinstance(called.returns, StructType) else F.when(value.isNotNull(), F.struct(value.alias("value")))
+    row = (
+        value
+        if isinstance(called.returns, StructType)
+        else F.when(value.isNotNull(), F.struct(value.alias("value")))
+    )
     problem = thrown
     if on_error == "fail":
         problem = F.when(thrown.isNotNull(), raising(f"joiner of {name}", F.col("named"), thrown))

@@ -77,7 +77,10 @@ def planned_join(
     foreign_key = bound_foreign_key(left, right, extractor, argument)
     by = described(extractor, "key", "row")
     joiner_text = None if joiner is None else described(joiner, "left", "right")
-    label = name or f"{left.name}-{right.name}-{generated_name(left.name, right.name, by, how, joiner_text)}"
+    label = (
+        name
+        or f"{left.name}-{right.name}-{generated_name(left.name, right.name, by, how, joiner_text)}"
+    )
     refuse_same_name(label, (left.node, right.node), "join")
     _require_spread(spread, settings.buckets, deployment)
     topics = _internal_topics(deployment, application, join=label, left=left, right=right)
@@ -104,7 +107,9 @@ def _require_spread(spread: int, buckets: int, deployment: Deployment) -> None:
             f"set {BUCKETS} before the first start to have more"
         )
     if spread > 1 and deployment == "staged":
-        raise TopologyError("spread: partitions of topics say where rows of a staged join are; leave the deployment fused")
+        raise TopologyError(
+            "spread: partitions of topics say where rows of a staged join are; leave the deployment fused"
+        )
 
 
 def _internal_topics(
@@ -125,7 +130,9 @@ def _internal_topics(
     assert left.connection is not None
     assert right.connection is not None
     name = application or access(left.spark).application()
-    return internal_topics(name, join, left.connection, right.connection, settings=TopicSettings.of(left.spark))
+    return internal_topics(
+        name, join, left.connection, right.connection, settings=TopicSettings.of(left.spark)
+    )
 
 
 def _of_source(node: Node) -> bool:
@@ -143,7 +150,9 @@ def _fields(joiner: BoundJoiner, left: Planned) -> dict[str, Place] | None:
     if joiner.bound is None:
         return None
     for column in joiner.bound:
-        alone = len(joiner.bound) == 1 and isinstance(column.field.dataType, StructType)  # it becomes the row itself
+        alone = len(joiner.bound) == 1 and isinstance(
+            column.field.dataType, StructType
+        )  # it becomes the row itself
         path, name = column.path, column.field.name
         if path is None or len(path) < 2 or alone or name in places:
             return None

@@ -19,7 +19,14 @@ from fkjoin.errors import ColumnTypeError, TopologyError
 from fkjoin.kafka.connection import Connection
 from fkjoin.plan.base import Node
 from fkjoin.plan.physical import Physical
-from fkjoin.sessions.settings import bucket_count, index_dir, require_running, retention_ms, switched_off, validated
+from fkjoin.sessions.settings import (
+    bucket_count,
+    index_dir,
+    require_running,
+    retention_ms,
+    switched_off,
+    validated,
+)
 from fkjoin.spark.copies import copied
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
@@ -42,7 +49,9 @@ class Settings:
     def of(cls, spark: SparkSession, validate: bool | None = None) -> Settings:
         """``validate``: what the user said; None: what the session says."""
         checked = validated(spark) if validate is None else validate
-        return cls(bucket_count(spark), retention_ms(spark), index_dir(spark), switched_off(spark), checked)
+        return cls(
+            bucket_count(spark), retention_ms(spark), index_dir(spark), switched_off(spark), checked
+        )
 
 
 class Undecoded(NamedTuple):
@@ -136,13 +145,25 @@ class Planned:
     @property
     def visible_names(self) -> list[str]:
         """The columns that expressions may name: the row's, and those of the key that the row lacks."""
-        return [*self.row_type.names, *(name for name in self.key if name not in self.row_type.names)]
+        return [
+            *self.row_type.names,
+            *(name for name in self.key if name not in self.row_type.names),
+        ]
 
     @property
     def visible_schema(self) -> pa.Schema:
         """The types of these columns."""
         row = arrow_schema("row", self.row_type)
-        return pa.schema([*row, *(field for field in arrow_schema("key", self.key_type) if field.name not in row.names)])
+        return pa.schema(
+            [
+                *row,
+                *(
+                    field
+                    for field in arrow_schema("key", self.key_type)
+                    if field.name not in row.names
+                ),
+            ]
+        )
 
     @property
     def sources(self) -> list[SourceBound]:
@@ -170,13 +191,22 @@ class Planned:
     def scope(self) -> Scope:
         """The columns that expressions may name, to be analyzed over; the engine's own are not among them."""
         names = self.visible_names
-        return Scope(self.visible.select(*map(quoted, names)), tuple(names), f"table {self.name}", self.visible_schema)
+        return Scope(
+            self.visible.select(*map(quoted, names)),
+            tuple(names),
+            f"table {self.name}",
+            self.visible_schema,
+        )
 
     @cached_property
     def visible(self) -> DataFrame:
         """An empty frame with the columns of a table's frame, over which expressions are analyzed."""
         require_running(self.spark)
-        return with_visible(self.spark.createDataFrame([], _internal(self.key_type, self.row_type)), self.key, self.row_type)
+        return with_visible(
+            self.spark.createDataFrame([], _internal(self.key_type, self.row_type)),
+            self.key,
+            self.row_type,
+        )
 
 
 def made_of(
@@ -278,10 +308,16 @@ def rebuilt(table: Planned, other: Callable[[Planned], Planned]) -> Planned:
 
 def with_visible(frame: DataFrame, key: Iterable[str], row: StructType) -> DataFrame:
     """A table's frame with the row's columns, and those of the key that the row lacks, under their names."""
-    return frame.select("*", f"{ROW}.*", *(F.col(quoted(KEY, name)) for name in key if name not in row.names))
+    return frame.select(
+        "*", f"{ROW}.*", *(F.col(quoted(KEY, name)) for name in key if name not in row.names)
+    )
 
 
 def _internal(key: StructType, row: StructType) -> StructType:
     kind = StructType().add(KEY, key).add(ROW, row).add(DELETED, BooleanType())
-    kind = kind.add(VERSION, StructType().add("v0", LongType())).add(SOURCE, BinaryType()).add(TS, LongType())
+    kind = (
+        kind.add(VERSION, StructType().add("v0", LongType()))
+        .add(SOURCE, BinaryType())
+        .add(TS, LongType())
+    )
     return kind.add(PROBLEM, StringType())

@@ -39,7 +39,9 @@ class Projection:
 
     def struct_of(self, columns: Sequence[Column]) -> Column:
         """The row that they make; ``columns``: as an ``Attempt`` has them."""
-        return F.struct(*(column.alias(name) for name, column in zip(self.schema.names, columns, strict=True)))
+        return F.struct(
+            *(column.alias(name) for name, column in zip(self.schema.names, columns, strict=True))
+        )
 
     def for_workers(self, what: str) -> Columns | None:
         """Return the forms for workers; None if Spark has to evaluate one of them."""
@@ -47,7 +49,10 @@ class Projection:
 
     def renamed(self, names: Sequence[str]) -> Projection:
         """Return the same expressions under other names."""
-        fields = [StructField(name, field.dataType, field.nullable) for name, field in zip(names, self.schema, strict=True)]
+        fields = [
+            StructField(name, field.dataType, field.nullable)
+            for name, field in zip(names, self.schema, strict=True)
+        ]
         return Projection(self.bound, StructType(fields))
 
     @classmethod

@@ -18,7 +18,9 @@ from fkjoin.spark.names import quoted
 from fkjoin.spark.schemas import fields_of, listed, text
 
 _NAMES = ("key", "row", "about", "numbers", "gone", "time", "threw")
-_KEY, _ROW, _ABOUT, _NUMBERS, _GONE, _TIME, _THREW = (f"__fkjoin_of_record_{name}" for name in _NAMES)
+_KEY, _ROW, _ABOUT, _NUMBERS, _GONE, _TIME, _THREW = (
+    f"__fkjoin_of_record_{name}" for name in _NAMES
+)
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,13 @@ class Said:
 
 
 def with_change_columns(
-    records: DataFrame, columns: ChangeColumns, key: Column, *, row: Column, value_format: Format, label: str
+    records: DataFrame,
+    columns: ChangeColumns,
+    key: Column,
+    *,
+    row: Column,
+    value_format: Format,
+    label: str,
 ) -> tuple[Callable[[DataFrame], DataFrame], Said]:
     """Find what the expressions say of records: a function that adds it, and the columns to read it by.
 
@@ -67,7 +75,9 @@ def with_change_columns(
     time, kind_of_time = columns.time(visible, known, label)
     given = listed(columns.version) if numbers else []
     texts = [*given, *columns.others]
-    bound = bound_columns(texts, [*numbers, gone, time], Scope(visible, tuple(known), label, pa.schema([])))
+    bound = bound_columns(
+        texts, [*numbers, gone, time], Scope(visible, tuple(known), label, pa.schema([]))
+    )
     said = attempt("source", label, bound, "skip", usable=F.lit(True), key=F.col(_KEY))
     *numbers, gone, time = said.columns
     numbered = [number.alias(f"v{place}") for place, number in enumerate(numbers)]
@@ -83,5 +93,10 @@ def with_change_columns(
         )
 
     read = [F.col(_NUMBERS).getField(f"v{at}") for at in range(len(numbers))]
-    missing = [F.when(number.isNull(), F.lit(no_version(text(item)))) for item, number in zip(given, read, strict=True)]
-    return added, Said(read, F.col(_GONE), F.col(_TIME), kind_of_time, F.coalesce(F.col(_THREW), *missing))
+    missing = [
+        F.when(number.isNull(), F.lit(no_version(text(item))))
+        for item, number in zip(given, read, strict=True)
+    ]
+    return added, Said(
+        read, F.col(_GONE), F.col(_TIME), kind_of_time, F.coalesce(F.col(_THREW), *missing)
+    )

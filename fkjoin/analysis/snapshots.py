@@ -55,7 +55,9 @@ _TABLES = {"_delta_log": "Delta", "metadata": "Iceberg"}
 """Folders by which tables of other formats are known, and the names of these."""
 
 
-def with_snapshot(table: Planned, *, path: Any, settings: Settings, was_read: bool = False) -> Planned:
+def with_snapshot(
+    table: Planned, *, path: Any, settings: Settings, was_read: bool = False
+) -> Planned:
     """See ``Table.with_snapshot``.  Raises ``TopologyError``.
 
     ``was_read``: the query of a checkpoint has read the snapshot, so its source finds nothing.  Else columns that do not fit
@@ -70,16 +72,22 @@ def _begun(source: Planned, path: Any, *, was_read: bool) -> Planned:
     """The source, with the rows of the snapshot."""
     place = _place(path)
     bound, node = _source(source)
-    wanted = StructType([field for field in _columns(source) if node.topic is None or not _is_of_records(field)])
+    wanted = StructType(
+        [field for field in _columns(source) if node.topic is None or not _is_of_records(field)]
+    )
     gone, misfit, first = None, None, None
     if not was_read:
         there = _there(source.spark, place)
         misfit = _misfit(source, place, wanted, there)
-        gone, more = (None, []) if bound.deleted is None else _gone(source, bound.deleted, wanted, there)
+        gone, more = (
+            (None, []) if bound.deleted is None else _gone(source, bound.deleted, wanted, there)
+        )
         wanted = StructType([*wanted, *more])
         first = _files(source.spark, place)
     chosen = _NOTHING if was_read or misfit is not None else None
-    files = open_files(source.spark, place, source.key, schema=wanted, format="parquet", options=chosen)
+    files = open_files(
+        source.spark, place, source.key, schema=wanted, format="parquet", options=chosen
+    )
     stream = files.rows
     if first is not None:
         stream = by_spark(partial(_only, first, place), stream)
@@ -116,7 +124,9 @@ def _place(path: Any) -> str:
             "that folder"
         )
     if not isinstance(path, str | Path):
-        raise TopologyError(f"path: the folder of the snapshot's Parquet files is needed, this is a {type(path).__name__}")
+        raise TopologyError(
+            f"path: the folder of the snapshot's Parquet files is needed, this is a {type(path).__name__}"
+        )
     return str(path).rstrip("/")
 
 
@@ -129,9 +139,13 @@ def _source(table: Planned) -> tuple[SourceBound, Source]:
             "makes, and apply operators after that"
         )
     if bound.delta:
-        raise TopologyError(f"with_snapshot: {table.name} begins with the rows of its Delta table: leave with_snapshot out")
+        raise TopologyError(
+            f"with_snapshot: {table.name} begins with the rows of its Delta table: leave with_snapshot out"
+        )
     if node.snapshot is not None:
-        raise TopologyError(f"with_snapshot: {table.name} has the snapshot {node.snapshot}; put all its files into one folder")
+        raise TopologyError(
+            f"with_snapshot: {table.name} has the snapshot {node.snapshot}; put all its files into one folder"
+        )
     if not isinstance(columns_of(table.spark, bound.rows)[VERSION].dataType, StructType):
         raise TopologyError(
             f"with_snapshot: {table.name} has roots=, and another job's rows carry their own order; give the snapshot to the "
@@ -143,7 +157,10 @@ def _source(table: Planned) -> tuple[SourceBound, Source]:
 def _columns(table: Planned) -> list[StructField]:
     """The columns of rows, and those of the key that rows lack."""
     row = table.row_type
-    return [*_nullable(row), *(one for one in _nullable(table.key_type) if one.name not in row.names)]
+    return [
+        *_nullable(row),
+        *(one for one in _nullable(table.key_type) if one.name not in row.names),
+    ]
 
 
 def _nullable(kind: StructType) -> list[StructField]:
@@ -151,10 +168,15 @@ def _nullable(kind: StructType) -> list[StructField]:
 
 
 def _is_of_records(field: StructField) -> bool:
-    return field.name in _OF_RECORDS and _OF_RECORDS[field.name] in (None, field.dataType.simpleString())
+    return field.name in _OF_RECORDS and _OF_RECORDS[field.name] in (
+        None,
+        field.dataType.simpleString(),
+    )
 
 
-def _misfit(table: Planned, place: str, wanted: StructType, there: StructType) -> TopologyError | None:
+def _misfit(
+    table: Planned, place: str, wanted: StructType, there: StructType
+) -> TopologyError | None:
     """Say which column of the table the files lack or have in another type; None if they fit."""
     kinds = {field.name.lower(): nullable(field.dataType) for field in there}
     for field in wanted:
@@ -175,20 +197,31 @@ def _misfit(table: Planned, place: str, wanted: StructType, there: StructType) -
 
 def _in_files(spark: SparkSession, place: str) -> set[str]:
     """The columns of the files, in lower case, without those that names of folders are: these are read as texts, and cast."""
-    return {name.lower() for name in spark.read.option("recursiveFileLookup", True).parquet(place).columns}
+    return {
+        name.lower()
+        for name in spark.read.option("recursiveFileLookup", True).parquet(place).columns
+    }
 
 
-def _gone(table: Planned, deleted: Any, wanted: StructType, there: StructType) -> tuple[Column | None, list[StructField]]:
+def _gone(
+    table: Planned, deleted: Any, wanted: StructType, there: StructType
+) -> tuple[Column | None, list[StructField]]:
     """The condition by which the table deletes, and the columns besides that it reads; None where the files lack one of them.
 
     ``ColumnTypeError`` if it is no condition over the columns of the files.
     """
-    others = [field for field in _nullable(there) if field.name.lower() not in {name.lower() for name in wanted.names}]
+    others = [
+        field
+        for field in _nullable(there)
+        if field.name.lower() not in {name.lower() for name in wanted.names}
+    ]
 
     def over(more: list[StructField]) -> Column | None:
         rows = table.spark.createDataFrame([], StructType([*wanted, *more]))
         try:
-            return ChangeColumns(deleted=deleted).gone(rows, rows.columns, f"the snapshot of {table.name}")
+            return ChangeColumns(deleted=deleted).gone(
+                rows, rows.columns, f"the snapshot of {table.name}"
+            )
         except ColumnTypeError:
             raise
         except TopologyError:  # it reads another column
@@ -198,13 +231,20 @@ def _gone(table: Planned, deleted: Any, wanted: StructType, there: StructType) -
         return found, []
     if (found := over(others)) is None:
         return None, []
-    return found, [field for field in others if over([one for one in others if one != field]) is None]
+    return found, [
+        field for field in others if over([one for one in others if one != field]) is None
+    ]
 
 
 def _files(spark: SparkSession, place: str) -> dict[str, int]:
     """The files, and their times in microseconds."""
     files = spark.read.format("binaryFile").option("recursiveFileLookup", True).load(place)
-    return {path: time or 0 for path, time in files.select("_metadata.file_path", F.unix_micros("modificationTime")).collect()}
+    return {
+        path: time or 0
+        for path, time in files.select(
+            "_metadata.file_path", F.unix_micros("modificationTime")
+        ).collect()
+    }
 
 
 def _only(first: Mapping[str, int], place: str, frame: DataFrame) -> DataFrame:
@@ -212,7 +252,9 @@ def _only(first: Mapping[str, int], place: str, frame: DataFrame) -> DataFrame:
     if "_metadata" in frame.columns:  # the table's own
         return frame
     path, time = F.col("_metadata.file_path"), F.unix_micros("_metadata.file_modification_time")
-    told = F.concat(F.lit(f"the snapshot {place} has a new file, "), path, F.lit(f", and {_READ_ONCE}"))
+    told = F.concat(
+        F.lit(f"the snapshot {place} has a new file, "), path, F.lit(f", and {_READ_ONCE}")
+    )
     is_new = ~_is_one_of("_metadata.file_path", first) | (time > max(first.values(), default=0))
     stop = F.when(is_new, F.raise_error(told).cast("string"))
     return frame.withColumn(PROBLEM, F.coalesce(stop, F.col(PROBLEM)))
@@ -257,7 +299,9 @@ def _identity(table: Planned, node: Source) -> bytes:
         return versions.identity(node.log or node.name)
     if node.start_over is not None:
         return node.start_over.identity
-    return versions.topic_identity(node.topic, None if table.connection is None else table.connection.topic_id)
+    return versions.topic_identity(
+        node.topic, None if table.connection is None else table.connection.topic_id
+    )
 
 
 def _as_in(columns: StructType, identity: bytes, rows: DataFrame, *, only_alive: bool) -> DataFrame:

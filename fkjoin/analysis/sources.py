@@ -81,17 +81,24 @@ def read_stream(
     df = on_spark(spark, stream)
     label = name or "the table"
     columns = [column for column in df.columns if column not in (RAW, PROBLEM)]
-    require_apart("df", columns, "rename one of them: df.withColumnRenamed(…), or in the files' schema=")
+    require_apart(
+        "df", columns, "rename one of them: df.withColumnRenamed(…), or in the files' schema="
+    )
     keys = require_names("key", key, columns, label)
     require_plain_keys("key", StructType([df.schema[column] for column in keys]))
     deleted, timestamp = (named(item, columns) or item for item in (deleted, timestamp))
     ordering = [named(item, columns) or item for item in listed(version)]
     if not ordering:
-        raise TopologyError("version: name the columns that order the changes of a key, such as an LSN")
+        raise TopologyError(
+            "version: name the columns that order the changes of a key, such as an LSN"
+        )
     said = ChangeColumns(ordering, deleted, timestamp)
     places, gone = said.numbers(df, columns, label), said.gone(df, columns, label)
     time, kind_of_time = said.time(df, columns, label)
-    control = {*beside, *(item for item in [*ordering, deleted, timestamp] if isinstance(item, str))} - set(keys)
+    control = {
+        *beside,
+        *(item for item in [*ordering, deleted, timestamp] if isinstance(item, str)),
+    } - set(keys)
     row = [column for column in columns if column not in control]
     origin = f"stream of {', '.join(columns)}"
     kind = StructType([df.schema[column] for column in columns])
@@ -107,7 +114,9 @@ def read_stream(
     )
     struct, given = F.struct(*[F.col(quoted(column)) for column in keys]), [*ordering, *said.others]
     before = F.col(PROBLEM) if PROBLEM in df.columns else F.lit(None).cast("string")
-    bound = bound_columns(given, [*places, gone, time], Scope(df, tuple(columns), label, pa.schema([])))
+    bound = bound_columns(
+        given, [*places, gone, time], Scope(df, tuple(columns), label, pa.schema([]))
+    )
     tried = attempt("source", node.name, bound, on_error, usable=before.isNull(), key=struct)
     *places, gone, time = tried.columns
     raw = _raw(df, node.name, keys, row)
@@ -118,7 +127,9 @@ def read_stream(
         struct.alias(KEY),
         F.when(~gone, F.struct(*[F.col(quoted(column)) for column in row])).alias(ROW),
         gone.alias(DELETED),
-        F.struct(*[place.alias(title) for title, place in zip(titles, places, strict=True)]).alias(VERSION),
+        F.struct(*[place.alias(title) for title, place in zip(titles, places, strict=True)]).alias(
+            VERSION
+        ),
         F.lit(bytearray(versions.identity(log or node.name))).alias(SOURCE),
         time.alias(TS),
         F.coalesce(stops(before), _or_null(tried.problem), stops(missing)).alias(PROBLEM),
@@ -127,7 +138,9 @@ def read_stream(
     why = F.coalesce(before, _or_null(tried.reason), missing).alias(PROBLEM)
     rows = by_spark(lambda frame: tried.on(frame).select(*chosen), stream)
     letters = by_spark(lambda frame: tried.on(frame).select(why, raw.alias(RAW)), stream)
-    return planned_source(spark, node, rows, kind_of_time, on_error=on_error, letters=letters, deleted=deleted)
+    return planned_source(
+        spark, node, rows, kind_of_time, on_error=on_error, letters=letters, deleted=deleted
+    )
 
 
 def planned_source(
@@ -176,7 +189,9 @@ def read_files(
     begun_folders: Sequence[str] = (),
 ) -> Planned:
     """See ``Table.from_files``; ``begun_folders``: see ``open_files``."""
-    files = open_files(spark, path, key, schema=schema, format=format, options=options, begun_folders=begun_folders)
+    files = open_files(
+        spark, path, key, schema=schema, format=format, options=options, begun_folders=begun_folders
+    )
     label = name or files.name
     try:
         table = read_stream(
@@ -243,8 +258,14 @@ def plain_lines(
             return None
         if gone is not None and not _is_test(gone) and WORKERS_EVALUATE_STEPS in off:
             return None
-    time = None if timestamp is None else plain_path(named(timestamp, arrow.names) or timestamp, arrow)
-    if None in versions_at or (deleted is not None and gone is None) or (timestamp is not None and time is None):
+    time = (
+        None if timestamp is None else plain_path(named(timestamp, arrow.names) or timestamp, arrow)
+    )
+    if (
+        None in versions_at
+        or (deleted is not None and gone is None)
+        or (timestamp is not None and time is None)
+    ):
         return None
     places = tuple(path for path in versions_at if path is not None)
     source = versions.identity(node.log or node.name)
@@ -253,7 +274,9 @@ def plain_lines(
     if time is not None and kind_at(arrow, time) == pa.timestamp("us") and how.zone not in UTC:
         return None  # which instant a clock shows depends on the session
     about = source, node.version, files.columns_text, how, fails, place
-    return Undecoded(files.lines, JsonLines(arrow, node.key, places, gone, time, node.columns, *about))
+    return Undecoded(
+        files.lines, JsonLines(arrow, node.key, places, gone, time, node.columns, *about)
+    )
 
 
 def _raw(df: DataFrame, name: str, keys: Sequence[str], row: Sequence[str]) -> Column:
@@ -263,7 +286,11 @@ def _raw(df: DataFrame, name: str, keys: Sequence[str], row: Sequence[str]) -> C
         return F.struct(table, *(F.col(RAW)[one].alias(one) for one in fields_of(df, F.col(RAW))))
     parts = {"key": keys, "value": row}
     return F.struct(
-        table, *(as_json(F.struct(*(F.col(quoted(one)) for one in names))).alias(part) for part, names in parts.items())
+        table,
+        *(
+            as_json(F.struct(*(F.col(quoted(one)) for one in names))).alias(part)
+            for part, names in parts.items()
+        ),
     )
 
 
@@ -272,16 +299,25 @@ def _without_version(keys: Sequence[str], version: Mapping[str, Column]) -> Colu
     keyed = F.lit(True)
     for name in keys:
         keyed = keyed & F.col(quoted(name)).isNotNull()
-    return F.coalesce(*[F.when(keyed & part.isNull(), F.lit(no_version(name))) for name, part in version.items()])
+    return F.coalesce(
+        *[F.when(keyed & part.isNull(), F.lit(no_version(name))) for name, part in version.items()]
+    )
 
 
 def _failing(name: str, raw: Column, fields: Sequence[str]) -> Callable[[Column], Column]:
     """Turn a problem into one that stops the query, and says where."""
-    shown = {part: F.substring(raw[part].cast("string"), 1, 200) for part in ("file", "key", "value") if part in fields}
+    shown = {
+        part: F.substring(raw[part].cast("string"), 1, 200)
+        for part in ("file", "key", "value")
+        if part in fields
+    }
     file = [shown.pop("file")] if "file" in shown else []
 
     def failing(problem: Column) -> Column:
-        said = F.concat(F.concat_ws(": ", F.lit(f"table {name}"), *file, problem, *shown.values()), F.lit(set_aside("lines")))
+        said = F.concat(
+            F.concat_ws(": ", F.lit(f"table {name}"), *file, problem, *shown.values()),
+            F.lit(set_aside("lines")),
+        )
         return F.when(problem.isNotNull(), F.raise_error(said).cast("string"))
 
     return failing

@@ -18,18 +18,62 @@ from fkjoin.sessions.access import access
 Tried: TypeAlias = Callable[[Column], Column]
 
 _NEVER = {
-    *("Alias", "ExprAlias", "AttributeReference", "Literal", "GetStructField", "CreateNamedStruct", "CreateArray"),
-    *("And", "Or", "Not", "IsNull", "IsNotNull", "IsNaN", "Coalesce", "Nvl", "Nvl2", "If", "CaseWhen", "In", "InSet"),
-    *("EqualTo", "EqualNullSafe", "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "Between"),
+    *(
+        "Alias",
+        "ExprAlias",
+        "AttributeReference",
+        "Literal",
+        "GetStructField",
+        "CreateNamedStruct",
+        "CreateArray",
+    ),
+    *(
+        "And",
+        "Or",
+        "Not",
+        "IsNull",
+        "IsNotNull",
+        "IsNaN",
+        "Coalesce",
+        "Nvl",
+        "Nvl2",
+        "If",
+        "CaseWhen",
+        "In",
+        "InSet",
+    ),
+    *(
+        "EqualTo",
+        "EqualNullSafe",
+        "LessThan",
+        "LessThanOrEqual",
+        "GreaterThan",
+        "GreaterThanOrEqual",
+        "Between",
+    ),
     *("With", "CommonExpressionDef", "CommonExpressionRef"),
-    *("Concat", "Upper", "Lower", "StringTrim", "StringTrimLeft", "StringTrimRight", "Length", "Substring"),
+    *(
+        "Concat",
+        "Upper",
+        "Lower",
+        "StringTrim",
+        "StringTrimLeft",
+        "StringTrimRight",
+        "Length",
+        "Substring",
+    ),
     *("StartsWith", "EndsWith", "Contains", "UnixMicros"),
 }
 """Kinds of parts that never do."""
 
 _WORDS = {
-    **dict.fromkeys(("Divide", "IntegralDivide", "Remainder", "Pmod"), "division by zero, or a result that does not fit"),
-    **dict.fromkeys(("Add", "Subtract", "Multiply", "UnaryMinus", "Abs"), "a result that does not fit"),
+    **dict.fromkeys(
+        ("Divide", "IntegralDivide", "Remainder", "Pmod"),
+        "division by zero, or a result that does not fit",
+    ),
+    **dict.fromkeys(
+        ("Add", "Subtract", "Multiply", "UnaryMinus", "Abs"), "a result that does not fit"
+    ),
     "Cast": "a value that cannot be cast",
     **dict.fromkeys(("GetArrayItem", "ElementAt", "Elt"), "no such element"),
 }
@@ -43,10 +87,14 @@ def cause(columns: Sequence[Column], nodes: Sequence[Any], rows: DataFrame) -> C
 
     It stands in a lambda, where Spark makes no code of it: it is seldom evaluated, and may be long.
     """
-    if any(node is None or "PythonUDF" in _kinds(node) for node in nodes):  # lambdas cannot have these
+    if any(
+        node is None or "PythonUDF" in _kinds(node) for node in nodes
+    ):  # lambdas cannot have these
         return F.lit(None).cast("string")
     tried = access(rows.sparkSession).tried
-    said = _first(tried, ((column, _why(tried, node)) for column, node in zip(columns, nodes, strict=True)))
+    said = _first(
+        tried, ((column, _why(tried, node)) for column, node in zip(columns, nodes, strict=True))
+    )
     made = F.transform(F.array(F.lit(0)), lambda _: said).getItem(0)
     try:
         with said_once():
@@ -69,7 +117,14 @@ def _why(tried: Tried, node: Any) -> Column:
     if _kind(node) in ("Alias", "ExprAlias"):
         return _why(tried, node.child())
     here = F.lit(f"{node.sql()}: {_WORDS.get(_kind(node), 'it throws')}")
-    below = _first(tried, ((F.expr(child.sql()), _why(tried, child)) for child in _children(node) if can_throw(child)))
+    below = _first(
+        tried,
+        (
+            (F.expr(child.sql()), _why(tried, child))
+            for child in _children(node)
+            if can_throw(child)
+        ),
+    )
     return F.coalesce(below, here)
 
 

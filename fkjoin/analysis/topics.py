@@ -64,17 +64,27 @@ def read_topic(
     prepare(spark)
     require_on_error(on_error)
     if on_new_topic is not None and on_new_topic not in get_args(OnNewTopic):
-        raise TopologyError(f"on_new_topic: {on_new_topic!r} is not one of {', '.join(get_args(OnNewTopic))}")
+        raise TopologyError(
+            f"on_new_topic: {on_new_topic!r} is not one of {', '.join(get_args(OnNewTopic))}"
+        )
     if roots is not None and on_new_topic == "start-over":
-        raise TopologyError("on_new_topic: with roots= rows are of the topics before, which are not made anew; leave it out")
+        raise TopologyError(
+            "on_new_topic: with roots= rows are of the topics before, which are not made anew; leave it out"
+        )
     if roots is not None and not 1 <= roots <= _MOST_ROOTS:
-        raise TopologyError(f"roots: {roots!r} is not a number from 1 to {_MOST_ROOTS}: of as many topics the records are made")
+        raise TopologyError(
+            f"roots: {roots!r} is not a number from 1 to {_MOST_ROOTS}: of as many topics the records are made"
+        )
     if roots is not None and columns.version is not None:
         raise TopologyError(
             "version: with roots=, the positions in the records' headers are the versions; leave one of them out"
         )
     if on_new_topic == "start-over":
-        require_classic(spark, 'on_new_topic="start-over"', "leave it out, and give a topic that is made anew a new checkpoint")
+        require_classic(
+            spark,
+            'on_new_topic="start-over"',
+            "leave it out, and give a topic that is made anew a new checkpoint",
+        )
     chosen = source_options(options)
     partitions, topic_id = require_topic(topic, bootstrap_servers, chosen)
     read = records_of(spark, topic, bootstrap_servers, chosen)
@@ -90,11 +100,15 @@ def read_topic(
     more: list[Column] = []
     if headers:
         if "headers" in map(str.lower, names):
-            raise TopologyError("headers: the value has a column 'headers' already; leave headers=False")
+            raise TopologyError(
+                "headers: the value has a column 'headers' already; leave headers=False"
+            )
         more.append(F.col("headers"))
     if positions:
         if POSITION in map(str.lower, (*key_names, *names)):
-            raise TopologyError(f"positions: the key or the value has a column {POSITION!r} already; leave positions=False")
+            raise TopologyError(
+                f"positions: the key or the value has a column {POSITION!r} already; leave positions=False"
+            )
         more.append(column_of(None if given is None else given[0]).alias(POSITION))
     if more:
         row = F.when(row.isNotNull(), F.struct(*[row.getField(n).alias(n) for n in names], *more))
@@ -110,11 +124,19 @@ def read_topic(
     with_columns: Callable[[DataFrame], DataFrame] = _as_it_is
     if columns.given:
         with_columns, said = with_change_columns(
-            records, columns, decoded_key.row, row=row, value_format=value_format, label=name or topic
+            records,
+            columns,
+            decoded_key.row,
+            row=row,
+            value_format=value_format,
+            label=name or topic,
         )
         gone = gone | said.gone
         if said.kind_of_time is not None:
-            kind_of_time, time = said.kind_of_time, said.time if said.kind_of_time == "bigint" else F.coalesce(said.time, time)
+            kind_of_time, time = (
+                said.kind_of_time,
+                said.time if said.kind_of_time == "bigint" else F.coalesce(said.time, time),
+            )
         numbers = said.numbers
         problem = F.coalesce(problem, said.problem)
     version = F.struct(
@@ -144,7 +166,11 @@ def read_topic(
     )
     rows = by_spark(lambda frame: with_columns(frame).select(*selected), read)
     shown = {"bootstrap.servers": bootstrap_servers, **masked(chosen), "on_error": on_error}
-    ordering = ("topic", "partition", "offset") if roots is None else tuple(f"{ROOT}{place + 1}" for place in range(roots))
+    ordering = (
+        ("topic", "partition", "offset")
+        if roots is None
+        else tuple(f"{ROOT}{place + 1}" for place in range(roots))
+    )
     deletes = ["null value", *([] if columns.deleted is None else [text(columns.deleted)])]
     node = Source(
         name or topic,
@@ -160,7 +186,13 @@ def read_topic(
     )
     dead, unread = rows, None
     read_key, read_value = key_reader(key_format), reader(value_format)
-    if not headers and roots is None and not columns.given and read_key is not None and read_value is not None:
+    if (
+        not headers
+        and roots is None
+        and not columns.given
+        and read_key is not None
+        and read_value is not None
+    ):
         reading = TopicRecords(topic, read_key, read_value, identity, on_error == "fail", positions)
         unread = Undecoded(by_spark(lambda frame: frame.select(*TAKEN), read), reading)
         whole = [_raw(name or topic).alias(RAW), F.col("problem").alias(PROBLEM)]
@@ -168,10 +200,14 @@ def read_topic(
         raw = by_spark(lambda frame: frame.select(*RAW_COLUMNS), read)
         letters = InWorkers(raw, DeadRecords(reading), kind)
         dead = by_spark(lambda frame: frame.select(*whole), letters)
-    lossy = {name.lower(): text.lower() for name, text in chosen.items()}.get("failondataloss") == "false" and roots is None
+    lossy = {name.lower(): text.lower() for name, text in chosen.items()}.get(
+        "failondataloss"
+    ) == "false" and roots is None
     new_topic = on_new_topic or ("start-over" if lossy else "fail")
     tombstones = columns.version is None or not hasattr(value_format, "about")
-    connection = Connection(topic, bootstrap_servers, chosen, partitions, topic_id, new_topic, tombstones)
+    connection = Connection(
+        topic, bootstrap_servers, chosen, partitions, topic_id, new_topic, tombstones
+    )
     asked = on_new_topic == "start-over"
     return planned_source(
         spark,
@@ -206,7 +242,13 @@ def _require_names(key: Iterable[str], row: Iterable[str]) -> None:
 
 def failing(problem: Column) -> Column:
     """A problem that stops the query and says where the record is; ``RAW_COLUMNS`` must be at hand."""
-    where = [F.lit("record "), F.col("topic"), F.lit("-"), F.col("partition").cast("string"), F.lit(" offset ")]
+    where = [
+        F.lit("record "),
+        F.col("topic"),
+        F.lit("-"),
+        F.col("partition").cast("string"),
+        F.lit(" offset "),
+    ]
     text = F.concat(*where, F.col("offset").cast("string"), F.lit(": "), problem)
     hint = F.lit(set_aside("records"))
     return F.when(problem.isNotNull(), F.raise_error(F.concat(text, hint)).cast("string"))

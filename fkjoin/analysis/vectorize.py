@@ -85,7 +85,11 @@ class _OnlySparkError(Exception):
 
 def _by_column(part: Part) -> bool:
     operation = OPERATIONS[part.kind]
-    return operation.column is not None and operation.takes(part) and not (operation.lazy and part.can_raise)
+    return (
+        operation.column is not None
+        and operation.takes(part)
+        and not (operation.lazy and part.can_raise)
+    )
 
 
 def _by_row(part: Part) -> bool:
@@ -108,7 +112,9 @@ def _part(node: Any, named: dict[str, Part], counterpart: Callable[[Part], bool]
     if kind == "With":
         defined = node.defs()
         parts = [defined.apply(place) for place in range(defined.size())]
-        named = named | {part.id().toString(): _part(part.child(), named, counterpart) for part in parts}
+        named = named | {
+            part.id().toString(): _part(part.child(), named, counterpart) for part in parts
+        }
         return _part(node.child(), named, counterpart)
     if kind == "CommonExpressionRef":
         return named[node.id().toString()]
@@ -132,7 +138,11 @@ def _part(node: Any, named: dict[str, Part], counterpart: Callable[[Part], bool]
         raise _lacking(node)
     if kind == "Cast" and node.evalMode().toString() == "TRY":
         raise _lacking(node)
-    if kind == "Cast" and of == children[0].type and (_is_text(spark) or _named(spark) == _named(_type(nodes[0]))):
+    if (
+        kind == "Cast"
+        and of == children[0].type
+        and (_is_text(spark) or _named(spark) == _named(_type(nodes[0])))
+    ):
         return children[0]
     if kind == "Cast" and (constant := _recast(children[0], of)) is not None:
         return constant
@@ -160,7 +170,12 @@ def _children(node: Any) -> list[Any]:
 
 def _type(node: Any) -> DataType:
     """The type of a part of an analyzed expression."""
-    field = {"name": "it", "type": json.loads(node.dataType().json()), "nullable": True, "metadata": {}}
+    field = {
+        "name": "it",
+        "type": json.loads(node.dataType().json()),
+        "nullable": True,
+        "metadata": {},
+    }
     return StructType.fromJson({"type": "struct", "fields": [field]})[0].dataType
 
 
@@ -194,12 +209,17 @@ def _constant(node: Any, spark: DataType) -> Any:
     for kind, number in ((IntegralType, int), (DecimalType, Decimal), (FractionalType, float)):
         if isinstance(spark, kind):
             return number(text)
-    raise _OnlySparkError(f"a constant of type {spark.simpleString()} cannot be used here; give a Python callable")
+    raise _OnlySparkError(
+        f"a constant of type {spark.simpleString()} cannot be used here; give a Python callable"
+    )
 
 
 def _recast(child: Part, of: pa.DataType) -> Part | None:
     """A constant as one of another type; None if it is no constant, or the other type does not have its value."""
-    given, exact = child.argument, isinstance(child.argument, int | Decimal) and not isinstance(child.argument, bool)
+    given, exact = (
+        child.argument,
+        isinstance(child.argument, int | Decimal) and not isinstance(child.argument, bool),
+    )
     if child.kind != "Literal" or given is None:
         return Part("Literal", of) if child.kind == "Literal" else None
     if of == pa.date32() and isinstance(given, str) and _ISO_DATE.fullmatch(given):

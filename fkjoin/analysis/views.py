@@ -49,7 +49,11 @@ class ViewStep:
 
     def taken(self, visible: DataFrame, *more: str) -> DataFrame:
         """A table's frame after the step, with columns more of ``visible``."""
-        row, gone, problem = self.row.alias(ROW), self.gone.alias(DELETED), self.tried.problems.alias(PROBLEM)
+        row, gone, problem = (
+            self.row.alias(ROW),
+            self.gone.alias(DELETED),
+            self.tried.problems.alias(PROBLEM),
+        )
         return self.tried.on(visible).select(KEY, row, gone, VERSION, SOURCE, TS, problem, *more)
 
 
@@ -72,12 +76,16 @@ class CompleteBound:
     settings: Settings
 
 
-def filtered(table: Planned, *, condition: Expression, name: str | None, emit: Emit, settings: Settings) -> Planned:
+def filtered(
+    table: Planned, *, condition: Expression, name: str | None, emit: Emit, settings: Settings
+) -> Planned:
     """See ``Table.filter``.  Raises ``TopologyError``."""
     bound = bind("condition", [condition], table.scope)
     holds, kind = bound[0], bound[0].field.dataType
     if not isinstance(kind, BooleanType):
-        raise ColumnTypeError(f"condition: {text(condition)} is {kind.simpleString()}, a boolean is needed: write a comparison")
+        raise ColumnTypeError(
+            f"condition: {text(condition)} is {kind.simpleString()}, a boolean is needed: write a comparison"
+        )
     what = f"filter of {table.name}"
     tried = attempt("filter", table.name, bound, table.on_error)
     stays = ~F.col(DELETED) & F.coalesce(*tried.columns, F.lit(False))
@@ -94,11 +102,15 @@ def filtered(table: Planned, *, condition: Expression, name: str | None, emit: E
     return _view(table, step, name, emit, settings)
 
 
-def mapped(table: Planned, *, columns: Expressions, name: str | None, emit: Emit, settings: Settings) -> Planned:
+def mapped(
+    table: Planned, *, columns: Expressions, name: str | None, emit: Emit, settings: Settings
+) -> Planned:
     """See ``Table.map_values``.  Raises ``TopologyError``."""
     projection = Projection.of("columns", columns, table.scope)
     unchanged = {named(item, table.visible_names) for item in projection.texts} & set(table.key)
-    require_beside(table.key, "columns", (name for name in projection.schema.names if name not in unchanged))
+    require_beside(
+        table.key, "columns", (name for name in projection.schema.names if name not in unchanged)
+    )
     what = f"map_values of {table.name}"
     tried = attempt("map_values", table.name, projection.bound, table.on_error)
     step = ViewStep(
@@ -116,7 +128,9 @@ def mapped(table: Planned, *, columns: Expressions, name: str | None, emit: Emit
 def _tried(bound: Bound) -> StructField:
     """The column that an ``Attempt`` makes: null where the expression throws."""
     field = bound.field
-    return StructField(field.name, field.dataType, field.nullable or bound.can_throw, field.metadata)
+    return StructField(
+        field.name, field.dataType, field.nullable or bound.can_throw, field.metadata
+    )
 
 
 def dropped(table: Planned, *, names: Sequence[str], **options: Any) -> Planned:
@@ -140,10 +154,15 @@ def with_columns(table: Planned, *, columns: Mapping[str, Expression], **options
 
 def _with_more(table: Planned, columns: Mapping[str, Expression]) -> list[Expression]:
     if not isinstance(columns, Mapping):
-        raise TopologyError(f'columns: names and expressions are needed, such as {{"twice": "2 * n"}}, not {columns!r}')
+        raise TopologyError(
+            f'columns: names and expressions are needed, such as {{"twice": "2 * n"}}, not {columns!r}'
+        )
     titled = {name: _titled(given, name) for name, given in columns.items()}
     known = {name.lower(): name for name in columns}
-    kept = [titled.pop(known[name.lower()]) if name.lower() in known else quoted_if_needed(name) for name in table.rest]
+    kept = [
+        titled.pop(known[name.lower()]) if name.lower() in known else quoted_if_needed(name)
+        for name in table.rest
+    ]
     return [*kept, *titled.values()]
 
 
@@ -154,7 +173,9 @@ def _titled(given: Expression, name: str) -> Expression:
 def materialized(table: Planned, *, name: str, settings: Settings) -> Planned:
     """See ``Table.materialize``: the table, its rows kept in state under the name."""
     if isinstance(table.node, Source):
-        step = ViewStep(NOTHING, F.col(ROW), table.row_type, F.col(DELETED), lambda paths: None, (), lambda: ())
+        step = ViewStep(
+            NOTHING, F.col(ROW), table.row_type, F.col(DELETED), lambda paths: None, (), lambda: ()
+        )
         table = _view(table, step, None, "on-change", settings)
     node: Any = table.node
     if isinstance(node, Aggregate) and node.closes is not None:
@@ -163,7 +184,9 @@ def materialized(table: Planned, *, name: str, settings: Settings) -> Planned:
             "or write its rows to a sink"
         )
     kinds = as_emitted("key", table.key_type), as_emitted("row", table.row_type)
-    return replace(table, node=replace(node, materialized=name), key_type=kinds[0], row_type=kinds[1])
+    return replace(
+        table, node=replace(node, materialized=name), key_type=kinds[0], row_type=kinds[1]
+    )
 
 
 def completed(table: Planned, settings: Settings) -> Planned:
@@ -174,7 +197,9 @@ def completed(table: Planned, settings: Settings) -> Planned:
     whole = StructType([field for field in table.row_type if field.name != UNAVAILABLE])
     label = f"{table.name}-whole"
     steps = (("complete", "values that an event lacks are those of the row before"),)
-    source = replace(table.node, columns=tuple(name for name in table.node.columns if name != UNAVAILABLE))
+    source = replace(
+        table.node, columns=tuple(name for name in table.node.columns if name != UNAVAILABLE)
+    )
     return replace(
         table,
         node=View(label, source, steps, materialized=label),
@@ -185,7 +210,9 @@ def completed(table: Planned, settings: Settings) -> Planned:
     )
 
 
-def _view(table: Planned, step: ViewStep, name: str | None, emit: Emit, settings: Settings) -> Planned:
+def _view(
+    table: Planned, step: ViewStep, name: str | None, emit: Emit, settings: Settings
+) -> Planned:
     emission = Emission.of(emit)
     below, steps = table.node, step.said
     if isinstance(below, View) and below.materialized is None:
@@ -195,4 +222,10 @@ def _view(table: Planned, step: ViewStep, name: str | None, emit: Emit, settings
     refuse_same_name(label, (below,), "table")
     as_emitted("row", step.row_type)  # a type that no store can keep is refused now
     bound = ViewBound(step, emission, settings)
-    return replace(table, node=View(label, below, steps, emit), row_type=step.row_type, bound=bound, inputs=(table,))
+    return replace(
+        table,
+        node=View(label, below, steps, emit),
+        row_type=step.row_type,
+        bound=bound,
+        inputs=(table,),
+    )

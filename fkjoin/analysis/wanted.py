@@ -44,7 +44,9 @@ class Wanted:
         """Write the aggregate as a job file has it."""
         given = "" if self.column is None else text(self.column)
         if self.kind in ("min_by", "max_by"):
-            given = ", ".join([given, *map(text, self.order), *([] if self.k is None else [str(self.k)])])
+            given = ", ".join(
+                [given, *map(text, self.order), *([] if self.k is None else [str(self.k)])]
+            )
         if self.delimiter:
             given += f", {self.delimiter!r}"
         call = f"{self.kind}({given})"
@@ -59,7 +61,9 @@ def ordered_by_key(wanted: Wanted) -> bool:
     return wanted.kind in ("collect_list", "string_agg") and not wanted.order
 
 
-def column_of(title: str, wanted: Wanted, places: Mapping[str, int], key: Sequence[int], schema: pa.Schema) -> AggregateColumn:
+def column_of(
+    title: str, wanted: Wanted, places: Mapping[str, int], key: Sequence[int], schema: pa.Schema
+) -> AggregateColumn:
     """Make the column of a result.
 
     Parameters
@@ -90,12 +94,32 @@ def column_of(title: str, wanted: Wanted, places: Mapping[str, int], key: Sequen
     """
     kind, given = wanted.kind, "" if wanted.column is None else text(wanted.column)
     place, order = places.get(str(wanted.column)), tuple(places[str(one)] for one in wanted.order)
-    if place is None or kind not in ("collect_list", "collect_set", "string_agg", "min_by", "max_by"):
+    if place is None or kind not in (
+        "collect_list",
+        "collect_set",
+        "string_agg",
+        "min_by",
+        "max_by",
+    ):
         return bulk_column(title, kind, place, schema, given)
     if kind in ("min_by", "max_by"):
-        return first_column(title, kind, place, by=order[0], schema=schema, text=text(wanted.order[0]), most=wanted.k)
+        return first_column(
+            title,
+            kind,
+            place,
+            by=order[0],
+            schema=schema,
+            text=text(wanted.order[0]),
+            most=wanted.k,
+        )
     require_orders(kind, [text(one) for one in wanted.order], order, schema)
     how: Any = {"descending": wanted.descending, "delimiter": wanted.delimiter}
     return collected_column(
-        title, kind, place, order=key if ordered_by_key(wanted) else (*order, place), schema=schema, text=given, **how
+        title,
+        kind,
+        place,
+        order=key if ordered_by_key(wanted) else (*order, place),
+        schema=schema,
+        text=given,
+        **how,
     )

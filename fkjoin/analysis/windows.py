@@ -69,14 +69,20 @@ def window(time: Expression, size: str, slide: str | None = None) -> Window:
     size_us = interval_us("size", size)
     slide_us = size_us if slide is None else interval_us("slide", slide)
     if size_us <= 0 or slide_us <= 0:
-        raise TopologyError('window: size and slide must be longer than nothing; give an interval such as "10 minutes"')
+        raise TopologyError(
+            'window: size and slide must be longer than nothing; give an interval such as "10 minutes"'
+        )
     if slide_us > size_us:
         raise TopologyError(
             f"slide: {slide} is longer than the size, {size}: rows would be in no window; give at most the size"
         )
     if size_us > slide_us * _MOST_WINDOWS:
-        raise TopologyError(f"slide: a row would be in more than {_MOST_WINDOWS} windows; give a longer slide")
-    return Window(time, size_us, slide_us, f"window({time}, {size}{'' if slide is None else f', {slide}'})")
+        raise TopologyError(
+            f"slide: a row would be in more than {_MOST_WINDOWS} windows; give a longer slide"
+        )
+    return Window(
+        time, size_us, slide_us, f"window({time}, {size}{'' if slide is None else f', {slide}'})"
+    )
 
 
 def without_window(key: Any) -> tuple[Window | None, Any]:
@@ -86,7 +92,9 @@ def without_window(key: Any) -> tuple[Window | None, Any]:
     if not windows:
         return None, key
     if len(windows) > 1:
-        raise TopologyError("key: there are two windows; give one, and group the result by the other")
+        raise TopologyError(
+            "key: there are two windows; give one, and group the result by the other"
+        )
     return windows[0], [windows[0].time, *(one for one in given if not isinstance(one, Window))]
 
 
@@ -118,31 +126,51 @@ class Closes:
         return None if self.ahead is None else interval_us("ahead", self.ahead)
 
     @staticmethod
-    def of(window: Window | None, emit: str, *, grace: str | None, idle: str | None, ahead: str | None) -> Closes | None:
+    def of(
+        window: Window | None, emit: str, *, grace: str | None, idle: str | None, ahead: str | None
+    ) -> Closes | None:
         """Check that arguments of ``Table.group_by`` go together; None where groups are no windows."""
         if window is None:
             if emit == ON_CLOSE:
-                raise TopologyError(f'emit: "{ON_CLOSE}" is for windows; put fkjoin.window(…) into the key')
+                raise TopologyError(
+                    f'emit: "{ON_CLOSE}" is for windows; put fkjoin.window(…) into the key'
+                )
             for argument, given in (("grace", grace), ("idle", idle), ("ahead", ahead)):
                 if given is not None:
-                    raise TopologyError(f"{argument}: it is for windows; put fkjoin.window(…) into the key, or leave it out")
+                    raise TopologyError(
+                        f"{argument}: it is for windows; put fkjoin.window(…) into the key, or leave it out"
+                    )
             return None
         if emit != ON_CLOSE:
-            raise TopologyError(f'emit: a window is sent when it closes, and {emit!r} is not that; give emit="{ON_CLOSE}"')
+            raise TopologyError(
+                f'emit: a window is sent when it closes, and {emit!r} is not that; give emit="{ON_CLOSE}"'
+            )
         closes = Closes(window, "0 seconds" if grace is None else grace, idle, ahead)
         if closes.grace_us < 0:
-            raise TopologyError(f'grace: {grace} is less than nothing; give an interval such as "2 minutes"')
+            raise TopologyError(
+                f'grace: {grace} is less than nothing; give an interval such as "2 minutes"'
+            )
         if closes.idle_ms is not None and closes.idle_ms < _SHORTEST_IDLE_MS:
-            raise TopologyError(f'idle: {idle} is too short; give at least "{_SHORTEST_IDLE_MS // 1000} second"')
+            raise TopologyError(
+                f'idle: {idle} is too short; give at least "{_SHORTEST_IDLE_MS // 1000} second"'
+            )
         if closes.ahead_us is not None and closes.ahead_us < 0:
-            raise TopologyError(f'ahead: {ahead} is less than nothing; give an interval such as "1 hour"')
+            raise TopologyError(
+                f'ahead: {ahead} is less than nothing; give an interval such as "1 hour"'
+            )
         return closes
 
     def check(self, table: Planned, key: StructType, deployment: str) -> None:
         """Raise ``TopologyError`` if windows of the table cannot close."""
-        require_classic(table.spark, f'emit="{ON_CLOSE}"', "leave out the window, and group by a time that is cut off")
+        require_classic(
+            table.spark,
+            f'emit="{ON_CLOSE}"',
+            "leave out the window, and group by a time that is cut off",
+        )
         if deployment != "fused":
-            raise TopologyError("deployment: windows close in one query; leave the deployment fused")
+            raise TopologyError(
+                "deployment: windows close in one query; leave the deployment fused"
+            )
         if not isinstance(key[0].dataType, TimestampType):
             kind = key[0].dataType.simpleString()
             raise ColumnTypeError(
@@ -150,11 +178,17 @@ class Closes:
             )
         for node in in_order(table.node):
             if periodic(node):
-                raise TopologyError(f"emit: {node.name} is held back, and its rows would come late; leave out its emit")
+                raise TopologyError(
+                    f"emit: {node.name} is held back, and its rows would come late; leave out its emit"
+                )
             if isinstance(node, Aggregate) and node.closes is not None:
-                raise TopologyError(f"key: {node.name} is of windows itself; group the table below it, by a longer window")
+                raise TopologyError(
+                    f"key: {node.name} is of windows itself; group the table below it, by a longer window"
+                )
             if node.staged:
-                raise TopologyError(f"key: {node.name} is staged, and windows close in one query; leave its deployment fused")
+                raise TopologyError(
+                    f"key: {node.name} is staged, and windows close in one query; leave its deployment fused"
+                )
         for source in sources_of(table):
             _check_times(source)
 
@@ -163,7 +197,9 @@ def _check_times(source: Planned) -> None:
     """Raise ``TopologyError`` if the source's timestamps cannot close windows."""
     if source.timestamps != "timestamp":
         has = f"timestamps of type {source.timestamps}" if source.timestamps else "no timestamps"
-        raise TopologyError(f"key: the table {source.name} has {has}; give it timestamp=, a column of type timestamp")
+        raise TopologyError(
+            f"key: the table {source.name} has {has}; give it timestamp=, a column of type timestamp"
+        )
     if reads_commit_time(source):
         raise TopologyError(
             f"key: the first rows of Delta table {source.name} come in several batches, and all have the time of its newest "

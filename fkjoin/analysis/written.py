@@ -42,7 +42,13 @@ _PART = re.compile(r"part-[0-9a-f]+\.parquet")
 
 def about(node: Node, timestamps: str | None, restores: int = 0) -> bytes:
     """Write what ``ABOUT`` says of a table.  ``restores``: how often the place was restored, and batches set aside."""
-    facts = {"format": 1, "table": node.name, "key": node.key, "timestamps": timestamps, "source": isinstance(node, Source)}
+    facts = {
+        "format": 1,
+        "table": node.name,
+        "key": node.key,
+        "timestamps": timestamps,
+        "source": isinstance(node, Source),
+    }
     if isinstance(node, Source):
         facts |= {"numbers": node.numbers, "placed": node.topic is not None and node.parts == 1}
     if node.appends:
@@ -97,7 +103,9 @@ def read_written(
     columns = on_spark(spark, rows).columns
     beside = [column for column in columns if column == label or is_added(column)]
     if missing := [column for column in (OPERATION, TIMESTAMP) if column not in beside]:
-        raise TopologyError(f"path: the files of {place} have no column {missing[0]}: to_parquet has not written them")
+        raise TopologyError(
+            f"path: the files of {place} have no column {missing[0]}: to_parquet has not written them"
+        )
     numbers = int(said["numbers"]) if said["source"] else 0
     ordering = [F.col(_NUMBERS)[number] for number in range(numbers)] or [_number(label)]
     places = versions.PLACE if numbers and said.get("placed") else ()
@@ -117,7 +125,12 @@ def read_written(
     )
     order = tuple(f"{_NUMBERS}[{number}]" for number in range(numbers)) or (label,)
     assert isinstance(table.node, Source)
-    shown = replace(table.node, version=order, deleted=f"{OPERATION} = 'delete'", origin=f"what fkjoin wrote to {place}")
+    shown = replace(
+        table.node,
+        version=order,
+        deleted=f"{OPERATION} = 'delete'",
+        origin=f"what fkjoin wrote to {place}",
+    )
     bound = replace(table.bound, files=(place,), learned=learned, written=place)
     return replace(table, node=shown, bound=bound)
 
@@ -127,7 +140,9 @@ def schema_of(spark: SparkSession, path: str) -> StructType:
     place = path.rstrip("/")
     label, _, newest = _folders(spark, place)
     found = spark.read.option("basePath", place).parquet(f"{place}/{newest}").schema
-    return StructType([StructField(label, StringType()) if field.name == label else field for field in found])
+    return StructType(
+        [StructField(label, StringType()) if field.name == label else field for field in found]
+    )
 
 
 def _folders(spark: SparkSession, place: str) -> tuple[str, list[str], str]:
@@ -146,7 +161,11 @@ def _folders(spark: SparkSession, place: str) -> tuple[str, list[str], str]:
             f"path: {place} has batches of {len(found)} checkpoints ({', '.join(sorted(writer for _, writer in found))}), and "
             "nothing says which of them are newer: give each checkpoint of to_parquet a path of its own"
         )
-    return named[0][0], ends, max(folders, key=lambda name: (int(name.partition("=")[2].partition("-")[0]), name))
+    return (
+        named[0][0],
+        ends,
+        max(folders, key=lambda name: (int(name.partition("=")[2].partition("-")[0]), name)),
+    )
 
 
 def noted(spark: SparkSession, place: str) -> dict[str, Any]:
@@ -169,12 +188,18 @@ def _one_writer(frame: DataFrame, place: str, label: str, writers: list[str]) ->
     """The frame; it stops the query at a batch of another checkpoint, or from after a restore of the place."""
     folder = F.col(label)
     other = F.concat(
-        F.lit(f"{place} has the folder {label}="), folder, F.lit(", of another checkpoint than the others: give it ")
+        F.lit(f"{place} has the folder {label}="),
+        folder,
+        F.lit(", of another checkpoint than the others: give it "),
     )
     ways = "a path of its own, for nothing says which changes are newer; or it was restored: start this query again"
     by_another = ~F.regexp_extract(folder, _FOLDER, 2).isin(writers)
     return frame.withColumn(
-        PROBLEM, F.coalesce(F.col(PROBLEM), F.when(by_another, F.raise_error(F.concat(other, F.lit(ways))).cast("string")))
+        PROBLEM,
+        F.coalesce(
+            F.col(PROBLEM),
+            F.when(by_another, F.raise_error(F.concat(other, F.lit(ways))).cast("string")),
+        ),
     )
 
 

@@ -54,7 +54,9 @@ class BatchLog:
         return mark.number <= self.last and mark == self.mark(mark.number)
 
     def _last(self, log: str) -> int:
-        return max((number for number, _ in numbered(self.spark, f"{self.checkpoint}/{log}")), default=-1)
+        return max(
+            (number for number, _ in numbered(self.spark, f"{self.checkpoint}/{log}")), default=-1
+        )
 
 
 def began_ms(spark: SparkSession, checkpoint: str, number: int) -> int | None:
@@ -84,7 +86,11 @@ def is_taken(place: str, last: Mark | None, batch: Mark, previous_ms: int | None
 def another_run(place: str, last: Mark | None, batch: Mark) -> FkJoinError:
     """The error of a batch that does not follow the last one of a place: writing it would mix two runs of a query."""
     held = "no batch" if last is None or last.number < 0 else f"batch {last.number}"
-    number = "another batch of that number" if held == f"batch {batch.number}" else f"batch {batch.number}"
+    number = (
+        "another batch of that number"
+        if held == f"batch {batch.number}"
+        else f"batch {batch.number}"
+    )
     return FkJoinError(
         f"{place} has {held} of the query, which is about to write {number}: the query runs twice, or the place or the "
         "checkpoint was restored meanwhile. Nothing was written. Stop the other run, and start the query again"

@@ -41,7 +41,9 @@ def require_begun_with(
         first = "" if holder is None else f", and {holder} has a batch of that one"
         changed = _changed(begun, plan, checkpoint)
         if changed is not None:
-            raise FkJoinError(f"checkpoint: {checkpoint} was made by another job: {changed}{first}; {NEW_OR_BACK}")
+            raise FkJoinError(
+                f"checkpoint: {checkpoint} was made by another job: {changed}{first}; {NEW_OR_BACK}"
+            )
         if not _same_clocks(spark, begun.zone, zone, checkpoint):
             raise FkJoinError(
                 f"checkpoint: {checkpoint} was begun in the time zone {begun.zone}, and this "
@@ -97,7 +99,9 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(names) or "none"
 
 
-def _first_difference(before: Sequence[tuple[str, dict[str, Any]]], specs: Sequence[StageSpec]) -> str | None:
+def _first_difference(
+    before: Sequence[tuple[str, dict[str, Any]]], specs: Sequence[StageSpec]
+) -> str | None:
     """Say how the facts of the first operator with others differ; None if there is none."""
     for (_, identity), spec in zip(before, specs, strict=True):
         known = json.dumps(identity).encode()

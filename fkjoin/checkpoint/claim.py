@@ -64,7 +64,9 @@ class _HeldClaim:
         elif (newest.number, newest.said) == (self.number, _owner()):
             self.files.renew(self.number, _owner())
         else:
-            self.taken = f"{_who(newest)} has taken over the claim on checkpoint {self.files.checkpoint}"
+            self.taken = (
+                f"{_who(newest)} has taken over the claim on checkpoint {self.files.checkpoint}"
+            )
             return
         self.looked = now
 
@@ -73,9 +75,14 @@ class _HeldClaim:
         self.look()
         if self.taken is not None:
             self.stop.set()
-            logging.getLogger("fkjoin").error("%s: its queries in this process are stopped", self.taken)
+            logging.getLogger("fkjoin").error(
+                "%s: its queries in this process are stopped", self.taken
+            )
             why = self.taken, self.files.checkpoint
-            ends = [threading.Thread(target=_end, args=(query, *why), daemon=True) for query in self.queries]
+            ends = [
+                threading.Thread(target=_end, args=(query, *why), daemon=True)
+                for query in self.queries
+            ]
             for end in ends:  # all at once, since one that hangs would let the next run on
                 end.start()
             for end in ends:
@@ -83,7 +90,9 @@ class _HeldClaim:
 
     def renew_until_stopped(self) -> None:
         while not self.stop.wait(RENEWED_EVERY_S):
-            with contextlib.suppress(Exception):  # the job goes on without a storage that answers, as long as Spark does
+            with contextlib.suppress(
+                Exception
+            ):  # the job goes on without a storage that answers, as long as Spark does
                 self.renew()
 
 
@@ -91,7 +100,9 @@ _held: dict[str, _HeldClaim] = {}
 _lock = threading.Lock()
 _claiming: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 """Locks by place: a start at one place does not wait for what another waits for."""
-_SAME_NAME = re.compile(r"Cannot start query with name (.+?) as a query with that name is already active")
+_SAME_NAME = re.compile(
+    r"Cannot start query with name (.+?) as a query with that name is already active"
+)
 _lapsed: set[bytes] = set()
 """Owners that another claim was taken over from: for theirs the wait is two renewals long."""
 
@@ -104,7 +115,9 @@ def claimed(spark: SparkSession, checkpoint: str) -> Iterator[_HeldClaim]:
     one checkpoint in a session, Spark refuses the second if it has the first one's name, and else stops the first.
     """
     if not checkpoint.rstrip("/"):
-        raise TopologyError(f"checkpoint: {checkpoint!r} is no folder of a query's own; give one, such as 'ck/joined'")
+        raise TopologyError(
+            f"checkpoint: {checkpoint!r} is no folder of a query's own; give one, such as 'ck/joined'"
+        )
     files = ClaimFiles(spark, checkpoint.rstrip("/"))
     place = files.place  # it asks the JVM, so before the lock
     with _lock:
@@ -131,7 +144,9 @@ def claimed(spark: SparkSession, checkpoint: str) -> Iterator[_HeldClaim]:
                 _give_up(held)
 
 
-def start_claimed(spark: SparkSession, checkpoint: str, start: Callable[[], StreamingQuery]) -> Query:
+def start_claimed(
+    spark: SparkSession, checkpoint: str, start: Callable[[], StreamingQuery]
+) -> Query:
     """Start a query, and hold the claim from before it starts until it ends, in whatever way."""
     with contextlib.ExitStack() as stack:
         held = stack.enter_context(claimed(spark, checkpoint))
@@ -154,7 +169,10 @@ def start_claimed(spark: SparkSession, checkpoint: str, start: Callable[[], Stre
         claim = stack.pop_all()
 
     def hold() -> None:
-        with claim, contextlib.suppress(Exception):  # of the query, which others are told, or of a JVM that is gone
+        with (
+            claim,
+            contextlib.suppress(Exception),
+        ):  # of the query, which others are told, or of a JVM that is gone
             query.awaitTermination()
 
     threading.Thread(target=hold, name="fkjoin-claim-of-query", daemon=True).start()
@@ -168,7 +186,9 @@ def start_claimed(spark: SparkSession, checkpoint: str, start: Callable[[], Stre
 def _as_query(query: StreamingQuery) -> Query:
     if hasattr(query, "_jsq"):
         return Query(query._jsq)
-    from fkjoin.checkpoint.connect_query import shown  # it needs packages that classic sessions do without
+    from fkjoin.checkpoint.connect_query import (
+        shown,
+    )  # it needs packages that classic sessions do without
 
     return shown(query)
 
@@ -199,7 +219,9 @@ def require_held(spark: SparkSession, checkpoint: str) -> None:
 def _end(query: StreamingQuery, why: str, checkpoint: str) -> None:
     """Stop a query, which says why."""
     query._why_stopped, query._checkpoint = why, checkpoint  # type: ignore[attr-defined]
-    with contextlib.suppress(Exception):  # of a JVM that is gone, or a query that takes too long to end
+    with contextlib.suppress(
+        Exception
+    ):  # of a JVM that is gone, or a query that takes too long to end
         query.stop()
 
 
@@ -211,12 +233,19 @@ def _of_this_process(files: ClaimFiles) -> _HeldClaim:
             return held
     while True:
         number, newest = files.next(), files.newest()
-        if newest is not None and not newest.is_free and not _is_void(newest, files) and not _has_lapsed(newest, files):
+        if (
+            newest is not None
+            and not newest.is_free
+            and not _is_void(newest, files)
+            and not _has_lapsed(newest, files)
+        ):
             continue
         if files.make(number, _owner()):
             break
     held = _HeldClaim(files, number)
-    held.renewing = threading.Thread(target=held.renew_until_stopped, name="fkjoin-claim", daemon=True)
+    held.renewing = threading.Thread(
+        target=held.renew_until_stopped, name="fkjoin-claim", daemon=True
+    )
     held.renewing.start()
     with _lock:
         _held[files.place] = held
@@ -226,11 +255,15 @@ def _of_this_process(files: ClaimFiles) -> _HeldClaim:
 def _is_void(claim: Claim, files: ClaimFiles) -> bool:
     """Tell whether the owner is known to be gone; ``FkJoinError`` if it is known to be alive."""
     owner = claim.owner
-    if owner.get("machine", owner.get("host")) != (_machine() if "machine" in owner else socket.gethostname()):
+    if owner.get("machine", owner.get("host")) != (
+        _machine() if "machine" in owner else socket.gethostname()
+    ):
         return False
     if owner["process"] == os.getpid() or not _alive(owner["process"]):
         return True
-    if files.local is not None and abs(time.time() - claim.changed) <= LAPSES_AFTER_S:  # both times are this machine's
+    if (
+        files.local is not None and abs(time.time() - claim.changed) <= LAPSES_AFTER_S
+    ):  # both times are this machine's
         raise _in_use(claim, files)
     return False
 
@@ -242,7 +275,9 @@ def _has_lapsed(claim: Claim, files: ClaimFiles) -> bool:
     the claim is renewed.
     """
     lasts = 2 * RENEWED_EVERY_S if claim.said in _lapsed else LAPSES_AFTER_S
-    text = "checkpoint %s: it was in use by %s; waiting for up to %.0f s to see whether that is alive"
+    text = (
+        "checkpoint %s: it was in use by %s; waiting for up to %.0f s to see whether that is alive"
+    )
     logging.getLogger("fkjoin").warning(text, files.checkpoint, _who(claim), lasts)
     until = time.monotonic() + lasts
     while time.monotonic() < until:
@@ -276,7 +311,12 @@ def _give_up(held: _HeldClaim) -> None:
 @cache
 def _owner() -> bytes:
     """This process, by one text for as long as it runs: a host may get another name meanwhile."""
-    said = {"host": socket.gethostname(), "process": os.getpid(), "machine": _machine(), "start": _PROCESS}
+    said = {
+        "host": socket.gethostname(),
+        "process": os.getpid(),
+        "machine": _machine(),
+        "start": _PROCESS,
+    }
     return json.dumps(said).encode()
 
 

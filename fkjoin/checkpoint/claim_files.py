@@ -116,7 +116,9 @@ class ClaimFiles:
             self.write(number, _GIVEN_UP)
             return
         os.truncate(self.local / _name(number), 0)
-        if [one.name for one in self.local.iterdir()] == [_name(number)]:  # the query did not come to its start
+        if [one.name for one in self.local.iterdir()] == [
+            _name(number)
+        ]:  # the query did not come to its start
             (self.local / _name(number)).unlink()
             self.local.rmdir()
 
@@ -125,8 +127,14 @@ class ClaimFiles:
             names = [one.name for one in self.local.iterdir()] if self.local.is_dir() else []
         else:
             path, files = hadoop(self.spark, self.checkpoint)
-            names = [status.getPath().getName() for status in files.listStatus(path)] if files.exists(path) else []
-        return (int(match[1] or 0) for name in names if (match := _NAME.fullmatch(name)) is not None)
+            names = (
+                [status.getPath().getName() for status in files.listStatus(path)]
+                if files.exists(path)
+                else []
+            )
+        return (
+            int(match[1] or 0) for name in names if (match := _NAME.fullmatch(name)) is not None
+        )
 
     def _read(self, number: int) -> Claim:
         if self.local is not None:
@@ -134,7 +142,10 @@ class ClaimFiles:
             said, changed = file.read_bytes(), file.stat().st_mtime
             return Claim(number, said, changed, is_free=not said)
         path, files = self._at(number)
-        said, changed = read_file(path, files), files.getFileStatus(path).getModificationTime() / 1000
+        said, changed = (
+            read_file(path, files),
+            files.getFileStatus(path).getModificationTime() / 1000,
+        )
         return Claim(number, said, changed, is_free=said == _GIVEN_UP)
 
     def _delete(self, number: int) -> None:

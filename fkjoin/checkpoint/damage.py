@@ -9,13 +9,9 @@ from py4j.protocol import Py4JJavaError
 from fkjoin.errors import FkJoinError
 from fkjoin.spark.cause import innermost, texts_of
 
-RESTORE = (
-    "restore it from a backup (to the same path), or start with a new checkpoint and an empty target, and replay the sources"
-)
+RESTORE = "restore it from a backup (to the same path), or start with a new checkpoint and an empty target, and replay the sources"
 
-NEW_OR_BACK = (
-    "start this version of the job with a new checkpoint and an empty target, or go back to what the checkpoint was made with"
-)
+NEW_OR_BACK = "start this version of the job with a new checkpoint and an empty target, or go back to what the checkpoint was made with"
 
 _DAMAGED = (
     "CANNOT_LOAD_STATE_STORE",
@@ -23,13 +19,25 @@ _DAMAGED = (
     "STDS_FAILED_TO_READ_OPERATOR_METADATA",
     "/_stateSchema/",
 )
-_UNREADABLE = ("Unexpected end-of-input", "Unexpected character", "Incomplete log file", "ChecksumException", "Checksum error")
+_UNREADABLE = (
+    "Unexpected end-of-input",
+    "Unexpected character",
+    "Incomplete log file",
+    "ChecksumException",
+    "Checksum error",
+)
 """Words about files of a checkpoint, and of others: they count where a path below the checkpoint is named."""
-_ELSEWHERE = re.compile(r"No space left on device|Disk quota exceeded|Connection refused|Connection reset|UnknownHostException")
+_ELSEWHERE = re.compile(
+    r"No space left on device|Disk quota exceeded|Connection refused|Connection reset|UnknownHostException"
+)
 """Words about what keeps a state from being loaded though it is whole."""
 _FROM_A_WORKER = ("fkjoin.errors.", "fkjoin.state.errors.", "PythonException")
 """A record that a user's function cannot parse reads much like a log that Spark cannot."""
-_IN_USE = ("Multiple streaming queries are concurrently using", "CONCURRENT_STREAM_LOG_UPDATE", "Concurrent update to the")
+_IN_USE = (
+    "Multiple streaming queries are concurrently using",
+    "CONCURRENT_STREAM_LOG_UPDATE",
+    "Concurrent update to the",
+)
 
 
 def explain(error: str, checkpoint: str) -> tuple[str, str] | None:
@@ -53,13 +61,20 @@ def explain(error: str, checkpoint: str) -> tuple[str, str] | None:
             f"checkpoint {checkpoint} was made by a query with other operators",
             f"{NEW_OR_BACK}, also in spark.fkjoin.optimize and spark.fkjoin.optimizer.excludedRules",
         )
-    of_checkpoint = checkpoint.removeprefix("file:").rstrip("/") in first and any(mark in first for mark in _UNREADABLE)
+    of_checkpoint = checkpoint.removeprefix("file:").rstrip("/") in first and any(
+        mark in first for mark in _UNREADABLE
+    )
     if (of_checkpoint or any(mark in first for mark in _DAMAGED)) and not _ELSEWHERE.search(first):
-        return f"checkpoint {checkpoint} is damaged, its state cannot be read ({innermost([first]).text})", RESTORE
+        return (
+            f"checkpoint {checkpoint} is damaged, its state cannot be read ({innermost([first]).text})",
+            RESTORE,
+        )
     return None
 
 
-def damaged(checkpoint: str, error: Exception, what: str = "its state cannot be read") -> FkJoinError:
+def damaged(
+    checkpoint: str, error: Exception, what: str = "its state cannot be read"
+) -> FkJoinError:
     """Make the error for a checkpoint that cannot be read; raises ``error`` itself if it is not of that."""
     texts = texts_of(error.java_exception) if isinstance(error, Py4JJavaError) else [str(error)]
     cause = innermost(texts)

@@ -57,7 +57,9 @@ class Entries:
         (kind, show), rows, held = form, len(page.keys), records.decode(page.values)
         shown = show(self.of, untagged(page.keys), held, store)
         marks = held.version if shown.version is None else shown.version
-        version = [json.dumps([part for _, part in versions.decode(mark)]) for mark in marks.to_pylist()]
+        version = [
+            json.dumps([part for _, part in versions.decode(mark)]) for mark in marks.to_pylist()
+        ]
         gone = held.flags & GONE > 0
         timed = (held.ts != NO_TIMESTAMP) & ~gone & shown.timed
         nothing = pa.nulls(rows, pa.string())
@@ -119,7 +121,9 @@ def look_up(stores: Sequence[SavedStore], operator: str, key: str) -> list[dict[
         described = store.described()
         try:
             asked = store.kind.asked(described, key, found)
-        except ValueError as error:  # a row's key may be no key of a group; the last store that is asked decides
+        except (
+            ValueError
+        ) as error:  # a row's key may be no key of a group; the last store that is asked decides
             problem = error
             continue
         for wanted in asked:
@@ -136,11 +140,19 @@ def remarks(stores: Sequence[SavedStore], operator: str, found: list[dict[str, A
     kinds = [store.kind for store in asked]
     joins = any(tags.RIGHT in kind.forms for kind in kinds)
     if found and joins and not any(kind.keeps for kind in kinds):
-        others = {store.operator_name for store in stores} - {store.operator_name for store in asked}
+        others = {store.operator_name for store in stores} - {
+            store.operator_name for store in asked
+        }
         ask = " or ".join(f"--operator {name}" for name in sorted(others))
-        return [f"The join keeps no results, since another operator of the query reads them: ask with {ask}."]
-    if any(entry["kind"] == "result" and entry["row"] is None and not entry["gone"] for entry in found):
-        return ["A result has its row here if the join is materialized. Else the store keeps a hash of it."]
+        return [
+            f"The join keeps no results, since another operator of the query reads them: ask with {ask}."
+        ]
+    if any(
+        entry["kind"] == "result" and entry["row"] is None and not entry["gone"] for entry in found
+    ):
+        return [
+            "A result has its row here if the join is materialized. Else the store keeps a hash of it."
+        ]
     return []
 
 
@@ -149,11 +161,17 @@ def _stores_of(stores: Sequence[SavedStore], operator: str) -> dict[str, SavedSt
     operators = list(dict.fromkeys(store.operator_name for store in stores))
     if operator not in operators and (operator or len(operators) > 1):
         has = f"no operator {operator!r}" if operator else "several operators"
-        raise FkJoinError(f"checkpoint {stores[0].checkpoint} has {has}; add --operator with one of {', '.join(operators)}")
-    return {store.stage: store for store in stores if store.operator_name == (operator or operators[0])}
+        raise FkJoinError(
+            f"checkpoint {stores[0].checkpoint} has {has}; add --operator with one of {', '.join(operators)}"
+        )
+    return {
+        store.stage: store for store in stores if store.operator_name == (operator or operators[0])
+    }
 
 
-def _records(store: SavedStore, of: Bytes, names: tuple[bytes, ...], subscriber: Bytes | None) -> list[dict[str, Any]]:
+def _records(
+    store: SavedStore, of: Bytes, names: tuple[bytes, ...], subscriber: Bytes | None
+) -> list[dict[str, Any]]:
     """The records stored under ``names``, all in the bucket that the one key of ``of`` belongs to.
 
     ``subscriber``: the left key, if ``of`` is a foreign key, whose records may be spread.

@@ -49,7 +49,9 @@ _NO_ANSWER = re.compile(
     r"|kafka\.common\.errors\.(?:Timeout|Disconnect|Network)Exception|Expiring \d+ record\(s\) for"
 )
 """Words about brokers that do not answer."""
-_OF_TOPIC = re.compile(r"Topic (\S+) not present in metadata|record\(s\) for (\S+)-\d+|[Pp]artitions? ([\w.-]+)-\d+")
+_OF_TOPIC = re.compile(
+    r"Topic (\S+) not present in metadata|record\(s\) for (\S+)-\d+|[Pp]artitions? ([\w.-]+)-\d+"
+)
 
 
 class QueryError(FkJoinError, StreamingQueryException):
@@ -101,11 +103,19 @@ def failure(query: StreamingQuery, name: str | None = None) -> QueryError | None
     >>> if (error := fkjoin.failure(query)) is not None:
     ...     raise error
     """
-    found = query._jsq.exception() if hasattr(query, "_jsq") else None  # a client of Spark Connect has Spark's text alone
+    found = (
+        query._jsq.exception() if hasattr(query, "_jsq") else None
+    )  # a client of Spark Connect has Spark's text alone
     called = name or query.name or str(query.id)
     if found is None or not found.isDefined():
         why: str | None = getattr(query, "_why_stopped", None)
-        return None if why is None else QueryError("\n".join(_stopped(called, str(getattr(query, "_checkpoint", "?")), why)))
+        return (
+            None
+            if why is None
+            else QueryError(
+                "\n".join(_stopped(called, str(getattr(query, "_checkpoint", "?")), why))
+            )
+        )
     checkpoint = str(query._jsq.streamingQuery().resolvedCheckpointRoot()).removeprefix("file:")
     error = found.get()
     whole = str(error.toString()).partition(": ")[2]
@@ -129,7 +139,11 @@ class _Advice(NamedTuple):
 
 
 def told(
-    name: str, checkpoint: str, batch: int | None, messages: list[str], topics: Sequence[SourceTopic] = ()
+    name: str,
+    checkpoint: str,
+    batch: int | None,
+    messages: list[str],
+    topics: Sequence[SourceTopic] = (),
 ) -> tuple[str, str, str]:
     """Say the three lines about a query.
 
@@ -137,11 +151,21 @@ def told(
     """
     cause = innermost(messages)
     goes_on = f"start the query again: it goes on with {'this batch' if batch is not None else 'the batch after the last one'}"
-    advice = _of_brokers(cause, messages, topics, goes_on) or _advice(cause, checkpoint, messages, goes_on)
-    where = [f"batch {batch} of checkpoint {checkpoint}" if batch is not None else f"checkpoint {checkpoint}"]
+    advice = _of_brokers(cause, messages, topics, goes_on) or _advice(
+        cause, checkpoint, messages, goes_on
+    )
+    where = [
+        f"batch {batch} of checkpoint {checkpoint}"
+        if batch is not None
+        else f"checkpoint {checkpoint}"
+    ]
     where += [f"file {found}" for found in _FILE.findall(f"{' '.join(messages)} ")[-1:]]
     where += [cause.frames[-1]] if cause.frames else []
-    return f"query {name} failed: {advice.what}", f"where: {'; '.join(where)}", f"what to do: {advice.way}"
+    return (
+        f"query {name} failed: {advice.what}",
+        f"where: {'; '.join(where)}",
+        f"what to do: {advice.way}",
+    )
 
 
 def _advice(cause: Cause, checkpoint: str, messages: list[str], goes_on: str) -> _Advice:
@@ -157,9 +181,15 @@ def _advice(cause: Cause, checkpoint: str, messages: list[str], goes_on: str) ->
             f'set such {rows} aside, with on_error="dead-letter" for the table{also}; or mend what is wrong; then {goes_on}',
         )
     if cause.ours == "StoreMismatchError":
-        return _Advice(cause.text, "as the first line says; the checkpoint is as it was, and nothing was written")
+        return _Advice(
+            cause.text,
+            "as the first line says; the checkpoint is as it was, and nothing was written",
+        )
     if cause.ours in ("CorruptLogError", "UnknownFormatError"):
-        return _Advice(cause.text, f"`fkjoin state verify {checkpoint}` says what else is wrong; then {RESTORE}")
+        return _Advice(
+            cause.text,
+            f"`fkjoin state verify {checkpoint}` says what else is wrong; then {RESTORE}",
+        )
     if cause.ours is None and not cause.frames and _OFFSETS_GONE.search(whole):
         return _Advice(
             "the topic no longer has offsets that were still to be read",
@@ -206,7 +236,9 @@ def _of_kind(cause: str, whole: str, goes_on: str) -> _Advice:
     return _Advice(cause, f"mend the cause in the first line, and {goes_on}; {details}")
 
 
-def _of_brokers(cause: Cause, messages: list[str], topics: Sequence[SourceTopic], goes_on: str) -> _Advice | None:
+def _of_brokers(
+    cause: Cause, messages: list[str], topics: Sequence[SourceTopic], goes_on: str
+) -> _Advice | None:
     """Say which brokers do not answer; None of another cause.
 
     Java's messages name a topic at most, perhaps one that is written.
@@ -214,7 +246,12 @@ def _of_brokers(cause: Cause, messages: list[str], topics: Sequence[SourceTopic]
     whole = "\n".join(messages)
     if cause.ours is not None or cause.frames or _NO_ANSWER.search(whole) is None:
         return None
-    named = {topic for match in _OF_TOPIC.finditer(whole) for topic in match.groups() if topic is not None}
+    named = {
+        topic
+        for match in _OF_TOPIC.finditer(whole)
+        for topic in match.groups()
+        if topic is not None
+    }
     known = {topic.topic: topic.bootstrap_servers for topic in topics}
     if not named and not known:
         return None
@@ -239,7 +276,8 @@ def _of_files(cause: str, whole: str, goes_on: str) -> _Advice | None:
         )
     if cause.startswith(MISPLACED) or _NEW_FOLDER.search(cause):
         return _Advice(
-            cause if cause.startswith(MISPLACED) else MISPLACED, f"{goes_on}, and reads these columns if schema= names them"
+            cause if cause.startswith(MISPLACED) else MISPLACED,
+            f"{goes_on}, and reads these columns if schema= names them",
         )
     return None
 

@@ -71,7 +71,9 @@ def write_file(path: Any, files: Any, data: bytes) -> None:
             replace_local(local, data)
             return
         scheme = files.getUri().getScheme()
-        draft = path.suffix(".draft") if scheme == "hdfs" else path  # an object store shows a file when it is whole
+        draft = (
+            path.suffix(".draft") if scheme == "hdfs" else path
+        )  # an object store shows a file when it is whole
         _create(draft, files, data, True)
         if scheme == "hdfs":
             _rename(files, draft, path, "OVERWRITE")
@@ -144,7 +146,9 @@ def require_writable(place: Path) -> None:
     there = next(one for one in (place, *place.parents) if one.exists())
     if not os.access(there, os.W_OK | os.X_OK):
         raise _unwritable(place, f"{there} is not this user's to write to")
-    if os.geteuid() == 0:  # who may do anything may not write to a file system that has no files, such as /proc
+    if (
+        os.geteuid() == 0
+    ):  # who may do anything may not write to a file system that has no files, such as /proc
         try:
             Path(tempfile.mkdtemp(prefix=".fkjoin-", dir=there)).rmdir()
         except OSError as error:
@@ -158,7 +162,9 @@ def require_folder(place: Path) -> None:
 
 
 def _unwritable(folder: Any, why: str) -> FkJoinError:
-    return FkJoinError(f"{folder} cannot be written to: {why}; make that folder, or give another place")
+    return FkJoinError(
+        f"{folder} cannot be written to: {why}; make that folder, or give another place"
+    )
 
 
 def _obstacle(folder: Path) -> str | None:
@@ -175,7 +181,11 @@ def local_path(path: Any, files: Any) -> Path | None:
     """Return the path on this machine, if it is there."""
     if isinstance(files, ArrowFiles):
         return Path(path.partition(":")[2]) if files.here else None
-    return Path(files.makeQualified(path).toUri().getPath()) if files.getUri().getScheme() == "file" else None
+    return (
+        Path(files.makeQualified(path).toUri().getPath())
+        if files.getUri().getScheme() == "file"
+        else None
+    )
 
 
 def moved(path: Any, target: Any, files: Any) -> bool:
@@ -192,7 +202,11 @@ def moved(path: Any, target: Any, files: Any) -> bool:
     except (OSError, Py4JJavaError) as error:
         if files.exists(path) and files.exists(target):
             return False
-        why = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else error.strerror or error
+        why = (
+            error.java_exception.getMessage()
+            if isinstance(error, Py4JJavaError)
+            else error.strerror or error
+        )
         raise FkJoinError(
             f"{path} cannot be renamed to {target}: {why}. Is the folder writable, and does no other run of the query write "
             "there? Start the query again"
@@ -216,7 +230,9 @@ def _rename(files: Any, path: Any, target: Any, *options: str) -> None:
     chosen = context._gateway.new_array(kinds, len(options))
     for place, option in enumerate(options):
         chosen[place] = getattr(kinds, option)
-    of_scheme = context._jvm.org.apache.hadoop.fs.FileContext.getFileContext(files.getUri(), files.getConf())
+    of_scheme = context._jvm.org.apache.hadoop.fs.FileContext.getFileContext(
+        files.getUri(), files.getConf()
+    )
     of_scheme.rename(files.makeQualified(path), files.makeQualified(target), chosen)
 
 
@@ -236,7 +252,9 @@ def has_begun(spark: SparkSession, checkpoint: str) -> bool:
     if files.exists(path):
         return True
     if any(numbered(spark, f"{checkpoint}/{log}") for log in ("offsets", "commits")):
-        raise FkJoinError(f"checkpoint {checkpoint} is damaged: its file metadata is lost; {RESTORE}")
+        raise FkJoinError(
+            f"checkpoint {checkpoint} is damaged: its file metadata is lost; {RESTORE}"
+        )
     return False
 
 

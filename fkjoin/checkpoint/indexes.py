@@ -50,7 +50,9 @@ def remove(some: list[Found]) -> list[Found]:
         try:
             shutil.rmtree(one.folder)
         except OSError as error:
-            raise FkJoinError(f"{one.folder} cannot be removed: {error}; remove it as its owner") from error
+            raise FkJoinError(
+                f"{one.folder} cannot be removed: {error}; remove it as its owner"
+            ) from error
     return gone
 
 
@@ -67,7 +69,10 @@ def _fate(spark: SparkSession, folder: Path) -> tuple[Literal["gone", "kept", "u
         there = bool(files.exists(path))
         mine = there and query_id(spark, checkpoint) == folder.name
     except Exception as error:
-        return "unknown", f"{checkpoint} cannot be asked: {str(error).strip().splitlines()[-1][:200]}"
+        return (
+            "unknown",
+            f"{checkpoint} cannot be asked: {str(error).strip().splitlines()[-1][:200]}",
+        )
     if mine:
         return "kept", checkpoint
     if any(in_use(index) for index in folder.rglob(FOLDERS)):

@@ -18,9 +18,16 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-_READY, _ASKING, _NEXT = "Waiting for data to arrive", "Getting offsets from", "Waiting for next trigger"
+_READY, _ASKING, _NEXT = (
+    "Waiting for data to arrive",
+    "Getting offsets from",
+    "Waiting for next trigger",
+)
 _STARTING = "Initializing"
-_TOPIC, _FOLDER = re.compile(r"KafkaV2\[Subscribe\[(.+)]]"), re.compile(r"FileStreamSource\[(?:file:)?(.+)]")
+_TOPIC, _FOLDER = (
+    re.compile(r"KafkaV2\[Subscribe\[(.+)]]"),
+    re.compile(r"FileStreamSource\[(?:file:)?(.+)]"),
+)
 """Sources as Spark's status has them."""
 OLD_S = 30.0
 """The age from which on the time of a figure is said."""
@@ -64,7 +71,9 @@ def start_of(status: Mapping[str, Any]) -> str:
     if (topic := _TOPIC.fullmatch(source)) is not None:
         return f"asks the brokers for the end of topic {topic[1]}"
     folder = _FOLDER.fullmatch(source)
-    return f"lists the files in {folder[1]}" if folder is not None else f"asks {source} for new data"
+    return (
+        f"lists the files in {folder[1]}" if folder is not None else f"asks {source} for new data"
+    )
 
 
 def is_batch(phases: Mapping[str, Any]) -> bool:
@@ -80,9 +89,14 @@ def event_of(text: str) -> dict[str, Any]:
     event: dict[str, Any] = json.loads(text)
     if "numInputRows" in event:
         return event
-    sources = [{**source, **{name: _offset(source.get(name)) for name in _OFFSETS}} for source in event["sources"]]
+    sources = [
+        {**source, **{name: _offset(source.get(name)) for name in _OFFSETS}}
+        for source in event["sources"]
+    ]
     observed = {
-        name: dict(zip((field["name"] for field in row["schema"]["fields"]), row["values"], strict=True))
+        name: dict(
+            zip((field["name"] for field in row["schema"]["fields"]), row["values"], strict=True)
+        )
         for name, row in (event.get("observedMetrics") or {}).items()
     }
     rows = sum(source["numInputRows"] for source in sources)
@@ -96,7 +110,9 @@ def _offset(text: str | None) -> Any:
     return text
 
 
-def line_of(name: str, does: str, batch: Mapping[str, Any] | None, now: float, left: str = "") -> str:
+def line_of(
+    name: str, does: str, batch: Mapping[str, Any] | None, now: float, left: str = ""
+) -> str:
     """Say in a line what a query does, and what its last batch was; ``left``: words on what it has left to read."""
     if batch is None:
         return f"{name}: {does}"
@@ -104,7 +120,9 @@ def line_of(name: str, does: str, batch: Mapping[str, Any] | None, now: float, l
     if does == QueryPhase.WAITS.value:
         does += f" since {moment(ended, now)}"
     rows = several(batch["numInputRows"], "row", "rows")
-    return f"{name}: {does}; batch {batch['batchId']:,} had {rows} and took {span(_took(batch))}{left}"
+    return (
+        f"{name}: {does}; batch {batch['batchId']:,} had {rows} and took {span(_took(batch))}{left}"
+    )
 
 
 def _took(batch: Mapping[str, Any]) -> float:
@@ -131,14 +149,22 @@ def lag_of(sources: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
         if isinstance(end, dict) and isinstance(latest, dict):
             for topic in end.keys() & latest.keys():
                 if isinstance(end[topic], dict):
-                    lag[topic] = {part: at - end[topic].get(part, 0) for part, at in latest[topic].items()}
+                    lag[topic] = {
+                        part: at - end[topic].get(part, 0) for part, at in latest[topic].items()
+                    }
     return lag
 
 
 def positions_of(sources: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
     """Return the offsets up to which each topic's partitions are read."""
     ends = (source.get("endOffset") for source in sources)
-    return {topic: parts for end in ends if isinstance(end, dict) for topic, parts in end.items() if isinstance(parts, dict)}
+    return {
+        topic: parts
+        for end in ends
+        if isinstance(end, dict)
+        for topic, parts in end.items()
+        if isinstance(parts, dict)
+    }
 
 
 def records_of(lag: Mapping[str, Mapping[str, int]]) -> int | None:
@@ -161,9 +187,18 @@ def span(seconds: float) -> str:
     if seconds < 9.95:
         return f"{max(0.0, seconds):.1f}".removesuffix(".0") + " s"
     whole = round(seconds)
-    units = (("d", whole // 86_400), ("h", whole // 3_600 % 24), ("min", whole // 60 % 60), ("s", whole % 60))
+    units = (
+        ("d", whole // 86_400),
+        ("h", whole // 3_600 % 24),
+        ("min", whole // 60 % 60),
+        ("s", whole % 60),
+    )
     first = next(place for place, (_, number) in enumerate(units) if number)
-    return " ".join(f"{number} {unit}" for unit, number in units[first : first + 2] if number or unit == units[first][0])
+    return " ".join(
+        f"{number} {unit}"
+        for unit, number in units[first : first + 2]
+        if number or unit == units[first][0]
+    )
 
 
 def moment(at: float, now: float) -> str:
@@ -172,7 +207,9 @@ def moment(at: float, now: float) -> str:
     return time.strftime("%H:%M:%S" if then[:3] == here[:3] else "%Y-%m-%d %H:%M", then)
 
 
-def progress_since(query: StreamingQuery, batch: int, *, idle: bool = False) -> list[StreamingQueryProgress]:
+def progress_since(
+    query: StreamingQuery, batch: int, *, idle: bool = False
+) -> list[StreamingQueryProgress]:
     """Read the progress of the query's batches after ``batch`` (-1: of all), oldest first, as far back as Spark keeps it.
 
     ``idle``: read also what it says while it waits, which is under the number of its next batch.
@@ -184,4 +221,8 @@ def progress_since(query: StreamingQuery, batch: int, *, idle: bool = False) -> 
         return []
     if last.batchId == batch + 1:
         return [last] if idle or is_batch(last.durationMs) else []
-    return [one for one in query.recentProgress if one.batchId > batch and (idle or is_batch(one.durationMs))]
+    return [
+        one
+        for one in query.recentProgress
+        if one.batchId > batch and (idle or is_batch(one.durationMs))
+    ]

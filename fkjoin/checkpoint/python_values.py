@@ -19,7 +19,9 @@ def _values(column: pa.Array) -> list[Any]:
 
 
 def _has_map(kind: pa.DataType) -> bool:
-    return pa.types.is_map(kind) or any(_has_map(kind.field(at).type) for at in range(kind.num_fields))
+    return pa.types.is_map(kind) or any(
+        _has_map(kind.field(at).type) for at in range(kind.num_fields)
+    )
 
 
 def _plain(value: Any, kind: pa.DataType) -> Any:

@@ -134,11 +134,17 @@ class QueryDisplay(_Base):
         if self._why_stopped is not None or not self.isActive:
             why = self._why_it_failed()
             does = "has ended" if why is None else f"failed: {why}"
-            return line_of(self._called, does, self._last_batch(), time.time(), self._behind(time.time()))
+            return line_of(
+                self._called, does, self._last_batch(), time.time(), self._behind(time.time())
+            )
         doing, batch, now = doing_of(self.status), self._last_batch(), time.time()
         does = doing.value if doing is not QueryPhase.ASKS else self._asks()
         if doing is QueryPhase.BATCH:
-            does = "works on its first batch" if batch is None else f"works on batch {batch['batchId'] + 1:,}"
+            does = (
+                "works on its first batch"
+                if batch is None
+                else f"works on batch {batch['batchId'] + 1:,}"
+            )
         return line_of(self._called, does, batch, now, self._behind(now))
 
     def _behind(self, now: float) -> str:
@@ -168,7 +174,14 @@ class QueryDisplay(_Base):
         """The progress of the last batch; that of a query which waits is older than its last progress."""
         last = self.lastProgress
         kept = [] if last is None else [last] if is_batch(last.durationMs) else self.recentProgress
-        return next((event_of(progress.json) for progress in reversed(kept) if is_batch(progress.durationMs)), None)
+        return next(
+            (
+                event_of(progress.json)
+                for progress in reversed(kept)
+                if is_batch(progress.durationMs)
+            ),
+            None,
+        )
 
     def _followed(self, timeout: int | None, update: Callable[[], None]) -> bool | None:
         """Wait as ``awaitTermination`` does, and update a line each second."""
@@ -210,9 +223,15 @@ def table_of(batch: Mapping[str, Any]) -> str:
     Sizes of state are left out: an operator says those of the batch before.
     """
     observed: Mapping[str, Mapping[str, Any]] = batch.get("observedMetrics", {})
-    operators = {name.removeprefix(_COUNTERS): row for name, row in observed.items() if name.startswith(_COUNTERS)}
+    operators = {
+        name.removeprefix(_COUNTERS): row
+        for name, row in observed.items()
+        if name.startswith(_COUNTERS)
+    }
     shown = [item for item in counters.ALL if any(row.get(item) for row in operators.values())]
-    lines = [[name, *(f"{row.get(item) or 0:,}" for item in shown)] for name, row in operators.items()]
+    lines = [
+        [name, *(f"{row.get(item) or 0:,}" for item in shown)] for name, row in operators.items()
+    ]
     return _aligned([["operator", *shown], *lines]) if operators else "no operator counted anything"
 
 
@@ -221,7 +240,12 @@ def _aligned(lines: Sequence[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     rule = ["-" * width for width in widths]
     return "\n".join(
-        "  ".join([first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True))]).rstrip()
+        "  ".join(
+            [
+                first.ljust(widths[0]),
+                *(cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)),
+            ]
+        ).rstrip()
         for first, *rest in (lines[0], rule, *lines[1:])
     )
 
@@ -233,7 +257,10 @@ def _live_line(query: QueryDisplay) -> Iterator[Callable[[], None] | None]:
     line: _NotebookLine | _TerminalLine
     if getattr(shell, "kernel", None) is not None:
         line = _NotebookLine()
-    elif threading.current_thread() is threading.main_thread() and getattr(sys.stderr, "isatty", bool)():
+    elif (
+        threading.current_thread() is threading.main_thread()
+        and getattr(sys.stderr, "isatty", bool)()
+    ):
         line = _TerminalLine(sys.stderr)
     else:
         yield None
@@ -272,7 +299,9 @@ class _TerminalLine:
 
     def show(self, text: str) -> None:
         with contextlib.suppress(OSError, ValueError):  # closed
-            text = text[: (os.get_terminal_size(self._terminal.fileno()).columns or sys.maxsize) - 1]
+            text = text[
+                : (os.get_terminal_size(self._terminal.fileno()).columns or sys.maxsize) - 1
+            ]
         if text != self._shown:
             self._write(f"\r{text.ljust(len(self._shown))}")
             self._shown = text

@@ -64,8 +64,12 @@ class StateReader:
     """
 
     def __init__(self, checkpoint: str | Path, name: str, *, max_age: float | None = 1.0) -> None:
-        if max_age is not None and (isinstance(max_age, bool) or not isinstance(max_age, int | float) or not max_age >= 0):
-            raise FkJoinError(f"max_age: {max_age!r} is no number of seconds; give one of at least 0, or None")
+        if max_age is not None and (
+            isinstance(max_age, bool) or not isinstance(max_age, int | float) or not max_age >= 0
+        ):
+            raise FkJoinError(
+                f"max_age: {max_age!r} is no number of seconds; give one of at least 0, or None"
+            )
         self._name, self._max_age = name, max_age
         self._files = PlainFiles(checkpoint)
         self._reading, self._looking = threading.RLock(), threading.Lock()
@@ -130,7 +134,9 @@ class StateReader:
         ['Ada', None]
         """
         if isinstance(keys, str | bytes | Mapping) or not isinstance(keys, Iterable):
-            raise FkJoinError(f"keys: {keys!r:.60} is one key: give it to get, or give a list of keys")
+            raise FkJoinError(
+                f"keys: {keys!r:.60} is one key: give it to get, or give a list of keys"
+            )
         asked = time.monotonic()
         if self._max_age is not None and asked - self._looked > self._max_age:
             self.refresh()
@@ -139,7 +145,9 @@ class StateReader:
             of = replica.described
             wanted = encoded(of.key, keys)
             rows: dict[bytes, dict[str, Any]] = {}
-            for found, batch in StoredRows(of, pa.array(list(dict.fromkeys(wanted)), BYTES)).keyed(replica.index):
+            for found, batch in StoredRows(of, pa.array(list(dict.fromkeys(wanted)), BYTES)).keyed(
+                replica.index
+            ):
                 rows.update(zip(found.to_pylist(), rows_of(batch), strict=True))
         return [rows.get(key) for key in wanted]
 
@@ -203,7 +211,12 @@ class StateReader:
     def __enter__(self) -> StateReader:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def _there(self) -> Replica:

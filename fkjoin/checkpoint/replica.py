@@ -121,13 +121,19 @@ def _follow(changes: Changes, metas: dict[int, Meta], entries: list[KeysAndValue
         if data is None:
             return False
         meta, known = Meta.decode(data), metas.get(place.bucket)
-        if known is not None and known.identity != meta.identity:  # the job was started anew, perhaps with other columns
+        if (
+            known is not None and known.identity != meta.identity
+        ):  # the job was started anew, perhaps with other columns
             return False
         first = 0 if known is None else known.next
-        if meta.next < first or (known is not None and meta.next == first and meta.token != known.token):
+        if meta.next < first or (
+            known is not None and meta.next == first and meta.token != known.token
+        ):
             return False
         for number in range(first, meta.next):
-            entries.append(_segment(number, changes.written.get(place._replace(number=number)), meta))
+            entries.append(
+                _segment(number, changes.written.get(place._replace(number=number)), meta)
+            )
         metas[place.bucket] = meta
     return True
 
@@ -135,5 +141,7 @@ def _follow(changes: Changes, metas: dict[int, Meta], entries: list[KeysAndValue
 def _segment(number: int, data: bytes | None, meta: Meta) -> KeysAndValues:
     token, keys, values = decode_segment(number, data)
     if number == meta.next - 1 and token != meta.token:
-        raise CorruptLogError(f"change log segment {number} comes from another attempt than its meta record: {RESTORE}")
+        raise CorruptLogError(
+            f"change log segment {number} comes from another attempt than its meta record: {RESTORE}"
+        )
     return keys, values

@@ -77,8 +77,13 @@ class SessionFiles(SavedFiles):
 
     def commits(self) -> list[Committed]:
         """List the committed batches with their times."""
-        listed = [status for status in self._listed("commits") if status.getPath().getName().isdigit()]
-        return [Committed(int(one.getPath().getName()), int(one.getModificationTime())) for one in listed]
+        listed = [
+            status for status in self._listed("commits") if status.getPath().getName().isdigit()
+        ]
+        return [
+            Committed(int(one.getPath().getName()), int(one.getModificationTime()))
+            for one in listed
+        ]
 
     def _listed(self, folder: str) -> list[Any]:
         path = self._root.suffix(f"/{folder}")
@@ -99,7 +104,10 @@ def check_logs(spark: SparkSession, checkpoint: str | Path) -> None:
 
 
 def on_logs(
-    spark: SparkSession, store: SavedStore, work: Callable[[SavedLog], _Batches], schema: StructType | str
+    spark: SparkSession,
+    store: SavedStore,
+    work: Callable[[SavedLog], _Batches],
+    schema: StructType | str,
 ) -> DataFrame:
     """Call ``work`` with the log of each partition, in workers; return one DataFrame.
 
@@ -109,7 +117,9 @@ def on_logs(
     versions = {partition.folder: partition.version for partition in store.partitions}
     with ThreadPoolExecutor(_AT_ONCE) as readers:
         listed = list(readers.map(SavedPartition.file_names, store.partitions))
-    paths = [_IN_GLOBS.sub(r"\\\g<0>", f"{checkpoint}/{name}") for names in listed for name in names]
+    paths = [
+        _IN_GLOBS.sub(r"\\\g<0>", f"{checkpoint}/{name}") for names in listed for name in names
+    ]
 
     def in_worker(files: _Batches) -> _Batches:
         with held_folder() as copies:
@@ -127,7 +137,9 @@ def on_logs(
     # A session may be set to leave such files out, which would leave out rows.
     strict = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
     try:
-        rows = spark.read.format("binaryFile").options(**strict).load(paths).select("path", "content")
+        rows = (
+            spark.read.format("binaryFile").options(**strict).load(paths).select("path", "content")
+        )
     except AnalysisException as error:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
@@ -154,14 +166,19 @@ def entries(spark: SparkSession, store: SavedStore) -> DataFrame:
 
 def metas(spark: SparkSession, store: SavedStore) -> list[Meta]:
     """Read the meta record of each bucket's log."""
-    return [Meta.decode(bytes(row.data)) for row in on_logs(spark, store, _metas, "data binary").collect()]
+    return [
+        Meta.decode(bytes(row.data))
+        for row in on_logs(spark, store, _metas, "data binary").collect()
+    ]
 
 
 def _metas(log: SavedLog) -> _Batches:
     yield pa.record_batch({"data": pa.array(log.metas().values(), pa.binary())})
 
 
-def saved_stores(spark: SparkSession, checkpoint: str | Path, batch: int | None = None) -> list[SavedStore]:
+def saved_stores(
+    spark: SparkSession, checkpoint: str | Path, batch: int | None = None
+) -> list[SavedStore]:
     """The stores of a checkpoint after its last committed batch, or after ``batch``."""
     return with_stores(SessionFiles(spark, checkpoint), batch, list)
 
@@ -216,7 +233,9 @@ def read_state(
         if batch is not None:
             raise FkJoinError("as_of: batch is given, too; give one of them")
         batch = newest(files.checkpoint, files.commits(), _milliseconds(spark, as_of), str(as_of))
-    return with_stores(files, batch, lambda stores: _table(spark, kept_as(name, stores, files.checkpoint)))
+    return with_stores(
+        files, batch, lambda stores: _table(spark, kept_as(name, stores, files.checkpoint))
+    )
 
 
 def _table(spark: SparkSession, store: SavedStore) -> DataFrame:
@@ -240,7 +259,9 @@ def newest(checkpoint: str, batches: Sequence[Committed], at: int, shown: str) -
         moment = datetime.fromtimestamp(first.ms / 1000, timezone.utc)
         text = moment.isoformat(sep=" ", timespec="milliseconds")
         oldest = f"the oldest that is there, {first.batch}, is of {text}"
-    raise FkJoinError(f"as_of: {checkpoint} has no batch that was committed at or before {shown}: {oldest}")
+    raise FkJoinError(
+        f"as_of: {checkpoint} has no batch that was committed at or before {shown}: {oldest}"
+    )
 
 
 def _milliseconds(spark: SparkSession, as_of: datetime | str) -> int:
@@ -248,7 +269,11 @@ def _milliseconds(spark: SparkSession, as_of: datetime | str) -> int:
     if isinstance(as_of, datetime) and as_of.tzinfo is not None:
         return int(as_of.timestamp() * 1000)
     text = str(as_of) if isinstance(as_of, datetime | str) else None
-    (row,) = spark.sql("select unix_millis(try_cast(:at as timestamp)) as ms", {"at": text}).collect()
+    (row,) = spark.sql(
+        "select unix_millis(try_cast(:at as timestamp)) as ms", {"at": text}
+    ).collect()
     if row.ms is None:
-        raise FkJoinError(f"as_of: {as_of!r} is no time; give a datetime, or a text such as '2026-11-27 06:45:00'")
+        raise FkJoinError(
+            f"as_of: {as_of!r} is no time; give a datetime, or a text such as '2026-11-27 06:45:00'"
+        )
     return int(row.ms)

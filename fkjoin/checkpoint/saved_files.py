@@ -127,7 +127,9 @@ def committed(files: SavedFiles, batch: int | None = None) -> int:
             "checkpointLocation of a query that has finished one (of a job: CHECKPOINT/sink-NAME or sinks-TABLE)"
         )
     if batch is not None and batch not in numbers:
-        raise FkJoinError(f"batch: {files.checkpoint} has batches {numbers[0]} to {numbers[-1]}, not {batch}")
+        raise FkJoinError(
+            f"batch: {files.checkpoint} has batches {numbers[0]} to {numbers[-1]}, not {batch}"
+        )
     return numbers[-1] if batch is None else batch
 
 
@@ -170,7 +172,9 @@ def commit_of(files: SavedFiles, batch: int) -> Commit:
     ids = _second_line(files, f"commits/{batch}").get("stateUniqueIds") or {}
     if not ids:
         if not files.numbers("state"):
-            raise FkJoinError(f"checkpoint {files.checkpoint} has no state: its query has no operator that keeps any")
+            raise FkJoinError(
+                f"checkpoint {files.checkpoint} has no state: its query has no operator that keeps any"
+            )
         raise FkJoinError(
             f"checkpoint {files.checkpoint} does not say which files of its state were committed: "
             "it is not of checkpoint format 2"

@@ -22,7 +22,15 @@ from typing import Any, NamedTuple
 from rocksdict import AccessType, Options, Rdict
 
 from fkjoin.checkpoint.saved_files import SavedFiles
-from fkjoin.checkpoint.spark_formats import Changes, LogPlace, Version, changes_of, data_of, key_of, place_of
+from fkjoin.checkpoint.spark_formats import (
+    Changes,
+    LogPlace,
+    Version,
+    changes_of,
+    data_of,
+    key_of,
+    place_of,
+)
 from fkjoin.errors import FormatError
 from fkjoin.sessions.own_folder import held_folder
 from fkjoin.state import BucketStore
@@ -143,7 +151,9 @@ class SavedPartition(NamedTuple):
             families = about["columnFamilyMapping"]
             numbers = {state: int(families[state]) for state in ("log", "meta")}
         except _DAMAGED as error:
-            raise FormatError(f"snapshot {name} is damaged, or of a form that this release does not read: {error!r}") from error
+            raise FormatError(
+                f"snapshot {name} is damaged, or of a form that this release does not read: {error!r}"
+            ) from error
         return _Snapshot(members, data, numbers)
 
 

@@ -34,6 +34,8 @@ def source_topics(query: StreamingQuery) -> tuple[SourceTopic, ...]:
             if leaf.getClass().getSimpleName() == _SOURCE:
                 options: dict[str, str] = dict(leaf.relation().options().asCaseSensitiveMap())
                 named = {name.lower(): value for name, value in options.items()}
-                for topic in named["subscribe"].split(",") if {"subscribe", _BROKERS} <= named.keys() else ():
+                for topic in (
+                    named["subscribe"].split(",") if {"subscribe", _BROKERS} <= named.keys() else ()
+                ):
                     found.setdefault(topic, set()).add(SourceTopic(topic, named[_BROKERS], options))
     return tuple(one for of_name in found.values() if len(of_name) == 1 for one in of_name)

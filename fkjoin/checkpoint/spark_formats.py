@@ -134,9 +134,13 @@ def _changes(data: bytes) -> Changes:
         return take(int.from_bytes(take(2), "big")).decode()
 
     if (form := text()) != "v4":
-        raise ForeignFormatError(f"is a change file of the form {form!r}, and this release reads 'v4'")
+        raise ForeignFormatError(
+            f"is a change file of the form {form!r}, and this release reads 'v4'"
+        )
     items = json.loads(text())
-    lineage = tuple(Version(int(item["version"]), str(item["checkpointUniqueId"])) for item in items)
+    lineage = tuple(
+        Version(int(item["version"]), str(item["checkpointUniqueId"])) for item in items
+    )
     written: dict[LogPlace, bytes | None] = {}
     while (kind := take(1)[0]) != _END:
         if kind not in (_PUT, _DELETE):
@@ -166,7 +170,13 @@ def _inflated(data: bytes) -> bytes:
         at += _BLOCK.size
         body = data[at : at + packed]
         at += packed
-        if magic != _LZ4 or packed < 0 or size < 0 or len(body) != packed or token & 0xF0 not in (_PLAIN, _PACKED):
+        if (
+            magic != _LZ4
+            or packed < 0
+            or size < 0
+            or len(body) != packed
+            or token & 0xF0 not in (_PLAIN, _PACKED)
+        ):
             raise FormatError("is damaged: a block of it does not parse")
         if not size:
             if at != len(data):

@@ -53,7 +53,9 @@ class Identified(ABC):
     def kind(self) -> type[StageSpec]:
         """The kind of the stage; ``FkJoinError`` if this release knows none of its name."""
         if self.stage not in STAGES:
-            raise FkJoinError(f"store {self.name} in {self.checkpoint} is of a stage that this release does not know")
+            raise FkJoinError(
+                f"store {self.name} in {self.checkpoint} is of a stage that this release does not know"
+            )
         return STAGES[self.stage]
 
     @property
@@ -63,7 +65,11 @@ class Identified(ABC):
     def schemas(self) -> dict[str, pa.Schema]:
         """Return the schemas of keys and rows, see ``Described``."""
         _, about = self.identity
-        kinds = {name: kind for name, kind in about.items() if isinstance(kind, dict) and kind.get("type") == "struct"}
+        kinds = {
+            name: kind
+            for name, kind in about.items()
+            if isinstance(kind, dict) and kind.get("type") == "struct"
+        }
         return {name: arrow_schema(name, kept_type(kind)) for name, kind in kinds.items()}
 
     @property
@@ -79,7 +85,15 @@ class Identified(ABC):
         facts, about = self.identity
         both_rows = facts.get("joiner", "none") is None
         collected = about.get("collected", {})
-        return Described(self.name, self.kind, self.schemas(), both_rows, self.versions, self.multi_join, collected)
+        return Described(
+            self.name,
+            self.kind,
+            self.schemas(),
+            both_rows,
+            self.versions,
+            self.multi_join,
+            collected,
+        )
 
     @property
     def spread(self) -> int:
@@ -137,7 +151,9 @@ def stores_of(files: SavedFiles, commit: Commit) -> list[SavedStore]:
             if identity is not None:
                 stores.append(SavedStore(files.checkpoint, operator, partitions, identity))
     if not stores:
-        raise FkJoinError(f"checkpoint {files.checkpoint} has no store of fkjoin with anything in it")
+        raise FkJoinError(
+            f"checkpoint {files.checkpoint} has no store of fkjoin with anything in it"
+        )
     return stores
 
 
@@ -180,5 +196,9 @@ def kept_as(name: str, stores: Sequence[_Store], checkpoint: str) -> _Store:
         return kept[name]
     names = [str(item) for item in kept if item]
     if any(store.identity[0]["join"] == name and not store.kind.of_events for store in stores):
-        raise FkJoinError(f"{name} keeps only hashes of its rows in {checkpoint}: start it with .materialize(…)")
-    raise FkJoinError(f"no table is materialized as {name!r} in {checkpoint}; {nearest(name, names)}")
+        raise FkJoinError(
+            f"{name} keeps only hashes of its rows in {checkpoint}: start it with .materialize(…)"
+        )
+    raise FkJoinError(
+        f"no table is materialized as {name!r} in {checkpoint}; {nearest(name, names)}"
+    )

@@ -37,7 +37,9 @@ PROBLEMS = "bucket int, problem string, combined binary"
 SHOWN = 5
 """Number of keys that are named in a problem."""
 
-_BY_COMMAND = "run fkjoin state on a machine that reaches the checkpoint; it starts a session of its own"
+_BY_COMMAND = (
+    "run fkjoin state on a machine that reaches the checkpoint; it starts a session of its own"
+)
 
 
 def verify(spark: SparkSession, checkpoint: str | Path, *, batch: int | None = None) -> list[str]:
@@ -89,7 +91,9 @@ def rescale(spark: SparkSession, checkpoint: str | Path, partitions: int) -> Non
     stores = saved_stores(spark, checkpoint)
     buckets = min(store.buckets for store in stores)
     if partitions < 1 or any(store.buckets % partitions for store in stores):
-        fitting = ", ".join(str(n) for n in range(1, buckets + 1) if all(s.buckets % n == 0 for s in stores))
+        fitting = ", ".join(
+            str(n) for n in range(1, buckets + 1) if all(s.buckets % n == 0 for s in stores)
+        )
         raise FkJoinError(
             f"partitions: {buckets} buckets cannot be spread evenly over {partitions}; choose one of {fitting} (how many "
             "buckets a checkpoint has is decided at its first start, by spark.fkjoin.buckets)"
@@ -158,7 +162,9 @@ def _problem(bucket: int, problem: str) -> pa.RecordBatch:
 
 def _wrong(spark: SparkSession, stores: list[SavedStore]) -> list[str]:
     """Find what is wrong with stores, and with one compared to another."""
-    examined: dict[str, list[DataFrame]] = {}  # an operator may stand twice in a query, under one name
+    examined: dict[
+        str, list[DataFrame]
+    ] = {}  # an operator may stand twice in a query, under one name
     for store in stores:
         examined.setdefault(store.name, []).append(_examined(spark, store).cache())
     problems: list[str] = []
@@ -169,7 +175,9 @@ def _wrong(spark: SparkSession, stores: list[SavedStore]) -> list[str]:
     for join, stage in dict.fromkeys((store.operator_name, store.stage) for store in fused):
         for other in STAGES.get(stage, StageSpec).subscribed_in:
             name = f"{join}-{other}"
-            for left, right in zip(examined[f"{join}-{stage}"], examined.get(name, []), strict=False):
+            for left, right in zip(
+                examined[f"{join}-{stage}"], examined.get(name, []), strict=False
+            ):
                 problems += _compared(name, left, right)
     for frames in examined.values():
         for frame in frames:
@@ -201,13 +209,17 @@ def _problems(name: str, frame: DataFrame) -> Iterator[str]:
 
 def _compared(name: str, rekeyed: DataFrame, subscribed: DataFrame) -> Iterator[str]:
     """Find subscriptions that are missing, and those that should not be there."""
-    wanted, found = (frame.where("combined is not null").select("combined") for frame in (rekeyed, subscribed))
+    wanted, found = (
+        frame.where("combined is not null").select("combined") for frame in (rekeyed, subscribed)
+    )
     for says, some in (
         ("lacks the subscriptions of", wanted.exceptAll(found)),
         ("has subscriptions that no live left row stands behind:", found.exceptAll(wanted)),
     ):
         if count := some.count():
-            first = [bytes(row[0]) for row in some.orderBy(F.col("combined")).limit(SHOWN).collect()]
+            first = [
+                bytes(row[0]) for row in some.orderBy(F.col("combined")).limit(SHOWN).collect()
+            ]
             yield f"store {name} {says} {count} left rows, first {', '.join(map(_combined, first))}"
 
 

@@ -16,7 +16,9 @@ from fkjoin.errors import FkJoinError
 def encoded(schema: pa.Schema, keys: Iterable[Any]) -> list[bytes]:
     """Encode keys of a table whose key has the columns of ``schema``; ``FkJoinError`` for one that is no such key."""
     lines = [key_parts(schema, key) for key in keys]
-    columns = [fitting("key", field, [line[at] for line in lines]) for at, field in enumerate(schema)]
+    columns = [
+        fitting("key", field, [line[at] for line in lines]) for at, field in enumerate(schema)
+    ]
     found: list[bytes] = KeyCodec(schema).encode(columns, len(lines)).to_pylist()
     return found
 
@@ -24,16 +26,24 @@ def encoded(schema: pa.Schema, keys: Iterable[Any]) -> list[bytes]:
 def key_parts(schema: pa.Schema, key: Any) -> list[Any]:
     """The values of the key's columns, in their order."""
     names = schema.names
-    if isinstance(key, Mapping) and not (len(names) == 1 and pa.types.is_struct(schema.field(0).type) and names != list(key)):
+    if isinstance(key, Mapping) and not (
+        len(names) == 1 and pa.types.is_struct(schema.field(0).type) and names != list(key)
+    ):
         if set(key) != set(names):
-            raise FkJoinError(f"key {dict(key)!r} has not the columns of the key, which {_wanted(schema)}")
+            raise FkJoinError(
+                f"key {dict(key)!r} has not the columns of the key, which {_wanted(schema)}"
+            )
         return [key[name] for name in names]
     if isinstance(key, tuple) or (isinstance(key, list) and not _is_list(schema)):
         if len(key) != len(names):
-            raise FkJoinError(f"key {key!r} has {len(key)} values, and the table's key {_wanted(schema)}")
+            raise FkJoinError(
+                f"key {key!r} has {len(key)} values, and the table's key {_wanted(schema)}"
+            )
         return list(key)
     if len(names) != 1:
-        raise FkJoinError(f"key {key!r} is one value, and the table's key {_wanted(schema)}: write a tuple of them, or a dict")
+        raise FkJoinError(
+            f"key {key!r} is one value, and the table's key {_wanted(schema)}: write a tuple of them, or a dict"
+        )
     return [key]
 
 
@@ -43,14 +53,18 @@ def fitting(argument: str, field: pa.Field, values: list[Any], *, nulls: bool = 
         if nulls and value is None:
             continue
         if (why := _unfit(field.type, value)) is not None:
-            raise FkJoinError(f"{argument}: {value!r} cannot be a {field.name}, which is {field.type}: {why}")
+            raise FkJoinError(
+                f"{argument}: {value!r} cannot be a {field.name}, which is {field.type}: {why}"
+            )
     try:
         column = pa.array(values, field.type)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         wrong = next(value for value in values if not _fits(field.type, value))
         plain = isinstance(error, TypeError) and not pa.types.is_nested(field.type)
         said = f"it is a {type(wrong).__name__}" if plain else error
-        raise FkJoinError(f"{argument}: {wrong!r} cannot be a {field.name}, which is {field.type}: {said}") from error
+        raise FkJoinError(
+            f"{argument}: {wrong!r} cannot be a {field.name}, which is {field.type}: {said}"
+        ) from error
     assert nulls or valid(column).all()
     return column
 
@@ -67,7 +81,11 @@ def _unfit(kind: pa.DataType, value: Any) -> str | None:
         return "it is bytes"
     if isinstance(value, str) and (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
         return "it is text"
-    if isinstance(value, datetime) and pa.types.is_timestamp(kind) and (value.tzinfo is None) != (kind.tz is None):
+    if (
+        isinstance(value, datetime)
+        and pa.types.is_timestamp(kind)
+        and (value.tzinfo is None) != (kind.tz is None)
+    ):
         return "it has no time zone" if kind.tz else "it has a time zone"
     if isinstance(value, datetime) and pa.types.is_date(kind):
         return "it is a timestamp"

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,7 +27,9 @@ def stopped_after(spark: SparkSession) -> Iterator[SparkSession]:
 
     A command that is told to end does not wait for what the JVM is doing: the JVM ends with the process.
     """
-    if threading.current_thread() is threading.main_thread():  # PySpark's own handler asks the JVM first, and waits
+    if (
+        threading.current_thread() is threading.main_thread()
+    ):  # PySpark's own handler asks the JVM first, and waits
         signal.signal(signal.SIGINT, signal.default_int_handler)
     _say_nothing_of_broken_connections(spark)
     with naming_the_end_of_the_jvm():
@@ -59,7 +61,12 @@ def _say_nothing_of_broken_connections(spark: SparkSession) -> None:
     server = spark.sparkContext._accumulatorServer
     if server is not None:
         others = server.handle_error
-        server.handle_error = lambda *request: None if sys.exc_info()[0] is EOFError else others(*request)  # type: ignore[method-assign]
+
+        def handle_error(*request: Any) -> None:
+            if sys.exc_info()[0] is not EOFError:
+                others(*request)
+
+        server.handle_error = handle_error  # type: ignore[method-assign]
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:

@@ -89,7 +89,9 @@ class Follower:
         screen: Screen,
     ) -> None:
         self._name, self._notes = spec.name, tuple(notes)
-        operators = [(name, list(spec.operators[kind, name].reads.values())) for kind, name in in_order(spec)]
+        operators = [
+            (name, list(spec.operators[kind, name].reads.values())) for kind, name in in_order(spec)
+        ]
         self._flow = _flow([*spec.tables, *spec.events], operators, list(spec.sinks))
         self._tables = {name for name, _ in operators}
         self._metrics, self._log, self._screen = metrics, log, screen
@@ -186,7 +188,9 @@ class Follower:
             ) from error
 
 
-def _flow(sources: Sequence[str], operators: Sequence[tuple[str, Sequence[str]]], sinks: Sequence[str]) -> str:
+def _flow(
+    sources: Sequence[str], operators: Sequence[tuple[str, Sequence[str]]], sinks: Sequence[str]
+) -> str:
     """Draw a topology in a line; an arrow between two operators says that the second reads the first."""
     between, before = "", ""
     for name, reads in operators:

@@ -19,7 +19,9 @@ def sink_of(kind: str, settings: Mapping[str, Any]) -> Sink:
     """Make the sink of that name; ``JobError`` if no package has it, or it does not take the settings."""
     made = _made("sink", kind, settings, "")
     if not (hasattr(made, "begin") and hasattr(made, "place")):
-        raise JobError(f"kind: the sink {kind!r} is of type {type(made).__name__}: let it inherit from fkjoin.sinks.TableSink")
+        raise JobError(
+            f"kind: the sink {kind!r} is of type {type(made).__name__}: let it inherit from fkjoin.sinks.TableSink"
+        )
     return made
 
 
@@ -33,7 +35,9 @@ def format_of(kind: str, settings: Mapping[str, Any], where: str) -> Format:
     return made
 
 
-def _made(what: Literal["sink", "format"], kind: str, settings: Mapping[str, Any], where: str) -> Any:
+def _made(
+    what: Literal["sink", "format"], kind: str, settings: Mapping[str, Any], where: str
+) -> Any:
     found = {one.name: one for one in entry_points(group=f"fkjoin.{what}s")}
     if kind not in found:
         there = ", ".join(sorted(found)) or "none"
@@ -52,7 +56,9 @@ def _made(what: Literal["sink", "format"], kind: str, settings: Mapping[str, Any
     except FkJoinError as error:
         raise JobError(f"{where}settings: {error}") from error
     except Exception as error:
-        raise JobError(f"{where}settings: the {what} {kind!r} cannot be made: {thrown_at(error)}") from error
+        raise JobError(
+            f"{where}settings: the {what} {kind!r} cannot be made: {thrown_at(error)}"
+        ) from error
 
 
 def _require_settings(what: str, make: Any, settings: Mapping[str, Any], where: str) -> None:
@@ -60,12 +66,18 @@ def _require_settings(what: str, make: Any, settings: Mapping[str, Any], where: 
     try:
         taken = signature(make).parameters
     except (TypeError, ValueError) as error:
-        raise JobError(f"{where}kind: {what} is a {type(make).__name__}: let its entry point name a class") from error
-    named = {name: one for name, one in taken.items() if one.kind in _NAMED and not name.startswith("_")}
+        raise JobError(
+            f"{where}kind: {what} is a {type(make).__name__}: let its entry point name a class"
+        ) from error
+    named = {
+        name: one for name, one in taken.items() if one.kind in _NAMED and not name.startswith("_")
+    }
     takes_all = any(one.kind is Parameter.VAR_KEYWORD for one in taken.values())
     for name in settings:
         if name not in named and not takes_all:
-            raise JobError(f"{where}settings.{name}: {what} has no such setting; {nearest(name, named)}")
+            raise JobError(
+                f"{where}settings.{name}: {what} has no such setting; {nearest(name, named)}"
+            )
     for name, one in named.items():
         if one.default is Parameter.empty and name not in settings:
             raise JobError(f"{where}settings.{name}: {what} needs it; give it a value")

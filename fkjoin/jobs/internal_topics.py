@@ -38,16 +38,24 @@ def drained_job(path: Path) -> tuple[list[str], list[InFlight]]:
     with _staged(path) as job:
         for checkpoint in (job.job_checkpoint, *job.checkpoints.values()):
             require_unclaimed(job.spark, checkpoint)
-        return list(internal_connections(job.stages)), in_flight(job.spark, job.stages, job.checkpoints)
+        return list(internal_connections(job.stages)), in_flight(
+            job.spark, job.stages, job.checkpoints
+        )
 
 
 def purge_job(path: Path) -> dict[str, dict[int, int]]:
     """Delete the records of a job's internal topics that all its queries have read: see ``purge``."""
     with _staged(path) as job:
         if not job.stages:
-            raise JobError(f'{path}: no join or aggregate has deployment = "staged", so there are no internal topics')
+            raise JobError(
+                f'{path}: no join or aggregate has deployment = "staged", so there are no internal topics'
+            )
         topics = list(internal_connections(job.stages))
-        places = [place for place in job.checkpoints.values() if committed_offsets(job.spark, place, topics) != {}]
+        places = [
+            place
+            for place in job.checkpoints.values()
+            if committed_offsets(job.spark, place, topics) != {}
+        ]
         return purge(job.stages, places)
 
 

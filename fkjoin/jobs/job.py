@@ -84,7 +84,9 @@ class Job:
         if spec.dead_letters is not None:
             self._require_topic("dead_letters", spec.dead_letters, {})
 
-    def _require_topic(self, where: str, target: SinkSection | DeadLettersSection, own: Mapping[str, Value]) -> None:
+    def _require_topic(
+        self, where: str, target: SinkSection | DeadLettersSection, own: Mapping[str, Value]
+    ) -> None:
         if target.topic is not None:
             servers, options = self._kafka
             with located(where, target):
@@ -149,7 +151,9 @@ class Job:
         for name in self._letters:
             checkpoint = f"{self._checkpoint}/dead-letters-{name}"
             begin = functools.partial(self._dead_letters, name, trigger, checkpoint)
-            planned.append(PlannedQuery(f"dead-letters-{name}", checkpoint, str(self.letters), begin))
+            planned.append(
+                PlannedQuery(f"dead-letters-{name}", checkpoint, str(self.letters), begin)
+            )
         return planned
 
     @property
@@ -178,7 +182,10 @@ class Job:
         for query in self._sink_queries(run=True):
             checkpoint, table = query.checkpoint, self.tables[query.table]
             with_read_snapshots(table._planned, checkpoint)
-            begun, stateful = Begun.of(self._spark, checkpoint), not isinstance(table._planned.node, Source)
+            begun, stateful = (
+                Begun.of(self._spark, checkpoint),
+                not isinstance(table._planned.node, Source),
+            )
             require_known_topics(begun, checkpoint, topics_of(table._planned), stateful=stateful)
             batches.require_whole_topics(table._plan, checkpoint)
             with self._located(query):
@@ -191,7 +198,9 @@ class Job:
                         sink.check(table._plan)
                     elif section.path is not None:
                         about: Any = {"path": section.path, "checkpoint": checkpoint}
-                        require_written(table._plan.changes, section.format, section.options, **about)
+                        require_written(
+                            table._plan.changes, section.format, section.options, **about
+                        )
 
     @starting()
     def require_together(self) -> None:
@@ -308,7 +317,9 @@ class Job:
             about = spec.format, spec.options
             return start_by_spark(self._spark, plan.changes_plan, *about, path=spec.path, **common)
 
-    def _dead_letters(self, name: str, trigger: Mapping[str, Any], checkpoint: str) -> StreamingQuery:
+    def _dead_letters(
+        self, name: str, trigger: Mapping[str, Any], checkpoint: str
+    ) -> StreamingQuery:
         spec, query = self.spec.dead_letters, f"dead-letters-{name}"
         assert spec is not None
         plan, begun = self.tables[name]._as_begun(checkpoint)
@@ -348,5 +359,7 @@ def _event_files(spark: SparkSession, spec: EventsSection) -> DataFrame:
     except AnalysisException as error:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
-        raise TopologyError(f"path: {spec.path} does not exist; create the folder first, it may be empty") from error
+        raise TopologyError(
+            f"path: {spec.path} does not exist; create the folder first, it may be empty"
+        ) from error
     return frame

@@ -39,12 +39,17 @@ def read_job(path: Path) -> JobSection:
         in_order(spec)
         return spec
     except JobError as error:
-        raise JobError(str(error) if str(error).startswith(f"{path}: ") else f"{path}: {error}") from None
+        raise JobError(
+            str(error) if str(error).startswith(f"{path}: ") else f"{path}: {error}"
+        ) from None
     except ValidationError as error:
         # What is wrong within a section says more than the other readings of the same place: each section has one line.
         ranks = {"extra_forbidden": 0, "value_error": 1}
         worst: dict[Any, Any] = {}
-        for mistake in sorted(error.errors(), key=lambda mistake: (ranks.get(mistake["type"], 2), -len(mistake["loc"]))):
+        for mistake in sorted(
+            error.errors(),
+            key=lambda mistake: (ranks.get(mistake["type"], 2), -len(mistake["loc"])),
+        ):
             worst.setdefault(_section(data, mistake["loc"]), mistake)
         raise JobError(f"{path}: " + "\nand ".join(map(_explained, worst.values()))) from None
 
@@ -70,7 +75,9 @@ def _filled(value: Any, where: str) -> Any:
             raise JobError(f"{where}: the environment has no variable {match[2]}")
         return os.environ[match[2]]
 
-    return re.sub(r"\$\{(?:file:([^}]+)|(\w+))\}", content, value) if isinstance(value, str) else value
+    return (
+        re.sub(r"\$\{(?:file:([^}]+)|(\w+))\}", content, value) if isinstance(value, str) else value
+    )
 
 
 def _contents(path: Path, where: str) -> str:
@@ -125,5 +132,7 @@ def _settings(path: list[str]) -> list[str]:
         if name is not None:  # else it is the name of a table or sink
             kind = model.model_fields[name].annotation
             types = [kind, *get_args(kind)]
-            model = next(item for item in types if inspect.isclass(item) and issubclass(item, Section))
+            model = next(
+                item for item in types if inspect.isclass(item) and issubclass(item, Section)
+            )
     return list(model.fields_by_setting())

@@ -50,7 +50,9 @@ _ARGUMENT = re.compile(r"(\w+(?:\[\d+\]|\.\w+)*): ")
 _IN_JOB_FILES = (
     (re.compile(r"start the session with fkjoin\.session\(kafka=True\), in a job file "), "write "),
     (
-        re.compile(r"write \.materialize\(\"[^\"]*\"\) first \(in a job file, (materialize = true)\)"),
+        re.compile(
+            r"write \.materialize\(\"[^\"]*\"\) first \(in a job file, (materialize = true)\)"
+        ),
         r"write \1",
     ),
     (
@@ -163,7 +165,9 @@ class FaceCall:
         own = {name: name for name in self.parameters if name not in _OF_PROGRAMS}
         names: Mapping[str, str | None] = {**own, **self.names}
         return {
-            argument: setting for argument, setting in names.items() if setting is not None and not argument.startswith("_")
+            argument: setting
+            for argument, setting in names.items()
+            if setting is not None and not argument.startswith("_")
         }
 
 
@@ -216,7 +220,9 @@ class Section(BaseModel):
     Settings of other kinds are refused, unless they are as by default.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, populate_by_name=False, use_attribute_docstrings=True
+    )
     kinds: ClassVar[tuple[Kind, ...]] = (Kind("a section"),)
     this_is: ClassVar[str] = "this is"
     """Words before those of the kind."""
@@ -235,7 +241,9 @@ class Section(BaseModel):
     @property
     def of_kind(self) -> Kind:
         """The kind that the section is of."""
-        return next(kind for kind in self.kinds if all(map(self._has, kind.when, kind.when.values())))
+        return next(
+            kind for kind in self.kinds if all(map(self._has, kind.when, kind.when.values()))
+        )
 
     def _has(self, setting: str, wanted: Any) -> bool:
         value = getattr(self, setting)
@@ -267,26 +275,39 @@ class Section(BaseModel):
             others = [other.words for other in self.kinds if setting in other.own]
             default = type(self).model_fields[name].get_default(call_default_factory=True)
             if others and setting not in kind.own and getattr(self, name) != default:
-                meant = next((f"give {own}" for own in kind.own if own.endswith(f"_{setting}")), "leave it out")
+                meant = next(
+                    (f"give {own}" for own in kind.own if own.endswith(f"_{setting}")),
+                    "leave it out",
+                )
                 here = f"{self.this_is} {kind.words}; {meant}"
-                raise ValueError(f"{setting}: it is a setting of {_alternatives(others)}, and {here}")
+                raise ValueError(
+                    f"{setting}: it is a setting of {_alternatives(others)}, and {here}"
+                )
         for setting, says in kind.needs.items():
             if getattr(self, fields[setting]) is None:
                 raise ValueError(says)
         return self
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
         """For editors: the same as conditions."""
         about = handler.resolve_ref_schema(handler(schema))
         properties, rest = about["properties"], dict[str, Any]()
         for kind in reversed(cls.kinds if len(cls.kinds) > 1 else ()):
-            values = {name: {"const": value} for name, value in kind.when.items() if value is not ANY}
+            values = {
+                name: {"const": value} for name, value in kind.when.items() if value is not ANY
+            }
             signs = [name for name in kind.when if properties[name].get("default") is None]
             others = {name for other in cls.kinds for name in other.own} - {*kind.own, *cls.places}
             left_out = {name: {"const": properties[name]["default"]} for name in sorted(others)}
             own = {"properties": left_out, "required": list(kind.needs)}
-            rest = {"if": {"properties": values, "required": signs}, "then": own, **({"else": rest} if rest else {})}
+            rest = {
+                "if": {"properties": values, "required": signs},
+                "then": own,
+                **({"else": rest} if rest else {}),
+            }
         about |= rest
         if cls.places:
             about["oneOf"] = [{"required": [name]} for name in cls.places]

@@ -114,8 +114,15 @@ class JoinSection(OperatorSection):
 
     inputs = ("left", "right")
     kinds = (
-        Kind("a join by foreign key", {"extractor": ANY}, (FaceCall(Table.join, {"on": "extractor"}),)),
-        Kind("a join by primary key", calls=(FaceCall(Table.join, {"on": "extractor", **_NOT_BY_KEY}),)),
+        Kind(
+            "a join by foreign key",
+            {"extractor": ANY},
+            (FaceCall(Table.join, {"on": "extractor"}),),
+        ),
+        Kind(
+            "a join by primary key",
+            calls=(FaceCall(Table.join, {"on": "extractor", **_NOT_BY_KEY}),),
+        ),
     )
 
     left: str
@@ -144,7 +151,9 @@ class ChildrenSection(OperatorSection):
 
 
 # A section of its own has the arguments of ``group_by`` that are about windows.
-_OF_WINDOWS = FaceCall(Table.group_by, dict.fromkeys(("key", "value", "emit", "deployment", "upgrade_from")))
+_OF_WINDOWS = FaceCall(
+    Table.group_by, dict.fromkeys(("key", "value", "emit", "deployment", "upgrade_from"))
+)
 _OF_GROUPS = FaceCall(Table.group_by, dict.fromkeys(("key", "value", "grace", "idle", "ahead")))
 
 
@@ -227,7 +236,12 @@ class CogroupSection(TogetherSection):
 class ViewSection(OperatorSection):
     """A table with some of its rows, or with other columns."""
 
-    kinds = (Kind("a view", calls=(FaceCall(Table.filter, {"condition": "filter"}), FaceCall(Table.map_values))),)
+    kinds = (
+        Kind(
+            "a view",
+            calls=(FaceCall(Table.filter, {"condition": "filter"}), FaceCall(Table.map_values)),
+        ),
+    )
 
     of: str
     """The table that it is of."""
@@ -258,7 +272,11 @@ class ViewSection(OperatorSection):
 class FlatMapSection(OperatorSection):
     """The rows that a table's rows make, under a key of their own; without ``rows``, the rows themselves."""
 
-    kinds = (Kind("a flat map", calls=(FaceCall(Table.rekey), FaceCall(Table.flat_map, {"returns": None}))),)
+    kinds = (
+        Kind(
+            "a flat map", calls=(FaceCall(Table.rekey), FaceCall(Table.flat_map, {"returns": None}))
+        ),
+    )
 
     of: str
     """The table whose rows make them."""
@@ -308,10 +326,14 @@ def wanted_of(title: str, text: str) -> Wanted:
     try:
         return _wanted(text)
     except (FkJoinError, ValueError, TypeError, SyntaxError) as error:
-        forms = ", ".join(_FORMS.get(kind, f"{kind}(COLUMN)") for kind in get_args(fold.AggregateKind))
+        forms = ", ".join(
+            _FORMS.get(kind, f"{kind}(COLUMN)") for kind in get_args(fold.AggregateKind)
+        )
         more = "; collect_list and string_agg may have: within group (order by COLUMN desc)"
         why = f" ({error})" if isinstance(error, FkJoinError) else ""
-        raise JobError(f"columns.{title}: {text!r} is none of count(), {forms}{more}{why}") from error
+        raise JobError(
+            f"columns.{title}: {text!r} is none of count(), {forms}{more}{why}"
+        ) from error
 
 
 def _wanted(text: str) -> Wanted:

@@ -59,7 +59,9 @@ def _require_brokers(spec: JobSection) -> None:
     topics["dead_letters"] = None if spec.dead_letters is None else spec.dead_letters.topic
     where = next((where for where, topic in topics.items() if topic is not None), None)
     if spec.kafka is None and where is not None:
-        raise JobError(f'{where}: topics need a section [kafka] with bootstrap_servers = "host:port"')
+        raise JobError(
+            f'{where}: topics need a section [kafka] with bootstrap_servers = "host:port"'
+        )
 
 
 def _readers(spec: JobSection) -> dict[str, Any]:
@@ -83,7 +85,9 @@ def _require_own_folders(spec: JobSection) -> None:
             # Sinks may share a Delta table.
             of_folder = taken.get if sink.format == "delta" else taken.setdefault
             if (other := of_folder(folder, where)) != where:
-                raise JobError(f"{where}.path: this is the folder of {other}, too; give each a folder of its own")
+                raise JobError(
+                    f"{where}.path: this is the folder of {other}, too; give each a folder of its own"
+                )
 
 
 def _folder(path: str) -> str:

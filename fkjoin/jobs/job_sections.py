@@ -66,7 +66,9 @@ class FormatSection(Section):
             _SCHEMA,
         ),
         Kind("a format with a registry", {"registry": ANY}, (_REGISTRY,), needs=_SCHEMA),
-        Kind('format "json" without a registry', {"format": "json"}, (FaceCall(Json),), needs=_SCHEMA),
+        Kind(
+            'format "json" without a registry', {"format": "json"}, (FaceCall(Json),), needs=_SCHEMA
+        ),
         _needs_registry("avro"),
         _needs_registry("protobuf"),
     )
@@ -141,7 +143,9 @@ class TableSection(Section):
             {"path": ANY, "format": "delta"},
             (FaceCall(Table.from_delta),),
             ("format",),
-            {"key": "key must be given: the columns of which no two rows of the Delta table have the same values"},
+            {
+                "key": "key must be given: the columns of which no two rows of the Delta table have the same values"
+            },
         ),
         Kind(
             "files",
@@ -210,7 +214,9 @@ class SinkSection(Section):
             "a table of PostgreSQL",
             {"postgres": ANY},
             (FaceCall(Table.to_postgres, {"dsn": "postgres"}),),
-            needs={"into": 'postgres, the address of a database, and into, the table in it, go together: into = "shop.orders"'},
+            needs={
+                "into": 'postgres, the address of a database, and into, the table in it, go together: into = "shop.orders"'
+            },
         ),
         Kind(
             "Parquet files",
@@ -218,8 +224,17 @@ class SinkSection(Section):
             (FaceCall(Table.to_parquet),),
             ("format",),
         ),
-        Kind("an Iceberg table", {"iceberg": ANY}, (FaceCall(Table.to_iceberg, {"table": "iceberg"}),)),
-        Kind("a Delta table", {"path": ANY, "format": "delta"}, (FaceCall(Table.to_delta),), ("format",)),
+        Kind(
+            "an Iceberg table",
+            {"iceberg": ANY},
+            (FaceCall(Table.to_iceberg, {"table": "iceberg"}),),
+        ),
+        Kind(
+            "a Delta table",
+            {"path": ANY, "format": "delta"},
+            (FaceCall(Table.to_delta),),
+            ("format",),
+        ),
         Kind("files of Spark's own sink", {"path": ANY}, more=("path", "format", "options")),
         Kind("a sink of another package", {"kind": ANY}, more=("settings",)),
     )
@@ -282,7 +297,9 @@ class SparkSection(BaseModel):
     def _named(self) -> SparkSection:
         for name in self.settings:
             if not name.startswith("spark."):
-                raise ValueError(f'{name!r} is no setting of Spark: write "spark.…" = …, or kafka = true')
+                raise ValueError(
+                    f'{name!r} is no setting of Spark: write "spark.…" = …, or kafka = true'
+                )
         return self
 
 

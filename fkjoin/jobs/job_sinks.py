@@ -109,7 +109,10 @@ def _of_table(
     shared = f"sinks-{table}"
     known = Begun.of(spark, f"{checkpoint}/{shared}").sinks
     if known is None and len(sinks) == 1:
-        return [SinkQuery(f"sink-{name}", f"{checkpoint}/sink-{name}", table, sinks, {}) for name in sinks]
+        return [
+            SinkQuery(f"sink-{name}", f"{checkpoint}/sink-{name}", table, sinks, {})
+            for name in sinks
+        ]
     off = switched_off(spark).get(SINKS_SHARE_A_QUERY)
     if off is not None and known is not None and run:
         raise JobError(

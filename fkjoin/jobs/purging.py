@@ -26,7 +26,9 @@ def interval_s(text: str) -> float | None:
         return None
     interval = interval_ms({"processingTime": text})
     if not interval:
-        raise TopologyError(f'purge: {text!r} is neither "{NEVER}" nor an interval such as "10 minutes"')
+        raise TopologyError(
+            f'purge: {text!r} is neither "{NEVER}" nor an interval such as "10 minutes"'
+        )
     return interval / 1000
 
 
@@ -58,7 +60,9 @@ def purging(
                 fails = False
             except Exception as error:  # of whatever kind: upkeep stops no job
                 if not fails and not ended.is_set() and end_of_jvm(error) is None:
-                    say(f"internal topics are not purged: {first_line(error)}; tried again every {span(every_s)}")
+                    say(
+                        f"internal topics are not purged: {first_line(error)}; tried again every {span(every_s)}"
+                    )
                 fails = True
             ended.wait(every_s)
 

@@ -38,7 +38,14 @@ from fkjoin.metrics.report import Mode
 from fkjoin.metrics.server import ClientAccess, listening
 from fkjoin.plan.base import manifest
 from fkjoin.plan.rules import MOVING
-from fkjoin.sessions.settings import EXCLUDED, OPTIMIZE, bucket_count, is_client, session, switched_off
+from fkjoin.sessions.settings import (
+    EXCLUDED,
+    OPTIMIZE,
+    bucket_count,
+    is_client,
+    session,
+    switched_off,
+)
 from fkjoin.spark.query_start import starting
 from fkjoin.spark.trigger import AVAILABLE_NOW
 
@@ -77,7 +84,9 @@ def run_job(
         if before is not None:
             _compare(spec, before, facts)
             facts = replace(facts, rules=before.rules)
-        screen.begin(f"looking at checkpoint {spec.checkpoint}: {'a new one' if before is None else 'the job goes on from it'}")
+        screen.begin(
+            f"looking at checkpoint {spec.checkpoint}: {'a new one' if before is None else 'the job goes on from it'}"
+        )
         require_places(spark, spec)
         if check:
             screen.begin(f"checking {', '.join(query.name for query in planned)}")
@@ -90,7 +99,9 @@ def run_job(
                 require_unclaimed(spark, checkpoint)
             screen.wait("stopping Spark")
             console = screen.console
-            console.print(job.describe(), style="dim", markup=False, highlight=False, soft_wrap=True)
+            console.print(
+                job.describe(), style="dim", markup=False, highlight=False, soft_wrap=True
+            )
             names = [query.name for query in planned]
             says = f"{path}: fine; {several(len(names), 'query', 'queries')}: {', '.join(names)}"
             console.print(says, markup=False, soft_wrap=True)
@@ -98,7 +109,11 @@ def run_job(
         job.require_together()
         names = [query.name for query in planned]
         notes = () if spark_log is None else (f"Spark's log is in {spark_log}",)
-        with claimed(spark, spec.checkpoint), _signals() as stop, _follower(job, screen, ui, names, notes) as follower:
+        with (
+            claimed(spark, spec.checkpoint),
+            _signals() as stop,
+            _follower(job, screen, ui, names, notes) as follower,
+        ):
             job.begun.job = facts
             job.begun.write(spark, spec.checkpoint)
             for query in planned:
@@ -107,7 +122,13 @@ def run_job(
             checkpoints, every_s = [query.checkpoint for query in planned], interval_s(spec.purge)
             try:
                 with (
-                    purging(job.stages, checkpoints, every_s, say=screen.say, take=follower.take_internal),
+                    purging(
+                        job.stages,
+                        checkpoints,
+                        every_s,
+                        say=screen.say,
+                        take=follower.take_internal,
+                    ),
                     naming_the_end_of_the_jvm(lambda says: follower.turn(Mode.FAILED, says)),
                 ):
                     _run(planned, stop, follower, one_by_one=spec.trigger == AVAILABLE_NOW)
@@ -122,7 +143,9 @@ def restore_job(path: Path, screen: Screen) -> list[str]:
     with stopped_after(job_session(spec)) as spark:
         before = Begun.of_job(spark, spec.checkpoint).job
         if before is None:
-            raise JobError(f"checkpoint: {spec.checkpoint} has no job, so there is nothing to restore")
+            raise JobError(
+                f"checkpoint: {spec.checkpoint} has no job, so there is nothing to restore"
+            )
         _leave_out_later_rules(spark, before)
         job = Job(spec, spark)
         _compare(spec, before, _facts(job, spark))
@@ -140,9 +163,18 @@ def _master(spec: JobSection) -> str:
 
 def _tables(spec: JobSection) -> str:
     """Say which tables there are, and which brokers are asked, if there is a topic."""
-    sections = (*spec.tables.values(), *spec.events.values(), *spec.sinks.values(), spec.dead_letters)
+    sections = (
+        *spec.tables.values(),
+        *spec.events.values(),
+        *spec.sinks.values(),
+        spec.dead_letters,
+    )
     topics = any(one is not None and one.topic is not None for one in sections)
-    asked = "" if spec.kafka is None or not topics else f", and asking the brokers at {spec.kafka.bootstrap_servers}"
+    asked = (
+        ""
+        if spec.kafka is None or not topics
+        else f", and asking the brokers at {spec.kafka.bootstrap_servers}"
+    )
     return f"tables {', '.join(spec.tables)}{asked}"
 
 
@@ -160,9 +192,14 @@ def _starting_over(spec: JobSection, topics: Sequence[str]) -> JobSection:
     known = [table.topic for table in spec.tables.values() if table.topic is not None]
     for topic in topics:
         if topic not in known:
-            raise JobError(f"--start-over: no table of the job is read from topic {topic!r}; {nearest(topic, known)}")
+            raise JobError(
+                f"--start-over: no table of the job is read from topic {topic!r}; {nearest(topic, known)}"
+            )
     again = {"on_new_topic": "start-over"}
-    tables = {name: one.model_copy(update=again if one.topic in topics else {}) for name, one in spec.tables.items()}
+    tables = {
+        name: one.model_copy(update=again if one.topic in topics else {})
+        for name, one in spec.tables.items()
+    }
     return spec.model_copy(update={"tables": tables})
 
 
@@ -171,13 +208,17 @@ def job_session(spec: JobSection) -> SparkSession:
     settings = spec.spark.settings
     master = settings.pop("spark.master", None)
     if "spark.remote" in settings:
-        raise JobError("spark: spark.remote: jobs need a classic session: write a program that calls fkjoin.session(remote=…)")
+        raise JobError(
+            "spark: spark.remote: jobs need a classic session: write a program that calls fkjoin.session(remote=…)"
+        )
     if is_client():
         raise JobError(
             "spark: this process has Spark Connect, and jobs need a classic session: unset SPARK_REMOTE, "
             "or write a program that calls fkjoin.session()"
         )
-    return session(spec.name, None if master is None else str(master), settings, kafka=spec.spark.kafka)
+    return session(
+        spec.name, None if master is None else str(master), settings, kafka=spec.spark.kafka
+    )
 
 
 def _access(spec: JobSection, host: str) -> ClientAccess:
@@ -186,7 +227,11 @@ def _access(spec: JobSection, host: str) -> ClientAccess:
 
 @contextlib.contextmanager
 def _follower(
-    job: Job, screen: Screen, ui: tuple[str, int] | None, names: Sequence[str] = (), notes: Sequence[str] = ()
+    job: Job,
+    screen: Screen,
+    ui: tuple[str, int] | None,
+    names: Sequence[str] = (),
+    notes: Sequence[str] = (),
 ) -> Iterator[Follower]:
     spec, metrics = job.spec, Metrics()
     with contextlib.ExitStack() as stack:
@@ -240,7 +285,10 @@ def _run(planned: list[PlannedQuery], stop: Stop, follower: Follower, *, one_by_
                 if stop.asked:
                     break
                 follower.starts(step.name, f"prepares its checkpoint and {step.target}")
-                with contextlib.suppress(_StopAskedError), starting(functools.partial(_look, stop, follower)):
+                with (
+                    contextlib.suppress(_StopAskedError),
+                    starting(functools.partial(_look, stop, follower)),
+                ):
                     running[step] = step.start()
                 if one_by_one:
                     _watch(running, stop, follower)
@@ -280,7 +328,9 @@ def _watch(running: dict[PlannedQuery, StreamingQuery], stop: Stop, follower: Fo
                 follower.look(step.name, query)  # its last batch, if it ended just then
                 error = failure(query, step.name)
                 follower.ends(
-                    step.name, QueryPhase.DONE if error is None else QueryPhase.FAILED, _reason(error).partition(": ")[2]
+                    step.name,
+                    QueryPhase.DONE if error is None else QueryPhase.FAILED,
+                    _reason(error).partition(": ")[2],
                 )
                 if error is not None:
                     raise error
@@ -341,7 +391,9 @@ def _compare(spec: JobSection, before: JobFacts, facts: JobFacts) -> None:
     for name in before.binding.keys() & facts.binding.keys():
         was, now = before.binding[name], facts.binding[name]
         if was != now and isinstance(was, dict):
-            changed = next(setting for setting in {**now, **was} if now.get(setting) != was.get(setting))
+            changed = next(
+                setting for setting in {**now, **was} if now.get(setting) != was.get(setting)
+            )
             name, was, now = f"{name}: {changed}", was.get(changed), now.get(changed)
         if was != now:
             raise JobError(

@@ -39,7 +39,12 @@ class Screen:
     def __enter__(self) -> Screen:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         """Leave on the screen how it ended."""
         if self._look is not None and self._lines is not None:
             for line in self._lines.last(self._look()):
@@ -76,7 +81,11 @@ class Screen:
 
 def screen_on(console: Console) -> Screen:
     """The screen that fits the console."""
-    return Terminal(console) if console.is_terminal and not console.is_dumb_terminal else Screen(console)
+    return (
+        Terminal(console)
+        if console.is_terminal and not console.is_dumb_terminal
+        else Screen(console)
+    )
 
 
 class Terminal(Screen):
@@ -88,15 +97,25 @@ class Terminal(Screen):
         self._stage: str | None = None
         self._leaves_line, self._since = False, time.monotonic()
         # Errors that Python prints go where Spark's log goes, and not through the panel.
-        self._live = Live(get_renderable=self._drawn, console=console, refresh_per_second=4, redirect_stderr=False)
+        self._live = Live(
+            get_renderable=self._drawn, console=console, refresh_per_second=4, redirect_stderr=False
+        )
 
     def __enter__(self) -> Screen:
         self._live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         told_to_stop = kind is not None and not issubclass(kind, Exception)
-        self._done("–" if told_to_stop else "✓" if kind is None else "✗", "stopped after " if told_to_stop else "")
+        self._done(
+            "–" if told_to_stop else "✓" if kind is None else "✗",
+            "stopped after " if told_to_stop else "",
+        )
         self._live.stop()
 
     def wait(self, what: str) -> None:
@@ -128,7 +147,9 @@ class Terminal(Screen):
         self._live.refresh()  # without the stage: what is printed comes above what was shown last
         if stage is not None and self._leaves_line:
             after = f"  {word}{time.monotonic() - self._since:.1f} s"
-            self.console.print(Text.assemble((mark, _MARKS[mark]), " ", stage, (after, "dim")), soft_wrap=True)
+            self.console.print(
+                Text.assemble((mark, _MARKS[mark]), " ", stage, (after, "dim")), soft_wrap=True
+            )
 
     def _drawn(self) -> RenderableType:
         with self._lock:

@@ -28,7 +28,12 @@ _STYLES = {
     QueryPhase.DONE: "green",
     QueryPhase.FAILED: "bold red",
 }
-_MODES = {Mode.RUNS: "bold green", Mode.DONE: "bold green", Mode.FAILS: "bold red", Mode.FAILED: "bold red"}
+_MODES = {
+    Mode.RUNS: "bold green",
+    Mode.DONE: "bold green",
+    Mode.FAILS: "bold red",
+    Mode.FAILED: "bold red",
+}
 
 
 def panel(report: JobReport) -> Iterator[RenderableType]:
@@ -42,7 +47,11 @@ def panel(report: JobReport) -> Iterator[RenderableType]:
     yield Text(report.flow, "dim", no_wrap=True, overflow="ellipsis")
     yield ""
     yield _queries(report)
-    failed = [f"{query.name} failed" for query in report.queries.values() if query.phase is QueryPhase.FAILED]
+    failed = [
+        f"{query.name} failed"
+        for query in report.queries.values()
+        if query.phase is QueryPhase.FAILED
+    ]
     if troubles := [*failed, *report.troubles]:
         yield Text.assemble(("\nsince the start: ", "dim"), ("; ".join(troubles), "yellow"))
     elif mode is not Mode.FAILED:
@@ -77,7 +86,9 @@ def _numbers(query: QueryReport, now: float) -> dict[str, str]:
     """Return the numbers of a query, by the title of their column."""
     last = query.batch
     return {
-        "behind": "–" if query.behind is None else f"{query.behind:,}{as_of(query.left.as_of, now)}",
+        "behind": "–"
+        if query.behind is None
+        else f"{query.behind:,}{as_of(query.left.as_of, now)}",
         "rows/s": f"{query.read:,.0f}" if query.read >= 10 else f"{query.read:.1f}",
         "batch": f"#{last['batch']:,}" if last else "–",
         "took": span(last["seconds"]) if last else "–",

@@ -97,16 +97,27 @@ class AggregateBound:
     """The times at which windows close; None where groups are no windows."""
 
 
-def condition_on(given: Expression, spark: SparkSession, key: StructType, columns: pa.Schema) -> Having:
+def condition_on(
+    given: Expression, spark: SparkSession, key: StructType, columns: pa.Schema
+) -> Having:
     """The condition ``having`` on the columns of a result, and those of its key.  Raises ``TopologyError``."""
-    kind = StructType([*spark_schema(columns), *(field for field in key if field.name not in columns.names)])
-    scope = Scope(spark.createDataFrame([], kind), tuple(kind.names), "the result", arrow_schema("having", kind))
+    kind = StructType(
+        [*spark_schema(columns), *(field for field in key if field.name not in columns.names)]
+    )
+    scope = Scope(
+        spark.createDataFrame([], kind),
+        tuple(kind.names),
+        "the result",
+        arrow_schema("having", kind),
+    )
     (bound,) = bind("having", [given], scope)
     if not isinstance(bound.field.dataType, BooleanType):
         said = f"{text(given)} is {bound.field.dataType.simpleString()}"
         raise ColumnTypeError(f"having: {said}, a boolean is needed: write a comparison")
     if bound.vector is None:
-        raise TopologyError(f"having: only Spark can evaluate {text(given)}; write agg(…).filter(…), without having")
+        raise TopologyError(
+            f"having: only Spark can evaluate {text(given)}; write agg(…).filter(…), without having"
+        )
     return Having(bound.vector, arrow_schema("key", key), text(given))
 
 
@@ -116,7 +127,13 @@ def bound_step(argument: str, given: Expression, rows: DataFrame, kind: DataType
         with said_once():
             return scalar_of(argument, column_of(argument, given, rows.columns).cast(kind), rows)
     except AnalysisException as error:
-        found = rows.select(resolve_column(argument, given, rows, rows.columns, "aggregate, key and value")).schema[0].dataType
+        found = (
+            rows.select(
+                resolve_column(argument, given, rows, rows.columns, "aggregate, key and value")
+            )
+            .schema[0]
+            .dataType
+        )
         said = f"{text(given)} is {found.simpleString()}"
         raise ColumnTypeError(
             f"{argument}: {said}, the aggregate is {kind.simpleString()}: cast it, or give returns="
@@ -137,11 +154,15 @@ def aggregated(
 
     Raises ``TopologyError``.
     """
-    closes = Closes.of(options.window, options.emit, grace=options.grace, idle=options.idle, ahead=options.ahead)
+    closes = Closes.of(
+        options.window, options.emit, grace=options.grace, idle=options.idle, ahead=options.ahead
+    )
     emission = Emission.of(options.emit, windows=closes is not None)
     require_deployment(options.deployment)
     if options.upgrade_from is not None and options.deployment == "fused":
-        raise TopologyError('upgrade_from: it is for deployment="staged"; a fused aggregate has no topic to write to')
+        raise TopologyError(
+            'upgrade_from: it is for deployment="staged"; a fused aggregate has no topic to write to'
+        )
     having = None if fold.having is None else fold.having.text
     grouped_by = key.texts if closes is None else (closes.window.text, *key.texts[1:])
     said = table.name, grouped_by, value.texts, columns, *([] if having is None else [having])
@@ -157,16 +178,30 @@ def aggregated(
     if options.deployment == "staged":
         require_classic(table.spark, 'deployment="staged"', "leave the deployment fused")
         application = options.application or access(table.spark).application()
-        topic = RepartitionTopic.of(application, label, table.connection, table.name, settings=TopicSettings.of(table.spark))
+        topic = RepartitionTopic.of(
+            application, label, table.connection, table.name, settings=TopicSettings.of(table.spark)
+        )
         refuse_to_start_over("deployment", table)
         require_older_version(options.upgrade_from)
     through = None if topic is None else topic.last
-    node = Aggregate(label, table.node, keys, grouped_by, value.texts, columns, options.emit, through, having=having)
+    node = Aggregate(
+        label,
+        table.node,
+        keys,
+        grouped_by,
+        value.texts,
+        columns,
+        options.emit,
+        through,
+        having=having,
+    )
     if closes is not None:
         node = replace(node, closes=(closes.grace, closes.idle, closes.ahead))
     arrow_schema("key", table.key_type)
     tried = attempt("group_by", table.name, (*key.bound, *value.bound), table.on_error)
-    needs = AggregateBound(key, value, tried, fold, topic, options.upgrade_from, emission, settings, closes)
+    needs = AggregateBound(
+        key, value, tried, fold, topic, options.upgrade_from, emission, settings, closes
+    )
     return made_of((table,), node, as_emitted("key", key_type), spark_schema(fold.schema), needs)
 
 
@@ -203,7 +238,9 @@ class AggregatePlan:
             reads = (bound.topic.connection,)
             regroup = StageQuery(f"{label}-regroup", table.spark, records, bound.topic, reads)
             queries = (*queries, regroup)
-            grouped, unreadable = read_back(table.spark, bound.topic, bound.fold.value, bound.settings.buckets)
+            grouped, unreadable = read_back(
+                table.spark, bound.topic, bound.fold.value, bound.settings.buckets
+            )
             dead = (*dead, by_spark(self._named, unreadable))
         if self._closing is not None:
             dead = (*dead, *self._late(self._closing))
@@ -215,7 +252,9 @@ class AggregatePlan:
         key = arrow_schema("key", self.planned.key_type)
         unpack = UnpackResults(key, (bound.fold.schema,), self._contributed.node.versions)
         node = self._contributed.node
-        return table_of(self.planned, node, results, unpack, dead=dead, stages=queries, aggregate=self)
+        return table_of(
+            self.planned, node, results, unpack, dead=dead, stages=queries, aggregate=self
+        )
 
     def contributions(
         self,
@@ -281,7 +320,9 @@ class AggregatePlan:
             "deployment": deployment,
             "grouped_by": list(key.texts),
             "value": [f"{item}: {field.type}" for item, field in types],
-            "columns": [f"{title} = {column}: {fold.schema.field(title).type}" for title, column in columns],
+            "columns": [
+                f"{title} = {column}: {fold.schema.field(title).type}" for title, column in columns
+            ],
             "key": schema_text(self._group),
             "row_key": schema_text(self._row_key),
         }
@@ -338,7 +379,9 @@ class AggregatePlan:
         if self.table.on_error != "dead-letter":
             return ()
         label, closes = self.planned.name, self._closes(closing)
-        contributions = self.contributions(every=self._bound.emission.every, reader="letters", letters=True)
+        contributions = self.contributions(
+            every=self._bound.emission.every, reader="letters", letters=True
+        )
         timed = with_time(contributions, self.table.planned, closes)
         return (late_letters(timed, closes, label, self._row_key),)
 
@@ -403,7 +446,9 @@ class AggregatePlan:
             group=bound.key.struct_of(bound.tried.columns[:groups]),
             **columns,
         )
-        evaluated = by_spark(lambda frame: bound.tried.on(frame).select(*chosen), self.table.visible_in(rows))
+        evaluated = by_spark(
+            lambda frame: bound.tried.on(frame).select(*chosen), self.table.visible_in(rows)
+        )
         return InWorkers(evaluated, self._pack, ENVELOPE)
 
     def _contribute(self) -> Contribute | str:

@@ -7,7 +7,13 @@ from typing import ClassVar
 
 from pyspark.sql.types import DataType, MapType, StructType
 
-from fkjoin.analysis.checks import Extractor, as_emitted, described, refuse_same_name, require_same_timestamps
+from fkjoin.analysis.checks import (
+    Extractor,
+    as_emitted,
+    described,
+    refuse_same_name,
+    require_same_timestamps,
+)
 from fkjoin.analysis.emission import Emission, Emit
 from fkjoin.analysis.extractor import ForeignKey, bound_foreign_key
 from fkjoin.analysis.planned import Planned, Settings, made_of
@@ -54,7 +60,9 @@ def planned_children(
     require_apart("column", [column], "choose another")
     foreign_key = bound_foreign_key(left, right, extractor)
     by = described(extractor, "key", "row")
-    label = name or f"{right.name}-with-{left.name}-{generated_name(left.name, right.name, by, column)}"
+    label = (
+        name or f"{right.name}-with-{left.name}-{generated_name(left.name, right.name, by, column)}"
+    )
     refuse_same_name(label, (left.node, right.node), "table")
     child: DataType = left.key_type[0].dataType if len(left.key_type) == 1 else left.key_type
     result = StructType([*right.row_type]).add(column, MapType(child, left.row_type))

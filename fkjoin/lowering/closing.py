@@ -44,7 +44,9 @@ def closing_of(closes: Closes, table: Planned, group: pa.Schema) -> Closing:
     return Closing(windows, closes.grace_us, sources, closes.idle_ms)
 
 
-def late_letters(contributions: Physical, spec: CloseSpec, label: str, row_key: pa.Schema) -> Physical:
+def late_letters(
+    contributions: Physical, spec: CloseSpec, label: str, row_key: pa.Schema
+) -> Physical:
     """The rows that dead letters come from, of changes that come to windows that are closed.
 
     ``contributions``: with time, for a query of their own, which decides by its own batches what

@@ -61,9 +61,13 @@ class EnrichBound:
 def planned_events(events: Any, name: str | None) -> Planned:
     """The stream of events that a user gives.  Raises ``TopologyError``."""
     if not isinstance(events, DataFrame):
-        raise TopologyError(f"events: a streaming DataFrame is needed, this is a {type(events).__name__}")
+        raise TopologyError(
+            f"events: a streaming DataFrame is needed, this is a {type(events).__name__}"
+        )
     if not events.isStreaming:
-        raise TopologyError("events: a batch DataFrame is no stream; read it as one (spark.readStream…)")
+        raise TopologyError(
+            "events: a batch DataFrame is no stream; read it as one (spark.readStream…)"
+        )
     require_apart("events", events.columns, "rename one of them: df.withColumnRenamed(…)")
     spark = events.sparkSession
     prepare(spark)
@@ -88,11 +92,17 @@ def _topics(events: DataFrame) -> tuple[Connection, ...]:
     """The topics that are read by their names; none of a source that may lose data."""
     found: list[Connection] = []
     for source, options in sources_of(events):
-        if source == "kafka" and "subscribe" in options and options.get("failondataloss", "true").lower() != "false":
+        if (
+            source == "kafka"
+            and "subscribe" in options
+            and options.get("failondataloss", "true").lower() != "false"
+        ):
             client = {name: text for name, text in options.items() if name.startswith("kafka.")}
             servers = client.pop("kafka.bootstrap.servers")
             names = (name.strip() for name in options["subscribe"].split(","))
-            found += (Connection(name, servers, client, 0, of_events=True) for name in names if name)
+            found += (
+                Connection(name, servers, client, 0, of_events=True) for name in names if name
+            )
     return tuple(found)
 
 
@@ -128,7 +138,9 @@ def planned_enrich(
     return Planned(
         Enrich(label, table.node, events.node, how, texts, added),
         StructType(),
-        StructType([*events.row_type, *(as_emitted("table", table.row_type)[column] for column in added)]),
+        StructType(
+            [*events.row_type, *(as_emitted("table", table.row_type)[column] for column in added)]
+        ),
         table.spark,
         EnrichBound(tried, settings),
         (table, events),
@@ -139,8 +151,17 @@ def planned_enrich(
 def _scope(events: Planned) -> Scope:
     """The columns of events.  Those of a stream that is read may be given as its own, such as ``df["id"]``."""
     bound = events.bound
-    frame = bound.rows.frame if isinstance(bound, EventsBound) else events.spark.createDataFrame([], events.row_type)
-    return Scope(frame, tuple(events.row_type.names), f"events {events.name}", arrow_schema("events", events.row_type))
+    frame = (
+        bound.rows.frame
+        if isinstance(bound, EventsBound)
+        else events.spark.createDataFrame([], events.row_type)
+    )
+    return Scope(
+        frame,
+        tuple(events.row_type.names),
+        f"events {events.name}",
+        arrow_schema("events", events.row_type),
+    )
 
 
 def require_fused(node: Node) -> None:

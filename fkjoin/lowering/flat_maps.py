@@ -12,7 +12,13 @@ from pyspark.sql.types import ArrayType, BooleanType, DataType, StringType, Stru
 
 from fkjoin.analysis.attempt import NOTHING, Attempt, attempt, raw
 from fkjoin.analysis.bound import Scope, bind
-from fkjoin.analysis.checks import as_emitted, described, is_function, refuse_same_name, require_takes
+from fkjoin.analysis.checks import (
+    as_emitted,
+    described,
+    is_function,
+    refuse_same_name,
+    require_takes,
+)
 from fkjoin.analysis.emission import Emission, Emit
 from fkjoin.analysis.planned import Planned, Settings, made_of, with_visible
 from fkjoin.analysis.projection import Projection
@@ -26,7 +32,14 @@ from fkjoin.spark.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERS
 from fkjoin.spark.names import named, quoted, require_apart, require_beside
 from fkjoin.spark.packing_outputs import Gather, OutputLetters, PackOutputs
 from fkjoin.spark.returned import as_type, row_function
-from fkjoin.spark.schemas import Expression, Expressions, arrow_schema, require_plain_keys, schema_text, struct_type
+from fkjoin.spark.schemas import (
+    Expression,
+    Expressions,
+    arrow_schema,
+    require_plain_keys,
+    schema_text,
+    struct_type,
+)
 from fkjoin.spark.specs import OwnersSpec, SpreadSpec, StageSpec, StateSpec
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.answer_rows import thrown_text
@@ -74,14 +87,18 @@ def flat_mapped(
     made: Attempt
     if is_function(rows):
         element: DataType = _returned(rows, returns)
-        function = row_function(_collecting(rows, element, table, fail=table.on_error == "fail"), _collected(element))
+        function = row_function(
+            _collecting(rows, element, table, fail=table.on_error == "fail"), _collected(element)
+        )
         whole = F.col(quoted(KEY, table.key[0])) if len(table.key) == 1 else F.col(KEY)
         found = function(F.col(PROBLEM), whole, F.when(~F.col(DELETED), F.col(ROW)))
         thrown = found.getField("problem")
         made = Attempt((found.getField("rows"),), lambda: thrown, lambda: thrown)
     else:
         if returns is not None:
-            raise TopologyError("returns: it is the type of what a function returns, and an expression has one; leave it out")
+            raise TopologyError(
+                "returns: it is the type of what a function returns, and an expression has one; leave it out"
+            )
         given: Any = rows
         (bound,) = bind("rows", [given], table.scope)
         kind = bound.field.dataType
@@ -99,17 +116,28 @@ def flat_mapped(
         there = made.on(visible)
         outputs = F.when(~F.col(DELETED), made.columns[0]).alias(_MADE)
         kept = raw(there, table.name).alias(RAW)
-        before = there.select(KEY, DELETED, VERSION, SOURCE, TS, made.problems.alias(PROBLEM), kept, outputs)
+        before = there.select(
+            KEY, DELETED, VERSION, SOURCE, TS, made.problems.alias(PROBLEM), kept, outputs
+        )
         each = before.select(*_ABOUT, F.posexplode_outer(_MADE).alias(OUTPUT_PLACE, _MADE))
         output = F.col(_MADE)
         if not isinstance(element, StructType):
             output = F.when(F.col(OUTPUT_PLACE).isNotNull(), F.struct(output.alias(COL)))
         return each.select(*_ABOUT, OUTPUT_PLACE, output.alias(ROW))
 
-    return _planned(table, FlatMapArguments(called, key, name, emit, settings), scope, row=row, made=made, exploded=exploded)
+    return _planned(
+        table,
+        FlatMapArguments(called, key, name, emit, settings),
+        scope,
+        row=row,
+        made=made,
+        exploded=exploded,
+    )
 
 
-def rekeyed(table: Planned, *, key: Expressions, name: str | None, emit: Emit, settings: Settings) -> Planned:
+def rekeyed(
+    table: Planned, *, key: Expressions, name: str | None, emit: Emit, settings: Settings
+) -> Planned:
     """See ``Table.rekey``.  Raises ``TopologyError``."""
     row = StructType([table.visible.schema[column] for column in table.visible_names])
 
@@ -118,10 +146,20 @@ def rekeyed(table: Planned, *, key: Expressions, name: str | None, emit: Emit, s
         output = F.when(there, F.struct(*(F.col(quoted(column)) for column in row.names)))
         place = F.when(there, F.lit(0))
         kept = raw(visible, table.name).alias(RAW)
-        return visible.select(*(one for one in _ABOUT if one != RAW), kept, place.alias(OUTPUT_PLACE), output.alias(ROW))
+        return visible.select(
+            *(one for one in _ABOUT if one != RAW),
+            kept,
+            place.alias(OUTPUT_PLACE),
+            output.alias(ROW),
+        )
 
     return _planned(
-        table, FlatMapArguments(None, key, name, emit, settings), table.scope, row=row, made=NOTHING, exploded=exploded
+        table,
+        FlatMapArguments(None, key, name, emit, settings),
+        table.scope,
+        row=row,
+        made=NOTHING,
+        exploded=exploded,
     )
 
 
@@ -153,14 +191,27 @@ def _planned(
     require_plain_keys("key", key.schema)
     keys = tuple(key.schema.names)
     same = {named(item, scope.names) for item in key.texts} & set(keys)
-    require_beside(keys, "key", (column for column in row.names if column not in same), "give the key's another alias")
+    require_beside(
+        keys,
+        "key",
+        (column for column in row.names if column not in same),
+        "give the key's another alias",
+    )
     kinds = as_emitted("key", key.schema), as_emitted("rows", row)
     arrow_schema("key", table.key_type)
     made_by = "rekeyed" if given.rows is None else "rows"
-    label = given.name or f"{table.name}-{made_by}-{generated_name(table.name, given.rows, key.texts)}"
+    label = (
+        given.name or f"{table.name}-{made_by}-{generated_name(table.name, given.rows, key.texts)}"
+    )
     refuse_same_name(label, (table.node,), "table")
     usable = F.col(PROBLEM).isNull() & F.col(ROW).isNotNull()
-    tried = attempt("rekey" if given.rows is None else "flat_map", table.name, key.bound, table.on_error, usable=usable)
+    tried = attempt(
+        "rekey" if given.rows is None else "flat_map",
+        table.name,
+        key.bound,
+        table.on_error,
+        usable=usable,
+    )
     node = FlatMap(label, table.node, given.rows, keys, key.texts, given.emit)
     needs = FlatMapBound(exploded, made, key, tried, kinds[1], emission, given.settings)
     return made_of((table,), node, *kinds, needs)
@@ -168,7 +219,13 @@ def _planned(
 
 def _scope(table: Planned, row: StructType) -> Scope:
     """The columns that keys of outputs may be made of: theirs, and those of the old key that they lack."""
-    kind = StructType().add(KEY, table.key_type).add(ROW, row).add(PROBLEM, StringType()).add(DELETED, BooleanType())
+    kind = (
+        StructType()
+        .add(KEY, table.key_type)
+        .add(ROW, row)
+        .add(PROBLEM, StringType())
+        .add(DELETED, BooleanType())
+    )
     rest = [name for name in table.key if name.lower() not in (one.lower() for one in row.names)]
     empty = with_visible(table.spark.createDataFrame([], kind), rest, row)
     schema = arrow_schema("rows", StructType([*row, *(table.key_type[name] for name in rest)]))
@@ -179,7 +236,9 @@ def _returned(function: Callable[..., Any], returns: str | StructType | None) ->
     """The type of the rows that a function makes."""
     require_takes("rows", function, "key", "row")
     if returns is None:
-        raise TopologyError('returns: a function needs the columns of the rows that it returns, such as "sku string, n bigint"')
+        raise TopologyError(
+            'returns: a function needs the columns of the rows that it returns, such as "sku string, n bigint"'
+        )
     return struct_type(returns, "returns")
 
 
@@ -187,7 +246,9 @@ def _collected(element: DataType) -> StructType:
     return StructType().add("rows", ArrayType(element)).add("problem", StringType())
 
 
-def _collecting(function: Callable[[Any, Any], Any], element: DataType, table: Planned, *, fail: bool) -> Callable[..., Any]:
+def _collecting(
+    function: Callable[[Any, Any], Any], element: DataType, table: Planned, *, fail: bool
+) -> Callable[..., Any]:
     """The function, called for usable rows only; returns its rows, or what it threw: so does a row of another type."""
     kind, name = ArrayType(element), table.name
 

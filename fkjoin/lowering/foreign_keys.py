@@ -165,7 +165,9 @@ def packed_left_rows(
     return packed(rows, pack, "foreign_key")
 
 
-def for_workers_of(left: TablePlan, bound: Sequence[Bound] | None, settings: Settings) -> Columns | None:
+def for_workers_of(
+    left: TablePlan, bound: Sequence[Bound] | None, settings: Settings
+) -> Columns | None:
     """The foreign key for workers; None if Spark has to evaluate it."""
     if bound is None:
         return None

@@ -85,8 +85,14 @@ class Handle:
 def planned_of(argument: str, table: Any) -> Planned:
     """The planned table of a handle; ``TopologyError`` with the way out if it is none."""
     if not isinstance(table, Handle):
-        hint = "wrap it with Table.from_stream(df, key=…, version=…)" if isinstance(table, DataFrame) else "see Table"
-        raise TopologyError(f"{argument}: a Table is needed, this is a {type(table).__name__}; {hint}")
+        hint = (
+            "wrap it with Table.from_stream(df, key=…, version=…)"
+            if isinstance(table, DataFrame)
+            else "see Table"
+        )
+        raise TopologyError(
+            f"{argument}: a Table is needed, this is a {type(table).__name__}; {hint}"
+        )
     if table._planned.node.appends:
         raise TopologyError(
             f"{argument}: {table._planned.name} are events, each sent once, and no table; join the tables, and enrich with the "

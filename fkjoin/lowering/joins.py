@@ -431,7 +431,9 @@ class JoinPlan:
             both = StructType([StructField(name, kind) for name, kind in sides.items()])
             return _Joined(node, envelopes, None, tuple(self.kept), both)
         fails = self.left.on_error == "fail"
-        rows = self._joining.joined(envelopes, self._unpack(self.kept, self._key if fails else None))
+        rows = self._joining.joined(
+            envelopes, self._unpack(self.kept, self._key if fails else None)
+        )
         result = self.left.columns_of(rows)["row"].dataType
         schema = arrow_schema("joiner", result)
         maker = self.maker

@@ -8,7 +8,13 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from fkjoin.analysis.checks import Joiner, as_emitted, described, refuse_same_name, require_same_timestamps
+from fkjoin.analysis.checks import (
+    Joiner,
+    as_emitted,
+    described,
+    refuse_same_name,
+    require_same_timestamps,
+)
 from fkjoin.analysis.emission import Emission, Emit
 from fkjoin.analysis.joiner import BoundJoiner, bound_joiner, written_out
 from fkjoin.analysis.planned import Planned, Settings, made_of

@@ -35,7 +35,16 @@ from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages import How
 from fkjoin.stages.contribute import Place
 from fkjoin.stages.multi_join import KEY as KEY_PART
-from fkjoin.stages.multi_join import Field, MultiJoin, Nested, Origin, Right, fields_at, fields_of, pruned
+from fkjoin.stages.multi_join import (
+    Field,
+    MultiJoin,
+    Nested,
+    Origin,
+    Right,
+    fields_at,
+    fields_of,
+    pruned,
+)
 
 _MOST = 100
 _STAGES = ("scatter", "subscription", "gather")
@@ -122,7 +131,9 @@ def _name(key: Field) -> str:
     return ".".join(map(quoted_if_needed, key.path))
 
 
-def share(node: Join, alone: str | None, left: TablePlan, right: TablePlan, bound: JoinBound) -> tuple[Join, Joins | None]:
+def share(
+    node: Join, alone: str | None, left: TablePlan, right: TablePlan, bound: JoinBound
+) -> tuple[Join, Joins | None]:
     """A join, and the joins that ``left`` is with this one more, if they are one.
 
     ``alone``: what is in the way, whatever the rows are.
@@ -207,7 +218,9 @@ class MultiJoinPlan:
         read = list(fields_at(self.joins.made, known))
         return joins, _kept(joins, read, whole=self._keeps_whole_rows)
 
-    def results(self, joins: Joins, multi_join: MultiJoin, counted_as: str, materialized: str | None) -> Physical:
+    def results(
+        self, joins: Joins, multi_join: MultiJoin, counted_as: str, materialized: str | None
+    ) -> Physical:
         """The envelopes of what gather sends."""
         settings = self.bound.settings
         state = self._state(joins, multi_join, materialized)
@@ -236,7 +249,9 @@ class MultiJoinPlan:
             pack = pack_changes(table, right.row, settings, number=number)
             yield packed_right_rows(table, pack)
 
-    def _state(self, joins: Joins, multi_join: MultiJoin, materialized: str | None) -> Callable[[type[StageSpec]], StateSpec]:
+    def _state(
+        self, joins: Joins, multi_join: MultiJoin, materialized: str | None
+    ) -> Callable[[type[StageSpec]], StateSpec]:
         """Facts that each stage says of its state."""
         left = joins.left
         kinds = {
@@ -263,7 +278,9 @@ class MultiJoinPlan:
             facts[name] = schema_text(arrow_schema(name, kind))
         star = {"star": multi_join.facts(), "fused": True}
         about = {**kinds, **self.versions, **star}
-        return lambda kind: state_spec(self.bound.settings, kind, self.node.name, bound_to=facts, about=about, tables=tables)
+        return lambda kind: state_spec(
+            self.bound.settings, kind, self.node.name, bound_to=facts, about=about, tables=tables
+        )
 
 
 def _kept(joins: Joins, read: Iterable[Field] | None = None, *, whole: bool) -> MultiJoin:
@@ -292,7 +309,9 @@ def _names(joins: Joins) -> list[str]:
     return names
 
 
-def _nested(fields: Mapping[str, Place], key: Iterable[str], right: int, left: Field | Nested) -> Nested:
+def _nested(
+    fields: Mapping[str, Place], key: Iterable[str], right: int, left: Field | Nested
+) -> Nested:
     """The columns of joined rows; ``left`` is what their left row is, ``right`` the number of the right table."""
 
     def at(place: Place) -> Origin:

@@ -29,7 +29,9 @@ class Kept(NamedTuple):
     right: pa.Schema
 
 
-def narrowed(node: N, off: Off, join: JoinPlan, places: Iterable[Place] | None) -> tuple[N, Answers]:
+def narrowed(
+    node: N, off: Off, join: JoinPlan, places: Iterable[Place] | None
+) -> tuple[N, Answers]:
     """An operator, and the answers with no more than what it reads of them (None: everything) if the rule allows it."""
     if join.is_staged or places is None:
         return node, join.answers(node.name)
@@ -43,7 +45,9 @@ def narrowed(node: N, off: Off, join: JoinPlan, places: Iterable[Place] | None) 
     return node, join.answers(node.name, less)
 
 
-def narrowed_rows(node: N, off: Off, joins: MultiJoinPlan, paths: Sequence[Path] | None) -> tuple[N, Physical | None]:
+def narrowed_rows(
+    node: N, off: Off, joins: MultiJoinPlan, paths: Sequence[Path] | None
+) -> tuple[N, Physical | None]:
     """Narrow the rows of joins that are one; no rows if they are to be the table's own."""
     less = paths is not None and joins.can_be_less(paths)
     node = answers_keep_what_is_read(node, off, None if less else _ALL_READ)

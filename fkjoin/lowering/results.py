@@ -47,10 +47,14 @@ class Results:
             if CHAINS in frame.columns:
                 version = numbers(F.col(CHAINS))
             else:
-                version = F.array(*[F.col(f"{VERSION}.`{name}`").cast("bigint") for name in self.source])
+                version = F.array(
+                    *[F.col(f"{VERSION}.`{name}`").cast("bigint") for name in self.source]
+                )
             about = [operation.alias("_operation"), version.alias("_version")]
         else:
             about = [F.col(OPERATION).alias("_operation")]
             about += [F.col(f"{NUMBERS}{name}").alias(f"_{name}") for name in self.versions]
         time = F.timestamp_micros(F.col(TS)) if self.timestamps != "bigint" else F.col(TS)
-        return frame.where(F.col(PROBLEM).isNull()).select(*key, *row, *about, time.alias("_timestamp"), *more)
+        return frame.where(F.col(PROBLEM).isNull()).select(
+            *key, *row, *about, time.alias("_timestamp"), *more
+        )

@@ -206,7 +206,9 @@ class TablePlan:
         else:
             versions = tuple(name for name, _ in self.node.versions)
         unpack = None if self.packed is None else self.packed.unpack
-        return Results(self.key, self.rest, self.timestamps, source, versions, unpack, self.node.appends)
+        return Results(
+            self.key, self.rest, self.timestamps, source, versions, unpack, self.node.appends
+        )
 
 
 def pack_rows(

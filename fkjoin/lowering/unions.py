@@ -67,7 +67,9 @@ def merged(*tables: Planned, name: str | None, emit: Emit, settings: Settings) -
 def require_cogroup(tables: Sequence[Planned]) -> None:
     """Raise ``TopologyError`` if these are too few tables for a cogroup, or too many."""
     if not 2 <= len(tables) <= _MOST_COGROUPED:
-        raise TopologyError(f"cogroup: 2 to {_MOST_COGROUPED} tables are needed, these are {len(tables)}")
+        raise TopologyError(
+            f"cogroup: 2 to {_MOST_COGROUPED} tables are needed, these are {len(tables)}"
+        )
 
 
 def cogrouped(*tables: Planned, name: str | None, emit: Emit, settings: Settings) -> Planned:
@@ -85,7 +87,9 @@ def cogrouped(*tables: Planned, name: str | None, emit: Emit, settings: Settings
 
 def _check_merged(tables: Sequence[Planned]) -> None:
     if not 2 <= len(tables) <= _MOST_MERGED:
-        raise TopologyError(f"merge: 1 to {_MOST_MERGED - 1} other tables are needed, these are {len(tables) - 1}")
+        raise TopologyError(
+            f"merge: 1 to {_MOST_MERGED - 1} other tables are needed, these are {len(tables) - 1}"
+        )
     first = tables[0]
     for at, table in enumerate(tables[1:]):
         argument = f"others[{at}]"
@@ -117,19 +121,27 @@ def _check_cogrouped(tables: Sequence[Planned]) -> tuple[Aggregate, ...]:
     for at, table in enumerate(tables):
         argument, node = f"tables[{at}]", table.node
         if not isinstance(node, Aggregate) or not isinstance(table.bound, AggregateBound):
-            raise TopologyError(f"{argument}: {table.name} is no aggregate; give it as table.group_by(…).agg(…)")
+            raise TopologyError(
+                f"{argument}: {table.name} is no aggregate; give it as table.group_by(…).agg(…)"
+            )
         if (obstacle := _obstacle(node)) is not None:
             raise TopologyError(f"{argument}: {table.name} {obstacle}")
         if any(other.name == node.name for other in nodes):
-            raise TopologyError(f"{argument}: {table.name} is given twice, or another has its name; give group_by(…, name=…)")
-        if schema_text(arrow_schema("key", table.key_type)) != schema_text(arrow_schema("key", tables[0].key_type)):
+            raise TopologyError(
+                f"{argument}: {table.name} is given twice, or another has its name; give group_by(…, name=…)"
+            )
+        if schema_text(arrow_schema("key", table.key_type)) != schema_text(
+            arrow_schema("key", tables[0].key_type)
+        ):
             keys = [types_text(one.key_type) for one in tables]
             raise ColumnTypeError(
                 f"{argument}: {table.name} is grouped by {keys[at]}, and {tables[0].name} by {keys[0]}; make both the same, "
                 'for instance group_by("cast(buyer as bigint) as customer_id")'
             )
         if (pair := twice([*columns, *table.row_type.names])) is not None:
-            raise TopologyError(f"{argument}: another table has the column {pair[1]!r} too; give one of them another name")
+            raise TopologyError(
+                f"{argument}: another table has the column {pair[1]!r} too; give one of them another name"
+            )
         require_same_timestamps(tables[0], table)
         columns += table.row_type.names
         nodes.append(node)

@@ -107,7 +107,9 @@ class _Resolved(NamedTuple):
     as_read: bool = False
 
 
-def _of_answers(view: View, planned: Planned, table: TablePlan, row: pa.Schema) -> tuple[View, _Resolved]:
+def _of_answers(
+    view: View, planned: Planned, table: TablePlan, row: pa.Schema
+) -> tuple[View, _Resolved]:
     """The rows of a view of a join, made of the join's answers."""
     assert table.join is not None
     settings = planned.bound.settings
@@ -144,7 +146,9 @@ def plan_complete(planned: Planned, table: TablePlan) -> TablePlan:
         "versions": [list(version) for version in node.versions],
     }
     tables = dict.fromkeys(("key", "result"), node.table.name)
-    state = state_spec(settings, ResolveSpec, planned.name, bound_to=facts, about=about, tables=tables)
+    state = state_spec(
+        settings, ResolveSpec, planned.name, bound_to=facts, about=about, tables=tables
+    )
     spec = ResolveSpec(state, materialized=True, as_read=True, complete=Complete(came))
     results = counted(packed_rows(table, pack), spec)
     return table_of(planned, node, results, UnpackResults(key, (row,), node.versions), table)

@@ -20,7 +20,9 @@ from fkjoin.spark.packing import Pack, PackRows
 from fkjoin.spark.stepped import RowsAsTheyAre, Stepped
 
 
-def with_step(view: View, off: Off, table: TablePlan, step: ViewStep) -> tuple[View, Undecoded | None]:
+def with_step(
+    view: View, off: Off, table: TablePlan, step: ViewStep
+) -> tuple[View, Undecoded | None]:
     """Apply the step to the table's rows, and return the rows after it, if workers evaluate it."""
     if table.undecoded is None:
         return _as_below(view, off, table.node), None
@@ -37,7 +39,9 @@ def packed_rows(table: TablePlan, pack: PackRows) -> Physical:
     return packed_view(table.rows, table.undecoded, pack, failing=_failing(table))
 
 
-def packed_view(rows: Physical, undecoded: Undecoded | None, pack: PackRows, *, failing: str | None) -> Physical:
+def packed_view(
+    rows: Physical, undecoded: Undecoded | None, pack: PackRows, *, failing: str | None
+) -> Physical:
     """A table's rows, packed: those that are there, or those that workers decode.
 
     ``failing``: the table's name if a row that cannot be used stops the query.
@@ -89,10 +93,14 @@ def packed_contributions(
     aggregate = workers_evaluate_steps(aggregate, off, obstacle)
     if columns is None or not fired(aggregate, WORKERS_EVALUATE_STEPS):
         return aggregate, None
-    return aggregate, read_by_workers(table.undecoded, pack, contributing=columns, failing=_failing(table))
+    return aggregate, read_by_workers(
+        table.undecoded, pack, contributing=columns, failing=_failing(table)
+    )
 
 
-def contributing(table: TablePlan, key: Projection, value: Projection) -> tuple[Columns, Columns] | None:
+def contributing(
+    table: TablePlan, key: Projection, value: Projection
+) -> tuple[Columns, Columns] | None:
     """The groups and the values of the table's rows, for workers; None if Spark has to evaluate them."""
     title = f"group_by of {table.name}"
     group, contributed = key.for_workers(title), value.for_workers(title)

@@ -59,7 +59,9 @@ class BucketRun:
     def process(self, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         """Envelopes in, envelopes out; what the store commits is handed to its log before the last of them."""
         try:
-            yield from map(_frame, framed(self._envelopes(rows)))  # payloads that are sent are let go
+            yield from map(
+                _frame, framed(self._envelopes(rows))
+            )  # payloads that are sent are let go
         except (FkJoinError, StateError) as error:
             if re.search(rf" of (store )?{re.escape(self._state.operator)}\b", str(error)):
                 raise
@@ -86,15 +88,22 @@ class BucketRun:
         yield from ((bucket, payload, None, 0) for payload in through)
         arrivals = Arrivals(latest, passed.pop(TICK, None))
         ended = [name for name in passed if name.startswith(PASSED)]
-        for name in ended:  # a stage that has the source's rows hears of it, and no stage after that
+        for (
+            name
+        ) in ended:  # a stage that has the source's rows hears of it, and no stage after that
             del passed[name]
         begun, size = time.monotonic(), sum(map(len, payloads))
         if payloads or arrivals.any or ended:
             with self._opened() as store:
                 name = f"{spec.name}, bucket {bucket}"
-                guarded = GuardedStore(store, name, spec.highwater_tags) if state.validate else store
+                guarded = (
+                    GuardedStore(store, name, spec.highwater_tags) if state.validate else store
+                )
                 if bucket == 0:  # the next operator's buckets wake up: one, and to be checked all
-                    yield from ((woken, b"", None, 0) for woken in (bucket_ids(state.buckets) if state.validate else (0,)))
+                    yield from (
+                        (woken, b"", None, 0)
+                        for woken in (bucket_ids(state.buckets) if state.validate else (0,))
+                    )
                 over = reached(ended, guarded) if ended else []
                 # Before the batch, and in one call with it: records of the new topic are newer, and a key has one result.
                 gone = [rows for topic in over for rows in spec.left_behind(guarded, topic)]
@@ -107,10 +116,15 @@ class BucketRun:
                 if state.validate:
                     if (found := store.disagreement()) is not None:
                         raise InvariantError(f"store {name}: {found}")
-                    yield from ((of, told, None, 0) for of, told in spec.validated(messages, store, bucket, name))
+                    yield from (
+                        (of, told, None, 0)
+                        for of, told in spec.validated(messages, store, bucket, name)
+                    )
                 if store.rebuilt is not None:
                     count[counters.INDEX_REBUILT] += 1
-                    logging.getLogger(__name__).warning("%s: index rebuilt from its log: %s", name, store.rebuilt)
+                    logging.getLogger(__name__).warning(
+                        "%s: index rebuilt from its log: %s", name, store.rebuilt
+                    )
             count[f"{spec.stage}-ms"] = round(1000 * (time.monotonic() - begun))
             count[f"{spec.stage}{counters.SKIPS}"] = count[counters.IDEMPOTENT]
             self._name_hot_keys(count)
@@ -125,7 +139,9 @@ class BucketRun:
         """Envelopes for the next operator: subscriptions go to foreign keys, and all else to keys."""
         state, key = self._state, as_bytes(column(messages, "key"))
         if messages.schema.equals(SUBSCRIPTION):
-            numbers = places_of(as_bytes(column(messages, "foreign_key")), key, state.buckets, state.spread)
+            numbers = places_of(
+                as_bytes(column(messages, "foreign_key")), key, state.buckets, state.spread
+            )
         else:
             numbers = buckets_of(key, state.buckets)
         for of, payload in packed_into(messages, numbers, state.buckets):
@@ -183,7 +199,9 @@ class BucketRun:
     def _directory(self) -> Path:
         context = TaskContext.get()
         query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
-        return index_home(self._state.index_dir, query or "no-query", self._state.operator, self._spec.stage)
+        return index_home(
+            self._state.index_dir, query or "no-query", self._state.operator, self._spec.stage
+        )
 
 
 class InMemory:
@@ -224,7 +242,9 @@ class InMemoryRun(BucketRun):
 
 def _part(messages: pa.Table, part: int, parts: int) -> pa.Table:
     """The messages of one ``parts``-th of the left keys."""
-    return messages.filter(pa.array(buckets_of(as_bytes(column(messages, "key")), _PRIME) % parts == part))
+    return messages.filter(
+        pa.array(buckets_of(as_bytes(column(messages, "key")), _PRIME) % parts == part)
+    )
 
 
 def _frame(envelopes: list[Envelope]) -> pd.DataFrame:
@@ -232,5 +252,10 @@ def _frame(envelopes: list[Envelope]) -> pd.DataFrame:
 
     kinds = {"bucket": np.int64, "payload": object, "counter": object, "count": np.int64}
     return pd.DataFrame(
-        {name: np.array(column, kind) for (name, kind), column in zip(kinds.items(), zip(*envelopes, strict=True), strict=True)}
+        {
+            name: np.array(column, kind)
+            for (name, kind), column in zip(
+                kinds.items(), zip(*envelopes, strict=True), strict=True
+            )
+        }
     )

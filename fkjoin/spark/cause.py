@@ -53,16 +53,24 @@ def innermost(messages: Sequence[str]) -> Cause:
     texts = [text.split(_PLAN, 1)[0].strip() for text in messages if text and text.strip()]
     told = next((text for text in reversed(texts) if _HEAD in text), None)
     if told is None:
-        return Cause(_line(_java(_telling(texts))), of_java=True) if texts else Cause("nothing is said of it")
+        return (
+            Cause(_line(_java(_telling(texts))), of_java=True)
+            if texts
+            else Cause("nothing is said of it")
+        )
     if f"Group {_HEAD}" in told:
         told = _OF_GROUP.sub("", told)
     sections = told.split(_HEAD)[1:]
     kind, _, text = _raised(sections[-1]).partition(": ")
-    frames = next((found for section in reversed(sections) if (found := tuple(users_frames(section)))), ())
+    frames = next(
+        (found for section in reversed(sections) if (found := tuple(users_frames(section)))), ()
+    )
     if kind.startswith(_OURS):
         return Cause(_line(text), kind.rpartition(".")[2], frames)
     if _OF_SPARK.fullmatch(kind.strip()):
-        return Cause(_line(_java(_telling([text, *_CAUSED.findall(text)]))), None, frames, of_java=True)
+        return Cause(
+            _line(_java(_telling([text, *_CAUSED.findall(text)]))), None, frames, of_java=True
+        )
     name = kind.strip().rpartition(".")[2] or "an exception without a name"
     return Cause(_line(f"{name}: {text}" if text.strip() else name), None, frames)
 
@@ -78,7 +86,9 @@ def texts_of(error: Any) -> list[str]:
 
 def cause_of(error: BaseException) -> str:
     """Return the innermost cause of an error of Py4J's or PySpark's, in one line."""
-    return innermost(texts_of(error.java_exception) if isinstance(error, Py4JJavaError) else [str(error)]).text
+    return innermost(
+        texts_of(error.java_exception) if isinstance(error, Py4JJavaError) else [str(error)]
+    ).text
 
 
 def _telling(causes: Sequence[str]) -> str:
@@ -89,7 +99,10 @@ def _telling(causes: Sequence[str]) -> str:
 def _raised(section: str) -> str:
     """The exception below the frames of a traceback, with its class."""
     lines = section.split("\n")
-    at = next((place for place, line in enumerate(lines) if line.strip() and not line.startswith(" ")), len(lines))
+    at = next(
+        (place for place, line in enumerate(lines) if line.strip() and not line.startswith(" ")),
+        len(lines),
+    )
     return "\n".join(lines[at:])
 
 

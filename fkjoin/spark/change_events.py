@@ -52,10 +52,16 @@ class ReadEvents:
             inside = merged(from_connect(field_of(schema, "after"), row), self.how.units)
             return {"after": inside, "payload": {"after": inside}}
 
-        found = _read(data, envelope, units, zone=self.how.zone, what=self.what, by_schema=needs_units(row))
+        found = _read(
+            data, envelope, units, zone=self.how.zone, what=self.what, by_schema=needs_units(row)
+        )
         rows = found.rows
         op = pc.coalesce(at(rows, ("payload", "op")), at(rows, ("op",)))
-        made = pc.if_else(pc.is_valid(at(rows, ("payload", "after"))), at(rows, ("payload", "after")), at(rows, ("after",)))
+        made = pc.if_else(
+            pc.is_valid(at(rows, ("payload", "after"))),
+            at(rows, ("payload", "after")),
+            at(rows, ("after",)),
+        )
         return self.rows.applied(found.there, op, made, found.problem, missing)
 
     def _completed(self, data: pa.BinaryArray) -> tuple[pa.BinaryArray, Mapping[int, list[str]]]:
@@ -92,16 +98,36 @@ class ReadKeys:
             found = merged(from_connect(schema, row), self.how.units)
             return {**(found if isinstance(found, Mapping) else {}), "payload": found}
 
-        found = _read(data, kind, units, zone=self.how.zone, what=self.what, by_schema=needs_units(row))
-        columns = [pc.coalesce(at(found.rows, ("payload", name)), at(found.rows, (name,))) for name in self.schema.names]
-        return ValuesRead(pa.StructArray.from_arrays(columns, fields=list(self.schema)), ~found.there, found.problem)
+        found = _read(
+            data, kind, units, zone=self.how.zone, what=self.what, by_schema=needs_units(row)
+        )
+        columns = [
+            pc.coalesce(at(found.rows, ("payload", name)), at(found.rows, (name,)))
+            for name in self.schema.names
+        ]
+        return ValuesRead(
+            pa.StructArray.from_arrays(columns, fields=list(self.schema)),
+            ~found.there,
+            found.problem,
+        )
 
 
-def _read(data: pa.BinaryArray, kind: pa.StructType, units: Any, *, zone: str, what: str, by_schema: bool) -> JsonObjects:
+def _read(
+    data: pa.BinaryArray, kind: pa.StructType, units: Any, *, zone: str, what: str, by_schema: bool
+) -> JsonObjects:
     """The objects, those of each ``schema`` part with the units that it gives."""
     one = _all_alike(data)
-    groups = [one] if one is not None else list(_by_schema(data)) if by_schema else [_Group(None, b"", None)]
-    parts = [read_bytes(group.payloads(data), kind, Reading(units(group.schema), zone), what) for group in groups]
+    groups = (
+        [one]
+        if one is not None
+        else list(_by_schema(data))
+        if by_schema
+        else [_Group(None, b"", None)]
+    )
+    parts = [
+        read_bytes(group.payloads(data), kind, Reading(units(group.schema), zone), what)
+        for group in groups
+    ]
     if len(parts) == 1:
         return parts[0]
     back = pa.array(np.argsort(np.concatenate([group.rows for group in groups]), kind="stable"))
@@ -132,7 +158,9 @@ def _all_alike(data: pa.BinaryArray) -> _Group | None:
     """The messages, if all have the same ``schema`` part in front."""
     first = data[0].as_py() if len(data) else None
     head, schema = (
-        _head(first) if first is not None and _SCHEMA_FIRST.match(first[:64].decode(errors="replace")) else (b"", None)
+        _head(first)
+        if first is not None and _SCHEMA_FIRST.match(first[:64].decode(errors="replace"))
+        else (b"", None)
     )
     return _Group(schema, head, None) if head and _true(pc.starts_with(data, head)).all() else None
 

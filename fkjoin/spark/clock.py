@@ -47,7 +47,9 @@ class ClockReader(DataSourceStreamReader):
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
         return {"tick": 0}
 
-    def latestOffset(self, start: dict[str, int] | None = None, limit: Any = None) -> dict[str, int]:  # noqa: N802
+    def latestOffset(  # noqa: N802
+        self, start: dict[str, int] | None = None, limit: Any = None
+    ) -> dict[str, int]:
         """The offset that a batch from ``start`` ends at; Spark before 4.2 does not say where it starts."""
         now, tick = int(time.time() * 1000), self._last if start is None else start["tick"]
         end = now - now % self._interval_ms

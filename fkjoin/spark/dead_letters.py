@@ -30,7 +30,9 @@ def union(*frames: DataFrame, table: str) -> DataFrame:
     ``table``: the table of letters whose ``RAW`` names none.
     """
     letters = [_letters(frame, table) for frame in frames]
-    whole = functools.reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), letters)
+    whole = functools.reduce(
+        lambda one, other: one.unionByName(other, allowMissingColumns=True), letters
+    )
     between = [name for name in whole.columns if name not in (_FIRST, _LAST)]
     return whole.select(_FIRST, *between, _LAST)
 
@@ -39,11 +41,16 @@ def as_records(letters: DataFrame) -> DataFrame:
     """Dead letters as ``key``, ``value`` and ``headers`` of a topic's records; what else is known of one is in its headers."""
     there = letters.columns
     about = [name for name in _ABOUT if name in there]
-    said = ", ".join(f"named_struct('key', 'fkjoin.{name}', 'value', cast(cast({name} as string) as binary))" for name in about)
+    said = ", ".join(
+        f"named_struct('key', 'fkjoin.{name}', 'value', cast(cast({name} as string) as binary))"
+        for name in about
+    )
     headers = f"filter(array({said}), item -> item.value is not null)"
     if "headers" in there:
         headers = f"concat(coalesce(headers, cast(array() as array<struct<key: string, value: binary>>)), {headers})"
-    return letters.selectExpr("key" if "key" in there else "cast(null as binary) as key", "value", f"{headers} as headers")
+    return letters.selectExpr(
+        "key" if "key" in there else "cast(null as binary) as key", "value", f"{headers} as headers"
+    )
 
 
 def _letters(frame: DataFrame, table: str) -> DataFrame:

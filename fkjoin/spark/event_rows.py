@@ -32,7 +32,11 @@ class EventRows:
     @property
     def schema(self) -> pa.Schema:
         """The columns, with the one that says which have no value."""
-        return self.fields.append(pa.field(UNAVAILABLE, pa.list_(pa.int32()))) if self.marks else self.fields
+        return (
+            self.fields.append(pa.field(UNAVAILABLE, pa.list_(pa.int32())))
+            if self.marks
+            else self.fields
+        )
 
     def applied(
         self,
@@ -46,12 +50,18 @@ class EventRows:
 
         ``there``: those that are not null; ``missing``: of some, the columns that have no value.
         """
-        known, deletes = bools(pc.is_in(op, pa.array(["c", "u", "r"]))), bools(pc.is_in(op, pa.array(["d"])))
+        known, deletes = (
+            bools(pc.is_in(op, pa.array(["c", "u", "r"]))),
+            bools(pc.is_in(op, pa.array(["d"]))),
+        )
         named = valid(op)
         problem = pc.coalesce(
             problem,
             where(there & ~named, "a change event without op"),
-            *[where(bools(pc.is_in(op, pa.array([name]))), words) for name, words in _NO_ROW.items()],
+            *[
+                where(bools(pc.is_in(op, pa.array([name]))), words)
+                for name, words in _NO_ROW.items()
+            ],
             where(named & ~known & ~deletes, "unknown operation '", op, "'"),
             where(known & ~valid(after), "operation '", op, "' without after"),
         )
@@ -64,7 +74,10 @@ class EventRows:
     def _marked(self, rows: pa.StructArray, missing: Mapping[int, list[str]]) -> pa.StructArray:
         """The rows with a column that says which columns have no value."""
         names = self.fields.names
-        lacking = [[names.index(name) for name in missing[place]] if place in missing else None for place in range(len(rows))]
+        lacking = [
+            [names.index(name) for name in missing[place]] if place in missing else None
+            for place in range(len(rows))
+        ]
         columns = [*(at(rows, (name,)) for name in names), pa.array(lacking, pa.list_(pa.int32()))]
         return pa.StructArray.from_arrays(columns, fields=list(self.schema), mask=rows.is_null())
 

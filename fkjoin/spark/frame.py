@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-_NAMES = ("key", "row", "deleted", "version", "source", "ts", "problem", "raw", "chains", "packed_key", "left_gone")
+_NAMES = (
+    "key",
+    "row",
+    "deleted",
+    "version",
+    "source",
+    "ts",
+    "problem",
+    "raw",
+    "chains",
+    "packed_key",
+    "left_gone",
+)
 
-KEY, ROW, DELETED, VERSION, SOURCE, TS, PROBLEM, RAW, CHAINS, PACKED_KEY, LEFT_GONE = (f"__fkjoin_{name}" for name in _NAMES)
+KEY, ROW, DELETED, VERSION, SOURCE, TS, PROBLEM, RAW, CHAINS, PACKED_KEY, LEFT_GONE = (
+    f"__fkjoin_{name}" for name in _NAMES
+)
 """Key and row, two structs; whether it is a tombstone; its version, a struct or bytes, and the identity of the version's
 source; time as int64; why the change cannot be used (null: it can); the raw record, of sources that have one; the positions
 that it came through, of sources whose records carry them; of a join's rows before resolve, the key as bytes, and whether the

@@ -50,12 +50,21 @@ def difference(kept: bytes, now: bytes, tables: Mapping[str, str]) -> str | None
     names = [name for name in sorted({*was, *is_}) if was.get(name) != is_.get(name)]
     if not names:
         return None
-    changes = _other_types(_named(was, was_about), _named(is_, is_about), tables, str(is_.get("join")))
+    changes = _other_types(
+        _named(was, was_about), _named(is_, is_about), tables, str(is_.get("join"))
+    )
     if changes:
         names = [name for name in names if name.rstrip("0123456789") not in _WITH_TYPES]
-    changes += [f"{name} was {json.dumps(was.get(name))} and is now {json.dumps(is_.get(name))}" for name in names]
-    if names and {"left", "right"}.issuperset(names):  # of rows alone: the same join, perhaps under other rules
-        changes.append("if the tables are the same, a rule of the optimizer is not: set spark.fkjoin.optimizer.excludedRules")
+    changes += [
+        f"{name} was {json.dumps(was.get(name))} and is now {json.dumps(is_.get(name))}"
+        for name in names
+    ]
+    if names and {"left", "right"}.issuperset(
+        names
+    ):  # of rows alone: the same join, perhaps under other rules
+        changes.append(
+            "if the tables are the same, a rule of the optimizer is not: set spark.fkjoin.optimizer.excludedRules"
+        )
     return f"of store {is_.get('join')}-{is_.get('stage')}, {'; '.join(changes)}"
 
 
@@ -72,7 +81,9 @@ def _named(facts: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, dict
     return columns
 
 
-def _other_types(was: Mapping[str, Any], now: Mapping[str, Any], tables: Mapping[str, str], operator: str) -> list[str]:
+def _other_types(
+    was: Mapping[str, Any], now: Mapping[str, Any], tables: Mapping[str, str], operator: str
+) -> list[str]:
     """Say which columns have other types than they had; of results, only where none that leads to them does."""
     changes: dict[tuple[str, str], str] = {}
     for name in [*sorted({*was, *now} - {_RESULT}), _RESULT]:
@@ -82,7 +93,9 @@ def _other_types(was: Mapping[str, Any], now: Mapping[str, Any], tables: Mapping
         for column in before.keys() & after.keys():
             if before[column] != after[column]:
                 table = tables.get(name, operator)
-                changes[table, column] = f"column {column} of {table} was {before[column]} and is now {after[column]}"
+                changes[table, column] = (
+                    f"column {column} of {table} was {before[column]} and is now {after[column]}"
+                )
     return sorted(changes.values())
 
 

@@ -91,7 +91,9 @@ class JsonLines:
         fields = [self.schema.field(name) for name in self.row]
         key = {name: at(rows, (name,)) for name in self.key}
         version = [at(rows, path) for path in self.version]
-        problem = _without_version(problem, key.values(), dict(zip(self.versions, version, strict=True)))
+        problem = _without_version(
+            problem, key.values(), dict(zip(self.versions, version, strict=True))
+        )
         if self.fails is not None and problem.null_count < count:
             self._raise(lines.column(0), problem)
         return pa.record_batch(
@@ -101,7 +103,9 @@ class JsonLines:
                 "deleted": self._deleted(rows),
                 "version": struct_of({f"v{place}": part for place, part in enumerate(version)}),
                 "source": pa.repeat(pa.scalar(self.source), count),
-                "ts": pc.cast(at(rows, self.timestamp), pa.int64()) if self.timestamp else pa.nulls(count, pa.int64()),
+                "ts": pc.cast(at(rows, self.timestamp), pa.int64())
+                if self.timestamp
+                else pa.nulls(count, pa.int64()),
                 "problem": problem,
             }
         )
@@ -118,7 +122,11 @@ class JsonLines:
     def _deleted(self, rows: pa.StructArray) -> pa.BooleanArray:
         if self.deleted is None:
             return pa.repeat(pa.scalar(False), len(rows))
-        read = {name.lower(): at(rows, (name,)) for name in self.schema.names if name.lower() in self.deleted.reads}
+        read = {
+            name.lower(): at(rows, (name,))
+            for name in self.schema.names
+            if name.lower() in self.deleted.reads
+        }
         return self.deleted(read, len(rows))
 
 
@@ -209,12 +217,16 @@ def _is_text(item: bytes) -> bool:
     return True
 
 
-def _without_version(problem: pa.StringArray, key: Collection[pa.Array], version: Mapping[str, pa.Array]) -> pa.StringArray:
+def _without_version(
+    problem: pa.StringArray, key: Collection[pa.Array], version: Mapping[str, pa.Array]
+) -> pa.StringArray:
     """Say what is wrong with rows, and that there is no version where there is a key."""
     for name, part in version.items():
         if part.null_count:
             keyed = functools.reduce(pc.and_, map(pc.is_valid, key))
-            told = pc.if_else(pc.and_(pc.is_null(part), keyed), no_version(name), pa.scalar(None, pa.string()))
+            told = pc.if_else(
+                pc.and_(pc.is_null(part), keyed), no_version(name), pa.scalar(None, pa.string())
+            )
             problem = pc.coalesce(problem, told)
     return problem
 

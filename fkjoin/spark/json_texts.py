@@ -47,7 +47,9 @@ def _shown(value: Column, kind: DataType) -> Column:
     if not _has_times(kind):
         return value
     if isinstance(kind, StructType):
-        fields = [_shown(value.getField(field.name), field.dataType).alias(field.name) for field in kind]
+        fields = [
+            _shown(value.getField(field.name), field.dataType).alias(field.name) for field in kind
+        ]
         return F.when(value.isNotNull(), F.struct(*fields))
     if isinstance(kind, ArrayType):
         return F.transform(value, lambda item: _shown(item, kind.elementType))
@@ -60,8 +62,12 @@ def _shown(value: Column, kind: DataType) -> Column:
 def _time(text: Column, zone: Column) -> Column:
     """``2026-01-02 03:04:05.1`` → ``2026-01-02T03:04:05.100``, and the zone; three digits, or six if it takes them."""
     seconds = F.replace(F.substring_index(text, ".", 1), F.lit(" "), F.lit("T"))
-    fraction = F.when(F.contains(text, F.lit(".")), F.substring_index(text, ".", -1)).otherwise(F.lit(""))
-    digits = F.when(F.length(fraction) > 3, F.rpad(fraction, 6, "0")).otherwise(F.rpad(fraction, 3, "0"))
+    fraction = F.when(F.contains(text, F.lit(".")), F.substring_index(text, ".", -1)).otherwise(
+        F.lit("")
+    )
+    digits = F.when(F.length(fraction) > 3, F.rpad(fraction, 6, "0")).otherwise(
+        F.rpad(fraction, 3, "0")
+    )
     return F.concat(seconds, F.lit("."), digits, zone)
 
 

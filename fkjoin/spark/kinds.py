@@ -24,7 +24,16 @@ from fkjoin.errors import TopologyError
 TIMES_OF_DAY: tuple[type[DataType], ...] = (types.TimeType,) if hasattr(types, "TimeType") else ()
 """Types of times of day, of which Spark has none before 4.1."""
 NESTED = (StructType, ArrayType, MapType)
-_EVERYWHERE = (BinaryType, BooleanType, DateType, NumericType, StringType, TimestampNTZType, TimestampType, *NESTED)
+_EVERYWHERE = (
+    BinaryType,
+    BooleanType,
+    DateType,
+    NumericType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+    *NESTED,
+)
 """Kinds of values that each place gives back unchanged."""
 
 

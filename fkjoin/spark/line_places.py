@@ -32,7 +32,10 @@ def line_place(line: bytes, pattern: str) -> str | None:
     """
     text, left = line.decode("latin-1"), _MOST_BYTES
     for file in _newest(pattern)[:_MOST_FILES]:
-        with contextlib.suppress(OSError, EOFError), _opened(file) as lines:  # it is gone, or not readable here
+        with (
+            contextlib.suppress(OSError, EOFError),
+            _opened(file) as lines,
+        ):  # it is gone, or not readable here
             for number, one in enumerate(lines, 1):
                 if one.removesuffix("\n") == text:
                     return f"{file}, line {number}"
@@ -44,13 +47,21 @@ def line_place(line: bytes, pattern: str) -> str | None:
 
 def _opened(file: Path) -> TextIO:
     """The lines of a file, whatever ends them, with a character for each byte."""
-    return cast(TextIO, gzip.open(file, "rt", encoding="latin-1")) if file.suffix == ".gz" else file.open(encoding="latin-1")
+    return (
+        cast(TextIO, gzip.open(file, "rt", encoding="latin-1"))
+        if file.suffix == ".gz"
+        else file.open(encoding="latin-1")
+    )
 
 
 def _newest(pattern: str) -> list[Path]:
     """The files, the newest first, without those that Spark passes over."""
-    found = [Path(pattern)] if Path(pattern).exists() else [Path(name) for name in glob.glob(pattern)]
-    files = {file for place in found for file in ([place] if place.is_file() else place.rglob("[!._]*"))}
+    found = (
+        [Path(pattern)] if Path(pattern).exists() else [Path(name) for name in glob.glob(pattern)]
+    )
+    files = {
+        file for place in found for file in ([place] if place.is_file() else place.rglob("[!._]*"))
+    }
     times = dict[Path, float]()
     for file in files:
         with contextlib.suppress(OSError):

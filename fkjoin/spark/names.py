@@ -38,7 +38,9 @@ def named(given: object, known: Sequence[str]) -> str | None:
     """The column of ``known`` that ``given`` is the name of, as it is or in backticks; None if it is more than a name."""
     if not isinstance(given, str):
         return None
-    return given if given in known else next((name for name in known if given == quoted(name)), None)
+    return (
+        given if given in known else next((name for name in known if given == quoted(name)), None)
+    )
 
 
 def is_added(name: str) -> bool:
@@ -56,18 +58,30 @@ def twice(names: Iterable[str]) -> tuple[str, str] | None:
     return None
 
 
-def require_apart(argument: str, names: Iterable[str], hint: str = "give one of them an alias") -> None:
+def require_apart(
+    argument: str, names: Iterable[str], hint: str = "give one of them an alias"
+) -> None:
     """``TopologyError`` if two columns have the same name, a column has none, or has one of the engine's own."""
     chosen = list(names)
     if (pair := twice(chosen)) is not None:
         first, second = pair
-        what = f"called {first!r}" if first == second else f"called {first!r} and {second!r}, which is one name to Spark"
+        what = (
+            f"called {first!r}"
+            if first == second
+            else f"called {first!r} and {second!r}, which is one name to Spark"
+        )
         raise TopologyError(f"{argument}: two columns are {what}; {hint}")
     for name in chosen:
         if not name:
-            raise TopologyError(f"{argument}: a column has no name, and no expression can name it; {hint}")
-        if name.lower().startswith(_OURS) and name != UNAVAILABLE:  # that one is a format's, and goes with its rows
-            raise TopologyError(f"{argument}: names that begin as {name!r} does are the engine's own; {hint}")
+            raise TopologyError(
+                f"{argument}: a column has no name, and no expression can name it; {hint}"
+            )
+        if (
+            name.lower().startswith(_OURS) and name != UNAVAILABLE
+        ):  # that one is a format's, and goes with its rows
+            raise TopologyError(
+                f"{argument}: names that begin as {name!r} does are the engine's own; {hint}"
+            )
 
 
 def require_results(table: str, columns: Iterable[str]) -> None:
@@ -81,10 +95,14 @@ def require_results(table: str, columns: Iterable[str]) -> None:
             )
 
 
-def require_beside(key: Iterable[str], argument: str, names: Iterable[str], hint: str = "give it an alias") -> None:
+def require_beside(
+    key: Iterable[str], argument: str, names: Iterable[str], hint: str = "give it an alias"
+) -> None:
     """Check like ``require_apart``, and that no column has the name of one of the ``key``."""
     chosen = list(names)
     require_apart(argument, chosen)
     for name in chosen:
         if name.lower() in (one.lower() for one in key):
-            raise TopologyError(f"{argument}: column {name!r} is already there as the key; leave it out, or {hint}")
+            raise TopologyError(
+                f"{argument}: column {name!r} is already there as the key; leave it out, or {hint}"
+            )

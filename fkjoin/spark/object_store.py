@@ -18,7 +18,10 @@ _GCS, _AZURE = ("gs", "gcs"), ("abfs", "abfss")
 SCHEMES = (*S3, *_GCS, *_AZURE)
 _SPARKS_NAMES = dict.fromkeys(S3, "s3") | {"gcs": "gs"}
 """Schemes by which Spark reads a store and pyarrow does not."""
-_ADDRESSES, _REGIONS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"), ("AWS_REGION", "AWS_DEFAULT_REGION")
+_ADDRESSES, _REGIONS = (
+    ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+    ("AWS_REGION", "AWS_DEFAULT_REGION"),
+)
 """Variables of the environment that count where no option does: pyarrow reads the first ones only without options."""
 _SECONDS = "_timeout"
 """End of an option that is a number of seconds."""
@@ -39,7 +42,9 @@ def by_one_name(place: str) -> str:
 def require_no_login(place: str) -> None:
     """``TopologyError`` if an address has a password in it, which errors and logs would show."""
     if urlsplit(place).password is not None:
-        raise TopologyError("path: the address has a secret in it: leave it out, and give it in options or in the environment")
+        raise TopologyError(
+            "path: the address has a secret in it: leave it out, and give it in options or in the environment"
+        )
 
 
 def require_no_empty_name(place: str) -> None:
@@ -47,7 +52,9 @@ def require_no_empty_name(place: str) -> None:
     scheme, _, path = place.partition("://")
     if "//" in path.rstrip("/"):
         one = re.sub("/+", "/", path)
-        raise TopologyError(f"path: {place} has a folder without a name in it: write {scheme}://{one}")
+        raise TopologyError(
+            f"path: {place} has a folder without a name in it: write {scheme}://{one}"
+        )
 
 
 def opened(place: str, options: Mapping[str, str]) -> tuple[fs.FileSystem, str]:
@@ -58,7 +65,11 @@ def opened(place: str, options: Mapping[str, str]) -> tuple[fs.FileSystem, str]:
     scheme, _, there = place.partition("://")
     bucket, slash, path = there.partition("/")
     try:
-        files, base = _by_address(scheme, bucket) if not options else (_by_options(scheme, bucket, options), _base(bucket))
+        files, base = (
+            _by_address(scheme, bucket)
+            if not options
+            else (_by_options(scheme, bucket, options), _base(bucket))
+        )
     except (TypeError, ValueError, pa.ArrowNotImplementedError) as error:
         why = str(error).removeprefix("__init__() ").rstrip(".")
         raise TopologyError(
@@ -78,7 +89,9 @@ def _by_options(scheme: str, bucket: str, options: Mapping[str, str]) -> fs.File
     if scheme in S3:
         if (address := next(filter(None, map(os.environ.get, _ADDRESSES)), None)) is not None:
             given.setdefault("endpoint_override", address)
-        if not {"region", "endpoint_override"} & given.keys() and not any(map(os.environ.get, _REGIONS)):
+        if not {"region", "endpoint_override"} & given.keys() and not any(
+            map(os.environ.get, _REGIONS)
+        ):
             given["region"] = fs.resolve_s3_region(bucket)
     if scheme in _AZURE:
         given.setdefault("account_name", bucket.partition("@")[2].partition(".")[0])
@@ -92,7 +105,9 @@ def _base(bucket: str) -> str:
 
 
 def _class_of(scheme: str) -> str:
-    return "S3FileSystem" if scheme in S3 else "GcsFileSystem" if scheme in _GCS else "AzureFileSystem"
+    return (
+        "S3FileSystem" if scheme in S3 else "GcsFileSystem" if scheme in _GCS else "AzureFileSystem"
+    )
 
 
 def _value(name: str, text: str) -> Any:

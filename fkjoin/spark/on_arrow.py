@@ -31,7 +31,9 @@ def _through_pandas(function: Callable[[pa.Array], pa.Array], returns: DataType)
         found = function(pa.array(given, pa.binary(), from_pandas=True))
         if struct:
             values = {field.name: found.field(field.name) for field in found.type}
-            return pd.DataFrame({name: pd.Series(_listed(part), dtype=object) for name, part in values.items()})
+            return pd.DataFrame(
+                {name: pd.Series(_listed(part), dtype=object) for name, part in values.items()}
+            )
         return pd.Series(_listed(found), dtype=object)
 
     through.__annotations__ = {"given": pd.Series, "return": pd.DataFrame if struct else pd.Series}

@@ -50,7 +50,9 @@ def on_spark(spark: SparkSession, plan: Physical) -> DataFrame:
     names = Counter(node.name for node in counted)
     name, times = names.most_common(1)[0] if names else ("", 0)
     if times > 1:
-        raise TopologyError(f"name: two operators of one query count their rows as {name!r}; give one of them another name=")
+        raise TopologyError(
+            f"name: two operators of one query count their rows as {name!r}; give one of them another name="
+        )
     return _frame(spark, plan)
 
 

@@ -13,8 +13,12 @@ def require_whole(options: Mapping[str, Any], least: Mapping[str, int]) -> None:
     known = {name.lower(): number for name, number in least.items()}
     for name, value in options.items():
         number = known.get(name.lower())
-        if number is not None and not (str(value).strip().removeprefix("+").isdecimal() and int(value) >= number):
-            raise TopologyError(f"options: {name} is {value!r}: give a whole number from {number} on")
+        if number is not None and not (
+            str(value).strip().removeprefix("+").isdecimal() and int(value) >= number
+        ):
+            raise TopologyError(
+                f"options: {name} is {value!r}: give a whole number from {number} on"
+            )
 
 
 def require_one_of(options: Mapping[str, Any], values: Mapping[str, tuple[str, ...]]) -> None:

@@ -13,4 +13,6 @@ RETRY_S = 60.0
 def require_retry_s(given: float) -> None:
     """``TopologyError`` if it is no number of seconds."""
     if not (isinstance(given, int | float) and math.isfinite(given) and given >= 0):
-        raise TopologyError(f"retry_s: {given!r} is no number of seconds; 0 tries once, and the default is {RETRY_S:g}")
+        raise TopologyError(
+            f"retry_s: {given!r} is no number of seconds; 0 tries once, and the default is {RETRY_S:g}"
+        )

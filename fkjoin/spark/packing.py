@@ -27,7 +27,14 @@ from fkjoin.stages.regroup import contributions
 from fkjoin.stages.scatter import foreign_keys, tagged
 from fkjoin.stages.start_over import StartOver
 
-ENVELOPES = pa.schema([("bucket", pa.int32()), ("payload", pa.binary()), ("counter", pa.string()), ("count", pa.int64())])
+ENVELOPES = pa.schema(
+    [
+        ("bucket", pa.int32()),
+        ("payload", pa.binary()),
+        ("counter", pa.string()),
+        ("count", pa.int64()),
+    ]
+)
 """The columns of ``ENVELOPE``, in Arrow."""
 
 Batches = Iterator[pa.RecordBatch]
@@ -189,7 +196,9 @@ def _packed_changes(batches: Batches, pack: Packs, messages: _Messages) -> Batch
             yield counter(counters.NULL_KEY, int((~there).sum()))
             usable, keys = usable.filter(pa.array(there)), keys.filter(pa.array(there))
         if len(keys):
-            yield from map(envelopes, framed(packed_by_bucket(messages(usable, keys), "key", pack.buckets)))
+            yield from map(
+                envelopes, framed(packed_by_bucket(messages(usable, keys), "key", pack.buckets))
+            )
 
 
 def _alive(batch: pa.RecordBatch) -> Bools:
@@ -210,7 +219,11 @@ class PackJoined:
         yield envelopes([(0, b"")])
         for batch in batches:
             counted = batch.filter(pc.is_valid(batch.column("counter")))
-            for name, value in zip(counted.column("counter").to_pylist(), counted.column("count").to_pylist(), strict=True):
+            for name, value in zip(
+                counted.column("counter").to_pylist(),
+                counted.column("count").to_pylist(),
+                strict=True,
+            ):
                 yield counter(name, value)
             batch = batch.filter(pc.is_valid(batch.column("key")))
             problem = batch.column("problem")
@@ -267,13 +280,17 @@ def versions_of(batch: pa.RecordBatch) -> Bytes:
         return as_bytes(version)
     source = as_bytes(batch.column("source"))
     if any(member.null_count for member in version.flatten()):
-        row = next(place for place in range(batch.num_rows) if None in version[place].as_py().values())
+        row = next(
+            place for place in range(batch.num_rows) if None in version[place].as_py().values()
+        )
         key = key_text(batch.column("key")[row].as_py())
         raise FormatError(
             f"the change of key {key} has no version: a version column is null there, so its place in the order of "
             "changes is unknown; filter such rows out, or give version=coalesce(…, 0)"
         )
-    columns = [pc.cast(member, pa.int64()).to_numpy(zero_copy_only=False) for member in version.flatten()]
+    columns = [
+        pc.cast(member, pa.int64()).to_numpy(zero_copy_only=False) for member in version.flatten()
+    ]
     names = tuple(field.name for field in version.type)
     placed = names[-len(versions.PLACE) :] == versions.PLACE
     return versions.encode(source, columns, placed=placed, tied=not placed)
@@ -284,11 +301,19 @@ def envelopes(payloads: Iterable[Payload]) -> pa.RecordBatch:
     rows = len(some)
     buckets, data = [bucket for bucket, _ in some], [payload for _, payload in some]
     columns = [pa.array(buckets, pa.int32()), pa.array(data, pa.binary())]
-    return pa.record_batch([*columns, pa.nulls(rows, pa.string()), pa.array(np.zeros(rows, np.int64))], schema=ENVELOPES)
+    return pa.record_batch(
+        [*columns, pa.nulls(rows, pa.string()), pa.array(np.zeros(rows, np.int64))],
+        schema=ENVELOPES,
+    )
 
 
 def counter(name: str, value: int, bucket: int = 0) -> pa.RecordBatch:
-    columns = [pa.array([bucket], pa.int32()), pa.nulls(1, pa.binary()), pa.array([name]), pa.array([value])]
+    columns = [
+        pa.array([bucket], pa.int32()),
+        pa.nulls(1, pa.binary()),
+        pa.array([name]),
+        pa.array([value]),
+    ]
     return pa.record_batch(columns, schema=ENVELOPES)
 
 

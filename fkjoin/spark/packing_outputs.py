@@ -41,15 +41,24 @@ class Gather:
         begins = _begins(batch)
         of, first = np.cumsum(begins) - 1, np.flatnonzero(begins)
         problems = _problems(batch, of)
-        there = valid(batch.column("place")) & valid(batch.column("row")) & ~np.isin(of, list(problems))
+        there = (
+            valid(batch.column("place")) & valid(batch.column("row")) & ~np.isin(of, list(problems))
+        )
         keys = KeyCodec(self.key).encode(batch.column("output").flatten(), batch.num_rows)
         keyed = np.flatnonzero(there & valid(keys))
         rows = RowCodec(self.row).encode(batch.column("row").flatten(), batch.num_rows)
         outputs = Pairs(of[keyed], keys.take(pa.array(keyed)), rows.take(pa.array(keyed)))
         for number, key in self._twice(outputs):
-            problems.setdefault(number, f"{self.operator}: two of its rows have the key {key}{_NUMBERED}")
+            problems.setdefault(
+                number, f"{self.operator}: two of its rows have the key {key}{_NUMBERED}"
+            )
         dropped = int((there & ~valid(keys)).sum())
-        return Gathered(first, pairs.encode(outputs, len(first)), [problems.get(at) for at in range(len(first))], dropped)
+        return Gathered(
+            first,
+            pairs.encode(outputs, len(first)),
+            [problems.get(at) for at in range(len(first))],
+            dropped,
+        )
 
     def _twice(self, outputs: Pairs) -> Iterator[tuple[int, str]]:
         """Find keys that two outputs of one row have: the row's number, and the key's text."""
@@ -57,8 +66,13 @@ class Gather:
         if len(names) == len(outputs):
             return
         again = np.setdiff1d(np.arange(len(outputs)), np.unique(code, return_index=True)[1])
-        columns = [column.to_pylist() for column in KeyCodec(self.key).decode(outputs.first.take(pa.array(again)))]
-        yield from zip(outputs.row[again].tolist(), map(key_text, zip(*columns, strict=True)), strict=True)
+        columns = [
+            column.to_pylist()
+            for column in KeyCodec(self.key).decode(outputs.first.take(pa.array(again)))
+        ]
+        yield from zip(
+            outputs.row[again].tolist(), map(key_text, zip(*columns, strict=True)), strict=True
+        )
 
 
 @dataclass(frozen=True)
@@ -96,7 +110,9 @@ class PackOutputs:
             for batch in whole(batches):
                 gathered = self.gather(batch)
                 dropped += gathered.dropped
-                made = batch.select(["key", "deleted", "version", "source", "ts"]).take(pa.array(gathered.first))
+                made = batch.select(["key", "deleted", "version", "source", "ts"]).take(
+                    pa.array(gathered.first)
+                )
                 made = made.append_column("problem", pa.array(gathered.problems, pa.string()))
                 self._require_none(batch, gathered)
                 yield made.append_column("row", gathered.lists)
@@ -107,8 +123,14 @@ class PackOutputs:
 
     def _require_none(self, batch: pa.RecordBatch, gathered: Gathered) -> None:
         """Raise ``FkJoinError`` if a row has a problem of its outputs, and the table is to fail."""
-        found = next((at for at, problem in enumerate(gathered.problems) if problem is not None), None)
-        if self.failing is None or found is None or batch.column("problem")[int(gathered.first[found])].is_valid:
+        found = next(
+            (at for at, problem in enumerate(gathered.problems) if problem is not None), None
+        )
+        if (
+            self.failing is None
+            or found is None
+            or batch.column("problem")[int(gathered.first[found])].is_valid
+        ):
             return
         key = batch.column("key")[int(gathered.first[found])].as_py()
         said = str(gathered.problems[found]).removeprefix(f"{self.gather.operator}: ")
@@ -166,4 +188,11 @@ def _begins(batch: pa.RecordBatch) -> Bools:
 
 def _messages(batch: pa.RecordBatch, key: Bytes) -> pa.Table:
     gone = bools(pc.fill_null(batch.column("deleted"), False))
-    return table(JOINED, key, versions_of(batch), batch.column("row"), gone, pc.fill_null(batch.column("ts"), NO_TIMESTAMP))
+    return table(
+        JOINED,
+        key,
+        versions_of(batch),
+        batch.column("row"),
+        gone,
+        pc.fill_null(batch.column("ts"), NO_TIMESTAMP),
+    )

@@ -63,7 +63,14 @@ class ChangesOf:
             numbers = (batch.column(f"numbers_{name}") for name, _ in self.unpack.versions)
             time = batch.column("ts").cast(schema.field("_timestamp").type)
             yield pa.record_batch(
-                [*key.flatten(), *(fields[name] for name in names), batch.column("operation"), *numbers, time], schema=schema
+                [
+                    *key.flatten(),
+                    *(fields[name] for name in names),
+                    batch.column("operation"),
+                    *numbers,
+                    time,
+                ],
+                schema=schema,
             )
 
     def _row(self) -> list[pa.Field]:
@@ -87,7 +94,11 @@ class WriteFile:
     def __call__(self, batches: Batches) -> Batches:
         writer: pq.ParquetWriter | None = None
         name = f"part-{uuid.uuid4().hex}.parquet"
-        files, folder = FileSystem.from_uri(self.folder) if self.options is None else opened(self.folder, self.options)
+        files, folder = (
+            FileSystem.from_uri(self.folder)
+            if self.options is None
+            else opened(self.folder, self.options)
+        )
         given = releasing(batches)
         for batch in given if self.changes is None else self.changes(given):
             if writer is None:

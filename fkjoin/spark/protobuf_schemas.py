@@ -75,7 +75,9 @@ def _number(data: bytes, at: int) -> tuple[int, int]:
 
 
 @lru_cache(1000)
-def messages(registry: SchemaRegistry, number: int, index: Index, kind: pa.StructType) -> MessageReader:
+def messages(
+    registry: SchemaRegistry, number: int, index: Index, kind: pa.StructType
+) -> MessageReader:
     """Make the reader of a schema's message; ``SchemaProblemError`` if there is none."""
     from google.protobuf.message_factory import GetMessageClass
 
@@ -84,7 +86,9 @@ def messages(registry: SchemaRegistry, number: int, index: Index, kind: pa.Struc
         made = GetMessageClass(found)
         return MessageReader(made.FromString, fields_of(made.DESCRIPTOR, kind))
     except Exception as error:
-        raise SchemaProblemError(f"schema {number} cannot be used: {type(error).__name__}: {error}") from error
+        raise SchemaProblemError(
+            f"schema {number} cannot be used: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _descriptor(file: Any, number: int, index: Index) -> Any:
@@ -104,7 +108,9 @@ def file_of(registry: SchemaRegistry, number: int) -> Any:
     """Make the descriptor of a schema's file, in a pool of its own."""
     from google.protobuf.descriptor_pool import DescriptorPool
 
-    return _Pool(registry, number, DescriptorPool(), {}).add(str(number), registry.serialized(number), {})
+    return _Pool(registry, number, DescriptorPool(), {}).add(
+        str(number), registry.serialized(number), {}
+    )
 
 
 class _Pool(NamedTuple):
@@ -127,7 +133,9 @@ class _Pool(NamedTuple):
             version = (referred[name].subject, referred[name].version) if name in referred else None
             if name in self.names:
                 if version not in (None, before := self.names[name]):
-                    raise SchemaProblemError(f"schema {self.number} imports {name} in two versions: {before} and {version}")
+                    raise SchemaProblemError(
+                        f"schema {self.number} imports {name} in two versions: {before} and {version}"
+                    )
                 continue
             self.names[name] = version
             if name in referred:
@@ -135,7 +143,9 @@ class _Pool(NamedTuple):
             elif (known := _known(name)) is not None:
                 self._add(known, {})
             else:
-                raise SchemaProblemError(f"schema {self.number} imports {name}, which is not among its references")
+                raise SchemaProblemError(
+                    f"schema {self.number} imports {name}, which is not among its references"
+                )
         try:
             return self.pool.AddSerializedFile(file.SerializeToString())
         except TypeError as error:
@@ -163,7 +173,9 @@ def _known(name: str) -> Any:
 
     if name in _OF_CONFLUENT:
         module, message = _OF_CONFLUENT[name]
-        given = getattr(import_module(f"confluent_kafka.schema_registry.confluent.{module}"), message).DESCRIPTOR.file
+        given = getattr(
+            import_module(f"confluent_kafka.schema_registry.confluent.{module}"), message
+        ).DESCRIPTOR.file
     elif (parts := _KNOWN.fullmatch(name)) is not None:
         require_types()
         try:

@@ -62,7 +62,9 @@ class Built(NamedTuple):
     problems: dict[int, str]
 
 
-def build(values: Sequence[Mapping[str, Any]], kind: pa.StructType, how: Reading, silent: str = "") -> Built:
+def build(
+    values: Sequence[Mapping[str, Any]], kind: pa.StructType, how: Reading, silent: str = ""
+) -> Built:
     """Make rows of mappings, whose members that the type lacks are left out; what does not fit is null, and has a problem.
 
     ``silent``: a member whose name is not in the paths of problems.
@@ -71,7 +73,9 @@ def build(values: Sequence[Mapping[str, Any]], kind: pa.StructType, how: Reading
     columns = []
     for field in kind:
         name = "" if field.name == silent else field.name
-        parts = _apart(_members(values, field.name), field.type, _below(how, field.name), name, problems)
+        parts = _apart(
+            _members(values, field.name), field.type, _below(how, field.name), name, problems
+        )
         columns.append(parts[0] if len(parts) == 1 else pa.concat_arrays(parts))
     if not columns:
         return Built(pa.array([{}] * len(values), kind), problems)
@@ -79,7 +83,13 @@ def build(values: Sequence[Mapping[str, Any]], kind: pa.StructType, how: Reading
 
 
 def _apart(
-    values: list[Any], kind: pa.DataType, how: Reading, name: str, problems: dict[int, str], *, first: int = 0
+    values: list[Any],
+    kind: pa.DataType,
+    how: Reading,
+    name: str,
+    problems: dict[int, str],
+    *,
+    first: int = 0,
 ) -> list[pa.Array]:
     """Make a column, in halves where a value does not fit; ``first``: the place of the first value."""
     try:
@@ -91,7 +101,11 @@ def _apart(
             return [pa.nulls(1, kind)]
     half = len(values) // 2
     parts = (values[:half], first), (values[half:], first + half)
-    return [made for some, place in parts for made in _apart(some, kind, how, name, problems, first=place)]
+    return [
+        made
+        for some, place in parts
+        for made in _apart(some, kind, how, name, problems, first=place)
+    ]
 
 
 def _column(values: list[Any], kind: pa.DataType, how: Reading, name: str) -> pa.Array:
@@ -100,27 +114,47 @@ def _column(values: list[Any], kind: pa.DataType, how: Reading, name: str) -> pa
     if not kinds:
         return pa.nulls(len(values), kind)
     if pa.types.is_string(kind):
-        return pa.array(values if kinds == {str} else [_text(value, name) for value in values], kind)
+        return pa.array(
+            values if kinds == {str} else [_text(value, name) for value in values], kind
+        )
     if pa.types.is_struct(kind) and kinds == {dict}:
         parts = [
-            _column(_members(values, field.name), field.type, _below(how, field.name), f"{name}.{field.name}".lstrip("."))
+            _column(
+                _members(values, field.name),
+                field.type,
+                _below(how, field.name),
+                f"{name}.{field.name}".lstrip("."),
+            )
             for field in kind
         ]
         return pa.StructArray.from_arrays(parts, fields=list(kind), mask=_nulls(values))
     if pa.types.is_list(kind) and kinds == {list}:
-        inner = _column([item for value in values if value for item in value], kind.value_type, _below(how, ITEM), name)
+        inner = _column(
+            [item for value in values if value for item in value],
+            kind.value_type,
+            _below(how, ITEM),
+            name,
+        )
         return pa.ListArray.from_arrays(_offsets(values), inner, type=kind, mask=_nulls(values))
     if pa.types.is_map(kind) and kinds == {dict}:
-        keys = _column([key for value in values if value for key in value], kind.key_type, Reading(), name)
+        keys = _column(
+            [key for value in values if value for key in value], kind.key_type, Reading(), name
+        )
         items = [item for value in values if value for item in value.values()]
         inner = _column(items, kind.item_type, _below(how, ITEM), name)
-        return pa.MapArray.from_arrays(_offsets(values), keys, inner, type=kind, mask=_nulls(values))
+        return pa.MapArray.from_arrays(
+            _offsets(values), keys, inner, type=kind, mask=_nulls(values)
+        )
     for test, types in _TYPES:
         if test(kind) and kinds <= types:
             return pa.array(values, kind)
     if pa.types.is_floating(kind) and kinds <= {float, Fraction, int}:
         return _floats(values, kind, name)
-    if pa.types.is_timestamp(kind) and kinds == {datetime.datetime} and (kind.tz is not None or not _is_instant(how.units)):
+    if (
+        pa.types.is_timestamp(kind)
+        and kinds == {datetime.datetime}
+        and (kind.tz is not None or not _is_instant(how.units))
+    ):
         _require_zone(values, kind, name)
         return pa.array(values, kind)
     return _special(values, kind, how, name)
@@ -130,19 +164,30 @@ def _special(values: list[Any], kind: pa.DataType, how: Reading, name: str) -> p
     """Make a column whose values need their unit, or another word."""
     kinds = set(map(type, values)) - {type(None)}
     unit = how.units if isinstance(how.units, Unit) else None
-    if pa.types.is_decimal(kind) and kinds == {bytes} and unit is not None and unit.name == "unscaled":
+    if (
+        pa.types.is_decimal(kind)
+        and kinds == {bytes}
+        and unit is not None
+        and unit.name == "unscaled"
+    ):
         return _decimals(values, kind, unit.scale or 0)
     if pa.types.is_decimal(kind) and kinds <= {Decimal, dict, int, Fraction}:
         return _decimals(values, kind)
     if pa.types.is_binary(kind) and kinds == {dict} and unit is not None and unit.name == "wkb":
         return _column(_members(values, "wkb"), kind, Reading(), name)
-    if is_special(kind) and kinds == {int} and not (pa.types.is_decimal(kind) or pa.types.is_binary(kind)):
+    if (
+        is_special(kind)
+        and kinds == {int}
+        and not (pa.types.is_decimal(kind) or pa.types.is_binary(kind))
+    ):
         return _read(pa.array(values, pa.int64()), kind, how, name)
     if is_special(kind) and kinds == {str}:
         unit = UNSURE if unit is None and pa.types.is_binary(kind) else unit
         return _read(pa.array(values, pa.string()), kind, Reading(unit, how.zone), name)
     found = next(value for value in values if value is not None)
-    raise ValueError(f"{name}: {found!r:.100} is {type(found).__name__}; give the column the type that it has")
+    raise ValueError(
+        f"{name}: {found!r:.100} is {type(found).__name__}; give the column the type that it has"
+    )
 
 
 def _read(values: pa.Array, kind: pa.DataType, how: Reading, name: str) -> pa.Array:
@@ -173,19 +218,27 @@ def _floats(values: list[Any], kind: pa.DataType, name: str) -> pa.Array:
         made = pa.array([None if value is None else float(value) for value in values], kind)
     for value, taken in zip(values, made.to_pylist(), strict=True):
         if type(value) is int and value != taken:
-            raise ValueError(f"{name}: a {kind} column cannot have {value} exactly; take a bigint or decimal column")
+            raise ValueError(
+                f"{name}: a {kind} column cannot have {value} exactly; take a bigint or decimal column"
+            )
         if value is not None and math.isinf(taken) and not math.isinf(value):
-            raise ValueError(f"{name}: a {kind} column has no number as great as {value}; take a double column")
+            raise ValueError(
+                f"{name}: a {kind} column has no number as great as {value}; take a double column"
+            )
     return made
 
 
 def _unscaled(values: list[Any], kind: pa.Decimal128Type, scale: int) -> pa.Array:
     """Make decimals of whole numbers in bytes, the first byte the greatest."""
     octets = b"".join(
-        (0 if value is None else int.from_bytes(value, "big", signed=True)).to_bytes(16, "little", signed=True)
+        (0 if value is None else int.from_bytes(value, "big", signed=True)).to_bytes(
+            16, "little", signed=True
+        )
         for value in values
     )
-    whole = pa.Array.from_buffers(pa.decimal128(38, scale), len(values), [None, pa.py_buffer(octets)])
+    whole = pa.Array.from_buffers(
+        pa.decimal128(38, scale), len(values), [None, pa.py_buffer(octets)]
+    )
     return pc.if_else(pc.invert(_nulls(values)), whole, pa.scalar(None, whole.type)).cast(kind)
 
 
@@ -195,7 +248,11 @@ def _decimals(values: list[Any], kind: pa.Decimal128Type, scale: int | None = No
         return pa.array(values, kind) if scale is None else _unscaled(values, kind, scale)
     except (pa.ArrowException, OverflowError):
         return pa.array(
-            [None if value is None else json_values.rounded(_decimal(value, scale), kind) for value in values], kind
+            [
+                None if value is None else json_values.rounded(_decimal(value, scale), kind)
+                for value in values
+            ],
+            kind,
         )
 
 
@@ -216,7 +273,9 @@ def _require_zone(values: list[Any], kind: pa.TimestampType, name: str) -> None:
     for value in values:
         if value is not None and (value.tzinfo is None) is (kind.tz is not None):
             if kind.tz is not None:
-                raise ValueError(f"{name}: {value} is a clock without a zone; take a timestamp_ntz column")
+                raise ValueError(
+                    f"{name}: {value} is a clock without a zone; take a timestamp_ntz column"
+                )
             raise ValueError(f"{name}: {value} is an instant; take a timestamp column")
 
 
@@ -225,7 +284,9 @@ def _text(value: Any, name: str) -> str | None:
         return value
     if isinstance(value, bytes):
         raise ValueError(f"{name}: bytes are no text; take a binary column")
-    made = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=partial(_named, name))
+    made = json.dumps(
+        value, ensure_ascii=False, separators=(",", ":"), default=partial(_named, name)
+    )
     return json.loads(made) if made.startswith('"') else made
 
 
@@ -235,7 +296,9 @@ def _named(name: str, value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, Decimal | UUID):
         return str(value)
-    raise ValueError(f"{name}: {type(value).__name__} in a text column; give the column the type that it has")
+    raise ValueError(
+        f"{name}: {type(value).__name__} in a text column; give the column the type that it has"
+    )
 
 
 def _is_instant(units: Notation) -> bool:

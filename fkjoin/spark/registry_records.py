@@ -54,20 +54,32 @@ class RegistryRecords:
     how: Reading
     """Units of what the schemas do not tell, and the zone of clocks that name none."""
 
-    def read(self, data: pa.BinaryArray, kind: pa.StructType, change: _Change | None = None, silent: str = "") -> ValuesRead:
+    def read(
+        self,
+        data: pa.BinaryArray,
+        kind: pa.StructType,
+        change: _Change | None = None,
+        silent: str = "",
+    ) -> ValuesRead:
         """Read the members that the type has; what cannot be read is null in the row.
 
         ``silent``: a member whose name is not in the paths of problems.
         """
         there = valid(data)
-        parts = [self._built(group, kind, change, silent) for group in self._groups(data, there, kind)]
+        parts = [
+            self._built(group, kind, change, silent) for group in self._groups(data, there, kind)
+        ]
         nothing = np.flatnonzero(~there)
         if len(nothing) or not parts:
-            parts.append((nothing, pa.nulls(len(nothing), kind), pa.nulls(len(nothing), pa.string())))
+            parts.append(
+                (nothing, pa.nulls(len(nothing), kind), pa.nulls(len(nothing), pa.string()))
+            )
         if len(parts) == 1:
             return ValuesRead(parts[0][1], ~there, parts[0][2])
         back = pa.array(np.argsort(np.concatenate([places for places, *_ in parts]), kind="stable"))
-        rows, problems = (pa.concat_arrays([part[column] for part in parts]).take(back) for column in (1, 2))
+        rows, problems = (
+            pa.concat_arrays([part[column] for part in parts]).take(back) for column in (1, 2)
+        )
         return ValuesRead(rows, ~there, problems)
 
     def _built(
@@ -77,14 +89,18 @@ class RegistryRecords:
         if change is not None:
             for place, value in zip(group.places, values, strict=True):
                 change(int(place), value)
-        rows, unfit = build(values, kind, Reading(merged(group.units, self.how.units), self.how.zone), silent)
+        rows, unfit = build(
+            values, kind, Reading(merged(group.units, self.how.units), self.how.zone), silent
+        )
         problems = {**unfit, **group.problems}
         words: list[str | None] = [None] * len(values)
         for place, problem in problems.items():
             words[place] = f"not {self.kind} of the registry's schema: {problem}"[:_LONGEST]
         return group.places, rows, pa.array(words, pa.string())
 
-    def _groups(self, data: pa.BinaryArray, there: Bools, kind: pa.StructType) -> Iterator[_Records]:
+    def _groups(
+        self, data: pa.BinaryArray, there: Bools, kind: pa.StructType
+    ) -> Iterator[_Records]:
         """The records of each schema, decoded."""
         octets, bounds = buffers(as_bytes(data))
         head = window(octets, bounds[:-1], _HEADER).astype(np.int64)
@@ -111,7 +127,9 @@ class RegistryRecords:
             except SchemaProblemError as error:
                 yield _Records.none(places, str(error))
 
-    def _messages(self, number: int, places: Ints, texts: list[bytes], kind: pa.StructType) -> Iterator[_Records]:
+    def _messages(
+        self, number: int, places: Ints, texts: list[bytes], kind: pa.StructType
+    ) -> Iterator[_Records]:
         """The records of each message of a Protobuf schema, decoded."""
         groups = dict[Index | str, tuple[list[int], list[bytes]]]()
         for place, text in zip(places.tolist(), texts, strict=True):
@@ -163,7 +181,10 @@ class _Records(NamedTuple):
     ) -> _Records:
         """Decode records, each by itself, or ``together`` as each alone: one that cannot be decoded has a problem."""
         try:
-            values, problems = together(texts) if together else [decode(text) for text in texts], dict[int, str]()
+            values, problems = (
+                together(texts) if together else [decode(text) for text in texts],
+                dict[int, str](),
+            )
         except FkJoinError:  # of the registry
             raise
         except Exception:
@@ -175,7 +196,9 @@ class _Records(NamedTuple):
         return cls(places, [value or {} for value in values], problems, units)
 
 
-def _one_by_one(texts: list[bytes], decode: Callable[[bytes], Any]) -> tuple[list[Any], dict[int, str]]:
+def _one_by_one(
+    texts: list[bytes], decode: Callable[[bytes], Any]
+) -> tuple[list[Any], dict[int, str]]:
     values, problems = [], dict[int, str]()
     for place, text in enumerate(texts):
         value = None
@@ -194,7 +217,11 @@ def _avro(how: Rewritten) -> Callable[[bytes], Any]:
 
     def decode(text: bytes) -> Any:
         # Records in records by the thousand end the process in fastavro's C, and are a RecursionError in its Python.
-        read = _read_py.schemaless_reader if how.endless and len(text) > _SHALLOW else schemaless_reader
+        read = (
+            _read_py.schemaless_reader
+            if how.endless and len(text) > _SHALLOW
+            else schemaless_reader
+        )
         return read(io.BytesIO(text[_HEADER:]), how.schema, None)
 
     return decode
@@ -223,14 +250,22 @@ class ReadAvroEvents:
         return self.rows.schema
 
     def __call__(self, data: pa.BinaryArray) -> ValuesRead:
-        fields, lacking, missing = self.rows.fields, Placeholder(self.rows.placeholder), dict[int, list[str]]()
-        suspects = set(lacking.in_avro(data).tolist()) if any(map(may_lack, fields.types)) else set()
+        fields, lacking, missing = (
+            self.rows.fields,
+            Placeholder(self.rows.placeholder),
+            dict[int, list[str]](),
+        )
+        suspects = (
+            set(lacking.in_avro(data).tolist()) if any(map(may_lack, fields.types)) else set()
+        )
 
         def complete(place: int, event: dict[str, Any]) -> None:
             if place in suspects and (names := lacking.complete(event, fields.names)):
                 missing[place] = names
 
-        envelope = pa.struct([pa.field("op", pa.string()), pa.field("after", pa.struct(list(fields)))])
+        envelope = pa.struct(
+            [pa.field("op", pa.string()), pa.field("after", pa.struct(list(fields)))]
+        )
         found = self.records.read(data, envelope, complete if suspects else None, "after")
         op, after = (at(found.rows, (name,)) for name in ("op", "after"))
         return self.rows.applied(~found.deleted, op, after, found.problem, missing)

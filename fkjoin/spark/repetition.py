@@ -7,7 +7,14 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_exponential, wait_random
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception,
+    stop_after_delay,
+    wait_exponential,
+    wait_random,
+)
 
 from fkjoin.errors import FkJoinError, first_line
 from fkjoin.spark.query_start import UnreachableError, is_amid, look
@@ -51,7 +58,8 @@ def repeated(
 
     attempts = Retrying(
         stop=stop_after_delay(seconds),
-        wait=wait_exponential(_FIRST_WAIT_S, _LONGEST_WAIT_S) + wait_random(0, _FIRST_WAIT_S),  # apart from others that wait
+        wait=wait_exponential(_FIRST_WAIT_S, _LONGEST_WAIT_S)
+        + wait_random(0, _FIRST_WAIT_S),  # apart from others that wait
         retry=retry_if_exception(mends),
         before_sleep=say,
         sleep=_wait,
@@ -64,10 +72,16 @@ def repeated(
             raise
         why = f"{place}: {told(error)}"
         tries = attempts.statistics["attempt_number"]
-        tried = "tried once" if tries == 1 else f"tried {tries} times in {time.monotonic() - started:.0f} s"
+        tried = (
+            "tried once"
+            if tries == 1
+            else f"tried {tries} times in {time.monotonic() - started:.0f} s"
+        )
     if is_amid():
         longer = "; or let it try for longer, with a greater retry_s" if seconds else ""
-        raise UnreachableError(f"{why} ({tried}). Check its host and port, and start again when it answers{longer}")
+        raise UnreachableError(
+            f"{why} ({tried}). Check its host and port, and start again when it answers{longer}"
+        )
     raise FkJoinError(
         f"{why} ({tried}, retry_s = {seconds:g}). Start the query again when the outage is over: it goes on with this batch; "
         "or let it try for longer, with a greater retry_s"

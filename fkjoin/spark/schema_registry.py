@@ -101,12 +101,19 @@ class SchemaRegistry:
 
     def referred(self, reference: Any, form: str | None = None) -> Any:
         """Return the schema that a reference names."""
-        return self.asked(lambda: self.client(form).get_version(reference.subject, reference.version, True, form), form).schema
+        return self.asked(
+            lambda: self.client(form).get_version(reference.subject, reference.version, True, form),
+            form,
+        ).schema
 
     def serialized(self, number: int) -> Any:
         """Return the Protobuf schema of an id, as its file's descriptor in base64."""
-        self.schema(number, "PROTOBUF")  # some registries refuse the form for schemas of another kind
-        return self.asked(lambda: self.client(SERIALIZED).get_schema(number, fmt=SERIALIZED), SERIALIZED)
+        self.schema(
+            number, "PROTOBUF"
+        )  # some registries refuse the form for schemas of another kind
+        return self.asked(
+            lambda: self.client(SERIALIZED).get_schema(number, fmt=SERIALIZED), SERIALIZED
+        )
 
     def avro(self, number: int, kind: pa.StructType) -> Rewritten:
         """Return the Avro schema of an id as fastavro takes it, for rows of the type."""
@@ -136,12 +143,20 @@ def _passes(error: BaseException) -> bool:
     if (status := getattr(error, "http_status_code", None)) is not None:
         return status in _PASSING
     package = type(error).__module__.partition(".")[0]
-    return isinstance(error, ConnectionError | TimeoutError) or package in _NETWORK or type(error).__name__ == "OAuthTokenError"
+    return (
+        isinstance(error, ConnectionError | TimeoutError)
+        or package in _NETWORK
+        or type(error).__name__ == "OAuthTokenError"
+    )
 
 
 def _told(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {_USER.sub('//', lines[0])[:300]}" if lines else type(error).__name__
+    return (
+        f"{type(error).__name__}: {_USER.sub('//', lines[0])[:300]}"
+        if lines
+        else type(error).__name__
+    )
 
 
 @lru_cache
@@ -162,7 +177,9 @@ def _avro_schema(registry: SchemaRegistry, number: int) -> Any:
     try:
         return load_schema("", repo=cast(Any, schemas))
     except Exception as error:
-        raise SchemaProblemError(f"schema {number} cannot be parsed: {type(error).__name__}: {error}") from error
+        raise SchemaProblemError(
+            f"schema {number} cannot be parsed: {type(error).__name__}: {error}"
+        ) from error
 
 
 @lru_cache(1000)
@@ -199,7 +216,9 @@ def _json_deserializer(registry: SchemaRegistry) -> Any:
 
     # The writer's schema, by its id, is all that is wanted.
     conf = {"subject.name.strategy": lambda *_: None}
-    return JSONDeserializer(None, schema_registry_client=registry.client(), conf=conf, json_decode=_loaded)
+    return JSONDeserializer(
+        None, schema_registry_client=registry.client(), conf=conf, json_decode=_loaded
+    )
 
 
 def _loaded(text: bytes) -> Any:

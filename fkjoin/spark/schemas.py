@@ -28,7 +28,9 @@ Expression = str | Column
 
 Expressions = Expression | Sequence[Expression]
 
-IN_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+IN_UTC: dict[str, Any] = (
+    {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+)
 """For PySpark's ``to_arrow_…``: timestamps in UTC, as they are without being asked for before Spark 4.2."""
 
 
@@ -39,13 +41,19 @@ def listed(given: Any) -> list[Any]:
 
 def text(given: Expression) -> str:
     """The text of an expression in ``describe()``."""
-    return given if isinstance(given, str) else str(given).removeprefix("Column<'").removesuffix("'>")
+    return (
+        given if isinstance(given, str) else str(given).removeprefix("Column<'").removesuffix("'>")
+    )
 
 
 def require_plain_keys(argument: str, key: StructType) -> None:
     """``TopologyError`` if texts in a key have a collation: two of them may be one to Spark, and keys are compared as bytes."""
     for field in key:
-        kinds = (kind for _, kind in parts(StructType([field])) if isinstance(kind, StringType) and kind != StringType())
+        kinds = (
+            kind
+            for _, kind in parts(StructType([field]))
+            if isinstance(kind, StringType) and kind != StringType()
+        )
         if (kind := next(kinds, None)) is not None:
             cast = f"cast({quoted_if_needed(field.name)} as string)"
             raise TopologyError(
@@ -61,7 +69,9 @@ def arrow_schema(argument: str, schema: DataType) -> pa.Schema:
     """
     for path, names in _nested(schema):
         if (pair := twice(names)) is not None:
-            raise TopologyError(f"{argument}: {path} has the fields {pair[0]!r} and {pair[1]!r}, which is one name to Spark")
+            raise TopologyError(
+                f"{argument}: {path} has the fields {pair[0]!r} and {pair[1]!r}, which is one name to Spark"
+            )
     try:
         arrow = as_arrow(schema)
     except Exception as error:
@@ -89,13 +99,19 @@ def kept_type(said: Mapping[str, Any]) -> StructType:
                 f"a type in the checkpoint names the Python class {about['pyClass']!r}, which is not Spark's; nothing was "
                 "imported. Another program has changed it: restore the checkpoint, or begin a new one"
             )
-        inside = [item for value in about.values() for item in (value if isinstance(value, list) else [value])]
+        inside = [
+            item
+            for value in about.values()
+            for item in (value if isinstance(value, list) else [value])
+        ]
         open_ += [item for item in inside if isinstance(item, Mapping)]
     return StructType.fromJson(dict(said))
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    return from_arrow_schema(schema, prefer_timestamp_ntz=True)  # the default of Spark 4.2; it was False before
+    return from_arrow_schema(
+        schema, prefer_timestamp_ntz=True
+    )  # the default of Spark 4.2; it was False before
 
 
 def kind_text(kind: pa.DataType) -> str:
@@ -138,7 +154,9 @@ def type_of(frame: DataFrame, column: Column) -> DataType:
 def nullable(kind: DataType) -> DataType:
     """The type, with nulls wherever there can be some."""
     if isinstance(kind, StructType):
-        return StructType([StructField(field.name, nullable(field.dataType), True) for field in kind])
+        return StructType(
+            [StructField(field.name, nullable(field.dataType), True) for field in kind]
+        )
     if isinstance(kind, ArrayType):
         return ArrayType(nullable(kind.elementType), True)
     if isinstance(kind, MapType):
@@ -167,7 +185,11 @@ def struct_type(given: str | StructType, where: str) -> StructType:
     try:
         kind = DataType.fromDDL(given)
     except Exception as error:
-        raise TopologyError(f"{where}: schema {given!r} does not parse: {first_line(error)}") from error
+        raise TopologyError(
+            f"{where}: schema {given!r} does not parse: {first_line(error)}"
+        ) from error
     if not isinstance(kind, StructType):
-        raise TopologyError(f"{where}: schema {given!r} is not a list of columns, such as 'id bigint, name string'")
+        raise TopologyError(
+            f"{where}: schema {given!r} is not a list of columns, such as 'id bigint, name string'"
+        )
     return kind

@@ -49,7 +49,9 @@ class Stepped:
         ``foreign_key``: its columns; ``contributing``: the groups of rows, a column more for ``pack``, and the values that come
         in the place of rows.
         """
-        return self.reading.packing(_PackStepped(self.steps, foreign_key, contributing, pack, failing))
+        return self.reading.packing(
+            _PackStepped(self.steps, foreign_key, contributing, pack, failing)
+        )
 
 
 @dataclass(frozen=True)
@@ -70,10 +72,14 @@ class _PackStepped:
         try:
             yield self._stepped(batch)
         except ArithmeticError:
-            thrown = throwing(lambda first, count: self._stepped(batch.slice(first, count)), batch.num_rows)
+            thrown = throwing(
+                lambda first, count: self._stepped(batch.slice(first, count)), batch.num_rows
+            )
             if self.failing is not None:
                 place, error = min(thrown.items())
-                raise FkJoinError(thrown_text(self.failing, batch.column("key")[place].as_py(), error)) from error
+                raise FkJoinError(
+                    thrown_text(self.failing, batch.column("key")[place].as_py(), error)
+                ) from error
             made = self._stepped(batch.filter(without(batch.num_rows, thrown)))
             yield made
             problem = pa.array([str(thrown[place]) for place in sorted(thrown)])
@@ -82,9 +88,14 @@ class _PackStepped:
 
     def _stepped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         key = batch.column("key")
-        absent = pc.or_(pc.fill_null(batch.column("deleted"), False), pc.is_valid(batch.column("problem")))
+        absent = pc.or_(
+            pc.fill_null(batch.column("deleted"), False), pc.is_valid(batch.column("problem"))
+        )
         row, gone = taken(self.steps, key, batch.column("row"), absent)
-        found = dict(zip(batch.schema.names, batch.columns, strict=True)) | {"row": row, "deleted": gone}
+        found = dict(zip(batch.schema.names, batch.columns, strict=True)) | {
+            "row": row,
+            "deleted": gone,
+        }
         seen = visible(key, row, gone)
         if self.contributing is not None:
             found["group"], found["row"] = (columns(seen, gone) for columns in self.contributing)

@@ -60,7 +60,11 @@ class ReadBytes:
 
     def __call__(self, data: pa.BinaryArray) -> ValuesRead:
         column, good = as_text(data) if self.text else (data, np.ones(len(data), bool))
-        return ValuesRead(pa.StructArray.from_arrays([column], fields=list(self.schema)), ~valid(data), where(~good, NOT_TEXT))
+        return ValuesRead(
+            pa.StructArray.from_arrays([column], fields=list(self.schema)),
+            ~valid(data),
+            where(~good, NOT_TEXT),
+        )
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,11 @@ class ReadObjects:
 
     @property
     def schema(self) -> pa.Schema:
-        return self.fields if self.kept is None else self.fields.append(pa.field(self.kept, pa.string()))
+        return (
+            self.fields
+            if self.kept is None
+            else self.fields.append(pa.field(self.kept, pa.string()))
+        )
 
     def __call__(self, data: pa.BinaryArray) -> ValuesRead:
         there, rows, problem = read_bytes(data, pa.struct(list(self.fields)), self.how, self.what)
@@ -111,7 +119,11 @@ class TopicRecords:
         if self.fail and problem.null_count < len(problem):
             self._raise(batch, problem)
         time = batch.column("timestamp").cast(pa.int64())
-        place = milliseconds(time), batch.column("partition").cast(pa.int64()), batch.column("offset")
+        place = (
+            milliseconds(time),
+            batch.column("partition").cast(pa.int64()),
+            batch.column("offset"),
+        )
         return pa.record_batch(
             {
                 "key": key.rows,
@@ -130,7 +142,10 @@ class TopicRecords:
 
     def _read(self, batch: pa.RecordBatch) -> tuple[ValuesRead, ValuesRead, pa.StringArray]:
         # Spark can be told to make large binaries.
-        key, value = (read(batch.column(name).cast(pa.binary())) for name, read in (("key", self.key), ("value", self.value)))
+        key, value = (
+            read(batch.column(name).cast(pa.binary()))
+            for name, read in (("key", self.key), ("value", self.value))
+        )
         parts = zip(self.key.schema.names, key.rows.flatten(), strict=True)
         problem = pc.coalesce(
             where(~valid(batch.column("key")), "null key"),
@@ -143,9 +158,21 @@ class TopicRecords:
     def _placed(self, batch: pa.RecordBatch, rows: pa.StructArray) -> pa.StructArray:
         """The rows, with the position of each one's record."""
         topic = pa.repeat(pa.scalar(self.topic), batch.num_rows)
-        place = struct_of(dict(zip(RECORD_PLACE, (topic, batch.column("partition"), batch.column("offset")), strict=True)))
-        columns = dict(zip((field.name for field in rows.type), rows.flatten(), strict=True)) | {POSITION: place}
-        return pa.StructArray.from_arrays(list(columns.values()), list(columns), mask=pc.is_null(rows))
+        place = struct_of(
+            dict(
+                zip(
+                    RECORD_PLACE,
+                    (topic, batch.column("partition"), batch.column("offset")),
+                    strict=True,
+                )
+            )
+        )
+        columns = dict(zip((field.name for field in rows.type), rows.flatten(), strict=True)) | {
+            POSITION: place
+        }
+        return pa.StructArray.from_arrays(
+            list(columns.values()), list(columns), mask=pc.is_null(rows)
+        )
 
     def _raise(self, batch: pa.RecordBatch, problem: pa.StringArray) -> None:
         place = int(valid(problem).argmax())
@@ -199,7 +226,9 @@ def read_bytes(data: pa.BinaryArray, kind: pa.StructType, how: Reading, what: st
     rows, fit, advice = read_objects(pc.fill_null(data, _NULLS).view(pa.string()), kind, how)
     problem = where(~fit, not_an_object(what))
     if advice:
-        problem = pa.array([advice.get(place, text) for place, text in enumerate(problem.to_pylist())], pa.string())
+        problem = pa.array(
+            [advice.get(place, text) for place, text in enumerate(problem.to_pylist())], pa.string()
+        )
     return JsonObjects(there, rows, problem)
 
 
@@ -219,4 +248,8 @@ def where(chosen: Bools, *parts: Any) -> pa.StringArray:
 
 
 def _told(what: str, problem: pa.StringArray) -> pa.StringArray:
-    return pc.binary_join_element_wise(what, problem, "") if problem.null_count < len(problem) else problem
+    return (
+        pc.binary_join_element_wise(what, problem, "")
+        if problem.null_count < len(problem)
+        else problem
+    )

@@ -49,8 +49,15 @@ class WriteTexts:
 
     def __call__(self, columns: list[pa.Array]) -> pa.Array:
         found = dict(zip(self.paths, map(as_bytes, columns), strict=True))
-        parts = [pa.scalar(part.encode(), BYTES) if isinstance(part, str) else found[part] for part in self.parts]
-        return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, pa.scalar(b"", BYTES))
+        parts = [
+            pa.scalar(part.encode(), BYTES) if isinstance(part, str) else found[part]
+            for part in self.parts
+        ]
+        return (
+            parts[0]
+            if len(parts) == 1
+            else pc.binary_join_element_wise(*parts, pa.scalar(b"", BYTES))
+        )
 
 
 @dataclass(frozen=True)
@@ -92,8 +99,15 @@ class MakeRecords:
             for payload in payloads(batch):
                 results = unpack(payload)
                 found = self.unpack.fields(results, (*self.key.paths, *self.value.paths))
-                key, value = as_bytes(self.key(found[:of_key])), as_bytes(self.value(found[of_key:]))
+                key, value = (
+                    as_bytes(self.key(found[:of_key])),
+                    as_bytes(self.value(found[of_key:])),
+                )
                 gone = pc.equal(column(results, "operation"), int(Operation.DELETE))
                 value = pc.if_else(gone, pa.scalar(None, BYTES), value)
-                more = [] if self.positions is None else [self.positions(column(results, "version"))]
-                yield pa.record_batch([key.cast(pa.binary()), value.cast(pa.binary()), *more], schema=self.schema)
+                more = (
+                    [] if self.positions is None else [self.positions(column(results, "version"))]
+                )
+                yield pa.record_batch(
+                    [key.cast(pa.binary()), value.cast(pa.binary()), *more], schema=self.schema
+                )

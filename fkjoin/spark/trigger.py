@@ -42,7 +42,9 @@ def arguments_of(given: Trigger) -> dict[str, Any]:
         return {"availableNow": True}
     if isinstance(given, str) and _INTERVAL.fullmatch(given):
         return {"processingTime": given}
-    raise TopologyError(f'trigger: {given!r} is neither "{AVAILABLE_NOW}" nor an interval such as "10 seconds" or "1 minute"')
+    raise TopologyError(
+        f'trigger: {given!r} is neither "{AVAILABLE_NOW}" nor an interval such as "10 seconds" or "1 minute"'
+    )
 
 
 def interval_ms(when: Mapping[str, Any]) -> float | None:

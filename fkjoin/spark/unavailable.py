@@ -25,7 +25,10 @@ PLACEHOLDER = "__debezium_unavailable_value"
 
 _NOWHERE = frozenset({"-99999999", "-99999999.0", "-9.9999999E7"})
 """Spellings of the coordinates of a point that the event does not have."""
-_SHAPES = "0101000020e6100000000000fc83d797c1000000fc83d797c1", "0101000020e61000000c21e7fdff7f66401842cefbff7f5640"
+_SHAPES = (
+    "0101000020e6100000000000fc83d797c1000000fc83d797c1",
+    "0101000020e61000000c21e7fdff7f66401842cefbff7f5640",
+)
 """The points that stand for a geometry and a geography that the event does not have, as WKB."""
 
 
@@ -98,10 +101,15 @@ def _json_forms(placeholder: str) -> tuple[bytes, ...]:
 def _avro_forms(placeholder: str) -> tuple[bytes, ...]:
     """List the forms in Avro: of texts and bytes, of arrays of whole numbers, whose bytes are doubled, and of shapes."""
     numbers = b"".join(
-        bytes([byte << 1]) if byte < 64 else bytes([(byte << 1 & 127) | 128, byte >> 6]) for byte in placeholder.encode()
+        bytes([byte << 1]) if byte < 64 else bytes([(byte << 1 & 127) | 128, byte >> 6])
+        for byte in placeholder.encode()
     )
     texts = (text.encode() for text in _texts(placeholder))
-    return tuple(dict.fromkeys((*texts, numbers, *map(bytes.fromhex, _SHAPES), struct.pack("<d", -99999999.0))))
+    return tuple(
+        dict.fromkeys(
+            (*texts, numbers, *map(bytes.fromhex, _SHAPES), struct.pack("<d", -99999999.0))
+        )
+    )
 
 
 @lru_cache
@@ -111,7 +119,11 @@ def _texts(placeholder: str) -> tuple[str, ...]:
     uuid = UUID(bytes=hashlib.md5(raw, usedforsecurity=False).digest(), version=3)
     texts = [placeholder, str(uuid)]
     for octets in (raw, *map(bytes.fromhex, _SHAPES)):
-        texts += [base64.b64encode(octets).decode(), base64.urlsafe_b64encode(octets).decode(), octets.hex()]
+        texts += [
+            base64.b64encode(octets).decode(),
+            base64.urlsafe_b64encode(octets).decode(),
+            octets.hex(),
+        ]
     return tuple(texts)
 
 

@@ -75,7 +75,9 @@ class UnpackAnswers:
     def _counters(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         counted = batch.filter(pc.is_valid(batch.column("counter")))
         columns = [pa.nulls(counted.num_rows, field.type) for field in list(self.schema)[:-2]]
-        return pa.record_batch([*columns, counted.column("counter"), counted.column("count")], schema=self.schema)
+        return pa.record_batch(
+            [*columns, counted.column("counter"), counted.column("count")], schema=self.schema
+        )
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,10 @@ class UnpackResults:
 
     @property
     def schema(self) -> pa.Schema:
-        row = [pa.field(name, pa.struct(list(side))) for name, side in zip(("left", "right"), self.rows, strict=False)]
+        row = [
+            pa.field(name, pa.struct(list(side)))
+            for name, side in zip(("left", "right"), self.rows, strict=False)
+        ]
         return pa.schema(
             [
                 ("key", pa.struct(list(self.key))),
@@ -130,14 +135,20 @@ class UnpackResults:
 
     def fields(self, results: pa.Table, paths: Sequence[Path]) -> list[pa.Array]:
         """Decode what is at paths of the table's columns; of columns of one name the key's counts.  Others are not decoded."""
-        key = dict(zip(self.key.names, KeyCodec(self.key).decode(column(results, "key")), strict=True))
-        found: dict[Path, pa.Array] = {path: _at(key[path[0]], path[1:]) for path in paths if path[0] in key}
+        key = dict(
+            zip(self.key.names, KeyCodec(self.key).decode(column(results, "key")), strict=True)
+        )
+        found: dict[Path, pa.Array] = {
+            path: _at(key[path[0]], path[1:]) for path in paths if path[0] in key
+        }
         value = column(results, "value")
         places: list[Path] = [()] if len(self.rows) == 1 else [("left",), ("right",)]
         sides = [value] if len(self.rows) == 1 else split_rows(value)
         for above, schema, side in zip(places, self.rows, sides, strict=True):
             depth = len(above)
-            inner = {path: path[depth:] for path in paths if path not in found and path[:depth] == above}
+            inner = {
+                path: path[depth:] for path in paths if path not in found and path[:depth] == above
+            }
             if () in inner.values():
                 whole = structs(schema, side)
                 found |= {path: _at(whole, below) for path, below in inner.items()}
@@ -157,7 +168,9 @@ class UnpackResults:
         left, right = split_rows(value)
         sides = [structs(self.rows[0], left), structs(self.rows[1], right)]
         mask = pa.array(~valid(value))
-        return pa.StructArray.from_arrays(sides, fields=list(self.schema.field("row").type), mask=mask)
+        return pa.StructArray.from_arrays(
+            sides, fields=list(self.schema.field("row").type), mask=mask
+        )
 
 
 @dataclass(frozen=True)
@@ -179,7 +192,9 @@ class UnpackEvents:
                 events = unpack(payload)
                 assert events.schema.equals(ENRICHED)
                 own = RowCodec(self.event).decode(column(events, "event"))
-                more = RowCodec(self.row).pick(column(events, "row"), [(name,) for name in self.added])
+                more = RowCodec(self.row).pick(
+                    column(events, "row"), [(name,) for name in self.added]
+                )
                 yield pa.record_batch([*own, *more], schema=self.schema)
 
 
@@ -212,5 +227,8 @@ class UnpackLate:
         for batch in batches:
             for payload in payloads(batch):
                 late = unpack(payload)
-                parts = [_key(self.row_key, column(late, "row")), _key(self.group, column(late, "key"))]
+                parts = [
+                    _key(self.row_key, column(late, "row")),
+                    _key(self.group, column(late, "key")),
+                ]
                 yield pa.record_batch([*parts, pa.array(too_early(late))], schema=self.schema)

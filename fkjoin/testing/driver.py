@@ -159,8 +159,12 @@ class Driver:
         >>> driver.input("orders").change("o1", {"customer_id": "c1"})
         """
         if name not in self._inputs:
-            raise FkJoinError(f"input: the table has no source {name!r}; {nearest(name, self.inputs)}")
-        return DriverInput(self._inputs[name], self._waiting, lambda: len(self._fed) + len(self._waiting))
+            raise FkJoinError(
+                f"input: the table has no source {name!r}; {nearest(name, self.inputs)}"
+            )
+        return DriverInput(
+            self._inputs[name], self._waiting, lambda: len(self._fed) + len(self._waiting)
+        )
 
     @property
     def inputs(self) -> list[str]:
@@ -240,9 +244,13 @@ class Driver:
         try:
             passed = int(pd.Timedelta(by) / pd.Timedelta(milliseconds=1))
         except (ValueError, TypeError) as error:
-            raise FkJoinError(f'by: {by!r} is no time such as "10 seconds" or "1 minute"') from error
+            raise FkJoinError(
+                f'by: {by!r} is no time such as "10 seconds" or "1 minute"'
+            ) from error
         if isinstance(by, int | float) or passed < 1:
-            raise FkJoinError(f'by: {by!r} is no time that passes, of a millisecond at least; write it such as "10 seconds"')
+            raise FkJoinError(
+                f'by: {by!r} is no time that passes, of a millisecond at least; write it such as "10 seconds"'
+            )
         before, now_ms = len(self._results), self._now_ms + passed
         for end_ms in self._queries.ends(self._now_ms, now_ms):
             self._now_ms = end_ms

@@ -111,7 +111,9 @@ def fed(table: Planned) -> tuple[TablePlan, dict[str, Input]]:
         if not isinstance(below.bound, SourceBound | EventsBound):
             return below
         if below.name in inputs:
-            raise TopologyError(f"table: two of its sources are called {below.name}, and inputs go by their names")
+            raise TopologyError(
+                f"table: two of its sources are called {below.name}, and inputs go by their names"
+            )
         inputs[below.name] = _input(below)
         return inputs[below.name].planned
 
@@ -147,7 +149,12 @@ class DriverInput:
         return f"DriverInput[{planned.name}; {key}columns: {', '.join(planned.rest) or 'none'}]"
 
     def change(
-        self, key: Any, row: Mapping[str, Any], *, version: int | None = None, timestamp: datetime | int | None = None
+        self,
+        key: Any,
+        row: Mapping[str, Any],
+        *,
+        version: int | None = None,
+        timestamp: datetime | int | None = None,
     ) -> None:
         """Feed a row.
 
@@ -207,7 +214,9 @@ class DriverInput:
         """
         planned = self._require_table()
         if self._input.node.snapshot is None:
-            raise TopologyError(f"snapshot: {planned.name} begins without one; make the table with with_snapshot(…)")
+            raise TopologyError(
+                f"snapshot: {planned.name} begins without one; make the table with with_snapshot(…)"
+            )
         self.change(key, row, version=versions.OLDEST)
 
     def event(self, event: Mapping[str, Any]) -> None:
@@ -241,7 +250,9 @@ class DriverInput:
         values = self._values("event", self._input.schema, event, {})
         self._add(FedChange(None, values, self._next()))
 
-    def delete(self, key: Any, *, version: int | None = None, timestamp: datetime | int | None = None) -> None:
+    def delete(
+        self, key: Any, *, version: int | None = None, timestamp: datetime | int | None = None
+    ) -> None:
         """Feed the deletion of a row.
 
         Parameters
@@ -290,14 +301,18 @@ class DriverInput:
         """
         planned = self._require_table()
         if planned.on_error == "fail":
-            raise FkJoinError(f'table {planned.name}: {reason}; on_error="fail" stops the query there')
+            raise FkJoinError(
+                f'table {planned.name}: {reason}; on_error="fail" stops the query there'
+            )
         text = value.encode() if isinstance(value, str) else value
         self._add(FedChange(None, None, self._next(), None, reason, (None, text)))
 
     def _require_table(self) -> Planned:
         planned = self._input.planned
         if self._input.of_events:
-            raise TopologyError(f"input: {planned.name} are events, which have no key; feed them with event(…)")
+            raise TopologyError(
+                f"input: {planned.name} are events, which have no key; feed them with event(…)"
+            )
         return planned
 
     def _key(self, key: Any) -> dict[str, Any]:
@@ -348,7 +363,9 @@ class DriverInput:
         if timestamp is None:
             return None
         if planned.timestamps is None:
-            raise TopologyError(f"timestamp: {planned.name} has no timestamps; make the table with timestamp=…")
+            raise TopologyError(
+                f"timestamp: {planned.name} has no timestamps; make the table with timestamp=…"
+            )
         if isinstance(timestamp, datetime) and timestamp.tzinfo is None:
             timestamp = timestamp.replace(tzinfo=timezone.utc)
         kind = TIMES[planned.timestamps]

@@ -395,11 +395,17 @@ class Kit(ABC):
         side, key, row, version = change
         # change(…) makes those of the left side.
         if side not in {"left" if function == "change" else function for function in self._takes}:
-            raise FkJoinError(f"feed: a change of side {side!r} has no place here; make it with {functions}")
+            raise FkJoinError(
+                f"feed: a change of side {side!r} has no place here; make it with {functions}"
+            )
         if not isinstance(key, str):
-            raise FkJoinError(f"feed: key {key!r} is of type {type(key).__name__}; here keys are texts")
+            raise FkJoinError(
+                f"feed: key {key!r} is of type {type(key).__name__}; here keys are texts"
+            )
         if not isinstance(row, dict) and (row is not None or side == "event"):
-            raise FkJoinError(f"feed: the row of {side} {key!r} is {row!r}, which is no dict of columns")
+            raise FkJoinError(
+                f"feed: the row of {side} {key!r} is {row!r}, which is no dict of columns"
+            )
         require_version(version, f"feed: version {version!r} of {key!r}")
 
 

@@ -28,8 +28,19 @@ from fkjoin.spark.kinds import TIMES_OF_DAY
 
 SCHEMA = pa.schema([("id", pa.string()), ("n", pa.int64())])
 _AT = datetime.datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=datetime.timezone.utc)
-_DAYS = [datetime.date(1, 1, 1), datetime.date(1582, 10, 10), datetime.date(1969, 12, 31), datetime.date(9999, 12, 31)]
-_TIMES = [_AT, *(datetime.datetime(day.year, day.month, day.day, 23, 59, 59, 999_999, _AT.tzinfo) for day in _DAYS)]
+_DAYS = [
+    datetime.date(1, 1, 1),
+    datetime.date(1582, 10, 10),
+    datetime.date(1969, 12, 31),
+    datetime.date(9999, 12, 31),
+]
+_TIMES = [
+    _AT,
+    *(
+        datetime.datetime(day.year, day.month, day.day, 23, 59, 59, 999_999, _AT.tzinfo)
+        for day in _DAYS
+    ),
+]
 _TEXTS = ["", "null", "a,\"b\"\n'c'\\N", "\\.", "?%s:x{}", " ä€😀\u2028 ", "\0", "a\\u0000"]
 _FLOATS = [0.1, -0.0, float("inf"), float("-inf"), float("nan")]
 
@@ -51,9 +62,16 @@ _VALUES: dict[pa.DataType, list[Any]] = {
     pa.timestamp("us", "UTC"): _TIMES,
     pa.timestamp("us"): [at.replace(tzinfo=None) for at in _TIMES],
     pa.time64("ns"): [datetime.time(), datetime.time(23, 59, 59, 999_999)],
-    pa.duration("us"): [datetime.timedelta(0), datetime.timedelta(days=-1, microseconds=1), datetime.timedelta(days=40_000)],
+    pa.duration("us"): [
+        datetime.timedelta(0),
+        datetime.timedelta(days=-1, microseconds=1),
+        datetime.timedelta(days=40_000),
+    ],
     pa.list_(pa.int64()): [[], [1, None]],
-    pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string()))]): [{"a": 1, "b": ["x", None]}, {"a": None, "b": None}],
+    pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string()))]): [
+        {"a": 1, "b": ["x", None]},
+        {"a": None, "b": None},
+    ],
     pa.map_(pa.string(), pa.int64()): [[], [("a", 1), ("", None)]],
 }
 _NAMES = [
@@ -104,7 +122,9 @@ class SinkContract(ABC):
     ...         return read(self.path, into)
     """
 
-    types: ClassVar[list[pa.DataType]] = [kind for kind in _VALUES if TIMES_OF_DAY or not pa.types.is_time(kind)]
+    types: ClassVar[list[pa.DataType]] = [
+        kind for kind in _VALUES if TIMES_OF_DAY or not pa.types.is_time(kind)
+    ]
     every: ClassVar[int] = 1
     code: ClassVar[tuple[ModuleType, ...]] = ()
 

@@ -49,7 +49,9 @@ _OF_TABLES = RegroupSpec, AggregateSpec, CloseSpec, SpreadSpec, OwnersSpec
 _OF_JOINS = RekeySpec, ScatterSpec, SubscriptionSpec, ChildrenSpec, PairSpec
 _LAST = ResolveSpec, MergeSpec, GatherSpec, EnrichSpec, PaceSpec
 
-STAGES: dict[str, type[StageSpec]] = {kind.stage: kind for kind in (*_OF_TABLES, *_OF_JOINS, *_LAST)}
+STAGES: dict[str, type[StageSpec]] = {
+    kind.stage: kind for kind in (*_OF_TABLES, *_OF_JOINS, *_LAST)
+}
 """The kinds of stages by name, in the order in which a key is looked up in an operator's stores.
 
 A multi-way join's subscription is shown by that of a join of two tables."""

@@ -17,12 +17,30 @@ import pyarrow.compute as pc
 from fkjoin.codec import combined_key, tags, versions
 from fkjoin.codec.arrays import BYTES, Bytes, Ints, first_bytes, masked, take, untagged
 from fkjoin.codec.key_texts import keys_as_json, parse_key
-from fkjoin.codec.messages import ANSWER, CHANGE, JOINED, NUMBERED, PART, SUBSCRIPTION, SUMS, is_answer, pack
+from fkjoin.codec.messages import (
+    ANSWER,
+    CHANGE,
+    JOINED,
+    NUMBERED,
+    PART,
+    SUBSCRIPTION,
+    SUMS,
+    is_answer,
+    pack,
+)
 from fkjoin.codec.records import Records
 from fkjoin.codec.rows import RowCodec
 from fkjoin.spark.buckets import Payload, bucket_ids, places_of
 from fkjoin.spark.specs import shown
-from fkjoin.spark.specs.shown import Asked, Described, Shown, StoredColumns, as_json, pages, rows_as_json
+from fkjoin.spark.specs.shown import (
+    Asked,
+    Described,
+    Shown,
+    StoredColumns,
+    as_json,
+    pages,
+    rows_as_json,
+)
 from fkjoin.spark.specs.spec import PART_BYTES, ByRow, Messages, StageSpec, StateSpec
 from fkjoin.stages.answer_rows import CarryRows, Joined, usable
 from fkjoin.stages.children import Family, children, stored
@@ -31,7 +49,13 @@ from fkjoin.stages.contribute import Carry
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import DIGEST_BYTES, HAS_RESULT
 from fkjoin.stages.gather import gather, result_rows
-from fkjoin.stages.invariants import Sum, check_subscriptions, expected_subscriptions, live_subscriptions, sums_message
+from fkjoin.stages.invariants import (
+    Sum,
+    check_subscriptions,
+    expected_subscriptions,
+    live_subscriptions,
+    sums_message,
+)
 from fkjoin.stages.join_rows import HowByKey, join_rows, structs
 from fkjoin.stages.multi_join import MultiJoin, Right
 from fkjoin.stages.pair import answers_by_key, pair, sides_of
@@ -48,7 +72,9 @@ _T = TypeVar("_T")
 
 def _foreign_key(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
     named = masked(held.body, held.flags & HAS_FOREIGN_KEY > 0)
-    return Shown(keys_as_json(of.key, keys), keys_as_json(of.schemas["foreign_key"], named), timed=False)
+    return Shown(
+        keys_as_json(of.key, keys), keys_as_json(of.schemas["foreign_key"], named), timed=False
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +104,23 @@ class RekeySpec(ByRow, StageSpec):
         return None if self.from_answers is None else PART_BYTES
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
-        changes, times = self._rows(CHANGE, self.from_answers, messages, count), self._times(messages)
-        yield from rekey(changes, store, count, right_parts=self.right_parts, every=self.every, in_order=self.in_order, **times)
+        changes, times = (
+            self._rows(CHANGE, self.from_answers, messages, count),
+            self._times(messages),
+        )
+        yield from rekey(
+            changes,
+            store,
+            count,
+            right_parts=self.right_parts,
+            every=self.every,
+            in_order=self.in_order,
+            **times,
+        )
 
-    def validated(self, messages: Messages, store: Store, bucket: int, name: str) -> Iterator[Payload]:
+    def validated(
+        self, messages: Messages, store: Store, bucket: int, name: str
+    ) -> Iterator[Payload]:
         return sums(expected_subscriptions(store), bucket, self.state) if self.fused else iter(())
 
 
@@ -90,7 +129,9 @@ def _right(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
     if join is None:
         return Shown(foreign_key=keys_as_json(of.key, keys), row=shown.row_of(of, "right", held))
     bodies = masked(held.body, held.flags & GONE == 0)
-    rows = _by_right(join, keys, lambda right, some: rows_as_json(right.row, take(bodies, some)).to_pylist())
+    rows = _by_right(
+        join, keys, lambda right, some: rows_as_json(right.row, take(bodies, some)).to_pylist()
+    )
     return Shown(foreign_key=shown.texts_of(_named(join, keys)), row=pa.array(rows, pa.string()))
 
 
@@ -107,7 +148,10 @@ class ByForeignKey(StageSpec):
     """The common part of stages that join subscriptions with right changes: their records are by foreign key."""
 
     takes = SUBSCRIPTION, CHANGE, SUMS
-    forms: ClassVar = {tags.RIGHT: ("right", _right), tags.SUBSCRIBER: ("subscription", _subscriber)}
+    forms: ClassVar = {
+        tags.RIGHT: ("right", _right),
+        tags.SUBSCRIBER: ("subscription", _subscriber),
+    }
     key = "foreign_key"
     tombstones = CHANGE
 
@@ -118,7 +162,9 @@ class ByForeignKey(StageSpec):
     def sorted_out(self, payloads: list[bytes]) -> tuple[list[bytes], list[bytes]]:
         return without_answers(payloads)
 
-    def validated(self, messages: Messages, store: Store, bucket: int, name: str) -> Iterator[Payload]:
+    def validated(
+        self, messages: Messages, store: Store, bucket: int, name: str
+    ) -> Iterator[Payload]:
         check_subscriptions(store, messages.take(SUMS), self.state.buckets, name)
         return iter(())
 
@@ -154,7 +200,11 @@ class SubscriptionSpec(ByForeignKey):
 
     @property
     def highwater_tags(self) -> bytes:
-        return tags.ROW + tags.RIGHT * (not self.rights_in_order) + tags.SUBSCRIBER * (not self.in_order)
+        return (
+            tags.ROW
+            + tags.RIGHT * (not self.rights_in_order)
+            + tags.SUBSCRIBER * (not self.in_order)
+        )
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         yield from subscription(
@@ -170,7 +220,9 @@ class SubscriptionSpec(ByForeignKey):
             **self._times(messages),
         )
 
-    def validated(self, messages: Messages, store: Store, bucket: int, name: str) -> Iterator[Payload]:
+    def validated(
+        self, messages: Messages, store: Store, bucket: int, name: str
+    ) -> Iterator[Payload]:
         return super().validated(messages, store, bucket, name) if self.in_order else iter(())
 
 
@@ -223,7 +275,9 @@ class ResolveSpec(ByRow, StageSpec):
         if self.from_answers is not None:
             return self._rows(JOINED, self.from_answers, messages, count)
         made = [join_rows(messages.take(ANSWER), self.how), messages.take(JOINED)]
-        return pa.concat_tables([table for table in made if len(table)] or made)  # columns in one piece, where there is one
+        return pa.concat_tables(
+            [table for table in made if len(table)] or made
+        )  # columns in one piece, where there is one
 
 
 def _pair(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
@@ -347,9 +401,13 @@ class ScatterSpec(ByRow, StageSpec):
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         changes = messages.take(CHANGE)
-        yield from scatter(changes, store, count, self.rights, in_order=self.in_order, **self._times(messages))
+        yield from scatter(
+            changes, store, count, self.rights, in_order=self.in_order, **self._times(messages)
+        )
 
-    def validated(self, messages: Messages, store: Store, bucket: int, name: str) -> Iterator[Payload]:
+    def validated(
+        self, messages: Messages, store: Store, bucket: int, name: str
+    ) -> Iterator[Payload]:
         return sums(expected_subscriptions(store, self.rights), bucket, self.state)
 
 
@@ -367,7 +425,9 @@ class MultiSubscriptionSpec(ByForeignKey):
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         sides, times = (messages.take(SUBSCRIPTION), messages.take(CHANGE)), self._times(messages)
-        yield from answered(*sides, store, count, self.right_parts, rights_in_order=self.rights_in_order, **times)
+        yield from answered(
+            *sides, store, count, self.right_parts, rights_in_order=self.rights_in_order, **times
+        )
 
     def hot_key(self, foreign_key: bytes) -> tuple[str, bytes]:
         return f"foreign_key{foreign_key[0]}", foreign_key[1:]
@@ -387,7 +447,14 @@ class GatherSpec(StageSpec):
     multi_join: MultiJoin
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
-        yield gather(messages.take(PART), store, count, self.multi_join, in_order=True, **self._times(messages))
+        yield gather(
+            messages.take(PART),
+            store,
+            count,
+            self.multi_join,
+            in_order=True,
+            **self._times(messages),
+        )
 
     @classmethod
     def kept(cls, of: Described, keys: Bytes, held: Records) -> tuple[Bytes, Bytes]:
@@ -397,7 +464,9 @@ class GatherSpec(StageSpec):
 
 def without_answers(payloads: list[bytes]) -> tuple[list[bytes], list[bytes]]:
     """The payloads for foreign keys, and those for left keys: what rekey and scatter send them is on its way to this bucket."""
-    return [one for one in payloads if not is_answer(one)], [one for one in payloads if is_answer(one)]
+    return [one for one in payloads if not is_answer(one)], [
+        one for one in payloads if is_answer(one)
+    ]
 
 
 def sums(expected: Iterable[Bytes], bucket: int, state: StateSpec) -> Iterator[Payload]:
@@ -420,7 +489,9 @@ def _named(join: MultiJoin, keys: Bytes) -> list[dict[str, Any] | None]:
     return _by_right(join, keys, names)
 
 
-def _by_right(join: MultiJoin, keys: Bytes, read: Callable[[Right, Ints], list[_T]]) -> list[_T | None]:
+def _by_right(
+    join: MultiJoin, keys: Bytes, read: Callable[[Right, Ints], list[_T]]
+) -> list[_T | None]:
     """Collect what ``read`` makes of the keys of each right table, which it gets by their places; None for null."""
     values: list[_T | None] = [None] * len(keys)
     heads = first_bytes(pc.fill_null(keys, b"\xff"))

@@ -127,7 +127,9 @@ class StageSpec(ABC):
         """The payloads that it works on, and those that go through it as they are."""
         return payloads, []
 
-    def validated(self, messages: Messages, store: Store, bucket: int, name: str) -> Iterator[Payload]:
+    def validated(
+        self, messages: Messages, store: Store, bucket: int, name: str
+    ) -> Iterator[Payload]:
         """Check a bucket's store, of that name, by what is left of the messages.
 
         Returns what the next operator's stores are checked by, for their buckets.
@@ -202,12 +204,18 @@ class StageSpec(ABC):
     def _times(self, messages: Messages) -> Times:
         return {"now_ms": messages.now_ms, "retention_ms": self.state.retention_ms}
 
-    def _rows(self, kind: pa.Schema, of: FromAnswers | None, messages: Messages, count: Counters) -> pa.Table:
+    def _rows(
+        self, kind: pa.Schema, of: FromAnswers | None, messages: Messages, count: Counters
+    ) -> pa.Table:
         """The rows that come to the stage; ``of`` makes them of a join's answers, where those come."""
         if of is None:
             return messages.take(kind)
         answers = messages.take(ANSWER)
-        return of(answers) if isinstance(of, Carry | Contribute) else usable(of, answers, count, self.state.operator)
+        return (
+            of(answers)
+            if isinstance(of, Carry | Contribute)
+            else usable(of, answers, count, self.state.operator)
+        )
 
 
 class ByRow:

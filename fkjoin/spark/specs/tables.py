@@ -21,7 +21,18 @@ from fkjoin.folds.members import ColumnForm
 from fkjoin.spark.specs import shown
 from fkjoin.spark.specs.shown import Described, Shown, rows_as_json
 from fkjoin.spark.specs.spec import PART_BYTES, ByRow, Messages, StageSpec
-from fkjoin.stages import Counters, How, aggregate, close, enrich, merge, owners, pace, regroup, spread
+from fkjoin.stages import (
+    Counters,
+    How,
+    aggregate,
+    close,
+    enrich,
+    merge,
+    owners,
+    pace,
+    regroup,
+    spread,
+)
 from fkjoin.stages.answer_rows import ContributeRows
 from fkjoin.stages.close import Closing, late
 from fkjoin.stages.contribute import Contribute
@@ -148,7 +159,14 @@ class CloseSpec(ByGroup):
             return
         source = versions.identity(f"aggregate {self.state.operator}")
         yield from close(
-            grouped, arrivals, store, count, self.fold, closing=self.closing, source=source, now_ms=messages.now_ms
+            grouped,
+            arrivals,
+            store,
+            count,
+            self.fold,
+            closing=self.closing,
+            source=source,
+            now_ms=messages.now_ms,
         )
 
 
@@ -180,7 +198,15 @@ class SpreadSpec(ByRow, StageSpec):
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         rows, how = messages.take(JOINED), self._times(messages)
-        yield spread(rows, store, count, every=self.every, as_read=self.as_read, in_order=self.in_order, **how)
+        yield spread(
+            rows,
+            store,
+            count,
+            every=self.every,
+            as_read=self.as_read,
+            in_order=self.in_order,
+            **how,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,7 +278,15 @@ class EnrichSpec(ByRow, StageSpec):
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         rows, events = messages.take(JOINED), messages.take(EVENT)
-        yield enrich(rows, events, store, count, how=self.how, in_order=self.in_order, **self._times(messages))
+        yield enrich(
+            rows,
+            events,
+            store,
+            count,
+            how=self.how,
+            in_order=self.in_order,
+            **self._times(messages),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,7 +295,12 @@ class PaceSpec(StageSpec):
 
     stage = "pace"
     takes = (RESULT,)
-    forms: ClassVar = {tags.WAITING: ("waiting", shown.result), tags.EMITTED: ("sent", shown.key_alone)}
+    forms: ClassVar = {
+        tags.WAITING: ("waiting", shown.result),
+        tags.EMITTED: ("sent", shown.key_alone),
+    }
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
-        yield from pace(messages.take(RESULT), store, count, over=messages.arrivals.tick_ms is not None)
+        yield from pace(
+            messages.take(RESULT), store, count, over=messages.arrivals.tick_ms is not None
+        )
