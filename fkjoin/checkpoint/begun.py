@@ -13,7 +13,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from fkjoin.checkpoint.files import hadoop, has_begun, read_file, subfolders, write_file
+from fkjoin.checkpoint.files import begun_below, hadoop, has_begun, read_file, write_file
 from fkjoin.errors import FkJoinError
 from fkjoin.spark.schemas import kept_type
 
@@ -53,8 +53,9 @@ class JobFacts:
 
     rules: list[str]
     """The rules of the optimizer that move state."""
-    binding: dict[str, Any]
-    """The number of buckets, and the facts of tables and operators, by kind and name."""
+    buckets: int
+    binding: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Facts of tables and operators, by kind and name."""
 
 
 @dataclass
@@ -86,11 +87,11 @@ class Begun:
 
     @classmethod
     def of_job(cls, spark: SparkSession, checkpoint: str) -> Begun:
-        """Read a job's document; it is empty unless a query of the job has begun.
+        """Read a job's document; it is empty unless a query that ends in a sink has begun.
 
         Raises: as ``of``.
         """
-        if not any(has_begun(spark, folder) for folder in subfolders(spark, checkpoint)):
+        if not begun_below(spark, checkpoint, ("sink-", "sinks-", "dead-letters-")):
             return cls()
         return cls._with(spark, checkpoint, "job")
 
@@ -132,6 +133,8 @@ class Begun:
             raise unusable(checkpoint, problem)
         begun, sections = cls(), get_type_hints(cls)
         for section, value in document.items():
+            if section not in sections:
+                raise unusable(checkpoint, f"has a section {section}, which this release lacks")
             try:
                 setattr(begun, section, _typed(value, sections[section]))
             except MISSHAPEN as error:

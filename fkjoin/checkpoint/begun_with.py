@@ -17,7 +17,7 @@ from fkjoin.checkpoint.begun import MISSHAPEN, Begun, unusable
 from fkjoin.checkpoint.damage import NEW_OR_BACK
 from fkjoin.errors import FkJoinError
 from fkjoin.plan.physical import Physical, reads, stages
-from fkjoin.sessions.settings import TIME_ZONE, time_zone
+from fkjoin.sessions.settings import EXCLUDED, OPTIMIZE, TIME_ZONE, time_zone
 from fkjoin.spark.identity import difference
 from fkjoin.spark.specs import StageSpec
 
@@ -31,9 +31,9 @@ def require_begun_with(
 ) -> None:
     """Raise ``FkJoinError`` if the checkpoint has batches of another plan or of another zone.
 
-    Before its first batch is done, the checkpoint is bound to nothing, and all is noted in
-    ``begun``; unless a sink has that batch: ``written`` names it.  The sink would leave out the
-    rows that the batch has by the plan.
+    Before its first batch is done, the checkpoint is bound to no plan and no zone, and both are
+    noted in ``begun``; unless a sink has that batch: ``written`` names it.  The sink would leave
+    out the rows that the batch has by the plan.
     """
     zone, bound = time_zone(spark), BatchLog(spark, checkpoint.rstrip("/")).done >= 0
     holder = None if bound or begun.zone is None else written()
@@ -76,18 +76,16 @@ def _same_clocks(spark: SparkSession, zone: str, other: str, checkpoint: str) ->
 
 def _changed(begun: Begun, plan: Physical, checkpoint: str) -> str | None:
     """Say what is other than it was; None if nothing is."""
-    before, specs = begun.operators or [], stages(plan)
+    before, specs, sources = begun.operators or [], stages(plan), len(reads(plan))
+    rules = f"other rules of the optimizer ({OPTIMIZE}, {EXCLUDED})"
     if len(before) != len(specs):
-        rules = "spark.fkjoin.optimize, spark.fkjoin.optimizer.excludedRules"
-        return (
-            f"its operators were {_listed(name for name, _ in before)} and are now "
-            f"{_listed(spec.name for spec in specs)}, perhaps by other rules of the optimizer ({rules})"
-        )
-    sources = len(reads(plan))
+        was, now = _listed(name for name, _ in before), _listed(spec.name for spec in specs)
+        return f"its operators were {was} and are now {now}, perhaps by {rules}"
     if begun.sources != sources:
         return (
-            f"the number of its sources was {begun.sources} and is now {sources}; a table that is "
-            "read once and used twice is one source, and a table that is read twice is two"
+            f"it read {begun.sources} sources and snapshots and now reads {sources}, perhaps since "
+            "a snapshot was added or left out, or since a table that is used twice was read once "
+            f"and is read twice, or by {rules}"
         )
     try:
         return _first_difference(before, specs)

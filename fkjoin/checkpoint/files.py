@@ -236,26 +236,34 @@ def _rename(files: Any, path: Any, target: Any, *options: str) -> None:
     of_scheme.rename(files.makeQualified(path), files.makeQualified(target), chosen)
 
 
-def subfolders(spark: SparkSession, folder: str) -> list[str]:
-    """The folders in a folder; none of a folder that does not exist."""
-    path, files = hadoop(spark, folder)
-    statuses = files.listStatus(path) if files.exists(path) else []
-    return [str(status.getPath()) for status in statuses if status.isDirectory()]
-
-
 def has_begun(spark: SparkSession, checkpoint: str) -> bool:
     """Tell whether a query was started with the checkpoint.
 
     ``FkJoinError`` if the query has batches, and the file with its id is lost.
     """
-    path, files = hadoop(spark, f"{checkpoint}/metadata")
-    if files.exists(path):
+    if _has_id(spark, checkpoint):
         return True
     if any(numbered(spark, f"{checkpoint}/{log}") for log in ("offsets", "commits")):
         raise FkJoinError(
             f"checkpoint {checkpoint} is damaged: its file metadata is lost; {RESTORE}"
         )
     return False
+
+
+def begun_below(spark: SparkSession, folder: str, names: tuple[str, ...]) -> bool:
+    """Tell whether a query was started with a folder in this one.
+
+    ``names``: beginnings of its name.
+    """
+    path, files = hadoop(spark, folder)
+    below = [status.getPath() for status in files.listStatus(path)] if files.exists(path) else []
+    checkpoints = [path for path in below if path.getName().startswith(names)]
+    return any(_has_id(spark, str(checkpoint)) for checkpoint in checkpoints)
+
+
+def _has_id(spark: SparkSession, checkpoint: str) -> bool:
+    path, files = hadoop(spark, f"{checkpoint}/metadata")
+    return bool(files.exists(path) and files.isFile(path))
 
 
 def query_id(spark: SparkSession, checkpoint: str) -> str:

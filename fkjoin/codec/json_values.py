@@ -347,8 +347,9 @@ def _decimal(value: Any, kind: pa.Decimal128Type, unit: Unit | None) -> Decimal:
     elif unit.name == "base64":
         number = _unscaled(value, kind.scale if unit.scale is None else unit.scale)
     elif _BASE64.fullmatch(value):
-        advice = 'give units={"…": "text"} or "base64"'
-        raise MisfitError(f"{value!r} may be base64 or a number; {advice}")
+        raise MisfitError(
+            f'{value!r} may be base64 or a number; give units={{"…": "text"}} or "base64"'
+        )
     else:
         number = plain(value)
     return rounded(number, kind)

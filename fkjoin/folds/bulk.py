@@ -117,8 +117,10 @@ def _require_order(kind: str, text: str, type_: pa.DataType, has_one: bool) -> N
 
 def _require_equality(kind: str, text: str, type_: pa.DataType) -> None:
     if _has_map(type_):
-        advice = "maps cannot be compared; write array_sort(map_entries(…))"
-        raise ColumnTypeError(f"{kind}: {text} is {type_}, and {advice}")
+        raise ColumnTypeError(
+            f"{kind}: {text} is {type_}, and maps cannot be compared; write "
+            "array_sort(map_entries(…))"
+        )
 
 
 def _has_map(type_: pa.DataType) -> bool:

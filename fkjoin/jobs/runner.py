@@ -370,11 +370,11 @@ def _finish(running: dict[PlannedQuery, StreamingQuery], stop: Stop, follower: F
 
 def _facts(job: Job, spark: SparkSession) -> JobFacts:
     """Collect what binds a checkpoint, by table and operator; and which rules of the optimizer there were."""
-    binding: dict[str, Any] = {"buckets": bucket_count(spark)}
+    binding: dict[str, dict[str, Any]] = {}
     for sink in job.spec.sinks.values():
         binding |= manifest(job.tables[sink.table]._planned.node)
     off = switched_off(spark)
-    return JobFacts([rule for rule in MOVING if rule not in off], binding)
+    return JobFacts([rule for rule in MOVING if rule not in off], bucket_count(spark), binding)
 
 
 def _leave_out_later_rules(spark: SparkSession, before: JobFacts) -> list[str]:
@@ -388,15 +388,17 @@ def _leave_out_later_rules(spark: SparkSession, before: JobFacts) -> list[str]:
 
 def _compare(spec: JobSection, before: JobFacts, facts: JobFacts) -> None:
     """``JobError`` when the checkpoint was made with something else."""
+    _require_same(spec, "buckets", before.buckets, facts.buckets)
     for name in before.binding.keys() & facts.binding.keys():
         was, now = before.binding[name], facts.binding[name]
-        if was != now and isinstance(was, dict):
-            changed = next(
-                setting for setting in {**now, **was} if now.get(setting) != was.get(setting)
-            )
-            name, was, now = f"{name}: {changed}", was.get(changed), now.get(changed)
-        if was != now:
-            raise JobError(
-                f"checkpoint: {spec.checkpoint} was made with {name} = {json.dumps(was)}, the job now has {json.dumps(now)}: "
-                "give the job a new checkpoint and empty targets, or go back to what it was"
-            )
+        for setting in {**now, **was}:
+            _require_same(spec, f"{name}: {setting}", was.get(setting), now.get(setting))
+
+
+def _require_same(spec: JobSection, fact: str, was: Any, now: Any) -> None:
+    if was != now:
+        raise JobError(
+            f"checkpoint: {spec.checkpoint} was made with {fact} = {json.dumps(was)}, the job now "
+            f"has {json.dumps(now)}: give the job a new checkpoint and empty targets, or go back "
+            "to what it was"
+        )

@@ -27,7 +27,7 @@ FULL = Begun(
     columns={"orders": LearnedColumns(FIELDS, ["region"], ["at.city"], "json"), "given": LearnedColumns()},
     topics={"orders": KnownTopic("id-1"), "customers": KnownTopic("id-2", 1, [(0, 7), (1, 0)])},
     sinks=["parquet /out"],
-    job=JobFacts(["join-reads-answers"], {"buckets": 8, "view all": {"of": "orders"}, "events clicks": {}}),
+    job=JobFacts(["join-reads-answers"], 8, {"view all": {"of": "orders"}, "events clicks": {}}),
 )
 
 
@@ -63,6 +63,7 @@ BROKEN: dict[bytes, str] = {
     b'{"version": 2, "zone": 5}': "has version 2, and this release reads 1",
     b'{"version": true}': "has version True, and this release reads 1",
     b'{"version": 1.0}': "has version 1.0, and this release reads 1",
+    b'{"version": 1, "later": {}}': "has a section later, which this release lacks",
 }
 
 
@@ -99,7 +100,8 @@ SHAPES: list[tuple[list[Any], Any]] = [
     (["sinks"], {}),
     (["job"], {"rules": []}),
     (["job", "binding"], []),
-    (["unknown"], {}),
+    (["job", "binding", "view all"], None),
+    (["job", "buckets"], "8"),
 ]
 
 

@@ -143,7 +143,7 @@ def test_a_table_that_is_read_once_is_not_read_twice_later(spark: SparkSession, 
     write_lines(tmp_path / "visits", "1", [{"id": "v1", "at": "2026-03-01 10:00:00", "n": 1}])
     once = days()
     run(once, once)
-    with pytest.raises(FkJoinError, match="the number of its sources was 1 and is now 2; a table that is read"):
+    with pytest.raises(FkJoinError, match="it read 1 sources and snapshots and now reads 2, perhaps since a snapshot"):
         run(days(), days())
     again = days()
     run(again, again)

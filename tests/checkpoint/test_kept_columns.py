@@ -142,7 +142,7 @@ def test_a_job_goes_on_by_itself(spark: SparkSession, tmp_path: Path, put: Put, 
 
     def go_on() -> None:
         made = Job(JobSection.model_validate(spec), spark)
-        made.begun.job = JobFacts([], {"buckets": 2})
+        made.begun.job = JobFacts([], 2)
         made.begun.write(spark, made.spec.checkpoint)
         for planned in made.queries():
             planned.start().awaitTermination()

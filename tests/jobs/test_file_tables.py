@@ -43,7 +43,7 @@ def job(spark: SparkSession, folder: Path, sinks: Sequence[str] = (), **orders: 
 
 
 def run(made: Job, *, at_once: bool = False) -> None:
-    made.begun.job = JobFacts([], {"buckets": 2})
+    made.begun.job = JobFacts([], 2)
     made.begun.write(made._spark, made.spec.checkpoint)
     running = []
     for planned in made.queries():

@@ -127,7 +127,7 @@ def _told_of_job(job: Job, text: Text) -> None:
     text.block("rules", _verdicts(job.tables.values()))
     spark = next(iter(job.tables.values())).changes.sparkSession
     facts = facts_of_job(job, spark)
-    text.block("manifest", _facts({"buckets": None, "rules": facts.rules, **facts.binding}))
+    text.block("manifest", _facts({"buckets": facts.buckets, "rules": facts.rules, **facts.binding}))
     for query in job.queries():
         _told_of_query(query.name, started(query.start), text)
 
