@@ -59,7 +59,6 @@ EVERY = [
 
 SAMPLE = [
     (RESTORE, AT_COMMIT, "several"),
-    (RESTORE, AT_COMMIT, "iceberg"),
     (SECOND, BEFORE, "parquet"),
     (KILLED, AT_COMMIT, "objects"),
     (OUTAGE, AT_COMMIT, "postgres"),

@@ -51,10 +51,8 @@ def reached(moment: str, one: Command, folder: Path) -> Callable[[], object]:
 
 SAMPLE = [
     ("a shell of Spark's", signal.SIGINT, False),
-    ("the JVM", signal.SIGTERM, False),
     ("the JVM", signal.SIGKILL, True),
     ("the JVM", signal.SIGKILL, False),
-    ("the first batch", signal.SIGKILL, True),
     ("a batch", signal.SIGKILL, True),
 ]
 """A few; ``make faults`` tries ``ALL``.  Of a batch and of the stop: tests/jobs/test_secrets.py, no process has a secret."""

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from fkjoin import Table, fk_join, read_state
+from fkjoin import FkJoinError, Table, fk_join, read_state
 from fkjoin import aggregates as agg
 from fkjoin.checkpoint import upkeep
 from fkjoin.checkpoint.entries import look_up
@@ -23,9 +21,11 @@ from fkjoin.checkpoint.upkeep import verify
 from fkjoin.plan.rules import JOINS_SHARE_STAGES
 from fkjoin.sessions.settings import EXCLUDED
 from fkjoin.stages.counters import metrics_name
-from tests.support.queries import run, table_of, write_lines
-from tests.support.sampling import EVERY
+from fkjoin.testing import Driver
+from tests.support.queries import run, table_of, values, write_lines
 from tests.support.sessions import small
+from tests.support.sinks import finished
+from tests.support.stores import contents
 
 ORDER = "order_id string, customer_id string, product struct<id: string, n: bigint>, shop string, amount double"
 SIDES = {
@@ -34,6 +34,10 @@ SIDES = {
     "shops": "shop string, town string, lsn bigint, op string",
 }
 KEYS = {"orders": "order_id", "customers": "customer_id", "products": "id", "shops": "shop"}
+
+
+SOLD = ["amount", "name", "title", "price", "town"]
+"""What the joins in a row make of an order."""
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +54,8 @@ class Shop:
         for name in KEYS:
             (folder / name).mkdir()
 
-    def write(self, changes: int) -> None:
+    def change(self, changes: int) -> dict[str, list[dict[str, Any]]]:
+        """Draw changes, in order; those of each table."""
         rng, lines = self.rng, {name: list[dict[str, Any]]() for name in KEYS}
         for _ in range(changes):
             self.lsn += 1
@@ -74,11 +79,15 @@ class Shop:
             self.now[kind].pop(row[KEYS[kind]], None)
             if not gone:
                 self.now[kind][row[KEYS[kind]]] = row
-        for kind, rows in lines.items():
+        return lines
+
+    def write(self, changes: int) -> None:
+        """Draw changes, and write them into files."""
+        for kind, rows in self.change(changes).items():
             write_lines(self.folder / kind, str(self.files), rows)
         self.files += 1
 
-    def sold(self) -> dict[tuple[str], list[Any]]:
+    def sold(self) -> dict[str, list[Any]]:
         """By order: amount, customer, title and price, town; a shop need not be known."""
         found = {}
         for key, order in self.now["orders"].items():
@@ -88,7 +97,7 @@ class Shop:
             )
             if customer is not None and product is not None:
                 shop = self.now["shops"].get(order["shop"], {})
-                found[(key,)] = [order["amount"], customer["name"], product["title"], product["price"], shop.get("town")]
+                found[key] = [order["amount"], customer["name"], product["title"], product["price"], shop.get("town")]
         return found
 
 
@@ -122,44 +131,59 @@ def sold_through_frames(orders: Table, *sides: Table) -> Table:
     return fk_join(with_product, shops.filter("true"), "left.left.shop", "left", columns, name="sold")
 
 
-@pytest.mark.faults
-@pytest.mark.parametrize("made", [sold, sold_through_frames])
-def test_joins_of_one_left_table_are_one_and_come_out_the_same(
-    spark: SparkSession, tmp_path: Path, made: Callable[..., Table]
-) -> None:
-    """Without the rule, in a sample, in one batch, and not where Spark makes rows in between."""
-    small(spark, tmp_path, partitions=2)
-    rules, parts = ("", JOINS_SHARE_STAGES) if made is sold or EVERY else ("",), 2 if made is sold else 1
-    shop, seen = Shop(tmp_path), {name: list[Row]() for name in rules}
-    for part in range(1, parts + 1):
-        shop.write(120)
-        for excluded, rows in seen.items():
-            if excluded and part < parts and not EVERY:
-                continue
-            spark.conf.set(EXCLUDED, excluded)
-            table = made(*tables(spark, tmp_path)).materialize("sold")
-            text = table.describe()
-            assert text.count("joins-share-stages fired") == (0 if excluded else 2)
-            assert ("  scatter " in text, "  rekey " in text) == (not excluded, bool(excluded)), text
-            got = run(table.changes, tmp_path / f"ck{excluded}", metrics_name("sold"))
-            rows += got.rows
-            columns = ["amount", "name", "title", "price", "town"]
-            found = {key: [row[name] for name in columns] for key, row in table_of(rows, "order_id").items()}
-            assert found == shop.sold()
-            assert found
-            assert got.count["out"] == len(got.rows)
-            if part < parts and not EVERY:
-                continue
-            assert verify(spark, tmp_path / f"ck{excluded}") == []
-            kept = read_state(spark, str(tmp_path / f"ck{excluded}"), "sold").collect()
-            assert {(row["order_id"],): [row[name] for name in columns] for row in kept} == found
-            newest = table_of(rows, "order_id")
-            for row in kept:
-                mine = newest[row["order_id"],]
-                assert (row["_left_version"], row["_right_version"]) == (mine["_left_version"], mine["_right_version"])
+def feed(driver: Driver, lines: dict[str, list[dict[str, Any]]]) -> dict[Any, dict[str, Any]]:
+    """Run the changes as a batch; the table after it."""
+    for name in driver.inputs:
+        for line in lines[name]:
+            row = {column: value for column, value in line.items() if column not in ("lsn", "op")}
+            key, lsn = row[KEYS.get(name, "name")], line["lsn"]
+            if line["op"] == "d":
+                driver.input(name).delete(key, version=lsn, timestamp=lsn)
+            else:
+                driver.input(name).change(key, row, version=lsn, timestamp=lsn)
+    driver.run()
+    return driver.table
+
+
+def test_joins_of_one_left_table_are_one_and_come_out_the_same(spark: SparkSession, tmp_path: Path) -> None:
+    """With the rule and without it, and where Spark makes rows in between: rows, versions and counters."""
+    shop, drivers = Shop(tmp_path), []
+    for build, excluded in ((sold, ""), (sold, JOINS_SHARE_STAGES), (sold_through_frames, "")):
+        spark.conf.set(EXCLUDED, excluded)
+        table = build(*tables(spark, tmp_path)).materialize("sold")
+        text = table.describe()
+        assert text.count("joins-share-stages fired") == (0 if excluded else 2)
+        assert ("  scatter " in text, "  rekey " in text) == (not excluded, bool(excluded)), text
+        drivers.append(Driver(table))
     spark.conf.set(EXCLUDED, "")
-    versions = [{key: row["_left_version"][0] for key, row in table_of(rows, "order_id").items()} for rows in seen.values()]
-    assert all(one == versions[0] for one in versions)
+    for _ in range(2):
+        lines = shop.change(90)
+        versions = []
+        for driver in drivers:
+            rows = feed(driver, lines)
+            assert values(rows, SOLD) == shop.sold()
+            assert driver.count["out"] == len(driver.results)
+            in_state = {row["order_id"]: row for row in driver.store("sold").all()}
+            assert values(in_state, SOLD) == values(rows, SOLD)
+            versions.append({key: row["_left_version"][0] for key, row in in_state.items()})
+        assert all(version == versions[0] for version in versions)
+    assert shop.sold()
+
+
+def test_a_multi_way_join_on_spark_is_the_batch_join_and_its_state_has_its_rows(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path, partitions=2)
+    shop = Shop(tmp_path)
+    shop.write(120)
+    table = sold(*tables(spark, tmp_path)).materialize("sold")
+    results = run(table.changes, tmp_path / "ck", metrics_name("sold"))
+    newest = {key: row for (key,), row in table_of(results.rows, "order_id").items()}
+    assert values(newest, SOLD) == shop.sold()
+    assert newest
+    assert results.count["out"] == len(results.rows)
+    assert verify(spark, tmp_path / "ck") == []
+    in_state = {row["order_id"]: row for row in read_state(spark, str(tmp_path / "ck"), "sold").collect()}
+    columns = [*SOLD, "_left_version", "_right_version"]
+    assert values(in_state, columns) == values(newest, columns)
 
 
 def test_state_of_a_multi_way_join_is_readable(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,21 +234,23 @@ def test_a_checkpoint_is_of_one_choice(spark: SparkSession, tmp_path: Path) -> N
         first = fk_join(orders, customers, "customer_id", joiner=["left.product", "right.name", "right.tier"], name="first")
         return fk_join(first, products, "product.id", joiner=list(columns), name="both")
 
-    run(both("left.name as one", "left.tier as other").changes, tmp_path / "ck")
-    shop.write(20)
+    def start(table: Table) -> None:
+        finished(table.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck", trigger={"availableNow": True}))
+
+    start(both("left.name as one", "left.tier as other"))
     other = r'columns was \["one = customers.name", "other = customers.tier"\] and is now \["one = customers.tier"'
-    with pytest.raises(StreamingQueryException, match=other):
-        run(both("left.tier as one", "left.name as other").changes, tmp_path / "ck")
+    with pytest.raises(FkJoinError, match=other):
+        start(both("left.tier as one", "left.name as other"))
     spark.conf.set(EXCLUDED, JOINS_SHARE_STAGES)
-    with pytest.raises(StreamingQueryException, match="STATEFUL_OPERATOR_NOT_MATCH"):
-        run(both("left.name as one", "left.tier as other").changes, tmp_path / "ck")
+    with pytest.raises(FkJoinError, match="its operators were both-scatter, .* and are now first-rekey, "):
+        start(both("left.name as one", "left.tier as other"))
     spark.conf.set(EXCLUDED, "")
 
 
 def test_the_same_right_table_twice_and_who_reads_a_multi_way_join(spark: SparkSession, tmp_path: Path) -> None:
     """An order's customer, and another one that its shop is named after; summed up."""
     shop = Shop(tmp_path)
-    shop.write(150)
+    lines = shop.change(150)
     orders, customers, _, _ = tables(spark, tmp_path)
     named = orders.map_values(["customer_id", "replace(shop, 's', 'c') as other", "amount"], name="named")
     first = fk_join(named, customers, "customer_id", joiner=["left.amount", "left.other", "right.name"], name="first")
@@ -235,67 +261,66 @@ def test_the_same_right_table_twice_and_who_reads_a_multi_way_join(spark: SparkS
     assert "aggregate-reads-answers did not fire: both is one with the join before it" in sums.describe()
     assert "answers-keep-what-is-read fired" in sums.describe()
     some = both.filter("right.name is not null").group_by("left.name", name="some").agg(rows=agg.count())
-    seen = {key[0]: row["rows"] for key, row in table_of(run(some.changes, tmp_path / "ck2").rows, "name").items()}
-    found = {key[0]: row["rows"] for key, row in table_of(run(sums.changes, tmp_path / "ck").rows, "name").items()}
+    driver = Driver(sums)
+    counts = [{key: row["rows"] for key, row in feed(each, lines).items()} for each in (driver, Driver(some))]
     wanted: dict[str, int] = {}
     people = shop.now["customers"]
     for order in shop.now["orders"].values():
         names = people.get(order["customer_id"]), people.get(order["shop"].replace("s", "c"))
         if names[0] is not None and names[1] is not None:
             wanted[names[0]["name"]] = wanted.get(names[0]["name"], 0) + 1
-    assert found == seen == wanted
-    assert found
-    (store,) = [store for store in saved_stores(spark, tmp_path / "ck") if store.name == "both-subscription"]
-    kept = entries(spark, store).where("kind = 'right' and not gone")
-    assert all(len(json.loads(row.row)) == 1 for row in kept.collect()), "what the aggregate does not read is not kept"
+    assert counts == [wanted, wanted]
+    assert wanted
+    (stage,) = [stage for stage in driver._queries.stages if stage.name == "both-subscription"]
+    entries = repr([contents(store) for store in stage.stores.values()])
+    assert "Ann" in entries
+    assert "gold" not in entries, "what the aggregate does not read is not kept"
 
 
 def test_a_multi_way_join_over_a_join_and_with_a_join_on_its_right(spark: SparkSession, tmp_path: Path) -> None:
     """Versions of several parts on both sides; what comes out is what comes out without the rule."""
-    Shop(tmp_path).write(120)
-    people: Any = {"key": "name", "version": "lsn", "deleted": "op = 'd'", "format": "json", "schema": SIDES["customers"]}
-    found = []
+    lines = Shop(tmp_path).change(120)
+    lines["named"] = lines["customers"]
+    people: Any = {"key": "name", "version": "lsn", "deleted": "op = 'd'", "format": "json", "timestamp": "lsn"}
+    states = []
     for excluded in ("", JOINS_SHARE_STAGES):
         spark.conf.set(EXCLUDED, excluded)
         orders, customers, products, shops = tables(spark, tmp_path)
-        named = Table.from_files(spark, tmp_path / "customers", name="named", **people)
+        named = Table.from_files(spark, tmp_path / "customers", name="named", schema=SIDES["customers"], **people)
         base = fk_join(orders, customers, "customer_id", name="base")
         third = fk_join(shops, products, F.lit("p1"), "left", name="third")
         first = fk_join(base, named, "right.name", "left", name="first")
         table = fk_join(first, third, "left.left.shop", "left", name="table", validate=True).materialize("kept")
         assert table.describe().count("joins-share-stages fired") == (0 if excluded else 1)
         assert ("store base-resolve\n" in table.describe()) == (not excluded), "a multi-way join reads its left table as it is"
-        rows = table_of(run(table.changes, tmp_path / f"ck{excluded}").rows, "order_id")
-        kept = read_state(spark, str(tmp_path / f"ck{excluded}"), "kept").collect()
-        assert {row["order_id"]: row["left"] for row in kept} == {key[0]: row["left"] for key, row in rows.items()}
-        plain = ("left", "right", "_left_version", "_right_version", "_timestamp")
-        found.append({key: [row[name] for name in plain] for key, row in rows.items()})
+        driver = Driver(table)
+        rows = feed(driver, lines)
+        states.append({row["order_id"]: row for row in driver.store("kept").all()})
+        assert values(states[-1], ["left", "right"]) == values(rows, ["left", "right"])
     spark.conf.set(EXCLUDED, "")
-    assert found[0] == found[1]
-    assert found[0]
+    assert states[0] == states[1]
+    assert states[0]
 
 
 def test_no_row_stays_no_row_for_who_reads_a_multi_way_join(spark: SparkSession, tmp_path: Path) -> None:
     """A right row that is not there is null, not a struct of nulls, in whatever is made of some columns of the joins."""
     shop = Shop(tmp_path)
-    shop.write(60)
     orders, customers, products, shops = tables(spark, tmp_path)
     first = fk_join(orders, customers, "customer_id", "left", name="first")
     both = fk_join(first, shops, "left.shop", "left", name="both")
     last = fk_join(both, products, "right.town", "left", ["left.left.right as customer", "left.right.town"], "last")
     assert last.describe().count("answers-keep-what-is-read fired") == 1
-    rows = table_of(run(last.changes, tmp_path / "ck").rows, "order_id")
-    found = {key: (row["customer"] and row["customer"]["name"], row["town"]) for key, row in rows.items()}
+    rows = feed(Driver(last), shop.change(60))
     nobody: dict[str, Any] = {}
-    assert found == {
-        (key,): (
+    assert {key: (row["customer"] and row["customer"]["name"], row["town"]) for key, row in rows.items()} == {
+        key: (
             shop.now["customers"].get(order["customer_id"], nobody).get("name"),
             shop.now["shops"].get(order["shop"], nobody).get("town"),
         )
         for key, order in shop.now["orders"].items()
     }
     known = {key for key, order in shop.now["orders"].items() if order["customer_id"] in shop.now["customers"]}
-    assert {key for (key,), row in rows.items() if row["customer"] is not None} == known
+    assert {key for key, row in rows.items() if row["customer"] is not None} == known
     assert 0 < len(known) < len(rows)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,6 @@ def write_lines(folder: Path, name: str, rows: list[dict[str, Any]]) -> None:
     (folder / f"{name}.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def values(rows: dict[Any, Row], columns: list[str]) -> dict[Any, list[Any]]:
+def values(rows: Mapping[Any, Any], columns: list[str]) -> dict[Any, list[Any]]:
     """These columns of the rows, by key."""
     return {key: [row[column] for column in columns] for key, row in rows.items()}

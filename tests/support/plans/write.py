@@ -37,13 +37,14 @@ class Plans:
         self._made: dict[str, Sources] = {}
         self._read: dict[str, Table] = {}
 
-    def text(self, topology: Topology, *, every_choice: bool = True) -> str:
+    def text(self, topology: Topology, *, every_choice: bool = True, no_rules: bool = True) -> str:
         """The text of a topology's plan with all rules.
 
-        ``every_choice``: also without those that it names, and, if any are for it, with none.
+        ``every_choice``: also without those that it names, and, if any are for it and ``no_rules``, with none.
         """
         text = Text()
-        for choice in ("all rules", *(f"without {rule}" for rule in topology.without), "no rules"):
+        choices = ["all rules", *(f"without {rule}" for rule in topology.without), "no rules"]
+        for choice in choices if no_rules else choices[:-1]:
             with rules(self._spark, choice), quick(), text.under(choice):
                 if choice not in self._made:
                     self._made[choice] = self._sources(self._read)
