@@ -20,7 +20,7 @@ from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
 from tests.support.sampling import EVERY, sampled
 
 from .broker import Broker, Record
-from .jobs import Running
+from .jobs import Running, letters
 
 SERIAL = iter(range(1000))
 
@@ -109,9 +109,11 @@ def running(table: Table, shop: Shop, folder: Path) -> Iterator[Running]:
 def test_a_join_is_summed_up_from_topic_to_topic(broker: Broker, spark: SparkSession, tmp_path: Path, deployment: Any) -> None:
     """Fused and staged alike; what a row contributes is in one group, however often it comes.
 
-    Fused, in a sample, too: of files tests/api/test_aggregates.py, of topics integration/test_new_topics.py.
+    In the staged deployment, what is no change of KIP-904 goes to the dead letters.  Fused, in a sample, too: of files
+    tests/api/test_aggregates.py, of topics integration/test_new_topics.py.
     """
     shop = Shop(broker)
+    topic = f"{shop.out}-regions-repartition"
 
     def build() -> Table:
         joined = fk_join(*shop.tables(spark), "customer", name="joined")
@@ -134,9 +136,20 @@ def test_a_join_is_summed_up_from_topic_to_topic(broker: Broker, spark: SparkSes
         job.drain()
         assert job.counters()["stale-dropped"] > 0, "nothing came twice: the test tests nothing"
         assert len(broker.read(shop.out)) == before
+        good = broker.read(topic)[0]
+        bad = [Record(b"c1", b"nonsense"), Record(b"c1", None), Record(b"c1", b"xx\1", good.headers())]
+        broker.send(topic, bad)
         shop.send(20)
         job.drain()
         assert shop.written() == shop.by_region()
+        assert job.counters()["dead-letters"] == len(bad)
+    reasons = sorted((letter.topic, letter.reason) for letter in letters(regions.dead_letters, tmp_path / "letters"))
+    assert [reason for _, reason in reasons] == [
+        "the value is empty: a change of KIP-904 ends with a flag",
+        "the value's last byte is not 0, 1 or 2 (KIP-904)",
+        "what the row contributes is not of the aggregate's columns",
+    ]
+    assert {name for name, _ in reasons} == {topic}
 
 
 @pytest.mark.faults
@@ -183,38 +196,7 @@ def test_a_rolling_upgrade_in_two_restarts_loses_nothing_and_shows_nothing_in_be
             totals(wrong)  # type: ignore[arg-type]
 
 
-def test_what_is_no_change_of_kip_904_goes_to_the_dead_letters(broker: Broker, spark: SparkSession, tmp_path: Path) -> None:
-    shop = Shop(broker)
-    orders, _ = shop.tables(spark)
-    table = orders.group_by("customer", name="totals", deployment="staged", application=shop.out).agg(n=agg.count("amount"))
-    topic = f"{shop.out}-totals-repartition"
-    letters: list[Any] = []
-    with running(table, shop, tmp_path) as job:
-        shop.send(30)
-        job.drain()
-        good = broker.read(topic)[0]
-        broker.send(topic, [Record(b"c1", b"nonsense"), Record(b"c1", None), Record(b"c1", b"xx\1", good.headers())])
-        shop.send(30)
-        job.drain()
-        assert job.counters()["dead-letters"] == 3
-    live = [order for order in shop.orders.values() if order is not None and order["amount"] >= 0]
-    wanted = {order["customer"]: {"n": sum(one["customer"] == order["customer"] for one in live)} for order in live}
-    assert shop.written() == wanted
-    thrown = fk_join(*shop.tables(spark), lambda key, row: row.customer, name="thrown").dead_letters
+def test_records_behind_a_filter_can_be_dead_letters(broker: Broker, spark: SparkSession) -> None:
+    thrown = fk_join(*Shop(broker).tables(spark), lambda key, row: row.customer, name="thrown").dead_letters
     assert thrown is not None
-    assert thrown.columns[-1] == "reason", "records behind a filter can be dead letters, too"
-    assert table.dead_letters is not None
-    query = (
-        table.dead_letters.writeStream.foreachBatch(lambda frame, _: letters.extend(frame.collect()))
-        .option("checkpointLocation", str(tmp_path / "letters"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    reasons = sorted((letter.topic, letter.reason) for letter in letters)
-    assert [reason for _, reason in reasons] == [
-        "the value is empty: a change of KIP-904 ends with a flag",
-        "the value's last byte is not 0, 1 or 2 (KIP-904)",
-        "what the row contributes is not of the aggregate's columns",
-    ]
-    assert {place for place, _ in reasons} == {topic}
+    assert thrown.columns[-1] == "reason"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,14 +91,3 @@ def there(spark: SparkSession, folder: Path, kind: str) -> dict[str, Any]:
         return {row.pop("order_id"): row for row in iceberg(folder, "shop.it")}
     rows = spark.read.parquet(str(folder / kind)).orderBy("batch").collect()
     return {key: {"items": row["items"], "region": row.region} for (key,), row in table_of(rows, "order_id").items()}
-
-
-@contextmanager
-def no_input(folder: Path) -> Iterator[None]:
-    """Hide the files that a query has not read; Spark does not read files whose names begin so."""
-    files = list(folder.glob("orders/*")) + list(folder.glob("customers/*"))
-    for file in files:
-        file.rename(file.with_name(f"_{file.name}"))
-    yield
-    for file in files:
-        file.with_name(f"_{file.name}").rename(file)
