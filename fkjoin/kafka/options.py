@@ -85,7 +85,7 @@ def source_options(chosen: Mapping[str, Any] | None) -> dict[str, str]:
     for name in options:
         if not name.startswith("kafka.") and name.lower() not in known:
             close = difflib.get_close_matches(name, _SOURCE, 1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
+            hint = f"; did you mean {close[0]!r}?" if close else "."
             raise TopologyError(
                 f"options: Spark's Kafka source has no option {name!r}{hint} "
                 "Settings of the consumer itself begin with kafka."

@@ -133,8 +133,10 @@ def of_job(
     since_ms = max(health.since_ms for health in same)
     singular, plural = _SEVERAL[worst.state]
     verb = plural if len(same) > 1 else singular
-    which = f"All {len(same)}" if len(same) == len(queries) else f"{len(same)} of {len(queries)}"
-    words = f"{which} queries {verb}".replace("All 2", "Both")
+    which = f"{len(same)} of {len(queries)}"
+    if len(same) == len(queries):
+        which = "Both" if len(same) == 2 else f"All {len(same)}"
+    words = f"{which} queries {verb}"
     idle = sum(health.state == "idle" for health in queries.values())
     if worst.state == "healthy" and idle:
         words += f"; {idle} {'waits' if idle == 1 else 'wait'} for more"

@@ -203,6 +203,8 @@ def test_a_job_is_as_its_worst_query() -> None:
 
 def test_queries_that_are_well_are_told_together() -> None:
     assert of(a="healthy", b="healthy") == Health("healthy", "Both queries keep up.", 1), "since the last of them is"
+    twenty = {f"q{number}": "healthy" for number in range(20)}
+    assert of(**twenty).words == "All 20 queries keep up."
     assert of(a="idle", b="healthy", c="idle").words == "1 of 3 queries keeps up; 2 wait for more."
     assert of(a="idle", b="idle", c="idle").words == "All 3 queries have read all that there is, and wait for more."
     assert of(a="healthy", b="starting", c="starting").words == "2 of 3 queries have not ended a batch yet."
