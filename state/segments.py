@@ -33,7 +33,6 @@ ENTRY_OVERHEAD = 16
 
 _SCHEMA = pa.schema([("key", BYTES), ("value", BYTES)])
 _OPTIONS = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1))
-_OTHER_RELEASE = "open the checkpoint with the release that wrote it, or a newer one"
 _RESTORE = "restore the checkpoint from a backup, or start from a new one and replay the sources"
 _META = struct.Struct(">B16sQQQQ")
 """Format, token, first and next segment, live and log bytes; then come the key and the identity."""
@@ -68,7 +67,8 @@ class Meta:
         if not data or data[0] != META_FORMAT:
             raise UnknownFormatError(
                 f"change log meta has format {data[:1].hex() or 'none'}, "
-                f"this release reads {META_FORMAT:02x}: {_OTHER_RELEASE}"
+                f"this release reads {META_FORMAT:02x}: open the checkpoint "
+                "with the release that wrote it, or a newer one"
             )
         size = _META.size + KEY_BYTES
         if len(data) < size:
@@ -105,7 +105,8 @@ def decode_segment(number: int, data: bytes | None) -> tuple[bytes, Bytes, Bytes
     if not data or data[0] != _FORMAT:
         raise UnknownFormatError(
             f"change log segment {number} has format {data[:1].hex() or 'none'}, "
-            f"this release reads {_FORMAT:02x}: {_OTHER_RELEASE}"
+            f"this release reads {_FORMAT:02x}: open the checkpoint "
+            "with the release that wrote it, or a newer one"
         )
     head = 1 + TOKEN_BYTES
     token, checksum = data[1:head], data[head : head + CHECKSUM_BYTES]

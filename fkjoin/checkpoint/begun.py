@@ -154,8 +154,8 @@ class Begun:
 def unusable(checkpoint: str, problem: str) -> FkJoinError:
     """Make the error for a checkpoint's document; ``problem``: its predicate."""
     return FkJoinError(
-        f"{checkpoint.rstrip('/')}/{DOCUMENT} {problem}: restore it from the backup that the "
-        "checkpoint is of, or start with a new checkpoint and an empty target"
+        f"{checkpoint.rstrip('/')}/{DOCUMENT} {problem}: restore this file from the last backup "
+        "of the checkpoint, or start with a new checkpoint and an empty target"
     )
 
 

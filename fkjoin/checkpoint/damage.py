@@ -9,9 +9,15 @@ from py4j.protocol import Py4JJavaError
 from fkjoin.errors import FkJoinError
 from fkjoin.spark.cause import innermost, texts_of
 
-RESTORE = "restore it from a backup (to the same path), or start with a new checkpoint and an empty target, and replay the sources"
+RESTORE = (
+    "restore it from a backup (to the same path), or start with a new checkpoint and an empty "
+    "target, and replay the sources"
+)
 
-NEW_OR_BACK = "start this version of the job with a new checkpoint and an empty target, or go back to what the checkpoint was made with"
+NEW_OR_BACK = (
+    "start this version of the job with a new checkpoint and an empty target, or go back to what "
+    "the checkpoint was made with"
+)
 
 _DAMAGED = (
     "CANNOT_LOAD_STATE_STORE",

@@ -23,7 +23,7 @@ from fkjoin.state.segments import Meta
 
 _T = TypeVar("_T")
 
-Reader = Callable[[Any, int], Iterator[pa.RecordBatch]]
+StoreReader = Callable[[Any, int], Iterator[pa.RecordBatch]]
 """Function from a bucket's store, and the bucket's id, to rows."""
 
 
@@ -122,7 +122,7 @@ class SavedStore(Identified):
     def identity(self) -> tuple[dict[str, Any], dict[str, Any]]:
         return read_identity(self.said)
 
-    def read(self, bucket: int, reader: Reader) -> list[pa.RecordBatch]:
+    def read(self, bucket: int, reader: StoreReader) -> list[pa.RecordBatch]:
         """Read the store of the bucket with this id; no rows if it has none."""
         partition = self.partitions[spark_hash(bucket) % len(self.partitions)]
         with partition.opened() as log, held_folder() as folder:

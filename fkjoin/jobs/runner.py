@@ -39,6 +39,7 @@ from fkjoin.metrics.server import ClientAccess, listening
 from fkjoin.plan.base import manifest
 from fkjoin.plan.rules import MOVING
 from fkjoin.sessions.settings import (
+    BUCKETS,
     EXCLUDED,
     OPTIMIZE,
     bucket_count,
@@ -107,6 +108,9 @@ def run_job(
             console.print(says, markup=False, soft_wrap=True)
             return
         job.require_together()
+        for query in planned:
+            # A document that is damaged stops the job before its first query writes.
+            Begun.of(spark, query.checkpoint)
         names = [query.name for query in planned]
         notes = () if spark_log is None else (f"Spark's log is in {spark_log}",)
         with (
@@ -388,7 +392,7 @@ def _leave_out_later_rules(spark: SparkSession, before: JobFacts) -> list[str]:
 
 def _compare(spec: JobSection, before: JobFacts, facts: JobFacts) -> None:
     """``JobError`` when the checkpoint was made with something else."""
-    _require_same(spec, "buckets", before.buckets, facts.buckets)
+    _require_same(spec, BUCKETS, before.buckets, facts.buckets)
     for name in before.binding.keys() & facts.binding.keys():
         was, now = before.binding[name], facts.binding[name]
         for setting in {**now, **was}:

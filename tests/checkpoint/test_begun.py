@@ -74,7 +74,7 @@ def test_a_broken_document_is_refused_by_name(data: bytes) -> None:
     said = str(refused.value)
     assert said.startswith(f"/ck/fkjoin.json {BROKEN[data]}")
     assert said.endswith(
-        ": restore it from the backup that the checkpoint is of, or start with a new checkpoint and an empty target"
+        ": restore this file from the last backup of the checkpoint, or start with a new checkpoint and an empty target"
     )
 
 
@@ -111,7 +111,7 @@ def test_a_section_of_another_shape_is_refused_by_name(path: list[Any], value: A
     for step in path[:-1]:
         part = part[step]
     part[path[-1]] = value
-    with pytest.raises(FkJoinError, match=rf"^/ck/fkjoin.json has a section {path[0]} of another shape \(.*: restore it"):
+    with pytest.raises(FkJoinError, match=rf"^/ck/fkjoin.json has a section {path[0]} of another shape \(.*: restore this"):
         Begun.parsed(json.dumps(document).encode(), "/ck")
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 
 from fkjoin.errors import FkJoinError
 from tests.support.queries import write_lines
@@ -115,4 +116,12 @@ def test_each_change_goes_on_or_is_refused_by_name(tmp_path: Path, fkjoin_here: 
     files = (tmp_path / "dead" / "joined").glob("*.json")
     letters = [json.loads(line) for path in files for line in path.read_text().splitlines()]
     assert len(letters) == 1, "also those from before there was such a section"
+    document = tmp_path / "checkpoint" / "sink-later" / "fkjoin.json"
+    whole = document.read_bytes()
+    document.write_bytes(whole[:-9])
+    write_lines(tmp_path / "a", "3", [{"id": 3, "customer": "c", "amount": 7, "lsn": 3}])
+    with pytest.raises(FkJoinError, match="sink-later/fkjoin.json is not JSON"):
+        fkjoin_here("run", job(tmp_path, more=LATER))
+    assert written("out") == [1, 2], "the job is refused before its first query"
+    document.write_bytes(whole)
     fkjoin_here("run", job(tmp_path, ("[tables.customers]", 'on_error = "skip"\n[tables.customers]')))

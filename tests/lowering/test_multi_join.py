@@ -37,7 +37,7 @@ KEYS = {"orders": "order_id", "customers": "customer_id", "products": "id", "sho
 
 
 SOLD = ["amount", "name", "title", "price", "town"]
-"""What the joins in a row make of an order."""
+"""Rows that the joins in a row make of an order."""
 
 
 @pytest.fixture(autouse=True)

@@ -382,7 +382,7 @@ def test_what_cannot_throw_costs_nothing(spark: SparkSession, tmp_path: Path) ->
 
 
 def test_letters_have_what_was_read(spark: SparkSession, tmp_path: Path) -> None:
-    """Of files whose version, or whose deletion, cannot be read; of a stream, with its nulls; of a topic, its records."""
+    """Records of files whose version or deletion cannot be read, of a stream with its nulls, and of a topic."""
     rows = [{"id": "a", "v": "1", "n": 1}, {"id": "a", "v": "two", "n": 2}, {"id": "b", "v": "3", "n": MOST}]
     write_lines(tmp_path / "rows", "0", rows)
     about: Any = {"schema": "id string, v string, n bigint", "format": "json", "name": "files"}

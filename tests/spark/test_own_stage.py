@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from fkjoin.checkpoint.entries import Entries, StoredRows, look_up
-from fkjoin.checkpoint.stores import Identified, Reader, kept_as
+from fkjoin.checkpoint.stores import Identified, StoreReader, kept_as
 from fkjoin.codec import messages, records, tags, versions
 from fkjoin.codec.arrays import BYTES, as_bytes, prefixed, take, valid
 from fkjoin.codec.messages import ANSWER, JOINED, column, pack, unpack
@@ -97,7 +97,7 @@ class InMemoryStore(Identified):
     def identity(self) -> tuple[dict[str, Any], dict[str, Any]]:
         return read_identity(self.spec.state.identity.encode())
 
-    def read(self, bucket: int, reader: Reader) -> list[pa.RecordBatch]:
+    def read(self, bucket: int, reader: StoreReader) -> list[pa.RecordBatch]:
         return list(reader(self.buckets_of[bucket], bucket))
 
 
