@@ -150,7 +150,7 @@ class Records:
             for sink in (kafka, whole):
                 packed = sink._packed(table)
                 assert packed is not None
-                self.found += [packed(batch.packed).collect(), sink._records(batch.of, batch.changes).collect()]
+                self.found += [packed(batch.packed).collect(), sink._records(batch.results, batch.changes).collect()]
 
         return write
 
