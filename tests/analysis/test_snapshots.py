@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from fkjoin import Table, TopologyError, fk_join
 from fkjoin import aggregates as agg
 from fkjoin.analysis.snapshots import _is_one_of
+from fkjoin.checkpoint.begun import JobFacts
 from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_file import read_job
 from fkjoin.sinks import Kafka
@@ -274,7 +275,10 @@ def test_a_job_that_has_read_its_snapshot_goes_on_with_a_further_column(spark: S
         return Job(read_job(tmp_path / "job.toml"), spark)
 
     columns = "id string, n int, lsn bigint"
-    for query in job(columns, "ck").queries():
+    first = job(columns, "ck")
+    first.begun.job = JobFacts([], 2)
+    first.begun.write(spark, f"{tmp_path}/ck")
+    for query in first.queries():
         query.start().awaitTermination()
     assert counts(tmp_path / "ck-out") == {1: 1, 2: 1}
     job(f"{columns}, more string", "ck").check()

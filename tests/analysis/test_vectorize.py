@@ -94,7 +94,7 @@ def assert_same(rows: DataFrame, texts: list[str]) -> None:
         made = vector(F.expr(text), rows, names)
         assert made is not None, text
         found = made(have, count)
-        assert found.type == made.of, text
+        assert found.type == made.type, text
         expected = [comparable(value) for value in wanted.column(place).to_pylist()]
         assert [comparable(value) for value in found.to_pylist()] == expected, text
 

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fkjoin import Table
+from fkjoin.checkpoint.begun import JobFacts
 from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_file import read_job
 from tests.support.written import JOB, NOW, single, written
@@ -41,6 +42,7 @@ def test_columns_are_kept_and_new_ones_are_reported_once(
 
     def run() -> tuple[list[str], tuple[str, ...]]:
         made = Job(read_job(job), spark)
+        made.begun.job = JobFacts([], 2)
         made.begun.write(made._spark, made.spec.checkpoint)
         for planned in made.queries():
             planned.start().awaitTermination()
