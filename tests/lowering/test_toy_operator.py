@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fkjoin import Table, read_state
+from fkjoin.checkpoint.begun import JobFacts
 from fkjoin.checkpoint.entries import look_up
 from fkjoin.checkpoint.saved_files import PlainFiles
 from fkjoin.checkpoint.stores import with_stores
@@ -121,6 +122,7 @@ def job_file(folder: Path, text: str = JOB) -> Path:
 def once(spark: SparkSession, path: Path) -> None:
     job = Job(read_job(path), spark)
     job.check()
+    job.begun.job = JobFacts([], 2)
     job.begun.write(spark, job.spec.checkpoint)
     for query in job.queries():
         query.start().awaitTermination()

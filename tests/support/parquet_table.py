@@ -27,7 +27,7 @@ class ParquetTable(TableSink):
     def prepare(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
         self.schema, self.key = schema, key
         changes = self._changes(schema.empty_table(), schema.empty_table().select(list(key)))
-        node = SimpleNamespace(name="it", key=key)
+        node = SimpleNamespace(name="it", key=key, appends=False)
         rest = tuple(name for name in schema.names if name not in key)
         table = SimpleNamespace(name="it", key=key, rest=rest, changes=changes, spark=self.spark, node=node)
         table.timestamps = table.packed = None
