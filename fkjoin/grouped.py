@@ -330,10 +330,8 @@ class _Grouping:
         by_key = self.table.key if any(map(ordered_by_key, columns.values())) else ()
         value = self._numbered(needed, [quoted_if_needed(name) for name in by_key])
         schema = arrow_schema("agg", value.schema)
-        places, key = (
-            {item: index for index, item in enumerate(needed)},
-            range(len(needed), len(schema)),
-        )
+        places = {item: index for index, item in enumerate(needed)}
+        key = range(len(needed), len(schema))
         items = columns.items()
         results = tuple(column_of(title, wanted, places, key, schema) for title, wanted in items)
         described = tuple((title, str(wanted)) for title, wanted in items)

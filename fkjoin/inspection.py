@@ -234,9 +234,8 @@ class Inspection(Operators):
                 )
             if "_planned" in vars(self) and name in self.columns:
                 raise AttributeError(_named(name), name=name, obj=self)
-            return object.__getattribute__(
-                self, name
-            )  # raises what there is to say, also of a property that failed
+            # Raises what there is to say, also of a property that failed.
+            return object.__getattribute__(self, name)
 
 
 def _named(column: str) -> str:

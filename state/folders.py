@@ -28,9 +28,8 @@ def locked(folder: Path) -> int | None:
         return None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(
-            os.fstat(lock), folder.lstat()
-        ):  # else it was removed before it was locked
+        # Else it was removed before it was locked.
+        if os.path.samestat(os.fstat(lock), folder.lstat()):
             return lock
     except OSError:
         pass

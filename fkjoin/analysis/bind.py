@@ -64,9 +64,8 @@ def field_of(node: Any, row: pa.Schema) -> Path | None:
         node = node.child()
     if node.getClass().getSimpleName() != "AttributeReference":
         return None
-    named = {
-        name.lower(): name for name in row.names
-    }  # Spark calls columns as the user has written them
+    # Spark calls columns as the user has written them.
+    named = {name.lower(): name for name in row.names}
     name = named.get(node.name().lower())
     return None if name is None else (name, *below)
 

@@ -81,9 +81,8 @@ class Bound:
             return list(paths_in(self.node, self.scope.schema))
         if isinstance(self.given, str):
             return paths_named(without_strings(self.given), self.scope.schema)
-        return paths_named(
-            self._access.text(self.given), self.scope.schema
-        )  # its names may have quotes in them
+        # Names in the text may have quotes.
+        return paths_named(self._access.text(self.given), self.scope.schema)
 
     @cached_property
     def vector(self) -> Part | None:

@@ -36,9 +36,8 @@ def described(given: Extractor | Joiner, *arguments: str) -> str:
 
 def require_takes(argument: str, function: Callable[..., Any], *given: str) -> None:
     """Raise ``TopologyError`` if a function cannot be called with so many arguments, as far as it says."""
-    called = (
-        getattr(function, "func", function) if hasattr(function, "returnType") else function
-    )  # of a Spark UDF
+    # A Spark UDF has the function that it calls in ``func``.
+    called = getattr(function, "func", function) if hasattr(function, "returnType") else function
     try:
         signature = inspect.signature(called)
     except (TypeError, ValueError):  # such as of what is written in C

@@ -150,9 +150,8 @@ def _fields(joiner: BoundJoiner, left: Planned) -> dict[str, Place] | None:
     if joiner.bound is None:
         return None
     for column in joiner.bound:
-        alone = len(joiner.bound) == 1 and isinstance(
-            column.field.dataType, StructType
-        )  # it becomes the row itself
+        # A struct that stands alone becomes the row itself.
+        alone = len(joiner.bound) == 1 and isinstance(column.field.dataType, StructType)
         path, name = column.path, column.field.name
         if path is None or len(path) < 2 or alone or name in places:
             return None

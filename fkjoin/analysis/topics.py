@@ -133,10 +133,8 @@ def read_topic(
         )
         gone = gone | said.gone
         if said.kind_of_time is not None:
-            kind_of_time, time = (
-                said.kind_of_time,
-                said.time if said.kind_of_time == "bigint" else F.coalesce(said.time, time),
-            )
+            kind_of_time = said.kind_of_time
+            time = said.time if said.kind_of_time == "bigint" else F.coalesce(said.time, time)
         numbers = said.numbers
         problem = F.coalesce(problem, said.problem)
     version = F.struct(

@@ -216,10 +216,8 @@ def _constant(node: Any, spark: DataType) -> Any:
 
 def _recast(child: Part, of: pa.DataType) -> Part | None:
     """A constant as one of another type; None if it is no constant, or the other type does not have its value."""
-    given, exact = (
-        child.argument,
-        isinstance(child.argument, int | Decimal) and not isinstance(child.argument, bool),
-    )
+    given = child.argument
+    exact = isinstance(child.argument, int | Decimal) and not isinstance(child.argument, bool)
     if child.kind != "Literal" or given is None:
         return Part("Literal", of) if child.kind == "Literal" else None
     if of == pa.date32() and isinstance(given, str) and _ISO_DATE.fullmatch(given):

@@ -49,11 +49,9 @@ class ViewStep:
 
     def taken(self, visible: DataFrame, *more: str) -> DataFrame:
         """A table's frame after the step, with columns more of ``visible``."""
-        row, gone, problem = (
-            self.row.alias(ROW),
-            self.gone.alias(DELETED),
-            self.tried.problems.alias(PROBLEM),
-        )
+        row = self.row.alias(ROW)
+        gone = self.gone.alias(DELETED)
+        problem = self.tried.problems.alias(PROBLEM)
         return self.tried.on(visible).select(KEY, row, gone, VERSION, SOURCE, TS, problem, *more)
 
 

@@ -113,7 +113,7 @@ class Begun:
 
         ``FkJoinError`` if it is broken, or has another version.
         """
-        path, files = hadoop(spark, f"{checkpoint.rstrip('/')}/{DOCUMENT}")
+        path, files = hadoop(spark, _file(checkpoint))
         if not files.exists(path):
             return None
         if not files.isFile(path):
@@ -148,13 +148,17 @@ class Begun:
 
     def write(self, spark: SparkSession, checkpoint: str) -> None:
         """Replace the checkpoint's document."""
-        write_file(*hadoop(spark, f"{checkpoint.rstrip('/')}/{DOCUMENT}"), self.data())
+        write_file(*hadoop(spark, _file(checkpoint)), self.data())
+
+
+def _file(checkpoint: str) -> str:
+    return f"{checkpoint.rstrip('/')}/{DOCUMENT}"
 
 
 def unusable(checkpoint: str, problem: str) -> FkJoinError:
     """Make the error for a checkpoint's document; ``problem``: its predicate."""
     return FkJoinError(
-        f"{checkpoint.rstrip('/')}/{DOCUMENT} {problem}: restore this file from the last backup "
+        f"{_file(checkpoint)} {problem}: restore this file from the last backup "
         "of the checkpoint, or start with a new checkpoint and an empty target"
     )
 

@@ -90,9 +90,8 @@ class _HeldClaim:
 
     def renew_until_stopped(self) -> None:
         while not self.stop.wait(RENEWED_EVERY_S):
-            with contextlib.suppress(
-                Exception
-            ):  # the job goes on without a storage that answers, as long as Spark does
+            # The job goes on without a storage that answers, as long as Spark does.
+            with contextlib.suppress(Exception):
                 self.renew()
 
 
@@ -169,10 +168,11 @@ def start_claimed(
         claim = stack.pop_all()
 
     def hold() -> None:
+        # Errors of the query, which others are told, or of a JVM that is gone.
         with (
             claim,
             contextlib.suppress(Exception),
-        ):  # of the query, which others are told, or of a JVM that is gone
+        ):
             query.awaitTermination()
 
     threading.Thread(target=hold, name="fkjoin-claim-of-query", daemon=True).start()
@@ -186,9 +186,10 @@ def start_claimed(
 def _as_query(query: StreamingQuery) -> Query:
     if hasattr(query, "_jsq"):
         return Query(query._jsq)
+    # It needs packages that classic sessions do without.
     from fkjoin.checkpoint.connect_query import (
         shown,
-    )  # it needs packages that classic sessions do without
+    )
 
     return shown(query)
 
@@ -219,9 +220,8 @@ def require_held(spark: SparkSession, checkpoint: str) -> None:
 def _end(query: StreamingQuery, why: str, checkpoint: str) -> None:
     """Stop a query, which says why."""
     query._why_stopped, query._checkpoint = why, checkpoint  # type: ignore[attr-defined]
-    with contextlib.suppress(
-        Exception
-    ):  # of a JVM that is gone, or a query that takes too long to end
+    # Errors of a JVM that is gone, or of a query that takes too long to end.
+    with contextlib.suppress(Exception):
         query.stop()
 
 
@@ -261,9 +261,8 @@ def _is_void(claim: Claim, files: ClaimFiles) -> bool:
         return False
     if owner["process"] == os.getpid() or not _alive(owner["process"]):
         return True
-    if (
-        files.local is not None and abs(time.time() - claim.changed) <= LAPSES_AFTER_S
-    ):  # both times are this machine's
+    # Both times are this machine's.
+    if files.local is not None and abs(time.time() - claim.changed) <= LAPSES_AFTER_S:
         raise _in_use(claim, files)
     return False
 

@@ -116,9 +116,8 @@ class ClaimFiles:
             self.write(number, _GIVEN_UP)
             return
         os.truncate(self.local / _name(number), 0)
-        if [one.name for one in self.local.iterdir()] == [
-            _name(number)
-        ]:  # the query did not come to its start
+        # The query did not come to its start.
+        if [one.name for one in self.local.iterdir()] == [_name(number)]:
             (self.local / _name(number)).unlink()
             self.local.rmdir()
 
@@ -142,10 +141,8 @@ class ClaimFiles:
             said, changed = file.read_bytes(), file.stat().st_mtime
             return Claim(number, said, changed, is_free=not said)
         path, files = self._at(number)
-        said, changed = (
-            read_file(path, files),
-            files.getFileStatus(path).getModificationTime() / 1000,
-        )
+        said = read_file(path, files)
+        changed = files.getFileStatus(path).getModificationTime() / 1000
         return Claim(number, said, changed, is_free=said == _GIVEN_UP)
 
     def _delete(self, number: int) -> None:

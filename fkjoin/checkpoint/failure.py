@@ -103,9 +103,8 @@ def failure(query: StreamingQuery, name: str | None = None) -> QueryError | None
     >>> if (error := fkjoin.failure(query)) is not None:
     ...     raise error
     """
-    found = (
-        query._jsq.exception() if hasattr(query, "_jsq") else None
-    )  # a client of Spark Connect has Spark's text alone
+    # A client of Spark Connect has Spark's text alone.
+    found = query._jsq.exception() if hasattr(query, "_jsq") else None
     called = name or query.name or str(query.id)
     if found is None or not found.isDefined():
         why: str | None = getattr(query, "_why_stopped", None)

@@ -71,9 +71,8 @@ def write_file(path: Any, files: Any, data: bytes) -> None:
             replace_local(local, data)
             return
         scheme = files.getUri().getScheme()
-        draft = (
-            path.suffix(".draft") if scheme == "hdfs" else path
-        )  # an object store shows a file when it is whole
+        # An object store shows a file when it is whole.
+        draft = path.suffix(".draft") if scheme == "hdfs" else path
         _create(draft, files, data, True)
         if scheme == "hdfs":
             _rename(files, draft, path, "OVERWRITE")
@@ -146,9 +145,8 @@ def require_writable(place: Path) -> None:
     there = next(one for one in (place, *place.parents) if one.exists())
     if not os.access(there, os.W_OK | os.X_OK):
         raise _unwritable(place, f"{there} is not this user's to write to")
-    if (
-        os.geteuid() == 0
-    ):  # who may do anything may not write to a file system that has no files, such as /proc
+    # Root may write anywhere, but not to a file system that has no files, such as /proc.
+    if os.geteuid() == 0:
         try:
             Path(tempfile.mkdtemp(prefix=".fkjoin-", dir=there)).rmdir()
         except OSError as error:

@@ -121,9 +121,8 @@ def _follow(changes: Changes, metas: dict[int, Meta], entries: list[KeysAndValue
         if data is None:
             return False
         meta, known = Meta.decode(data), metas.get(place.bucket)
-        if (
-            known is not None and known.identity != meta.identity
-        ):  # the job was started anew, perhaps with other columns
+        # The job was started anew, perhaps with other columns.
+        if known is not None and known.identity != meta.identity:
             return False
         first = 0 if known is None else known.next
         if meta.next < first or (

@@ -162,9 +162,8 @@ def _problem(bucket: int, problem: str) -> pa.RecordBatch:
 
 def _wrong(spark: SparkSession, stores: list[SavedStore]) -> list[str]:
     """Find what is wrong with stores, and with one compared to another."""
-    examined: dict[
-        str, list[DataFrame]
-    ] = {}  # an operator may stand twice in a query, under one name
+    # An operator may stand twice in a query, under one name.
+    examined: dict[str, list[DataFrame]] = {}
     for store in stores:
         examined.setdefault(store.name, []).append(_examined(spark, store).cache())
     problems: list[str] = []

@@ -27,9 +27,8 @@ def stopped_after(spark: SparkSession) -> Iterator[SparkSession]:
 
     A command that is told to end does not wait for what the JVM is doing: the JVM ends with the process.
     """
-    if (
-        threading.current_thread() is threading.main_thread()
-    ):  # PySpark's own handler asks the JVM first, and waits
+    # PySpark's own handler asks the JVM first, and waits.
+    if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)
     _say_nothing_of_broken_connections(spark)
     with naming_the_end_of_the_jvm():

@@ -182,10 +182,8 @@ class Job:
         for query in self._sink_queries(run=True):
             checkpoint, table = query.checkpoint, self.tables[query.table]
             with_read_snapshots(table._planned, checkpoint)
-            begun, stateful = (
-                Begun.of(self._spark, checkpoint),
-                not isinstance(table._planned.node, Source),
-            )
+            begun = Begun.of(self._spark, checkpoint)
+            stateful = not isinstance(table._planned.node, Source)
             require_known_topics(begun, checkpoint, topics_of(table._planned), stateful=stateful)
             batches.require_whole_topics(table._plan, checkpoint)
             with self._located(query):

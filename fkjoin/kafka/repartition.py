@@ -103,10 +103,8 @@ def read_back(
     records = by_spark(lambda frame: frame.select(*RAW_COLUMNS, *headers), read)
     unusable = _FindProblems(value)
     raw = on_spark(spark, read).select(*RAW_COLUMNS).schema
-    problems, letter = (
-        InWorkers(records, unusable, raw.add(PROBLEM, "string")),
-        F.struct(*RAW_COLUMNS),
-    )
+    problems = InWorkers(records, unusable, raw.add(PROBLEM, "string"))
+    letter = F.struct(*RAW_COLUMNS)
     dead = by_spark(lambda frame: frame.select(letter.alias(RAW), PROBLEM), problems)
     usable = by_spark(lambda frame: frame.drop("headers"), records)
     return InWorkers(usable, _Pack(unusable, buckets), ENVELOPE), dead

@@ -59,9 +59,8 @@ class BucketRun:
     def process(self, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         """Envelopes in, envelopes out; what the store commits is handed to its log before the last of them."""
         try:
-            yield from map(
-                _frame, framed(self._envelopes(rows))
-            )  # payloads that are sent are let go
+            # Payloads that are sent are let go.
+            yield from map(_frame, framed(self._envelopes(rows)))
         except (FkJoinError, StateError) as error:
             if re.search(rf" of (store )?{re.escape(self._state.operator)}\b", str(error)):
                 raise

@@ -50,10 +50,8 @@ class EventRows:
 
         ``there``: those that are not null; ``missing``: of some, the columns that have no value.
         """
-        known, deletes = (
-            bools(pc.is_in(op, pa.array(["c", "u", "r"]))),
-            bools(pc.is_in(op, pa.array(["d"]))),
-        )
+        known = bools(pc.is_in(op, pa.array(["c", "u", "r"])))
+        deletes = bools(pc.is_in(op, pa.array(["d"])))
         named = valid(op)
         problem = pc.coalesce(
             problem,

@@ -59,9 +59,8 @@ def difference(kept: bytes, now: bytes, tables: Mapping[str, str]) -> str | None
         f"{name} was {json.dumps(was.get(name))} and is now {json.dumps(is_.get(name))}"
         for name in names
     ]
-    if names and {"left", "right"}.issuperset(
-        names
-    ):  # of rows alone: the same join, perhaps under other rules
+    # Facts of rows alone differ: the same join, perhaps under other rules.
+    if names and {"left", "right"}.issuperset(names):
         changes.append(
             "if the tables are the same, a rule of the optimizer is not: set spark.fkjoin.optimizer.excludedRules"
         )

@@ -50,10 +50,8 @@ def note_owner(indexes: Path) -> None:
 
 @cache
 def _note(indexes: Path, checkpoint: str) -> None:
-    file, text = (
-        indexes / HOME_FILE,
-        json.dumps({"checkpoint": checkpoint, "host": socket.gethostname()}),
-    )
+    file = indexes / HOME_FILE
+    text = json.dumps({"checkpoint": checkpoint, "host": socket.gethostname()})
     with contextlib.suppress(OSError):  # nothing but `prune` would miss it
         if not file.exists() or file.read_text(encoding="utf-8") != text:
             draft = indexes / f".{HOME_FILE}.{os.getpid()}"

@@ -32,10 +32,11 @@ def line_place(line: bytes, pattern: str) -> str | None:
     """
     text, left = line.decode("latin-1"), _MOST_BYTES
     for file in _newest(pattern)[:_MOST_FILES]:
+        # The file may be gone, or not readable here.
         with (
             contextlib.suppress(OSError, EOFError),
             _opened(file) as lines,
-        ):  # it is gone, or not readable here
+        ):
             for number, one in enumerate(lines, 1):
                 if one.removesuffix("\n") == text:
                     return f"{file}, line {number}"

@@ -76,9 +76,8 @@ def require_apart(
             raise TopologyError(
                 f"{argument}: a column has no name, and no expression can name it; {hint}"
             )
-        if (
-            name.lower().startswith(_OURS) and name != UNAVAILABLE
-        ):  # that one is a format's, and goes with its rows
+        # ``UNAVAILABLE`` is a format's, and goes with its rows.
+        if name.lower().startswith(_OURS) and name != UNAVAILABLE:
             raise TopologyError(
                 f"{argument}: names that begin as {name!r} does are the engine's own; {hint}"
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -47,11 +46,12 @@ def on_spark(spark: SparkSession, plan: Physical) -> DataFrame:
     ``TopologyError`` if two operators would count under one name, which Spark refuses.
     """
     counted = {node for node in below(plan) if isinstance(node, Counted)}
-    names = Counter(node.name for node in counted)
-    name, times = names.most_common(1)[0] if names else ("", 0)
-    if times > 1:
+    names = [node.name for node in counted]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
         raise TopologyError(
-            f"name: two operators of one query count their rows as {name!r}; give one of them another name="
+            f"name: two operators of one query count their rows as {twice[0]!r}; give one of them "
+            "another name="
         )
     return _frame(spark, plan)
 

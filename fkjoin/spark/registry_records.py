@@ -181,10 +181,8 @@ class _Records(NamedTuple):
     ) -> _Records:
         """Decode records, each by itself, or ``together`` as each alone: one that cannot be decoded has a problem."""
         try:
-            values, problems = (
-                together(texts) if together else [decode(text) for text in texts],
-                dict[int, str](),
-            )
+            values = together(texts) if together else [decode(text) for text in texts]
+            problems = dict[int, str]()
         except FkJoinError:  # of the registry
             raise
         except Exception:
@@ -250,11 +248,9 @@ class ReadAvroEvents:
         return self.rows.schema
 
     def __call__(self, data: pa.BinaryArray) -> ValuesRead:
-        fields, lacking, missing = (
-            self.rows.fields,
-            Placeholder(self.rows.placeholder),
-            dict[int, list[str]](),
-        )
+        fields = self.rows.fields
+        lacking = Placeholder(self.rows.placeholder)
+        missing = dict[int, list[str]]()
         suspects = (
             set(lacking.in_avro(data).tolist()) if any(map(may_lack, fields.types)) else set()
         )

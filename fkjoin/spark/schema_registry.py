@@ -108,9 +108,8 @@ class SchemaRegistry:
 
     def serialized(self, number: int) -> Any:
         """Return the Protobuf schema of an id, as its file's descriptor in base64."""
-        self.schema(
-            number, "PROTOBUF"
-        )  # some registries refuse the form for schemas of another kind
+        # Some registries refuse the form for schemas of another kind.
+        self.schema(number, "PROTOBUF")
         return self.asked(
             lambda: self.client(SERIALIZED).get_schema(number, fmt=SERIALIZED), SERIALIZED
         )

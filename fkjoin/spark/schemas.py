@@ -109,9 +109,8 @@ def kept_type(said: Mapping[str, Any]) -> StructType:
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    return from_arrow_schema(
-        schema, prefer_timestamp_ntz=True
-    )  # the default of Spark 4.2; it was False before
+    # The default of Spark 4.2; it was False before.
+    return from_arrow_schema(schema, prefer_timestamp_ntz=True)
 
 
 def kind_text(kind: pa.DataType) -> str:

@@ -99,10 +99,8 @@ class MakeRecords:
             for payload in payloads(batch):
                 results = unpack(payload)
                 found = self.unpack.fields(results, (*self.key.paths, *self.value.paths))
-                key, value = (
-                    as_bytes(self.key(found[:of_key])),
-                    as_bytes(self.value(found[of_key:])),
-                )
+                key = as_bytes(self.key(found[:of_key]))
+                value = as_bytes(self.value(found[of_key:]))
                 gone = pc.equal(column(results, "operation"), int(Operation.DELETE))
                 value = pc.if_else(gone, pa.scalar(None, BYTES), value)
                 more = (

@@ -203,11 +203,9 @@ def _fan_out(
         row, position = change[hit] + right.stored, live[hit]
         fan_out += np.bincount(code[hit], minlength=len(keys))
         _, left_keys = combined_key.decode(untagged(take(names, hit)))
-        version, value, ts = (
-            take(held.version, position),
-            take(held.body, position),
-            right.since[row],
-        )
+        version = take(held.version, position)
+        value = take(held.body, position)
+        ts = right.since[row]
         yield _answers(count, left_keys, version, value=value, right=right, row=row, ts=ts)
     if len(changed):
         hottest = int(fan_out.argmax())

@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fkjoin import Table
-from fkjoin.checkpoint.begun import JobFacts
 from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_file import read_job
+from tests.support.job_files import run_queries
 from tests.support.written import JOB, NOW, single, written
 
 pytestmark = pytest.mark.usefixtures("own_rules")
@@ -42,10 +42,7 @@ def test_columns_are_kept_and_new_ones_are_reported_once(
 
     def run() -> tuple[list[str], tuple[str, ...]]:
         made = Job(read_job(job), spark)
-        made.begun.job = JobFacts([], 2)
-        made.begun.write(made._spark, made.spec.checkpoint)
-        for planned in made.queries():
-            planned.start().awaitTermination()
+        run_queries(made)
         assert made.tables["kept"]._planned.on_error == "skip"
         return reported(), made.tables["kept"]._planned.rest
 

@@ -12,9 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fkjoin import Table, TopologyError, cogroup, fk_join
-from fkjoin.checkpoint.begun import JobFacts
 from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_sections import JobSection
+from tests.support.job_files import run_queries
 
 pytestmark = pytest.mark.usefixtures("own_rules")
 
@@ -141,11 +141,7 @@ def test_a_job_goes_on_by_itself(spark: SparkSession, tmp_path: Path, put: Put, 
     }
 
     def go_on() -> None:
-        made = Job(JobSection.model_validate(spec), spark)
-        made.begun.job = JobFacts([], 2)
-        made.begun.write(spark, made.spec.checkpoint)
-        for planned in made.queries():
-            planned.start().awaitTermination()
+        run_queries(Job(JobSection.model_validate(spec), spark))
 
     put("customers", "1", {"id": 1, "name": "Ada", "lsn": 1})
     put("orders", "1", order("o1"))

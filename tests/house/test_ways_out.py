@@ -366,7 +366,7 @@ WAYS: dict[str, str] = {
     "{} has {} of the query, which is about to": (
         "tests/testing/test_sink_contract.py::test_a_query_that_had_no_batch_since_its_start_writes_nothing_after_a_restore"
     ),
-    "{}/{} {}: restore this file from the last backup": DOCUMENT,
+    "{} {}: restore this file from the last backup": DOCUMENT,
     "checkpoint: {} is of no query: give that": f"{_RESTORES}test_what_cannot_be_restored_is_said",
     "sinks: the query of {} has one; give": f"{_RESTORES}test_what_cannot_be_restored_is_said",
     "{} has a constraint that a row breaks: {}. Leave": (

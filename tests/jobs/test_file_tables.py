@@ -14,13 +14,14 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from fkjoin.checkpoint.begun import Begun, JobFacts
+from fkjoin.checkpoint.begun import Begun
 from fkjoin.errors import FkJoinError
 from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_sections import DeadLettersSection, JobSection
 from fkjoin.sessions.settings import TIME_ZONE
 from fkjoin.spark.dead_letters import as_records
 from tests.support.files import write
+from tests.support.job_files import run_queries
 
 pytestmark = pytest.mark.usefixtures("own_rules")
 
@@ -42,18 +43,6 @@ def job(spark: SparkSession, folder: Path, sinks: Sequence[str] = (), **orders: 
     return Job(JobSection.model_validate(spec), spark)
 
 
-def run(made: Job, *, at_once: bool = False) -> None:
-    made.begun.job = JobFacts([], 2)
-    made.begun.write(made._spark, made.spec.checkpoint)
-    running = []
-    for planned in made.queries():
-        running.append(planned.start())
-        if not at_once:
-            running[-1].awaitTermination()
-    for query in running:
-        query.awaitTermination()
-
-
 def letters(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for path in sorted(folder.glob("part-*.json")) for line in path.read_text().splitlines()]
 
@@ -63,7 +52,7 @@ def test_a_job_keeps_columns_and_has_lines_that_do_not_fit_in_its_dead_letters(
 ) -> None:
     write(tmp_path / "customers", "1.json", '{"customer":"c1","name":"Ada","lsn":1}')
     write(tmp_path / "orders", "1.json", '{"id":"o1","customer":"c1","amount":5,"lsn":1}', '{"id":"o2","cust')
-    run(job(spark, tmp_path))
+    run_queries(job(spark, tmp_path))
     assert {letter["file"].rpartition("/")[2] for letter in letters(tmp_path / "dead" / "joined")} == {"1.json"}
     kept = Begun.read(spark, str(tmp_path / "checkpoint")).columns["orders"].schema
     assert kept is not None
@@ -74,7 +63,7 @@ def test_a_job_keeps_columns_and_has_lines_that_do_not_fit_in_its_dead_letters(
     with caplog.at_level(logging.WARNING, "fkjoin"):
         made = job(spark, tmp_path)  # though a version has become text
     assert [record.args[:2] for record in caplog.records if record.name == "fkjoin"] == [("orders", "coupon")]
-    run(made)
+    run_queries(made)
     rows = {row.id: row.left.amount for row in spark.read.parquet(str(tmp_path / "out")).collect()}
     assert rows == {"o1": 5, "o5": 6}
     found = {(letter["table"], letter["file"].rpartition("/")[2]) for letter in letters(tmp_path / "dead" / "joined")}
@@ -83,7 +72,7 @@ def test_a_job_keeps_columns_and_has_lines_that_do_not_fit_in_its_dead_letters(
         (tmp_path / "orders" / name).unlink()
     write(tmp_path / "orders", "5.json", "")
     before = set((tmp_path / "dead" / "joined").glob("part-*.json"))
-    run(job(spark, tmp_path))  # nothing is there to learn from
+    run_queries(job(spark, tmp_path))  # nothing is there to learn from
     (of_batch,) = set((tmp_path / "dead" / "joined").glob("part-*.json")) - before
     assert of_batch.read_text() == "", "Spark's sink writes a file of a batch that has no letter"
     assert spark.read.json(str(tmp_path / "dead" / "joined")).count() == len(letters(tmp_path / "dead" / "joined")) == 3
@@ -95,14 +84,14 @@ def test_a_job_keeps_columns_of_folders(
 ) -> None:
     write(tmp_path / "customers", "1.json", '{"customer":"c1","name":"Ada","lsn":1}')
     write(tmp_path / "orders" / "n=1", "1.json", '{"id":"o1","customer":"c1","lsn":1}')
-    run(job(spark, tmp_path, **more))
+    run_queries(job(spark, tmp_path, **more))
     (tmp_path / "orders" / "n=1" / "1.json").unlink()
     write(tmp_path / "orders" / "n=x" / "region=us", "2.json", '{"id":"o2","customer":"c1","lsn":1}')
     write(tmp_path / "orders" / "n=2" / "region=us", "2.json", '{"id":"o3","customer":"c1","lsn":1}')
     for said in ([] if more else [("orders", "region")], []):
         caplog.clear()
         with caplog.at_level(logging.WARNING, "fkjoin"):
-            run(job(spark, tmp_path, **more))
+            run_queries(job(spark, tmp_path, **more))
         assert [record.args[:2] for record in caplog.records if record.name == "fkjoin"] == said
     rows = {row.id: row.left.n for row in spark.read.parquet(str(tmp_path / "out")).collect()}
     assert rows == {"o1": 1, "o3": 2}
@@ -120,14 +109,14 @@ def test_a_job_whose_files_were_archived_starts_with_the_columns_and_the_format_
 
     write(tmp_path / "customers", "1.json", '{"customer":"c1","name":"Ada","lsn":1}')
     put(1)
-    run(job(spark, tmp_path))
+    run_queries(job(spark, tmp_path))
     shutil.rmtree(tmp_path / "orders")
     (tmp_path / "orders").mkdir()
     started = job(spark, tmp_path)
     started.check()
-    run(started)
+    run_queries(started)
     put(2)
-    run(job(spark, tmp_path))
+    run_queries(job(spark, tmp_path))
     rows = spark.read.parquet(str(tmp_path / "out")).collect()
     assert sorted((row.id, row.left.amount, row.left.region) for row in rows) == [("o1", 1, "eu"), ("o2", 2, "eu")]
 
@@ -135,7 +124,7 @@ def test_a_job_whose_files_were_archived_starts_with_the_columns_and_the_format_
 def test_a_check_names_the_time_zone_that_a_job_was_begun_in(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "customers", "1.json", '{"customer":"c1","name":"Ada","lsn":1}')
     write(tmp_path / "orders", "1.json", '{"id":"o1","customer":"c1","lsn":1}')
-    run(job(spark, tmp_path))
+    run_queries(job(spark, tmp_path))
     zone = str(spark.conf.get(TIME_ZONE))
     spark.conf.set(TIME_ZONE, "Asia/Tokyo")
     try:
@@ -152,7 +141,7 @@ def test_dead_letters_that_have_later_batches_than_a_restored_checkpoint_are_ref
     for number in range(2):
         write(tmp_path / "customers", f"{number}.json", f'{{"customer":"c{number}","name":"Ada","lsn":{number}}}')
         write(tmp_path / "orders", f"{number}.json", '{"id":"o1","customer":"c1","lsn":1}', f"no JSON {number}")
-        run(job(spark, tmp_path))
+        run_queries(job(spark, tmp_path))
         if number == 0:
             shutil.copytree(tmp_path / "checkpoint", tmp_path / "backup")
     shutil.rmtree(tmp_path / "checkpoint")
@@ -164,11 +153,11 @@ def test_dead_letters_that_have_later_batches_than_a_restored_checkpoint_are_ref
     made.spec = made.spec.model_copy(update={"dead_letters": DeadLettersSection(path=f"{tmp_path}/later")})
     assert len(made.restore()) == 1
     made.require_together()
-    run(made)
+    run_queries(made)
     assert len(letters(tmp_path / "later" / "joined")) == 1
     for gone in ("checkpoint", "dead", "out"):
         shutil.rmtree(tmp_path / gone)
-    run(job(spark, tmp_path))
+    run_queries(job(spark, tmp_path))
     assert len(letters(tmp_path / "dead" / "joined")) == 2
 
 
@@ -178,7 +167,7 @@ def test_each_table_of_a_sink_has_its_dead_letters_in_a_folder_of_its_own(spark:
         write(tmp_path / "orders", f"{number}.json", f'{{"id":"o{number}","customer":"c1","lsn":1}}', f"no JSON {number}")
         made = job(spark, tmp_path, sinks=["orders"])
         made.check()
-        run(made, at_once=True)
+        run_queries(made, at_once=True)
         for table in ("joined", "orders"):
             lines = sorted(base64.b64decode(letter["value"]).decode() for letter in letters(tmp_path / "dead" / table))
             assert lines == [f"no JSON {one}" for one in range(1, number + 1)], f"start {number} of the letters of {table}"
@@ -188,7 +177,7 @@ def test_a_job_can_stop_at_such_a_line(spark: SparkSession, tmp_path: Path) -> N
     write(tmp_path / "customers", "1.json", '{"customer":"c1","name":"Ada","lsn":1}')
     write(tmp_path / "orders", "1.json", '{"id":"o1","customer":"c1","lsn":1}', "{")
     with pytest.raises(StreamingQueryException, match=r"table orders: /.*, line \d+: not JSON that fits .*: \{\n"):
-        run(job(spark, tmp_path, on_error="fail"))
+        run_queries(job(spark, tmp_path, on_error="fail"))
 
 
 def test_dead_letters_are_records_with_what_is_known_of_them(spark: SparkSession) -> None:

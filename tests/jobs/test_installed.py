@@ -19,7 +19,7 @@ from fkjoin.jobs.job_file import json_schema, read_job
 from fkjoin.jobs.job_kinds import JobError
 from fkjoin.jobs.job_sections import FormatSection, SinkSection
 from tests.support.installed import install, install_sqlite
-from tests.support.job_files import GOOD, job
+from tests.support.job_files import GOOD, job, run_queries
 from tests.support.queries import write_lines
 from tests.support.sessions import small
 
@@ -202,7 +202,6 @@ def test_a_job_writes_by_a_sink_of_another_package(
     made = Job(read_job(job(tmp_path, GOOD + SHOP)), spark)
     made.check()
     assert "sqlite joined" in made.describe()
-    for planned in made.queries():
-        planned.start().awaitTermination()
+    run_queries(made)
     with closing(sqlite3.connect(tmp_path / "shop.db")) as db:
         assert db.execute("select * from joined order by id").fetchall() == [(n, n, "Ada") for n in range(3)]

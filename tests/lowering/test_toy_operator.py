@@ -11,7 +11,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fkjoin import Table, read_state
-from fkjoin.checkpoint.begun import JobFacts
 from fkjoin.checkpoint.entries import look_up
 from fkjoin.checkpoint.saved_files import PlainFiles
 from fkjoin.checkpoint.stores import with_stores
@@ -26,6 +25,7 @@ from fkjoin.plan.base import manifest
 from fkjoin.spark.specs import STAGES
 from fkjoin.testing import CRASH, DUPLICATE, REORDER, Driver
 from tests.support.distinct import DistinctSpec, distinct, plan_distinct
+from tests.support.job_files import run_queries
 from tests.support.places import ROOT
 from tests.support.queries import run, write_lines
 from tests.support.sessions import small
@@ -122,10 +122,7 @@ def job_file(folder: Path, text: str = JOB) -> Path:
 def once(spark: SparkSession, path: Path) -> None:
     job = Job(read_job(path), spark)
     job.check()
-    job.begun.job = JobFacts([], 2)
-    job.begun.write(spark, job.spec.checkpoint)
-    for query in job.queries():
-        query.start().awaitTermination()
+    run_queries(job)
 
 
 def test_a_job_runs_it_and_its_state_is_read(spark: SparkSession, tmp_path: Path) -> None:

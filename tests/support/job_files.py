@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fkjoin.checkpoint.begun import JobFacts
+from fkjoin.jobs.job import Job
 from tests.support.queries import write_lines
 
 GOOD = """
@@ -50,3 +52,16 @@ def write_rows(folder: Path) -> None:
     """Give each table of the job file a row: an order, and its customer."""
     write_lines(folder / "orders", "1", [{"id": "o1", "customer": "c1", "amount": 5, "lsn": 1}])
     write_lines(folder / "customers", "1", [{"customer": "c1", "name": "Ada", "lsn": 1}])
+
+
+def run_queries(built: Job, *, at_once: bool = False) -> None:
+    """Run a job's queries to their ends, with a document of the job as ``fkjoin run`` writes one."""
+    built.begun.job = JobFacts([], 2)
+    built.begun.write(built._spark, built.spec.checkpoint)
+    running = []
+    for planned in built.queries():
+        running.append(planned.start())
+        if not at_once:
+            running[-1].awaitTermination()
+    for query in running:
+        query.awaitTermination()

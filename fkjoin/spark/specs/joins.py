@@ -104,10 +104,8 @@ class RekeySpec(ByRow, StageSpec):
         return None if self.from_answers is None else PART_BYTES
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
-        changes, times = (
-            self._rows(CHANGE, self.from_answers, messages, count),
-            self._times(messages),
-        )
+        changes = self._rows(CHANGE, self.from_answers, messages, count)
+        times = self._times(messages)
         yield from rekey(
             changes,
             store,
@@ -275,9 +273,8 @@ class ResolveSpec(ByRow, StageSpec):
         if self.from_answers is not None:
             return self._rows(JOINED, self.from_answers, messages, count)
         made = [join_rows(messages.take(ANSWER), self.how), messages.take(JOINED)]
-        return pa.concat_tables(
-            [table for table in made if len(table)] or made
-        )  # columns in one piece, where there is one
+        # Columns in one piece, where there is one.
+        return pa.concat_tables([table for table in made if len(table)] or made)
 
 
 def _pair(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
