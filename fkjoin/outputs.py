@@ -13,7 +13,6 @@ from fkjoin import sinks
 from fkjoin.checkpoint.claim import start_claimed
 from fkjoin.checkpoint.query import Query
 from fkjoin.kafka import writing
-from fkjoin.kafka.end_offsets import telling_lag
 from fkjoin.kafka.formats import Format as KafkaFormat
 from fkjoin.sinks import RETRY_S, Kafka, Parquet, batches
 from fkjoin.spark.schemas import Expression
@@ -100,7 +99,7 @@ class Outputs(TableOutputs):
             more |= {"checkpoint": folder, "begun": begun}
             return writing.start(spark, records, topic, bootstrap_servers, **more)
 
-        return telling_lag(start_claimed(spark, folder, begin))
+        return start_claimed(spark, folder, begin)
 
     def to_parquet(
         self,

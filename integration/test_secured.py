@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from fkjoin import FkJoinError, Table, TopologyError
 from fkjoin.jobs.job_file import _filled, tomllib
 from fkjoin.kafka import Json
-from fkjoin.kafka.admin import consumer_of, create_topics, delete_records, end_offsets, leaders, offset_ranges
+from fkjoin.kafka.admin import create_topics, delete_records, offset_ranges
 from integration.jobs import anew
 from tests.support.sampling import sampled
 from tests.support.sessions import small
@@ -142,11 +142,6 @@ def test_each_documented_way_in_reads_writes_and_asks_about_topics(
     create_topics(place, options, {f"{name}-internal": 2}, replication=-1, config={"retention.ms": "-1"})
     assert offset_ranges(f"{name}-internal", place, options) == {0: range(0), 1: range(0)}
     ends = secured.ends(f"{name}-in")
-    with consumer_of(place, options) as consumer:
-        assert leaders(consumer, f"{name}-in", 8) == dict.fromkeys(ends, place)
-        assert end_offsets(consumer, [(f"{name}-in", part) for part in ends], 8) == {
-            (f"{name}-in", part): end for part, end in ends.items()
-        }
     delete_records(f"{name}-in", place, options, ends)
     assert offset_ranges(f"{name}-in", place, options) == {part: range(end, end) for part, end in ends.items()}
     require_unseen(secrets(secured), tmp_path, checked, read.describe(), plans(spark), *capfd.readouterr())

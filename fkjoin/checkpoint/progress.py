@@ -155,18 +155,6 @@ def lag_of(sources: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
     return lag
 
 
-def positions_of(sources: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
-    """Return the offsets up to which each topic's partitions are read."""
-    ends = (source.get("endOffset") for source in sources)
-    return {
-        topic: parts
-        for end in ends
-        if isinstance(end, dict)
-        for topic, parts in end.items()
-        if isinstance(parts, dict)
-    }
-
-
 def records_of(lag: Mapping[str, Mapping[str, int]]) -> int | None:
     """Sum up the lag of all topics; None if there is none."""
     return sum(sum(parts.values()) for parts in lag.values()) if lag else None

@@ -48,8 +48,6 @@ class QueryDisplay(_Base):
     _why_stopped: str | None = None
     """Set when fkjoin itself stops the query, with the checkpoint."""
     _checkpoint: str = ""
-    _left: Callable[[Sequence[Mapping[str, Any]], float, float], str] | None = None
-    """Words on what it has left to read, of the sources and the time of its last event, and the time of this moment."""
 
     def show(self) -> None:
         """Print what the query does, and what the operators counted in its last batch.
@@ -148,12 +146,10 @@ class QueryDisplay(_Base):
         return line_of(self._called, does, batch, now, self._behind(now))
 
     def _behind(self, now: float) -> str:
-        """Say what the query has left to read, as its brokers know it, or else as Spark's last event has it."""
+        """Say what the query has left to read, as Spark's last event has it."""
         if (last := self.lastProgress) is None:
             return ""
         sources, at = event_of(last.json)["sources"], seconds_of(last.timestamp)
-        if self._left is not None and self.isActive:
-            return self._left(sources, at, now)
         return behind(records_of(lag_of(sources)), at, now)
 
     def _asks(self) -> str:

@@ -140,7 +140,7 @@ class Follower:
     def look(self, name: str, query: StreamingQuery) -> None:
         """Take what is new of a query."""
         known = self._queries[name]
-        self._metrics._learn_topics(name, str(query.runId), lambda: _with_sources(query))
+        self._metrics._learn_interval(name, str(query.runId), lambda: query)
         for progress in progress_since(query, known.batch, idle=True):
             event = progress.timestamp, is_batch(progress.durationMs)
             if event == known.event:  # a query that waits has the same last event for ten seconds
@@ -198,11 +198,6 @@ def _flow(
         between += f"{arrow if between else ''}{name}"
         before = name
     return " → ".join(filter(None, (", ".join(sources), between, ", ".join(sinks))))
-
-
-def _with_sources(query: StreamingQuery) -> StreamingQuery | None:
-    """The query; None until its sources are there."""
-    return None if doing_of(query.status) is QueryPhase.STARTS else query
 
 
 def _tasks(query: StreamingQuery) -> dict[int, tuple[int, int]]:

@@ -56,8 +56,6 @@ def panel(report: JobReport) -> Iterator[RenderableType]:
         yield Text.assemble(("\nsince the start: ", "dim"), ("; ".join(troubles), "yellow"))
     elif mode is not Mode.FAILED:
         yield Text("\nno errors, no dead letters since the start", "dim")
-    for silence in report.silent:
-        yield Text(silence, "bold yellow")
     if runs:
         yield Text("\n".join(("Ctrl-C stops it after the batch at work", *report.notes)), "dim")
         yield ""  # the cursor's line: of whatever comes when the process is killed
@@ -86,9 +84,7 @@ def _numbers(query: QueryReport, now: float) -> dict[str, str]:
     """Return the numbers of a query, by the title of their column."""
     last = query.batch
     return {
-        "behind": "–"
-        if query.behind is None
-        else f"{query.behind:,}{as_of(query.left.as_of, now)}",
+        "behind": "–" if query.behind is None else f"{query.behind:,}{as_of(query.lag.as_of, now)}",
         "rows/s": f"{query.read:,.0f}" if query.read >= 10 else f"{query.read:.1f}",
         "batch": f"#{last['batch']:,}" if last else "–",
         "took": span(last["seconds"]) if last else "–",
@@ -105,7 +101,6 @@ class Lines:
     _mode: Mode = Mode.RUNS
     _troubles: tuple[str, ...] = ()
     _troubles_at: float = 0.0
-    _silent: tuple[str, ...] = ()
 
     def news(self, report: JobReport) -> Iterator[str]:
         """Yield what there is to say; nothing most of the time."""
@@ -115,12 +110,9 @@ class Lines:
                 yield f"{query.name}: {words}"
         if report.now - self._troubles_at >= EVERY_S:
             yield from self._wrong(report)
-        yield from (line for line in report.silent if line not in self._silent)
-        if self._silent and not report.silent:
-            yield "all brokers answer again"
         if report.mode in _SAID and report.mode is not self._mode:
             yield _SAID[report.mode]
-        self._silent, self._mode = report.silent, report.mode
+        self._mode = report.mode
 
     def last(self, report: JobReport) -> Iterator[str]:
         """Yield what was done, at the end."""
@@ -157,7 +149,7 @@ def _news(query: QueryReport, before: QueryReport | None) -> str | None:
         rows = query.rows - before.rows
         return (
             f"{several(done, 'batch', 'batches')} in {span(passed)}: {_rows(rows)}, {rows / passed:,.1f}/s; "
-            f"the last, number {last['batch']:,}, took {span(last['seconds'])}{behind(query.behind, query.left.as_of, now)}"
+            f"the last, number {last['batch']:,}, took {span(last['seconds'])}{behind(query.behind, query.lag.as_of, now)}"
         )
     return f"{query.doing}; {_sum(query)} since the start" if query.batches else query.doing
 

@@ -8,7 +8,7 @@ not there stops the query.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -29,8 +29,6 @@ The very last may be of transactions.
 _UNKNOWN_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """The answers of brokers that give topics no ids."""
 _BYTES = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
-_END = re.compile(r"([\w.-]+)-([0-9]+)=([0-9]+)")
-"""A partition and its end offset, as Java writes a map of them."""
 
 
 class Topic(NamedTuple):
@@ -205,43 +203,6 @@ def consumer_of(bootstrap_servers: str, options: Mapping[str, str]) -> Iterator[
 
     with _client(make, bootstrap_servers, options, more) as consumer:
         yield consumer
-
-
-def end_offsets(
-    consumer: Any, parts: Iterable[tuple[str, int]], within_s: int
-) -> dict[tuple[str, int], int] | None:
-    """The ends of partitions, by topic and number; None where brokers do not answer in time."""
-    partition = _kafka().common.TopicPartition
-    wanted = _listed([partition(topic, number) for topic, number in parts])
-    try:
-        offsets = consumer.endOffsets(wanted, _jvm().java.time.Duration.ofSeconds(within_s))
-    except Py4JJavaError as error:
-        return None if _no_answer(error) else {}
-    # As one text: an answer for each of a map's entries would be hundreds of calls of the JVM.
-    matches = _END.finditer(str(offsets.toString()))
-    return {(match[1], int(match[2])): int(match[3]) for match in matches}
-
-
-def leaders(consumer: Any, topic: str, within_s: int) -> dict[int, str] | None:
-    """The addresses of the brokers that lead a topic's partitions; None without an answer.
-
-    A partition without a leader has an empty address.
-    """
-    try:
-        parts = consumer.partitionsFor(topic, _jvm().java.time.Duration.ofSeconds(within_s))
-    except Py4JJavaError as error:
-        return None if _no_answer(error) else {}
-    addresses = {}
-    for part in parts or ():
-        leader = part.leader()
-        has_none = leader is None or leader.isEmpty()
-        addresses[int(part.partition())] = "" if has_none else f"{leader.host()}:{leader.port()}"
-    return addresses
-
-
-def _no_answer(error: Py4JJavaError) -> bool:
-    """Tell whether time ran out; else a broker has answered, and perhaps refused."""
-    return str(error.java_exception.getClass().getSimpleName()) == "TimeoutException"
 
 
 @contextmanager

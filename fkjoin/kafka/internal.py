@@ -21,7 +21,6 @@ from fkjoin.codec.arrays import Bytes, valid
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.kafka.admin import create_topics, offset_ranges
 from fkjoin.kafka.connection import Connection
-from fkjoin.kafka.end_offsets import telling_lag
 from fkjoin.kafka.new_topics import checked_topics, require_known_topics
 from fkjoin.kafka.options import client_options
 from fkjoin.kafka.reading import records_of
@@ -150,7 +149,7 @@ class StageQuery:
             servers = self.topics.connection.bootstrap_servers
             return start(spark, plan, None, servers, trigger=when, name=self.name, **common)
 
-        return telling_lag(start_claimed(spark, folder, begin))
+        return start_claimed(spark, folder, begin)
 
     def check(self, checkpoint: str) -> None:
         """Raise what would stop its start, as checkpoint and topics tell it; nothing changes."""

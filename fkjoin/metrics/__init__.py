@@ -25,10 +25,9 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryProgress
 
 from fkjoin.checkpoint.progress import event_of
-from fkjoin.checkpoint.source_topics import source_topics
 from fkjoin.errors import needs_extra
 from fkjoin.metrics.families import families_of
-from fkjoin.metrics.query_report import QueryReport, Run
+from fkjoin.metrics.query_report import QueryReport
 from fkjoin.metrics.report import JobReport, Mode
 from fkjoin.metrics.server import ClientAccess, PageServer
 from fkjoin.sinks.counts import counted, last_events
@@ -70,16 +69,13 @@ class Metrics(Collector):
         with self._lock:
             return self._queries.setdefault(name, QueryReport(name))
 
-    def _learn_topics(
-        self, name: str, run: str, running: Callable[[], StreamingQuery | None]
+    def _learn_interval(
+        self, name: str, run_id: str, running: Callable[[], StreamingQuery | None]
     ) -> None:
-        """Find out once in a run which topics a query reads, and how far its batches are apart.
-
-        Its sources must be there.
-        """
+        """Find out once in a run how far a query's batches are apart."""
         known = self._query(name)
-        if known.run.run_id != run and (query := running()) is not None:
-            known.run = Run(run, source_topics(query), interval_of(query))
+        if known.run_id != run_id and (query := running()) is not None:
+            known.run_id, known.history.interval_s = run_id, interval_of(query)
 
     def _start(self, name: str) -> None:
         """Take down that a query has started, or will soon."""
@@ -213,7 +209,7 @@ class _Events(JStreamingQueryListener):
 
     def onQueryProgress(self, jevent: Any) -> None:  # noqa: N802
         progress = jevent.progress().json()
-        self._own._learn_topics(progress)
+        self._own._learn_interval(progress)
         self._metrics.take_json(progress)
 
 
@@ -224,13 +220,13 @@ class Listener(StreamingQueryListener):
         self._metrics, self._spark = metrics, spark
         self._names: dict[str, str] = {}
 
-    def _learn_topics(self, progress: str) -> None:
-        """Find out which topics the query of an event reads."""
+    def _learn_interval(self, progress: str) -> None:
+        """Find out how far the batches of an event's query are apart."""
         about = event_of(progress)
         if self._spark is not None:
             streams, query_id = self._spark.streams, about["id"]
             name = about["name"] or query_id
-            self._metrics._learn_topics(name, about["runId"], lambda: streams.get(query_id))
+            self._metrics._learn_interval(name, about["runId"], lambda: streams.get(query_id))
 
     @functools.cached_property
     def _jlistener(self) -> Any:

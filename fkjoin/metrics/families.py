@@ -74,9 +74,9 @@ def families_of(report: JobReport) -> Iterator[Metric]:
     yield family(Count, "input_rows", "Rows that were read.", of_query, rows)
     phases, text = tree(lambda query: query.batch["phases"]), "The last batch, by Spark's phases."
     yield family(Gauge, "batch_seconds", text, ["query", "phase"], phases)
-    lag = tree(lambda query: query.left.lag)
+    lag = tree(lambda query: query.lag.records)
     yield family(Gauge, "lag_records", "Records that are yet to be read.", of_partition, lag)
-    lag_times = tree(lambda query: query.left.as_of if query.left.lag else None)
+    lag_times = tree(lambda query: query.lag.as_of if query.lag.records else None)
     text = "When the lag was so, since 1970."
     yield family(Gauge, "lag_timestamp_seconds", text, of_query, lag_times)
     text = "Records between stages."

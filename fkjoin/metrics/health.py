@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from fkjoin.checkpoint.progress import span
-from fkjoin.kafka.end_offsets import Silence
 from fkjoin.metrics.history import WAIT_MS, History, Point
 from fkjoin.sinks.counts import REPEATED, Occurrence
 
@@ -53,17 +52,10 @@ class Health:
     query: str | None = None
 
 
-def of_query(
-    history: History,
-    started_ms: int,
-    ended: str | None,
-    now_ms: int,
-    silent: Sequence[Silence] = (),
-) -> Health:
+def of_query(history: History, started_ms: int, ended: str | None, now_ms: int) -> Health:
     """Tell how a query is.
 
-    ``ended``: why it ended, empty if it was stopped, None while it runs.  ``silent``: topics whose
-    brokers do not answer.
+    ``ended``: why it ended, empty if it was stopped, None while it runs.
 
     A query that has said that it waits before its first batch is idle.  After its first batch, the
     first of these that holds of a query that runs:
@@ -84,10 +76,6 @@ def of_query(
         if ended:
             return Health("failing", f"It has failed: {ended}", ended_ms)
         return Health("ended", "It has ended.", ended_ms)
-    if silent:
-        words = "; ".join(silence.words(now_ms / 1000) for silence in silent)
-        since_ms = round(1000 * min(silence.since for silence in silent))
-        return Health("failing", f"{words[0].upper()}{words[1:]}.", since_ms)
     if last is None:
         if history.waited_ms and not history.lag:
             return Health("idle", _IDLE, started_ms)
@@ -149,25 +137,10 @@ def _usual_silence(history: History) -> float:
     return max(history.interval_s, recent, history.quiet_ms / 1000 if history.waits else 0.0)
 
 
-def _reads_all(history: History) -> bool:
-    """Tell whether the last batch read all that was there when it began.
-
-    So will the next one, unless an option bounds it.
-    """
-    return history.points[-1].bounded == 0
-
-
 def _reading(history: History) -> Point:
-    """Return the point whose rate says how long the lag takes.
-
-    It is the last one that read rows, since others have no rate.
-
-
-    A query whose batches read all that is there is as slow as its records come.  Of such a query it
-    is the fastest point.
-    """
-    reading = [point for point in history.points if point.read] or [history.points[-1]]
-    return max(reading, key=lambda point: point.rate) if _reads_all(history) else reading[-1]
+    """Return the last point that read rows: its rate says how long the lag takes."""
+    reading = (point for point in reversed(history.points) if point.read)
+    return next(reading, history.points[-1])
 
 
 def _work(history: History) -> float:
@@ -186,10 +159,7 @@ def _is_behind(work: float, point: Point) -> bool:
 def _how_far(history: History) -> str:
     work = _work(history)
     words = f"{history.lag:,} records are left to read"
-    if _reads_all(history):
-        words += ", more than batches of the last hour had, "
-        words += "and the batch at work may read all of them"
-    elif work < float("inf"):
+    if work < float("inf"):
         words += f", {span(work)} of work at {_rate(_reading(history).rate)} rows a second"
     return f"{words}. It falls further behind." if _grows(history) else f"{words}."
 

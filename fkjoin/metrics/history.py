@@ -38,8 +38,6 @@ class Point:
     """Seconds since the batch before; of the batch itself, if the query had waited for input."""
     delay: float = 0.0
     """Seconds from a record's arrival to its result, at most, if records come on as they do."""
-    bounded: int | None = None
-    """Records of the lag that were there when the batch began; None where that is all of it."""
     silent: float = 0.0
     """Seconds up to the batch's end in which the query ended no batch nor said that it waits."""
 
@@ -133,7 +131,7 @@ class History:
             looked = min(self._looked_ms, looked)
         end, passed = point.ended_ms, (point.ended_ms - begun) / 1000
         point = replace(point, passed=passed, silent=(end - spoke) / 1000)
-        overdue = point.seconds_for(point.lag if point.bounded is None else point.bounded)
+        overdue = point.catch_up
         delay = (end - looked) / 1000 + (overdue if overdue < HOUR_MS else 0.0)
         point = replace(point, delay=delay)
         if last is not None and last.ended_ms // STEP_MS == point.ended_ms // STEP_MS:

@@ -85,7 +85,7 @@ def status(shown: ShownJob, metrics: Metrics) -> dict[str, Any]:
     topics: set[str] = set()
     for query in queries.values():
         operators.update(query.totals, query.state)
-        topics.update(query.left.lag)
+        topics.update(query.lag.records)
     rates = _rates_on_arrows(shown.steps, _flows(queries.values()))
     healths = {name: _health(query) for name, query in report.begun.items()}
     busy = [query for query in report.queries.values() if query.phase in BUSY_PHASES]

@@ -12,13 +12,10 @@ from fkjoin.checkpoint.progress import (
     is_batch,
     lag_of,
     moment,
-    positions_of,
     records_of,
     seconds_of,
     span,
 )
-from fkjoin.checkpoint.source_topics import SourceTopic
-from fkjoin.kafka.end_offsets import Left, left_to_read
 from fkjoin.metrics.health import Health, of_query
 from fkjoin.metrics.history import History, Point
 from fkjoin.stages import counters
@@ -41,14 +38,13 @@ Numbers = Mapping[str, Mapping[str, Any]]
 """Numbers by operator, and by what they count."""
 
 
-class Run(NamedTuple):
-    """A run of a query, and what is known of it from its start on."""
+class Lag(NamedTuple):
+    """Records that a query has left to read."""
 
-    run_id: str = ""
-    topics: tuple[SourceTopic, ...] = ()
-    """The topics that it reads."""
-    interval_s: float = 0.0
-    """The interval of its trigger."""
+    records: Mapping[str, Mapping[str, int]]
+    """By topic and partition."""
+    as_of: float
+    """The time of Spark's event, in seconds since 1970: that at which a batch began."""
 
 
 class Activity(NamedTuple):
@@ -63,7 +59,7 @@ class Activity(NamedTuple):
     """Tasks of the batch at work: those that are done, and all."""
 
 
-_NO_RUN, _NO_ACTIVITY, _NOTHING_LEFT = Run(), Activity(), Left({}, 0.0)
+_NO_ACTIVITY, _NO_LAG = Activity(), Lag({}, 0.0)
 
 
 @dataclass
@@ -76,7 +72,7 @@ class QueryReport:
     started_ms: int | None = None
     ended: str | None = None
     """The reason why it ended, empty if it was stopped; None while it runs."""
-    run: Run = _NO_RUN
+    run_id: str = ""
     activity: Activity = _NO_ACTIVITY
     batches: int = 0
     rows: int = 0
@@ -89,12 +85,7 @@ class QueryReport:
     recent: tuple[Mapping[str, Any], ...] = ()
     """The last batches, newest first."""
     history: History = field(default_factory=History)
-    positions: Numbers = field(default_factory=dict)
-    """The offsets up to which topics are read, by topic and partition."""
-    by_spark: Left = _NOTHING_LEFT
-    """The lag as Spark's last event has it."""
-    left: Left = _NOTHING_LEFT
-    """The last known lag."""
+    lag: Lag = _NO_LAG
     totals: Numbers = field(default_factory=dict)
     skipped: Numbers = field(default_factory=dict)
     """Unchanged results of the last batch, by stage."""
@@ -118,25 +109,16 @@ class QueryReport:
     def take(self, event: Mapping[str, Any]) -> dict[str, Any] | None:
         """Add what an event says; return a batch as JSON, or None if the event is no batch's."""
         begun = seconds_of(event["timestamp"])
-        self.positions = positions_of(event["sources"])
-        self.by_spark = Left(lag_of(event["sources"]), begun)
-        self.count_left()
+        self.lag = Lag(lag_of(event["sources"]), begun)
         if not is_batch(event["durationMs"]):
-            self.history.wait(round(1000 * begun), records_of(self.left.lag))
+            self.history.wait(round(1000 * begun), records_of(self.lag.records))
             return None
         self._take_batch(event, round(1000 * begun))
         return self.line(self.ended_ms)
 
     def copy(self, now_ms: int) -> QueryReport:
-        """Return the query as it is now, with the lag of this moment while it runs."""
-        if self.ended is None:
-            self.count_left()
+        """Return the query as it is now."""
         return replace(self, now_ms=now_ms, history=self.history.copy())
-
-    def count_left(self) -> None:
-        """Bring the lag up to date, as the brokers know it."""
-        self.left = left_to_read(self.run.topics, self.positions, self.by_spark)
-        self.history.lag, self.history.interval_s = records_of(self.left.lag), self.run.interval_s
 
     def _take_batch(self, event: Mapping[str, Any], begun_ms: int) -> None:
         phases, rows = event["durationMs"], event["numInputRows"]
@@ -169,8 +151,7 @@ class QueryReport:
             self.ended_ms,
             read=rows,
             slowest=seconds,
-            lag=records_of(self.left.lag),
-            bounded=records_of(self.by_spark.lag),
+            lag=records_of(self.lag.records),
             out=only(counters.OUT, counted),
             stored=only(counters.STATE_BYTES, self.state),
             dead=only(counters.DEAD_LETTERS, counted),
@@ -210,8 +191,8 @@ class QueryReport:
             "phases": phases,
             "stages": self.stages,
             "state": self.state,
-            "lag": self.left.lag,
-            "lag_ms": round(1000 * self.left.as_of),
+            "lag": self.lag.records,
+            "lag_ms": round(1000 * self.lag.as_of),
             "fan_out": self.fan_out,
             "hot_keys": self.hot_keys,
         }
@@ -241,7 +222,7 @@ class QueryReport:
     @property
     def behind(self) -> int | None:
         """Return the records that are left to read; None where that cannot be known."""
-        return records_of(self.left.lag) if self.batches else None
+        return records_of(self.lag.records) if self.batches else None
 
     @property
     def phase(self) -> QueryPhase:
@@ -287,7 +268,7 @@ class QueryReport:
     def health(self) -> Health:
         """Tell how it is, and for which sources its windows wait."""
         started_ms = self.now_ms if self.started_ms is None else self.started_ms
-        health = of_query(self.history, started_ms, self.ended, self.now_ms, self.left.silent)
+        health = of_query(self.history, started_ms, self.ended, self.now_ms)
         words = health.words
         for name, source in self.holding.items():
             if source and self.ended is None:

@@ -94,15 +94,6 @@ class JobReport:
         }
 
     @property
-    def silent(self) -> tuple[str, ...]:
-        """Say which brokers do not answer."""
-        words: dict[str, None] = {}
-        for query in self.queries.values():
-            if query.ended is None and not self.mode.is_end:
-                words |= dict.fromkeys(silence.words(self.now) for silence in query.left.silent)
-        return tuple(words)
-
-    @property
     def health(self) -> Health:
         """Tell how all are."""
         healths = {name: query.health for name, query in self.begun.items()}

@@ -31,7 +31,6 @@ from fkjoin.checkpoint.files import has_begun, query_id
 from fkjoin.checkpoint.indexes import owner
 from fkjoin.checkpoint.query import Query
 from fkjoin.errors import FkJoinError, TopologyError
-from fkjoin.kafka.end_offsets import telling_lag
 from fkjoin.kafka.internal import Topics, require_first_records
 from fkjoin.lowering.results import Results
 from fkjoin.lowering.table_plan import TablePlan
@@ -162,7 +161,7 @@ def _start(
         begun.write(spark, checkpoint)
         return started(begun_as, functools.partial(_write_all, writes), checkpoint, **query)
 
-    return telling_lag(start_claimed(spark, checkpoint, begin))
+    return start_claimed(spark, checkpoint, begin)
 
 
 def require_as_begun(

@@ -14,9 +14,8 @@ from rich.console import Console, Group
 from fkjoin.checkpoint.progress import QueryPhase, doing_of, span
 from fkjoin.jobs.follower import _flow
 from fkjoin.jobs.shown import Lines, panel
-from fkjoin.kafka.end_offsets import Left, Silence
 from fkjoin.metrics.history import History, Point
-from fkjoin.metrics.query_report import Activity, QueryReport
+from fkjoin.metrics.query_report import Activity, Lag, QueryReport
 from fkjoin.metrics.report import JobReport, Mode
 from fkjoin.sinks.counts import REPEATED
 from tests.support.places import ROOT
@@ -40,13 +39,13 @@ def done(number: int, rows: int, seconds: float, ended: float) -> dict[str, Any]
     return {"batch": batch, "ended_ms": ended_ms, "history": history}
 
 
-def left(records: int, at: float = NOW) -> Left:
-    return Left({"orders": {"0": records}}, at)
+def lag(records: int, at: float = NOW) -> Lag:
+    return Lag({"orders": {"0": records}}, at)
 
 
-WAITS = query("sink-changes", QueryPhase.WAITS, batches=13, rows=1203, left=left(0), **done(12, 3, 0.81, NOW - 250))
+WAITS = query("sink-changes", QueryPhase.WAITS, batches=13, rows=1203, lag=lag(0), **done(12, 3, 0.81, NOW - 250))
 WORKS = query(
-    "sink-regions", QueryPhase.BATCH, NOW - 4, batches=14, rows=120_300, left=left(31_000), **done(13, 1200, 2.1, NOW - 5)
+    "sink-regions", QueryPhase.BATCH, NOW - 4, batches=14, rows=120_300, lag=lag(31_000), **done(13, 1200, 2.1, NOW - 5)
 )
 WAITS.history.wait(round(1000 * NOW), 0)
 WORKS.activity = WORKS.activity._replace(tasks=(12, 40))
@@ -120,8 +119,8 @@ def test_eighty_columns_are_enough() -> None:
 
 def test_the_documents_show_the_panel() -> None:
     now = NOW + 13 * 3600 + 251
-    waits = replace(WAITS, left=left(0, now), **done(12, 3, 0.81, now - 10))
-    works = replace(WORKS, left=left(31_000, now), **done(12, 1200, 2.1, now - 5))
+    waits = replace(WAITS, lag=lag(0, now), **done(12, 3, 0.81, now - 10))
+    works = replace(WORKS, lag=lag(31_000, now), **done(12, 1200, 2.1, now - 5))
     works.activity = works.activity._replace(since=now - 4)
     works.totals = {"joined": {"dead-letters": 3}}
     waits.history.wait(round(1000 * now), 0)
@@ -137,21 +136,12 @@ def test_the_documents_show_the_panel() -> None:
 
 def test_a_job_of_files_has_no_column_for_what_it_is_behind() -> None:
     assert "behind" in shown(job(WAITS), 140)
-    assert "behind" not in shown(job(replace(WAITS, left=Left({}, NOW))), 140)
+    assert "behind" not in shown(job(replace(WAITS, lag=Lag({}, NOW))), 140)
 
 
-def test_brokers_that_do_not_answer_and_a_lag_that_is_old_are_seen() -> None:
-    says = "broker b1:9092 of topic orders has not answered since 07:59:10"
-    silent = left(31_000, NOW - 50)._replace(silent=[Silence("orders", ("b1:9092",), NOW - 50)])
-    report = job(WAITS, replace(WORKS, left=silent))
-    assert f"\n{says}\nCtrl-C" in shown(report, 140)
-    assert "31,000 as of 07:59:10" in shown(report, 140)
-    assert "31,000 as of" not in shown(job(replace(WORKS, left=left(31_000, NOW - 20))), 140)
-    assert says not in shown(replace(report, mode=Mode.STOPPED), 140)
-    lines = Lines()
-    assert says in list(lines.news(report))
-    assert list(lines.news(report)) == [], "once"
-    assert list(lines.news(job(WAITS, WORKS))) == ["all brokers answer again"]
+def test_a_lag_that_is_old_is_seen() -> None:
+    assert "31,000 as of 07:59:10" in shown(job(WAITS, replace(WORKS, lag=lag(31_000, NOW - 50))), 140)
+    assert "31,000 as of" not in shown(job(replace(WORKS, lag=lag(31_000, NOW - 20))), 140)
 
 
 def test_at_the_end_there_is_how_much_was_done_and_what_went_wrong() -> None:
@@ -257,7 +247,7 @@ def test_lines_of_a_log_say_the_start_at_once_and_the_rest_now_and_then() -> Non
     assert said(70, waits) == ["sink-changes: first batch done, number 8: 5 rows in 1 min 7 s"]
     assert said(129, waits) == []
     more = {**done(10, 600, 0.5, NOW + 129), "batches": 3, "rows": 1205}
-    waits = replace(waits, **more, left=left(40, NOW + 129))
+    waits = replace(waits, **more, lag=lag(40, NOW + 129))
     assert said(129, waits) == []
     assert said(130, waits) == [
         "sink-changes: 2 batches in 1 min: 1,200 rows, 20.0/s; the last, number 10, took 0.5 s; 40 behind"

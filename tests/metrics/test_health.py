@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from fkjoin.kafka.end_offsets import Silence
 from fkjoin.metrics.health import Health, of_job, of_query
 from fkjoin.metrics.history import History, Point
 from fkjoin.sinks.counts import LEFT_OUT, REPEATED, Occurrence
@@ -40,16 +37,6 @@ def test_a_query_is_healthy_since_it_works_without_a_wait() -> None:
     assert found.words == "It keeps up: 100 rows read a second, and results at most 2 s after their records."
     later = [batch(10 * MINUTE + 1_000 * second) for second in range(9)]
     assert of_query(history(*BUSY, *later), 0, None, 10 * MINUTE + 9_000).since_ms == 10 * MINUTE
-
-
-def test_brokers_that_do_not_answer_are_named_whatever_else_the_query_does() -> None:
-    silent = [Silence("orders", ("b1:9092",), 100.0), Silence("customers", ("b2:9092", "b3:9092"), 90.0)]
-    for points in ([], BUSY):
-        found = of_query(history(*points), 0, None, 121_000, silent)
-        assert (found.state, found.since_ms) == ("failing", 90_000)
-        assert found.words.startswith("Broker b1:9092 of topic orders has not answered since ")
-        assert "; brokers b2:9092, b3:9092 of topic customers have not answered since " in found.words
-    assert of_query(history(*BUSY), 0, "it is full", 121_000, silent).words == "It has failed: it is full"
 
 
 def test_a_query_that_waits_is_idle_since_its_last_batch() -> None:
@@ -229,23 +216,6 @@ def test_a_query_that_waits_before_its_first_batch_is_idle() -> None:
     assert (found.state, found.words, found.since_ms) == ("idle", "It has read all that there is, and waits for more.", 7_000)
     made.wait(9_000, 5)
     assert of_query(made, 7_000, None, 10_000).state == "starting", "records have come, and it has not read them"
-
-
-def all_read(point: Point) -> Point:
-    return replace(point, bounded=0)
-
-
-def test_a_batch_that_reads_all_says_nothing_of_how_long_more_takes() -> None:
-    """Such a query is as slow as its records come: its fastest batch counts, and no time is promised."""
-    slow = history(all_read(batch(0, 40.0, 20_000)), *(all_read(batch(60_000 * n, read=10)) for n in range(1, 5)))
-    slow.lag = 10_000
-    assert of_query(slow, 0, None, 250_000).state == "healthy", "20 s of work at the rate of the batch that had most"
-    slow.lag = 90_000
-    found = of_query(slow, 0, None, 250_000)
-    assert (found.state, found.words) == (
-        "behind",
-        "90,000 records are left to read, more than batches of the last hour had, and the batch at work may read all of them.",
-    )
 
 
 def test_a_query_that_works_off_what_came_at_once_does_not_fall_behind() -> None:

@@ -68,13 +68,6 @@ def test_a_delay_is_that_of_a_record_that_came_right_after_the_batch_before_had_
     assert made.points[-1].delay == 6.0 + 3.0, "and the lag is worked off first: three seconds at 100 rows a second"
 
 
-def test_records_that_came_during_a_batch_are_lag_and_no_delay_of_those_before() -> None:
-    """A record that comes while a batch is at work waits for that batch and the next one, however many come with it."""
-    made = history(batch(0, 4.0, read=400, lag=900, bounded=300))
-    (point,) = made.points
-    assert (point.catch_up, point.delay) == (9.0, 4.0 + 3.0)
-
-
 def test_a_lag_of_a_query_that_reads_nothing_is_no_delay_in_figures() -> None:
     made = history(batch(0, read=0, lag=5))
     assert (made.points[0].catch_up, made.points[0].delay) == (float("inf"), 1.0)

@@ -349,20 +349,6 @@ def test_alerts_tell_jobs_apart_and_see_the_first_count_of_a_counter() -> None:
     assert len(counts) == 4
 
 
-def test_the_topics_of_a_query_are_found_out_once_in_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fkjoin.metrics.source_topics", lambda query: query)
-    metrics, asked = Metrics(), list[Any]()
-
-    def learn(run: str, topics: Any) -> Any:
-        metrics._learn_topics("sink-out", run, lambda: asked.append(run) or topics)
-        return metrics._query("sink-out").run.topics
-
-    assert learn("first", None) == (), "its sources are not there"
-    assert learn("first", ("orders",)) == learn("first", ("customers",)) == ("orders",)
-    assert learn("second", ("customers",)) == ("customers",)
-    assert asked == ["first", "first", "second"]
-
-
 def test_the_interval_of_a_querys_trigger_is_how_long_it_may_be_silent() -> None:
     """A query of Spark Connect, and one without an interval, do not say it."""
     metrics = Metrics()
@@ -370,5 +356,5 @@ def test_the_interval_of_a_querys_trigger_is_how_long_it_may_be_silent() -> None
     hourly = SimpleNamespace(trigger=lambda: SimpleNamespace(intervalMs=lambda: 3_600_000))
     query: Any = SimpleNamespace(_jsq=SimpleNamespace(streamingQuery=lambda: hourly))
     for run, of, seconds in (("first", query, 3600.0), ("second", SimpleNamespace(), 0.0)):
-        metrics._learn_topics("sink-out", run, lambda of=of: of)  # type: ignore[misc]
+        metrics._learn_interval("sink-out", run, lambda of=of: of)  # type: ignore[misc]
         assert metrics._report().queries["sink-out"].history.interval_s == seconds
