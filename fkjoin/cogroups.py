@@ -43,7 +43,4 @@ def cogroup(
     planned = [planned_of(f"tables[{index}]", table) for index, table in enumerate(tables)]
     require_cogroup(planned)
     settings = Settings.of(planned[0].spark, validate)
-    cogroup_of: Table = Table._of(
-        called(cogrouped, *planned, name=name, emit=emit, settings=settings)
-    )
-    return cogroup_of
+    return Table._of(called(cogrouped, *planned, name=name, emit=emit, settings=settings))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, Row
@@ -28,8 +28,7 @@ from fkjoin.spark.copies import copied
 from fkjoin.spark.names import quoted, quoted_if_needed
 from fkjoin.spark.schemas import Expression, Expressions, arrow_schema, text
 
-if TYPE_CHECKING:
-    from fkjoin.table import Table
+_Table = TypeVar("_Table")
 
 Expressed = (str, Column)
 """The types in which an expression is given."""
@@ -41,25 +40,27 @@ _TYPES: dict[type, DataType] = {
 }
 
 
-class Grouped:
+class Grouped(Generic[_Table]):
     """A table's rows by group, from ``Table.group_by``; each method makes a table of groups.
 
     A group without rows has no row.  Versions (``_version``) are a counter of the group.
     """
 
-    _of: Callable[[Planned], Table]
+    _of: Callable[[Planned], _Table]
     """Function that makes a table's handle."""
     _grouping: _Grouping
     _given: dict[str, Any]
 
     @classmethod
-    def _by(cls, handle: Any, table: Planned, **arguments: Any) -> Grouped:
+    def _by(
+        cls, handle: Callable[[Planned], _Table], table: Planned, **arguments: Any
+    ) -> Grouped[_Table]:
         grouped = cls()
         grouped._of, grouped._given = handle, copied(arguments)
         grouped._grouping = _Grouping.of(table, **grouped._given)
         return grouped
 
-    def _made(self, method: str, **arguments: Any) -> Table:
+    def _made(self, method: str, **arguments: Any) -> _Table:
         """The table that a method of the grouping makes."""
         grouping, options = self._grouping, copied({**self._given, "arguments": arguments})
         call = Call(partial(_grouped, method), (grouping.table,), options)
@@ -85,7 +86,7 @@ class Grouped:
 
     def agg(
         self, /, *_unnamed: object, having: Expression | None = None, **columns: Wanted
-    ) -> Table:
+    ) -> _Table:
         """Make a table of these columns, each an aggregate of ``fkjoin.aggregates``.
 
         Parameters
@@ -119,7 +120,7 @@ class Grouped:
             )
         return self._made("agg", having=having, columns=columns)
 
-    def count(self, column: Expression | None = None) -> Table:
+    def count(self, column: Expression | None = None) -> _Table:
         """Count the rows of each group: ``agg(count=aggregates.count(column))``.
 
         Parameters
@@ -137,7 +138,7 @@ class Grouped:
         """
         return self.agg(count=aggregates.count(column))
 
-    def sum(self, column: Expression) -> Table:
+    def sum(self, column: Expression) -> _Table:
         """Sum up a column: ``agg(sum=aggregates.sum(column))``.
 
         Parameters
@@ -151,7 +152,7 @@ class Grouped:
         """
         return self.agg(sum=aggregates.sum(column))
 
-    def avg(self, column: Expression) -> Table:
+    def avg(self, column: Expression) -> _Table:
         """Work out a column's mean: ``agg(avg=aggregates.avg(column))``.
 
         Parameters
@@ -165,7 +166,7 @@ class Grouped:
         """
         return self.agg(avg=aggregates.avg(column))
 
-    def min(self, column: Expression) -> Table:
+    def min(self, column: Expression) -> _Table:
         """Find a column's least value: ``agg(min=aggregates.min(column))``.
 
         Parameters
@@ -179,7 +180,7 @@ class Grouped:
         """
         return self.agg(min=aggregates.min(column))
 
-    def max(self, column: Expression) -> Table:
+    def max(self, column: Expression) -> _Table:
         """Find a column's greatest value: ``agg(max=aggregates.max(column))``.
 
         Parameters
@@ -201,7 +202,7 @@ class Grouped:
         *,
         returns: DataType | str | None = None,
         column: str = "value",
-    ) -> Table:
+    ) -> _Table:
         """Make the table with one column, by functions that add a row to a group and take it out.
 
         Each is a Python callable of (key, value, aggregate) that returns the aggregate, or a Spark
@@ -254,7 +255,7 @@ class Grouped:
         subtractor: Callable[[Any, Any], Any],
         *,
         column: str = "value",
-    ) -> Table:
+    ) -> _Table:
         """Make the table with one column, by functions of (aggregate, value).
 
         A group begins with its first value, and has its type.

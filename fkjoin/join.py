@@ -86,7 +86,7 @@ def fk_join(
     >>> joined = fk_join(orders, customers, "customer_id", how="left", joiner=joiner)
     """
     planned_of("left", left)
-    joined: Table = left._called(
+    return left._called(
         planned_join,
         planned_of("right", right),
         extractor=extractor,
@@ -99,4 +99,3 @@ def fk_join(
         validate=validate,
         spread=spread,
     )
-    return joined

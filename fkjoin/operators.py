@@ -26,8 +26,7 @@ from fkjoin.stages import How, HowByKey
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-    from fkjoin.table import Table
+    from typing_extensions import Self
 
 
 class Operators(RowOperators):
@@ -35,7 +34,7 @@ class Operators(RowOperators):
 
     def join(
         self,
-        right: Table,
+        right: Self,
         on: Extractor | None = None,
         how: HowByKey = "inner",
         joiner: Joiner | None = None,
@@ -46,7 +45,7 @@ class Operators(RowOperators):
         emit: Emit = "on-change",
         validate: bool | None = None,
         spread: int = 1,
-    ) -> Table:
+    ) -> Self:
         """Join this table's rows with those of another, by a foreign key or by primary key.
 
         With ``on`` this is ``fk_join``: many rows of this table may name one of the other.  Without
@@ -137,7 +136,7 @@ class Operators(RowOperators):
         application: str | None = None,
         upgrade_from: int | None = None,
         validate: bool | None = None,
-    ) -> Grouped:
+    ) -> Grouped[Self]:
         """Group the table's rows, for a method of ``Grouped``: ``.agg(…)``, ``.count()``, ….
 
         Parameters
@@ -200,14 +199,14 @@ class Operators(RowOperators):
 
     def with_children(
         self,
-        left: Table,
+        left: Self,
         extractor: Extractor,
         *,
         column: str = "children",
         name: str | None = None,
         emit: Emit = "on-change",
         validate: bool | None = None,
-    ) -> Table:
+    ) -> Self:
         """Give each of this table's rows a map of the left rows whose foreign key names it.
 
         This is KIP-213's alternative B.  Every result has the whole map, in byte order of the left
@@ -322,11 +321,11 @@ class Operators(RowOperators):
 
     def merge(
         self,
-        *others: Table,
+        *others: Self,
         name: str | None = None,
         emit: Emit = "on-change",
         validate: bool | None = None,
-    ) -> Table:
+    ) -> Self:
         """Combine this table with others that have the same key and columns.
 
         If several tables have a key, the result has the row of the first of them, beginning with
@@ -356,7 +355,7 @@ class Operators(RowOperators):
         tables = [planned_of(f"others[{index}]", other) for index, other in enumerate(others)]
         return self._called(merged, *tables, name=name, emit=emit, validate=validate)
 
-    def materialize(self, name: str) -> Table:
+    def materialize(self, name: str) -> Self:
         """Keep the table's rows in state under a name, for ``fkjoin.read_state``.
 
         fkjoin refuses a checkpoint that began without it, or under another name.  For a source, it

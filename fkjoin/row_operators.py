@@ -15,7 +15,7 @@ from fkjoin.lowering.handle import Handle
 from fkjoin.spark.schemas import Expression, Expressions, listed
 
 if TYPE_CHECKING:
-    from fkjoin.table import Table
+    from typing_extensions import Self
 
 
 class RowOperators(Handle):
@@ -23,7 +23,7 @@ class RowOperators(Handle):
 
     def filter(
         self, condition: Expression, *, name: str | None = None, emit: Emit = "on-change"
-    ) -> Table:
+    ) -> Self:
         """Keep the table's rows for which a condition is true.
 
         A row for which it no longer is true is deleted.  No tombstone is emitted for a row that was
@@ -56,7 +56,7 @@ class RowOperators(Handle):
 
     def map_values(
         self, columns: Expressions, *, name: str | None = None, emit: Emit = "on-change"
-    ) -> Table:
+    ) -> Self:
         """Replace the columns of the table's rows by others; the key stays.
 
         Parameters
@@ -81,9 +81,7 @@ class RowOperators(Handle):
         """
         return self._called(views.mapped, columns=columns, name=name, emit=emit)
 
-    def select(
-        self, *cols: Expressions, name: str | None = None, emit: Emit = "on-change"
-    ) -> Table:
+    def select(self, *cols: Expressions, name: str | None = None, emit: Emit = "on-change") -> Self:
         """Select columns, as Spark's ``select`` does, by ``map_values``; the key stays.
 
         Parameters
@@ -111,7 +109,7 @@ class RowOperators(Handle):
             columns += listed(column)
         return self.map_values(columns, name=name, emit=emit)
 
-    def drop(self, *cols: str, name: str | None = None, emit: Emit = "on-change") -> Table:
+    def drop(self, *cols: str, name: str | None = None, emit: Emit = "on-change") -> Self:
         """Drop columns, by ``map_values`` of the others.
 
         Parameters
@@ -142,7 +140,7 @@ class RowOperators(Handle):
         *,
         name: str | None = None,
         emit: Emit = "on-change",
-    ) -> Table:
+    ) -> Self:
         """Add columns, or replace those of the same names, as Spark's ``withColumns`` does.
 
         Parameters
@@ -177,7 +175,7 @@ class RowOperators(Handle):
         name: str | None = None,
         emit: Emit = "on-change",
         validate: bool | None = None,
-    ) -> Table:
+    ) -> Self:
         """Make any number of rows from each row, under keys of their own.
 
         An output that its row no longer makes is deleted.  All results of one change of a row are
@@ -234,7 +232,7 @@ class RowOperators(Handle):
         name: str | None = None,
         emit: Emit = "on-change",
         validate: bool | None = None,
-    ) -> Table:
+    ) -> Self:
         """Give the table's rows another key; the columns of the old key stay as columns.
 
         This is ``flat_map`` with one output of each row.  Of rows with the same new key, the result

@@ -24,7 +24,7 @@ from fkjoin.spark.schemas import Expression, Expressions
 from fkjoin.table_sources import TableSources
 
 if TYPE_CHECKING:
-    from fkjoin.table import Table
+    from typing_extensions import Self
 
 _EXPLODED = (
     "table %s: its stream makes several rows of one, by explode or the like. Rows that are no "
@@ -48,7 +48,7 @@ class Sources(TableSources):
         name: str | None = None,
         log: str | None = None,
         on_error: OnError = "dead-letter",
-    ) -> Table:
+    ) -> Self:
         """Make a table from a streaming DataFrame with one change a row.
 
         Columns used as version, deleted or timestamp by their plain name are not part of the row.
@@ -110,8 +110,7 @@ class Sources(TableSources):
         )
         if explodes(df):
             logging.getLogger("fkjoin").warning(_EXPLODED, planned.name)
-        table: Table = cls._of(planned)
-        return table
+        return cls._of(planned)
 
     @classmethod
     def from_files(
@@ -129,7 +128,7 @@ class Sources(TableSources):
         schema: StructType | str | None = None,
         format: str | None = None,
         options: Mapping[str, Any] | None = None,
-    ) -> Table:
+    ) -> Self:
         """Make a table from change-log files: JSON lines, Parquet or CSV, also later ones.
 
         Parameters
@@ -166,7 +165,7 @@ class Sources(TableSources):
         >>> orders = Table.from_files(spark, "data/orders", **roles)
         """
         prepare(spark)
-        table: Table = cls._read(
+        return cls._read(
             read_files,
             spark=spark,
             path=str(path),
@@ -182,7 +181,6 @@ class Sources(TableSources):
             options=options,
             settings=Settings.of(spark),
         )
-        return table
 
     @classmethod
     def from_kafka(
@@ -203,7 +201,7 @@ class Sources(TableSources):
         roots: int | None = None,
         positions: bool = False,
         options: Mapping[str, Any] | None = None,
-    ) -> Table:
+    ) -> Self:
         """Make a table from a topic: a record is an upsert of its key, a null value a tombstone.
 
         In one partition, a key's record with the greater offset is newer.  If partitions were
@@ -270,7 +268,7 @@ class Sources(TableSources):
         >>> orders = Table.from_kafka(spark, "orders", "localhost:9092", key="string", value=value)
         """
         prepare(spark)
-        table: Table = cls._read(
+        return cls._read(
             from_topic,
             spark=spark,
             topic=topic,
@@ -287,9 +285,8 @@ class Sources(TableSources):
             options=options,
             settings=Settings.of(spark),
         )
-        return table
 
-    def with_snapshot(self, path: str | Path) -> Table:
+    def with_snapshot(self, path: str | Path) -> Self:
         """Begin this table with a snapshot: its rows are older than every change of their keys.
 
         Parameters
@@ -312,5 +309,4 @@ class Sources(TableSources):
         --------
         >>> begun = orders.with_snapshot("lake/orders")
         """
-        table: Table = self._called(with_snapshot, path=path)
-        return table
+        return self._called(with_snapshot, path=path)

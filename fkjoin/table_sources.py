@@ -16,7 +16,7 @@ from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.schemas import Expression, Expressions
 
 if TYPE_CHECKING:
-    from fkjoin.table import Table
+    from typing_extensions import Self
 
 
 class TableSources(Handle):
@@ -32,7 +32,7 @@ class TableSources(Handle):
         on_error: OnError = "dead-letter",
         schema: StructType | None = None,
         options: Mapping[str, Any] | None = None,
-    ) -> Table:
+    ) -> Self:
         """Make the table that ``to_parquet`` writes to a folder: its rows, deletes and timestamps.
 
         The newer change of a row is the one of the later batch; a source's changes are ordered by
@@ -67,7 +67,7 @@ class TableSources(Handle):
         --------
         >>> joined = Table.from_fkjoin(spark, "lake/joined")
         """
-        table: Table = cls._read(
+        return cls._read(
             read_written,
             spark=spark,
             path=str(path),
@@ -76,7 +76,6 @@ class TableSources(Handle):
             schema=schema,
             options=options,
         )
-        return table
 
     @classmethod
     def from_delta(
@@ -90,7 +89,7 @@ class TableSources(Handle):
         on_error: OnError = "dead-letter",
         schema: StructType | str | None = None,
         options: Mapping[str, Any] | None = None,
-    ) -> Table:
+    ) -> Self:
         """Make a table from a Delta table: its rows at the first start, then its change data feed.
 
         The later commit is newer; in a commit a row that is put is newer than a delete.
@@ -130,7 +129,7 @@ class TableSources(Handle):
         --------
         >>> orders = Table.from_delta(spark, "lake/orders", key="order_id")
         """
-        table: Table = cls._read(
+        return cls._read(
             read_delta,
             spark=spark,
             path=str(path),
@@ -141,4 +140,3 @@ class TableSources(Handle):
             schema=schema,
             options=options,
         )
-        return table

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import ROUND_HALF_UP, Context, Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-if TYPE_CHECKING:
-    from fkjoin.codec.expressions import Part
+
+class RowPart(Protocol):
+    """A part of an expression, as these operations need it."""
+
+    @property
+    def type(self) -> pa.DataType: ...
+    @property
+    def children(self) -> Sequence[RowPart]: ...
+    @property
+    def argument(self) -> Any: ...
+    def of_row(self, row: Mapping[str, Any]) -> Any: ...
+
 
 _INTEGERS = {pa.int8(): "tinyint", pa.int16(): "smallint", pa.int32(): "int", pa.int64(): "bigint"}
 _BITS = {kind.id: (kind.bit_width, name) for kind, name in _INTEGERS.items()}
@@ -41,13 +51,13 @@ def fitting(value: Any, type_: pa.DataType) -> Any:
     return value
 
 
-def field(part: Part, value: Any) -> Any:
+def field(part: RowPart, value: Any) -> Any:
     if isinstance(value, Mapping):
         return value[part.argument]
     return value[part.children[0].type.get_field_index(part.argument)]
 
 
-def cast(part: Part, value: Any) -> Any:
+def cast(part: RowPart, value: Any) -> Any:
     after = part.type
     if pa.types.is_boolean(after):
         return bool(value)
@@ -76,12 +86,12 @@ subtracted = _exactly(operator.sub, _EXACT.subtract)
 multiplied = _exactly(operator.mul, _EXACT.multiply)
 
 
-def negated(_: Part, value: Any) -> Any:
+def negated(_: RowPart, value: Any) -> Any:
     # ``-value`` would round to the 28 digits of Python's own context.
     return _EXACT.minus(value) if isinstance(value, Decimal) else -value
 
 
-def absolute(_: Part, value: Any) -> Any:
+def absolute(_: RowPart, value: Any) -> Any:
     return _EXACT.abs(value) if isinstance(value, Decimal) else abs(value)
 
 
@@ -90,12 +100,12 @@ def _require_divisor(value: Any) -> None:
         raise ZeroDivisionError("division by zero; write if(divisor = 0, null, …)")
 
 
-def divided(part: Part, left: Any, right: Any) -> Any:
+def divided(part: RowPart, left: Any, right: Any) -> Any:
     _require_divisor(right)
     return _EXACT.divide(left, right) if isinstance(left, Decimal) else left / right
 
 
-def whole_quotient(part: Part, left: Any, right: Any) -> int:
+def whole_quotient(part: RowPart, left: Any, right: Any) -> int:
     _require_divisor(right)
     if isinstance(left, Decimal):
         return int(_EXACT.divide_int(left, right))
@@ -103,7 +113,7 @@ def whole_quotient(part: Part, left: Any, right: Any) -> int:
     return quotient if (left < 0) == (right < 0) else -quotient
 
 
-def remainder(part: Part, left: Any, right: Any) -> Any:
+def remainder(part: RowPart, left: Any, right: Any) -> Any:
     _require_divisor(right)
     if isinstance(left, Decimal):
         return _EXACT.remainder(left, right)
@@ -135,7 +145,7 @@ def compared(test: Callable[[Any, Any], bool]) -> Callable[..., bool]:
 def decided(by: bool) -> Callable[..., bool | None]:
     """Make ``and`` or ``or``; ``by``: the truth that decides alone; a null leaves it open."""
 
-    def decide(part: Part, row: Mapping[str, Any]) -> bool | None:
+    def decide(part: RowPart, row: Mapping[str, Any]) -> bool | None:
         left, right = part.children
         first = left.of_row(row)
         if first is by or (second := right.of_row(row)) is by:
@@ -145,7 +155,7 @@ def decided(by: bool) -> Callable[..., bool | None]:
     return decide
 
 
-def by_case(part: Part, row: Mapping[str, Any]) -> Any:
+def by_case(part: RowPart, row: Mapping[str, Any]) -> Any:
     children = part.children
     for index in range(0, len(children) - 1, 2):
         if children[index].of_row(row) is True:
@@ -153,7 +163,7 @@ def by_case(part: Part, row: Mapping[str, Any]) -> Any:
     return children[-1].of_row(row) if len(children) % 2 else None
 
 
-def first_not_null(part: Part, row: Mapping[str, Any]) -> Any:
+def first_not_null(part: RowPart, row: Mapping[str, Any]) -> Any:
     values = (child.of_row(row) for child in part.children)
     return next((value for value in values if value is not None), None)
 
@@ -179,7 +189,7 @@ def among(item: Any, items: Iterable[Any]) -> bool:
     return any(_order(other) == wanted for other in items)
 
 
-def contains(_: Part, items: list[Any], item: Any) -> bool | None:
+def contains(_: RowPart, items: list[Any], item: Any) -> bool | None:
     if among(item, items):
         return True
     return None if None in items else False

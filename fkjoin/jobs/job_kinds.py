@@ -121,7 +121,7 @@ _EmitText = Annotated[Emit, understood("emit", partial(Emission.of, windows=True
 
 _TYPES: Mapping[str, Any] = {
     **dict.fromkeys(("Expression", "RowsExpression", "Column", "Path", "StructType"), str),
-    **dict.fromkeys(("Table", "Planned", "Enriched", "DataFrame"), str),
+    **dict.fromkeys(("Table", "Self", "Planned", "Enriched", "DataFrame"), str),
     **dict.fromkeys(("Expressions", "Extractor", "Joiner"), Texts),
     "Emit": _EmitText,
 }

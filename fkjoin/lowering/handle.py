@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 
@@ -21,6 +21,9 @@ from fkjoin.plan.physical import Physical
 from fkjoin.sessions.settings import require_running
 from fkjoin.spark.trigger import Trigger, arguments_of
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 
 class Handle:
     """The base of ``Table``."""
@@ -28,14 +31,14 @@ class Handle:
     _planned: Planned
 
     @classmethod
-    def _of(cls, planned: Planned) -> Any:
+    def _of(cls, planned: Planned) -> Self:
         """The handle of a planned table."""
         handle = cls.__new__(cls)
         handle._planned = planned
         return handle
 
     @classmethod
-    def _read(cls, bind: Callable[..., Planned], **options: Any) -> Any:
+    def _read(cls, bind: Callable[..., Planned], **options: Any) -> Self:
         """The handle of a table that is read."""
         return cls._of(called(bind, **options))
 
@@ -45,7 +48,7 @@ class Handle:
         *others: Planned,
         validate: bool | None = None,
         **options: Any,
-    ) -> Any:
+    ) -> Self:
         """The handle of what an operator makes of the table and others, under the session's settings at this moment."""
         table = self._planned
         settings = Settings.of(table.spark, validate)

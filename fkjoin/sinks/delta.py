@@ -20,14 +20,14 @@ from fkjoin.checkpoint.batch_log import BatchLog, Mark
 from fkjoin.checkpoint.files import require_folder, require_writable
 from fkjoin.errors import FkJoinError, TopologyError, masked
 from fkjoin.lowering.table_plan import TablePlan
-from fkjoin.sinks import RETRY_S, column_types, delta_log, partitions
+from fkjoin.sinks import column_types, delta_log, partitions
 from fkjoin.sinks.delta_storage import at_storage
 from fkjoin.sinks.ledger import missing
 from fkjoin.sinks.retry import in_a_line
 from fkjoin.sinks.table_sink import BatchId, TableSink
 from fkjoin.spark.kinds import require_kinds
 from fkjoin.spark.object_store import by_one_name
-from fkjoin.spark.outages import require_retry_s
+from fkjoin.spark.outages import RETRY_S, require_retry_s
 from fkjoin.spark.schemas import listed, spark_schema, types_text
 
 _GONE = "_fkjoin_gone"

@@ -24,7 +24,7 @@ from pyiceberg.transforms import IdentityTransform
 
 from fkjoin.checkpoint.files import require_writable
 from fkjoin.errors import FkJoinError, TopologyError
-from fkjoin.sinks import RETRY_S, column_types, partitions
+from fkjoin.sinks import column_types, partitions
 from fkjoin.sinks.iceberg_catalog import at_catalog, catalog_of, place_in, table_in
 from fkjoin.sinks.iceberg_commit import commit, last_batch
 from fkjoin.sinks.iceberg_rows import Rewrite
@@ -32,7 +32,7 @@ from fkjoin.sinks.iceberg_types import columns_of, evolved, made_of
 from fkjoin.sinks.ledger import missing
 from fkjoin.sinks.table_sink import BatchId, TableSink
 from fkjoin.spark.kinds import TIMES_OF_DAY, require_kinds
-from fkjoin.spark.outages import require_retry_s
+from fkjoin.spark.outages import RETRY_S, require_retry_s
 from fkjoin.spark.schemas import spark_schema, types_text
 
 _MADE_WITH = {

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from fkjoin.errors import FkJoinError, first_line, set_aside
-from fkjoin.sinks import RETRY_S, postgres_types
+from fkjoin.sinks import postgres_types
 from fkjoin.sinks.counts import LEFT_OUT, count
 from fkjoin.sinks.postgres_refusals import ROW_PLACE, Refused, unread, unwritten
 from fkjoin.sinks.postgres_server import NO_PASSWORD, connect, mends, settings_of
@@ -31,7 +31,7 @@ from fkjoin.spark.dead_letters import OnError, require_on_error
 from fkjoin.spark.json_texts import written
 from fkjoin.spark.kinds import NESTED
 from fkjoin.spark.names import quoted
-from fkjoin.spark.outages import require_retry_s
+from fkjoin.spark.outages import RETRY_S, require_retry_s
 from fkjoin.spark.query_start import unreached
 from fkjoin.spark.schemas import spark_schema
 

@@ -262,7 +262,7 @@ def test_an_operator_that_runs_twice_counts_its_dead_letters_once() -> None:
 
 def test_what_sinks_count_is_said_amid_a_batch(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = {("dead_letters", "postgres t"): 1, ("retries", "delta /out"): 2}
-    monkeypatch.setattr("fkjoin.metrics.counted", lambda: counts)
+    monkeypatch.setattr("fkjoin.metrics.collector.counted", lambda: counts)
     assert followed.follower.report().troubles == ("1 row that postgres t cannot have", "work on delta /out repeated 2 times")
 
 

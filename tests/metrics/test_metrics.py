@@ -149,7 +149,7 @@ FIRST = datetime(2026, 1, 1, tzinfo=timezone.utc).timestamp()
 def test_rates_are_of_the_time_that_passed_and_fall_while_a_query_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not of the time that batches took: the first one, half a second, counts from its beginning."""
     metrics, now = Metrics(), FIRST
-    monkeypatch.setattr("fkjoin.metrics.time.time", lambda: now)
+    monkeypatch.setattr("fkjoin.metrics.collector.time.time", lambda: now)
 
     def out() -> float:
         return metrics.snapshot()["3f9a"]["rates"]["joined"]["out"]
@@ -229,7 +229,7 @@ def test_a_listener_takes_every_event() -> None:
 
 
 def test_what_flows_is_written_on_the_arrows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fkjoin.metrics.time.time", lambda: FIRST)
+    monkeypatch.setattr("fkjoin.metrics.collector.time.time", lambda: FIRST)
     metrics = Metrics()
     metrics.take(progress(0), "sink-out")
     counted = ("joined-rekey", "joined-subscription", "joined", "joined-answers-for-sums")
