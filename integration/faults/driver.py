@@ -19,14 +19,12 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-import fkjoin.lowering.foreign_keys
-import fkjoin.lowering.multi_join
-import fkjoin.spark.on_spark
 from fkjoin import Table, fk_join, session, window
 from fkjoin.aggregates import count
 from fkjoin.aggregates import max as largest
 from fkjoin.aggregates import sum as sum_of
-from integration.faults.victims import DRIVER_FILE, Packing, Processor, crash_if_told
+from fkjoin.plan.physical import InWorkers, below
+from integration.faults.victims import DRIVER_FILE, Packing, crash_if_told, take_the_place_of_the_engines
 
 ORDERS = "o string, c string, payer string, amount bigint, op string, seq bigint"
 CUSTOMERS = "c string, name string, op string, seq bigint"
@@ -48,8 +46,7 @@ def windows(spark: SparkSession, folder: Path, about: dict[str, Any]) -> Table:
 def main(config: dict[str, Any]) -> None:
     folder = Path(config["folder"])
     Path(os.environ["FKJOIN_FAULT"]).with_name(DRIVER_FILE).write_text(str(os.getpgid(0)))
-    fkjoin.spark.on_spark.StageProcessor = Processor  # type: ignore[misc]
-    fkjoin.lowering.foreign_keys.PackChanges = fkjoin.lowering.multi_join.PackChanges = Packing  # type: ignore[misc]
+    take_the_place_of_the_engines()
     spark = session("faults", master=config["master"], settings=config["conf"])
     spark.sparkContext.setLogLevel("ERROR")
     about: dict[str, Any] = {"version": "seq", "deleted": "op = 'd'", "format": "json"}
@@ -65,6 +62,8 @@ def main(config: dict[str, Any]) -> None:
         grouped = inner.group_by("left.c", name="sums", validate=True)
         joined = grouped.agg(orders=count(), amount=sum_of("left.amount"), largest=largest("left.amount"))
         columns = ["_operation as op", "c", "orders", "amount", "largest"]
+    functions = [node.function for node in below(joined._plan.top) if isinstance(node, InWorkers)]
+    assert any(isinstance(function, Packing) for function in functions), "no fault happens at the points of the reading side"
     changes = joined.changes
     if config["job"] == "joined":
         changes = changes.selectExpr(*columns).unionAll(

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import fkjoin.lowering.foreign_keys
-import fkjoin.lowering.multi_join
-import fkjoin.spark.on_spark
 from fkjoin.cli.main import main
-from integration.faults.victims import Packing, Processor
+from integration.faults.victims import take_the_place_of_the_engines
 
-fkjoin.spark.on_spark.StageProcessor = Processor  # type: ignore[misc]
-fkjoin.lowering.foreign_keys.PackChanges = fkjoin.lowering.multi_join.PackChanges = Packing  # type: ignore[misc]
+take_the_place_of_the_engines()
 main()

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fkjoin.lowering import table_plan
+from fkjoin.spark import on_spark
 from fkjoin.spark.operator import StageProcessor
 from fkjoin.spark.packing import PackChanges
 from fkjoin.spark.specs import Messages, StageSpec
@@ -102,6 +104,12 @@ def around_work(run: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any
         crash_if_told(self.stage, "after")
 
     return wrapped
+
+
+def take_the_place_of_the_engines() -> None:
+    """Have plans that are made from now on run these classes."""
+    on_spark.StageProcessor = Processor  # type: ignore[misc]
+    table_plan.PackChanges = Packing  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
