@@ -43,6 +43,11 @@ def windows(spark: SparkSession, folder: Path, about: dict[str, Any]) -> Table:
     return grouped.agg(n=count(), total=sum_of("amount"))
 
 
+def packing(function: Any) -> Any:
+    """Return what packs the rows that a function of workers reads."""
+    return packing(function.pack) if hasattr(function, "pack") else function
+
+
 def main(config: dict[str, Any]) -> None:
     folder = Path(config["folder"])
     Path(os.environ["FKJOIN_FAULT"]).with_name(DRIVER_FILE).write_text(str(os.getpgid(0)))
@@ -62,7 +67,7 @@ def main(config: dict[str, Any]) -> None:
         grouped = inner.group_by("left.c", name="sums", validate=True)
         joined = grouped.agg(orders=count(), amount=sum_of("left.amount"), largest=largest("left.amount"))
         columns = ["_operation as op", "c", "orders", "amount", "largest"]
-    functions = [node.function for node in below(joined._plan.top) if isinstance(node, InWorkers)]
+    functions = [packing(node.function) for node in below(joined._plan.top) if isinstance(node, InWorkers)]
     assert any(isinstance(function, Packing) for function in functions), "no fault happens at the points of the reading side"
     changes = joined.changes
     if config["job"] == "joined":
