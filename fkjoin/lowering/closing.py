@@ -34,7 +34,7 @@ from fkjoin.stages.close import Closing
 from fkjoin.stages.time_windows import TimeWindows
 
 _TICKS_AN_IDLE = 4
-"""The number of intervals of the clock are in the time after which a source is idle."""
+"""The number of the clock's intervals in the time after which a source is idle."""
 
 
 def closing_of(closes: Closes, table: Planned, group: pa.Schema) -> Closing:
@@ -71,7 +71,10 @@ def late_letters(
 
 
 def with_time(contributions: Physical, table: Planned, spec: CloseSpec) -> Physical:
-    """Contributions, and to each bucket the greatest timestamps of the sources, and the ends of a clock's intervals."""
+    """Contributions, and what each bucket is told of time.
+
+    It is told the greatest timestamps of the sources, and the ends of a clock's intervals.
+    """
     buckets, idle_ms = spec.state.buckets, spec.closing.idle_ms
     timed = contributions
     for number, source in enumerate(sources_of(table)):

@@ -20,11 +20,11 @@ from fkjoin.lowering.ends import paced, table_of
 from fkjoin.lowering.foreign_keys import JoinSides, Schemas
 from fkjoin.lowering.joiner import Joining, evaluated
 from fkjoin.lowering.multi_join import Joins, begin, plan_joins, share
-from fkjoin.lowering.pruning import Kept, needed
+from fkjoin.lowering.pruning import Kept, with_needed
 from fkjoin.lowering.stage import let_through, state_spec
 from fkjoin.lowering.table_plan import TablePlan, stages_of
-from fkjoin.plan.nodes import Join, fired
-from fkjoin.plan.optimizer import join_keeps_what_it_needs, resolve_makes_rows
+from fkjoin.plan.nodes import Join
+from fkjoin.plan.optimizer import resolve_makes_rows
 from fkjoin.plan.physical import (
     Counted,
     InWorkers,
@@ -34,7 +34,7 @@ from fkjoin.plan.physical import (
     by_spark,
     union,
 )
-from fkjoin.plan.rules import JOIN_KEEPS_WHAT_IT_NEEDS, RESOLVE_MAKES_ROWS
+from fkjoin.plan.rules import RESOLVE_MAKES_ROWS
 from fkjoin.spark.buckets import ENVELOPE
 from fkjoin.spark.frame import LEFT_GONE, PACKED_KEY
 from fkjoin.spark.json_lines import plain_path
@@ -47,7 +47,7 @@ from fkjoin.stages.contribute import Carry, Fields, Place
 
 
 def plan_join(planned: Planned, left: TablePlan, right: TablePlan) -> TablePlan:
-    """The join of two tables; one with the joins that the left table is, where the rule allows it."""
+    """The join of two tables; one with the joins that the left table is, where the rule allows."""
     assert isinstance(planned.node, Join)
     node = replace(planned.node, left=left.node, right=right.node)
     join = JoinPlan(planned, node, left, right)
@@ -78,23 +78,26 @@ class Answers:
 class JoinRows:
     """The rows of a join, and of views of it, before resolve."""
 
-    of: JoinPlan
+    plan: JoinPlan
     steps: tuple[tuple[Planned, ViewStep], ...] = ()
     """Views, each with the table that it is of."""
 
     def then(self, table: Planned, step: ViewStep) -> JoinRows:
         """The rows after one more view."""
-        return JoinRows(self.of, (*self.steps, (table, step)))
+        return JoinRows(self.plan, (*self.steps, (table, step)))
 
     def places(self, paths: Sequence[Path] | None) -> list[Place] | None:
-        """Places that the answers must have for paths of the rows (None: all of them); None: everything."""
+        """Places that the answers must have for paths of the rows; None: everything.
+
+        ``paths``: None stands for all of them.
+        """
         for _, step in reversed(self.steps):
             paths = step.reads(paths)
-        return self.of.places(paths)
+        return self.plan.places(paths)
 
     def rows(self, answers: Answers) -> Physical:
         """The rows, by Spark, with ``PACKED_KEY`` and ``LEFT_GONE``."""
-        rows = self.of.before_resolve(answers)
+        rows = self.plan.before_resolve(answers)
         for table, step in self.steps:
             visible = by_spark(partial(with_visible, key=table.key, row=table.row_type), rows)
             rows = by_spark(partial(_after, step), visible)
@@ -103,7 +106,7 @@ class JoinRows:
     @property
     def maker(self) -> RowMaker | str:
         """The way in which workers make rows of answers; or why Spark has to."""
-        maker = self.of.maker
+        maker = self.plan.maker
         for _, step in self.steps:
             if isinstance(maker, str):
                 return maker
@@ -162,7 +165,7 @@ class JoinPlan:
 
     @property
     def fields(self) -> Mapping[str, Place]:
-        """Columns of a joined row, and of its key; none where they are more than fields of both rows."""
+        """Columns of a joined row and its key; none where they are more than the rows' fields."""
         return self.bound.fields or {}
 
     @property
@@ -214,33 +217,38 @@ class JoinPlan:
         """The fields of answers with all that is kept."""
         return self._fields(self.kept)
 
-    def answers(self, reader: str | None = None, kept: Kept | None = None) -> Answers:
-        """The answers for a reader, with no more than ``kept`` of both rows (None: all that is kept).
+    def answers(self, reader: str | None = None, columns: Kept | None = None) -> Answers:
+        """The answers for a reader.
 
-        Each reader runs the join, and Spark counts by name.
+        ``columns``: all that they have of both rows; None: all that is kept.  Each reader runs the
+        join, and Spark counts by name.
         """
         name = f"{self.node.name}-answers"
         if reader is not None:
             name = f"{name}-for-{reader}"
-        if kept is not None:
-            envelopes = self._answering(kept).envelopes
-            return Answers(name, envelopes, self._fields(kept), self._before)
+        if columns is not None:
+            envelopes = self._answering(columns).envelopes
+            return Answers(name, envelopes, self._fields(columns), self._before)
         if name not in self._read:
             envelopes = self._answered.envelopes
             self._read[name] = Answers(name, envelopes, self.whole, self._before)
         return self._read[name]
 
-    def places_of(self, given: Iterable[Any], columns: pa.Schema) -> list[Place | None]:
-        """Places of expressions over the columns of a joined row; None for what is more than a field."""
+    def places_of(self, expressions: Iterable[Any], columns: pa.Schema) -> list[Place | None]:
+        """Places of expressions over the columns of a joined row; None for more than a field."""
         places: list[Place | None] = []
-        for expression in given:
+        for expression in expressions:
             path = plain_path(expression, columns)
-            place = None if path is None else self._place(path)
-            places.append(place if place is not None and place[1] else None)
+            origin = None if path is None else self._place(path)
+            # An empty path is a whole row, which is more than a field.
+            places.append(origin if origin is not None and origin[1] else None)
         return places
 
     def _place(self, path: Path) -> Place | None:
-        """The place of a field of a joined row, or with an empty path one of both rows; None if there is no such field."""
+        """The place of a field of a joined row; None if there is no such field.
+
+        With an empty path it is one of both rows.
+        """
         if path[0] not in self.fields:
             return None
         side, above = self.fields[path[0]]
@@ -292,18 +300,13 @@ class JoinPlan:
         """The node after the rule for what the joiner reads, and what is kept of both rows."""
         left = arrow_schema("left", self.left.row_type)
         whole = Kept(left, arrow_schema("right", self.right.row_type))
-        less = needed(self.bound.joiner, whole)
-        obstacle = less if isinstance(less, str) else None
-        node = join_keeps_what_it_needs(self.node, self.bound.settings.off, obstacle)
-        if isinstance(less, Kept) and fired(node, JOIN_KEEPS_WHAT_IT_NEEDS):
-            return node, less
-        return node, whole
+        return with_needed(self.node, self.bound.settings.off, self.bound.joiner, whole)
 
-    def _fields(self, kept: Kept) -> Fields:
-        return Fields(self._key, kept.left, kept.right, self.node.how)
+    def _fields(self, columns: Kept) -> Fields:
+        return Fields(self._key, columns.left, columns.right, self.node.how)
 
-    def _unpack(self, kept: Kept, named: pa.Schema | None) -> UnpackAnswers:
-        return UnpackAnswers(kept.left, kept.right, self.node.how, named)
+    def _unpack(self, columns: Kept, named: pa.Schema | None) -> UnpackAnswers:
+        return UnpackAnswers(columns.left, columns.right, self.node.how, named)
 
     @property
     def _before(self) -> tuple[str, ...]:
@@ -336,7 +339,7 @@ class JoinPlan:
     def _state(
         self,
         kind: type[StageSpec],
-        kept: Kept,
+        columns: Kept,
         materialized: str | None = None,
         result: DataType | None = None,
     ) -> StateSpec:
@@ -348,10 +351,10 @@ class JoinPlan:
             "joiner": node.joiner,
             "key": schema_text(self._key),
             "foreign_key": schema_text(self._foreign_key),
-            "left": schema_text(kept.left),
-            "right": schema_text(kept.right),
+            "left": schema_text(columns.left),
+            "right": schema_text(columns.right),
         }
-        types = {"left": spark_schema(kept.left), "right": spark_schema(kept.right)}
+        types = {"left": spark_schema(columns.left), "right": spark_schema(columns.right)}
         left, right = node.left.name, node.right.name
         return state_spec(
             self.bound.settings,
@@ -363,9 +366,9 @@ class JoinPlan:
             spread=node.spread,
         )
 
-    def _rekey(self, kept: Kept, from_answers: Carry | CarryRows | None) -> RekeySpec:
+    def _rekey(self, columns: Kept, from_answers: Carry | CarryRows | None) -> RekeySpec:
         return RekeySpec(
-            self._state(RekeySpec, kept),
+            self._state(RekeySpec, columns),
             in_order=let_through(self.node.left),
             fused=not self.is_staged,
             right_parts=self.node.right.parts,
@@ -373,10 +376,10 @@ class JoinPlan:
             from_answers=from_answers,
         )
 
-    def _subscription(self, kept: Kept) -> SubscriptionSpec:
+    def _subscription(self, columns: Kept) -> SubscriptionSpec:
         node, fused = self.node, not self.is_staged
         return SubscriptionSpec(
-            self._state(SubscriptionSpec, kept),
+            self._state(SubscriptionSpec, columns),
             in_order=fused,
             rights_in_order=fused and let_through(node.right),
             shared_log=node.left.log is not None and node.left.log == node.right.log,
@@ -398,12 +401,13 @@ class JoinPlan:
     def _answered(self) -> _Answered:
         return self._answering(self.kept)
 
-    def _answering(self, kept: Kept) -> _Answered:
+    def _answering(self, columns: Kept) -> _Answered:
         """The answers with so much of both rows."""
         bound, label = self.bound, self.node.name
-        schemas = Schemas(self._key, self._foreign_key, kept.left, kept.right)
+        schemas = Schemas(self._key, self._foreign_key, columns.left, columns.right)
         sides = self._sides.packed(self._needed[0], schemas)
-        rekey, subscription = self._rekey(kept, sides.from_answers), self._subscription(kept)
+        rekey = self._rekey(columns, sides.from_answers)
+        subscription = self._subscription(columns)
         if bound.topics is not None:
             first = Counted(Stage(sides.left, rekey), f"{label}-rekey", ("rekey",))
             answers, queries = staged(

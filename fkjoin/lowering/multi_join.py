@@ -1,4 +1,4 @@
-"""Joins in a row by foreign keys of the same left table, as one: the rule ``joins-share-stages``."""
+"""Joins in a row by foreign keys of one left table, as one: the rule ``joins-share-stages``."""
 
 from __future__ import annotations
 
@@ -52,17 +52,20 @@ _STAGES = ("scatter", "subscription", "gather")
 
 @dataclass(frozen=True)
 class Joins:
-    """A left table and the right tables that it is joined with; for another join of the result to be one with them."""
+    """A left table and the right tables that it is joined with.
+
+    Another join of the result may be one with them.
+    """
 
     left: TablePlan
     rows: Physical
-    """The left rows with a struct ``foreign_key``: the columns of all foreign keys, one after the other."""
+    """The left rows with a struct ``foreign_key``: the columns of all foreign keys, in turn."""
     extractor: tuple[Any, ...]
     """Foreign keys as the user gave them, or as names of the left table's fields."""
     bound: tuple[Bound, ...] | None
     """Foreign keys, analyzed; None where one is a function."""
     rights: tuple[tuple[TablePlan, How], ...]
-    made: Nested
+    result: Nested
     """Columns of the joined rows."""
 
     @property
@@ -78,7 +81,10 @@ class Joins:
         how: How,
         fields: Mapping[str, Place] | None,
     ) -> Joins | str:
-        """With one more; or why it cannot be one with the others.  ``table`` is the result so far."""
+        """The joins with one more; or why it cannot be one with the others.
+
+        ``table``: the result so far.
+        """
         if fields is None:
             return "the joiner makes more of the rows than fields of them"
         if foreign_key.bound is None:
@@ -104,11 +110,11 @@ class Joins:
             extractor=(*self.extractor, *names),
             bound=bound,
             rights=(*self.rights, (right, how)),
-            made=_nested(fields, table.key, len(self.rights), self.made),
+            result=_nested(fields, table.key, len(self.rights), self.result),
         )
 
     def _origin(self, row: StructType, path: Path) -> Origin | None:
-        return self.made.at(path) if path[0] in row.names else Field(KEY_PART, path)
+        return self.result.at(path) if path[0] in row.names else Field(KEY_PART, path)
 
 
 def begin(sides: JoinSides, *, how: How, fields: Mapping[str, Place]) -> Joins:
@@ -214,8 +220,8 @@ class MultiJoinPlan:
     def _fewer(self, paths: Sequence[Path]) -> tuple[Joins, MultiJoin]:
         names = self.whole.schema.names
         known = [path for path in paths if path[0] in names]  # others are the key's
-        joins = replace(self.joins, made=pruned(self.joins.made, known))
-        read = list(fields_at(self.joins.made, known))
+        joins = replace(self.joins, result=pruned(self.joins.result, known))
+        read = list(fields_at(self.joins.result, known))
         return joins, _kept(joins, read, whole=self._keeps_whole_rows)
 
     def results(
@@ -284,20 +290,24 @@ class MultiJoinPlan:
 
 
 def _kept(joins: Joins, read: Iterable[Field] | None = None, *, whole: bool) -> MultiJoin:
-    """Choose what is kept of all rows; ``read``: the columns, if not all of them; ``whole``: all there is."""
+    """Choose what is kept of all rows.
+
+    ``read``: the columns, if not all of them; ``whole``: keep all there is.
+    """
     paths: dict[int, list[Path]] = {}
-    for part, path in fields_of(joins.made) if read is None else read:
+    for part, path in fields_of(joins.result) if read is None else read:
         paths.setdefault(part, []).append(path)
-    kept = {at: arrow_schema("right", table.row_type) for at, (table, _) in enumerate(joins.rights)}
-    kept[LEFT] = arrow_schema("left", joins.left.row_type)
+    rows = {LEFT: arrow_schema("left", joins.left.row_type)}
+    for number, (table, _) in enumerate(joins.rights):
+        rows[number] = arrow_schema("right", table.row_type)
     if not whole:
-        kept = {part: narrow(schema, paths.get(part, [])) for part, schema in kept.items()}
-    rights = tuple(
-        Right(name, arrow_schema("foreign_key", table.key_type), kept[at], table.node.parts, how)
-        for at, (name, (table, how)) in enumerate(zip(_names(joins), joins.rights, strict=True))
-    )
+        rows = {part: narrow(schema, paths.get(part, [])) for part, schema in rows.items()}
+    rights = []
+    for number, (name, (table, how)) in enumerate(zip(_names(joins), joins.rights, strict=True)):
+        foreign_key = arrow_schema("foreign_key", table.key_type)
+        rights.append(Right(name, foreign_key, rows[number], table.node.parts, how))
     key = arrow_schema("key", joins.left.key_type)
-    return MultiJoin(key, kept[LEFT], joins.left.node.parts, rights, joins.made)
+    return MultiJoin(key, rows[LEFT], joins.left.node.parts, tuple(rights), joins.result)
 
 
 def _names(joins: Joins) -> list[str]:
@@ -312,10 +322,12 @@ def _names(joins: Joins) -> list[str]:
 def _nested(
     fields: Mapping[str, Place], key: Iterable[str], right: int, left: Field | Nested
 ) -> Nested:
-    """The columns of joined rows; ``left`` is what their left row is, ``right`` the number of the right table."""
+    """The columns of joined rows.
 
-    def at(place: Place) -> Origin:
-        side, path = place
+    ``left`` is what their left row is, ``right`` the number of the right table.
+    """
+
+    def origin(side: str, path: Path) -> Origin:
         if side == "right":
             return Field(right, path)
         if isinstance(left, Field):
@@ -323,13 +335,14 @@ def _nested(
         return left.at(path)
 
     named = set(key)
-    return Nested(tuple((name, at(place)) for name, place in fields.items() if name not in named))
+    columns = [(name, origin(*field)) for name, field in fields.items() if name not in named]
+    return Nested(tuple(columns))
 
 
-def _column(place: Field) -> Column:
+def _column(field: Field) -> Column:
     """A field of a table's frame."""
-    column = F.col(quoted(KEY if place.part == KEY_PART else ROW, place.path[0]))
-    for name in place.path[1:]:
+    column = F.col(quoted(KEY if field.part == KEY_PART else ROW, field.path[0]))
+    for name in field.path[1:]:
         column = column.getField(name)
     return column
 

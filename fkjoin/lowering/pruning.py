@@ -10,9 +10,9 @@ import pyarrow as pa
 from fkjoin.analysis.joiner import BoundJoiner
 from fkjoin.codec.rows import Path
 from fkjoin.plan.nodes import fired
-from fkjoin.plan.optimizer import N, Off, answers_keep_what_is_read
+from fkjoin.plan.optimizer import J, N, Off, answers_keep_what_is_read, join_keeps_what_it_needs
 from fkjoin.plan.physical import Physical
-from fkjoin.plan.rules import ANSWERS_KEEP_WHAT_IS_READ
+from fkjoin.plan.rules import ANSWERS_KEEP_WHAT_IS_READ, JOIN_KEEPS_WHAT_IT_NEEDS
 from fkjoin.stages.contribute import Place
 
 if TYPE_CHECKING:
@@ -32,17 +32,20 @@ class Kept(NamedTuple):
 def narrowed(
     node: N, off: Off, join: JoinPlan, places: Iterable[Place] | None
 ) -> tuple[N, Answers]:
-    """An operator, and the answers with no more than what it reads of them (None: everything) if the rule allows it."""
+    """An operator, and the answers with no more than it reads of them, if the rule allows it.
+
+    ``places``: what it reads; None: everything.
+    """
     if join.is_staged or places is None:
         return node, join.answers(node.name)
     read: dict[str, list[Path]] = {"left": [], "right": [], "key": []}
     for side, path in places:
         read[side].append(path)
     whole = join.kept
-    kept = Kept(narrow(whole.left, read["left"]), narrow(whole.right, read["right"]))
-    node = answers_keep_what_is_read(node, off, _ALL_READ if kept == whole else None)
-    less = kept if fired(node, ANSWERS_KEEP_WHAT_IS_READ) else None
-    return node, join.answers(node.name, less)
+    less = Kept(narrow(whole.left, read["left"]), narrow(whole.right, read["right"]))
+    node = answers_keep_what_is_read(node, off, _ALL_READ if less == whole else None)
+    columns = less if fired(node, ANSWERS_KEEP_WHAT_IS_READ) else None
+    return node, join.answers(node.name, columns)
 
 
 def narrowed_rows(
@@ -54,6 +57,16 @@ def narrowed_rows(
     if paths is None or not fired(node, ANSWERS_KEEP_WHAT_IS_READ):
         return node, None
     return node, joins.rows_with(paths, node.name)
+
+
+def with_needed(node: J, off: Off, joiner: BoundJoiner, whole: Kept) -> tuple[J, Kept]:
+    """A join after the rule for what its joiner reads, and what is kept of both rows."""
+    less = needed(joiner, whole)
+    obstacle = less if isinstance(less, str) else None
+    node = join_keeps_what_it_needs(node, off, obstacle)
+    if isinstance(less, Kept) and fired(node, JOIN_KEEPS_WHAT_IT_NEEDS):
+        return node, less
+    return node, whole
 
 
 def needed(joiner: BoundJoiner, whole: Kept) -> Kept | str:
@@ -72,7 +85,10 @@ def needed(joiner: BoundJoiner, whole: Kept) -> Kept | str:
 
 
 def narrow(schema: pa.Schema, paths: Iterable[Path]) -> pa.Schema:
-    """The fields at the paths, in the schema's order; one at least, so that a row can be told from none."""
+    """The fields at the paths, in the schema's order.
+
+    There is one at least, so that a row can be told from none.
+    """
     wanted = list(paths)
     if () in wanted:
         return schema

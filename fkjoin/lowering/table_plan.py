@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -120,7 +119,10 @@ class TablePlan:
         return self.on_spark(self.top)
 
     def running(self, end: str | None = None) -> list[Running]:
-        """The stages of the queries that keep a sink up to date with the table; ``end``: what the sink is called."""
+        """The stages of the queries that keep a sink up to date with the table.
+
+        ``end``: what the sink is called.
+        """
         plans = [*(query.plan for query in self.stages), self.top]
         running: list[Running] = []
         for plan in plans:
@@ -153,8 +155,11 @@ class TablePlan:
         return by_spark(partial(with_visible, key=self.key, row=self.row_type), rows)
 
     def every_row(self, reader: str) -> Physical:
-        """The rows; of a join, for a reader of that name, all before resolve, which passes on a batch's last."""
-        return self.rows if self.join is None else self.join.rows(self.join.of.answers(reader))
+        """The rows; of a join, for a reader of that name, all before resolve.
+
+        Resolve passes on a batch's last ones.
+        """
+        return self.rows if self.join is None else self.join.rows(self.join.plan.answers(reader))
 
     def dead_of(self, attempt: Attempt, reader: str) -> tuple[Physical, ...]:
         """The rows that dead letters come from, on which one of the reader's columns throws."""
@@ -219,7 +224,10 @@ def pack_rows(
     *,
     number: int | None = None,
 ) -> PackRows:
-    """The function that packs the table's changes, with these columns of its rows; see ``PackRows``."""
+    """The function that packs the table's changes, with these columns of its rows.
+
+    See ``PackRows``.
+    """
     return PackRows(
         arrow_schema("key", table.key_type),
         row,
@@ -240,7 +248,10 @@ def pack_changes(
     among: tuple[pa.Schema, ...] = (),
     number: int | None = None,
 ) -> PackChanges:
-    """The function that packs the table's changes for a join by a foreign key; see ``PackChanges``."""
+    """The function that packs the table's changes for a join by a foreign key.
+
+    See ``PackChanges``.
+    """
     return PackChanges(
         arrow_schema("key", table.key_type),
         foreign_key,
@@ -255,14 +266,15 @@ def pack_changes(
 
 def stages_of(*tables: TablePlan) -> tuple[StageQuery, ...]:
     """The queries besides, of tables that an operator reads."""
-    return tuple(query for table in tables for query in table.stages)
+    queries: list[StageQuery] = []
+    for table in tables:
+        queries += table.stages
+    return tuple(queries)
 
 
 def dead_of_all(*tables: TablePlan) -> tuple[Physical, ...]:
     """The rows that dead letters come from, of tables that an operator reads, each once."""
-    return tuple(dict.fromkeys(_dead(tables)))
-
-
-def _dead(tables: Sequence[TablePlan]) -> Iterator[Physical]:
+    dead: list[Physical] = []
     for table in tables:
-        yield from table.dead
+        dead += table.dead
+    return tuple(dict.fromkeys(dead))

@@ -114,7 +114,7 @@ def _of_answers(
     assert table.join is not None
     settings = planned.bound.settings
     join, off = table.join.then(table.planned, planned.bound.step), settings.off
-    node, answers = narrowed(view, off, join.of, join.places(None))
+    node, answers = narrowed(view, off, join.plan, join.places(None))
     maker = join.maker
     node = resolve_makes_rows(node, off, maker if isinstance(maker, str) else None)
     if isinstance(maker, str):
@@ -125,7 +125,10 @@ def _of_answers(
 
 
 def plan_complete(planned: Planned, table: TablePlan) -> TablePlan:
-    """A topic's table whose events may lack values: its rows are kept, and give events the values that they lack."""
+    """A topic's table whose events may lack values.
+
+    Its rows are kept, and give events the values that they lack.
+    """
     bound: CompleteBound = planned.bound
     settings, node = bound.settings, planned.node
     assert isinstance(node, View)
