@@ -34,7 +34,6 @@ from fkjoin.kafka.internal import StageQuery, TopicSettings
 from fkjoin.kafka.repartition import RepartitionTopic, read_back, require_older_version, to_records
 from fkjoin.lowering.closing import closing_of, late_letters, with_time
 from fkjoin.lowering.ends import paced, table_of
-from fkjoin.lowering.pruning import narrowed, narrowed_rows
 from fkjoin.lowering.stage import counted, let_through, packing_columns, state_spec
 from fkjoin.lowering.table_plan import TablePlan, pack_rows
 from fkjoin.lowering.workers import contributing, packed_contributions
@@ -254,11 +253,10 @@ class AggregatePlan:
         else:
             results = self._aggregated(grouped)
         key = arrow_schema("key", self.planned.key_type)
-        unpack = UnpackResults(key, (bound.fold.schema,), self._contributed.node.versions)
         node = self._contributed.node
-        return table_of(
-            self.planned, node, results, unpack, dead=dead, stages=queries, aggregate=self
-        )
+        unpack = UnpackResults(key, (bound.fold.schema,), node.versions)
+        grouping = table_of(self.planned, node, results, unpack, dead=dead, stages=queries)
+        return replace(grouping, contributions=self.contributions)
 
     def contributions(
         self,
@@ -403,10 +401,10 @@ class AggregatePlan:
         if not fired(node, AGGREGATE_READS_ANSWERS):
             return self._of_rows(node)
         if table.answers is not None and isinstance(contribute, Contribute):
-            node, answers = narrowed(node, off, table.answers, contribute.places)
+            node, answers = table.answers.narrowed(node, off, contribute.places)
             return _Contributed(node, answers.counted, replace(contribute, fields=answers.fields))
         assert table.join is not None
-        node, answers = narrowed(node, off, table.join.plan, table.join.places(self._paths))
+        node, answers = table.join.plan.narrowed(node, off, table.join.places(self._paths))
         maker = table.join.maker
         columns = contributing(table, bound.key, bound.value)
         if isinstance(maker, str) or columns is None:
@@ -419,7 +417,7 @@ class AggregatePlan:
         """The contributions of the table's own rows."""
         table, bound = self.table, self._bound
         if table.multi is not None:
-            node, fewer = narrowed_rows(node, bound.settings.off, table.multi, self._paths)
+            node, fewer = table.multi.narrowed(node, bound.settings.off, self._paths)
             return _Contributed(node, self._packed(table.rows if fewer is None else fewer))
         node, by_workers = packed_contributions(
             node, bound.settings.off, table, key=bound.key, value=bound.value, pack=self._pack

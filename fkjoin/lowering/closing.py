@@ -93,7 +93,9 @@ def _with_arrivals(envelopes: Physical, source: Planned, latest: GreatestTime) -
     times = by_spark(_times, source.bound.rows)
     undecoded = source.bound.undecoded
     dated = latest.ahead is not None
-    as_rows = _until(times, RowsAsTheyAre(), latest) if dated else _latest(times, latest)
+    as_rows: Physical = InWorkers(times, latest, ENVELOPE)
+    if dated:
+        as_rows = _until(times, RowsAsTheyAre(), latest)
     by_rows = Union((envelopes, as_rows))
     if undecoded is None:
         return by_rows
@@ -106,10 +108,6 @@ def _with_arrivals(envelopes: Physical, source: Planned, latest: GreatestTime) -
 
 def _times(rows: DataFrame) -> DataFrame:
     return rows.select(F.col(TS).alias("ts"), F.col(PROBLEM).alias("problem"))
-
-
-def _latest(times: Physical, latest: GreatestTime) -> Physical:
-    return InWorkers(times, latest, ENVELOPE)
 
 
 def _until(rows: Physical, reading: Any, latest: GreatestTime) -> Physical:

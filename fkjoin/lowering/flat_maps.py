@@ -89,9 +89,9 @@ def flat_mapped(
     expression: Attempt
     if is_function(rows):
         element: DataType = _returned(rows, returns)
-        function = row_function(
-            _collecting(rows, element, table, fail=table.on_error == "fail"), _collected(element)
-        )
+        collecting = _collecting(rows, element, table, fail=table.on_error == "fail")
+        collected = StructType().add("rows", ArrayType(element)).add("problem", StringType())
+        function = row_function(collecting, collected)
         whole = F.col(quoted(KEY, table.key[0])) if len(table.key) == 1 else F.col(KEY)
         result = function(F.col(PROBLEM), whole, F.when(~F.col(DELETED), F.col(ROW)))
         thrown = result.getField("problem")
@@ -244,10 +244,6 @@ def _returned(function: Callable[..., Any], returns: str | StructType | None) ->
             'such as "sku string, n bigint"'
         )
     return struct_type(returns, "returns")
-
-
-def _collected(element: DataType) -> StructType:
-    return StructType().add("rows", ArrayType(element)).add("problem", StringType())
 
 
 def _collecting(

@@ -19,7 +19,6 @@ from fkjoin.analysis.extractor import THROWN, ForeignKey
 from fkjoin.analysis.planned import Settings
 from fkjoin.codec.rows import Path
 from fkjoin.codec.vectors import Columns
-from fkjoin.lowering.pruning import narrowed, narrowed_rows
 from fkjoin.lowering.stage import packed
 from fkjoin.lowering.table_plan import TablePlan, dead_of_all, pack_changes
 from fkjoin.lowering.workers import packed_by_workers
@@ -91,7 +90,7 @@ class JoinSides:
             node, rows = self._narrowed(node, schemas)
             return PackedSides(node, self._packed_left(rows, schemas), right)
         if left.answers is not None and isinstance(carry, Carry):
-            node, answers = narrowed(node, off, left.answers, carry.places)
+            node, answers = left.answers.narrowed(node, off, carry.places)
             return PackedSides(node, answers.counted, right, replace(carry, fields=answers.fields))
         return self._before_resolve(node, schemas, right)
 
@@ -100,7 +99,7 @@ class JoinSides:
         multi = self.left.multi
         if multi is None:
             return node, self.left.rows
-        node, fewer = narrowed_rows(node, self.settings.off, multi, self._read(schemas))
+        node, fewer = multi.narrowed(node, self.settings.off, self._read(schemas))
         return node, self.left.rows if fewer is None else fewer
 
     def _before_resolve(self, node: N, schemas: Schemas, right: Physical) -> PackedSides[N]:
@@ -108,7 +107,7 @@ class JoinSides:
         left = self.left
         assert left.join is not None
         places = left.join.places(self._read(schemas))
-        node, answers = narrowed(node, self.settings.off, left.join.plan, places)
+        node, answers = left.join.plan.narrowed(node, self.settings.off, places)
         maker = left.join.maker
         by = for_workers_of(left, self.foreign_key.bound, self.settings)
         if isinstance(maker, str) or by is None:

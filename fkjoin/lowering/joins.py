@@ -2,48 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.types import DataType, StructField, StructType
 
-from fkjoin.analysis.joins import JoinBound
-from fkjoin.analysis.planned import Planned, with_visible
-from fkjoin.analysis.views import ViewStep
-from fkjoin.codec.rows import Path
+from fkjoin.analysis.planned import Planned
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.staged import staged
+from fkjoin.lowering.answers import JoinAnswers, JoinRows
 from fkjoin.lowering.ends import paced, table_of
 from fkjoin.lowering.foreign_keys import JoinSides, Schemas
-from fkjoin.lowering.joiner import Joining, evaluated
 from fkjoin.lowering.multi_join import Joins, begin, plan_joins, share
-from fkjoin.lowering.pruning import Kept, with_needed
+from fkjoin.lowering.pruning import Kept
 from fkjoin.lowering.stage import let_through, state_spec
 from fkjoin.lowering.table_plan import TablePlan, stages_of
 from fkjoin.plan.nodes import Join
 from fkjoin.plan.optimizer import resolve_makes_rows
-from fkjoin.plan.physical import (
-    Counted,
-    InWorkers,
-    MessagesOnly,
-    Physical,
-    Stage,
-    by_spark,
-    union,
-)
-from fkjoin.plan.rules import RESOLVE_MAKES_ROWS
+from fkjoin.plan.physical import Counted, InWorkers, Physical, Stage, by_spark, union
 from fkjoin.spark.buckets import ENVELOPE
-from fkjoin.spark.frame import LEFT_GONE, PACKED_KEY
-from fkjoin.spark.json_lines import plain_path
 from fkjoin.spark.packing import CopyRights, PackJoined
 from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema
 from fkjoin.spark.specs import RekeySpec, ResolveSpec, StageSpec, StateSpec, SubscriptionSpec
-from fkjoin.spark.unpacking import UnpackAnswers, UnpackResults
-from fkjoin.stages.answer_rows import AnswerRows, CarryRows, Joined, RowMaker
-from fkjoin.stages.contribute import Carry, Fields, Place
+from fkjoin.spark.unpacking import UnpackResults
+from fkjoin.stages.answer_rows import AnswerRows, CarryRows, Joined
+from fkjoin.stages.contribute import Carry
 
 
 def plan_join(planned: Planned, left: TablePlan, right: TablePlan) -> TablePlan:
@@ -55,70 +40,6 @@ def plan_join(planned: Planned, left: TablePlan, right: TablePlan) -> TablePlan:
     if joins is not None:
         return plan_joins(planned, node, joins, join.dead)
     return replace(join, node=node).plan()
-
-
-@dataclass(frozen=True, eq=False)
-class Answers:
-    """A join's answers before resolve, for one reader."""
-
-    name: str
-    """Name of their counters in the progress: the join's name is that of what resolve emits."""
-    envelopes: Physical
-    fields: Fields
-    stages: tuple[str, ...]
-    """Stages whose counters come with the answers."""
-
-    @cached_property
-    def counted(self) -> Physical:
-        """The answers alone."""
-        return MessagesOnly(Counted(self.envelopes, self.name, self.stages))
-
-
-@dataclass(frozen=True, eq=False)
-class JoinRows:
-    """The rows of a join, and of views of it, before resolve."""
-
-    plan: JoinPlan
-    steps: tuple[tuple[Planned, ViewStep], ...] = ()
-    """Views, each with the table that it is of."""
-
-    def then(self, table: Planned, step: ViewStep) -> JoinRows:
-        """The rows after one more view."""
-        return JoinRows(self.plan, (*self.steps, (table, step)))
-
-    def places(self, paths: Sequence[Path] | None) -> list[Place] | None:
-        """Places that the answers must have for paths of the rows; None: everything.
-
-        ``paths``: None stands for all of them.
-        """
-        for _, step in reversed(self.steps):
-            paths = step.reads(paths)
-        return self.plan.places(paths)
-
-    def rows(self, answers: Answers) -> Physical:
-        """The rows, by Spark, with ``PACKED_KEY`` and ``LEFT_GONE``."""
-        rows = self.plan.before_resolve(answers)
-        for table, step in self.steps:
-            visible = by_spark(partial(with_visible, key=table.key, row=table.row_type), rows)
-            rows = by_spark(partial(_after, step), visible)
-        return rows
-
-    @property
-    def maker(self) -> RowMaker | str:
-        """The way in which workers make rows of answers; or why Spark has to."""
-        maker = self.plan.maker
-        for _, step in self.steps:
-            if isinstance(maker, str):
-                return maker
-            steps = step.evaluate()
-            if steps is None:
-                return f"{step} is left to Spark"
-            maker = RowMaker(maker.joiner, (*maker.steps, *steps))
-        return maker
-
-
-def _after(step: ViewStep, visible: Any) -> Any:
-    return step.taken(visible, PACKED_KEY, LEFT_GONE)
 
 
 class _Answered(NamedTuple):
@@ -143,30 +64,11 @@ class _Joined(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class JoinPlan:
-    """A join of two tables; its parts are made when they are asked for."""
+class JoinPlan(JoinAnswers):
+    """A join of two tables, with its stages."""
 
-    planned: Planned
-    node: Join
-    """With the rules that have fired in its inputs, and its own so far."""
     left: TablePlan
     right: TablePlan
-    _read: dict[str, Answers] = field(default_factory=dict, init=False, repr=False)
-    """Whole answers, by their readers."""
-
-    @property
-    def bound(self) -> JoinBound:
-        bound: JoinBound = self.planned.bound
-        return bound
-
-    @property
-    def is_staged(self) -> bool:
-        return self.bound.topics is not None
-
-    @property
-    def fields(self) -> Mapping[str, Place]:
-        """Columns of a joined row and its key; none where they are more than the rows' fields."""
-        return self.bound.fields or {}
 
     @property
     def alone(self) -> str | None:
@@ -207,111 +109,13 @@ class JoinPlan:
             joins=None if materialized is not None else self._joins,
         )
 
-    @cached_property
-    def kept(self) -> Kept:
-        """Columns that are kept of both rows."""
-        return self._needed[1]
-
-    @property
-    def whole(self) -> Fields:
-        """The fields of answers with all that is kept."""
-        return self._fields(self.kept)
-
-    def answers(self, reader: str | None = None, columns: Kept | None = None) -> Answers:
-        """The answers for a reader.
-
-        ``columns``: all that they have of both rows; None: all that is kept.  Each reader runs the
-        join, and Spark counts by name.
-        """
-        name = f"{self.node.name}-answers"
-        if reader is not None:
-            name = f"{name}-for-{reader}"
-        if columns is not None:
-            envelopes = self._answering(columns).envelopes
-            return Answers(name, envelopes, self._fields(columns), self._before)
-        if name not in self._read:
-            envelopes = self._answered.envelopes
-            self._read[name] = Answers(name, envelopes, self.whole, self._before)
-        return self._read[name]
-
-    def places_of(self, expressions: Iterable[Any], columns: pa.Schema) -> list[Place | None]:
-        """Places of expressions over the columns of a joined row; None for more than a field."""
-        places: list[Place | None] = []
-        for expression in expressions:
-            path = plain_path(expression, columns)
-            origin = None if path is None else self._place(path)
-            # An empty path is a whole row, which is more than a field.
-            places.append(origin if origin is not None and origin[1] else None)
-        return places
-
-    def _place(self, path: Path) -> Place | None:
-        """The place of a field of a joined row; None if there is no such field.
-
-        With an empty path it is one of both rows.
-        """
-        if path[0] not in self.fields:
-            return None
-        side, above = self.fields[path[0]]
-        return side, (*above, *path[1:])
-
-    def places(self, paths: Sequence[Path] | None) -> list[Place] | None:
-        """Places that the answers must have for paths of the rows; None: everything.
-
-        Without a joiner rows are both rows, and a path in them one of left or right.
-        """
-        if not self.bound.joiner.both_rows or paths is None:
-            return None
-        return [(self.fields[path[0]][0], path[1:]) for path in paths]
-
-    def before_resolve(self, answers: Answers) -> Physical:
-        """The rows before resolve, by Spark."""
-        unpack = UnpackAnswers(answers.fields.left, answers.fields.right, self.node.how, self._key)
-        return self._joining.before_resolve(answers.counted, unpack)
-
-    @cached_property
-    def maker(self) -> RowMaker | str:
-        """The way in which workers make rows of answers, or why Spark has to."""
-        why = self.bound.settings.off.get(RESOLVE_MAKES_ROWS)
-        if why is not None:
-            return why
-        if self.bound.joiner.both_rows:
-            return RowMaker(None)
-        columns = evaluated(self.node.name, self.bound.joiner)
-        return columns if isinstance(columns, str) else RowMaker(columns)
-
     @property
     def _sides(self) -> JoinSides:
         return JoinSides(self.left, self.right, self.bound.foreign_key, self.bound.settings)
 
-    @property
-    def _joining(self) -> Joining:
-        return Joining(self.node.name, self.bound.joiner)
-
-    @cached_property
-    def _key(self) -> pa.Schema:
-        return arrow_schema("left", self.left.key_type)
-
     @cached_property
     def _foreign_key(self) -> pa.Schema:
         return arrow_schema("right", self.right.key_type)
-
-    @cached_property
-    def _needed(self) -> tuple[Join, Kept]:
-        """The node after the rule for what the joiner reads, and what is kept of both rows."""
-        left = arrow_schema("left", self.left.row_type)
-        whole = Kept(left, arrow_schema("right", self.right.row_type))
-        return with_needed(self.node, self.bound.settings.off, self.bound.joiner, whole)
-
-    def _fields(self, columns: Kept) -> Fields:
-        return Fields(self._key, columns.left, columns.right, self.node.how)
-
-    def _unpack(self, columns: Kept, named: pa.Schema | None) -> UnpackAnswers:
-        return UnpackAnswers(columns.left, columns.right, self.node.how, named)
-
-    @property
-    def _before(self) -> tuple[str, ...]:
-        """The stages whose counters come with the answers: they are within the query."""
-        return () if self.is_staged else ("rekey", "subscription")
 
     @property
     def _about(self) -> dict[str, object]:
@@ -396,6 +200,10 @@ class JoinPlan:
             every=self.bound.emission.every,
             from_answers=self._joined.makes,
         )
+
+    def _envelopes(self, columns: Kept | None) -> Physical:
+        answered = self._answered if columns is None else self._answering(columns)
+        return answered.envelopes
 
     @cached_property
     def _answered(self) -> _Answered:

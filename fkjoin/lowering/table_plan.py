@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from fkjoin.analysis.attempt import Attempt, letters
+from fkjoin.analysis.bound import Bound
 from fkjoin.analysis.planned import Planned, Settings, Undecoded, with_visible
 from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.internal import StageQuery
+from fkjoin.lowering.answers import JoinAnswers, JoinRows, Prunable
 from fkjoin.lowering.results import Results
 from fkjoin.plan.base import Node
 from fkjoin.plan.nodes import Source, starts_over
@@ -26,11 +29,8 @@ from fkjoin.spark.on_spark import columns_of, on_spark
 from fkjoin.spark.packing import PackChanges, PackRows
 from fkjoin.spark.schemas import arrow_schema, spark_schema
 from fkjoin.spark.unpacking import UnpackResults
-
-if TYPE_CHECKING:
-    from fkjoin.lowering.aggregates import AggregatePlan
-    from fkjoin.lowering.joins import JoinPlan, JoinRows
-    from fkjoin.lowering.multi_join import Joins, MultiJoinPlan
+from fkjoin.stages import How
+from fkjoin.stages.multi_join import Nested
 
 
 class Packed(NamedTuple):
@@ -60,17 +60,17 @@ class TablePlan:
     """The rows that sinks read, where those are others."""
     undecoded: Undecoded | None = field(default=None, repr=False)
     """Reader of a source, and of views of it, by which workers read it without ``rows``."""
-    answers: JoinPlan | None = field(default=None, repr=False)
+    answers: JoinAnswers | None = field(default=None, repr=False)
     """A join whose rows are fields of its inputs' rows: its answers may be read in their place."""
     join: JoinRows | None = field(default=None, repr=False)
     """The rows of a join, and of views of it, before resolve."""
     joins: Joins | str | None = field(default=None, repr=False)
     """Needs of a join by another foreign key of the same left table that is to be one with it; or
     why it cannot."""
-    multi: MultiJoinPlan | None = field(default=None, repr=False)
+    multi: Prunable | None = field(default=None, repr=False)
     """A multi-way join, which can be made with fewer columns."""
-    aggregate: AggregatePlan | None = field(default=None, repr=False)
-    """An aggregate, whose contributions a cogroup reads."""
+    contributions: Callable[..., Physical] | None = field(default=None, repr=False)
+    """Function that makes the contributions of an aggregate, which a cogroup reads."""
 
     @property
     def name(self) -> str:
@@ -214,6 +214,25 @@ class TablePlan:
         return Results(
             self.key, self.rest, self.timestamps, source, versions, unpack, self.node.appends
         )
+
+
+@dataclass(frozen=True)
+class Joins:
+    """A left table and the right tables that it is joined with.
+
+    Another join of the result may be one with them.
+    """
+
+    left: TablePlan
+    rows: Physical
+    """The left rows with a struct ``foreign_key``: the columns of all foreign keys, in turn."""
+    extractor: tuple[Any, ...]
+    """Foreign keys as the user gave them, or as names of the left table's fields."""
+    bound: tuple[Bound, ...] | None
+    """Foreign keys, analyzed; None where one is a function."""
+    rights: tuple[tuple[TablePlan, How], ...]
+    result: Nested
+    """Columns of the joined rows."""
 
 
 def pack_rows(

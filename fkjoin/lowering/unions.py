@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -20,7 +20,7 @@ from fkjoin.lowering.stage import counted, made_by_operators, packed, state_spec
 from fkjoin.lowering.table_plan import TablePlan, pack_rows
 from fkjoin.plan.base import periodic
 from fkjoin.plan.nodes import Aggregate, Cogroup, Merge, generated_name, origins
-from fkjoin.plan.physical import Physical, Union
+from fkjoin.plan.physical import Union
 from fkjoin.spark.frame import ROW
 from fkjoin.spark.names import quoted, twice
 from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema, types_text
@@ -223,19 +223,16 @@ def plan_cogroup(planned: Planned, *tables: TablePlan) -> TablePlan:
     }
     if fold.collected:
         about["collected"] = fold.collected
-    contributed = Union(tuple(_contributions(label, tables, every=emission.every)))
+    contributed = []
+    for number, table in enumerate(tables):
+        assert table.contributions is not None
+        contributed.append(table.contributions(number=number, every=emission.every, reader=label))
     spec = AggregateSpec(
         state_spec(settings, AggregateSpec, label, bound_to=facts, about=about, tables={}),
         fold=fold,
         in_order=True,
         every=emission.every,
     )
-    results = paced(planned, counted(contributed, spec), about)
+    results = paced(planned, counted(Union(tuple(contributed)), spec), about)
     unpack = UnpackResults(key, (fold.schema,), node.versions)
     return table_of(planned, node, results, unpack, *tables)
-
-
-def _contributions(cogroup: str, tables: Sequence[TablePlan], *, every: bool) -> Iterator[Physical]:
-    for number, table in enumerate(tables):
-        assert table.aggregate is not None
-        yield table.aggregate.contributions(number=number, every=every, reader=cogroup)
