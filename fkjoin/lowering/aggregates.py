@@ -34,7 +34,6 @@ from fkjoin.kafka.internal import StageQuery, TopicSettings
 from fkjoin.kafka.repartition import RepartitionTopic, read_back, require_older_version, to_records
 from fkjoin.lowering.closing import closing_of, late_letters, with_time
 from fkjoin.lowering.ends import paced, table_of
-from fkjoin.lowering.pruning import narrowed, narrowed_rows
 from fkjoin.lowering.stage import counted, let_through, packing_columns, state_spec
 from fkjoin.lowering.table_plan import TablePlan, pack_rows
 from fkjoin.lowering.workers import contributing, packed_contributions
@@ -98,9 +97,12 @@ class AggregateBound:
 
 
 def condition_on(
-    given: Expression, spark: SparkSession, key: StructType, columns: pa.Schema
+    condition: Expression, spark: SparkSession, key: StructType, columns: pa.Schema
 ) -> Having:
-    """The condition ``having`` on the columns of a result, and those of its key.  Raises ``TopologyError``."""
+    """The condition ``having`` on the columns of a result, and those of its key.
+
+    Raises ``TopologyError``.
+    """
     kind = StructType(
         [*spark_schema(columns), *(field for field in key if field.name not in columns.names)]
     )
@@ -110,33 +112,33 @@ def condition_on(
         "the result",
         arrow_schema("having", kind),
     )
-    (bound,) = bind("having", [given], scope)
+    (bound,) = bind("having", [condition], scope)
     if not isinstance(bound.field.dataType, BooleanType):
-        said = f"{text(given)} is {bound.field.dataType.simpleString()}"
-        raise ColumnTypeError(f"having: {said}, a boolean is needed: write a comparison")
+        mismatch = f"{text(condition)} is {bound.field.dataType.simpleString()}"
+        raise ColumnTypeError(f"having: {mismatch}, a boolean is needed: write a comparison")
     if bound.vector is None:
         raise TopologyError(
-            f"having: only Spark can evaluate {text(given)}; write agg(…).filter(…), without having"
+            f"having: only Spark can evaluate {text(condition)}; "
+            "write agg(…).filter(…), without having"
         )
-    return Having(bound.vector, arrow_schema("key", key), text(given))
+    return Having(bound.vector, arrow_schema("key", key), text(condition))
 
 
-def bound_step(argument: str, given: Expression, rows: DataFrame, kind: DataType) -> Part:
-    """An adder or subtractor over the columns of ``rows``, cast to the aggregate's type.  Raises ``TopologyError``."""
+def bound_step(argument: str, step: Expression, rows: DataFrame, kind: DataType) -> Part:
+    """An adder or subtractor over the columns of ``rows``, cast to the aggregate's type.
+
+    Raises ``TopologyError``.
+    """
     try:
         with said_once():
-            return scalar_of(argument, column_of(argument, given, rows.columns).cast(kind), rows)
+            return scalar_of(argument, column_of(argument, step, rows.columns).cast(kind), rows)
     except AnalysisException as error:
-        found = (
-            rows.select(
-                resolve_column(argument, given, rows, rows.columns, "aggregate, key and value")
-            )
-            .schema[0]
-            .dataType
-        )
-        said = f"{text(given)} is {found.simpleString()}"
+        column = resolve_column(argument, step, rows, rows.columns, "aggregate, key and value")
+        own_kind = rows.select(column).schema[0].dataType
+        mismatch = f"{text(step)} is {own_kind.simpleString()}"
         raise ColumnTypeError(
-            f"{argument}: {said}, the aggregate is {kind.simpleString()}: cast it, or give returns="
+            f"{argument}: {mismatch}, the aggregate is {kind.simpleString()}: "
+            "cast it, or give returns="
         ) from error
 
 
@@ -150,9 +152,9 @@ def aggregated(
     options: Options,
     settings: Settings,
 ) -> Planned:
-    """The table of ``fold`` over what the rows contribute, by ``key``; ``columns``: names and descriptions of its columns.
+    """The table of ``fold`` over what the rows contribute, by ``key``.
 
-    Raises ``TopologyError``.
+    ``columns``: names and descriptions of its columns.  Raises ``TopologyError``.
     """
     closes = Closes.of(
         options.window, options.emit, grace=options.grace, idle=options.idle, ahead=options.ahead
@@ -161,12 +163,13 @@ def aggregated(
     require_deployment(options.deployment)
     if options.upgrade_from is not None and options.deployment == "fused":
         raise TopologyError(
-            'upgrade_from: it is for deployment="staged"; a fused aggregate has no topic to write to'
+            'upgrade_from: it is for deployment="staged"; '
+            "a fused aggregate has no topic to write to"
         )
     having = None if fold.having is None else fold.having.text
     grouped_by = key.texts if closes is None else (closes.window.text, *key.texts[1:])
-    said = table.name, grouped_by, value.texts, columns, *([] if having is None else [having])
-    label = options.name or f"{table.name}-by-{generated_name(*said)}"
+    facts = table.name, grouped_by, value.texts, columns, *([] if having is None else [having])
+    label = options.name or f"{table.name}-by-{generated_name(*facts)}"
     refuse_same_name(label, (table.node,), "aggregate")
     key_type = key.schema if closes is None else windowed(key.schema)
     keys = tuple(key_type.names)
@@ -250,11 +253,10 @@ class AggregatePlan:
         else:
             results = self._aggregated(grouped)
         key = arrow_schema("key", self.planned.key_type)
-        unpack = UnpackResults(key, (bound.fold.schema,), self._contributed.node.versions)
         node = self._contributed.node
-        return table_of(
-            self.planned, node, results, unpack, dead=dead, stages=queries, aggregate=self
-        )
+        unpack = UnpackResults(key, (bound.fold.schema,), node.versions)
+        grouping = table_of(self.planned, node, results, unpack, dead=dead, stages=queries)
+        return replace(grouping, contributions=self.contributions)
 
     def contributions(
         self,
@@ -264,10 +266,11 @@ class AggregatePlan:
         reader: str | None = None,
         letters: bool = False,
     ) -> Physical:
-        """Envelopes of ``GROUPED``; with the ``number`` that the table has in a cogroup that folds them itself.
+        """Envelopes of ``GROUPED``.
 
-        ``every``: also of updates that contribute what they did.  ``reader``: what else than the
-        aggregate reads them, since Spark counts by name.  ``letters``: rows that are set aside, too.
+        ``every``: also of updates that contribute what they did.  ``number``: the table's number in
+        a cogroup that folds them itself.  ``reader``: what else than the aggregate reads them,
+        since Spark counts by name.  ``letters``: rows that are set aside, too.
         """
         spec = RegroupSpec(
             self._state(RegroupSpec, None),
@@ -398,23 +401,23 @@ class AggregatePlan:
         if not fired(node, AGGREGATE_READS_ANSWERS):
             return self._of_rows(node)
         if table.answers is not None and isinstance(contribute, Contribute):
-            node, answers = narrowed(node, off, table.answers, contribute.places)
+            node, answers = table.answers.narrowed(node, off, contribute.places)
             return _Contributed(node, answers.counted, replace(contribute, fields=answers.fields))
         assert table.join is not None
-        node, answers = narrowed(node, off, table.join.of, table.join.places(self._paths))
+        node, answers = table.join.plan.narrowed(node, off, table.join.places(self._paths))
         maker = table.join.maker
         columns = contributing(table, bound.key, bound.value)
         if isinstance(maker, str) or columns is None:
             rows = table.join.rows(answers)
             return _Contributed(node, self._packed(rows, gone=F.col(LEFT_GONE)))
-        made = AnswerRows(answers.fields, maker, on_error == "fail")
-        return _Contributed(node, answers.counted, ContributeRows(made, *columns))
+        joined = AnswerRows(answers.fields, maker, on_error == "fail")
+        return _Contributed(node, answers.counted, ContributeRows(joined, *columns))
 
     def _of_rows(self, node: Aggregate) -> _Contributed:
         """The contributions of the table's own rows."""
         table, bound = self.table, self._bound
         if table.multi is not None:
-            node, fewer = narrowed_rows(node, bound.settings.off, table.multi, self._paths)
+            node, fewer = table.multi.narrowed(node, bound.settings.off, self._paths)
             return _Contributed(node, self._packed(table.rows if fewer is None else fewer))
         node, by_workers = packed_contributions(
             node, bound.settings.off, table, key=bound.key, value=bound.value, pack=self._pack
@@ -452,7 +455,7 @@ class AggregatePlan:
         return InWorkers(evaluated, self._pack, ENVELOPE)
 
     def _contribute(self) -> Contribute | str:
-        """The way to take contributions from a join's answers; or why they cannot be taken from there."""
+        """The way to take contributions from a join's answers; or why there is none."""
         join = self.table.answers
         if join is None:
             return "its rows are more than fields of both rows"
@@ -461,7 +464,7 @@ class AggregatePlan:
         places = join.places_of(expressions, self.table.planned.scope.schema)
         if None in places:
             return f"{text(expressions[places.index(None)])} is more than a field"
-        fields = tuple(place for place in places if place is not None)
+        fields = tuple(field for field in places if field is not None)
         return Contribute(
             join.whole,
             fields[: len(key)],

@@ -1,4 +1,4 @@
-"""A table as the query of a checkpoint reads it: the checkpoint's document says how the query was begun."""
+"""A table as the query of a checkpoint reads it: its document says how the query was begun."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ OtherOptions = Mapping[Planned, Mapping[str, Any]]
 
 
 def as_begun(table: Planned, checkpoint: str) -> tuple[Planned, Begun]:
-    """The table as the checkpoint knows it: columns of files, topics that have started over, snapshots that were read.
+    """The table as the checkpoint knows it, and what the query was begun with.
 
-    Returns also what the query was begun with, and columns and topics that are new, to be written
+    The checkpoint knows columns of files, topics that have started over, and snapshots that were
+    read.  Columns and topics that are new come with what the query was begun with, to be written
     when it is about to start.
 
     Raises ``FkJoinError`` for a topic that was made anew and is not to start over, and for a folder
@@ -44,7 +45,10 @@ def as_begun(table: Planned, checkpoint: str) -> tuple[Planned, Begun]:
 
 
 def with_read_snapshots(table: Planned, checkpoint: str) -> Planned:
-    """The table without the rows of snapshots that the query of the checkpoint has read; else they must fit."""
+    """The table without the rows of snapshots that the query of the checkpoint has read.
+
+    Other snapshots must fit.
+    """
     table = bound_again(table, _snapshots(table, checkpoint))
     table.require_fitting()
     return table
@@ -58,46 +62,51 @@ def topics_of(table: Planned) -> list[Connection]:
 
 def read_below(table: Planned) -> list[Planned]:
     """The tables that calls have read, of which the table is made, each once."""
-    return [one for one in _calls(table) if one.call is not None and not one.call.of]
+    return [source for source in _calls(table) if source.call is not None and not source.call.of]
 
 
 def bound_again(table: Planned, others: OtherOptions) -> Planned:
-    """The table with some of its calls repeated with other options, and so all calls that were given such tables.
+    """The table with some of its calls repeated with other options.
 
-    A call may keep anything of a table that it is given: types, timestamps, columns of an aggregate.
+    So are all calls that were given such tables: a call may keep anything of a table that it is
+    given, such as types, timestamps, or columns of an aggregate.
     """
-    made: dict[Planned, Planned] = {}
+    repeats: dict[Planned, Planned] = {}
 
-    def again(one: Planned) -> Planned:
-        if one not in made:
-            made[one] = repeated(one)
-        return made[one]
+    def again(planned: Planned) -> Planned:
+        if planned not in repeats:
+            repeats[planned] = repeated(planned)
+        return repeats[planned]
 
-    def repeated(one: Planned) -> Planned:
-        call = one.call
+    def repeated(planned: Planned) -> Planned:
+        call = planned.call
         if call is None:
-            return one
-        of = tuple(map(again, call.of))
-        if one not in others and of == call.of:
-            return one
-        options = {**call.options, **others.get(one, {})}
-        return replace(call.bind(*of, **options), call=replace(call, of=of, options=options))
+            return planned
+        tables = tuple(map(again, call.of))
+        if planned not in others and tables == call.of:
+            return planned
+        options = {**call.options, **others.get(planned, {})}
+        repeat = replace(call, of=tables, options=options)
+        return replace(call.bind(*tables, **options), call=repeat)
 
     return again(table)
 
 
 def _calls(table: Planned) -> list[Planned]:
     """The table and those that its calls were given, each once."""
-    return tables_below(table, lambda one: () if one.call is None else one.call.of)
+    return tables_below(table, lambda called: () if called.call is None else called.call.of)
 
 
 def _snapshots(table: Planned, checkpoint: str) -> OtherOptions:
     """Options of snapshots that the query has read, which its first batch does as a whole."""
-    calls = [one for one in _calls(table) if one.call is not None]
-    snapshots = [one for one in calls if one.call is not None and one.call.bind is with_snapshot]
+    snapshots = [
+        called
+        for called in _calls(table)
+        if called.call is not None and called.call.bind is with_snapshot
+    ]
     if not snapshots or BatchLog(table.spark, checkpoint.rstrip("/")).done < 0:
         return {}
-    return {one: {"was_read": True} for one in snapshots}
+    return {snapshot: {"was_read": True} for snapshot in snapshots}
 
 
 def _columns(table: Planned, begun: Begun) -> OtherOptions:
@@ -105,11 +114,11 @@ def _columns(table: Planned, begun: Begun) -> OtherOptions:
     others: dict[Planned, Mapping[str, Any]] = {}
     for name, sources in _learned(table).items():
         source = sources[0].bound
-        kept = keep(begun.columns, name, source.learned, source.folders)
-        if kept.schema != source.learned:
-            options: dict[str, Any] = {"schema": kept.schema}
-            if kept.folders:
-                options["begun_folders"] = kept.folders
+        columns = keep(begun.columns, name, source.learned, source.folders)
+        if columns.schema != source.learned:
+            options: dict[str, Any] = {"schema": columns.schema}
+            if columns.folders:
+                options["begun_folders"] = columns.folders
             others |= dict.fromkeys(sources, options)
     return others
 
@@ -131,8 +140,8 @@ def _learned(table: Planned) -> dict[str, list[Planned]]:
 
 
 def _topics(table: Planned, checkpoint: str, begun: Begun) -> OtherOptions:
-    """Options of topics that start over, and of those that have another id since the table was made."""
-    sources = [one for one in read_below(table) if one.connection is not None]
+    """Options of topics that start over, or have another id since the table was made."""
+    sources = [source for source in read_below(table) if source.connection is not None]
     stateful = not isinstance(table.node, Source)
     checked = checked_topics(table.spark, checkpoint, begun, topics_of(table), stateful=stateful)
     others: dict[Planned, Mapping[str, Any]] = {}

@@ -34,7 +34,7 @@ from fkjoin.stages.close import Closing
 from fkjoin.stages.time_windows import TimeWindows
 
 _TICKS_AN_IDLE = 4
-"""The number of intervals of the clock are in the time after which a source is idle."""
+"""The number of the clock's intervals in the time after which a source is idle."""
 
 
 def closing_of(closes: Closes, table: Planned, group: pa.Schema) -> Closing:
@@ -71,7 +71,10 @@ def late_letters(
 
 
 def with_time(contributions: Physical, table: Planned, spec: CloseSpec) -> Physical:
-    """Contributions, and to each bucket the greatest timestamps of the sources, and the ends of a clock's intervals."""
+    """Contributions, and what each bucket is told of time.
+
+    It is told the greatest timestamps of the sources, and the ends of a clock's intervals.
+    """
     buckets, idle_ms = spec.state.buckets, spec.closing.idle_ms
     timed = contributions
     for number, source in enumerate(sources_of(table)):
@@ -90,7 +93,9 @@ def _with_arrivals(envelopes: Physical, source: Planned, latest: GreatestTime) -
     times = by_spark(_times, source.bound.rows)
     undecoded = source.bound.undecoded
     dated = latest.ahead is not None
-    as_rows = _until(times, RowsAsTheyAre(), latest) if dated else _latest(times, latest)
+    as_rows: Physical = InWorkers(times, latest, ENVELOPE)
+    if dated:
+        as_rows = _until(times, RowsAsTheyAre(), latest)
     by_rows = Union((envelopes, as_rows))
     if undecoded is None:
         return by_rows
@@ -103,10 +108,6 @@ def _with_arrivals(envelopes: Physical, source: Planned, latest: GreatestTime) -
 
 def _times(rows: DataFrame) -> DataFrame:
     return rows.select(F.col(TS).alias("ts"), F.col(PROBLEM).alias("problem"))
-
-
-def _latest(times: Physical, latest: GreatestTime) -> Physical:
-    return InWorkers(times, latest, ENVELOPE)
 
 
 def _until(rows: Physical, reading: Any, latest: GreatestTime) -> Physical:

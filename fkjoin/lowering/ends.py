@@ -1,4 +1,4 @@
-"""The end of an operator: results held back until an interval is over, and the table that they make."""
+"""The end of an operator: results held back for an interval, and the table that they make."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def table_of(
 ) -> TablePlan:
     """Plan the table of the results of an operator's last stage.
 
-    ``tables``: those that the operator reads, whose queries and dead letters come first; ``parts``: see ``TablePlan``.
+    ``tables``: those that the operator reads, whose queries and dead letters come first;
+    ``parts``: see ``TablePlan``.
     """
     common = {
         "rows": rows_of(results, unpack),
@@ -41,10 +42,10 @@ def paced(
     about: Mapping[str, Any],
     **bound_to: Any,
 ) -> Physical:
-    """The operator's results, held back until an interval is over; as they are, if they are sent as they come.
+    """The operator's results, held back until an interval is over.
 
-    ``about``: the types of key and result, and the names of versions, for tools that read the
-    state; ``bound_to``: see ``state_spec``.
+    Results that are sent as they come stay as they are.  ``about``: the types of key and result,
+    and the names of versions, for tools that read the state; ``bound_to``: see ``state_spec``.
     """
     settings, interval_ms = planned.bound.settings, planned.bound.emission.interval_ms
     if interval_ms is None:

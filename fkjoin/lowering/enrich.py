@@ -73,8 +73,10 @@ def planned_events(events: Any, name: str | None) -> Planned:
     prepare(spark)
     if (why := access(spark).not_appended(events)) is not None:
         raise TopologyError(
-            f"events: rows of this stream are not final when they come, and an event is sent once; Spark says: {why}. "
-            "Make a table of the stream before that, with Table.from_stream, and its sums with group_by"
+            "events: rows of this stream are not final when they come, and an event is sent once; "
+            f"Spark says: {why}. "
+            "Make a table of the stream before that, with Table.from_stream, "
+            "and its sums with group_by"
         )
     label = name or f"events-{generated_name(events.schema.json())}"
     node = Events(label, tuple(events.columns), f"stream of {', '.join(events.columns)}")
@@ -84,13 +86,15 @@ def planned_events(events: Any, name: str | None) -> Planned:
 
 def topics_of_events(table: Planned) -> list[Connection]:
     """The topics of the events that the table's rows enrich."""
-    own = table.bound.topics if isinstance(table.bound, EventsBound) else ()
-    return [*own, *(topic for below in table.inputs for topic in topics_of_events(below))]
+    topics = list(table.bound.topics) if isinstance(table.bound, EventsBound) else []
+    for below in table.inputs:
+        topics += topics_of_events(below)
+    return topics
 
 
 def _topics(events: DataFrame) -> tuple[Connection, ...]:
     """The topics that are read by their names; none of a source that may lose data."""
-    found: list[Connection] = []
+    topics: list[Connection] = []
     for source, options in sources_of(events):
         if (
             source == "kafka"
@@ -100,10 +104,10 @@ def _topics(events: DataFrame) -> tuple[Connection, ...]:
             client = {name: text for name, text in options.items() if name.startswith("kafka.")}
             servers = client.pop("kafka.bootstrap.servers")
             names = (name.strip() for name in options["subscribe"].split(","))
-            found += (
+            topics += (
                 Connection(name, servers, client, 0, of_events=True) for name in names if name
             )
-    return tuple(found)
+    return tuple(topics)
 
 
 def planned_enrich(
@@ -126,10 +130,10 @@ def planned_enrich(
     added = table.rest
     if (pair := twice([*events.row_type.names, *added])) is not None:
         raise TopologyError(
-            f"events: {pair[0]!r} is a column of the events and of table {table.name}; rename it in one of them: "
-            f"df.withColumnRenamed(…), or select of the table"
+            f"events: {pair[0]!r} is a column of the events and of table {table.name}; "
+            f"rename it in one of them: df.withColumnRenamed(…), or select of the table"
         )
-    texts = tuple(one.text for one in bound)
+    texts = tuple(expression.text for expression in bound)
     label = name or f"{table.name}-enrich-{generated_name(table.name, events.name, texts, how)}"
     refuse_same_name(label, (table.node, events.node), "enrich")
     columns = [F.col(quoted(column)) for column in events.row_type.names]
@@ -149,7 +153,10 @@ def planned_enrich(
 
 
 def _scope(events: Planned) -> Scope:
-    """The columns of events.  Those of a stream that is read may be given as its own, such as ``df["id"]``."""
+    """The columns of events.
+
+    Those of a stream that is read may be given as its own, such as ``df["id"]``.
+    """
     bound = events.bound
     frame = (
         bound.rows.frame
@@ -165,11 +172,15 @@ def _scope(events: Planned) -> Scope:
 
 
 def require_fused(node: Node) -> None:
-    """``TopologyError`` if queries with topics between them make the table: a batch would have a part of a change."""
+    """Raise ``TopologyError`` if queries with topics between them make the table.
+
+    A batch would have a part of a change.
+    """
     for step in in_order(node):
         if step.staged:
             raise TopologyError(
-                f"table: {step.name} is deployed in stages, so that a part of its change may come in a batch before the rest; "
+                f"table: {step.name} is deployed in stages, so that a part of its change "
+                "may come in a batch before the rest; "
                 'leave deployment="staged" out'
             )
 

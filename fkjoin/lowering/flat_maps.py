@@ -1,4 +1,4 @@
-"""``flat_map`` and ``rekey``: the rows that a row makes; spread by row, then owners by output key."""
+"""``flat_map`` and ``rekey``: the rows that a row makes; spread by row, owners by output key."""
 
 from __future__ import annotations
 
@@ -60,9 +60,11 @@ class FlatMapBound:
 
     operator: ClassVar[str] = "flat_map"
     exploded: Callable[[DataFrame], DataFrame]
-    """Function from a table's frame, with visible columns, to a frame of outputs, one a row, in the order of the rows that
-    make them.  A row that makes none is there once.  ``RAW``: the row that makes them, as a dead letter has it."""
-    made: Attempt
+    """Function from a table's frame, with visible columns, to a frame of outputs.
+
+    Outputs are one a row, in the order of the rows that make them.  A row that makes none is there
+    once.  ``RAW``: the row that makes them, as a dead letter has it."""
+    expression: Attempt
     """The expression of the rows."""
     key: Projection
     tried: Attempt
@@ -84,41 +86,41 @@ def flat_mapped(
 ) -> Planned:
     """See ``Table.flat_map``.  Raises ``TopologyError``."""
     called = described(rows, "key", "row")
-    made: Attempt
+    expression: Attempt
     if is_function(rows):
         element: DataType = _returned(rows, returns)
-        function = row_function(
-            _collecting(rows, element, table, fail=table.on_error == "fail"), _collected(element)
-        )
+        collecting = _collecting(rows, element, table, fail=table.on_error == "fail")
+        collected = StructType().add("rows", ArrayType(element)).add("problem", StringType())
+        function = row_function(collecting, collected)
         whole = F.col(quoted(KEY, table.key[0])) if len(table.key) == 1 else F.col(KEY)
-        found = function(F.col(PROBLEM), whole, F.when(~F.col(DELETED), F.col(ROW)))
-        thrown = found.getField("problem")
-        made = Attempt((found.getField("rows"),), lambda: thrown, lambda: thrown)
+        result = function(F.col(PROBLEM), whole, F.when(~F.col(DELETED), F.col(ROW)))
+        thrown = result.getField("problem")
+        expression = Attempt((result.getField("rows"),), lambda: thrown, lambda: thrown)
     else:
         if returns is not None:
             raise TopologyError(
-                "returns: it is the type of what a function returns, and an expression has one; leave it out"
+                "returns: it is the type of what a function returns, and an expression has one; "
+                "leave it out"
             )
-        given: Any = rows
-        (bound,) = bind("rows", [given], table.scope)
+        argument: Any = rows
+        (bound,) = bind("rows", [argument], table.scope)
         kind = bound.field.dataType
         if not isinstance(kind, ArrayType):
             raise ColumnTypeError(
-                f"rows: {called} is {kind.simpleString()}, an array is needed: write array(…), split(…), or map_entries(…)"
+                f"rows: {called} is {kind.simpleString()}, an array is needed: "
+                "write array(…), split(…), or map_entries(…)"
             )
         element = kind.elementType
-        made = attempt("flat_map", table.name, [bound], table.on_error)
+        expression = attempt("flat_map", table.name, [bound], table.on_error)
     row = element if isinstance(element, StructType) else StructType([StructField(COL, element)])
     require_apart("rows", row.names)
     scope = _scope(table, row)
 
     def exploded(visible: DataFrame) -> DataFrame:
-        there = made.on(visible)
-        outputs = F.when(~F.col(DELETED), made.columns[0]).alias(_MADE)
-        kept = raw(there, table.name).alias(RAW)
-        before = there.select(
-            KEY, DELETED, VERSION, SOURCE, TS, made.problems.alias(PROBLEM), kept, outputs
-        )
+        frame = expression.on(visible)
+        outputs = F.when(~F.col(DELETED), expression.columns[0]).alias(_MADE)
+        problem, letter = expression.problems.alias(PROBLEM), raw(frame, table.name).alias(RAW)
+        before = frame.select(KEY, DELETED, VERSION, SOURCE, TS, problem, letter, outputs)
         each = before.select(*_ABOUT, F.posexplode_outer(_MADE).alias(OUTPUT_PLACE, _MADE))
         output = F.col(_MADE)
         if not isinstance(element, StructType):
@@ -130,7 +132,7 @@ def flat_mapped(
         FlatMapArguments(called, key, name, emit, settings),
         scope,
         row=row,
-        made=made,
+        expression=expression,
         exploded=exploded,
     )
 
@@ -142,23 +144,19 @@ def rekeyed(
     row = StructType([table.visible.schema[column] for column in table.visible_names])
 
     def exploded(visible: DataFrame) -> DataFrame:
-        there = F.col(PROBLEM).isNull() & ~F.col(DELETED)
-        output = F.when(there, F.struct(*(F.col(quoted(column)) for column in row.names)))
-        place = F.when(there, F.lit(0))
-        kept = raw(visible, table.name).alias(RAW)
-        return visible.select(
-            *(one for one in _ABOUT if one != RAW),
-            kept,
-            place.alias(OUTPUT_PLACE),
-            output.alias(ROW),
-        )
+        usable = F.col(PROBLEM).isNull() & ~F.col(DELETED)
+        output = F.when(usable, F.struct(*(F.col(quoted(column)) for column in row.names)))
+        number = F.when(usable, F.lit(0)).alias(OUTPUT_PLACE)
+        letter = raw(visible, table.name).alias(RAW)
+        about = [column for column in _ABOUT if column != RAW]
+        return visible.select(*about, letter, number, output.alias(ROW))
 
     return _planned(
         table,
         FlatMapArguments(None, key, name, emit, settings),
         table.scope,
         row=row,
-        made=NOTHING,
+        expression=NOTHING,
         exploded=exploded,
     )
 
@@ -179,15 +177,15 @@ _ABOUT = (KEY, DELETED, VERSION, SOURCE, TS, PROBLEM, RAW)
 
 def _planned(
     table: Planned,
-    given: FlatMapArguments,
+    arguments: FlatMapArguments,
     scope: Scope,
     *,
     row: StructType,
-    made: Attempt,
+    expression: Attempt,
     exploded: Callable[[DataFrame], DataFrame],
 ) -> Planned:
-    emission = Emission.of(given.emit)
-    key = Projection.of("key", given.key, scope)
+    emission = Emission.of(arguments.emit)
+    key = Projection.of("key", arguments.key, scope)
     require_plain_keys("key", key.schema)
     keys = tuple(key.schema.names)
     same = {named(item, scope.names) for item in key.texts} & set(keys)
@@ -199,26 +197,25 @@ def _planned(
     )
     kinds = as_emitted("key", key.schema), as_emitted("rows", row)
     arrow_schema("key", table.key_type)
-    made_by = "rekeyed" if given.rows is None else "rows"
-    label = (
-        given.name or f"{table.name}-{made_by}-{generated_name(table.name, given.rows, key.texts)}"
-    )
+    made_by = "rekeyed" if arguments.rows is None else "rows"
+    unnamed = generated_name(table.name, arguments.rows, key.texts)
+    label = arguments.name or f"{table.name}-{made_by}-{unnamed}"
     refuse_same_name(label, (table.node,), "table")
     usable = F.col(PROBLEM).isNull() & F.col(ROW).isNotNull()
     tried = attempt(
-        "rekey" if given.rows is None else "flat_map",
+        "rekey" if arguments.rows is None else "flat_map",
         table.name,
         key.bound,
         table.on_error,
         usable=usable,
     )
-    node = FlatMap(label, table.node, given.rows, keys, key.texts, given.emit)
-    needs = FlatMapBound(exploded, made, key, tried, kinds[1], emission, given.settings)
+    node = FlatMap(label, table.node, arguments.rows, keys, key.texts, arguments.emit)
+    needs = FlatMapBound(exploded, expression, key, tried, kinds[1], emission, arguments.settings)
     return made_of((table,), node, *kinds, needs)
 
 
 def _scope(table: Planned, row: StructType) -> Scope:
-    """The columns that keys of outputs may be made of: theirs, and those of the old key that they lack."""
+    """The columns that keys of outputs may be made of: theirs, and those of ``_old_key``."""
     kind = (
         StructType()
         .add(KEY, table.key_type)
@@ -226,10 +223,16 @@ def _scope(table: Planned, row: StructType) -> Scope:
         .add(PROBLEM, StringType())
         .add(DELETED, BooleanType())
     )
-    rest = [name for name in table.key if name.lower() not in (one.lower() for one in row.names)]
+    rest = _old_key(table.key, row)
     empty = with_visible(table.spark.createDataFrame([], kind), rest, row)
     schema = arrow_schema("rows", StructType([*row, *(table.key_type[name] for name in rest)]))
     return Scope(empty, (*row.names, *rest), f"a row that {table.name} makes", schema)
+
+
+def _old_key(key: tuple[str, ...], row: StructType) -> list[str]:
+    """The columns of the key of the rows that make outputs, but for those that outputs have."""
+    known = {name.lower() for name in row.names}
+    return [name for name in key if name.lower() not in known]
 
 
 def _returned(function: Callable[..., Any], returns: str | StructType | None) -> DataType:
@@ -237,19 +240,19 @@ def _returned(function: Callable[..., Any], returns: str | StructType | None) ->
     require_takes("rows", function, "key", "row")
     if returns is None:
         raise TopologyError(
-            'returns: a function needs the columns of the rows that it returns, such as "sku string, n bigint"'
+            "returns: a function needs the columns of the rows that it returns, "
+            'such as "sku string, n bigint"'
         )
     return struct_type(returns, "returns")
-
-
-def _collected(element: DataType) -> StructType:
-    return StructType().add("rows", ArrayType(element)).add("problem", StringType())
 
 
 def _collecting(
     function: Callable[[Any, Any], Any], element: DataType, table: Planned, *, fail: bool
 ) -> Callable[..., Any]:
-    """The function, called for usable rows only; returns its rows, or what it threw: so does a row of another type."""
+    """The function, called for usable rows only; returns its rows, or what it threw.
+
+    A row of another type throws, too.
+    """
     kind, name = ArrayType(element), table.name
 
     def collect(problem: Any, key: Any, row: Any) -> Any:
@@ -316,7 +319,7 @@ def plan_flat_map(planned: Planned, table: TablePlan) -> TablePlan:
     owners = OwnersSpec(state(OwnersSpec, materialized=materialized), every=emission.every)
     results = paced(planned, counted(spread_out, owners), about)
     unpack = UnpackResults(key, (row,), node.versions)
-    dead = (*table.dead, *table.dead_of(bound.made, label), *outputs.dead(label))
+    dead = (*table.dead, *table.dead_of(bound.expression, label), *outputs.dead(label))
     return table_of(planned, node, results, unpack, table, dead=dead)
 
 
@@ -339,12 +342,11 @@ class _Outputs:
 
     def _with_keys(self, visible: DataFrame) -> DataFrame:
         row = self.bound.row
-        known = {name.lower() for name in row.names}
-        rest = [name for name in self.table.key if name.lower() not in known]
+        rest = _old_key(self.table.key, row)
         return self.bound.tried.on(with_visible(self.bound.exploded(visible), rest, row))
 
     def dead(self, label: str) -> tuple[Physical, ...]:
-        """The rows that dead letters come from, of whose outputs a key throws, or two have one key."""
+        """The rows that dead letters come from: an output's key throws, or two have one key."""
         reason = self.bound.tried.reason
         throws = self.gather.operator != "rekey" or reason is not None
         if self.table.on_error != "dead-letter" or not throws:

@@ -1,4 +1,7 @@
-"""Both tables of a join, packed for its first stages: changes with their foreign keys, or a join's answers as they are."""
+"""Both tables of a join, packed for its first stages.
+
+Left rows are changes with their foreign keys, or a join's answers as they are.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,6 @@ from fkjoin.analysis.extractor import THROWN, ForeignKey
 from fkjoin.analysis.planned import Settings
 from fkjoin.codec.rows import Path
 from fkjoin.codec.vectors import Columns
-from fkjoin.lowering.pruning import narrowed, narrowed_rows
 from fkjoin.lowering.stage import packed
 from fkjoin.lowering.table_plan import TablePlan, dead_of_all, pack_changes
 from fkjoin.lowering.workers import packed_by_workers
@@ -62,7 +64,10 @@ class JoinSides:
     settings: Settings
 
     def dead(self, reader: str) -> tuple[Physical, ...]:
-        """The rows that dead letters of both tables come from, and of an extractor that throws on left rows."""
+        """The rows that dead letters of both tables come from, and of the extractor.
+
+        It may throw on left rows.
+        """
         left, foreign_key = self.left, self.foreign_key
         dead = dead_of_all(left, self.right)
         if left.on_error != "dead-letter" or foreign_key.tried.reason is None:
@@ -85,7 +90,7 @@ class JoinSides:
             node, rows = self._narrowed(node, schemas)
             return PackedSides(node, self._packed_left(rows, schemas), right)
         if left.answers is not None and isinstance(carry, Carry):
-            node, answers = narrowed(node, off, left.answers, carry.places)
+            node, answers = left.answers.narrowed(node, off, carry.places)
             return PackedSides(node, answers.counted, right, replace(carry, fields=answers.fields))
         return self._before_resolve(node, schemas, right)
 
@@ -94,7 +99,7 @@ class JoinSides:
         multi = self.left.multi
         if multi is None:
             return node, self.left.rows
-        node, fewer = narrowed_rows(node, self.settings.off, multi, self._read(schemas))
+        node, fewer = multi.narrowed(node, self.settings.off, self._read(schemas))
         return node, self.left.rows if fewer is None else fewer
 
     def _before_resolve(self, node: N, schemas: Schemas, right: Physical) -> PackedSides[N]:
@@ -102,14 +107,14 @@ class JoinSides:
         left = self.left
         assert left.join is not None
         places = left.join.places(self._read(schemas))
-        node, answers = narrowed(node, self.settings.off, left.join.of, places)
+        node, answers = left.join.plan.narrowed(node, self.settings.off, places)
         maker = left.join.maker
         by = for_workers_of(left, self.foreign_key.bound, self.settings)
         if isinstance(maker, str) or by is None:
             rows = left.join.rows(answers)
             return PackedSides(node, self._packed_left(rows, schemas), right)
-        made = AnswerRows(answers.fields, maker, left.on_error == "fail")
-        return PackedSides(node, answers.counted, right, CarryRows(made, by, schemas.left))
+        joined = AnswerRows(answers.fields, maker, left.on_error == "fail")
+        return PackedSides(node, answers.counted, right, CarryRows(joined, by, schemas.left))
 
     def _packed_left(self, rows: Physical, schemas: Schemas) -> Physical:
         pack = pack_changes(self.left, schemas.left, self.settings, schemas.foreign_key)
@@ -126,14 +131,17 @@ class JoinSides:
         return [*paths, *leaves(schemas.left)]
 
     def _carry(self, schemas: Schemas) -> Carry | str:
-        """The way to take left rows from the answers of the join that the table is; or why they cannot be taken from there."""
+        """The way to take left rows from the answers of the join that the table is.
+
+        A text says why they cannot be taken from there.
+        """
         join, bound = self.left.answers, self.foreign_key.bound
         if join is None or join.fields is None:
             return "its rows are more than fields of both rows"
         if bound is None:
             return "the foreign key is more than a field"
         keys = join.places_of([key.given for key in bound], self.left.planned.scope.schema)
-        places = tuple(place for place in keys if place is not None)
+        places = tuple(key for key in keys if key is not None)
         if len(places) < len(keys):
             return "the foreign key is more than a field"
         row = tuple(join.fields[name] for name in schemas.left.names)

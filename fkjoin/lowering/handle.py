@@ -1,4 +1,4 @@
-"""The base of a user's handle of a table: the table as it was asked for, and its plan once it is needed."""
+"""The base of a user's handle of a table: the table as asked for, and its plan once needed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ class Handle:
         validate: bool | None = None,
         **options: Any,
     ) -> Self:
-        """The handle of what an operator makes of the table and others, under the session's settings at this moment."""
+        """The handle of what an operator makes of the table and others.
+
+        The session's settings at this moment hold.
+        """
         table = self._planned
         settings = Settings.of(table.spark, validate)
         return self._of(called(bind, table, *others, settings=settings, **options))
@@ -61,7 +64,10 @@ class Handle:
         return plan(self._planned)
 
     def _as_begun(self, checkpoint: str) -> tuple[TablePlan, Begun]:
-        """The table as the query of the checkpoint reads it, and what that is begun with: see ``as_begun``."""
+        """The table as the query of the checkpoint reads it, and what that is begun with.
+
+        See ``as_begun``.
+        """
         table, begun = as_begun(self._planned, checkpoint)
         return plan(table), begun
 
@@ -78,7 +84,8 @@ class Handle:
     def _when(self, trigger: Trigger) -> dict[str, Any]:
         """Arguments of ``DataStreamWriter.trigger``, for a query of the table.
 
-        Raises ``TopologyError`` for a trigger that is none, or that is too long for the table's windows.
+        Raises ``TopologyError`` for a trigger that is none, or that is too long for the table's
+        windows.
         """
         when = arguments_of(trigger)
         require_idle_in_time(self._planned.node, when)
@@ -98,7 +105,7 @@ def planned_of(argument: str, table: Any) -> Planned:
         )
     if table._planned.node.appends:
         raise TopologyError(
-            f"{argument}: {table._planned.name} are events, each sent once, and no table; join the tables, and enrich with the "
-            "result"
+            f"{argument}: {table._planned.name} are events, each sent once, and no table; "
+            "join the tables, and enrich with the result"
         )
     return table._planned

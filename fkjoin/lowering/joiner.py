@@ -41,14 +41,14 @@ def evaluated(name: str, joiner: BoundJoiner) -> Columns | str:
 
 @dataclass(frozen=True)
 class Joining:
-    """The making of joined rows of answers, and the fate of an answer on which the joiner throws."""
+    """The making of joined rows of answers, and the fate of answers on which the joiner throws."""
 
     name: str
     """The join's."""
     joiner: BoundJoiner
 
     def joined(self, answers: Physical, unpack: UnpackAnswers) -> Physical:
-        """Answers with the joiner's struct ``row``, or one of both rows; null where there is no result.
+        """Answers with the joiner's struct ``row``, or one of both rows; null without a result.
 
         With a ``problem`` where the joiner throws, and, of answers that have their keys' columns, a
         ``letter``: why it does.  ``on_error="fail"`` needs these columns.
@@ -71,11 +71,17 @@ class Joining:
         return rows.select(*columns, row, problem.alias("problem"), *letter, "counter", "count")
 
     def before_resolve(self, answers: Physical, unpack: UnpackAnswers) -> Physical:
-        """The joined rows before resolve: a table's rows with ``PACKED_KEY`` and ``LEFT_GONE``; ``unpack`` names the key."""
+        """The joined rows before resolve: a table's rows with ``PACKED_KEY`` and ``LEFT_GONE``.
+
+        ``unpack`` names the key.
+        """
         return by_spark(_as_frame, self.joined(answers, unpack))
 
     def letters(self, answers: Physical, unpack: UnpackAnswers) -> tuple[Physical, ...]:
-        """The rows that dead letters come from, of answers on which the joiner throws; ``unpack`` names the key."""
+        """The rows that dead letters come from, of answers on which the joiner throws.
+
+        ``unpack`` names the key.
+        """
         if self.joiner.tried.reason is None:
             return ()
         return (by_spark(self._letters, self.joined(answers, unpack)),)

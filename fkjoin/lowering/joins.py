@@ -2,52 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.types import DataType, StructField, StructType
 
-from fkjoin.analysis.joins import JoinBound
-from fkjoin.analysis.planned import Planned, with_visible
-from fkjoin.analysis.views import ViewStep
-from fkjoin.codec.rows import Path
+from fkjoin.analysis.planned import Planned
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.staged import staged
+from fkjoin.lowering.answers import JoinAnswers, JoinRows
 from fkjoin.lowering.ends import paced, table_of
 from fkjoin.lowering.foreign_keys import JoinSides, Schemas
-from fkjoin.lowering.joiner import Joining, evaluated
 from fkjoin.lowering.multi_join import Joins, begin, plan_joins, share
-from fkjoin.lowering.pruning import Kept, needed
+from fkjoin.lowering.pruning import Kept
 from fkjoin.lowering.stage import let_through, state_spec
 from fkjoin.lowering.table_plan import TablePlan, stages_of
-from fkjoin.plan.nodes import Join, fired
-from fkjoin.plan.optimizer import join_keeps_what_it_needs, resolve_makes_rows
-from fkjoin.plan.physical import (
-    Counted,
-    InWorkers,
-    MessagesOnly,
-    Physical,
-    Stage,
-    by_spark,
-    union,
-)
-from fkjoin.plan.rules import JOIN_KEEPS_WHAT_IT_NEEDS, RESOLVE_MAKES_ROWS
+from fkjoin.plan.nodes import Join
+from fkjoin.plan.optimizer import resolve_makes_rows
+from fkjoin.plan.physical import Counted, InWorkers, Physical, Stage, by_spark, union
 from fkjoin.spark.buckets import ENVELOPE
-from fkjoin.spark.frame import LEFT_GONE, PACKED_KEY
-from fkjoin.spark.json_lines import plain_path
 from fkjoin.spark.packing import CopyRights, PackJoined
 from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema
 from fkjoin.spark.specs import RekeySpec, ResolveSpec, StageSpec, StateSpec, SubscriptionSpec
-from fkjoin.spark.unpacking import UnpackAnswers, UnpackResults
-from fkjoin.stages.answer_rows import AnswerRows, CarryRows, Joined, RowMaker
-from fkjoin.stages.contribute import Carry, Fields, Place
+from fkjoin.spark.unpacking import UnpackResults
+from fkjoin.stages.answer_rows import AnswerRows, CarryRows, Joined
+from fkjoin.stages.contribute import Carry
 
 
 def plan_join(planned: Planned, left: TablePlan, right: TablePlan) -> TablePlan:
-    """The join of two tables; one with the joins that the left table is, where the rule allows it."""
+    """The join of two tables; one with the joins that the left table is, where the rule allows."""
     assert isinstance(planned.node, Join)
     node = replace(planned.node, left=left.node, right=right.node)
     join = JoinPlan(planned, node, left, right)
@@ -55,67 +40,6 @@ def plan_join(planned: Planned, left: TablePlan, right: TablePlan) -> TablePlan:
     if joins is not None:
         return plan_joins(planned, node, joins, join.dead)
     return replace(join, node=node).plan()
-
-
-@dataclass(frozen=True, eq=False)
-class Answers:
-    """A join's answers before resolve, for one reader."""
-
-    name: str
-    """Name of their counters in the progress: the join's name is that of what resolve emits."""
-    envelopes: Physical
-    fields: Fields
-    stages: tuple[str, ...]
-    """Stages whose counters come with the answers."""
-
-    @cached_property
-    def counted(self) -> Physical:
-        """The answers alone."""
-        return MessagesOnly(Counted(self.envelopes, self.name, self.stages))
-
-
-@dataclass(frozen=True, eq=False)
-class JoinRows:
-    """The rows of a join, and of views of it, before resolve."""
-
-    of: JoinPlan
-    steps: tuple[tuple[Planned, ViewStep], ...] = ()
-    """Views, each with the table that it is of."""
-
-    def then(self, table: Planned, step: ViewStep) -> JoinRows:
-        """The rows after one more view."""
-        return JoinRows(self.of, (*self.steps, (table, step)))
-
-    def places(self, paths: Sequence[Path] | None) -> list[Place] | None:
-        """Places that the answers must have for paths of the rows (None: all of them); None: everything."""
-        for _, step in reversed(self.steps):
-            paths = step.reads(paths)
-        return self.of.places(paths)
-
-    def rows(self, answers: Answers) -> Physical:
-        """The rows, by Spark, with ``PACKED_KEY`` and ``LEFT_GONE``."""
-        rows = self.of.before_resolve(answers)
-        for table, step in self.steps:
-            visible = by_spark(partial(with_visible, key=table.key, row=table.row_type), rows)
-            rows = by_spark(partial(_after, step), visible)
-        return rows
-
-    @property
-    def maker(self) -> RowMaker | str:
-        """The way in which workers make rows of answers; or why Spark has to."""
-        maker = self.of.maker
-        for _, step in self.steps:
-            if isinstance(maker, str):
-                return maker
-            steps = step.evaluate()
-            if steps is None:
-                return f"{step} is left to Spark"
-            maker = RowMaker(maker.joiner, (*maker.steps, *steps))
-        return maker
-
-
-def _after(step: ViewStep, visible: Any) -> Any:
-    return step.taken(visible, PACKED_KEY, LEFT_GONE)
 
 
 class _Answered(NamedTuple):
@@ -140,30 +64,11 @@ class _Joined(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class JoinPlan:
-    """A join of two tables; its parts are made when they are asked for."""
+class JoinPlan(JoinAnswers):
+    """A join of two tables, with its stages."""
 
-    planned: Planned
-    node: Join
-    """With the rules that have fired in its inputs, and its own so far."""
     left: TablePlan
     right: TablePlan
-    _read: dict[str, Answers] = field(default_factory=dict, init=False, repr=False)
-    """Whole answers, by their readers."""
-
-    @property
-    def bound(self) -> JoinBound:
-        bound: JoinBound = self.planned.bound
-        return bound
-
-    @property
-    def is_staged(self) -> bool:
-        return self.bound.topics is not None
-
-    @property
-    def fields(self) -> Mapping[str, Place]:
-        """Columns of a joined row, and of its key; none where they are more than fields of both rows."""
-        return self.bound.fields or {}
 
     @property
     def alone(self) -> str | None:
@@ -204,111 +109,13 @@ class JoinPlan:
             joins=None if materialized is not None else self._joins,
         )
 
-    @cached_property
-    def kept(self) -> Kept:
-        """Columns that are kept of both rows."""
-        return self._needed[1]
-
-    @property
-    def whole(self) -> Fields:
-        """The fields of answers with all that is kept."""
-        return self._fields(self.kept)
-
-    def answers(self, reader: str | None = None, kept: Kept | None = None) -> Answers:
-        """The answers for a reader, with no more than ``kept`` of both rows (None: all that is kept).
-
-        Each reader runs the join, and Spark counts by name.
-        """
-        name = f"{self.node.name}-answers"
-        if reader is not None:
-            name = f"{name}-for-{reader}"
-        if kept is not None:
-            envelopes = self._answering(kept).envelopes
-            return Answers(name, envelopes, self._fields(kept), self._before)
-        if name not in self._read:
-            envelopes = self._answered.envelopes
-            self._read[name] = Answers(name, envelopes, self.whole, self._before)
-        return self._read[name]
-
-    def places_of(self, given: Iterable[Any], columns: pa.Schema) -> list[Place | None]:
-        """Places of expressions over the columns of a joined row; None for what is more than a field."""
-        places: list[Place | None] = []
-        for expression in given:
-            path = plain_path(expression, columns)
-            place = None if path is None else self._place(path)
-            places.append(place if place is not None and place[1] else None)
-        return places
-
-    def _place(self, path: Path) -> Place | None:
-        """The place of a field of a joined row, or with an empty path one of both rows; None if there is no such field."""
-        if path[0] not in self.fields:
-            return None
-        side, above = self.fields[path[0]]
-        return side, (*above, *path[1:])
-
-    def places(self, paths: Sequence[Path] | None) -> list[Place] | None:
-        """Places that the answers must have for paths of the rows; None: everything.
-
-        Without a joiner rows are both rows, and a path in them one of left or right.
-        """
-        if not self.bound.joiner.both_rows or paths is None:
-            return None
-        return [(self.fields[path[0]][0], path[1:]) for path in paths]
-
-    def before_resolve(self, answers: Answers) -> Physical:
-        """The rows before resolve, by Spark."""
-        unpack = UnpackAnswers(answers.fields.left, answers.fields.right, self.node.how, self._key)
-        return self._joining.before_resolve(answers.counted, unpack)
-
-    @cached_property
-    def maker(self) -> RowMaker | str:
-        """The way in which workers make rows of answers, or why Spark has to."""
-        why = self.bound.settings.off.get(RESOLVE_MAKES_ROWS)
-        if why is not None:
-            return why
-        if self.bound.joiner.both_rows:
-            return RowMaker(None)
-        columns = evaluated(self.node.name, self.bound.joiner)
-        return columns if isinstance(columns, str) else RowMaker(columns)
-
     @property
     def _sides(self) -> JoinSides:
         return JoinSides(self.left, self.right, self.bound.foreign_key, self.bound.settings)
 
-    @property
-    def _joining(self) -> Joining:
-        return Joining(self.node.name, self.bound.joiner)
-
-    @cached_property
-    def _key(self) -> pa.Schema:
-        return arrow_schema("left", self.left.key_type)
-
     @cached_property
     def _foreign_key(self) -> pa.Schema:
         return arrow_schema("right", self.right.key_type)
-
-    @cached_property
-    def _needed(self) -> tuple[Join, Kept]:
-        """The node after the rule for what the joiner reads, and what is kept of both rows."""
-        left = arrow_schema("left", self.left.row_type)
-        whole = Kept(left, arrow_schema("right", self.right.row_type))
-        less = needed(self.bound.joiner, whole)
-        obstacle = less if isinstance(less, str) else None
-        node = join_keeps_what_it_needs(self.node, self.bound.settings.off, obstacle)
-        if isinstance(less, Kept) and fired(node, JOIN_KEEPS_WHAT_IT_NEEDS):
-            return node, less
-        return node, whole
-
-    def _fields(self, kept: Kept) -> Fields:
-        return Fields(self._key, kept.left, kept.right, self.node.how)
-
-    def _unpack(self, kept: Kept, named: pa.Schema | None) -> UnpackAnswers:
-        return UnpackAnswers(kept.left, kept.right, self.node.how, named)
-
-    @property
-    def _before(self) -> tuple[str, ...]:
-        """The stages whose counters come with the answers: they are within the query."""
-        return () if self.is_staged else ("rekey", "subscription")
 
     @property
     def _about(self) -> dict[str, object]:
@@ -336,7 +143,7 @@ class JoinPlan:
     def _state(
         self,
         kind: type[StageSpec],
-        kept: Kept,
+        columns: Kept,
         materialized: str | None = None,
         result: DataType | None = None,
     ) -> StateSpec:
@@ -348,10 +155,10 @@ class JoinPlan:
             "joiner": node.joiner,
             "key": schema_text(self._key),
             "foreign_key": schema_text(self._foreign_key),
-            "left": schema_text(kept.left),
-            "right": schema_text(kept.right),
+            "left": schema_text(columns.left),
+            "right": schema_text(columns.right),
         }
-        types = {"left": spark_schema(kept.left), "right": spark_schema(kept.right)}
+        types = {"left": spark_schema(columns.left), "right": spark_schema(columns.right)}
         left, right = node.left.name, node.right.name
         return state_spec(
             self.bound.settings,
@@ -363,9 +170,9 @@ class JoinPlan:
             spread=node.spread,
         )
 
-    def _rekey(self, kept: Kept, from_answers: Carry | CarryRows | None) -> RekeySpec:
+    def _rekey(self, columns: Kept, from_answers: Carry | CarryRows | None) -> RekeySpec:
         return RekeySpec(
-            self._state(RekeySpec, kept),
+            self._state(RekeySpec, columns),
             in_order=let_through(self.node.left),
             fused=not self.is_staged,
             right_parts=self.node.right.parts,
@@ -373,10 +180,10 @@ class JoinPlan:
             from_answers=from_answers,
         )
 
-    def _subscription(self, kept: Kept) -> SubscriptionSpec:
+    def _subscription(self, columns: Kept) -> SubscriptionSpec:
         node, fused = self.node, not self.is_staged
         return SubscriptionSpec(
-            self._state(SubscriptionSpec, kept),
+            self._state(SubscriptionSpec, columns),
             in_order=fused,
             rights_in_order=fused and let_through(node.right),
             shared_log=node.left.log is not None and node.left.log == node.right.log,
@@ -394,16 +201,21 @@ class JoinPlan:
             from_answers=self._joined.makes,
         )
 
+    def _envelopes(self, columns: Kept | None) -> Physical:
+        answered = self._answered if columns is None else self._answering(columns)
+        return answered.envelopes
+
     @cached_property
     def _answered(self) -> _Answered:
         return self._answering(self.kept)
 
-    def _answering(self, kept: Kept) -> _Answered:
+    def _answering(self, columns: Kept) -> _Answered:
         """The answers with so much of both rows."""
         bound, label = self.bound, self.node.name
-        schemas = Schemas(self._key, self._foreign_key, kept.left, kept.right)
+        schemas = Schemas(self._key, self._foreign_key, columns.left, columns.right)
         sides = self._sides.packed(self._needed[0], schemas)
-        rekey, subscription = self._rekey(kept, sides.from_answers), self._subscription(kept)
+        rekey = self._rekey(columns, sides.from_answers)
+        subscription = self._subscription(columns)
         if bound.topics is not None:
             first = Counted(Stage(sides.left, rekey), f"{label}-rekey", ("rekey",))
             answers, queries = staged(

@@ -1,4 +1,7 @@
-"""A join by primary key: checked, and planned as one stage with one store, or two where Spark makes the rows."""
+"""A join by primary key: checked, and planned as one stage with one store.
+
+There are two stages where Spark makes the rows.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +26,12 @@ from fkjoin.errors import TopologyError
 from fkjoin.lowering.ends import paced, table_of
 from fkjoin.lowering.joiner import Joining, evaluated
 from fkjoin.lowering.joins import packed_joined
-from fkjoin.lowering.pruning import Kept, needed
+from fkjoin.lowering.pruning import Kept, with_needed
 from fkjoin.lowering.stage import counted, made_by_operators, state_spec
 from fkjoin.lowering.table_plan import TablePlan, dead_of_all, pack_rows
 from fkjoin.lowering.workers import packed_rows
-from fkjoin.plan.nodes import KeyJoin, fired, generated_name
-from fkjoin.plan.optimizer import join_keeps_what_it_needs
+from fkjoin.plan.nodes import KeyJoin, generated_name
 from fkjoin.plan.physical import Counted, MessagesOnly, Physical, Stage, Union
-from fkjoin.plan.rules import JOIN_KEEPS_WHAT_IT_NEEDS
 from fkjoin.sessions.settings import prepare
 from fkjoin.spark.names import require_beside
 from fkjoin.spark.packing import PackJoined
@@ -88,20 +89,24 @@ def _require_one_key(left: Planned, right: Planned) -> None:
     """Raise ``TopologyError`` if the keys are of other types; names of their columns may differ."""
     if left.name == right.name:
         raise TopologyError(
-            f"right: {right.name} is joined with itself, or another table has its name; give one of them a name= of its own"
+            f"right: {right.name} is joined with itself, or another table has its name; "
+            "give one of them a name= of its own"
         )
     if left.key != right.key and set(left.key) == set(right.key):
         raise TopologyError(
-            f"right: the key of {right.name} is ({', '.join(right.key)}), and that of {left.name} is ({', '.join(left.key)}): "
-            "columns are matched by their places; give both keys in the same order, for instance with rekey"
+            f"right: the key of {right.name} is ({', '.join(right.key)}), "
+            f"and that of {left.name} is ({', '.join(left.key)}): "
+            "columns are matched by their places; "
+            "give both keys in the same order, for instance with rekey"
         )
     if [field.dataType for field in as_emitted("left", left.key_type)] != [
         field.dataType for field in as_emitted("right", right.key_type)
     ]:
         raise TopologyError(
-            f"right: the key of {right.name} is {types_text(right.key_type)}, and that of {left.name} is "
-            f"{types_text(left.key_type)}; name the columns of left that are right's key, on=…, or make both keys the same, "
-            "for instance with rekey"
+            f"right: the key of {right.name} is {types_text(right.key_type)}, "
+            f"and that of {left.name} is {types_text(left.key_type)}; "
+            "name the columns of left that are right's key, on=…, "
+            "or make both keys the same, for instance with rekey"
         )
 
 
@@ -140,18 +145,13 @@ class _KeyJoin:
         columns = self._columns
         left = arrow_schema("left", self.left.row_type)
         whole = Kept(left, arrow_schema("right", self.right.row_type))
-        less = needed(self._bound.joiner, whole)
         node = replace(
             self.planned.node,
             left=self.left.node,
             right=self.right.node,
             left_to_spark=columns if isinstance(columns, str) else None,
         )
-        obstacle = less if isinstance(less, str) else None
-        node = join_keeps_what_it_needs(node, self._bound.settings.off, obstacle)
-        if isinstance(less, Kept) and fired(node, JOIN_KEEPS_WHAT_IT_NEEDS):
-            return node, less
-        return node, whole
+        return with_needed(node, self._bound.settings.off, self._bound.joiner, whole)
 
     @property
     def _node(self) -> KeyJoin:
@@ -261,7 +261,10 @@ class _KeyJoin:
 
     @property
     def _letters(self) -> tuple[Physical, ...]:
-        """The rows that dead letters come from, on which the joiner throws; they have a stage of their own."""
+        """The rows that dead letters come from, on which the joiner throws.
+
+        They have a stage of their own.
+        """
         if self.left.on_error != "dead-letter" or self._bound.joiner.tried.reason is None:
             return ()
         pairs = Stage(self._packed, self._pair(None, answers=True))

@@ -1,4 +1,4 @@
-"""Joins in a row by foreign keys of the same left table, as one: the rule ``joins-share-stages``."""
+"""Joins in a row by foreign keys of one left table, as one: the rule ``joins-share-stages``."""
 
 from __future__ import annotations
 
@@ -9,24 +9,29 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
-from fkjoin.analysis.bound import Bound, bind
+from fkjoin.analysis.bound import bind
 from fkjoin.analysis.checks import described
-from fkjoin.analysis.extractor import ForeignKey
 from fkjoin.analysis.joins import JoinBound
 from fkjoin.analysis.planned import Planned
 from fkjoin.codec.messages import LEFT
 from fkjoin.codec.rows import Path
+from fkjoin.lowering.answers import ALL_READ
 from fkjoin.lowering.ends import paced, table_of
 from fkjoin.lowering.foreign_keys import JoinSides, packed_left_rows, packed_right_rows
 from fkjoin.lowering.pruning import narrow
 from fkjoin.lowering.stage import let_through, made_by_operators, rows_of, state_spec
-from fkjoin.lowering.table_plan import TablePlan, pack_changes
-from fkjoin.plan.nodes import Join, shares_stages
-from fkjoin.plan.optimizer import join_keeps_what_it_needs, joins_share_stages
+from fkjoin.lowering.table_plan import Joins, TablePlan, pack_changes
+from fkjoin.plan.nodes import Join, fired, shares_stages
+from fkjoin.plan.optimizer import (
+    N,
+    Off,
+    answers_keep_what_is_read,
+    join_keeps_what_it_needs,
+    joins_share_stages,
+)
 from fkjoin.plan.physical import Counted, Physical, Stage, by_spark, union
-from fkjoin.plan.rules import JOIN_KEEPS_WHAT_IT_NEEDS
+from fkjoin.plan.rules import ANSWERS_KEEP_WHAT_IS_READ, JOIN_KEEPS_WHAT_IT_NEEDS
 from fkjoin.spark.frame import DELETED, KEY, ROW
 from fkjoin.spark.names import quoted, quoted_if_needed
 from fkjoin.spark.schemas import arrow_schema, listed, schema_text, spark_schema
@@ -48,67 +53,6 @@ from fkjoin.stages.multi_join import (
 
 _MOST = 100
 _STAGES = ("scatter", "subscription", "gather")
-
-
-@dataclass(frozen=True)
-class Joins:
-    """A left table and the right tables that it is joined with; for another join of the result to be one with them."""
-
-    left: TablePlan
-    rows: Physical
-    """The left rows with a struct ``foreign_key``: the columns of all foreign keys, one after the other."""
-    extractor: tuple[Any, ...]
-    """Foreign keys as the user gave them, or as names of the left table's fields."""
-    bound: tuple[Bound, ...] | None
-    """Foreign keys, analyzed; None where one is a function."""
-    rights: tuple[tuple[TablePlan, How], ...]
-    made: Nested
-    """Columns of the joined rows."""
-
-    @property
-    def tables(self) -> list[TablePlan]:
-        """The left table and the right ones."""
-        return [self.left, *(table for table, _ in self.rights)]
-
-    def joined(
-        self,
-        table: TablePlan,
-        right: TablePlan,
-        foreign_key: ForeignKey,
-        how: How,
-        fields: Mapping[str, Place] | None,
-    ) -> Joins | str:
-        """With one more; or why it cannot be one with the others.  ``table`` is the result so far."""
-        if fields is None:
-            return "the joiner makes more of the rows than fields of them"
-        if foreign_key.bound is None:
-            return "the extractor is a function, and may read rows of the right tables"
-        paths = [key.path for key in foreign_key.bound if key.path is not None]
-        if len(paths) < len(foreign_key.bound):
-            return "the foreign key is more than fields"
-        origins = [self._origin(table.row_type, path) for path in paths]
-        keys = [origin for origin in origins if isinstance(origin, Field) and origin.part < 0]
-        if len(keys) < len(origins):
-            return "the foreign key reads a right table's columns"
-        if len(self.rights) >= _MOST:
-            return f"{_MOST} right tables are the most"
-        names = [_name(key) for key in keys]
-        bound = self.bound
-        if bound is not None:
-            bound = (*bound, *bind("extractor", names, self.left.planned.scope))
-        width = sum(len(table.key_type) for table, _ in self.rights)
-        columns = list(map(_column, keys))
-        return replace(
-            self,
-            rows=by_spark(lambda frame: _with(frame, width, columns), self.rows),
-            extractor=(*self.extractor, *names),
-            bound=bound,
-            rights=(*self.rights, (right, how)),
-            made=_nested(fields, table.key, len(self.rights), self.made),
-        )
-
-    def _origin(self, row: StructType, path: Path) -> Origin | None:
-        return self.made.at(path) if path[0] in row.names else Field(KEY_PART, path)
 
 
 def begin(sides: JoinSides, *, how: How, fields: Mapping[str, Place]) -> Joins:
@@ -141,18 +85,59 @@ def share(
     off = bound.settings.off
     joins: Joins | str | None = left.joins
     if alone is None and isinstance(joins, Joins):
-        joins = joins.joined(left, right, bound.foreign_key, node.how, bound.fields)
+        joins = _joined(joins, left, right, bound, node.how)
     if not isinstance(joins, Joins):
         return joins_share_stages(node, off, alone or joins or "its rows are kept"), None
     node = joins_share_stages(node, off, alone)
     return node, joins if shares_stages(node) else None
 
 
+def _joined(
+    joins: Joins, table: TablePlan, right: TablePlan, join: JoinBound, how: How
+) -> Joins | str:
+    """The joins with one more; or why it cannot be one with the others.
+
+    ``table``: the result so far.
+    """
+    foreign_key = join.foreign_key
+    if join.fields is None:
+        return "the joiner makes more of the rows than fields of them"
+    if foreign_key.bound is None:
+        return "the extractor is a function, and may read rows of the right tables"
+    paths = [key.path for key in foreign_key.bound if key.path is not None]
+    if len(paths) < len(foreign_key.bound):
+        return "the foreign key is more than fields"
+    origins: list[Origin | None] = []
+    for path in paths:
+        in_row = path[0] in table.row_type.names
+        origins.append(joins.result.at(path) if in_row else Field(KEY_PART, path))
+    keys = [origin for origin in origins if isinstance(origin, Field) and origin.part < 0]
+    if len(keys) < len(origins):
+        return "the foreign key reads a right table's columns"
+    if len(joins.rights) >= _MOST:
+        return f"{_MOST} right tables are the most"
+    names = [_name(key) for key in keys]
+    bound = joins.bound
+    if bound is not None:
+        bound = (*bound, *bind("extractor", names, joins.left.planned.scope))
+    width = sum(len(table.key_type) for table, _ in joins.rights)
+    columns = list(map(_column, keys))
+    return replace(
+        joins,
+        rows=by_spark(lambda frame: _with(frame, width, columns), joins.rows),
+        extractor=(*joins.extractor, *names),
+        bound=bound,
+        rights=(*joins.rights, (right, how)),
+        result=_nested(join.fields, table.key, len(joins.rights), joins.result),
+    )
+
+
 def plan_joins(planned: Planned, node: Join, joins: Joins, dead: tuple[Physical, ...]) -> TablePlan:
     """The table of the joins; ``node`` is that of the last one."""
     bound: JoinBound = planned.bound
     multi = MultiJoinPlan(node, bound, joins)
-    obstacle = "the joiner reads every column" if multi.reads_all else None
+    reads_all = multi.whole == _kept(joins, whole=True)
+    obstacle = "the joiner reads every column" if reads_all else None
     node = join_keeps_what_it_needs(node, bound.settings.off, obstacle)
     multi = replace(multi, node=node)
     kinds = {"key": joins.left.key_type, "result": spark_schema(multi.whole.schema)}
@@ -164,7 +149,8 @@ def plan_joins(planned: Planned, node: Join, joins: Joins, dead: tuple[Physical,
         node,
         results,
         multi.unpack(multi.whole),
-        *joins.tables,
+        joins.left,
+        *(table for table, _ in joins.rights),
         dead=dead,
         joins=joins,
         multi=None if apart else multi,
@@ -189,11 +175,6 @@ class MultiJoinPlan:
         return _kept(self.joins, whole=self._keeps_whole_rows)
 
     @property
-    def reads_all(self) -> bool:
-        """Tell whether joined rows have all columns of all rows."""
-        return self.whole == _kept(self.joins, whole=True)
-
-    @property
     def versions(self) -> dict[str, Any]:
         return {"versions": [list(version) for version in self.node.versions]}
 
@@ -201,21 +182,27 @@ class MultiJoinPlan:
         """The function that makes rows of results."""
         return UnpackResults(multi_join.key, (multi_join.schema,), self.node.versions)
 
-    def can_be_less(self, paths: Sequence[Path]) -> bool:
-        """Tell whether fewer columns are kept if only what is at paths of the rows is wanted."""
-        return self._fewer(paths)[1] != self.whole
+    def narrowed(
+        self, node: N, off: Off, paths: Sequence[Path] | None
+    ) -> tuple[N, Physical | None]:
+        """An operator, and the rows with what is at ``paths`` of them, if the rule allows it.
 
-    def rows_with(self, paths: Sequence[Path], reader: str) -> Physical:
-        """The rows with what is at paths, for a reader of that name."""
-        joins, less = self._fewer(paths)
-        results = self.results(joins, less, f"{self.node.name}-for-{reader}", None)
-        return rows_of(results, self.unpack(less))
+        No rows if they are to be the table's own.
+        """
+        joins, less = self.joins, self.whole
+        if paths is not None:
+            joins, less = self._fewer(paths)
+        node = answers_keep_what_is_read(node, off, ALL_READ if less == self.whole else None)
+        if paths is None or not fired(node, ANSWERS_KEEP_WHAT_IS_READ):
+            return node, None
+        results = self.results(joins, less, f"{self.node.name}-for-{node.name}", None)
+        return node, rows_of(results, self.unpack(less))
 
     def _fewer(self, paths: Sequence[Path]) -> tuple[Joins, MultiJoin]:
         names = self.whole.schema.names
         known = [path for path in paths if path[0] in names]  # others are the key's
-        joins = replace(self.joins, made=pruned(self.joins.made, known))
-        read = list(fields_at(self.joins.made, known))
+        joins = replace(self.joins, result=pruned(self.joins.result, known))
+        read = list(fields_at(self.joins.result, known))
         return joins, _kept(joins, read, whole=self._keeps_whole_rows)
 
     def results(
@@ -284,20 +271,24 @@ class MultiJoinPlan:
 
 
 def _kept(joins: Joins, read: Iterable[Field] | None = None, *, whole: bool) -> MultiJoin:
-    """Choose what is kept of all rows; ``read``: the columns, if not all of them; ``whole``: all there is."""
+    """Choose what is kept of all rows.
+
+    ``read``: the columns, if not all of them; ``whole``: keep all there is.
+    """
     paths: dict[int, list[Path]] = {}
-    for part, path in fields_of(joins.made) if read is None else read:
+    for part, path in fields_of(joins.result) if read is None else read:
         paths.setdefault(part, []).append(path)
-    kept = {at: arrow_schema("right", table.row_type) for at, (table, _) in enumerate(joins.rights)}
-    kept[LEFT] = arrow_schema("left", joins.left.row_type)
+    rows = {LEFT: arrow_schema("left", joins.left.row_type)}
+    for number, (table, _) in enumerate(joins.rights):
+        rows[number] = arrow_schema("right", table.row_type)
     if not whole:
-        kept = {part: narrow(schema, paths.get(part, [])) for part, schema in kept.items()}
-    rights = tuple(
-        Right(name, arrow_schema("foreign_key", table.key_type), kept[at], table.node.parts, how)
-        for at, (name, (table, how)) in enumerate(zip(_names(joins), joins.rights, strict=True))
-    )
+        rows = {part: narrow(schema, paths.get(part, [])) for part, schema in rows.items()}
+    rights = []
+    for number, (name, (table, how)) in enumerate(zip(_names(joins), joins.rights, strict=True)):
+        foreign_key = arrow_schema("foreign_key", table.key_type)
+        rights.append(Right(name, foreign_key, rows[number], table.node.parts, how))
     key = arrow_schema("key", joins.left.key_type)
-    return MultiJoin(key, kept[LEFT], joins.left.node.parts, rights, joins.made)
+    return MultiJoin(key, rows[LEFT], joins.left.node.parts, tuple(rights), joins.result)
 
 
 def _names(joins: Joins) -> list[str]:
@@ -312,10 +303,12 @@ def _names(joins: Joins) -> list[str]:
 def _nested(
     fields: Mapping[str, Place], key: Iterable[str], right: int, left: Field | Nested
 ) -> Nested:
-    """The columns of joined rows; ``left`` is what their left row is, ``right`` the number of the right table."""
+    """The columns of joined rows.
 
-    def at(place: Place) -> Origin:
-        side, path = place
+    ``left`` is what their left row is, ``right`` the number of the right table.
+    """
+
+    def origin(side: str, path: Path) -> Origin:
         if side == "right":
             return Field(right, path)
         if isinstance(left, Field):
@@ -323,13 +316,14 @@ def _nested(
         return left.at(path)
 
     named = set(key)
-    return Nested(tuple((name, at(place)) for name, place in fields.items() if name not in named))
+    columns = [(name, origin(*field)) for name, field in fields.items() if name not in named]
+    return Nested(tuple(columns))
 
 
-def _column(place: Field) -> Column:
+def _column(field: Field) -> Column:
     """A field of a table's frame."""
-    column = F.col(quoted(KEY if place.part == KEY_PART else ROW, place.path[0]))
-    for name in place.path[1:]:
+    column = F.col(quoted(KEY if field.part == KEY_PART else ROW, field.path[0]))
+    for name in field.path[1:]:
         column = column.getField(name)
     return column
 

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from fkjoin.analysis.joiner import BoundJoiner
 from fkjoin.codec.rows import Path
 from fkjoin.plan.nodes import fired
-from fkjoin.plan.optimizer import N, Off, answers_keep_what_is_read
-from fkjoin.plan.physical import Physical
-from fkjoin.plan.rules import ANSWERS_KEEP_WHAT_IS_READ
-from fkjoin.stages.contribute import Place
-
-if TYPE_CHECKING:
-    from fkjoin.lowering.joins import Answers, JoinPlan
-    from fkjoin.lowering.multi_join import MultiJoinPlan
-
-_ALL_READ = "every column is read"
+from fkjoin.plan.optimizer import J, Off, join_keeps_what_it_needs
+from fkjoin.plan.rules import JOIN_KEEPS_WHAT_IT_NEEDS
 
 
 class Kept(NamedTuple):
@@ -29,31 +21,14 @@ class Kept(NamedTuple):
     right: pa.Schema
 
 
-def narrowed(
-    node: N, off: Off, join: JoinPlan, places: Iterable[Place] | None
-) -> tuple[N, Answers]:
-    """An operator, and the answers with no more than what it reads of them (None: everything) if the rule allows it."""
-    if join.is_staged or places is None:
-        return node, join.answers(node.name)
-    read: dict[str, list[Path]] = {"left": [], "right": [], "key": []}
-    for side, path in places:
-        read[side].append(path)
-    whole = join.kept
-    kept = Kept(narrow(whole.left, read["left"]), narrow(whole.right, read["right"]))
-    node = answers_keep_what_is_read(node, off, _ALL_READ if kept == whole else None)
-    less = kept if fired(node, ANSWERS_KEEP_WHAT_IS_READ) else None
-    return node, join.answers(node.name, less)
-
-
-def narrowed_rows(
-    node: N, off: Off, joins: MultiJoinPlan, paths: Sequence[Path] | None
-) -> tuple[N, Physical | None]:
-    """Narrow the rows of joins that are one; no rows if they are to be the table's own."""
-    less = paths is not None and joins.can_be_less(paths)
-    node = answers_keep_what_is_read(node, off, None if less else _ALL_READ)
-    if paths is None or not fired(node, ANSWERS_KEEP_WHAT_IS_READ):
-        return node, None
-    return node, joins.rows_with(paths, node.name)
+def with_needed(node: J, off: Off, joiner: BoundJoiner, whole: Kept) -> tuple[J, Kept]:
+    """A join after the rule for what its joiner reads, and what is kept of both rows."""
+    less = needed(joiner, whole)
+    obstacle = less if isinstance(less, str) else None
+    node = join_keeps_what_it_needs(node, off, obstacle)
+    if isinstance(less, Kept) and fired(node, JOIN_KEEPS_WHAT_IT_NEEDS):
+        return node, less
+    return node, whole
 
 
 def needed(joiner: BoundJoiner, whole: Kept) -> Kept | str:
@@ -72,7 +47,10 @@ def needed(joiner: BoundJoiner, whole: Kept) -> Kept | str:
 
 
 def narrow(schema: pa.Schema, paths: Iterable[Path]) -> pa.Schema:
-    """The fields at the paths, in the schema's order; one at least, so that a row can be told from none."""
+    """The fields at the paths, in the schema's order.
+
+    There is one at least, so that a row can be told from none.
+    """
     wanted = list(paths)
     if () in wanted:
         return schema

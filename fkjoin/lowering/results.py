@@ -1,4 +1,7 @@
-"""Facts of a table for its sinks: plain data, since a server of Spark Connect runs sinks without the client's frames."""
+"""Facts of a table for its sinks: plain data.
+
+A server of Spark Connect runs sinks without the client's frames.
+"""
 
 from __future__ import annotations
 

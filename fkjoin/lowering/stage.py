@@ -1,4 +1,7 @@
-"""Parts of plans that operators have in common: stages and what they say of their state, packing, the rows of results."""
+"""Parts of plans that operators have in common.
+
+They are stages and what these say of their state, packing, and the rows of results.
+"""
 
 from __future__ import annotations
 
@@ -70,10 +73,10 @@ def state_spec(
 
 
 def let_through(node: Node) -> bool:
-    """Tell whether changes of the node come to an operator in the order in which another one has let them through.
+    """Tell whether the node's changes come in the order in which an operator let them through.
 
-    Not of a source, nor of a staged join: its answers may be read in the place of its rows, and
-    overtake each other in a topic.
+    Not those of a source, nor of a staged join: its answers may be read in the place of its rows,
+    and overtake each other in a topic.
     """
     join = join_below(node)
     return read_from(node) is None and (join is None or join.topics is None)
@@ -139,6 +142,9 @@ _INTERNAL = {
 
 
 def packing_columns(**others: Column) -> list[Column]:
-    """Columns of a table's frame under the names that packing knows them by; ``others`` come in the place of some, or after."""
+    """Columns of a table's frame under the names that packing knows them by.
+
+    ``others`` come in the place of some, or after.
+    """
     columns = {name: F.col(internal) for name, internal in _INTERNAL.items()}
     return [column.alias(name) for name, column in (columns | others).items()]

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from fkjoin.analysis.attempt import Attempt, letters
+from fkjoin.analysis.bound import Bound
 from fkjoin.analysis.planned import Planned, Settings, Undecoded, with_visible
 from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.internal import StageQuery
+from fkjoin.lowering.answers import JoinAnswers, JoinRows, Prunable
 from fkjoin.lowering.results import Results
 from fkjoin.plan.base import Node
 from fkjoin.plan.nodes import Source, starts_over
@@ -27,11 +29,8 @@ from fkjoin.spark.on_spark import columns_of, on_spark
 from fkjoin.spark.packing import PackChanges, PackRows
 from fkjoin.spark.schemas import arrow_schema, spark_schema
 from fkjoin.spark.unpacking import UnpackResults
-
-if TYPE_CHECKING:
-    from fkjoin.lowering.aggregates import AggregatePlan
-    from fkjoin.lowering.joins import JoinPlan, JoinRows
-    from fkjoin.lowering.multi_join import Joins, MultiJoinPlan
+from fkjoin.stages import How
+from fkjoin.stages.multi_join import Nested
 
 
 class Packed(NamedTuple):
@@ -61,17 +60,17 @@ class TablePlan:
     """The rows that sinks read, where those are others."""
     undecoded: Undecoded | None = field(default=None, repr=False)
     """Reader of a source, and of views of it, by which workers read it without ``rows``."""
-    answers: JoinPlan | None = field(default=None, repr=False)
+    answers: JoinAnswers | None = field(default=None, repr=False)
     """A join whose rows are fields of its inputs' rows: its answers may be read in their place."""
     join: JoinRows | None = field(default=None, repr=False)
     """The rows of a join, and of views of it, before resolve."""
     joins: Joins | str | None = field(default=None, repr=False)
     """Needs of a join by another foreign key of the same left table that is to be one with it; or
     why it cannot."""
-    multi: MultiJoinPlan | None = field(default=None, repr=False)
+    multi: Prunable | None = field(default=None, repr=False)
     """A multi-way join, which can be made with fewer columns."""
-    aggregate: AggregatePlan | None = field(default=None, repr=False)
-    """An aggregate, whose contributions a cogroup reads."""
+    contributions: Callable[..., Physical] | None = field(default=None, repr=False)
+    """Function that makes the contributions of an aggregate, which a cogroup reads."""
 
     @property
     def name(self) -> str:
@@ -120,7 +119,10 @@ class TablePlan:
         return self.on_spark(self.top)
 
     def running(self, end: str | None = None) -> list[Running]:
-        """The stages of the queries that keep a sink up to date with the table; ``end``: what the sink is called."""
+        """The stages of the queries that keep a sink up to date with the table.
+
+        ``end``: what the sink is called.
+        """
         plans = [*(query.plan for query in self.stages), self.top]
         running: list[Running] = []
         for plan in plans:
@@ -153,8 +155,11 @@ class TablePlan:
         return by_spark(partial(with_visible, key=self.key, row=self.row_type), rows)
 
     def every_row(self, reader: str) -> Physical:
-        """The rows; of a join, for a reader of that name, all before resolve, which passes on a batch's last."""
-        return self.rows if self.join is None else self.join.rows(self.join.of.answers(reader))
+        """The rows; of a join, for a reader of that name, all before resolve.
+
+        Resolve passes on a batch's last ones.
+        """
+        return self.rows if self.join is None else self.join.rows(self.join.plan.answers(reader))
 
     def dead_of(self, attempt: Attempt, reader: str) -> tuple[Physical, ...]:
         """The rows that dead letters come from, on which one of the reader's columns throws."""
@@ -211,6 +216,25 @@ class TablePlan:
         )
 
 
+@dataclass(frozen=True)
+class Joins:
+    """A left table and the right tables that it is joined with.
+
+    Another join of the result may be one with them.
+    """
+
+    left: TablePlan
+    rows: Physical
+    """The left rows with a struct ``foreign_key``: the columns of all foreign keys, in turn."""
+    extractor: tuple[Any, ...]
+    """Foreign keys as the user gave them, or as names of the left table's fields."""
+    bound: tuple[Bound, ...] | None
+    """Foreign keys, analyzed; None where one is a function."""
+    rights: tuple[tuple[TablePlan, How], ...]
+    result: Nested
+    """Columns of the joined rows."""
+
+
 def pack_rows(
     table: TablePlan,
     row: pa.Schema,
@@ -219,7 +243,10 @@ def pack_rows(
     *,
     number: int | None = None,
 ) -> PackRows:
-    """The function that packs the table's changes, with these columns of its rows; see ``PackRows``."""
+    """The function that packs the table's changes, with these columns of its rows.
+
+    See ``PackRows``.
+    """
     return PackRows(
         arrow_schema("key", table.key_type),
         row,
@@ -240,7 +267,10 @@ def pack_changes(
     among: tuple[pa.Schema, ...] = (),
     number: int | None = None,
 ) -> PackChanges:
-    """The function that packs the table's changes for a join by a foreign key; see ``PackChanges``."""
+    """The function that packs the table's changes for a join by a foreign key.
+
+    See ``PackChanges``.
+    """
     return PackChanges(
         arrow_schema("key", table.key_type),
         foreign_key,
@@ -255,14 +285,15 @@ def pack_changes(
 
 def stages_of(*tables: TablePlan) -> tuple[StageQuery, ...]:
     """The queries besides, of tables that an operator reads."""
-    return tuple(query for table in tables for query in table.stages)
+    queries: list[StageQuery] = []
+    for table in tables:
+        queries += table.stages
+    return tuple(queries)
 
 
 def dead_of_all(*tables: TablePlan) -> tuple[Physical, ...]:
     """The rows that dead letters come from, of tables that an operator reads, each once."""
-    return tuple(dict.fromkeys(_dead(tables)))
-
-
-def _dead(tables: Sequence[TablePlan]) -> Iterator[Physical]:
+    dead: list[Physical] = []
     for table in tables:
-        yield from table.dead
+        dead += table.dead
+    return tuple(dict.fromkeys(dead))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -20,7 +20,7 @@ from fkjoin.lowering.stage import counted, made_by_operators, packed, state_spec
 from fkjoin.lowering.table_plan import TablePlan, pack_rows
 from fkjoin.plan.base import periodic
 from fkjoin.plan.nodes import Aggregate, Cogroup, Merge, generated_name, origins
-from fkjoin.plan.physical import Physical, Union
+from fkjoin.plan.physical import Union
 from fkjoin.spark.frame import ROW
 from fkjoin.spark.names import quoted, twice
 from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema, types_text
@@ -91,21 +91,22 @@ def _check_merged(tables: Sequence[Planned]) -> None:
             f"merge: 1 to {_MOST_MERGED - 1} other tables are needed, these are {len(tables) - 1}"
         )
     first = tables[0]
-    for at, table in enumerate(tables[1:]):
-        argument = f"others[{at}]"
-        if table.name in (other.name for other in tables[: at + 1]):
+    for index, table in enumerate(tables[1:]):
+        argument = f"others[{index}]"
+        if table.name in (other.name for other in tables[: index + 1]):
             raise TopologyError(
-                f"{argument}: {table.name} is merged with itself, or another table has its name; give each table once, with a "
-                "name= of its own"
+                f"{argument}: {table.name} is merged with itself, or another table has its name; "
+                "give each table once, with a name= of its own"
             )
-        for what, wanted, kind in (
+        for part, wanted, kind in (
             ("key", first.key_type, table.key_type),
             ("row", _by_name(first.row_type), _by_name(table.row_type)),
         ):
-            if schema_text(arrow_schema(what, wanted)) != schema_text(arrow_schema(what, kind)):
+            if schema_text(arrow_schema(part, wanted)) != schema_text(arrow_schema(part, kind)):
                 raise ColumnTypeError(
-                    f"{argument}: the {what} of {table.name} is {types_text(kind)}, and that of {first.name} is "
-                    f"{types_text(wanted)}; make both the same, for instance with map_values"
+                    f"{argument}: the {part} of {table.name} is {types_text(kind)}, "
+                    f"and that of {first.name} is {types_text(wanted)}; "
+                    "make both the same, for instance with map_values"
                 )
         require_same_timestamps(first, table)
 
@@ -118,8 +119,8 @@ def _check_cogrouped(tables: Sequence[Planned]) -> tuple[Aggregate, ...]:
     """The aggregates' nodes."""
     nodes: list[Aggregate] = []
     columns = list(tables[0].key)
-    for at, table in enumerate(tables):
-        argument, node = f"tables[{at}]", table.node
+    for index, table in enumerate(tables):
+        argument, node = f"tables[{index}]", table.node
         if not isinstance(node, Aggregate) or not isinstance(table.bound, AggregateBound):
             raise TopologyError(
                 f"{argument}: {table.name} is no aggregate; give it as table.group_by(…).agg(…)"
@@ -128,19 +129,22 @@ def _check_cogrouped(tables: Sequence[Planned]) -> tuple[Aggregate, ...]:
             raise TopologyError(f"{argument}: {table.name} {obstacle}")
         if any(other.name == node.name for other in nodes):
             raise TopologyError(
-                f"{argument}: {table.name} is given twice, or another has its name; give group_by(…, name=…)"
+                f"{argument}: {table.name} is given twice, or another has its name; "
+                "give group_by(…, name=…)"
             )
         if schema_text(arrow_schema("key", table.key_type)) != schema_text(
             arrow_schema("key", tables[0].key_type)
         ):
-            keys = [types_text(one.key_type) for one in tables]
+            key, first_key = types_text(table.key_type), types_text(tables[0].key_type)
             raise ColumnTypeError(
-                f"{argument}: {table.name} is grouped by {keys[at]}, and {tables[0].name} by {keys[0]}; make both the same, "
-                'for instance group_by("cast(buyer as bigint) as customer_id")'
+                f"{argument}: {table.name} is grouped by {key}, "
+                f"and {tables[0].name} by {first_key}; "
+                'make both the same, for instance group_by("cast(buyer as bigint) as customer_id")'
             )
         if (pair := twice([*columns, *table.row_type.names])) is not None:
             raise TopologyError(
-                f"{argument}: another table has the column {pair[1]!r} too; give one of them another name"
+                f"{argument}: another table has the column {pair[1]!r} too; "
+                "give one of them another name"
             )
         require_same_timestamps(tables[0], table)
         columns += table.row_type.names
@@ -155,7 +159,10 @@ def _obstacle(node: Aggregate) -> str | None:
     if node.materialized is not None:
         return "is materialized, and has no store of its own in a cogroup; materialize the cogroup"
     if node.closes is not None:
-        return "is of windows that close, and a cogroup has none; leave it out, and join its results with join"
+        return (
+            "is of windows that close, and a cogroup has none; "
+            "leave it out, and join its results with join"
+        )
     if periodic(node):
         return "is held back, and a cogroup sends for it; give the cogroup that emit"
     return None
@@ -216,19 +223,16 @@ def plan_cogroup(planned: Planned, *tables: TablePlan) -> TablePlan:
     }
     if fold.collected:
         about["collected"] = fold.collected
-    contributed = Union(tuple(_contributions(label, tables, every=emission.every)))
+    contributed = []
+    for number, table in enumerate(tables):
+        assert table.contributions is not None
+        contributed.append(table.contributions(number=number, every=emission.every, reader=label))
     spec = AggregateSpec(
         state_spec(settings, AggregateSpec, label, bound_to=facts, about=about, tables={}),
         fold=fold,
         in_order=True,
         every=emission.every,
     )
-    results = paced(planned, counted(contributed, spec), about)
+    results = paced(planned, counted(Union(tuple(contributed)), spec), about)
     unpack = UnpackResults(key, (fold.schema,), node.versions)
     return table_of(planned, node, results, unpack, *tables)
-
-
-def _contributions(cogroup: str, tables: Sequence[TablePlan], *, every: bool) -> Iterator[Physical]:
-    for number, table in enumerate(tables):
-        assert table.aggregate is not None
-        yield table.aggregate.contributions(number=number, every=every, reader=cogroup)

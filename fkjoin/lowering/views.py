@@ -12,14 +12,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from fkjoin.analysis.planned import Planned
 from fkjoin.analysis.views import CompleteBound, ViewBound
 from fkjoin.lowering.ends import paced, table_of
-from fkjoin.lowering.pruning import narrowed
 from fkjoin.lowering.stage import counted, let_through, state_spec
 from fkjoin.lowering.table_plan import TablePlan, pack_rows
 from fkjoin.lowering.workers import packed_rows, packed_view, with_step
@@ -114,7 +112,7 @@ def _of_answers(
     assert table.join is not None
     settings = planned.bound.settings
     join, off = table.join.then(table.planned, planned.bound.step), settings.off
-    node, answers = narrowed(view, off, join.of, join.places(None))
+    node, answers = join.plan.narrowed(view, off, join.places(None))
     maker = join.maker
     node = resolve_makes_rows(node, off, maker if isinstance(maker, str) else None)
     if isinstance(maker, str):
@@ -125,7 +123,10 @@ def _of_answers(
 
 
 def plan_complete(planned: Planned, table: TablePlan) -> TablePlan:
-    """A topic's table whose events may lack values: its rows are kept, and give events the values that they lack."""
+    """A topic's table whose events may lack values.
+
+    Its rows are kept, and give events the values that they lack.
+    """
     bound: CompleteBound = planned.bound
     settings, node = bound.settings, planned.node
     assert isinstance(node, View)
@@ -168,8 +169,4 @@ def _packed(rows: Physical, pack: PackJoined) -> Physical:
         "count": nothing.cast("bigint"),
     }
     chosen = [column.alias(name) for name, column in columns.items()]
-
-    def selected(frame: DataFrame) -> DataFrame:
-        return frame.select(*chosen)
-
-    return InWorkers(by_spark(selected, rows), pack, ENVELOPE)
+    return InWorkers(by_spark(lambda frame: frame.select(*chosen), rows), pack, ENVELOPE)

@@ -1,4 +1,7 @@
-"""Tables whose rows the workers parse: what steps and aggregates make of such rows, without rows in the JVM."""
+"""Tables whose rows the workers parse.
+
+Steps and aggregates are made of such rows without rows in the JVM.
+"""
 
 from __future__ import annotations
 
@@ -101,14 +104,17 @@ def packed_contributions(
 def contributing(
     table: TablePlan, key: Projection, value: Projection
 ) -> tuple[Columns, Columns] | None:
-    """The groups and the values of the table's rows, for workers; None if Spark has to evaluate them."""
+    """The groups and the values of the table's rows, for workers; None if Spark evaluates them."""
     title = f"group_by of {table.name}"
     group, contributed = key.for_workers(title), value.for_workers(title)
     return None if group is None or contributed is None else (group, contributed)
 
 
 def _as_below(view: View, off: Off, below: Node) -> View:
-    """Return what is made of rows that Spark evaluates already, if they could have been the workers'."""
+    """The view of rows that Spark evaluates already, with the reason why workers do not.
+
+    Only rows that could have been the workers' have one.
+    """
     if isinstance(below, View) and below.materialized is None:
         for verdict in below.rules:
             if verdict.rule == WORKERS_EVALUATE_STEPS:

@@ -15,6 +15,7 @@ ROOMS = [
     "fkjoin/files",
     "fkjoin/folds",
     "fkjoin/kafka",
+    "fkjoin/lowering",
     "fkjoin/metrics",
     "fkjoin/plan",
     "fkjoin/sessions",
