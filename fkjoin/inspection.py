@@ -12,7 +12,7 @@ from pyspark.sql.types import StructField, StructType
 from fkjoin.operators import Operators
 from fkjoin.plan.describe.render import Form, draw
 from fkjoin.plan.nodes import Source
-from fkjoin.sessions.access import is_connect
+from fkjoin.sessions.spark_api import is_connect
 from fkjoin.sinks.preview import first_rows
 
 HABITS = {

@@ -22,8 +22,8 @@ from fkjoin.analysis.sources import read_stream
 from fkjoin.errors import SessionError, TopologyError, first_line
 from fkjoin.plan.nodes import Source
 from fkjoin.plan.physical import Physical, Read, by_spark
-from fkjoin.sessions.access import is_connect
 from fkjoin.sessions.settings import prepare
+from fkjoin.sessions.spark_api import is_connect
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.names import named, quoted
 from fkjoin.spark.on_spark import on_spark

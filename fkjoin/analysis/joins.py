@@ -28,8 +28,9 @@ from fkjoin.kafka.internal import TopicSettings
 from fkjoin.kafka.staged import InternalTopics, internal_topics
 from fkjoin.plan.base import Node
 from fkjoin.plan.nodes import Join, Source, View, generated_name
-from fkjoin.sessions.access import access, require_classic
+from fkjoin.sessions.access import access
 from fkjoin.sessions.settings import BUCKETS, prepare
+from fkjoin.sessions.spark_api import require_classic
 from fkjoin.spark.names import require_beside
 from fkjoin.spark.schemas import arrow_schema, spark_schema
 from fkjoin.spark.unpacking import UnpackAnswers

@@ -25,8 +25,8 @@ from fkjoin.kafka.positions import version as version_of
 from fkjoin.kafka.reading import records_of
 from fkjoin.plan.nodes import ROOT, Source
 from fkjoin.plan.physical import InWorkers, by_spark
-from fkjoin.sessions.access import require_classic
 from fkjoin.sessions.settings import prepare
+from fkjoin.sessions.spark_api import require_classic
 from fkjoin.spark.dead_letters import OnError, require_on_error
 from fkjoin.spark.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.names import POSITION, require_apart

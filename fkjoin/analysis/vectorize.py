@@ -33,7 +33,7 @@ from pyspark.sql.types import (
 from fkjoin.codec.expressions import OPERATIONS, Part
 from fkjoin.codec.rows import Path
 from fkjoin.errors import TopologyError
-from fkjoin.sessions.plan_sources import analyzed
+from fkjoin.sessions.spark_api import analyzed
 from fkjoin.spark.schemas import arrow_schema
 
 ANSI = "spark.sql.ansi.enabled"

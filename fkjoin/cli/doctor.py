@@ -18,6 +18,7 @@ from fkjoin.sessions import connector
 from fkjoin.sessions.class_archive import unused
 from fkjoin.sessions.java import ADVICE, found_java
 from fkjoin.sessions.settings import session
+from fkjoin.sessions.spark_api import jvm
 
 _FAULTS = (
     ((4, 0, 2), "state messages of several MB are read wrongly (SPARK-53870), mended in 4.0.2"),
@@ -95,8 +96,7 @@ def _session(master: str, bootstrap_servers: str, settings: Mapping[str, str]) -
 
 
 def _classes(spark: SparkSession) -> Iterator[Finding]:
-    jvm: Any = spark._jvm
-    if (file := unused(jvm.java.lang.ProcessHandle.current().pid())) is not None:
+    if (file := unused(jvm().java.lang.ProcessHandle.current().pid())) is not None:
         state = f"{file} was made with another Java or Spark, so that sessions start without it"
         advice = "run `fkjoin prepare` again, or delete the file"
         yield Finding("Spark's classes", False, state, advice)

@@ -177,14 +177,15 @@ def columns(
     checkpoint: Annotated[str, typer.Argument(help="A query's checkpoint, or a job's.")],
 ) -> None:
     from fkjoin.checkpoint.begun import Begun
+    from fkjoin.sessions.spark_api import java_frame
 
     with _session() as spark:
         texts = {}
         begun = Begun.read(spark, checkpoint) or Begun()
         for name, learned in begun.columns.items():
             if learned.schema:
-                frame: Any = spark.createDataFrame([], learned.schema)
-                texts[name] = frame._jdf.schema().toDDL()
+                frame = java_frame(spark.createDataFrame([], learned.schema))
+                texts[name] = frame.schema().toDDL()
     for name, text in texts.items():
         print(f"{name}: {text}")
     if not texts:

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 from py4j.java_gateway import JavaPackage
 from py4j.protocol import Py4JJavaError
-from pyspark import SparkContext
 
 from fkjoin.errors import FkJoinError, TopologyError, nearest
 from fkjoin.sessions.connector import HOW, package
+from fkjoin.sessions.spark_api import java_gateway, jvm
 
 _TIMEOUT_S = 10
 _END_S = 30
@@ -45,7 +45,7 @@ def require_topic(topic: str, bootstrap_servers: str, options: Mapping[str, str]
 
     Raises ``TopologyError`` when the brokers cannot be reached or have no such topic.
     """
-    if _jvm() is None:
+    if jvm() is None:
         return Topic(0, None)
     with _admin(bootstrap_servers, options) as client:
         description = _described(client, [topic])[topic]
@@ -136,8 +136,7 @@ def _before(offset: int) -> Any:
     A method without arguments has the same name, and Py4J takes the one that the JVM lists first,
     which is not always this one.
     """
-    gateway: Any = SparkContext._gateway
-    kind, new = _jvm().java.lang, gateway.new_array
+    kind, new = jvm().java.lang, java_gateway().new_array
     loader = kind.Thread.currentThread().getContextClassLoader()
     types, arguments = new(kind.Class, 1), new(kind.Object, 1)
     types[0], arguments[0] = kind.Long.TYPE, offset
@@ -178,7 +177,7 @@ def _last_record(consumer: Any, part: Any, start: int, end: int, *, tombstones: 
     consumer.assign(_listed([part]))
     consumer.seek(part, start)
     last, idle = None, 0
-    second = _jvm().java.time.Duration.ofSeconds(1)
+    second = jvm().java.time.Duration.ofSeconds(1)
     while (offset := consumer.position(part)) < end:
         for record in list(consumer.poll(second).records(part)):
             if tombstones or record.serializedValueSize() >= 0:  # -1: it is null
@@ -243,7 +242,7 @@ def _client(
     except Py4JJavaError as error:
         raise _unreachable(error, bootstrap_servers) from None
     finally:
-        client.close(_jvm().java.time.Duration.ZERO)
+        client.close(jvm().java.time.Duration.ZERO)
 
 
 def _unreachable(error: Py4JJavaError, bootstrap_servers: str) -> TopologyError:
@@ -295,26 +294,22 @@ def _reason(error: Py4JJavaError) -> tuple[str, str]:
 
 
 def _listed(items: list[Any]) -> Any:
-    listed = _jvm().java.util.ArrayList()
+    listed = jvm().java.util.ArrayList()
     for item in items:
         listed.add(item)
     return listed
 
 
 def _mapped(items: Mapping[Any, Any]) -> Any:
-    mapped = _jvm().java.util.HashMap()
+    mapped = jvm().java.util.HashMap()
     for key, value in items.items():
         mapped.put(key, value)
     return mapped
 
 
-def _jvm() -> Any:
-    return SparkContext._jvm
-
-
 def _kafka() -> Any:
     """Java's package.  Raises ``TopologyError`` where the session has no connector."""
-    kafka = _jvm().org.apache.kafka
+    kafka = jvm().org.apache.kafka
     if isinstance(kafka.clients.admin.AdminClient, JavaPackage):
         raise TopologyError(
             f"Spark's Kafka connector is missing: {HOW}; with spark-submit, --packages {package()}"

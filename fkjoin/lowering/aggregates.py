@@ -41,7 +41,8 @@ from fkjoin.plan.nodes import Aggregate, fired, generated_name, read_from
 from fkjoin.plan.optimizer import aggregate_reads_answers
 from fkjoin.plan.physical import Counted, InWorkers, MessagesOnly, Physical, Stage, by_spark
 from fkjoin.plan.rules import AGGREGATE_READS_ANSWERS
-from fkjoin.sessions.access import access, require_classic
+from fkjoin.sessions.access import access
+from fkjoin.sessions.spark_api import require_classic
 from fkjoin.spark.buckets import ENVELOPE
 from fkjoin.spark.frame import DELETED, LEFT_GONE, RAW
 from fkjoin.spark.names import require_beside

@@ -11,7 +11,6 @@ import functools
 from collections.abc import Iterable
 from typing import Any
 
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
     JStreamingQueryListener,
@@ -25,6 +24,7 @@ from fkjoin.checkpoint.progress import event_of
 from fkjoin.errors import needs_extra
 from fkjoin.metrics.collector import Metrics
 from fkjoin.metrics.server import ClientAccess, PageServer
+from fkjoin.sessions.spark_api import jvm
 from fkjoin.spark.cause import innermost
 
 __all__ = ["Metrics", "watch"]
@@ -64,8 +64,7 @@ class Listener(StreamingQueryListener):
     @functools.cached_property
     def _jlistener(self) -> Any:
         """Make the object that PySpark registers."""
-        jvm: Any = SparkContext._jvm
-        return jvm.PythonStreamingQueryListenerWrapper(_Events(self, self._metrics))
+        return jvm().PythonStreamingQueryListenerWrapper(_Events(self, self._metrics))
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         self._names[str(event.runId)] = name = event.name or str(event.id)

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from fkjoin.errors import SessionError
-from fkjoin.sessions.access import is_connect
+from fkjoin.sessions.spark_api import checkpoint_manager, is_connect, jvm
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 
@@ -78,7 +78,7 @@ class _Idle(StatefulProcessor):
 RESCALE = Ability(
     "fkjoin state rescale",
     "4.2",
-    lambda spark: hasattr(spark, "_streamingCheckpointManager"),
+    lambda spark: checkpoint_manager(spark) is not None,
     'run it, and the query after it, in a Python environment with "pyspark>=4.2"',
 )
 
@@ -104,8 +104,7 @@ def _class(spark: SparkSession, name: str) -> Any:
     """A class of the JVM, or None; a client of Spark Connect has no JVM to ask."""
     if is_connect(spark):
         return None
-    jvm: Any = spark._jvm
     try:
-        return jvm.java.lang.Class.forName(name)
+        return jvm().java.lang.Class.forName(name)
     except Py4JJavaError:
         return None

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from pyspark.sql import Column, DataFrame, SparkSession
 
-from fkjoin.errors import SessionError
+from fkjoin.sessions.spark_api import is_connect
 
 
 class Access(Protocol):
@@ -67,19 +67,6 @@ class Access(Protocol):
     def owned(self, name: str, checkpoint: str) -> AbstractContextManager[None]:
         """Give queries that are started meanwhile this property, where workers can be told."""
         ...
-
-
-def is_connect(spark: SparkSession) -> bool:
-    """Tell whether the session is one of Spark Connect."""
-    return type(spark).__module__.startswith("pyspark.sql.connect.")
-
-
-def require_classic(spark: SparkSession, feature: str, instead: str) -> None:
-    """``SessionError`` if the session is one of Spark Connect; ``instead``: what to do."""
-    if is_connect(spark):
-        raise SessionError(
-            f"{feature} needs a classic Spark session, and this is one of Spark Connect: {instead}"
-        )
 
 
 def access(spark: SparkSession) -> Access:

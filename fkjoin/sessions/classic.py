@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from fkjoin.sessions import local
-from fkjoin.sessions.plan_sources import analyzed, listed
+from fkjoin.sessions.spark_api import analyzed, hadoop_settings, java_column, jvm, listed
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,9 @@ class Classic:
 
     def tried(self, column: Column) -> Column:
         """Use Catalyst's ``TryEval``, which makes null of what throws."""
-        jvm: Any = self.spark._jvm
-        expressions = jvm.org.apache.spark.sql.classic.ExpressionUtils
-        guard = jvm.org.apache.spark.sql.catalyst.expressions.TryEval
-        return Column(expressions.column(guard(expressions.expression(column._jc))))
+        sql = jvm().org.apache.spark.sql
+        expressions, guard = sql.classic.ExpressionUtils, sql.catalyst.expressions.TryEval
+        return Column(expressions.column(guard(expressions.expression(java_column(column)))))
 
     def folders(self, lines: DataFrame, path: str, options: Mapping[str, Any]) -> list[str]:
         columns = analyzed(lines).dataSource().sourceInfo().partitionColumns()
@@ -58,19 +57,18 @@ class Classic:
 
     def not_appended(self, frame: DataFrame) -> str | None:
         """Ask what Spark asks when a query starts."""
-        jvm: Any = self.spark._jvm
-        checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+        sql = jvm().org.apache.spark.sql
+        checker, mode = sql.catalyst.analysis.UnsupportedOperationChecker, sql.streaming.OutputMode
         plan = analyzed(frame)
         try:
-            checker.checkForStreaming(plan, jvm.org.apache.spark.sql.streaming.OutputMode.Append())
+            checker.checkForStreaming(plan, mode.Append())
         except AnalysisException as error:
             return str(error).partition("\n")[0].removesuffix(";")
         return None
 
     def file(self, where: str) -> tuple[Any, Any]:
-        jvm: Any = self.spark._jvm
-        path = jvm.org.apache.hadoop.fs.Path(where)
-        return path, path.getFileSystem(self.spark._jsc.hadoopConfiguration())
+        path = jvm().org.apache.hadoop.fs.Path(where)
+        return path, path.getFileSystem(hadoop_settings(self.spark.sparkContext))
 
     @contextlib.contextmanager
     def owned(self, name: str, checkpoint: str) -> Iterator[None]:

@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from fkjoin.sessions.arrow_files import ArrowFiles, ArrowPath, WorkerFiles
+from fkjoin.sessions.spark_api import client_expression
 
 _MANY = 100_000
 """More rows than a session has tasks."""
@@ -66,14 +67,13 @@ class Connect:
         return None
 
     def named(self, column: Column) -> str | None:
-        client: Any = column
-        is_name = type(client._expr).__name__ == "ColumnReference"
-        return client._expr._unparsed_identifier if is_name else None
+        expression = client_expression(column)
+        is_name = type(expression).__name__ == "ColumnReference"
+        return getattr(expression, _NAMING["ColumnReference"]) if is_name else None
 
     def text(self, column: Column) -> str | None:
         """Join what the parts of the expression name; None if one of them is of another kind."""
-        client: Any = column
-        parts: list[Any] = [client._expr]
+        parts: list[Any] = [client_expression(column)]
         texts: list[str] = []
         while parts:
             part = parts.pop()

@@ -9,10 +9,10 @@ from typing import Any
 
 import pyspark
 from py4j.protocol import Py4JJavaError
-from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 from fkjoin.errors import SessionError
+from fkjoin.sessions.spark_api import jvm, spark_home
 
 MODULE = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 
@@ -65,7 +65,7 @@ def package(spark_version: str = pyspark.__version__) -> str:
 
 def with_connector(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings with the connector among the packages, unless they or Spark have one."""
-    own = (Path(_find_spark_home()) / "jars").glob(f"{_ARTIFACT}*.jar")
+    own = (Path(spark_home()) / "jars").glob(f"{_ARTIFACT}*.jar")
     if any(own) or any(_ARTIFACT in str(settings.get(name, "")) for name in (PACKAGES, JARS)):
         return dict(settings)
     whole = dict(settings)
@@ -76,9 +76,8 @@ def with_connector(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def loaded_jar(spark: SparkSession) -> str | None:
     """The name of the jar that the session has the connector from; None if it has none."""
-    jvm: Any = spark._jvm
     try:
-        provider = jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(_CLASS)
+        provider = jvm().java.lang.Thread.currentThread().getContextClassLoader().loadClass(_CLASS)
     except Py4JJavaError:
         return None
     jar = provider.getProtectionDomain().getCodeSource().getLocation()

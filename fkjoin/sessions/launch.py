@@ -21,13 +21,10 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from py4j.java_gateway import JavaGateway
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
-from pyspark.find_spark_home import _find_spark_home
 from pyspark.java_gateway import launch_gateway
 from pyspark.serializers import UTF8Deserializer, read_int
 
@@ -36,6 +33,7 @@ from fkjoin.sessions import class_archive, words
 from fkjoin.sessions.connector import unresolved
 from fkjoin.sessions.java import ADVICE, found_java, quoted
 from fkjoin.sessions.own_folder import HeldFolder
+from fkjoin.sessions.spark_api import java_gateway, jvm, spark_home, use_gateway
 
 _FILE = "--properties-file"
 _JAVA = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
@@ -65,18 +63,17 @@ def launch(settings: Mapping[str, str]) -> None:
         is_remote = "spark.remote" in settings or "spark.api.mode" in settings
         if is_remote or any(name in os.environ for name in (*_REMOTE, _PORT)):
             return
-        if SparkContext._gateway or sys.platform == "win32":
+        if java_gateway() or sys.platform == "win32":
             return
         folder = HeldFolder()
         atexit.register(folder.let_go)
         # Until the JVM has read its files.
         with tempfile.TemporaryDirectory(dir=folder.path) as start:
             gateway = _started(settings, folder, Path(start))
-        SparkContext._ensure_initialized(gateway=gateway)
+        use_gateway(gateway)
         # Its own hook, which removes the folder when the JVM ends, however this process does.
-        jvm: Any = SparkContext._jvm
-        hooks = jvm.org.apache.spark.util.ShutdownHookManager
-        hooks.registerShutdownDeleteDir(jvm.java.io.File(str(folder.path)))
+        hooks = jvm().org.apache.spark.util.ShutdownHookManager
+        hooks.registerShutdownDeleteDir(jvm().java.io.File(str(folder.path)))
 
 
 def end_of_jvm(error: BaseException) -> SessionError | None:
@@ -85,7 +82,7 @@ def end_of_jvm(error: BaseException) -> SessionError | None:
     ``error``: what has gone wrong.  A connection that breaks is noticed some time before the end of
     the process.
     """
-    process: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)
+    process: subprocess.Popen[bytes] | None = getattr(java_gateway(), "proc", None)
     if process is None:
         return None
     is_connection = isinstance(error, OSError | Py4JError) and not isinstance(error, Py4JJavaError)
@@ -219,7 +216,7 @@ def _arguments(settings: Mapping[str, str], start: Path) -> list[str]:
     for name, value in changed.items():
         text += f"{_escaped(name)}={_escaped(value)}\n"
     _write(properties, text)
-    submit = Path(_find_spark_home()) / "bin" / "spark-submit"
+    submit = Path(spark_home()) / "bin" / "spark-submit"
     return [str(submit), _FILE, str(properties), *arguments]
 
 

@@ -16,6 +16,7 @@ import pyspark
 from py4j.protocol import Py4JError
 
 from fkjoin.errors import first_line
+from fkjoin.sessions.spark_api import hadoop_settings, jvm
 
 STARTER = Path(__file__).with_name("local-python")
 """A program that takes the place of Python on the command line of a worker."""
@@ -65,19 +66,19 @@ def use_local_files(context: Any) -> None:
     them in a small batch of a join.  Janino, with which Spark compiles its own code, compiles our
     class (docs/adr/0026-permissions-are-set-without-processes.md).
     """
-    jvm, settings = context._jvm, context._jsc.hadoopConfiguration()
-    system = jvm.org.apache.hadoop.fs.FileSystem
-    disk = jvm.java.net.URI("file:///")
+    classes, settings = jvm(), hadoop_settings(context)
+    system = classes.org.apache.hadoop.fs.FileSystem
+    disk = classes.java.net.URI("file:///")
     current = system.get(disk, settings)
-    is_native = jvm.org.apache.hadoop.util.NativeCodeLoader.isNativeCodeLoaded()
+    is_native = classes.org.apache.hadoop.util.NativeCodeLoader.isNativeCodeLoaded()
     is_chosen = settings.get(_IMPLEMENTATION) is not None
     is_ours = current.getClass().getName() == _CLASS
     if is_native or is_chosen or is_ours or sys.platform == "win32":
         return
-    compiler = jvm.org.codehaus.janino.SimpleCompiler()
-    compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
+    compiler = classes.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(classes.java.lang.Thread.currentThread().getContextClassLoader())
     compiler.cook(_SOURCE.read_text())
-    ours = jvm.org.apache.hadoop.conf.Configuration(settings)
+    ours = classes.org.apache.hadoop.conf.Configuration(settings)
     ours.setClassLoader(compiler.getClassLoader())
     ours.set(_IMPLEMENTATION, _CLASS)
     # Hadoop keeps one for all callers, whatever their settings: the first that is made after this.
@@ -92,7 +93,7 @@ def forget_sources(context: Any) -> None:
     writes each note as a GZIP stream of its own
     (docs/adr/0027-settings-travel-without-their-sources.md).
     """
-    settings = context._jsc.hadoopConfiguration()
+    settings = hadoop_settings(context)
     notes = settings.getClass().getDeclaredField(_NOTES)
     notes.setAccessible(True)
     # Py4J's own clear of a map takes names out one by one.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame
 
-from fkjoin.sessions.access import is_connect
+from fkjoin.sessions.spark_api import analyzed, is_connect, listed
 
 STATEFUL = ("TransformWithStateInPySpark", "TransformWithStateInPandas")
 """Names of one operator; Spark 4.0 has the second."""
@@ -39,16 +39,6 @@ def _explodes(node: Any) -> bool:
     if kind == "Generate" and node.generator().prettyName() != "json_tuple":  # one row of one
         return True
     return any(_explodes(child) for child in listed(node.children()))
-
-
-def analyzed(frame: DataFrame) -> Any:
-    """The plan that Spark has analyzed."""
-    return frame._jdf.queryExecution().analyzed()
-
-
-def listed(items: Any) -> Iterator[Any]:
-    """The items of a sequence of Scala's."""
-    return (items.apply(index) for index in range(items.size()))
 
 
 def source_of(node: Any) -> PlanSource | None:

@@ -11,7 +11,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JJavaError
-from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
@@ -22,6 +21,7 @@ from fkjoin.sessions import connector, words
 from fkjoin.sessions.abilities import CONNECT, local_file_manager
 from fkjoin.sessions.access import access
 from fkjoin.sessions.launch import launch
+from fkjoin.sessions.spark_api import is_connect, java_context, running_context
 from fkjoin.spark.cause import cause_of
 
 BUCKETS = "spark.fkjoin.buckets"
@@ -177,7 +177,7 @@ def session(
         return _at_server(remote, master, exact)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     is_submitted = "MASTER" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
-    if master is None and not is_submitted and not SparkContext._active_spark_context:
+    if master is None and not is_submitted and not running_context():
         master = "local[*]"
     chosen: dict[str, Any] = {"spark.app.name": app_name}
     if master is not None:
@@ -317,8 +317,7 @@ def prepare(spark: SparkSession) -> None:
 
 def require_running(spark: SparkSession) -> None:
     """Raise ``SessionError`` if the session was stopped: nothing made with it works any more."""
-    context = getattr(spark, "_sc", None)  # over Spark Connect there is none
-    if context is not None and context._jsc is None:
+    if not is_connect(spark) and java_context(spark.sparkContext) is None:
         raise SessionError(
             "the Spark session was stopped: make a new one with fkjoin.session(), "
             "and the tables anew with it"

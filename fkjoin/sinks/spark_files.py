@@ -18,6 +18,7 @@ from fkjoin.checkpoint.files import hadoop, local_path, require_writable
 from fkjoin.checkpoint.indexes import owner
 from fkjoin.errors import TopologyError, nearest, plain_line
 from fkjoin.plan.physical import Physical
+from fkjoin.sessions.spark_api import java_session, jvm
 from fkjoin.sinks.ledger import require_spark_at
 from fkjoin.spark.cause import cause_of
 from fkjoin.spark.on_spark import on_spark
@@ -72,10 +73,9 @@ def _line_of(error: Exception) -> str:
 
 def _require_source(spark: SparkSession, format: str) -> None:
     """Raise ``TopologyError`` if Spark has no such format."""
-    jvm: Any = spark._jvm
-    source = jvm.org.apache.spark.sql.execution.datasources.DataSource
+    source = jvm().org.apache.spark.sql.execution.datasources.DataSource
     try:
-        source.lookupDataSource(format, spark._jsparkSession.sessionState().conf())
+        source.lookupDataSource(format, java_session(spark).sessionState().conf())
     except (PySparkException, Py4JError) as error:
         raise TopologyError(
             f"format: Spark has no {format!r}; {nearest(format, _NAMES)} For a format of another "

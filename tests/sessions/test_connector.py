@@ -74,7 +74,7 @@ def test_a_connector_that_is_named_is_left_alone(given: dict[str, Any]) -> None:
 
 
 def test_a_connector_among_sparks_own_jars_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connector, "_find_spark_home", lambda: str(tmp_path))
+    monkeypatch.setattr(connector, "spark_home", lambda: str(tmp_path))
     assert PACKAGES in with_connector({})
     (tmp_path / "jars").mkdir()
     (tmp_path / "jars" / "spark-sql-kafka-0-10_2.13-4.2.0.jar").touch()
