@@ -23,10 +23,10 @@ from fkjoin.errors import TopologyError
 from fkjoin.folds.calls import AGGREGATE, Called, Evaluating, Reducing, Starting
 from fkjoin.folds.fold import Fold
 from fkjoin.lowering.aggregates import Options, aggregated, bound_step, condition_on
-from fkjoin.sessions.spark_api import require_classic
 from fkjoin.spark.copies import copied
 from fkjoin.spark.names import quoted, quoted_if_needed
 from fkjoin.spark.schemas import Expression, Expressions, arrow_schema, text
+from fkjoin.spark.spark_api import require_classic
 
 _Table = TypeVar("_Table")
 

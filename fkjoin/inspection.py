@@ -12,8 +12,8 @@ from pyspark.sql.types import StructField, StructType
 from fkjoin.operators import Operators
 from fkjoin.plan.describe.render import Form, draw
 from fkjoin.plan.nodes import Source
-from fkjoin.sessions.spark_api import is_connect
 from fkjoin.sinks.preview import first_rows
+from fkjoin.spark.spark_api import is_connect
 
 HABITS = {
     "agg": "table.group_by(key).agg(**wanted)",

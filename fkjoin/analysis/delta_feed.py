@@ -23,11 +23,11 @@ from fkjoin.errors import SessionError, TopologyError, first_line
 from fkjoin.plan.nodes import Source
 from fkjoin.plan.physical import Physical, Read, by_spark
 from fkjoin.sessions.settings import prepare
-from fkjoin.sessions.spark_api import is_connect
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.names import named, quoted
 from fkjoin.spark.on_spark import on_spark
 from fkjoin.spark.schemas import Expression, Expressions, nullable, struct_type
+from fkjoin.spark.spark_api import is_connect
 
 FEED = "_change_type", "_commit_version", "_commit_timestamp"
 """Columns of the feed beside the table's own."""

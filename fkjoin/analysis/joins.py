@@ -30,9 +30,9 @@ from fkjoin.plan.base import Node
 from fkjoin.plan.nodes import Join, Source, View, generated_name
 from fkjoin.sessions.access import access
 from fkjoin.sessions.settings import BUCKETS, prepare
-from fkjoin.sessions.spark_api import require_classic
 from fkjoin.spark.names import require_beside
 from fkjoin.spark.schemas import arrow_schema, spark_schema
+from fkjoin.spark.spark_api import require_classic
 from fkjoin.spark.unpacking import UnpackAnswers
 from fkjoin.stages import HowByKey
 from fkjoin.stages.contribute import Place

@@ -26,12 +26,12 @@ from fkjoin.kafka.reading import records_of
 from fkjoin.plan.nodes import ROOT, Source
 from fkjoin.plan.physical import InWorkers, by_spark
 from fkjoin.sessions.settings import prepare
-from fkjoin.sessions.spark_api import require_classic
 from fkjoin.spark.dead_letters import OnError, require_on_error
 from fkjoin.spark.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.names import POSITION, require_apart
 from fkjoin.spark.on_spark import on_spark
 from fkjoin.spark.schemas import fields_of, listed, require_plain_keys, struct_type_of, text
+from fkjoin.spark.spark_api import require_classic
 from fkjoin.spark.topic_records import TAKEN, DeadRecords, TopicRecords
 from fkjoin.stages.start_over import StartOver
 

@@ -33,8 +33,8 @@ from pyspark.sql.types import (
 from fkjoin.codec.expressions import OPERATIONS, Part
 from fkjoin.codec.rows import Path
 from fkjoin.errors import TopologyError
-from fkjoin.sessions.spark_api import analyzed
 from fkjoin.spark.schemas import arrow_schema
+from fkjoin.spark.spark_api import analyzed
 
 ANSI = "spark.sql.ansi.enabled"
 

@@ -14,8 +14,8 @@ from fkjoin.analysis.planned import Planned, sources_below
 from fkjoin.errors import ColumnTypeError, TopologyError
 from fkjoin.plan.base import ON_CLOSE, Node, in_order, periodic
 from fkjoin.plan.nodes import Aggregate
-from fkjoin.sessions.spark_api import require_classic
 from fkjoin.spark.schemas import Expression
+from fkjoin.spark.spark_api import require_classic
 from fkjoin.spark.trigger import interval_ms
 from fkjoin.stages.time_windows import END, START
 

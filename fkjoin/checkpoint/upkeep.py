@@ -22,10 +22,10 @@ from fkjoin.codec import combined_key, records, tags
 from fkjoin.codec.arrays import untagged
 from fkjoin.errors import FkJoinError, first_line
 from fkjoin.sessions.abilities import RESCALE
-from fkjoin.sessions.spark_api import require_classic
 from fkjoin.spark.buckets import bucket_ids, buckets_of, places_of, spark_hash
 from fkjoin.spark.identity import bucket_folder, home_of
 from fkjoin.spark.index_home import index_home
+from fkjoin.spark.spark_api import require_classic
 from fkjoin.spark.specs import STAGES, StageSpec
 from fkjoin.spark.specs.shown import pages_of
 from fkjoin.state import BucketStore, StateError

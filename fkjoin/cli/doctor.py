@@ -18,7 +18,7 @@ from fkjoin.sessions import connector
 from fkjoin.sessions.class_archive import unused
 from fkjoin.sessions.java import ADVICE, found_java
 from fkjoin.sessions.settings import session
-from fkjoin.sessions.spark_api import jvm
+from fkjoin.spark.spark_api import jvm
 
 _FAULTS = (
     ((4, 0, 2), "state messages of several MB are read wrongly (SPARK-53870), mended in 4.0.2"),

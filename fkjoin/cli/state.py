@@ -177,7 +177,7 @@ def columns(
     checkpoint: Annotated[str, typer.Argument(help="A query's checkpoint, or a job's.")],
 ) -> None:
     from fkjoin.checkpoint.begun import Begun
-    from fkjoin.sessions.spark_api import java_frame
+    from fkjoin.spark.spark_api import java_frame
 
     with _session() as spark:
         texts = {}

@@ -17,7 +17,7 @@ from py4j.protocol import Py4JJavaError
 
 from fkjoin.errors import FkJoinError, TopologyError, nearest
 from fkjoin.sessions.connector import HOW, package
-from fkjoin.sessions.spark_api import java_gateway, jvm
+from fkjoin.spark.spark_api import java_gateway, jvm
 
 _TIMEOUT_S = 10
 _END_S = 30

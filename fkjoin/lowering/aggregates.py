@@ -42,7 +42,6 @@ from fkjoin.plan.optimizer import aggregate_reads_answers
 from fkjoin.plan.physical import Counted, InWorkers, MessagesOnly, Physical, Stage, by_spark
 from fkjoin.plan.rules import AGGREGATE_READS_ANSWERS
 from fkjoin.sessions.access import access
-from fkjoin.sessions.spark_api import require_classic
 from fkjoin.spark.buckets import ENVELOPE
 from fkjoin.spark.frame import DELETED, LEFT_GONE, RAW
 from fkjoin.spark.names import require_beside
@@ -55,6 +54,7 @@ from fkjoin.spark.schemas import (
     spark_schema,
     text,
 )
+from fkjoin.spark.spark_api import require_classic
 from fkjoin.spark.specs import AggregateSpec, CloseSpec, RegroupSpec, StageSpec, StateSpec
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.answer_rows import AnswerRows, ContributeRows

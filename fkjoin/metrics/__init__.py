@@ -24,8 +24,8 @@ from fkjoin.checkpoint.progress import event_of
 from fkjoin.errors import needs_extra
 from fkjoin.metrics.collector import Metrics
 from fkjoin.metrics.server import ClientAccess, PageServer
-from fkjoin.sessions.spark_api import jvm
 from fkjoin.spark.cause import innermost
+from fkjoin.spark.spark_api import jvm
 
 __all__ = ["Metrics", "watch"]
 

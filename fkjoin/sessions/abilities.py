@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from fkjoin.errors import SessionError
-from fkjoin.sessions.spark_api import checkpoint_manager, is_connect, jvm
+from fkjoin.spark.spark_api import checkpoint_manager, is_connect, jvm
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 

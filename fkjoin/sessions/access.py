@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from pyspark.sql import Column, DataFrame, SparkSession
 
-from fkjoin.sessions.spark_api import is_connect
+from fkjoin.spark.spark_api import is_connect
 
 
 class Access(Protocol):

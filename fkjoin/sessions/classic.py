@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from fkjoin.sessions import local
-from fkjoin.sessions.spark_api import analyzed, hadoop_settings, java_column, jvm, listed
+from fkjoin.spark.spark_api import analyzed, hadoop_settings, java_column, jvm, listed
 
 
 @dataclass(frozen=True)

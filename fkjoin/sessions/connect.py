@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from fkjoin.sessions.arrow_files import ArrowFiles, ArrowPath, WorkerFiles
-from fkjoin.sessions.spark_api import client_expression
+from fkjoin.spark.spark_api import client_expression
 
 _MANY = 100_000
 """More rows than a session has tasks."""

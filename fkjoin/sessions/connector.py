@@ -12,7 +12,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from fkjoin.errors import SessionError
-from fkjoin.sessions.spark_api import jvm, spark_home
+from fkjoin.spark.spark_api import jvm, spark_home
 
 MODULE = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 

@@ -33,7 +33,7 @@ from fkjoin.sessions import class_archive, words
 from fkjoin.sessions.connector import unresolved
 from fkjoin.sessions.java import ADVICE, found_java, quoted
 from fkjoin.sessions.own_folder import HeldFolder
-from fkjoin.sessions.spark_api import java_gateway, jvm, spark_home, use_gateway
+from fkjoin.spark.spark_api import java_gateway, jvm, spark_home, use_gateway
 
 _FILE = "--properties-file"
 _JAVA = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")

@@ -16,7 +16,7 @@ import pyspark
 from py4j.protocol import Py4JError
 
 from fkjoin.errors import first_line
-from fkjoin.sessions.spark_api import hadoop_settings, jvm
+from fkjoin.spark.spark_api import hadoop_settings, jvm
 
 STARTER = Path(__file__).with_name("local-python")
 """A program that takes the place of Python on the command line of a worker."""

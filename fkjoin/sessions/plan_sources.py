@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from fkjoin.sessions.spark_api import analyzed, is_connect, listed
+from fkjoin.spark.spark_api import analyzed, is_connect, listed
 
 STATEFUL = ("TransformWithStateInPySpark", "TransformWithStateInPandas")
 """Names of one operator; Spark 4.0 has the second."""

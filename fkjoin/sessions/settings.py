@@ -21,8 +21,8 @@ from fkjoin.sessions import connector, words
 from fkjoin.sessions.abilities import CONNECT, local_file_manager
 from fkjoin.sessions.access import access
 from fkjoin.sessions.launch import launch
-from fkjoin.sessions.spark_api import is_connect, java_context, running_context
 from fkjoin.spark.cause import cause_of
+from fkjoin.spark.spark_api import is_connect, java_context, running_context
 
 BUCKETS = "spark.fkjoin.buckets"
 INDEX_DIR = "spark.fkjoin.index.dir"

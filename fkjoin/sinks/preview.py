@@ -35,10 +35,10 @@ from fkjoin.lowering.table_plan import TablePlan
 from fkjoin.plan.base import ON_CHANGE, periodic
 from fkjoin.plan.physical import Physical, Read, replaced
 from fkjoin.sessions.own_folder import held_folder
-from fkjoin.sessions.spark_api import require_classic
 from fkjoin.sinks.batches import Batch, started
 from fkjoin.spark.index_home import index_base
 from fkjoin.spark.schemas import arrow_schema
+from fkjoin.spark.spark_api import require_classic
 
 MOST_BATCHES = 10
 """After so many a preview ends, with the rows that there are."""

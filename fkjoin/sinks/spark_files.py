@@ -18,10 +18,10 @@ from fkjoin.checkpoint.files import hadoop, local_path, require_writable
 from fkjoin.checkpoint.indexes import owner
 from fkjoin.errors import TopologyError, nearest, plain_line
 from fkjoin.plan.physical import Physical
-from fkjoin.sessions.spark_api import java_session, jvm
 from fkjoin.sinks.ledger import require_spark_at
 from fkjoin.spark.cause import cause_of
 from fkjoin.spark.on_spark import on_spark
+from fkjoin.spark.spark_api import java_session, jvm
 
 _OF_FILES = "json", "orc", "csv", "text", "xml", "avro"
 """Formats whose batch writer takes what the streaming one takes, and writes files at its path."""

@@ -15,11 +15,11 @@ from pyspark.sql import SparkSession
 from fkjoin.checkpoint.stores import Identified
 from fkjoin.lowering.table_plan import TablePlan
 from fkjoin.plan.physical import Physical, Read, Ticks, reads
-from fkjoin.sessions.spark_api import require_classic
 from fkjoin.spark.identity import read_identity
 from fkjoin.spark.in_memory import MemoryBatch, MemoryQuery, MemoryStage, joined
 from fkjoin.spark.on_spark import columns_of
 from fkjoin.spark.schemas import as_arrow
+from fkjoin.spark.spark_api import require_classic
 from fkjoin.stages import Counters
 from fkjoin.state import MemoryStore
 

@@ -55,6 +55,39 @@ def test_imports_go_from_room_to_room_one_way() -> None:
     assert up == set()
 
 
+def circles(imports: dict[str, set[str]]) -> list[set[str]]:
+    """Return the sets of modules that reach one another by imports."""
+    below: dict[str, set[str]] = {}
+    for module in imports:
+        reached, waiting = set[str](), list(imports[module])
+        while waiting:
+            other = waiting.pop()
+            if other not in reached:
+                reached.add(other)
+                waiting += imports.get(other, ())
+        below[module] = reached
+    rings = {frozenset(other for other in below if module in below[other] and other in below[module]) for module in below}
+    return [set(ring) for ring in rings if ring]
+
+
+def test_no_modules_import_one_another() -> None:
+    """Imports for type checkers and within functions count; those from a package's root are its users' way in."""
+    imports = {module: imported_modules(path) - {module} for module, path in MODULES.items() if module}
+    assert circles(imports) == []
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [{"b", "c"}]
+
+
+PRIVATE = re.compile(
+    r"\._(jvm|jsq|jdf|jc|jsc|sc|jsparkSession|gateway|active_spark_context|instantiatedSession|ensure_initialized|expr)\b"
+    r"|_find_spark_home|_streamingCheckpointManager|__module__\.startswith"
+)
+
+
+def test_private_names_of_pyspark_stand_in_one_module() -> None:
+    using = {module for module, path in MODULES.items() if PRIVATE.search(path.read_text())}
+    assert using == {"spark.spark_api"}
+
+
 def test_metrics_stand_beside_the_face() -> None:
     """Neither room imports the other one, though one of them must be earlier in the list."""
     of_metrics = {other for module, path in MODULES.items() if room(module) == "metrics" for other in imported_modules(path)}
