@@ -1,7 +1,8 @@
 """Expressions of a user's that may throw: Spark evaluates them so that a row on which one does is left out, not the query.
 
-Spark evaluates a part that stands twice in an expression before all else, outside of what would catch what it throws.  It does
-not look for such parts behind a condition, unless it can tell that the condition always holds.
+Spark evaluates a part that stands twice in an expression before all else, outside of what would
+catch what it throws.  It does not look for such parts behind a condition, unless it can tell that
+the condition always holds.
 """
 
 from __future__ import annotations

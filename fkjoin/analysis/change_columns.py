@@ -68,8 +68,8 @@ class ChangeColumns:
         found = resolve_column("deleted", self.deleted, frame, names, label)
         if not isinstance(kind := type_of(frame, found), BooleanType):
             raise ColumnTypeError(
-                f"deleted: {text(self.deleted)} is {kind.simpleString()}, a boolean is needed: write a "
-                "condition, such as \"op = 'd'\""
+                f"deleted: {text(self.deleted)} is {kind.simpleString()}, a boolean is needed: "
+                "write a condition, such as \"op = 'd'\""
             )
         return F.coalesce(found, F.lit(False))
 
@@ -84,6 +84,6 @@ class ChangeColumns:
         if isinstance(kind, LongType | IntegerType):
             return found.cast("bigint"), "bigint"
         raise ColumnTypeError(
-            f"timestamp: {text(self.timestamp)} is {kind.simpleString()}, a timestamp or bigint is needed; "
-            "cast it with to_timestamp(…)"
+            f"timestamp: {text(self.timestamp)} is {kind.simpleString()}, a timestamp or bigint is "
+            "needed; cast it with to_timestamp(…)"
         )

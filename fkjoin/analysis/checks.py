@@ -72,7 +72,8 @@ def require_same_timestamps(left: Planned, right: Planned) -> None:
     """Raise ``TopologyError`` if both tables have timestamps, of two types."""
     if left.timestamps and right.timestamps and left.timestamps != right.timestamps:
         raise ColumnTypeError(
-            f"right: timestamps are {right.timestamps} here and {left.timestamps} in left; make both the same type"
+            f"right: timestamps are {right.timestamps} here and {left.timestamps} in left; make "
+            "both the same type"
         )
 
 
@@ -92,7 +93,8 @@ def refuse_same_name(name: str, nodes: Iterable[Node], what: str) -> None:
                 f"{other.origin}, and {node.origin}" if other.origin != node.origin else node.origin
             )
             raise TopologyError(
-                f"name: two sources of this {what} are called {node.name!r} ({places}); give one another name="
+                f"name: two sources of this {what} are called {node.name!r} ({places}); give one "
+                "another name="
             )
 
 
@@ -105,6 +107,7 @@ def refuse_to_start_over(argument: str, table: Planned) -> None:
     """Raise ``TopologyError`` if a topic that the table is made of is to start over: the staged deployment cannot."""
     if any(source.starts_over for source in table.sources):
         raise TopologyError(
-            f'{argument}: a table with on_new_topic="start-over" cannot be in a staged deployment, which is several queries; '
-            "leave it out, and give the queries new checkpoints when a topic is made anew"
+            f'{argument}: a table with on_new_topic="start-over" cannot be in a staged deployment, '
+            "which is several queries; leave it out, and give the queries new checkpoints when a "
+            "topic is made anew"
         )

@@ -48,7 +48,8 @@ def resolve_column(
         raise TopologyError(said) from error
     if len(found) != 1:
         raise TopologyError(
-            f"{argument}: {text(given)} is {len(found)} columns where one is needed: write out those you mean"
+            f"{argument}: {text(given)} is {len(found)} columns where one is needed: write out "
+            "those you mean"
         )
     return column
 
@@ -59,7 +60,8 @@ def column_of(argument: str, given: Expression, names: Iterable[str]) -> Column:
         return F.col(quoted(name))
     if not isinstance(given, str | Column):
         raise TopologyError(
-            f"{argument}: a column name, SQL text or Column is needed, {given!r} is a {type(given).__name__}"
+            f"{argument}: a column name, SQL text or Column is needed, {given!r} is a "
+            f"{type(given).__name__}"
         )
     return F.expr(given) if isinstance(given, str) else given
 

@@ -1,6 +1,7 @@
 """Columns that an expression reads, as far as its text says, where Spark's analyzer cannot be asked.
 
-*Law*: all that it reads is found.  A text names each column that it reads, has a ``*``, or makes a name with ``identifier``.
+*Law*: all that it reads is found.  A text names each column that it reads, has a ``*``, or makes a
+name with ``identifier``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """A Delta table as a planned table: its rows as they are, then the changes that its commits record.
 
-Delta's connector for Spark reads both as one stream, the change data feed.  An update is two rows, the row before and the row
-after.  The row before counts as a delete, since the key may be another one in the row after.  In a commit a delete is older
-than a row that is put, so the order in which Spark reads them does not matter.
+Delta's connector for Spark reads both as one stream, the change data feed.  An update is two rows,
+the row before and the row after.  The row before counts as a delete, since the key may be another
+one in the row after.  In a commit a delete is older than a row that is put, so the order in which
+Spark reads them does not matter.
 """
 
 from __future__ import annotations
@@ -72,8 +73,9 @@ def read_delta(
     for option in options or {}:
         if option.lower() in _OWN:
             raise TopologyError(
-                f"options: {option} is from_delta's own, which reads all rows and then their changes: leave it out; or read "
-                "the stream yourself, and give it to Table.from_stream"
+                f"options: {option} is from_delta's own, which reads all rows and then their "
+                "changes: leave it out; or read the stream yourself, and give it to "
+                "Table.from_stream"
             )
     place = path.rstrip("/")
     feed = _feed(spark, place, options or {})
@@ -153,7 +155,8 @@ def _with_connector(spark: SparkSession, place: str) -> Iterator[None]:
         why = next((why for condition, why in _LACKING.items() if condition in said), None)
         if "DELTA_SCHEMA_NOT_SET" in said:
             raise TopologyError(
-                f"path: there is no Delta table at {place}; the JVM takes a relative path from the folder where it began"
+                f"path: there is no Delta table at {place}; the JVM takes a relative path from the "
+                "folder where it began"
             ) from error
         if why is None and isinstance(error, AnalysisException):
             raise TopologyError(
@@ -170,8 +173,8 @@ def _without_connector(spark: SparkSession, why: str) -> SessionError:
     return SessionError(
         f"from_delta: Delta's connector for Spark {line} {why}; start the {what} with the settings "
         f"spark.jars.packages = io.delta:delta-spark_{line}_2.13:RELEASE, {_EXTENSIONS} = "
-        f"{SETTINGS[_EXTENSIONS]} and {_CATALOG} = {SETTINGS[_CATALOG]}. Delta publishes releases for Spark 4.0, 4.1 and "
-        f"4.2; if there is none for Spark {line}, install pyspark==4.2.*"
+        f"{SETTINGS[_EXTENSIONS]} and {_CATALOG} = {SETTINGS[_CATALOG]}. Delta publishes releases "
+        f"for Spark 4.0, 4.1 and 4.2; if there is none for Spark {line}, install pyspark==4.2.*"
     )
 
 
@@ -185,8 +188,8 @@ def _require_changes(spark: SparkSession, place: str) -> None:
         (properties,) = DataFrame(detail, spark).select("properties").collect()[0]
     if properties.get(PROPERTY, "").lower() != "true":
         raise TopologyError(
-            f"path: Delta table {place} does not record its changes: set its property {PROPERTY} to true, as in ALTER TABLE "
-            f"delta.`{place}` SET TBLPROPERTIES ({PROPERTY} = true)"
+            f"path: Delta table {place} does not record its changes: set its property {PROPERTY} "
+            f"to true, as in ALTER TABLE delta.`{place}` SET TBLPROPERTIES ({PROPERTY} = true)"
         )
 
 
@@ -196,11 +199,12 @@ def _chosen(place: str, there: StructType, wanted: StructType) -> StructType:
     for field in wanted:
         if named(field.name, there.names) is None:
             raise TopologyError(
-                f"schema: Delta table {place} has no column {field.name!r}; name some of {', '.join(there.names)}"
+                f"schema: Delta table {place} has no column {field.name!r}; name some of "
+                f"{', '.join(there.names)}"
             )
         if nullable(kinds[field.name]) != nullable(field.dataType):
             raise TopologyError(
-                f"schema: column {field.name} is {field.dataType.simpleString()}, and {kinds[field.name].simpleString()} in "
-                f"Delta table {place}; give it that type"
+                f"schema: column {field.name} is {field.dataType.simpleString()}, and "
+                f"{kinds[field.name].simpleString()} in Delta table {place}; give it that type"
             )
     return wanted

@@ -37,13 +37,14 @@ class Emission:
         if given == ON_CLOSE:
             if not windows:
                 raise TopologyError(
-                    f'emit: "{ON_CLOSE}" is for windows; give it to group_by, with fkjoin.window(…) in its key'
+                    f'emit: "{ON_CLOSE}" is for windows; give it to group_by, with '
+                    "fkjoin.window(…) in its key"
                 )
             return Emission(on_close=True)
         if given not in ("on-change", "on-update"):
             raise TopologyError(
-                f'emit: {given!r} is not one of "on-change", "on-update", "periodic", for instance "periodic 10 seconds", or '
-                f'"{ON_CLOSE}" of windows'
+                f'emit: {given!r} is not one of "on-change", "on-update", "periodic", for instance '
+                f'"periodic 10 seconds", or "{ON_CLOSE}" of windows'
             )
         return Emission(every=given == "on-update")
 
@@ -62,6 +63,7 @@ def _milliseconds(interval: str) -> int:
     milliseconds = interval_us("emit", interval) // 1000
     if milliseconds < _SHORTEST_MS:
         raise TopologyError(
-            f'emit: {interval} is too short, {_SHORTEST_MS} ms is the least; "on-change" does not wait at all'
+            f'emit: {interval} is too short, {_SHORTEST_MS} ms is the least; "on-change" does not '
+            "wait at all"
         )
     return milliseconds

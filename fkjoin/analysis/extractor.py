@@ -77,16 +77,17 @@ def require_key(
     wanted = right.key_type
     if len(bound) != len(wanted):
         raise TopologyError(
-            f"{argument}: {len(bound)} column{'s' * (len(bound) != 1)} given, but the key of {table} has "
-            f"{len(wanted)} ({', '.join(wanted.names)}); give one for each, in that order"
+            f"{argument}: {len(bound)} column{'s' * (len(bound) != 1)} given, but the key of "
+            f"{table} has {len(wanted)} ({', '.join(wanted.names)}); give one for each, in that "
+            "order"
         )
     for one, field in zip(bound, wanted, strict=True):
         kind = one.field.dataType
         if kind.simpleString() != field.dataType.simpleString():
             raise ColumnTypeError(
-                f"{argument}: {one.text} of {whose} is {kind.simpleString()}, but key column {field.name} of "
-                f"{table} is {field.dataType.simpleString()}; cast one of them, for instance "
-                f'{argument}="cast({one.text} as {field.dataType.simpleString()})"'
+                f"{argument}: {one.text} of {whose} is {kind.simpleString()}, but key column "
+                f"{field.name} of {table} is {field.dataType.simpleString()}; cast one of them, "
+                f'for instance {argument}="cast({one.text} as {field.dataType.simpleString()})"'
             )
 
 

@@ -127,7 +127,8 @@ def written_out(
         ]
     if not found:
         raise TopologyError(
-            f"joiner: left table {left.name} has no columns besides its key; name columns of right, too"
+            f"joiner: left table {left.name} has no columns besides its key; name columns of "
+            "right, too"
         )
     return found
 

@@ -108,7 +108,8 @@ def _require_spread(spread: int, buckets: int, deployment: Deployment) -> None:
         )
     if spread > 1 and deployment == "staged":
         raise TopologyError(
-            "spread: partitions of topics say where rows of a staged join are; leave the deployment fused"
+            "spread: partitions of topics say where rows of a staged join are; leave the "
+            "deployment fused"
         )
 
 
@@ -123,8 +124,9 @@ def _internal_topics(
     for argument, table in (("left", left), ("right", right)):
         if table.connection is None or not _of_source(table.node):
             raise TopologyError(
-                f"{argument}: the staged deployment joins tables read from topics (Table.from_kafka), {table.name} is none; "
-                "write it to a topic first, or leave the deployment fused"
+                f"{argument}: the staged deployment joins tables read from topics "
+                f"(Table.from_kafka), {table.name} is none; write it to a topic first, or leave "
+                "the deployment fused"
             )
         refuse_to_start_over(argument, table)
     assert left.connection is not None

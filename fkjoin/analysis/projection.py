@@ -74,7 +74,7 @@ class Projection:
         found = named(name, self.schema.names)
         if found is None:
             raise TopologyError(
-                f"{argument}: {name} is not the plain name of a column of the value ({', '.join(self.schema.names)}); put "
-                "expressions into group_by(value=…)"
+                f"{argument}: {name} is not the plain name of a column of the value "
+                f"({', '.join(self.schema.names)}); put expressions into group_by(value=…)"
             )
         return self.bound[self.schema.names.index(found)]

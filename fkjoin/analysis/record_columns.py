@@ -46,9 +46,10 @@ def with_change_columns(
 ) -> tuple[Callable[[DataFrame], DataFrame], Said]:
     """Find what the expressions say of records: a function that adds it, and the columns to read it by.
 
-    The expressions see the value's columns, those of the key that the value lacks, and what the format knows of an event
-    besides its row (``Debezium.about``).  A record whose version is null cannot be ordered: that is a problem.  Of Debezium's
-    records with a version, null values are left out: the delete event before each has said it.
+    The expressions see the value's columns, those of the key that the value lacks, and what the
+    format knows of an event besides its row (``Debezium.about``).  A record whose version is null
+    cannot be ordered: that is a problem.  Of Debezium's records with a version, null values are
+    left out: the delete event before each has said it.
     """
     of_record = [F.col(quoted(name)).alias(f"__record_{name}") for name in records.columns]
     restored = [F.col(f"__record_{name}").alias(name) for name in records.columns]

@@ -1,9 +1,10 @@
 """A snapshot of a table in front of its changes: a folder of rows that are older than every change of their keys.
 
-*Law*: if the changes begin at the snapshot's moment, or before it, and none of them is missing, the table ends as the last
-change of each key says, and as the snapshot says where a key has none.  The order in which rows and changes come does not
-matter, as long as tombstone markers last.  Changes from before the snapshot do no harm: the last one of a key leaves the row
-that the snapshot has, or deletes a row that the snapshot does not have.
+*Law*: if the changes begin at the snapshot's moment, or before it, and none of them is missing, the
+table ends as the last change of each key says, and as the snapshot says where a key has none.  The
+order in which rows and changes come does not matter, as long as tombstone markers last.  Changes
+from before the snapshot do no harm: the last one of a key leaves the row that the snapshot has, or
+deletes a row that the snapshot does not have.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ _NOTHING = {"pathGlobFilter": "_"}
 """Option by which Spark's source finds no file: it passes over names that begin with this."""
 
 _READ_ONCE = (
-    "the first batch of a query reads a snapshot as a whole. Start the query again: it leaves the file out if its first batch "
-    "is done. To have the file read, begin a new checkpoint"
+    "the first batch of a query reads a snapshot as a whole. Start the query again: it leaves the "
+    "file out if its first batch is done. To have the file read, begin a new checkpoint"
 )
 
 _TABLES = {"_delta_log": "Delta", "metadata": "Iceberg"}
@@ -60,8 +61,9 @@ def with_snapshot(
 ) -> Planned:
     """See ``Table.with_snapshot``.  Raises ``TopologyError``.
 
-    ``was_read``: the query of a checkpoint has read the snapshot, so its source finds nothing.  Else columns that do not fit
-    are the table's ``misfit``: only the checkpoint tells whether files are to be read at all.
+    ``was_read``: the query of a checkpoint has read the snapshot, so its source finds nothing.
+    Else columns that do not fit are the table's ``misfit``: only the checkpoint tells whether files
+    are to be read at all.
     """
     if isinstance(table.bound, CompleteBound):
         return completed(_begun(table.inputs[0], path, was_read=was_read), settings)
@@ -120,12 +122,13 @@ def _begun(source: Planned, path: Any, *, was_read: bool) -> Planned:
 def _place(path: Any) -> str:
     if isinstance(path, DataFrame):
         raise TopologyError(
-            'path: a query reads a snapshot from files, and this is a DataFrame; write it with df.write.parquet("…"), and give '
-            "that folder"
+            "path: a query reads a snapshot from files, and this is a DataFrame; write it with "
+            'df.write.parquet("…"), and give that folder'
         )
     if not isinstance(path, str | Path):
         raise TopologyError(
-            f"path: the folder of the snapshot's Parquet files is needed, this is a {type(path).__name__}"
+            "path: the folder of the snapshot's Parquet files is needed, this is a "
+            f"{type(path).__name__}"
         )
     return str(path).rstrip("/")
 
@@ -135,21 +138,23 @@ def _source(table: Planned) -> tuple[SourceBound, Source]:
     bound, node = table.bound, table.node
     if not isinstance(bound, SourceBound) or not isinstance(node, Source):
         raise TopologyError(
-            f"with_snapshot: {table.name} is made by an operator; call it on a table that is read, such as Table.from_kafka "
-            "makes, and apply operators after that"
+            f"with_snapshot: {table.name} is made by an operator; call it on a table that is read, "
+            "such as Table.from_kafka makes, and apply operators after that"
         )
     if bound.delta:
         raise TopologyError(
-            f"with_snapshot: {table.name} begins with the rows of its Delta table: leave with_snapshot out"
+            f"with_snapshot: {table.name} begins with the rows of its Delta table: leave "
+            "with_snapshot out"
         )
     if node.snapshot is not None:
         raise TopologyError(
-            f"with_snapshot: {table.name} has the snapshot {node.snapshot}; put all its files into one folder"
+            f"with_snapshot: {table.name} has the snapshot {node.snapshot}; put all its files into "
+            "one folder"
         )
     if not isinstance(columns_of(table.spark, bound.rows)[VERSION].dataType, StructType):
         raise TopologyError(
-            f"with_snapshot: {table.name} has roots=, and another job's rows carry their own order; give the snapshot to the "
-            "tables of that job"
+            f"with_snapshot: {table.name} has roots=, and another job's rows carry their own "
+            "order; give the snapshot to the tables of that job"
         )
     return bound, node
 
@@ -185,12 +190,13 @@ def _misfit(
         found = kinds.get(field.name.lower())
         if found is None:
             return TopologyError(
-                f"{known}, and the files have none of that name; write them with all columns of the table, if need be with "
-                f"cast(null as {kind}) as {field.name}"
+                f"{known}, and the files have none of that name; write them with all columns of "
+                f"the table, if need be with cast(null as {kind}) as {field.name}"
             )
         if found != field.dataType and field.name.lower() in _in_files(table.spark, place):
             return ColumnTypeError(
-                f"{known}, and it is {found.simpleString()} in the files; write them with cast({field.name} as {kind})"
+                f"{known}, and it is {found.simpleString()} in the files; write them with "
+                f"cast({field.name} as {kind})"
             )
     return None
 
@@ -263,7 +269,8 @@ def _only(first: Mapping[str, int], place: str, frame: DataFrame) -> DataFrame:
 def _is_one_of(column: str, texts: Iterable[str]) -> Column:
     """The condition that a column is one of many texts, none of them empty.
 
-    It is made as SQL, since ``isin`` asks the JVM once for each text; and of bytes, in which SQL finds no quotes or escapes.
+    It is made as SQL, since ``isin`` asks the JVM once for each text; and of bytes, in which SQL
+    finds no quotes or escapes.
     """
     octets = ", ".join(f"X'{text.encode().hex()}'" for text in ("", *texts))
     return F.expr(f"cast({column} as binary) in ({octets})")
@@ -274,22 +281,24 @@ def _there(spark: SparkSession, place: str) -> StructType:
     at, files = hadoop(spark, f"{place}/{ABOUT}")
     if files.exists(at):
         raise TopologyError(
-            f"path: {place} has what to_parquet wrote, deletes and earlier rows among it; read it with Table.from_fkjoin, or "
-            'write the rows of its state with fkjoin.read_state(…).write.parquet("…"), and give that folder'
+            f"path: {place} has what to_parquet wrote, deletes and earlier rows among it; read it "
+            "with Table.from_fkjoin, or write the rows of its state with "
+            'fkjoin.read_state(…).write.parquet("…"), and give that folder'
         )
     for folder, kind in _TABLES.items():
         at, files = hadoop(spark, f"{place}/{folder}")
         if files.exists(at):
             raise TopologyError(
-                f"path: {place} is a table of {kind}, whose folder has files of older versions, too; read it with "
-                'spark.read.format("…"), write its rows with df.write.parquet("…"), and give that folder'
+                f"path: {place} is a table of {kind}, whose folder has files of older versions, "
+                'too; read it with spark.read.format("…"), write its rows with '
+                'df.write.parquet("…"), and give that folder'
             )
     try:
         return spark.read.parquet(place).schema
     except Exception as error:  # Spark raises several kinds
         raise TopologyError(
-            f"path: {place} has no Parquet files that can be read; write the snapshot first, with df.write.parquet(…) "
-            f"({first_line(error)})"
+            f"path: {place} has no Parquet files that can be read; write the snapshot first, with "
+            f"df.write.parquet(…) ({first_line(error)})"
         ) from error
 
 

@@ -73,8 +73,9 @@ def read_stream(
 ) -> Planned:
     """A table of rows that are read as a stream; see ``Table.from_stream``.
 
-    ``stream`` may have ``RAW`` and ``PROBLEM``, which are no columns of the table.  ``beside``: columns that are not the row's,
-    whatever expressions read them.  ``places_of``: names for the last numbers of versions, of records in a topic.
+    ``stream`` may have ``RAW`` and ``PROBLEM``, which are no columns of the table.  ``beside``:
+    columns that are not the row's, whatever expressions read them.  ``places_of``: names for the
+    last numbers of versions, of records in a topic.
     """
     require_on_error(on_error)
     prepare(spark)
@@ -242,7 +243,8 @@ def plain_lines(
 ) -> Undecoded | None:
     """The files' lines and what is in them, when that can be told without Spark's expressions and JSON reader; else None.
 
-    ``columns``: what the user gave for key, version, deleted and timestamp; ``place``: see ``JsonLines.files``.
+    ``columns``: what the user gave for key, version, deleted and timestamp; ``place``: see
+    ``JsonLines.files``.
     """
     if files.lines is None:
         return None

@@ -69,15 +69,18 @@ def read_topic(
         )
     if roots is not None and on_new_topic == "start-over":
         raise TopologyError(
-            "on_new_topic: with roots= rows are of the topics before, which are not made anew; leave it out"
+            "on_new_topic: with roots= rows are of the topics before, which are not made anew; "
+            "leave it out"
         )
     if roots is not None and not 1 <= roots <= _MOST_ROOTS:
         raise TopologyError(
-            f"roots: {roots!r} is not a number from 1 to {_MOST_ROOTS}: of as many topics the records are made"
+            f"roots: {roots!r} is not a number from 1 to {_MOST_ROOTS}: of as many topics the "
+            "records are made"
         )
     if roots is not None and columns.version is not None:
         raise TopologyError(
-            "version: with roots=, the positions in the records' headers are the versions; leave one of them out"
+            "version: with roots=, the positions in the records' headers are the versions; leave "
+            "one of them out"
         )
     if on_new_topic == "start-over":
         require_classic(
@@ -107,7 +110,8 @@ def read_topic(
     if positions:
         if POSITION in map(str.lower, (*key_names, *names)):
             raise TopologyError(
-                f"positions: the key or the value has a column {POSITION!r} already; leave positions=False"
+                f"positions: the key or the value has a column {POSITION!r} already; leave "
+                "positions=False"
             )
         more.append(column_of(None if given is None else given[0]).alias(POSITION))
     if more:

@@ -1,10 +1,11 @@
 """Spark's expressions as those that workers evaluate.
 
-Spark parses and analyzes an expression: it finds the columns, inserts the casts, and says the type of every part.  The tree
-that comes out is translated into parts of ``codec.expressions``.  Over the columns of rows, one with a part that has no
-counterpart there is left to Spark.  So is one with something that can raise where Spark may not evaluate it: after a false
-``and``, in ``if`` and ``coalesce``; there all parts of columns are evaluated.  An adder or subtractor that is evaluated row by
-row cannot be left to Spark, and is refused.
+Spark parses and analyzes an expression: it finds the columns, inserts the casts, and says the type
+of every part.  The tree that comes out is translated into parts of ``codec.expressions``.  Over the
+columns of rows, one with a part that has no counterpart there is left to Spark.  So is one with
+something that can raise where Spark may not evaluate it: after a false ``and``, in ``if`` and
+``coalesce``; there all parts of columns are evaluated.  An adder or subtractor that is evaluated
+row by row cannot be left to Spark, and is refused.
 """
 
 from __future__ import annotations
@@ -151,15 +152,16 @@ def _part(node: Any, named: dict[str, Part], counterpart: Callable[[Part], bool]
     collated = [] if kind == "Cast" else [child for child in nodes if _is_collated(_type(child))]
     if collated:
         raise _OnlySparkError(
-            f"{collated[0].sql()} is {_type(collated[0]).simpleString()}, and is compared byte by byte here; cast it to string"
+            f"{collated[0].sql()} is {_type(collated[0]).simpleString()}, and is compared byte by "
+            "byte here; cast it to string"
         )
     return part
 
 
 def _lacking(node: Any) -> _OnlySparkError:
     return _OnlySparkError(
-        f"{node.sql()} cannot be evaluated outside of the JVM ({node.getClass().getSimpleName()}); give a Python callable, or "
-        "put it into group_by(value=…)"
+        f"{node.sql()} cannot be evaluated outside of the JVM ({node.getClass().getSimpleName()}); "
+        "give a Python callable, or put it into group_by(value=…)"
     )
 
 

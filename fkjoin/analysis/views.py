@@ -82,7 +82,8 @@ def filtered(
     holds, kind = bound[0], bound[0].field.dataType
     if not isinstance(kind, BooleanType):
         raise ColumnTypeError(
-            f"condition: {text(condition)} is {kind.simpleString()}, a boolean is needed: write a comparison"
+            f"condition: {text(condition)} is {kind.simpleString()}, a boolean is needed: write a "
+            "comparison"
         )
     what = f"filter of {table.name}"
     tried = attempt("filter", table.name, bound, table.on_error)
@@ -140,7 +141,8 @@ def _without(table: Planned, names: Sequence[str]) -> list[Expression]:
     gone = require_names("cols", names, (*table.key, *table.rest), f"table {table.name}")
     if of_key := [name for name in gone if name in table.key]:
         raise TopologyError(
-            f"cols: {of_key[0]} belongs to the key of {table.name}, which stays; give it another one with rekey"
+            f"cols: {of_key[0]} belongs to the key of {table.name}, which stays; give it another "
+            "one with rekey"
         )
     return [quoted_if_needed(name) for name in table.rest if name not in gone]
 
@@ -178,8 +180,8 @@ def materialized(table: Planned, *, name: str, settings: Settings) -> Planned:
     node: Any = table.node
     if isinstance(node, Aggregate) and node.closes is not None:
         raise TopologyError(
-            f"materialize: {table.name} is of windows, which leave the state when they close; materialize the table below it, "
-            "or write its rows to a sink"
+            f"materialize: {table.name} is of windows, which leave the state when they close; "
+            "materialize the table below it, or write its rows to a sink"
         )
     kinds = as_emitted("key", table.key_type), as_emitted("row", table.row_type)
     return replace(

@@ -1,7 +1,7 @@
 """Tables that fkjoin wrote, read again: a folder of ``Table.to_parquet``, with what its files say of each change.
 
-In a batch a result's row changes once at most, so the number of the batch orders the changes of a key; a source's changes
-come as they were read, and their own versions order them.
+In a batch a result's row changes once at most, so the number of the batch orders the changes of a
+key; a source's changes come as they were read, and their own versions order them.
 """
 
 from __future__ import annotations
@@ -72,8 +72,9 @@ def require_what_was_read(spark: SparkSession, checkpoint: str, place: str) -> N
         path, at = hadoop(spark, str(status.getPath()))
         if at.isFile(path) and aside & set(_PART.findall(read_file(path, at).decode())):
             raise FkJoinError(
-                f"path: {place} was restored, and checkpoint {checkpoint} has read batches from it that are in {SET_ASIDE} "
-                "now: start this query, too, with a new checkpoint and an empty target"
+                f"path: {place} was restored, and checkpoint {checkpoint} has read batches from it "
+                f"that are in {SET_ASIDE} now: start this query, too, with a new checkpoint and an "
+                "empty target"
             )
 
 
@@ -95,7 +96,8 @@ def read_written(
     said = noted(spark, place)
     if _EVENTS in said:
         raise TopologyError(
-            f"path: {place} has events, and no changes of a table; read them with spark.readStream or spark.read"
+            f"path: {place} has events, and no changes of a table; read them with spark.readStream "
+            "or spark.read"
         )
     keys = tuple(said["key"])
     files = open_files(spark, place, keys, schema=schema, format="parquet", options=options)
@@ -104,7 +106,8 @@ def read_written(
     beside = [column for column in columns if column == label or is_added(column)]
     if missing := [column for column in (OPERATION, TIMESTAMP) if column not in beside]:
         raise TopologyError(
-            f"path: the files of {place} have no column {missing[0]}: to_parquet has not written them"
+            f"path: the files of {place} have no column {missing[0]}: to_parquet has not written "
+            "them"
         )
     numbers = int(said["numbers"]) if said["source"] else 0
     ordering = [F.col(_NUMBERS)[number] for number in range(numbers)] or [_number(label)]
@@ -153,13 +156,14 @@ def _folders(spark: SparkSession, place: str) -> tuple[str, list[str], str]:
     found = {(label, batch.partition("-")[2].partition(".")[0]) for label, batch in named}
     if not found:
         raise TopologyError(
-            f"path: {place} has no folder {LABELS[0]}=…: Table.to_parquet writes them, with the first batch that has changes; "
-            "other files are read with Table.from_files"
+            f"path: {place} has no folder {LABELS[0]}=…: Table.to_parquet writes them, with the "
+            "first batch that has changes; other files are read with Table.from_files"
         )
     if len(found) > 1:
         raise TopologyError(
-            f"path: {place} has batches of {len(found)} checkpoints ({', '.join(sorted(writer for _, writer in found))}), and "
-            "nothing says which of them are newer: give each checkpoint of to_parquet a path of its own"
+            f"path: {place} has batches of {len(found)} checkpoints "
+            f"({', '.join(sorted(writer for _, writer in found))}), and nothing says which of them "
+            "are newer: give each checkpoint of to_parquet a path of its own"
         )
     return (
         named[0][0],
@@ -173,8 +177,8 @@ def noted(spark: SparkSession, place: str) -> dict[str, Any]:
     path, files = hadoop(spark, f"{place}/{ABOUT}")
     if not files.exists(path):
         raise TopologyError(
-            f"path: {place} has no {ABOUT}, which to_parquet writes beside its batches: put it back, from a backup or from "
-            "where the folder was copied"
+            f"path: {place} has no {ABOUT}, which to_parquet writes beside its batches: put it "
+            "back, from a backup or from where the folder was copied"
         )
     return dict(json.loads(read_file(path, files)))
 

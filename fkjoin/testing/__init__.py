@@ -1,7 +1,8 @@
 """For your own tests: tables in memory that can be made to crash, to read twice and to reorder; no Spark, no JVM.
 
-Rows are dicts of what JSON can write.  The stages are those that run on Spark; what is between them is played here.
-``Driver`` runs a table of any topology, and needs a session for that.  ``SinkContract`` tries a sink of your own.
+Rows are dicts of what JSON can write.  The stages are those that run on Spark; what is between them
+is played here.  ``Driver`` runs a table of any topology, and needs a session for that.
+``SinkContract`` tries a sink of your own.
 
 Examples
 --------

@@ -53,13 +53,15 @@ class TableChange(NamedTuple):
 class Driver:
     """A table of any topology, driven in memory: its plan runs batch by batch, and no query.
 
-    The plan is the one that a query of the table has.  Its stages run in this process, over stores in memory.  Spark evaluates
-    only what workers cannot.  Queries of staged operators run before it in each batch, with topics in memory between them.
+    The plan is the one that a query of the table has.  Its stages run in this process, over stores
+    in memory.  Spark evaluates only what workers cannot.  Queries of staged operators run before it
+    in each batch, with topics in memory between them.
 
     Parameters
     ----------
     table : Table or Enriched
-        The table, or the events that it enriches, made in a classic session.  Inputs of the same names replace the sources.
+        The table, or the events that it enriches, made in a classic session.  Inputs of the same
+        names replace the sources.
     seed : int, default 0
         The seed of what ``REORDER`` does.
 
@@ -75,7 +77,8 @@ class Driver:
     >>> driver = Driver(orders)
     >>> driver.input("orders").change("o1", {"customer_id": "c1", "amount": 5.0})
     >>> driver.run()
-    [TableChange(key='o1', operation='upsert', row={'customer_id': 'c1', 'amount': 5.0}, timestamp=None)]
+    [TableChange(key='o1', operation='upsert', row={'customer_id': 'c1', 'amount': 5.0},
+    timestamp=None)]
     """
 
     def __init__(self, table: Table | Enriched, *, seed: int = 0) -> None:
@@ -143,7 +146,8 @@ class Driver:
         Parameters
         ----------
         name : str
-            The name of a table that the driven table is made of, one that is read; or of the stream of events.
+            The name of a table that the driven table is made of, one that is read; or of the stream
+            of events.
 
         Returns
         -------
@@ -184,9 +188,10 @@ class Driver:
         what : sentinel, optional
             What happens to the batch.
 
-            - ``CRASH``: it is lost after each stage in turn, with all that it wrote, and is then done.
-            - ``DUPLICATE``: everything that was fed so far comes again after it, but for events, each of which comes once.
-            - ``REORDER``: its changes overtake each other and come in several batches, some of them twice.  So do records
+            - ``CRASH``: it is lost after each stage in turn, with all that it wrote, and is then
+            done.  - ``DUPLICATE``: everything that was fed so far comes again after it, but for
+            events, each of which comes once.  - ``REORDER``: its changes overtake each other and
+            come in several batches, some of them twice.  So do records
               of internal topics.  Nothing overtakes between the stages of one query.
 
         Returns
@@ -219,8 +224,9 @@ class Driver:
     def advance(self, by: str | timedelta) -> list[TableChange]:
         """Move the clock, and run what was fed since the last run at the new time.
 
-        Intervals of periodic emission, and of the clock that finds idle sources, end at whole multiples since the driver was
-        made.  Batches without rows hear those on the way.  The retention of tombstones is by this clock, too.
+        Intervals of periodic emission, and of the clock that finds idle sources, end at whole
+        multiples since the driver was made.  Batches without rows hear those on the way.  The
+        retention of tombstones is by this clock, too.
 
         Parameters
         ----------
@@ -249,7 +255,8 @@ class Driver:
             ) from error
         if isinstance(by, int | float) or passed < 1:
             raise FkJoinError(
-                f'by: {by!r} is no time that passes, of a millisecond at least; write it such as "10 seconds"'
+                f"by: {by!r} is no time that passes, of a millisecond at least; write it such as "
+                '"10 seconds"'
             )
         before, now_ms = len(self._results), self._now_ms + passed
         for end_ms in self._queries.ends(self._now_ms, now_ms):
@@ -283,7 +290,8 @@ class Driver:
     def dead_letters(self) -> list[dict[str, Any]]:
         """The rows that could not be used so far, as ``Table.dead_letters`` has them.
 
-        They are of a query of their own, so their part of the plan runs only when they are asked for.
+        They are of a query of their own, so their part of the plan runs only when they are asked
+        for.
 
         Returns
         -------
@@ -310,7 +318,8 @@ class Driver:
         Parameters
         ----------
         name : str
-            The name that ``materialize`` was given; that of an aggregate, a cogroup, a merge, a flat map or ``with_children``.
+            The name that ``materialize`` was given; that of an aggregate, a cogroup, a merge, a
+            flat map or ``with_children``.
 
         Returns
         -------

@@ -163,7 +163,8 @@ class DriverInput:
         key : object
             The value of the key's column; for several columns a tuple, or a dict by their names.
         row : mapping
-            The row's columns by name.  Those of the key may be left out; others that are left out are null.
+            The row's columns by name.  Those of the key may be left out; others that are left out
+            are null.
         version : int, optional
             The number that orders the changes of a key; by default, as they are fed.
         timestamp : datetime.datetime or int, optional

@@ -39,7 +39,8 @@ class Change(NamedTuple):
     Attributes
     ----------
     side : {"left", "right", "event"}
-        The table; ``"left"`` also of one that is summed up.  ``"event"``: of no table, but an event that one enriches.
+        The table; ``"left"`` also of one that is summed up.  ``"event"``: of no table, but an event
+        that one enriches.
     key : str
         The row's key.
     row : dict or None
@@ -196,7 +197,8 @@ class Kit(ABC):
             names = getattr(self, self._names)
             if not isinstance(names, str) and not callable(names):
                 raise FkJoinError(
-                    f"{self._names}: {names!r} is no text; here a key is one text: name a column, or give a function"
+                    f"{self._names}: {names!r} is no text; here a key is one text: name a column, "
+                    "or give a function"
                 )
         self._specs = self._stages()
         self._stores = {spec.stage: MemoryStore() for spec in self._specs}
@@ -219,8 +221,8 @@ class Kit(ABC):
         Raises
         ------
         FkJoinError
-            If anything is neither a change that this test takes nor a sentinel, or a row lacks a column that the test names;
-            nothing is processed then.
+            If anything is neither a change that this test takes nor a sentinel, or a row lacks a
+            column that the test names; nothing is processed then.
 
         Examples
         --------
@@ -252,9 +254,9 @@ class Kit(ABC):
         Parameters
         ----------
         stage : str
-            ``"rekey"``, ``"subscription"`` or ``"resolve"`` of a join, ``"regroup"`` or ``"aggregate"`` of an aggregate,
-            ``"spread"`` or ``"owners"`` of a flat map, ``"pair"`` or ``"resolve"`` of a join by primary key, ``"enrich"`` of
-            changes.
+            ``"rekey"``, ``"subscription"`` or ``"resolve"`` of a join, ``"regroup"`` or
+            ``"aggregate"`` of an aggregate, ``"spread"`` or ``"owners"`` of a flat map, ``"pair"``
+            or ``"resolve"`` of a join by primary key, ``"enrich"`` of changes.
 
         Returns
         -------

@@ -76,7 +76,8 @@ class JoinTest(JoinKit):
     how : {"inner", "left"}, default "inner"
         ``"left"`` keeps left rows without a right row.
     joiner : callable, optional
-        A callable of (left row, right row), whose None is no result.  Without it a joined row is ``{"left": …, "right": …}``.
+        A callable of (left row, right row), whose None is no result.  Without it a joined row is
+        ``{"left": …, "right": …}``.
     seed : int, default 0
         The seed of what ``REORDER`` does.
 
@@ -138,8 +139,8 @@ class KeyJoinTest(JoinKit):
     how : {"inner", "left", "outer"}, default "inner"
         See ``Table.join``.
     joiner : callable, optional
-        A callable of (left row, right row), either of which may be None; its None is no result.  Without it a joined row is
-        ``{"left": …, "right": …}``.
+        A callable of (left row, right row), either of which may be None; its None is no result.
+        Without it a joined row is ``{"left": …, "right": …}``.
     seed : int, default 0
         See ``JoinTest``.
 
@@ -180,7 +181,8 @@ class EnrichTest(Kit):
     Parameters
     ----------
     on : str or callable
-        A column of the event, or a callable of the event, that gives the table's key, a text; None names no row.
+        A column of the event, or a callable of the event, that gives the table's key, a text; None
+        names no row.
     how : {"inner", "left"}, default "inner"
         See ``Table.enrich``.
     seed : int, default 0
@@ -191,8 +193,8 @@ class EnrichTest(Kit):
     table : dict of str to dict
         The table's rows by key.
     results : list of Result
-        The events that were sent: each an insert under the key that it names, or ``""``, whose value has the columns of the
-        event and of the row.
+        The events that were sent: each an insert under the key that it names, or ``""``, whose
+        value has the columns of the event and of the row.
     count : Counters
         The counters of the stage: ``events-without-row``, ….
 
@@ -280,12 +282,13 @@ class AggregateTest(GroupKit):
     Parameters
     ----------
     group : str or callable
-        A column of the row, or a callable of (key, row), that gives the group's key, a text; None is in no group.
+        A column of the row, or a callable of (key, row), that gives the group's key, a text; None
+        is in no group.
     initializer : callable or value
         A callable of nothing, or a value.
     adder, subtractor : callable
-        Functions of (group's key, row, aggregate) that return the aggregate.  It is of what JSON can write, or a set, as the
-        initializer makes it.
+        Functions of (group's key, row, aggregate) that return the aggregate.  It is of what JSON
+        can write, or a set, as the initializer makes it.
     seed : int, default 0
         See ``JoinTest``.
 
@@ -441,8 +444,8 @@ class FlatMapTest(Kit):
     rows : callable
         A callable of (key, row) that returns the rows, dicts, that a row makes.
     key : str or callable
-        A column of the rows that are made, or a callable of (key of the row that makes it, row that is made), that gives its
-        key, a text; None is no row.
+        A column of the rows that are made, or a callable of (key of the row that makes it, row that
+        is made), that gives its key, a text; None is no row.
     seed : int, default 0
         See ``JoinTest``.
 

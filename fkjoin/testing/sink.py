@@ -99,13 +99,15 @@ _TURNS = 2
 class SinkContract(ABC):
     """The promises of a ``TableSink`` as tests for pytest: inherit in a class ``Test…``, with the first two methods below.
 
-    Each test writes to places of its own.  A place may refuse a type, a name or a value, with an ``FkJoinError`` before
-    anything is written; it may not change one.  A batch is cut off at each line and each return of the sink's own module or
-    package, by an exception that ends the sink, and then written by another one.
+    Each test writes to places of its own.  A place may refuse a type, a name or a value, with an
+    ``FkJoinError`` before anything is written; it may not change one.  A batch is cut off at each
+    line and each return of the sink's own module or package, by an exception that ends the sink,
+    and then written by another one.
 
-    Three attributes of the class may be others: ``types``, the types of columns that are tried (all that a table may have);
-    ``every``, which is 1 (with 5, work is cut off at each fifth step, for places that are slow); and ``code``, modules in which
-    it is cut off besides, where a sink calls others.
+    Three attributes of the class may be others: ``types``, the types of columns that are tried (all
+    that a table may have); ``every``, which is 1 (with 5, work is cut off at each fifth step, for
+    places that are slow); and ``code``, modules in which it is cut off besides, where a sink calls
+    others.
 
     Examples
     --------
@@ -135,7 +137,8 @@ class SinkContract(ABC):
         Parameters
         ----------
         into : str
-            A name of lower-case letters, digits and ``_``.  A place of that name is one place, and empty when the test begins.
+            A name of lower-case letters, digits and ``_``.  A place of that name is one place, and
+            empty when the test begins.
 
         Returns
         -------
