@@ -68,7 +68,10 @@ def planned_join(
     spread: int = 1,
     argument: str = "extractor",
 ) -> Planned:
-    """See ``fk_join``.  Raises ``TopologyError``; ``argument``: what the caller calls the extractor."""
+    """See ``fk_join``.  Raises ``TopologyError``.
+
+    ``argument``: what the caller calls the extractor.
+    """
     named = require_how(how)
     emission = Emission.of(emit)
     require_same_timestamps(left, right)
@@ -145,7 +148,10 @@ def _of_source(node: Node) -> bool:
 
 
 def _fields(joiner: BoundJoiner, left: Planned) -> dict[str, Place] | None:
-    """The places of the columns of a joined row; None if they are more than fields of the inputs' rows."""
+    """The places of the columns of a joined row.
+
+    None if they are more than fields of the inputs' rows.
+    """
     places: dict[str, Place] = {name: ("key", (name,)) for name in left.key}
     if joiner.both_rows:
         return places | {"left": ("left", ()), "right": ("right", ())}

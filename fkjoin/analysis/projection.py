@@ -27,7 +27,7 @@ class Projection:
 
     @property
     def given(self) -> tuple[Expression, ...]:
-        return tuple(one.given for one in self.bound)
+        return tuple(one.expression for one in self.bound)
 
     @property
     def texts(self) -> tuple[str, ...]:

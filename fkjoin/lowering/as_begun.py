@@ -58,7 +58,7 @@ def topics_of(table: Planned) -> list[Connection]:
 
 def read_below(table: Planned) -> list[Planned]:
     """The tables that calls have read, of which the table is made, each once."""
-    return [one for one in _calls(table) if one.call is not None and not one.call.of]
+    return [one for one in _calls(table) if one.call is not None and not one.call.tables]
 
 
 def bound_again(table: Planned, others: OtherOptions) -> Planned:
@@ -77,18 +77,18 @@ def bound_again(table: Planned, others: OtherOptions) -> Planned:
         call = one.call
         if call is None:
             return one
-        of = tuple(map(again, call.of))
-        if one not in others and of == call.of:
+        of = tuple(map(again, call.tables))
+        if one not in others and of == call.tables:
             return one
         options = {**call.options, **others.get(one, {})}
-        return replace(call.bind(*of, **options), call=replace(call, of=of, options=options))
+        return replace(call.bind(*of, **options), call=replace(call, tables=of, options=options))
 
     return again(table)
 
 
 def _calls(table: Planned) -> list[Planned]:
     """The table and those that its calls were given, each once."""
-    return tables_below(table, lambda one: () if one.call is None else one.call.of)
+    return tables_below(table, lambda one: () if one.call is None else one.call.tables)
 
 
 def _snapshots(table: Planned, checkpoint: str) -> OtherOptions:
