@@ -91,16 +91,16 @@ def cause(columns: Sequence[Column], nodes: Sequence[Any], rows: DataFrame) -> C
     if any(node is None or "PythonUDF" in _kinds(node) for node in nodes):
         return F.lit(None).cast("string")
     tried = access(rows.sparkSession).tried
-    said = _first(
+    reason = _first(
         tried, ((column, _why(tried, node)) for column, node in zip(columns, nodes, strict=True))
     )
-    made = F.transform(F.array(F.lit(0)), lambda _: said).getItem(0)
+    called = F.transform(F.array(F.lit(0)), lambda _: reason).getItem(0)
     try:
         with said_once():
-            rows.select(made).schema  # noqa: B018  (analysis happens here)
+            rows.select(called).schema  # noqa: B018  (analysis happens here)
     except (AnalysisException, ParseException):
         return F.lit(None).cast("string")
-    return made
+    return called
 
 
 def can_throw(node: Any) -> bool:
@@ -116,21 +116,15 @@ def _why(tried: Tried, node: Any) -> Column:
     if _kind(node) in ("Alias", "ExprAlias"):
         return _why(tried, node.child())
     here = F.lit(f"{node.sql()}: {_WORDS.get(_kind(node), 'it throws')}")
-    below = _first(
-        tried,
-        (
-            (F.expr(child.sql()), _why(tried, child))
-            for child in _children(node)
-            if can_throw(child)
-        ),
-    )
+    risky = [child for child in _children(node) if can_throw(child)]
+    below = _first(tried, ((F.expr(child.sql()), _why(tried, child)) for child in risky))
     return F.coalesce(below, here)
 
 
 def _first(tried: Tried, reasons: Iterable[tuple[Column, Column]]) -> Column:
     """The reason of the first that throws, else null."""
-    found = (F.when(tried(F.struct(column.alias("it"))).isNull(), why) for column, why in reasons)
-    return F.coalesce(*found, F.lit(None).cast("string"))
+    texts = (F.when(tried(F.struct(column.alias("it"))).isNull(), why) for column, why in reasons)
+    return F.coalesce(*texts, F.lit(None).cast("string"))
 
 
 def _kind(node: Any) -> str:
@@ -143,4 +137,4 @@ def _kinds(node: Any) -> set[str]:
 
 def _children(node: Any) -> list[Any]:
     listed = node.children()
-    return [listed.apply(place) for place in range(listed.size())]
+    return [listed.apply(index) for index in range(listed.size())]

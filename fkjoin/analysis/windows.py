@@ -1,4 +1,4 @@
-"""Windows of time as groups: what ``fkjoin.window`` makes, and what a table needs for windows that close."""
+"""Windows of time as groups: what ``fkjoin.window`` makes, and when windows of a table close."""
 
 from __future__ import annotations
 
@@ -90,16 +90,19 @@ def window(time: Expression, size: str, slide: str | None = None) -> Window:
 
 
 def without_window(key: Any) -> tuple[Window | None, Any]:
-    """The window among the keys, if there is one, and the keys with its time, which then comes first."""
-    given = list(key) if isinstance(key, list | tuple) else [key]
-    windows = [one for one in given if isinstance(one, Window)]
+    """The window among the keys, if there is one, and the keys with its time.
+
+    The time then comes first.
+    """
+    keys = list(key) if isinstance(key, list | tuple) else [key]
+    windows = [item for item in keys if isinstance(item, Window)]
     if not windows:
         return None, key
     if len(windows) > 1:
         raise TopologyError(
             "key: there are two windows; give one, and group the result by the other"
         )
-    return windows[0], [windows[0].time, *(one for one in given if not isinstance(one, Window))]
+    return windows[0], [windows[0].time, *(item for item in keys if not isinstance(item, Window))]
 
 
 def windowed(kind: StructType) -> StructType:
@@ -133,14 +136,17 @@ class Closes:
     def of(
         window: Window | None, emit: str, *, grace: str | None, idle: str | None, ahead: str | None
     ) -> Closes | None:
-        """Check that arguments of ``Table.group_by`` go together; None where groups are no windows."""
+        """Check that arguments of ``Table.group_by`` go together.
+
+        None where groups are no windows.
+        """
         if window is None:
             if emit == ON_CLOSE:
                 raise TopologyError(
                     f'emit: "{ON_CLOSE}" is for windows; put fkjoin.window(…) into the key'
                 )
-            for argument, given in (("grace", grace), ("idle", idle), ("ahead", ahead)):
-                if given is not None:
+            for argument, value in (("grace", grace), ("idle", idle), ("ahead", ahead)):
+                if value is not None:
                     raise TopologyError(
                         f"{argument}: it is for windows; put fkjoin.window(…) into the key, or "
                         "leave it out"
@@ -227,7 +233,7 @@ def sources_of(table: Planned) -> tuple[Planned, ...]:
 
 
 def require_idle_in_time(node: Node, trigger: Mapping[str, Any]) -> None:
-    """Raise ``TopologyError`` if batches are so far apart that no source of windows would ever be idle.
+    """Raise ``TopologyError`` if batches are too far apart for a source of windows ever to be idle.
 
     ``trigger``: arguments of ``DataStreamWriter.trigger``.
     """
