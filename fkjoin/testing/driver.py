@@ -1,4 +1,7 @@
-"""Any table in memory, for users' tests: the plan of its query without a query; ``fkjoin.testing`` has it."""
+"""Any table in memory, for users' tests: the plan of its query without a query.
+
+``fkjoin.testing`` has it.
+"""
 
 from __future__ import annotations
 
@@ -76,9 +79,9 @@ class Driver:
     --------
     >>> driver = Driver(orders)
     >>> driver.input("orders").change("o1", {"customer_id": "c1", "amount": 5.0})
-    >>> driver.run()
-    [TableChange(key='o1', operation='upsert', row={'customer_id': 'c1', 'amount': 5.0},
-    timestamp=None)]
+    >>> (change,) = driver.run()
+    >>> change.operation, change.row
+    ('upsert', {'customer_id': 'c1', 'amount': 5.0})
     """
 
     def __init__(self, table: Table | Enriched, *, seed: int = 0) -> None:
@@ -189,10 +192,12 @@ class Driver:
             What happens to the batch.
 
             - ``CRASH``: it is lost after each stage in turn, with all that it wrote, and is then
-            done.  - ``DUPLICATE``: everything that was fed so far comes again after it, but for
-            events, each of which comes once.  - ``REORDER``: its changes overtake each other and
-            come in several batches, some of them twice.  So do records
-              of internal topics.  Nothing overtakes between the stages of one query.
+              done.
+            - ``DUPLICATE``: everything that was fed so far comes again after it, but for events,
+              each of which comes once.
+            - ``REORDER``: its changes overtake each other and come in several batches, some of them
+              twice.  So do records of internal topics.  Nothing overtakes between the stages of one
+              query.
 
         Returns
         -------
@@ -338,16 +343,18 @@ class Driver:
 
     def _repeatable(self, fed: list[tuple[str, FedChange]]) -> list[tuple[str, FedChange]]:
         """Changes of tables, which may come twice; events may not."""
-        return [one for one in fed if not self._inputs[one[0]].of_events]
+        return [(name, change) for name, change in fed if not self._inputs[name].of_events]
 
-    def _batch(self, changes: list[tuple[str, FedChange]], what: Sentinel | None = None) -> None:
+    def _batch(
+        self, changes: list[tuple[str, FedChange]], sentinel: Sentinel | None = None
+    ) -> None:
         fed: dict[str, list[FedChange]] = {name: [] for name in self._inputs}
         for name, change in changes:
             fed[name].append(change)
         rows = {source.rows: source.batch(fed[name]) for name, source in self._inputs.items()}
         batch = MemoryBatch(rows.__getitem__, self._now_ms, self._before_ms)
-        mixed = self._random if what == REORDER else None
-        results, batch = self._queries.run(batch, lose=what == CRASH, mixed=mixed)
+        mixed = self._random if sentinel == REORDER else None
+        results, batch = self._queries.run(batch, lose=sentinel == CRASH, mixed=mixed)
         self._before_ms = self._now_ms
         if self._plan.dead:
             self._batches.append(batch)
@@ -413,9 +420,9 @@ class DriverStore:
         --------
         >>> row = driver.store("totals").get("c1")
         """
-        of = self._stage.described()
-        wanted = encoded(of.key, [key])
-        return next(iter(self._rows(StoredRows(of, pa.array(wanted, BYTES)))), None)
+        stage = self._stage.described()
+        wanted = encoded(stage.key, [key])
+        return next(iter(self._rows(StoredRows(stage, pa.array(wanted, BYTES)))), None)
 
     def all(self) -> list[dict[str, Any]]:
         """List the rows.
