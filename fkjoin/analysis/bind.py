@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from fkjoin.codec.rows import Path
 from fkjoin.sessions.access import access
+from fkjoin.sessions.plan_sources import listed
 from fkjoin.spark.schemas import spark_schema
 
 
@@ -38,9 +39,8 @@ def _concatenated(node: Any) -> Iterator[Any]:
     if node.getClass().getSimpleName() != "Concat":
         yield node
         return
-    parts = node.children()
-    for index in range(parts.size()):
-        yield from _concatenated(parts.apply(index))
+    for part in listed(node.children()):
+        yield from _concatenated(part)
 
 
 def unnamed(expression: Any) -> Any:
@@ -87,6 +87,5 @@ def paths_in(node: Any, row: pa.Schema) -> Iterator[Path]:
     if (path := field_of(node, row)) is not None:
         yield path
         return
-    children = node.children()
-    for index in range(children.size()):
-        yield from paths_in(children.apply(index), row)
+    for child in listed(node.children()):
+        yield from paths_in(child, row)

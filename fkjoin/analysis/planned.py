@@ -274,8 +274,8 @@ def learned_otherwise(error: ColumnTypeError, sources: Mapping[str, str]) -> Top
     files = [f"{name} from {path}" for name, path in sources.items()]
     return TopologyError(
         f"{error}. The columns of {' and '.join(files)} were learned: give schema= with the types "
-        'that most lines have; if a query has read these files before, give schema= as "fkjoin '
-        'state columns CHECKPOINT" prints it'
+        "that most lines have; if a query has read these files before, give schema= as "
+        '"fkjoin state columns CHECKPOINT" prints it'
     )
 
 

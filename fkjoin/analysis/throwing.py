@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from fkjoin.analysis.columns import said_once
 from fkjoin.sessions.access import access
+from fkjoin.sessions.plan_sources import listed
 
 Tried: TypeAlias = Callable[[Column], Column]
 
@@ -105,7 +106,7 @@ def cause(columns: Sequence[Column], nodes: Sequence[Any], rows: DataFrame) -> C
 
 def can_throw(node: Any) -> bool:
     """Tell whether an analyzed expression may throw on a row."""
-    children = _children(node)
+    children = list(listed(node.children()))
     if _kind(node) == "Cast" and not node.canUpCast(children[0].dataType(), node.dataType()):
         return True
     return _kind(node) not in {*_NEVER, "Cast"} or any(map(can_throw, children))
@@ -116,7 +117,7 @@ def _why(tried: Tried, node: Any) -> Column:
     if _kind(node) in ("Alias", "ExprAlias"):
         return _why(tried, node.child())
     here = F.lit(f"{node.sql()}: {_WORDS.get(_kind(node), 'it throws')}")
-    risky = [child for child in _children(node) if can_throw(child)]
+    risky = [child for child in listed(node.children()) if can_throw(child)]
     below = _first(tried, ((F.expr(child.sql()), _why(tried, child)) for child in risky))
     return F.coalesce(below, here)
 
@@ -132,9 +133,4 @@ def _kind(node: Any) -> str:
 
 
 def _kinds(node: Any) -> set[str]:
-    return {_kind(node)}.union(*map(_kinds, _children(node)))
-
-
-def _children(node: Any) -> list[Any]:
-    listed = node.children()
-    return [listed.apply(index) for index in range(listed.size())]
+    return {_kind(node)}.union(*map(_kinds, listed(node.children())))

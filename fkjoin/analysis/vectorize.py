@@ -34,7 +34,7 @@ from pyspark.sql.types import (
 from fkjoin.codec.expressions import OPERATIONS, Part
 from fkjoin.codec.rows import Path
 from fkjoin.errors import TopologyError
-from fkjoin.sessions.plan_sources import analyzed
+from fkjoin.sessions.plan_sources import analyzed, listed
 from fkjoin.spark.schemas import arrow_schema
 
 ANSI = "spark.sql.ansi.enabled"
@@ -123,10 +123,9 @@ def _part(node: Any, named: dict[str, Part], counterpart: Callable[[Part], bool]
     if kind in _REPLACED:
         return _part(node.replacement(), named, counterpart)
     if kind == "With":
-        defined = node.defs()
-        parts = [defined.apply(index) for index in range(defined.size())]
         named = named | {
-            part.id().toString(): _part(part.child(), named, counterpart) for part in parts
+            part.id().toString(): _part(part.child(), named, counterpart)
+            for part in listed(node.defs())
         }
         return _part(node.child(), named, counterpart)
     if kind == "CommonExpressionRef":
@@ -142,7 +141,7 @@ def _part(node: Any, named: dict[str, Part], counterpart: Callable[[Part], bool]
         return _literal(_constant(node, spark), arrow)
     if kind == "AttributeReference":
         return Part(kind, arrow, argument=node.name().lower())
-    nodes = _children(node)
+    nodes = list(listed(node.children()))
     children = tuple(_part(child, named, counterpart) for child in nodes)
     if kind == "GetStructField":
         return Part(kind, arrow, children, node.child().dataType().apply(node.ordinal()).name())
@@ -172,11 +171,6 @@ def _lacking(node: Any) -> _OnlySparkError:
         f"{node.sql()} cannot be evaluated outside of the JVM ({node.getClass().getSimpleName()}); "
         "give a Python callable, or put it into group_by(value=…)"
     )
-
-
-def _children(node: Any) -> list[Any]:
-    listed = node.children()
-    return [listed.apply(index) for index in range(listed.size())]
 
 
 def _type(node: Any) -> DataType:

@@ -81,7 +81,7 @@ def column_of(
 
     Returns
     -------
-    Aggregate
+    AggregateColumn
 
     Raises
     ------
@@ -94,10 +94,8 @@ def column_of(
     >>> made = column_of("n", count_distinct("sku"), {"sku": 0}, (), skus)
     """
     kind, argument = wanted.kind, "" if wanted.column is None else text(wanted.column)
-    index, order = (
-        places.get(str(wanted.column)),
-        tuple(places[str(column)] for column in wanted.order),
-    )
+    index = places.get(str(wanted.column))
+    order = tuple(places[str(column)] for column in wanted.order)
     if index is None or kind not in (
         "collect_list",
         "collect_set",

@@ -72,8 +72,8 @@ def window(time: Expression, size: str, slide: str | None = None) -> Window:
     slide_us = size_us if slide is None else interval_us("slide", slide)
     if size_us <= 0 or slide_us <= 0:
         raise TopologyError(
-            'window: size and slide must be longer than nothing; give an interval such as "10 '
-            'minutes"'
+            "window: size and slide must be longer than nothing; give an interval such as "
+            '"10 minutes"'
         )
     if slide_us > size_us:
         raise TopologyError(
