@@ -443,7 +443,7 @@ class _Grouping:
         names = [f"v{number}" for number in range(len(needed) + len(key))]
         if self.value is not None:
             among = {item: self.value.among("agg", item) for item in needed.values()}
-            bound = tuple(replace(column, given=item) for item, column in among.items())
+            bound = tuple(replace(column, expression=item) for item, column in among.items())
         else:
             bound = bind("agg", list(needed.values()), self.table.scope)
         bound += bind("agg", key, self.table.scope)

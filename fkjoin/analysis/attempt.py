@@ -1,7 +1,8 @@
-"""Expressions of a user's that may throw: Spark evaluates them so that a row on which one does is left out, not the query.
+"""Expressions of a user's that may throw, evaluated so that the query goes on.
 
-Spark evaluates a part that stands twice in an expression before all else, outside of what would catch what it throws.  It does
-not look for such parts behind a condition, unless it can tell that the condition always holds.
+Spark leaves out a row on which one throws.  It evaluates a part that stands twice in an expression
+before all else, outside of what would catch what it throws.  It does not look for such parts behind
+a condition, unless it can tell that the condition always holds.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ class Attempt:
 
     @cached_property
     def problem(self) -> Column | None:
-        """Not null where one threw; None if none of them can.  With ``on_error="fail"`` it throws itself."""
+        """Not null where one threw; None if none of them can.
+
+        With ``on_error="fail"`` it throws itself.
+        """
         return None if self._problem is None else self._problem()
 
     @cached_property
@@ -64,49 +68,57 @@ def attempt(
     usable: Column | None = None,
     key: Column | None = None,
 ) -> Attempt:
-    """Expressions, evaluated for ``usable`` rows: where not said, those of a table's frame that are there.
+    """Expressions, evaluated for ``usable`` rows.
 
-    ``table``: what the ``operator`` reads; ``key``: a struct, by default that of the frame.
+    By default these are the rows of a table's frame that are there.  ``table``: what the
+    ``operator`` reads; ``key``: a struct, by default that of the frame.
     """
-    risky = [one for one in bound if one.can_throw]
+    risky = [expression for expression in bound if expression.can_throw]
     if not risky:
-        return Attempt(tuple(one.column for one in bound))
+        return Attempt(tuple(expression.column for expression in bound))
     usable_rows = F.col(PROBLEM).isNull() & ~F.col(DELETED) if usable is None else usable
-    names = {id(one): f"t{place}" for place, one in enumerate(bound) if one.can_throw}
-    values = [
-        F.col(_TRIED).getField(names[id(one)]) if id(one) in names else one.column for one in bound
-    ]
+    names = {
+        id(expression): f"t{index}"
+        for index, expression in enumerate(bound)
+        if expression.can_throw
+    }
+
+    def value(expression: Bound) -> Column:
+        name = names.get(id(expression))
+        return expression.column if name is None else F.col(_TRIED).getField(name)
+
     threw = usable_rows & F.col(_TRIED).isNull()
-    texts = ", ".join(one.text for one in risky)
-    columns, rows = [one.column for one in risky], risky[0].scope.frame
-    parts = [one.column.alias(names[id(one)]) for one in risky]
+    texts = ", ".join(expression.text for expression in risky)
+    columns, rows = [expression.column for expression in risky], risky[0].scope.frame
+    parts = [expression.column.alias(names[id(expression)]) for expression in risky]
 
     @cache
-    def said() -> Column:
-        return F.coalesce(cause(columns, [one.node for one in risky], rows), F.lit("it throws"))
+    def why() -> Column:
+        nodes = [expression.node for expression in risky]
+        return F.coalesce(cause(columns, nodes, rows), F.lit("it throws"))
 
     def problem() -> Column:
         if on_error != "fail":
             return F.when(threw, F.lit(f"{operator}: {texts}"))
         whose = F.col(KEY) if key is None else key
-        return F.when(
-            threw, raising(f"{operator} of {table}", whose, F.concat(F.lit(f"{texts}: "), said()))
-        )
+        text = F.concat(F.lit(f"{texts}: "), why())
+        return F.when(threw, raising(f"{operator} of {table}", whose, text))
 
     def reason() -> Column:
-        return F.when(threw, F.concat(F.lit(f"{operator}: {texts}: "), said()))
+        return F.when(threw, F.concat(F.lit(f"{operator}: {texts}: "), why()))
 
+    values = tuple(map(value, bound))
     tried = access(rows.sparkSession).tried(F.struct(*parts))
-    return Attempt(tuple(values), problem, reason, F.when(_opaque() & usable_rows, tried))
+    return Attempt(values, problem, reason, F.when(_opaque() & usable_rows, tried))
 
 
 NOTHING = Attempt(())
 
 
-def raising(what: str, key: Column, said: Column) -> Column:
-    """A text that throws, with operator and key, a struct."""
+def raising(subject: str, key: Column, reason: Column) -> Column:
+    """A text that throws; ``subject``: its operator, ``key``: a struct."""
     whole = F.concat(
-        F.lit(f"{what}, key "), _key_text(key), F.lit(": "), said, F.lit(set_aside("rows"))
+        F.lit(f"{subject}, key "), _key_text(key), F.lit(": "), reason, F.lit(set_aside("rows"))
     )
     return F.raise_error(whole).cast("string")
 
@@ -122,13 +134,18 @@ def _key_text(key: Column) -> Column:
 
     entries = F.map_entries(F.from_json(written, "map<string,string>"))
     several = F.concat(F.lit("["), F.array_join(F.transform(entries, part), ", "), F.lit("]"))
-    one = F.get(entries, F.lit(0))["value"]
-    plain = (F.size(entries) == 1) & ~(one.startswith(NOT_PLAIN[0]) | one.startswith(NOT_PLAIN[1]))
-    return F.coalesce(F.when(plain, one), several, written)
+    first = F.get(entries, F.lit(0))["value"]
+    plain = (F.size(entries) == 1) & ~(
+        first.startswith(NOT_PLAIN[0]) | first.startswith(NOT_PLAIN[1])
+    )
+    return F.coalesce(F.when(plain, first), several, written)
 
 
 def letters(rows: DataFrame, reason: Column, table: str, row: Column | None = None) -> DataFrame:
-    """The frame that dead letters of ``rows`` come from: those that have a ``reason``; ``row``: what is the letter's value."""
+    """The frame that dead letters of ``rows`` come from: those that have a ``reason``.
+
+    ``row``: the letter's value, by default the row of a table's frame.
+    """
     return rows.select(raw(rows, table, row).alias(RAW), reason.alias(PROBLEM))
 
 

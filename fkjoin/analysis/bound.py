@@ -1,4 +1,4 @@
-"""A user's expressions, analyzed once: everything that the engine wants to know of them is read from that."""
+"""A user's expressions, analyzed once: the engine reads from that all it wants to know of them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Scope:
 class Bound:
     """An expression over the columns of a scope."""
 
-    given: Expression
+    expression: Expression
     """The user's own text or column."""
     column: Column
     field: StructField
@@ -59,16 +59,16 @@ class Bound:
     @property
     def text(self) -> str:
         """Its text in ``describe()``."""
-        return text(self.given)
+        return text(self.expression)
 
     @cached_property
     def path(self) -> Path | None:
-        """The column that it is, or the field in one; None if it is more than that, or not known."""
-        if (plain := plain_path(self.given, self.scope.schema)) is not None:
+        """The column that it is, or the field in one; None if it is more, or not known."""
+        if (plain := plain_path(self.expression, self.scope.schema)) is not None:
             return plain
         if self.node is not None:
             return field_of(unnamed(self.node), self.scope.schema)
-        name = None if isinstance(self.given, str) else self._access.named(self.given)
+        name = None if isinstance(self.expression, str) else self._access.named(self.expression)
         odd = name in self.scope.schema.names and "." in str(name)  # a Column means a field by it
         return None if odd else plain_path(name, self.scope.schema)
 
@@ -79,10 +79,10 @@ class Bound:
             return [self.path]
         if self.node is not None:
             return list(paths_in(self.node, self.scope.schema))
-        if isinstance(self.given, str):
-            return paths_named(without_strings(self.given), self.scope.schema)
+        if isinstance(self.expression, str):
+            return paths_named(without_strings(self.expression), self.scope.schema)
         # Names in the text may have quotes.
-        return paths_named(self._access.text(self.given), self.scope.schema)
+        return paths_named(self._access.text(self.expression), self.scope.schema)
 
     @cached_property
     def vector(self) -> Part | None:
@@ -99,7 +99,7 @@ class Bound:
         return self.path is None if self.node is None else throwing.can_throw(self.node)
 
 
-def bind(argument: str, given: Sequence[Expression], scope: Scope) -> tuple[Bound, ...]:
+def bind(argument: str, expressions: Sequence[Expression], scope: Scope) -> tuple[Bound, ...]:
     """Expressions over the columns of a scope.
 
     Raises ``TopologyError`` that says which ``argument`` is wrong, and what the table has instead.
@@ -108,31 +108,31 @@ def bind(argument: str, given: Sequence[Expression], scope: Scope) -> tuple[Boun
     why = None
     try:
         with said_once():
-            columns = [column_of(argument, item, scope.names) for item in given]
-            if (bound := _bound(given, columns, scope)) is not None:
+            columns = [column_of(argument, item, scope.names) for item in expressions]
+            if (bound := _bound(expressions, columns, scope)) is not None:
                 return bound
     except AnalysisException as error:
         why = error
-    for item in given:  # one by one: which is it?
+    for item in expressions:  # one by one: which is it?
         resolve_column(argument, item, scope.frame, scope.names, scope.table)
     assert why is not None, "one of several columns is named above"
-    texts = ", ".join(map(text, given))
+    texts = ", ".join(map(text, expressions))
     raise TopologyError(
         f"{argument}: {texts} cannot be evaluated side by side: {plain_line(why)}"
     ) from why
 
 
 def bound_columns(
-    given: Sequence[Expression], columns: Sequence[Column], scope: Scope
+    expressions: Sequence[Expression], columns: Sequence[Column], scope: Scope
 ) -> tuple[Bound, ...]:
     """Columns of which it is known that Spark can evaluate them, and that each is one."""
-    bound = _bound(given, columns, scope)
+    bound = _bound(expressions, columns, scope)
     assert bound is not None
     return bound
 
 
 def _bound(
-    given: Sequence[Expression], columns: Sequence[Column], scope: Scope
+    expressions: Sequence[Expression], columns: Sequence[Column], scope: Scope
 ) -> tuple[Bound, ...] | None:
     """Columns, all analyzed in one go; None where one of them is several, such as ``left.*``."""
     if not columns:
@@ -141,17 +141,17 @@ def _bound(
     if len(chosen.columns) != len(columns):
         return None
     nodes = access(chosen.sparkSession).analyzed(chosen) or [None] * len(columns)
-    parts = zip(given, columns, chosen.schema, nodes, strict=True)
+    parts = zip(expressions, columns, chosen.schema, nodes, strict=True)
     return tuple(Bound(item, column, field, node, scope) for item, column, field, node in parts)
 
 
-def for_workers(bound: Mapping[str, Bound], what: str = "") -> Columns | None:
-    """Columns of the operator ``what``, for workers; None if Spark has to evaluate one of them."""
-    vectors = tuple((name, one.vector) for name, one in bound.items())
+def for_workers(bound: Mapping[str, Bound], operator: str = "") -> Columns | None:
+    """Columns of the ``operator``, for workers; None if Spark has to evaluate one of them."""
+    vectors = tuple((name, expression.vector) for name, expression in bound.items())
     evaluated = tuple((name, vector) for name, vector in vectors if vector is not None)
-    return Columns(evaluated, what) if len(evaluated) == len(vectors) else None
+    return Columns(evaluated, operator) if len(evaluated) == len(vectors) else None
 
 
 def schema_of(bound: Sequence[Bound]) -> StructType:
     """The names and types of expressions side by side."""
-    return StructType([one.field for one in bound])
+    return StructType([expression.field for expression in bound])

@@ -37,7 +37,9 @@ class ChangeColumns:
 
     @property
     def given(self) -> bool:
-        return any(one is not None for one in (self.version, self.deleted, self.timestamp))
+        return any(
+            expression is not None for expression in (self.version, self.deleted, self.timestamp)
+        )
 
     @property
     def others(self) -> tuple[Expression, Expression]:
@@ -49,41 +51,47 @@ class ChangeColumns:
 
     def numbers(self, frame: DataFrame, names: list[str], label: str) -> list[Column]:
         """The version's numbers; ``TopologyError`` where they are not whole."""
-        found = []
+        numbers = []
         for item in () if self.version is None else listed(self.version):
-            place = resolve_column("version", item, frame, names, label)
-            kind = type_of(frame, place)
+            column = resolve_column("version", item, frame, names, label)
+            kind = type_of(frame, column)
             if not isinstance(kind, _INTEGERS):
                 raise ColumnTypeError(
                     f"version: {text(item)} is {kind.simpleString()}, whole numbers are needed; "
                     "cast it, for a timestamp with unix_micros(…)"
                 )
-            found.append(place.cast("bigint"))
-        return found
+            numbers.append(column.cast("bigint"))
+        return numbers
 
     def gone(self, frame: DataFrame, names: list[str], label: str) -> Column:
-        """A boolean column, true where a change deletes; ``TopologyError`` where the expression is no boolean."""
+        """A boolean column, true where a change deletes.
+
+        ``TopologyError`` where the expression is no boolean.
+        """
         if self.deleted is None:
             return F.lit(False)
-        found = resolve_column("deleted", self.deleted, frame, names, label)
-        if not isinstance(kind := type_of(frame, found), BooleanType):
+        column = resolve_column("deleted", self.deleted, frame, names, label)
+        if not isinstance(kind := type_of(frame, column), BooleanType):
             raise ColumnTypeError(
-                f"deleted: {text(self.deleted)} is {kind.simpleString()}, a boolean is needed: write a "
-                "condition, such as \"op = 'd'\""
+                f"deleted: {text(self.deleted)} is {kind.simpleString()}, a boolean is needed: "
+                "write a condition, such as \"op = 'd'\""
             )
-        return F.coalesce(found, F.lit(False))
+        return F.coalesce(column, F.lit(False))
 
     def time(self, frame: DataFrame, names: list[str], label: str) -> tuple[Column, str | None]:
-        """The timestamp as int64, and its type; ``TopologyError`` where it is neither a timestamp nor a number."""
+        """The timestamp as int64, and its type.
+
+        ``TopologyError`` where it is neither a timestamp nor a number.
+        """
         if self.timestamp is None:
             return F.lit(None).cast("bigint"), None
-        found = resolve_column("timestamp", self.timestamp, frame, names, label)
-        kind = type_of(frame, found)
+        column = resolve_column("timestamp", self.timestamp, frame, names, label)
+        kind = type_of(frame, column)
         if isinstance(kind, TimestampType | TimestampNTZType):
-            return F.unix_micros(found.cast("timestamp")), "timestamp"
+            return F.unix_micros(column.cast("timestamp")), "timestamp"
         if isinstance(kind, LongType | IntegerType):
-            return found.cast("bigint"), "bigint"
+            return column.cast("bigint"), "bigint"
         raise ColumnTypeError(
-            f"timestamp: {text(self.timestamp)} is {kind.simpleString()}, a timestamp or bigint is needed; "
-            "cast it with to_timestamp(…)"
+            f"timestamp: {text(self.timestamp)} is {kind.simpleString()}, a timestamp or bigint is "
+            "needed; cast it with to_timestamp(…)"
         )

@@ -22,20 +22,26 @@ Extractor = Expressions | Callable[[Any, Any], Any]
 Joiner = Expressions | Callable[[Any, Any], Any]
 
 
-def is_function(given: Any) -> TypeGuard[Callable[[Any, Any], Any]]:
-    """Tell whether an extractor or joiner is a Python callable; a Column, which can be called too, is not one."""
-    return callable(given) and not isinstance(given, Column)
+def is_function(value: Any) -> TypeGuard[Callable[[Any, Any], Any]]:
+    """Tell whether an extractor or joiner is a Python callable.
+
+    A Column, which can be called too, is not one.
+    """
+    return callable(value) and not isinstance(value, Column)
 
 
-def described(given: Extractor | Joiner, *arguments: str) -> str:
+def described(function: Extractor | Joiner, *arguments: str) -> str:
     """The text of an extractor or joiner in ``describe()``."""
-    if is_function(given):
-        return f"{getattr(given, '__name__', type(given).__name__)}({', '.join(arguments)})"
-    return ", ".join(text(item) for item in listed(given))
+    if is_function(function):
+        return f"{getattr(function, '__name__', type(function).__name__)}({', '.join(arguments)})"
+    return ", ".join(text(item) for item in listed(function))
 
 
-def require_takes(argument: str, function: Callable[..., Any], *given: str) -> None:
-    """Raise ``TopologyError`` if a function cannot be called with so many arguments, as far as it says."""
+def require_takes(argument: str, function: Callable[..., Any], *names: str) -> None:
+    """Raise ``TopologyError`` if a function cannot be called with so many arguments.
+
+    A function that does not say what it takes passes.
+    """
     # A Spark UDF has the function that it calls in ``func``.
     called = getattr(function, "func", function) if hasattr(function, "returnType") else function
     try:
@@ -43,17 +49,21 @@ def require_takes(argument: str, function: Callable[..., Any], *given: str) -> N
     except (TypeError, ValueError):  # such as of what is written in C
         return
     try:
-        signature.bind(*given)
+        signature.bind(*names)
     except TypeError:
-        takes = f"{getattr(called, '__name__', type(called).__name__)}({', '.join(signature.parameters)})"
+        name = getattr(called, "__name__", type(called).__name__)
+        takes = f"{name}({', '.join(signature.parameters)})"
         raise TopologyError(
-            f"{argument}: {takes} is called with ({', '.join(given)}); let it take these"
+            f"{argument}: {takes} is called with ({', '.join(names)}); let it take these"
         ) from None
 
 
-def require_callables(arguments: str, other: Any = (), /, **given: Any) -> None:
-    """Raise ``TopologyError`` if one is neither a function that takes the arguments nor of a type among ``other``."""
-    for argument, function in given.items():
+def require_callables(arguments: str, other: Any = (), /, **callables: Any) -> None:
+    """Raise ``TopologyError`` if one is no function that takes the arguments.
+
+    A value of a type among ``other`` is taken as well.
+    """
+    for argument, function in callables.items():
         if not callable(function) and not isinstance(function, other):
             raise TopologyError(
                 f"{argument}: a callable of ({arguments}) is needed, {function!r} is none"
@@ -62,37 +72,38 @@ def require_callables(arguments: str, other: Any = (), /, **given: Any) -> None:
             require_takes(argument, function, *arguments.split(", "))
 
 
-def require_deployment(given: str) -> None:
+def require_deployment(deployment: str) -> None:
     """Raise ``TopologyError`` if it is no ``Deployment``."""
-    if given not in get_args(Deployment):
-        raise TopologyError(f'deployment: {given!r} is not one of "fused", "staged"')
+    if deployment not in get_args(Deployment):
+        raise TopologyError(f'deployment: {deployment!r} is not one of "fused", "staged"')
 
 
 def require_same_timestamps(left: Planned, right: Planned) -> None:
     """Raise ``TopologyError`` if both tables have timestamps, of two types."""
     if left.timestamps and right.timestamps and left.timestamps != right.timestamps:
         raise ColumnTypeError(
-            f"right: timestamps are {right.timestamps} here and {left.timestamps} in left; make both the same type"
+            f"right: timestamps are {right.timestamps} here and {left.timestamps} in left; make "
+            "both the same type"
         )
 
 
-def refuse_same_name(name: str, nodes: Iterable[Node], what: str) -> None:
-    """Raise ``TopologyError`` if ``name`` already names something below the new operator, or two sources there have one name.
+def refuse_same_name(name: str, nodes: Iterable[Node], kind: str) -> None:
+    """Raise ``TopologyError`` if ``name`` already names something below the new operator.
 
-    By its name a source is known in versions, in metrics and beside the checkpoint.
+    So it does if two sources there have one name: by its name a source is known in versions, in
+    metrics and beside the checkpoint.  ``kind``: what errors call the operator.
     """
     sources: dict[str, Source] = {}
     for node in in_order(*nodes):
         if node.name == name:
             raise TopologyError(
-                f"name: {name!r} already names an input of this {what}; choose another"
+                f"name: {name!r} already names an input of this {kind}; choose another"
             )
         if isinstance(node, Source) and (other := sources.setdefault(node.name, node)) != node:
-            places = (
-                f"{other.origin}, and {node.origin}" if other.origin != node.origin else node.origin
-            )
+            origins = dict.fromkeys([other.origin, node.origin])
             raise TopologyError(
-                f"name: two sources of this {what} are called {node.name!r} ({places}); give one another name="
+                f"name: two sources of this {kind} are called {node.name!r} "
+                f"({', and '.join(origins)}); give one another name="
             )
 
 
@@ -102,9 +113,13 @@ def as_emitted(argument: str, kind: StructType) -> StructType:
 
 
 def refuse_to_start_over(argument: str, table: Planned) -> None:
-    """Raise ``TopologyError`` if a topic that the table is made of is to start over: the staged deployment cannot."""
+    """Raise ``TopologyError`` if a topic that the table is made of is to start over.
+
+    The staged deployment cannot.
+    """
     if any(source.starts_over for source in table.sources):
         raise TopologyError(
-            f'{argument}: a table with on_new_topic="start-over" cannot be in a staged deployment, which is several queries; '
-            "leave it out, and give the queries new checkpoints when a topic is made anew"
+            f'{argument}: a table with on_new_topic="start-over" cannot be in a staged deployment, '
+            "which is several queries; leave it out, and give the queries new checkpoints when a "
+            "topic is made anew"
         )

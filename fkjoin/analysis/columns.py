@@ -1,4 +1,7 @@
-"""Columns of what a user may give where one is wanted (name, SQL text, Column), with errors that help."""
+"""Columns of what a user may give where one is wanted, with errors that help.
+
+A user may give a name, SQL text or a Column.
+"""
 
 from __future__ import annotations
 
@@ -28,48 +31,55 @@ _NO_SUCH = (
 
 
 def resolve_column(
-    argument: str, given: Expression, frame: DataFrame, names: Iterable[str], table: str
+    argument: str, expression: Expression, frame: DataFrame, names: Iterable[str], table: str
 ) -> Column:
-    """``given`` as a Column over ``frame``: a name among ``names``, SQL text, or a Column.
+    """The expression as a Column over ``frame``: a name among ``names``, SQL text, or a Column.
 
     Raises ``TopologyError`` that says which ``argument`` and what ``table`` has instead.
     """
     known = list(names)
-    if named(given, known) is not None:
-        return column_of(argument, given, known)
+    if named(expression, known) is not None:
+        return column_of(argument, expression, known)
     try:
         with said_once():
-            column = column_of(argument, given, known)
-            found = frame.select(column).columns  # analysis happens here
+            column = column_of(argument, expression, known)
+            columns = frame.select(column).columns  # analysis happens here
     except AnalysisException as error:
-        said = f"{argument}: {_explain(text(given), error, known, table, frame)}"
+        message = f"{argument}: {_explain(text(expression), error, known, table, frame)}"
         if (error.getCondition() or "").startswith(_OF_TYPES):
-            raise ColumnTypeError(said) from error
-        raise TopologyError(said) from error
-    if len(found) != 1:
+            raise ColumnTypeError(message) from error
+        raise TopologyError(message) from error
+    if len(columns) != 1:
         raise TopologyError(
-            f"{argument}: {text(given)} is {len(found)} columns where one is needed: write out those you mean"
+            f"{argument}: {text(expression)} is {len(columns)} columns where one is needed: write "
+            "out those you mean"
         )
     return column
 
 
-def column_of(argument: str, given: Expression, names: Iterable[str]) -> Column:
-    """``given`` as a Column that is not analyzed yet; SQL that does not parse raises ``AnalysisException``."""
-    if (name := named(given, list(names))) is not None:
+def column_of(argument: str, expression: Expression, names: Iterable[str]) -> Column:
+    """The expression as a Column that is not analyzed yet.
+
+    SQL that does not parse raises ``AnalysisException``.
+    """
+    if (name := named(expression, list(names))) is not None:
         return F.col(quoted(name))
-    if not isinstance(given, str | Column):
+    if not isinstance(expression, str | Column):
         raise TopologyError(
-            f"{argument}: a column name, SQL text or Column is needed, {given!r} is a {type(given).__name__}"
+            f"{argument}: a column name, SQL text or Column is needed, {expression!r} is a "
+            f"{type(expression).__name__}"
         )
-    return F.expr(given) if isinstance(given, str) else given
+    return F.expr(expression) if isinstance(expression, str) else expression
 
 
 @contextlib.contextmanager
 def said_once() -> Iterator[None]:
-    """Keep PySpark from logging an error of its analyzer, with Java's stack, beside what is said of it here."""
-    loggers = [
-        PySparkLogger.getLogger(f"{kind}QueryContextLogger") for kind in ("SQL", "DataFrame")
-    ]
+    """Keep PySpark from logging an error of its analyzer, which is explained here.
+
+    It would log it with Java's stack.
+    """
+    kinds = "SQL", "DataFrame"
+    loggers = [PySparkLogger.getLogger(f"{kind}QueryContextLogger") for kind in kinds]
     before = [logger.disabled for logger in loggers]
     for logger in loggers:
         logger.disabled = True
@@ -80,21 +90,23 @@ def said_once() -> Iterator[None]:
             logger.disabled = was
 
 
-def without_stars(given: Expressions, frame: DataFrame, names: Iterable[str]) -> list[Expression]:
-    """Expressions over ``frame``, each ``*`` written out as the columns ``names``, each ``struct.*`` as the struct's fields.
+def without_stars(
+    expressions: Expressions, frame: DataFrame, names: Iterable[str]
+) -> list[Expression]:
+    """Expressions over ``frame``, each ``*`` written out as the columns ``names``.
 
-    A column that is called so is meant by its name in backticks.
+    Each ``struct.*`` is written out as the struct's fields.  A column that is called so is meant by
+    its name in backticks.
     """
     known, expanded = list(names), list[Expression]()
-    for item in listed(given):
+    for item in listed(expressions):
         written = text(item).strip() if isinstance(item, str | Column) else ""
         written = re.sub(r"(\.\*)+$", ".*", written)  # PySpark writes F.col("left.*") with two
         if written == "*":
             expanded += known
         elif written.endswith(".*") and (fields := _fields_in(written.removesuffix(".*"), frame)):
-            expanded += (
-                f"{written.removesuffix('.*')}.{quoted_if_needed(name)}" for name in fields
-            )
+            struct = written.removesuffix(".*")
+            expanded += (f"{struct}.{quoted_if_needed(name)}" for name in fields)
         else:
             expanded.append(item)
     return expanded
@@ -110,11 +122,11 @@ def _fields_in(struct: str, frame: DataFrame) -> list[str]:
 
 
 def require_names(
-    argument: str, given: Expressions, names: Iterable[str], table: str
+    argument: str, expressions: Expressions, names: Iterable[str], table: str
 ) -> tuple[str, ...]:
     """Column names that must all be there."""
     known = list(names)
-    chosen = listed(given)
+    chosen = listed(expressions)
     if not chosen:
         raise TopologyError(
             f"{argument}: name at least one column of {table}; it has {', '.join(known)}"
@@ -146,36 +158,42 @@ def _within(name: str, known: list[str], frame: DataFrame) -> list[str]:
 
 
 def _fields(frame: DataFrame, known: Sequence[str]) -> list[str]:
-    """The fields of the known columns that are structs, as expressions name them; without known ones, of all columns."""
+    """The fields of the known columns that are structs, as expressions name them.
+
+    Without known ones, the fields are those of all columns.
+    """
     structs = {
         field.name: field.dataType.names
         for field in frame.schema
         if isinstance(field.dataType, StructType)
     }
-    chosen = [(column, inner) for column in known or structs for inner in structs.get(column, [])]
-    return [f"{quoted_if_needed(column)}.{quoted_if_needed(inner)}" for column, inner in chosen]
+    fields: list[str] = []
+    for column in known or structs:
+        name = quoted_if_needed(column)
+        fields += (f"{name}.{quoted_if_needed(inner)}" for inner in structs.get(column, []))
+    return fields
 
 
 def _explain(
-    given: str, error: AnalysisException, known: list[str], table: str, frame: DataFrame
+    expression: str, error: AnalysisException, known: list[str], table: str, frame: DataFrame
 ) -> str:
     fields = _fields(frame, known)
-    if given.isidentifier():
-        return _no_column(given, known or fields, table, _within(given, known, frame))
+    if expression.isidentifier():
+        return _no_column(expression, known or fields, table, _within(expression, known, frame))
     if error.getCondition() in _NO_SUCH:
-        if _DOTTED.fullmatch(given):
-            return _no_column(given, [*known, *fields], table)
+        if _DOTTED.fullmatch(expression):
+            return _no_column(expression, [*known, *fields], table)
         if (name := _unresolved(error)) is not None:
             close = _within(name, known, frame)
-            return f"in {given!r}, {_no_column(name, known if known and '.' not in name else [*known, *fields], table, close)}"
-    return f"{given!r} cannot be evaluated over {table} ({', '.join(known or fields)}): {plain_line(error)}"
+            choice = known if known and "." not in name else [*known, *fields]
+            return f"in {expression!r}, {_no_column(name, choice, table, close)}"
+    columns = ", ".join(known or fields)
+    return f"{expression!r} cannot be evaluated over {table} ({columns}): {plain_line(error)}"
 
 
 def _unresolved(error: AnalysisException) -> str | None:
     """The name that Spark does not find; None if it names none."""
     name = (error.getMessageParameters() or {}).get("objectName")
-    return (
-        None
-        if name is None
-        else ".".join(part.replace("``", "`") for part in _QUOTED.findall(name)) or None
-    )
+    if name is None:
+        return None
+    return ".".join(part.replace("``", "`") for part in _QUOTED.findall(name)) or None

@@ -1,8 +1,9 @@
 """A Delta table as a planned table: its rows as they are, then the changes that its commits record.
 
-Delta's connector for Spark reads both as one stream, the change data feed.  An update is two rows, the row before and the row
-after.  The row before counts as a delete, since the key may be another one in the row after.  In a commit a delete is older
-than a row that is put, so the order in which Spark reads them does not matter.
+Delta's connector for Spark reads both as one stream, the change data feed.  An update is two rows,
+the row before and the row after.  The row before counts as a delete, since the key may be another
+one in the row after.  In a commit a delete is older than a row that is put, so the order in which
+Spark reads them does not matter.
 """
 
 from __future__ import annotations
@@ -72,22 +73,23 @@ def read_delta(
     for option in options or {}:
         if option.lower() in _OWN:
             raise TopologyError(
-                f"options: {option} is from_delta's own, which reads all rows and then their changes: leave it out; or read "
-                "the stream yourself, and give it to Table.from_stream"
+                f"options: {option} is from_delta's own, which reads all rows and then their "
+                "changes: leave it out; or read the stream yourself, and give it to "
+                "Table.from_stream"
             )
-    place = path.rstrip("/")
-    feed = _feed(spark, place, options or {})
-    _require_changes(spark, place)
-    there = _own_columns(spark, feed)
-    columns = there if schema is None else _chosen(place, there, struct_type(schema, "from_delta"))
+    location = path.rstrip("/")
+    feed = _feed(spark, location, options or {})
+    _require_changes(spark, location)
+    own = _own_columns(spark, feed)
+    columns = own if schema is None else _chosen(location, own, struct_type(schema, "from_delta"))
     about: Any = {
         "timestamp": timestamp,
-        "name": name or place.rpartition("/")[2],
+        "name": name or location.rpartition("/")[2],
         "on_error": on_error,
     }
     chosen = [quoted(name) for name in (*columns.names, *FEED)]
     rows = by_spark(lambda frame: frame.select(*chosen), feed)
-    table = of_feed(spark, rows, place, key, **about)
+    table = of_feed(spark, rows, location, key, **about)
     learned = columns if schema is None else None
     return replace(table, bound=replace(table.bound, learned=learned))
 
@@ -95,14 +97,17 @@ def read_delta(
 def of_feed(
     spark: SparkSession,
     feed: Physical,
-    place: str,
+    location: str,
     key: Expressions,
     *,
     timestamp: Expression | None,
     name: str,
     on_error: OnError,
 ) -> Planned:
-    """Make the table of a change data feed, which is a stream of rows with ``FEED``; ``place``: of the Delta table."""
+    """Make the table of a change data feed, which is a stream of rows with ``FEED``.
+
+    ``location``: the path of the Delta table.
+    """
     about: Any = {"deleted": _IS_DELETE, "timestamp": FEED[2] if timestamp is None else timestamp}
     table = read_stream(
         spark, feed, key, _ORDER, **about, name=name, log=None, on_error=on_error, beside=FEED
@@ -110,12 +115,12 @@ def of_feed(
     node, bound = table.node, table.bound
     assert isinstance(node, Source)
     assert isinstance(bound, SourceBound)
-    shown = replace(node, version=(FEED[1], FEED[0]), origin=f"Delta table {place}")
-    return replace(table, node=shown, bound=replace(bound, files=(place,), delta=True))
+    shown = replace(node, version=(FEED[1], FEED[0]), origin=f"Delta table {location}")
+    return replace(table, node=shown, bound=replace(bound, files=(location,), delta=True))
 
 
 def reads_commit_time(source: Planned) -> bool:
-    """Tell whether the source is a Delta table whose timestamps are made of the times of commits."""
+    """Tell whether the source is a Delta table whose timestamps are made of commits' times."""
     node, bound = source.node, source.bound
     if not isinstance(node, Source) or not isinstance(bound, SourceBound) or not bound.delta:
         return False
@@ -133,74 +138,87 @@ def _own_columns(spark: SparkSession, feed: Read) -> StructType:
     return StructType([field for field in fields if field.name not in FEED])
 
 
-def _feed(spark: SparkSession, place: str, options: Mapping[str, Any]) -> Read:
-    """The table's rows and then its changes; ``SessionError`` where the session cannot read them."""
-    feed = Read("delta", {**options, "readChangeFeed": "true"}, place)
-    with _with_connector(spark, place):
+def _feed(spark: SparkSession, location: str, options: Mapping[str, Any]) -> Read:
+    """The table's rows and then its changes.
+
+    ``SessionError`` where the session cannot read them.
+    """
+    feed = Read("delta", {**options, "readChangeFeed": "true"}, location)
+    with _with_connector(spark, location):
         on_spark(spark, feed).schema  # noqa: B018  (a client of Spark Connect asks its server now)
     return feed
 
 
 @contextlib.contextmanager
-def _with_connector(spark: SparkSession, place: str) -> Iterator[None]:
-    """Raise ``SessionError`` for what a session without a connector says, or with that of another Spark."""
+def _with_connector(spark: SparkSession, location: str) -> Iterator[None]:
+    """Raise ``SessionError`` for what a session without a connector says.
+
+    A connector for another Spark counts as none.
+    """
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
-        said = (
-            str(error.java_exception.toString()) if isinstance(error, Py4JJavaError) else str(error)
-        )
-        why = next((why for condition, why in _LACKING.items() if condition in said), None)
-        if "DELTA_SCHEMA_NOT_SET" in said:
+        cause = error.java_exception.toString() if isinstance(error, Py4JJavaError) else error
+        message = str(cause)
+        why = next((why for condition, why in _LACKING.items() if condition in message), None)
+        if "DELTA_SCHEMA_NOT_SET" in message:
             raise TopologyError(
-                f"path: there is no Delta table at {place}; the JVM takes a relative path from the folder where it began"
+                f"path: there is no Delta table at {location}; the JVM takes a relative path from "
+                "the folder where it began"
             ) from error
         if why is None and isinstance(error, AnalysisException):
             raise TopologyError(
-                f"path: {place} cannot be read as a Delta table: {first_line(error)}"
+                f"path: {location} cannot be read as a Delta table: {first_line(error)}"
             ) from error
-        raise _without_connector(
-            spark, why or f"does not work ({said.strip().splitlines()[0]})"
-        ) from error
+        problem = why or f"does not work ({message.strip().splitlines()[0]})"
+        raise _without_connector(spark, problem) from error
 
 
 def _without_connector(spark: SparkSession, why: str) -> SessionError:
     line = ".".join(spark.version.split(".")[:2])
-    what = "server" if is_connect(spark) else "session"
+    kind = "server" if is_connect(spark) else "session"
     return SessionError(
-        f"from_delta: Delta's connector for Spark {line} {why}; start the {what} with the settings "
+        f"from_delta: Delta's connector for Spark {line} {why}; start the {kind} with the settings "
         f"spark.jars.packages = io.delta:delta-spark_{line}_2.13:RELEASE, {_EXTENSIONS} = "
-        f"{SETTINGS[_EXTENSIONS]} and {_CATALOG} = {SETTINGS[_CATALOG]}. Delta publishes releases for Spark 4.0, 4.1 and "
-        f"4.2; if there is none for Spark {line}, install pyspark==4.2.*"
+        f"{SETTINGS[_EXTENSIONS]} and {_CATALOG} = {SETTINGS[_CATALOG]}. Delta publishes releases "
+        f"for Spark 4.0, 4.1 and 4.2; if there is none for Spark {line}, install pyspark==4.2.*"
     )
 
 
-def _require_changes(spark: SparkSession, place: str) -> None:
-    """``TopologyError`` if the table does not record its changes; a client of Spark Connect cannot ask."""
+def _require_changes(spark: SparkSession, location: str) -> None:
+    """``TopologyError`` if the table does not record its changes.
+
+    A client of Spark Connect cannot ask.
+    """
     if is_connect(spark):
         return
     jvm: Any = spark._jvm
-    with _with_connector(spark, place):
-        detail = jvm.io.delta.tables.DeltaTable.forPath(spark._jsparkSession, place).detail()
+    with _with_connector(spark, location):
+        detail = jvm.io.delta.tables.DeltaTable.forPath(spark._jsparkSession, location).detail()
         (properties,) = DataFrame(detail, spark).select("properties").collect()[0]
     if properties.get(PROPERTY, "").lower() != "true":
         raise TopologyError(
-            f"path: Delta table {place} does not record its changes: set its property {PROPERTY} to true, as in ALTER TABLE "
-            f"delta.`{place}` SET TBLPROPERTIES ({PROPERTY} = true)"
+            f"path: Delta table {location} does not record its changes: set its property "
+            f"{PROPERTY} to true, as in ALTER TABLE delta.`{location}` SET TBLPROPERTIES "
+            f"({PROPERTY} = true)"
         )
 
 
-def _chosen(place: str, there: StructType, wanted: StructType) -> StructType:
-    """Choose the wanted columns of those that the table has; ``TopologyError`` for one of another type, or none."""
-    kinds = {field.name: field.dataType for field in there}
+def _chosen(location: str, own: StructType, wanted: StructType) -> StructType:
+    """Choose the wanted columns of those that the table has.
+
+    ``TopologyError`` for a column of another type, and for one that the table lacks.
+    """
+    kinds = {field.name: field.dataType for field in own}
     for field in wanted:
-        if named(field.name, there.names) is None:
+        if named(field.name, own.names) is None:
             raise TopologyError(
-                f"schema: Delta table {place} has no column {field.name!r}; name some of {', '.join(there.names)}"
+                f"schema: Delta table {location} has no column {field.name!r}; name some of "
+                f"{', '.join(own.names)}"
             )
         if nullable(kinds[field.name]) != nullable(field.dataType):
             raise TopologyError(
-                f"schema: column {field.name} is {field.dataType.simpleString()}, and {kinds[field.name].simpleString()} in "
-                f"Delta table {place}; give it that type"
+                f"schema: column {field.name} is {field.dataType.simpleString()}, and "
+                f"{kinds[field.name].simpleString()} in Delta table {location}; give it that type"
             )
     return wanted

@@ -11,9 +11,12 @@ from fkjoin.errors import TopologyError
 from fkjoin.plan.base import ON_CLOSE, PERIODIC
 
 Emit: TypeAlias = str
-"""``"on-change"``: a result that differs from what was sent last.  ``"on-update"``: one whenever what it is made of was
-updated.  ``"periodic 10 seconds"``, or ``"periodic"`` (1 minute): a row's last result once in that time, if it differs.
-``"on-close"``, of windows: a window's row once, when the window closes."""
+"""``"on-change"``: a result that differs from what was sent last.
+
+``"on-update"``: one whenever what it is made of was updated.  ``"periodic 10 seconds"``, or
+``"periodic"`` (1 minute): a row's last result once in that time, if it differs.  ``"on-close"``, of
+windows: a window's row once, when the window closes.
+"""
 
 _INTERVAL = "1 minute"
 _SHORTEST_MS = 100
@@ -29,27 +32,31 @@ class Emission:
     on_close: bool = False
 
     @staticmethod
-    def of(given: Emit, *, windows: bool = False) -> Emission:
+    def of(emit: Emit, *, windows: bool = False) -> Emission:
         """Raises ``TopologyError``.  ``windows``: the operator can be of windows."""
-        how, _, interval = str(given).partition(" ")
+        how, _, interval = str(emit).partition(" ")
         if how == PERIODIC:
             return Emission(interval_ms=_milliseconds(interval or _INTERVAL))
-        if given == ON_CLOSE:
+        if emit == ON_CLOSE:
             if not windows:
                 raise TopologyError(
-                    f'emit: "{ON_CLOSE}" is for windows; give it to group_by, with fkjoin.window(…) in its key'
+                    f'emit: "{ON_CLOSE}" is for windows; give it to group_by, with '
+                    "fkjoin.window(…) in its key"
                 )
             return Emission(on_close=True)
-        if given not in ("on-change", "on-update"):
+        if emit not in ("on-change", "on-update"):
             raise TopologyError(
-                f'emit: {given!r} is not one of "on-change", "on-update", "periodic", for instance "periodic 10 seconds", or '
-                f'"{ON_CLOSE}" of windows'
+                f'emit: {emit!r} is not one of "on-change", "on-update", "periodic", for instance '
+                f'"periodic 10 seconds", or "{ON_CLOSE}" of windows'
             )
-        return Emission(every=given == "on-update")
+        return Emission(every=emit == "on-update")
 
 
 def interval_us(argument: str, interval: str) -> int:
-    """An interval such as "10 seconds", in microseconds.  Raises ``TopologyError`` about the argument."""
+    """An interval such as "10 seconds", in microseconds.
+
+    Raises ``TopologyError`` about the argument.
+    """
     try:
         return int(pd.Timedelta(interval) / pd.Timedelta(microseconds=1))
     except (ValueError, TypeError) as error:
@@ -62,6 +69,7 @@ def _milliseconds(interval: str) -> int:
     milliseconds = interval_us("emit", interval) // 1000
     if milliseconds < _SHORTEST_MS:
         raise TopologyError(
-            f'emit: {interval} is too short, {_SHORTEST_MS} ms is the least; "on-change" does not wait at all'
+            f'emit: {interval} is too short, {_SHORTEST_MS} ms is the least; "on-change" does not '
+            "wait at all"
         )
     return milliseconds

@@ -28,17 +28,17 @@ THROWN = "__fkjoin_thrown"
 class ForeignKey:
     """The foreign keys of a left table's rows, as columns over its frame."""
 
-    given: Extractor
+    extractor: Extractor
     bound: tuple[Bound, ...] | None
     """The expressions, analyzed; None of a function."""
     tried: Attempt
 
     def on(self, rows: DataFrame) -> DataFrame:
-        """A left table's rows with a struct ``foreign_key``, null in deletes, of the right key's types.
+        """A left table's rows with a struct ``foreign_key`` of the right key's types.
 
-        Where the extractor can throw, ``THROWN`` is why it did.
+        It is null in deletes.  Where the extractor can throw, ``THROWN`` is why it did.
         """
-        members = [column.alias(f"k{at}") for at, column in enumerate(self.tried.columns)]
+        members = [column.alias(f"k{index}") for index, column in enumerate(self.tried.columns)]
         foreign_key = F.when(~F.col(DELETED), F.struct(*members)).alias("foreign_key")
         thrown = [] if self.tried.reason is None else [self.tried.reason.alias(THROWN)]
         raw = [RAW] if RAW in rows.columns else []
@@ -51,20 +51,23 @@ class ForeignKey:
 def bound_foreign_key(
     left: Planned, right: Planned, extractor: Extractor, argument: str = "extractor"
 ) -> ForeignKey:
-    """The extractor over the rows of ``left``; ``TopologyError``, with the ``argument``, if it gives no key of ``right``."""
+    """The extractor over the rows of ``left``.
+
+    ``TopologyError``, with the ``argument``, if it gives no key of ``right``.
+    """
     wanted = right.key_type
     if is_function(extractor):
         require_takes(argument, extractor, "key", "row")
         value = F.col(quoted(KEY, left.key[0])) if len(left.key) == 1 else F.col(KEY)
         members = StructType(
-            [StructField(f"k{at}", field.dataType) for at, field in enumerate(wanted)]
+            [StructField(f"k{index}", field.dataType) for index, field in enumerate(wanted)]
         )
         kind = StructType([*members, StructField("problem", StringType())])
         function = _extracting(extractor, members, left.name, fail=left.on_error == "fail")
         called = row_function(function, kind)(F.col(PROBLEM), value, F.col(ROW))
-        found = tuple(called.getField(member.name) for member in members)
+        values = tuple(called.getField(member.name) for member in members)
         reason = called.getField("problem")
-        return ForeignKey(extractor, None, Attempt(found, lambda: reason, lambda: reason))
+        return ForeignKey(extractor, None, Attempt(values, lambda: reason, lambda: reason))
     bound = bind(argument, listed(extractor), replace(left.scope, table=f"left table {left.name}"))
     require_key(argument, bound, f"left table {left.name}", right, f"right table {right.name}")
     return ForeignKey(extractor, bound, attempt("extractor", left.name, bound, left.on_error))
@@ -73,43 +76,53 @@ def bound_foreign_key(
 def require_key(
     argument: str, bound: Sequence[Bound], whose: str, right: Planned, table: str
 ) -> None:
-    """``TopologyError``, with the ``argument``, if expressions over rows of ``whose`` give no key of ``right``, a ``table``."""
+    """``TopologyError``, with the ``argument``, if expressions give no key of ``right``.
+
+    ``whose``: what errors call the table of the expressions; ``table``: what they call ``right``.
+    """
     wanted = right.key_type
     if len(bound) != len(wanted):
         raise TopologyError(
-            f"{argument}: {len(bound)} column{'s' * (len(bound) != 1)} given, but the key of {table} has "
-            f"{len(wanted)} ({', '.join(wanted.names)}); give one for each, in that order"
+            f"{argument}: {len(bound)} column{'s' * (len(bound) != 1)} given, but the key of "
+            f"{table} has {len(wanted)} ({', '.join(wanted.names)}); give one for each, in that "
+            "order"
         )
-    for one, field in zip(bound, wanted, strict=True):
-        kind = one.field.dataType
+    for expression, field in zip(bound, wanted, strict=True):
+        kind = expression.field.dataType
         if kind.simpleString() != field.dataType.simpleString():
             raise ColumnTypeError(
-                f"{argument}: {one.text} of {whose} is {kind.simpleString()}, but key column {field.name} of "
-                f"{table} is {field.dataType.simpleString()}; cast one of them, for instance "
-                f'{argument}="cast({one.text} as {field.dataType.simpleString()})"'
+                f"{argument}: {expression.text} of {whose} is {kind.simpleString()}, but key "
+                f"column {field.name} of {table} is {field.dataType.simpleString()}; cast one of "
+                f'them, for instance {argument}="cast({expression.text} as '
+                f'{field.dataType.simpleString()})"'
             )
 
 
 def _extracting(
     extractor: Callable[[Any, Any], Any], kind: StructType, table: str, *, fail: bool
 ) -> Callable[[Any, Any, Any], Any]:
-    """The extractor, called for usable rows only; returns its columns and, unless it is to ``fail``, what it threw instead.
+    """The extractor, called for usable rows only.
 
-    What is not of its ``kind`` counts as thrown.
+    It returns its columns and, unless it is to ``fail``, what it threw instead.  What is not of its
+    ``kind`` counts as thrown.
     """
     columns = len(kind)
+
+    # A function of the module would have each worker import the analysis.
+    def values_of(result: Any) -> tuple[Any, ...]:
+        if result is None:
+            return (None,) * columns
+        if columns == 1:
+            return (result,)
+        if not isinstance(result, list | tuple):
+            raise TypeError(f"{result!r:.200} is no tuple of {columns}")
+        return tuple(result)
 
     def extract(problem: Any, key: Any, row: Any) -> Any:
         if problem is not None or row is None:
             return None
         try:
-            found = extractor(key, row)
-            if columns > 1 and not isinstance(found, list | tuple | None):
-                raise TypeError(f"{found!r:.200} is no tuple of {columns}")
-            values = (
-                (None,) * columns if found is None else tuple(found) if columns > 1 else (found,)
-            )
-            values = as_type(values, kind)
+            values = as_type(values_of(extractor(key, row)), kind)
         except Exception as error:
             if fail:
                 raise FkJoinError(thrown_text(f"extractor of {table}", key, error)) from error

@@ -46,7 +46,10 @@ _CALLED = "__fkjoin_called"
 
 @dataclass(frozen=True, eq=False)
 class BoundJoiner:
-    """Columns over answers with the structs ``left`` and ``right``, ``matched``, and ``named``, the left key."""
+    """Columns over answers.
+
+    These have the structs ``left`` and ``right``, ``matched``, and ``named``, the left key.
+    """
 
     row: Column
     """The joined row, a struct; it may be null."""
@@ -65,17 +68,18 @@ class BoundJoiner:
 
     def on(self, answers: DataFrame) -> DataFrame:
         """The answers, and the values that the columns read."""
-        return (
-            self.tried.on(answers)
-            if self.called is None
-            else answers.withColumn(_CALLED, self.called)
-        )
+        if self.called is None:
+            return self.tried.on(answers)
+        return answers.withColumn(_CALLED, self.called)
 
 
 def bound_joiner(
     name: str, joiner: Joiner | None, rows: DataFrame, on_error: OnError
 ) -> BoundJoiner:
-    """The joiner of the join with that ``name``; ``rows``: an empty frame of answers.  None: both rows as they are."""
+    """The joiner of the join with that ``name``; None: both rows as they are.
+
+    ``rows``: an empty frame of answers.
+    """
     if joiner is None:
         row = F.struct("left", "right")
         return BoundJoiner(row, struct_type_of(rows, row), NOTHING)
@@ -104,9 +108,10 @@ def bound_joiner(
 def written_out(
     joiner: Joiner | None, left: Planned, right: Planned, *, by_key: bool = False
 ) -> Joiner | None:
-    """The joiner, each ``*`` in it written out; ``left.*`` is without the key, which the result has anyway.
+    """The joiner, each ``*`` in it written out.
 
-    ``by_key``: of a join by primary key, whose ``right.*`` is without it, too.
+    ``left.*`` is without the key, which the result has anyway.  ``by_key``: of a join by primary
+    key, whose ``right.*`` is without it, too.
     """
     if joiner is None or is_function(joiner):
         return joiner
@@ -116,20 +121,21 @@ def written_out(
         "left": set(map(quoted_if_needed, left.key)),
         "right": set(map(quoted_if_needed, right.key)) if by_key else set(),
     }
-    found: list[Any] = []
+    expressions: list[Any] = []
     for item in listed(joiner):
         fields = without_stars(item, rows, rows.columns)
         whole = re.fullmatch(r"`?(left|right)`?(\.\*)+", text(item).strip())
-        found += [
+        expressions += [
             field
             for field in fields
             if not (whole and str(field).split(".", 1)[1] in of_key[whole[1]])
         ]
-    if not found:
+    if not expressions:
         raise TopologyError(
-            f"joiner: left table {left.name} has no columns besides its key; name columns of right, too"
+            f"joiner: left table {left.name} has no columns besides its key; name columns of "
+            "right, too"
         )
-    return found
+    return expressions
 
 
 class _Called(NamedTuple):
@@ -176,20 +182,25 @@ def _by_function(
     return BoundJoiner(row, result, Attempt((row,), lambda: problem, lambda: reason), None, call)
 
 
-def _catching(called: _Called, told: Callable[[Exception], str]) -> Callable[[bool, Any, Any], Any]:
-    """The joiner, called for answers that give a row; returns its value, or what it threw: so does one of another type."""
+def _catching(
+    called: _Called, explain: Callable[[Exception], str]
+) -> Callable[[bool, Any, Any], Any]:
+    """The joiner, called for answers that give a row.
 
-    def join(there: Any, left: Any, right: Any) -> Any:
-        if not there:
+    It returns its value, or what it threw.  A value of another type counts as thrown.
+    """
+
+    def join(matched: Any, left: Any, right: Any) -> Any:
+        if not matched:
             return None, None
         try:
-            found = called.function(left, right)
-            if called.text and found is not None:
-                found = json.dumps(_plain(found), ensure_ascii=False)
-            found = as_type(found, called.returns)
+            value = called.function(left, right)
+            if called.text and value is not None:
+                value = json.dumps(_plain(value), ensure_ascii=False)
+            value = as_type(value, called.returns)
         except Exception as error:
-            return None, told(error)
-        return found, None
+            return None, explain(error)
+        return value, None
 
     return join
 

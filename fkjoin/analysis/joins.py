@@ -69,7 +69,10 @@ def planned_join(
     spread: int = 1,
     argument: str = "extractor",
 ) -> Planned:
-    """See ``fk_join``.  Raises ``TopologyError``; ``argument``: what the caller calls the extractor."""
+    """See ``fk_join``.  Raises ``TopologyError``.
+
+    ``argument``: what the caller calls the extractor.
+    """
     named = require_how(how)
     emission = Emission.of(emit)
     require_same_timestamps(left, right)
@@ -109,7 +112,8 @@ def _require_spread(spread: int, buckets: int, deployment: Deployment) -> None:
         )
     if spread > 1 and deployment == "staged":
         raise TopologyError(
-            "spread: partitions of topics say where rows of a staged join are; leave the deployment fused"
+            "spread: partitions of topics say where rows of a staged join are; leave the "
+            "deployment fused"
         )
 
 
@@ -124,8 +128,9 @@ def _internal_topics(
     for argument, table in (("left", left), ("right", right)):
         if table.connection is None or not _of_source(table.node):
             raise TopologyError(
-                f"{argument}: the staged deployment joins tables read from topics (Table.from_kafka), {table.name} is none; "
-                "write it to a topic first, or leave the deployment fused"
+                f"{argument}: the staged deployment joins tables read from topics "
+                f"(Table.from_kafka), {table.name} is none; write it to a topic first, or leave "
+                "the deployment fused"
             )
         refuse_to_start_over(argument, table)
     assert left.connection is not None
@@ -144,7 +149,10 @@ def _of_source(node: Node) -> bool:
 
 
 def _fields(joiner: BoundJoiner, left: Planned) -> dict[str, Place] | None:
-    """The places of the columns of a joined row; None if they are more than fields of the inputs' rows."""
+    """The places of the columns of a joined row.
+
+    None if they are more than fields of the inputs' rows.
+    """
     places: dict[str, Place] = {name: ("key", (name,)) for name in left.key}
     if joiner.both_rows:
         return places | {"left": ("left", ()), "right": ("right", ())}

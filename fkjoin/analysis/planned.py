@@ -1,4 +1,7 @@
-"""A table as it was asked for, before anything of it runs: its node, the types of its rows, and its expressions, analyzed."""
+"""A table as it was asked for, before anything of it runs.
+
+It has a node, the types of its rows, and its expressions, analyzed.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,10 @@ class SourceBound:
     deleted: Any = None
     """The user's expression that deletes; None without."""
     misfit: TopologyError | None = None
-    """Cause why the snapshot's files cannot be read; a checkpoint whose query has read them does not need them."""
+    """Cause why the snapshot's files cannot be read.
+
+    A checkpoint whose query has read them does not need them.
+    """
     learned: StructType | None = None
     """The columns that files had when the table was made, where the user gave none."""
     folders: tuple[str, ...] = ()
@@ -90,7 +96,10 @@ class SourceBound:
     written: str | None = None
     """The folder of what fkjoin wrote."""
     delta: bool = False
-    """The source is a Delta table: its rows are read first, all as of one commit, perhaps in several batches."""
+    """The source is a Delta table: its rows are read first.
+
+    All are as of one commit, perhaps in several batches.
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +107,7 @@ class Call:
     """A call that made a table, to be repeated when a checkpoint knows its sources otherwise."""
 
     bind: Callable[..., Planned]
-    of: tuple[Planned, ...]
+    tables: tuple[Planned, ...]
     """The tables that it was given."""
     options: Mapping[str, Any] = field(repr=False)
     """Other arguments, the session's settings among them; of sources also secrets."""
@@ -144,26 +153,15 @@ class Planned:
 
     @property
     def visible_names(self) -> list[str]:
-        """The columns that expressions may name: the row's, and those of the key that the row lacks."""
-        return [
-            *self.row_type.names,
-            *(name for name in self.key if name not in self.row_type.names),
-        ]
+        """The columns that expressions may name: the row's, and the key's that the row lacks."""
+        names = self.row_type.names
+        return [*names, *(name for name in self.key if name not in names)]
 
     @property
     def visible_schema(self) -> pa.Schema:
         """The types of these columns."""
-        row = arrow_schema("row", self.row_type)
-        return pa.schema(
-            [
-                *row,
-                *(
-                    field
-                    for field in arrow_schema("key", self.key_type)
-                    if field.name not in row.names
-                ),
-            ]
-        )
+        row, key = arrow_schema("row", self.row_type), arrow_schema("key", self.key_type)
+        return pa.schema([*row, *(field for field in key if field.name not in row.names)])
 
     @property
     def sources(self) -> list[SourceBound]:
@@ -179,17 +177,26 @@ class Planned:
     @property
     def files(self) -> tuple[str, ...]:
         """The paths of all files that the table is made of."""
-        return tuple(path for source in self.sources for path in source.files)
+        paths: list[str] = []
+        for source in self.sources:
+            paths += source.files
+        return tuple(paths)
 
     @property
     def index_dirs(self) -> set[str]:
-        """The folder in which the table's operators, and those below, keep their indexes; see ``Settings``."""
+        """The folders in which the table's operators, and those below, keep their indexes.
+
+        See ``Settings``.
+        """
         own = {self.bound.settings.index_dir} if hasattr(self.bound, "settings") else set()
         return own.union(*(table.index_dirs for table in self.inputs))
 
     @cached_property
     def scope(self) -> Scope:
-        """The columns that expressions may name, to be analyzed over; the engine's own are not among them."""
+        """The columns that expressions may name, to be analyzed over.
+
+        The engine's own are not among them.
+        """
         names = self.visible_names
         return Scope(
             self.visible.select(*map(quoted, names)),
@@ -200,13 +207,10 @@ class Planned:
 
     @cached_property
     def visible(self) -> DataFrame:
-        """An empty frame with the columns of a table's frame, over which expressions are analyzed."""
+        """An empty frame with the columns of a table's frame, to analyze expressions over."""
         require_running(self.spark)
-        return with_visible(
-            self.spark.createDataFrame([], _internal(self.key_type, self.row_type)),
-            self.key,
-            self.row_type,
-        )
+        empty = self.spark.createDataFrame([], _internal(self.key_type, self.row_type))
+        return with_visible(empty, self.key, self.row_type)
 
 
 def made_of(
@@ -236,19 +240,22 @@ def made_of(
     )
 
 
-def called(bind: Callable[..., Planned], *of: Planned, **options: Any) -> Planned:
+def called(bind: Callable[..., Planned], *tables: Planned, **options: Any) -> Planned:
     """The table that a call makes, which remembers the call.
 
     Raises ``TopologyError``.
     """
-    call = Call(bind, of, copied(options))
-    with telling_files(*of):
-        return replace(bind(*of, **call.options), call=call)
+    call = Call(bind, tables, copied(options))
+    with telling_files(*tables):
+        return replace(bind(*tables, **call.options), call=call)
 
 
 @contextlib.contextmanager
 def telling_files(*tables: Planned) -> Iterator[None]:
-    """Add files whose columns were learned to an error of a type: others may have been there at the first start."""
+    """Add files whose columns were learned to an error of a type.
+
+    Other files may have been there at the first start.
+    """
     try:
         yield
     except ColumnTypeError as error:
@@ -266,8 +273,9 @@ def learned_otherwise(error: ColumnTypeError, sources: Mapping[str, str]) -> Top
     """The error of a type that was learned; ``sources``: paths of tables of files, by name."""
     files = [f"{name} from {path}" for name, path in sources.items()]
     return TopologyError(
-        f"{error}. The columns of {' and '.join(files)} were learned: give schema= with the types that most lines have; if "
-        'a query has read these files before, give schema= as "fkjoin state columns CHECKPOINT" prints it'
+        f"{error}. The columns of {' and '.join(files)} were learned: give schema= with the types "
+        "that most lines have; if a query has read these files before, give schema= as "
+        '"fkjoin state columns CHECKPOINT" prints it'
     )
 
 
@@ -275,11 +283,11 @@ def tables_below(table: Planned, inputs: Callable[[Planned], Iterable[Planned]])
     """The table and those that it is made of by ``inputs``, each once."""
     seen: dict[Planned, None] = {}
 
-    def visit(one: Planned) -> None:
-        if one in seen:
+    def visit(current: Planned) -> None:
+        if current in seen:
             return
-        seen[one] = None
-        for other in inputs(one):
+        seen[current] = None
+        for other in inputs(current):
             visit(other)
 
     visit(table)
@@ -289,35 +297,34 @@ def tables_below(table: Planned, inputs: Callable[[Planned], Iterable[Planned]])
 def sources_below(table: Planned) -> list[Planned]:
     """The tables that are read, of which the table is made, each once."""
     below = tables_below(table, operator.attrgetter("inputs"))
-    return [one for one in below if isinstance(one.bound, SourceBound)]
+    return [source for source in below if isinstance(source.bound, SourceBound)]
 
 
 def rebuilt(table: Planned, other: Callable[[Planned], Planned]) -> Planned:
-    """The table over inputs in whose place ``other`` ones come, from the sources up; each is asked for once."""
-    made: dict[Planned, Planned] = {}
+    """The table over inputs in whose place ``other`` ones come, from the sources up.
 
-    def again(one: Planned) -> Planned:
-        if one not in made:
-            inputs = tuple(map(again, one.inputs))
-            same = all(map(operator.is_, inputs, one.inputs))
-            made[one] = other(one if same else replace(one, inputs=inputs))
-        return made[one]
+    ``other`` is called once for each.
+    """
+    results: dict[Planned, Planned] = {}
+
+    def again(current: Planned) -> Planned:
+        if current not in results:
+            inputs = tuple(map(again, current.inputs))
+            same = all(map(operator.is_, inputs, current.inputs))
+            results[current] = other(current if same else replace(current, inputs=inputs))
+        return results[current]
 
     return again(table)
 
 
 def with_visible(frame: DataFrame, key: Iterable[str], row: StructType) -> DataFrame:
-    """A table's frame with the row's columns, and those of the key that the row lacks, under their names."""
-    return frame.select(
-        "*", f"{ROW}.*", *(F.col(quoted(KEY, name)) for name in key if name not in row.names)
-    )
+    """A table's frame with the row's columns, and the key's that the row lacks, by their names."""
+    of_key = [F.col(quoted(KEY, name)) for name in key if name not in row.names]
+    return frame.select("*", f"{ROW}.*", *of_key)
 
 
 def _internal(key: StructType, row: StructType) -> StructType:
+    version = StructType().add("v0", LongType())
     kind = StructType().add(KEY, key).add(ROW, row).add(DELETED, BooleanType())
-    kind = (
-        kind.add(VERSION, StructType().add("v0", LongType()))
-        .add(SOURCE, BinaryType())
-        .add(TS, LongType())
-    )
+    kind = kind.add(VERSION, version).add(SOURCE, BinaryType()).add(TS, LongType())
     return kind.add(PROBLEM, StringType())

@@ -27,15 +27,16 @@ class Projection:
 
     @property
     def given(self) -> tuple[Expression, ...]:
-        return tuple(one.given for one in self.bound)
+        return tuple(expression.expression for expression in self.bound)
 
     @property
     def texts(self) -> tuple[str, ...]:
-        return tuple(one.text for one in self.bound)
+        return tuple(expression.text for expression in self.bound)
 
     @property
     def named(self) -> dict[str, Column]:
-        return {name: one.column for name, one in zip(self.schema.names, self.bound, strict=True)}
+        by_name = zip(self.schema.names, self.bound, strict=True)
+        return {name: expression.column for name, expression in by_name}
 
     def struct_of(self, columns: Sequence[Column]) -> Column:
         """The row that they make; ``columns``: as an ``Attempt`` has them."""
@@ -43,9 +44,9 @@ class Projection:
             *(column.alias(name) for name, column in zip(self.schema.names, columns, strict=True))
         )
 
-    def for_workers(self, what: str) -> Columns | None:
+    def for_workers(self, operator: str) -> Columns | None:
         """Return the forms for workers; None if Spark has to evaluate one of them."""
-        return for_workers(dict(zip(self.schema.names, self.bound, strict=True)), what)
+        return for_workers(dict(zip(self.schema.names, self.bound, strict=True)), operator)
 
     def renamed(self, names: Sequence[str]) -> Projection:
         """Return the same expressions under other names."""
@@ -56,12 +57,12 @@ class Projection:
         return Projection(self.bound, StructType(fields))
 
     @classmethod
-    def of(cls, argument: str, given: Expressions, scope: Scope) -> Projection:
-        """Bind what is ``given`` to the columns of a scope.
+    def of(cls, argument: str, expressions: Expressions, scope: Scope) -> Projection:
+        """Bind expressions to the columns of a scope.
 
         Raises ``TopologyError`` that says which ``argument`` is wrong, and why.
         """
-        chosen = without_stars(given, scope.frame, scope.names)
+        chosen = without_stars(expressions, scope.frame, scope.names)
         if not chosen:
             raise TopologyError(f"{argument}: name at least one column or expression")
         bound = bind(argument, chosen, scope)
@@ -71,10 +72,10 @@ class Projection:
 
     def among(self, argument: str, name: object) -> Bound:
         """One of the expressions, by the plain name of its column."""
-        found = named(name, self.schema.names)
-        if found is None:
+        column = named(name, self.schema.names)
+        if column is None:
             raise TopologyError(
-                f"{argument}: {name} is not the plain name of a column of the value ({', '.join(self.schema.names)}); put "
-                "expressions into group_by(value=…)"
+                f"{argument}: {name} is not the plain name of a column of the value "
+                f"({', '.join(self.schema.names)}); put expressions into group_by(value=…)"
             )
-        return self.bound[self.schema.names.index(found)]
+        return self.bound[self.schema.names.index(column)]

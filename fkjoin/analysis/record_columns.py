@@ -1,4 +1,4 @@
-"""Columns that order, delete and date a topic's changes, given as expressions over the records' values."""
+"""Columns that order, delete and date a topic's changes: expressions over the records' values."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _KEY, _ROW, _ABOUT, _NUMBERS, _GONE, _TIME, _THREW = (
 
 
 @dataclass(frozen=True)
-class Said:
-    """Columns over the frame of records that came with them."""
+class RecordChange:
+    """The change that a record is: columns over the frame of records with them."""
 
     numbers: list[Column]
     gone: Column
@@ -43,12 +43,15 @@ def with_change_columns(
     row: Column,
     value_format: Format,
     label: str,
-) -> tuple[Callable[[DataFrame], DataFrame], Said]:
-    """Find what the expressions say of records: a function that adds it, and the columns to read it by.
+) -> tuple[Callable[[DataFrame], DataFrame], RecordChange]:
+    """Find what the expressions say of records.
 
-    The expressions see the value's columns, those of the key that the value lacks, and what the format knows of an event
-    besides its row (``Debezium.about``).  A record whose version is null cannot be ordered: that is a problem.  Of Debezium's
-    records with a version, null values are left out: the delete event before each has said it.
+    Return a function that adds it to a frame of records, and the columns to read it by.
+
+    The expressions see the value's columns, and those of the key that the value lacks.  They also
+    see what the format knows of an event besides its row (``Debezium.about``).  A record whose
+    version is null cannot be ordered: that is a problem.  Of Debezium's records with a version,
+    null values are left out: the delete event before each has said it.
     """
     of_record = [F.col(quoted(name)).alias(f"__record_{name}") for name in records.columns]
     restored = [F.col(f"__record_{name}").alias(name) for name in records.columns]
@@ -73,18 +76,18 @@ def with_change_columns(
     known = list(names)
     numbers, gone = columns.numbers(visible, known, label), columns.gone(visible, known, label)
     time, kind_of_time = columns.time(visible, known, label)
-    given = listed(columns.version) if numbers else []
-    texts = [*given, *columns.others]
+    ordering = listed(columns.version) if numbers else []
+    texts = [*ordering, *columns.others]
     bound = bound_columns(
         texts, [*numbers, gone, time], Scope(visible, tuple(known), label, pa.schema([]))
     )
-    said = attempt("source", label, bound, "skip", usable=F.lit(True), key=F.col(_KEY))
-    *numbers, gone, time = said.columns
-    numbered = [number.alias(f"v{place}") for place, number in enumerate(numbers)]
-    threw = F.lit(None).cast("string") if said.reason is None else said.reason
+    tried = attempt("source", label, bound, "skip", usable=F.lit(True), key=F.col(_KEY))
+    *numbers, gone, time = tried.columns
+    numbered = [number.alias(f"v{index}") for index, number in enumerate(numbers)]
+    threw = F.lit(None).cast("string") if tried.reason is None else tried.reason
 
     def added(frame: DataFrame) -> DataFrame:
-        return said.on(opened(frame).select("*", *names.values())).select(
+        return tried.on(opened(frame).select("*", *names.values())).select(
             *restored,
             F.struct(F.lit(0).alias("none"), *numbered).alias(_NUMBERS),
             F.coalesce(gone, F.lit(False)).alias(_GONE),
@@ -92,11 +95,10 @@ def with_change_columns(
             threw.alias(_THREW),
         )
 
-    read = [F.col(_NUMBERS).getField(f"v{at}") for at in range(len(numbers))]
+    read = [F.col(_NUMBERS).getField(f"v{index}") for index in range(len(numbers))]
     missing = [
         F.when(number.isNull(), F.lit(no_version(text(item))))
-        for item, number in zip(given, read, strict=True)
+        for item, number in zip(ordering, read, strict=True)
     ]
-    return added, Said(
-        read, F.col(_GONE), F.col(_TIME), kind_of_time, F.coalesce(F.col(_THREW), *missing)
-    )
+    problem = F.coalesce(F.col(_THREW), *missing)
+    return added, RecordChange(read, F.col(_GONE), F.col(_TIME), kind_of_time, problem)

@@ -1,9 +1,12 @@
-"""A snapshot of a table in front of its changes: a folder of rows that are older than every change of their keys.
+"""A snapshot of a table in front of its changes.
 
-*Law*: if the changes begin at the snapshot's moment, or before it, and none of them is missing, the table ends as the last
-change of each key says, and as the snapshot says where a key has none.  The order in which rows and changes come does not
-matter, as long as tombstone markers last.  Changes from before the snapshot do no harm: the last one of a key leaves the row
-that the snapshot has, or deletes a row that the snapshot does not have.
+It is a folder of rows that are older than every change of their keys.
+
+*Law*: the table ends as the last change of each key says, and as the snapshot says where a key has
+none.  So it is if the changes begin at the snapshot's moment, or before it, and none of them is
+missing.  The order in which rows and changes come does not matter, as long as tombstone markers
+last.  Changes from before the snapshot do no harm.  The last one of a key leaves the row that the
+snapshot has, or deletes a row that the snapshot does not have.
 """
 
 from __future__ import annotations
@@ -41,14 +44,17 @@ _OF_RECORDS = {
     POSITION: None,
     "headers": "array<struct<key:string,value:binary>>",
 }
-"""Columns of a topic's rows that records have besides their values, and their types where values may have such a column."""
+"""Columns of a topic's rows that records have besides their values.
+
+A type stands where values may have such a column: one of another type is theirs.
+"""
 
 _NOTHING = {"pathGlobFilter": "_"}
 """Option by which Spark's source finds no file: it passes over names that begin with this."""
 
 _READ_ONCE = (
-    "the first batch of a query reads a snapshot as a whole. Start the query again: it leaves the file out if its first batch "
-    "is done. To have the file read, begin a new checkpoint"
+    "the first batch of a query reads a snapshot as a whole. Start the query again: it leaves the "
+    "file out if its first batch is done. To have the file read, begin a new checkpoint"
 )
 
 _TABLES = {"_delta_log": "Delta", "metadata": "Iceberg"}
@@ -60,8 +66,9 @@ def with_snapshot(
 ) -> Planned:
     """See ``Table.with_snapshot``.  Raises ``TopologyError``.
 
-    ``was_read``: the query of a checkpoint has read the snapshot, so its source finds nothing.  Else columns that do not fit
-    are the table's ``misfit``: only the checkpoint tells whether files are to be read at all.
+    ``was_read``: the query of a checkpoint has read the snapshot, so its source finds nothing.
+    Else columns that do not fit are the table's ``misfit``: only the checkpoint tells whether files
+    are to be read at all.
     """
     if isinstance(table.bound, CompleteBound):
         return completed(_begun(table.inputs[0], path, was_read=was_read), settings)
@@ -70,27 +77,27 @@ def with_snapshot(
 
 def _begun(source: Planned, path: Any, *, was_read: bool) -> Planned:
     """The source, with the rows of the snapshot."""
-    place = _place(path)
+    folder = _folder(path)
     bound, node = _source(source)
-    wanted = StructType(
-        [field for field in _columns(source) if node.topic is None or not _is_of_records(field)]
-    )
+    columns = _columns(source)
+    if node.topic is not None:
+        columns = [field for field in columns if not _is_of_records(field)]
+    wanted = StructType(columns)
     gone, misfit, first = None, None, None
     if not was_read:
-        there = _there(source.spark, place)
-        misfit = _misfit(source, place, wanted, there)
-        gone, more = (
-            (None, []) if bound.deleted is None else _gone(source, bound.deleted, wanted, there)
-        )
-        wanted = StructType([*wanted, *more])
-        first = _files(source.spark, place)
+        file_columns = _file_columns(source.spark, folder)
+        misfit = _misfit(source, folder, wanted, file_columns)
+        if bound.deleted is not None:
+            gone, more = _gone(source, bound.deleted, wanted, file_columns)
+            wanted = StructType([*wanted, *more])
+        first = _files(source.spark, folder)
     chosen = _NOTHING if was_read or misfit is not None else None
     files = open_files(
-        source.spark, place, source.key, schema=wanted, format="parquet", options=chosen
+        source.spark, folder, source.key, schema=wanted, format="parquet", options=chosen
     )
     stream = files.rows
     if first is not None:
-        stream = by_spark(partial(_only, first, place), stream)
+        stream = by_spark(partial(_only, first, folder), stream)
     read = read_stream(
         source.spark,
         stream,
@@ -102,8 +109,8 @@ def _begun(source: Planned, path: Any, *, was_read: bool) -> Planned:
         log=None,
         on_error=source.on_error,
     )
-    columns = columns_of(source.spark, bound.rows)
-    as_in = partial(_as_in, columns, _identity(source, node), only_alive=gone is not None)
+    kind = columns_of(source.spark, bound.rows)
+    as_in = partial(_as_in, kind, _identity(source, node), only_alive=gone is not None)
     rows = by_spark(as_in, read.bound.rows)
     undecoded = bound.undecoded
     both = replace(
@@ -111,45 +118,51 @@ def _begun(source: Planned, path: Any, *, was_read: bool) -> Planned:
         rows=Union((bound.rows, rows)),
         dead=(*bound.dead, *read.bound.dead),
         undecoded=None if undecoded is None else undecoded._replace(snapshot=rows),
-        files=(*bound.files, place),
+        files=(*bound.files, folder),
         misfit=misfit,
     )
-    return replace(source, node=replace(node, snapshot=place), bound=both)
+    return replace(source, node=replace(node, snapshot=folder), bound=both)
 
 
-def _place(path: Any) -> str:
+def _folder(path: Any) -> str:
     if isinstance(path, DataFrame):
         raise TopologyError(
-            'path: a query reads a snapshot from files, and this is a DataFrame; write it with df.write.parquet("…"), and give '
-            "that folder"
+            "path: a query reads a snapshot from files, and this is a DataFrame; write it with "
+            'df.write.parquet("…"), and give that folder'
         )
     if not isinstance(path, str | Path):
         raise TopologyError(
-            f"path: the folder of the snapshot's Parquet files is needed, this is a {type(path).__name__}"
+            "path: the folder of the snapshot's Parquet files is needed, this is a "
+            f"{type(path).__name__}"
         )
     return str(path).rstrip("/")
 
 
 def _source(table: Planned) -> tuple[SourceBound, Source]:
-    """The source of the table, and its node; ``TopologyError`` if it is none that can have a snapshot."""
+    """The source of the table, and its node.
+
+    ``TopologyError`` if it is none that can have a snapshot.
+    """
     bound, node = table.bound, table.node
     if not isinstance(bound, SourceBound) or not isinstance(node, Source):
         raise TopologyError(
-            f"with_snapshot: {table.name} is made by an operator; call it on a table that is read, such as Table.from_kafka "
-            "makes, and apply operators after that"
+            f"with_snapshot: {table.name} is made by an operator; call it on a table that is read, "
+            "such as Table.from_kafka makes, and apply operators after that"
         )
     if bound.delta:
         raise TopologyError(
-            f"with_snapshot: {table.name} begins with the rows of its Delta table: leave with_snapshot out"
+            f"with_snapshot: {table.name} begins with the rows of its Delta table: leave "
+            "with_snapshot out"
         )
     if node.snapshot is not None:
         raise TopologyError(
-            f"with_snapshot: {table.name} has the snapshot {node.snapshot}; put all its files into one folder"
+            f"with_snapshot: {table.name} has the snapshot {node.snapshot}; put all its files into "
+            "one folder"
         )
     if not isinstance(columns_of(table.spark, bound.rows)[VERSION].dataType, StructType):
         raise TopologyError(
-            f"with_snapshot: {table.name} has roots=, and another job's rows carry their own order; give the snapshot to the "
-            "tables of that job"
+            f"with_snapshot: {table.name} has roots=, and another job's rows carry their own "
+            "order; give the snapshot to the tables of that job"
         )
     return bound, node
 
@@ -157,10 +170,8 @@ def _source(table: Planned) -> tuple[SourceBound, Source]:
 def _columns(table: Planned) -> list[StructField]:
     """The columns of rows, and those of the key that rows lack."""
     row = table.row_type
-    return [
-        *_nullable(row),
-        *(one for one in _nullable(table.key_type) if one.name not in row.names),
-    ]
+    of_key = [field for field in _nullable(table.key_type) if field.name not in row.names]
+    return [*_nullable(row), *of_key]
 
 
 def _nullable(kind: StructType) -> list[StructField]:
@@ -168,53 +179,51 @@ def _nullable(kind: StructType) -> list[StructField]:
 
 
 def _is_of_records(field: StructField) -> bool:
-    return field.name in _OF_RECORDS and _OF_RECORDS[field.name] in (
-        None,
-        field.dataType.simpleString(),
-    )
+    kinds = None, field.dataType.simpleString()
+    return field.name in _OF_RECORDS and _OF_RECORDS[field.name] in kinds
 
 
 def _misfit(
-    table: Planned, place: str, wanted: StructType, there: StructType
+    table: Planned, folder: str, wanted: StructType, file_columns: StructType
 ) -> TopologyError | None:
     """Say which column of the table the files lack or have in another type; None if they fit."""
-    kinds = {field.name.lower(): nullable(field.dataType) for field in there}
+    kinds = {field.name.lower(): nullable(field.dataType) for field in file_columns}
     for field in wanted:
         kind = field.dataType.simpleString()
-        known = f"snapshot {place}: {table.name} has the column {field.name} {kind}"
-        found = kinds.get(field.name.lower())
-        if found is None:
+        known = f"snapshot {folder}: {table.name} has the column {field.name} {kind}"
+        file_kind = kinds.get(field.name.lower())
+        if file_kind is None:
             return TopologyError(
-                f"{known}, and the files have none of that name; write them with all columns of the table, if need be with "
-                f"cast(null as {kind}) as {field.name}"
+                f"{known}, and the files have none of that name; write them with all columns of "
+                f"the table, if need be with cast(null as {kind}) as {field.name}"
             )
-        if found != field.dataType and field.name.lower() in _in_files(table.spark, place):
+        if file_kind != field.dataType and field.name.lower() in _in_files(table.spark, folder):
             return ColumnTypeError(
-                f"{known}, and it is {found.simpleString()} in the files; write them with cast({field.name} as {kind})"
+                f"{known}, and it is {file_kind.simpleString()} in the files; write them with "
+                f"cast({field.name} as {kind})"
             )
     return None
 
 
-def _in_files(spark: SparkSession, place: str) -> set[str]:
-    """The columns of the files, in lower case, without those that names of folders are: these are read as texts, and cast."""
-    return {
-        name.lower()
-        for name in spark.read.option("recursiveFileLookup", True).parquet(place).columns
-    }
+def _in_files(spark: SparkSession, folder: str) -> set[str]:
+    """The columns of the files, in lower case, without those that names of folders are.
+
+    Columns of folders are read as texts, and cast.
+    """
+    rows = spark.read.option("recursiveFileLookup", True).parquet(folder)
+    return {name.lower() for name in rows.columns}
 
 
 def _gone(
-    table: Planned, deleted: Any, wanted: StructType, there: StructType
+    table: Planned, deleted: Any, wanted: StructType, file_columns: StructType
 ) -> tuple[Column | None, list[StructField]]:
-    """The condition by which the table deletes, and the columns besides that it reads; None where the files lack one of them.
+    """The condition by which the table deletes, and the columns besides that it reads.
 
-    ``ColumnTypeError`` if it is no condition over the columns of the files.
+    None where the files lack one of them.  ``ColumnTypeError`` if it is no condition over the
+    columns of the files.
     """
-    others = [
-        field
-        for field in _nullable(there)
-        if field.name.lower() not in {name.lower() for name in wanted.names}
-    ]
+    known = {name.lower() for name in wanted.names}
+    others = [field for field in _nullable(file_columns) if field.name.lower() not in known]
 
     def over(more: list[StructField]) -> Column | None:
         rows = table.spark.createDataFrame([], StructType([*wanted, *more]))
@@ -227,69 +236,73 @@ def _gone(
         except TopologyError:  # it reads another column
             return None
 
-    if (found := over([])) is not None:
-        return found, []
-    if (found := over(others)) is None:
+    if (condition := over([])) is not None:
+        return condition, []
+    if (condition := over(others)) is None:
         return None, []
-    return found, [
-        field for field in others if over([one for one in others if one != field]) is None
-    ]
+    needed: list[StructField] = []
+    for field in others:
+        if over([other for other in others if other != field]) is None:
+            needed.append(field)
+    return condition, needed
 
 
-def _files(spark: SparkSession, place: str) -> dict[str, int]:
+def _files(spark: SparkSession, folder: str) -> dict[str, int]:
     """The files, and their times in microseconds."""
-    files = spark.read.format("binaryFile").option("recursiveFileLookup", True).load(place)
-    return {
-        path: time or 0
-        for path, time in files.select(
-            "_metadata.file_path", F.unix_micros("modificationTime")
-        ).collect()
-    }
+    files = spark.read.format("binaryFile").option("recursiveFileLookup", True).load(folder)
+    times = files.select("_metadata.file_path", F.unix_micros("modificationTime"))
+    return {path: time or 0 for path, time in times.collect()}
 
 
-def _only(first: Mapping[str, int], place: str, frame: DataFrame) -> DataFrame:
-    """The rows of files; it stops the query at one that is none of the first, however old, and at one that is newer."""
+def _only(first: Mapping[str, int], folder: str, frame: DataFrame) -> DataFrame:
+    """The rows of files; a new file stops the query.
+
+    New is a file that is none of the first, however old, and one that is newer.
+    """
     if "_metadata" in frame.columns:  # the table's own
         return frame
     path, time = F.col("_metadata.file_path"), F.unix_micros("_metadata.file_modification_time")
-    told = F.concat(
-        F.lit(f"the snapshot {place} has a new file, "), path, F.lit(f", and {_READ_ONCE}")
+    message = F.concat(
+        F.lit(f"the snapshot {folder} has a new file, "), path, F.lit(f", and {_READ_ONCE}")
     )
     is_new = ~_is_one_of("_metadata.file_path", first) | (time > max(first.values(), default=0))
-    stop = F.when(is_new, F.raise_error(told).cast("string"))
+    stop = F.when(is_new, F.raise_error(message).cast("string"))
     return frame.withColumn(PROBLEM, F.coalesce(stop, F.col(PROBLEM)))
 
 
 def _is_one_of(column: str, texts: Iterable[str]) -> Column:
     """The condition that a column is one of many texts, none of them empty.
 
-    It is made as SQL, since ``isin`` asks the JVM once for each text; and of bytes, in which SQL finds no quotes or escapes.
+    It is made as SQL, since ``isin`` asks the JVM once for each text; and of bytes, in which SQL
+    finds no quotes or escapes.
     """
     octets = ", ".join(f"X'{text.encode().hex()}'" for text in ("", *texts))
     return F.expr(f"cast({column} as binary) in ({octets})")
 
 
-def _there(spark: SparkSession, place: str) -> StructType:
+def _file_columns(spark: SparkSession, folder: str) -> StructType:
     """The columns of the files; ``TopologyError`` if they are no plain Parquet files."""
-    at, files = hadoop(spark, f"{place}/{ABOUT}")
-    if files.exists(at):
+    path, files = hadoop(spark, f"{folder}/{ABOUT}")
+    if files.exists(path):
         raise TopologyError(
-            f"path: {place} has what to_parquet wrote, deletes and earlier rows among it; read it with Table.from_fkjoin, or "
-            'write the rows of its state with fkjoin.read_state(…).write.parquet("…"), and give that folder'
+            f"path: {folder} has what to_parquet wrote, deletes and earlier rows among it; read it "
+            "with Table.from_fkjoin, or write the rows of its state with "
+            'fkjoin.read_state(…).write.parquet("…"), and give that folder'
         )
-    for folder, kind in _TABLES.items():
-        at, files = hadoop(spark, f"{place}/{folder}")
-        if files.exists(at):
+    for marker, kind in _TABLES.items():
+        path, files = hadoop(spark, f"{folder}/{marker}")
+        if files.exists(path):
             raise TopologyError(
-                f"path: {place} is a table of {kind}, whose folder has files of older versions, too; read it with "
-                'spark.read.format("…"), write its rows with df.write.parquet("…"), and give that folder'
+                f"path: {folder} is a table of {kind}, whose folder has files of older versions, "
+                'too; read it with spark.read.format("…"), write its rows with '
+                'df.write.parquet("…"), and give that folder'
             )
     try:
-        return spark.read.parquet(place).schema
+        return spark.read.parquet(folder).schema
     except Exception as error:  # Spark raises several kinds
         raise TopologyError(
-            f"path: {place} has no Parquet files that can be read; write the snapshot first, with df.write.parquet(…) "
-            f"({first_line(error)})"
+            f"path: {folder} has no Parquet files that can be read; write the snapshot first, with "
+            f"df.write.parquet(…) ({first_line(error)})"
         ) from error
 
 
@@ -305,15 +318,18 @@ def _identity(table: Planned, node: Source) -> bytes:
 
 
 def _as_in(columns: StructType, identity: bytes, rows: DataFrame, *, only_alive: bool) -> DataFrame:
-    """The rows of the snapshot with the columns of a source's frame, and versions that are older than all of the source's."""
+    """The rows of the snapshot with the columns of a source's frame.
+
+    Their versions are older than all of the source's.
+    """
     own = {
         DELETED: F.lit(False),
         SOURCE: F.lit(bytearray(identity)),
         TS: F.lit(None),
         PROBLEM: F.col(PROBLEM),
     }
-    there: Any = rows.schema[ROW].dataType
-    read = {name: F.col(quoted(ROW, name)) for name in there.names}
+    row_type: Any = rows.schema[ROW].dataType
+    read = {name: F.col(quoted(ROW, name)) for name in row_type.names}
 
     def column(name: str, kind: Any) -> Column:
         if name == VERSION:

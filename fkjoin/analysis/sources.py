@@ -73,8 +73,9 @@ def read_stream(
 ) -> Planned:
     """A table of rows that are read as a stream; see ``Table.from_stream``.
 
-    ``stream`` may have ``RAW`` and ``PROBLEM``, which are no columns of the table.  ``beside``: columns that are not the row's,
-    whatever expressions read them.  ``places_of``: names for the last numbers of versions, of records in a topic.
+    ``stream`` may have ``RAW`` and ``PROBLEM``, which are no columns of the table.  ``beside``:
+    columns that are not the row's, whatever expressions read them.  ``places_of``: names for the
+    last numbers of versions, of records in a topic.
     """
     require_on_error(on_error)
     prepare(spark)
@@ -92,13 +93,11 @@ def read_stream(
         raise TopologyError(
             "version: name the columns that order the changes of a key, such as an LSN"
         )
-    said = ChangeColumns(ordering, deleted, timestamp)
-    places, gone = said.numbers(df, columns, label), said.gone(df, columns, label)
-    time, kind_of_time = said.time(df, columns, label)
-    control = {
-        *beside,
-        *(item for item in [*ordering, deleted, timestamp] if isinstance(item, str)),
-    } - set(keys)
+    changes = ChangeColumns(ordering, deleted, timestamp)
+    numbers, gone = changes.numbers(df, columns, label), changes.gone(df, columns, label)
+    time, kind_of_time = changes.time(df, columns, label)
+    of_changes = [item for item in (*ordering, deleted, timestamp) if isinstance(item, str)]
+    control = {*beside, *of_changes} - set(keys)
     row = [column for column in columns if column not in control]
     origin = f"stream of {', '.join(columns)}"
     kind = StructType([df.schema[column] for column in columns])
@@ -112,24 +111,22 @@ def read_stream(
         origin,
         log,
     )
-    struct, given = F.struct(*[F.col(quoted(column)) for column in keys]), [*ordering, *said.others]
+    struct = F.struct(*[F.col(quoted(column)) for column in keys])
     before = F.col(PROBLEM) if PROBLEM in df.columns else F.lit(None).cast("string")
-    bound = bound_columns(
-        given, [*places, gone, time], Scope(df, tuple(columns), label, pa.schema([]))
-    )
+    scope = Scope(df, tuple(columns), label, pa.schema([]))
+    bound = bound_columns([*ordering, *changes.others], [*numbers, gone, time], scope)
     tried = attempt("source", node.name, bound, on_error, usable=before.isNull(), key=struct)
-    *places, gone, time = tried.columns
+    *numbers, gone, time = tried.columns
     raw = _raw(df, node.name, keys, row)
-    missing = _without_version(keys, dict(zip(node.version, places, strict=True)))
+    missing = _without_version(keys, dict(zip(node.version, numbers, strict=True)))
     stops = _failing(node.name, raw, fields_of(df, raw)) if on_error == "fail" else _as_it_is
-    titles = [*(f"v{at}" for at in range(len(places) - len(places_of))), *places_of]
+    titles = [*(f"v{index}" for index in range(len(numbers) - len(places_of))), *places_of]
+    titled = [number.alias(title) for title, number in zip(titles, numbers, strict=True)]
     chosen = (
         struct.alias(KEY),
         F.when(~gone, F.struct(*[F.col(quoted(column)) for column in row])).alias(ROW),
         gone.alias(DELETED),
-        F.struct(*[place.alias(title) for title, place in zip(titles, places, strict=True)]).alias(
-            VERSION
-        ),
+        F.struct(*titled).alias(VERSION),
         F.lit(bytearray(versions.identity(log or node.name))).alias(SOURCE),
         time.alias(TS),
         F.coalesce(stops(before), _or_null(tried.problem), stops(missing)).alias(PROBLEM),
@@ -217,7 +214,7 @@ def read_files(
         table.node,
         columns,
         on_error=on_error,
-        place=local_pattern(path),
+        pattern=local_pattern(path),
         off=settings.off,
     )
     bound = replace(
@@ -237,12 +234,13 @@ def plain_lines(
     columns: tuple[Expressions, Expressions, Expression | None, Expression | None],
     *,
     on_error: OnError,
-    place: str | None = None,
+    pattern: str | None = None,
     off: Off,
 ) -> Undecoded | None:
-    """The files' lines and what is in them, when that can be told without Spark's expressions and JSON reader; else None.
+    """The files' lines and what is in them, told without Spark's expressions and JSON reader.
 
-    ``columns``: what the user gave for key, version, deleted and timestamp; ``place``: see ``JsonLines.files``.
+    None where that cannot be.  ``columns``: what the user gave for key, version, deleted and
+    timestamp; ``pattern``: see ``JsonLines.files``.
     """
     if files.lines is None:
         return None
@@ -254,18 +252,16 @@ def plain_lines(
         rows = spark.createDataFrame([], files.schema)
         (bound,) = bind("deleted", [deleted], Scope(rows, tuple(rows.columns), node.name, arrow))
         gone = bound.vector
-        if gone is not None and gone.can_raise:
+        if gone is None or gone.can_raise:
             return None
-        if gone is not None and not _is_test(gone) and WORKERS_EVALUATE_STEPS in off:
+        if not _is_test(gone) and WORKERS_EVALUATE_STEPS in off:
             return None
-    time = (
-        None if timestamp is None else plain_path(named(timestamp, arrow.names) or timestamp, arrow)
-    )
-    if (
-        None in versions_at
-        or (deleted is not None and gone is None)
-        or (timestamp is not None and time is None)
-    ):
+    time = None
+    if timestamp is not None:
+        time = plain_path(named(timestamp, arrow.names) or timestamp, arrow)
+        if time is None:
+            return None
+    if None in versions_at:
         return None
     places = tuple(path for path in versions_at if path is not None)
     source = versions.identity(node.log or node.name)
@@ -273,25 +269,26 @@ def plain_lines(
     how = as_session(spark)
     if time is not None and kind_at(arrow, time) == pa.timestamp("us") and how.zone not in UTC:
         return None  # which instant a clock shows depends on the session
-    about = source, node.version, files.columns_text, how, fails, place
+    about = source, node.version, files.columns_text, how, fails, pattern
     return Undecoded(
         files.lines, JsonLines(arrow, node.key, places, gone, time, node.columns, *about)
     )
 
 
 def _raw(df: DataFrame, name: str, keys: Sequence[str], row: Sequence[str]) -> Column:
-    """Make the content of a dead letter: where the change was read, or else its key and row as JSON; and the table's name."""
+    """Make the content of a dead letter: the table's name, and where the change was read.
+
+    Where that is not known, it has the key and row as JSON.
+    """
     table = F.lit(name).alias("table")
     if RAW in df.columns:
-        return F.struct(table, *(F.col(RAW)[one].alias(one) for one in fields_of(df, F.col(RAW))))
-    parts = {"key": keys, "value": row}
-    return F.struct(
-        table,
-        *(
-            as_json(F.struct(*(F.col(quoted(one)) for one in names))).alias(part)
-            for part, names in parts.items()
-        ),
-    )
+        source = F.col(RAW)
+        return F.struct(table, *(source[part].alias(part) for part in fields_of(df, source)))
+    return F.struct(table, _as_json(keys).alias("key"), _as_json(row).alias("value"))
+
+
+def _as_json(names: Sequence[str]) -> Column:
+    return as_json(F.struct(*[F.col(quoted(name)) for name in names]))
 
 
 def _without_version(keys: Sequence[str], version: Mapping[str, Column]) -> Column:
@@ -314,11 +311,11 @@ def _failing(name: str, raw: Column, fields: Sequence[str]) -> Callable[[Column]
     file = [shown.pop("file")] if "file" in shown else []
 
     def failing(problem: Column) -> Column:
-        said = F.concat(
+        message = F.concat(
             F.concat_ws(": ", F.lit(f"table {name}"), *file, problem, *shown.values()),
             F.lit(set_aside("lines")),
         )
-        return F.when(problem.isNotNull(), F.raise_error(said).cast("string"))
+        return F.when(problem.isNotNull(), F.raise_error(message).cast("string"))
 
     return failing
 
@@ -332,10 +329,13 @@ def _or_null(text: Column | None) -> Column:
 
 
 def _is_test(condition: Part) -> bool:
-    """Tell whether it is the name of a truth, a test for null, or a comparison with a text: workers evaluate these."""
-    what, *others = condition.children or (condition,)
-    while what.kind == "GetStructField":
-        (what,) = what.children
+    """Tell whether it is the name of a truth, a test for null, or a comparison with a text.
+
+    Workers evaluate these.
+    """
+    operand, *others = condition.children or (condition,)
+    while operand.kind == "GetStructField":
+        (operand,) = operand.children
     texts = all(isinstance(other.argument, str) and other.kind == "Literal" for other in others)
     kinds = "AttributeReference", "GetStructField", "IsNull", "IsNotNull", "EqualTo"
-    return condition.kind in kinds and what.kind == "AttributeReference" and texts
+    return condition.kind in kinds and operand.kind == "AttributeReference" and texts

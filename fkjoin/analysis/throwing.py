@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from fkjoin.analysis.columns import said_once
 from fkjoin.sessions.access import access
+from fkjoin.spark.spark_api import listed
 
 Tried: TypeAlias = Callable[[Column], Column]
 
@@ -91,21 +92,21 @@ def cause(columns: Sequence[Column], nodes: Sequence[Any], rows: DataFrame) -> C
     if any(node is None or "PythonUDF" in _kinds(node) for node in nodes):
         return F.lit(None).cast("string")
     tried = access(rows.sparkSession).tried
-    said = _first(
+    reason = _first(
         tried, ((column, _why(tried, node)) for column, node in zip(columns, nodes, strict=True))
     )
-    made = F.transform(F.array(F.lit(0)), lambda _: said).getItem(0)
+    called = F.transform(F.array(F.lit(0)), lambda _: reason).getItem(0)
     try:
         with said_once():
-            rows.select(made).schema  # noqa: B018  (analysis happens here)
+            rows.select(called).schema  # noqa: B018  (analysis happens here)
     except (AnalysisException, ParseException):
         return F.lit(None).cast("string")
-    return made
+    return called
 
 
 def can_throw(node: Any) -> bool:
     """Tell whether an analyzed expression may throw on a row."""
-    children = _children(node)
+    children = list(listed(node.children()))
     if _kind(node) == "Cast" and not node.canUpCast(children[0].dataType(), node.dataType()):
         return True
     return _kind(node) not in {*_NEVER, "Cast"} or any(map(can_throw, children))
@@ -116,21 +117,15 @@ def _why(tried: Tried, node: Any) -> Column:
     if _kind(node) in ("Alias", "ExprAlias"):
         return _why(tried, node.child())
     here = F.lit(f"{node.sql()}: {_WORDS.get(_kind(node), 'it throws')}")
-    below = _first(
-        tried,
-        (
-            (F.expr(child.sql()), _why(tried, child))
-            for child in _children(node)
-            if can_throw(child)
-        ),
-    )
+    risky = [child for child in listed(node.children()) if can_throw(child)]
+    below = _first(tried, ((F.expr(child.sql()), _why(tried, child)) for child in risky))
     return F.coalesce(below, here)
 
 
 def _first(tried: Tried, reasons: Iterable[tuple[Column, Column]]) -> Column:
     """The reason of the first that throws, else null."""
-    found = (F.when(tried(F.struct(column.alias("it"))).isNull(), why) for column, why in reasons)
-    return F.coalesce(*found, F.lit(None).cast("string"))
+    texts = (F.when(tried(F.struct(column.alias("it"))).isNull(), why) for column, why in reasons)
+    return F.coalesce(*texts, F.lit(None).cast("string"))
 
 
 def _kind(node: Any) -> str:
@@ -138,9 +133,4 @@ def _kind(node: Any) -> str:
 
 
 def _kinds(node: Any) -> set[str]:
-    return {_kind(node)}.union(*map(_kinds, _children(node)))
-
-
-def _children(node: Any) -> list[Any]:
-    listed = node.children()
-    return [listed.apply(place) for place in range(listed.size())]
+    return {_kind(node)}.union(*map(_kinds, listed(node.children())))

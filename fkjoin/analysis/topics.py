@@ -1,4 +1,7 @@
-"""Topics as tables: each record is an upsert or a tombstone of its key, ordered by its offset in its partition."""
+"""Topics as tables: each record is an upsert or a tombstone of its key.
+
+Records of a key are ordered by their offsets in their partition.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,10 @@ def read_topic(
     options: Mapping[str, Any] | None,
     again: StartOver | None = None,
 ) -> Planned:
-    """See ``Table.from_kafka``; ``again``: the query's checkpoint has started over with the topic."""
+    """See ``Table.from_kafka``.
+
+    ``again``: the query's checkpoint has started over with the topic.
+    """
     prepare(spark)
     require_on_error(on_error)
     if on_new_topic is not None and on_new_topic not in get_args(OnNewTopic):
@@ -69,15 +75,18 @@ def read_topic(
         )
     if roots is not None and on_new_topic == "start-over":
         raise TopologyError(
-            "on_new_topic: with roots= rows are of the topics before, which are not made anew; leave it out"
+            "on_new_topic: with roots= rows are of the topics before, which are not made anew; "
+            "leave it out"
         )
     if roots is not None and not 1 <= roots <= _MOST_ROOTS:
         raise TopologyError(
-            f"roots: {roots!r} is not a number from 1 to {_MOST_ROOTS}: of as many topics the records are made"
+            f"roots: {roots!r} is not a number from 1 to {_MOST_ROOTS}: of as many topics the "
+            "records are made"
         )
     if roots is not None and columns.version is not None:
         raise TopologyError(
-            "version: with roots=, the positions in the records' headers are the versions; leave one of them out"
+            "version: with roots=, the positions in the records' headers are the versions; leave "
+            "one of them out"
         )
     if on_new_topic == "start-over":
         require_classic(
@@ -96,7 +105,7 @@ def read_topic(
     row = decoded.row
     names = fields_of(records, row)
     _require_names(key_names, names)
-    given = None if roots is None else given_chains(roots)
+    carried = None if roots is None else given_chains(roots)
     more: list[Column] = []
     if headers:
         if "headers" in map(str.lower, names):
@@ -107,9 +116,10 @@ def read_topic(
     if positions:
         if POSITION in map(str.lower, (*key_names, *names)):
             raise TopologyError(
-                f"positions: the key or the value has a column {POSITION!r} already; leave positions=False"
+                f"positions: the key or the value has a column {POSITION!r} already; leave "
+                "positions=False"
             )
-        more.append(column_of(None if given is None else given[0]).alias(POSITION))
+        more.append(column_of(None if carried is None else carried[0]).alias(POSITION))
     if more:
         row = F.when(row.isNotNull(), F.struct(*[row.getField(n).alias(n) for n in names], *more))
     problem = F.coalesce(
@@ -119,11 +129,11 @@ def read_topic(
         F.concat(F.lit("value: "), decoded.problem),
     )
     gone, time, kind_of_time = decoded.deleted, F.unix_micros("timestamp"), "timestamp"
-    place = F.unix_millis("timestamp"), F.col("partition").cast("bigint"), F.col("offset")
+    position = F.unix_millis("timestamp"), F.col("partition").cast("bigint"), F.col("offset")
     numbers: list[Column] = []
     with_columns: Callable[[DataFrame], DataFrame] = _as_it_is
     if columns.given:
-        with_columns, said = with_change_columns(
+        with_columns, change = with_change_columns(
             records,
             columns,
             decoded_key.row,
@@ -131,22 +141,22 @@ def read_topic(
             value_format=value_format,
             label=name or topic,
         )
-        gone = gone | said.gone
-        if said.kind_of_time is not None:
-            kind_of_time = said.kind_of_time
-            time = said.time if said.kind_of_time == "bigint" else F.coalesce(said.time, time)
-        numbers = said.numbers
-        problem = F.coalesce(problem, said.problem)
+        gone = gone | change.gone
+        if change.kind_of_time is not None:
+            kind_of_time = change.kind_of_time
+            time = change.time if change.kind_of_time == "bigint" else F.coalesce(change.time, time)
+        numbers = change.numbers
+        problem = F.coalesce(problem, change.problem)
     version = F.struct(
-        *[number.alias(f"v{at}") for at, number in enumerate(numbers)],
-        *[one.alias(title) for title, one in zip(versions.PLACE, place, strict=True)],
+        *[number.alias(f"v{index}") for index, number in enumerate(numbers)],
+        *[part.alias(title) for title, part in zip(versions.PLACE, position, strict=True)],
     )
     identity = versions.topic_identity(topic, topic_id) if again is None else again.identity
-    source, kept = F.lit(bytearray(identity)), []
-    if given is not None:
-        chains, unusable = given
+    source, order = F.lit(bytearray(identity)), []
+    if carried is not None:
+        chains, unusable = carried
         problem = F.coalesce(problem, unusable)
-        kept.append(F.when(problem.isNull(), chains).alias(CHAINS))
+        order.append(F.when(problem.isNull(), chains).alias(CHAINS))
         version, source = version_of(chains, roots or 1), F.lit(None).cast("binary")
     usable = problem.isNull()  # what is not must not reach Python: it may not even be UTF-8
     if on_error == "fail":
@@ -160,15 +170,13 @@ def read_topic(
         time.alias(TS),
         problem.alias(PROBLEM),
         _raw(name or topic).alias(RAW),
-        *kept,
+        *order,
     )
     rows = by_spark(lambda frame: with_columns(frame).select(*selected), read)
     shown = {"bootstrap.servers": bootstrap_servers, **masked(chosen), "on_error": on_error}
-    ordering = (
-        ("topic", "partition", "offset")
-        if roots is None
-        else tuple(f"{ROOT}{place + 1}" for place in range(roots))
-    )
+    ordering: tuple[str, ...] = ("topic", "partition", "offset")
+    if roots is not None:
+        ordering = tuple(f"{ROOT}{number}" for number in range(1, roots + 1))
     deletes = ["null value", *([] if columns.deleted is None else [text(columns.deleted)])]
     node = Source(
         name or topic,
@@ -184,13 +192,8 @@ def read_topic(
     )
     dead, unread = rows, None
     read_key, read_value = key_reader(key_format), reader(value_format)
-    if (
-        not headers
-        and roots is None
-        and not columns.given
-        and read_key is not None
-        and read_value is not None
-    ):
+    plain = not headers and roots is None and not columns.given
+    if plain and read_key is not None and read_value is not None:
         reading = TopicRecords(topic, read_key, read_value, identity, on_error == "fail", positions)
         unread = Undecoded(by_spark(lambda frame: frame.select(*TAKEN), read), reading)
         whole = [_raw(name or topic).alias(RAW), F.col("problem").alias(PROBLEM)]
@@ -198,15 +201,13 @@ def read_topic(
         raw = by_spark(lambda frame: frame.select(*RAW_COLUMNS), read)
         letters = InWorkers(raw, DeadRecords(reading), kind)
         dead = by_spark(lambda frame: frame.select(*whole), letters)
-    lossy = {name.lower(): text.lower() for name, text in chosen.items()}.get(
-        "failondataloss"
-    ) == "false" and roots is None
+    by_name = {name.lower(): text.lower() for name, text in chosen.items()}
+    lossy = by_name.get("failondataloss") == "false" and roots is None
     new_topic = on_new_topic or ("start-over" if lossy else "fail")
     tombstones = columns.version is None or not hasattr(value_format, "about")
     connection = Connection(
         topic, bootstrap_servers, chosen, partitions, topic_id, new_topic, tombstones
     )
-    asked = on_new_topic == "start-over"
     return planned_source(
         spark,
         node,
@@ -216,7 +217,7 @@ def read_topic(
         letters=dead,
         undecoded=unread,
         connection=connection,
-        starts_over=asked,
+        starts_over=on_new_topic == "start-over",
         deleted=columns.deleted,
     )
 
@@ -231,7 +232,10 @@ def _raw(table: str) -> Column:
 
 
 def _require_names(key: Iterable[str], row: Iterable[str]) -> None:
-    """``TopologyError`` if columns of key and value cannot be told apart; both may have one of the same name."""
+    """``TopologyError`` if columns of key and value cannot be told apart.
+
+    Both may have one of the same name.
+    """
     hint = "name it otherwise, or leave it out and read it from Json(…, text=…) with map_values"
     require_apart("key", key, hint)
     require_apart("value", row, hint)
@@ -239,14 +243,12 @@ def _require_names(key: Iterable[str], row: Iterable[str]) -> None:
 
 
 def failing(problem: Column) -> Column:
-    """A problem that stops the query and says where the record is; ``RAW_COLUMNS`` must be at hand."""
-    where = [
-        F.lit("record "),
-        F.col("topic"),
-        F.lit("-"),
-        F.col("partition").cast("string"),
-        F.lit(" offset "),
-    ]
-    text = F.concat(*where, F.col("offset").cast("string"), F.lit(": "), problem)
+    """A problem that stops the query and says where the record is.
+
+    The frame must have ``RAW_COLUMNS``.
+    """
+    partition, offset = F.col("partition").cast("string"), F.col("offset").cast("string")
+    where = [F.lit("record "), F.col("topic"), F.lit("-"), partition, F.lit(" offset "), offset]
+    text = F.concat(*where, F.lit(": "), problem)
     hint = F.lit(set_aside("records"))
     return F.when(problem.isNotNull(), F.raise_error(F.concat(text, hint)).cast("string"))

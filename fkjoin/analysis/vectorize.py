@@ -1,10 +1,11 @@
 """Spark's expressions as those that workers evaluate.
 
-Spark parses and analyzes an expression: it finds the columns, inserts the casts, and says the type of every part.  The tree
-that comes out is translated into parts of ``codec.expressions``.  Over the columns of rows, one with a part that has no
-counterpart there is left to Spark.  So is one with something that can raise where Spark may not evaluate it: after a false
-``and``, in ``if`` and ``coalesce``; there all parts of columns are evaluated.  An adder or subtractor that is evaluated row by
-row cannot be left to Spark, and is refused.
+Spark parses and analyzes an expression: it finds the columns, inserts the casts, and says the type
+of every part.  The tree that comes out is translated into parts of ``codec.expressions``.  Over the
+columns of rows, one with a part that has no counterpart there is left to Spark.  So is one with
+something that can raise where Spark may not evaluate it: after a false ``and``, in ``if`` and
+``coalesce``.  Workers evaluate all parts of columns there.  An adder or subtractor that is
+evaluated row by row cannot be left to Spark, and is refused.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from fkjoin.codec.expressions import OPERATIONS, Part
 from fkjoin.codec.rows import Path
 from fkjoin.errors import TopologyError
 from fkjoin.spark.schemas import arrow_schema
-from fkjoin.spark.spark_api import analyzed
+from fkjoin.spark.spark_api import analyzed, listed
 
 ANSI = "spark.sql.ansi.enabled"
 
@@ -46,7 +47,10 @@ _ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 def vector_of(node: Any, names: Iterable[str], spark: SparkSession) -> Part | None:
-    """An analyzed expression over the columns ``names``, for Arrow; None if Spark has to evaluate it."""
+    """An analyzed expression over the columns ``names``, for Arrow.
+
+    None if Spark has to evaluate it.
+    """
     known = set(names)
     if len({name.lower() for name in known}) < len(known):
         return None
@@ -60,7 +64,10 @@ def vector_of(node: Any, names: Iterable[str], spark: SparkSession) -> Part | No
 
 
 def scalar_of(argument: str, column: Column, rows: DataFrame) -> Part:
-    """The expression over ``rows``, for one row after the other; ``TopologyError`` if a part of it has no counterpart."""
+    """The expression over ``rows``, for one row after the other.
+
+    ``TopologyError`` if a part of it has no counterpart.
+    """
     try:
         return _part(analyzed(rows.select(column)).expressions().head(), {}, _by_row)
     except _OnlySparkError as error:
@@ -68,7 +75,10 @@ def scalar_of(argument: str, column: Column, rows: DataFrame) -> Part:
 
 
 def at(path: Path, columns: pa.Schema) -> Part | None:
-    """The column at the path, or the field in one; None where two columns have one name to Spark."""
+    """The column at the path, or the field in one.
+
+    None where two columns have one name to Spark.
+    """
     if len({name.lower() for name in columns.names}) < len(columns.names):
         return None
     kind = columns.field(path[0]).type
@@ -97,23 +107,25 @@ def _by_row(part: Part) -> bool:
     return OPERATIONS[part.kind].row is not None and numbers
 
 
-def _is_number(of: pa.DataType) -> bool:
+def _is_number(kind: pa.DataType) -> bool:
     tests = pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean
-    return any(test(of) for test in tests)
+    return any(test(kind) for test in tests)
 
 
 def _part(node: Any, named: dict[str, Part], counterpart: Callable[[Part], bool]) -> Part:
-    """Translate a part; ``named``: what stands for the parts that are there more than once, as in ``between``."""
+    """Translate a part.
+
+    ``named``: what stands for the parts that are there more than once, as in ``between``.
+    """
     kind = node.getClass().getSimpleName()
     if kind in ("Alias", "ExprAlias"):
         return _part(node.child(), named, counterpart)
     if kind in _REPLACED:
         return _part(node.replacement(), named, counterpart)
     if kind == "With":
-        defined = node.defs()
-        parts = [defined.apply(place) for place in range(defined.size())]
         named = named | {
-            part.id().toString(): _part(part.child(), named, counterpart) for part in parts
+            part.id().toString(): _part(part.child(), named, counterpart)
+            for part in listed(node.defs())
         }
         return _part(node.child(), named, counterpart)
     if kind == "CommonExpressionRef":
@@ -122,50 +134,43 @@ def _part(node: Any, named: dict[str, Part], counterpart: Callable[[Part], bool]
         return Part(kind, pa.null())
     spark = _type(node)
     try:
-        of = arrow_schema("it", StructType().add("it", spark)).field(0).type
+        arrow = arrow_schema("it", StructType().add("it", spark)).field(0).type
     except TopologyError as error:
         raise _lacking(node) from error
     if kind == "Literal":
-        return _literal(_constant(node, spark), of)
+        return _literal(_constant(node, spark), arrow)
     if kind == "AttributeReference":
-        return Part(kind, of, argument=node.name().lower())
-    nodes = _children(node)
+        return Part(kind, arrow, argument=node.name().lower())
+    nodes = list(listed(node.children()))
     children = tuple(_part(child, named, counterpart) for child in nodes)
     if kind == "GetStructField":
-        return Part(kind, of, children, node.child().dataType().apply(node.ordinal()).name())
-    part = Part(kind, of, children)
+        return Part(kind, arrow, children, node.child().dataType().apply(node.ordinal()).name())
+    part = Part(kind, arrow, children)
     if kind == "Like" and str(node.escapeChar()) != "\\":
         raise _lacking(node)
     if kind == "Cast" and node.evalMode().toString() == "TRY":
         raise _lacking(node)
-    if (
-        kind == "Cast"
-        and of == children[0].type
-        and (_is_text(spark) or _named(spark) == _named(_type(nodes[0])))
-    ):
+    same = kind == "Cast" and arrow == children[0].type
+    if same and (_is_text(spark) or _named(spark) == _named(_type(nodes[0]))):
         return children[0]
-    if kind == "Cast" and (constant := _recast(children[0], of)) is not None:
+    if kind == "Cast" and (constant := _recast(children[0], arrow)) is not None:
         return constant
     if kind not in OPERATIONS or not counterpart(part):
         raise _lacking(node)
     collated = [] if kind == "Cast" else [child for child in nodes if _is_collated(_type(child))]
     if collated:
         raise _OnlySparkError(
-            f"{collated[0].sql()} is {_type(collated[0]).simpleString()}, and is compared byte by byte here; cast it to string"
+            f"{collated[0].sql()} is {_type(collated[0]).simpleString()}, and is compared byte by "
+            "byte here; cast it to string"
         )
     return part
 
 
 def _lacking(node: Any) -> _OnlySparkError:
     return _OnlySparkError(
-        f"{node.sql()} cannot be evaluated outside of the JVM ({node.getClass().getSimpleName()}); give a Python callable, or "
-        "put it into group_by(value=…)"
+        f"{node.sql()} cannot be evaluated outside of the JVM ({node.getClass().getSimpleName()}); "
+        "give a Python callable, or put it into group_by(value=…)"
     )
-
-
-def _children(node: Any) -> list[Any]:
-    listed = node.children()
-    return [listed.apply(place) for place in range(listed.size())]
 
 
 def _type(node: Any) -> DataType:
@@ -184,7 +189,10 @@ def _is_text(kind: DataType) -> bool:
 
 
 def _named(kind: DataType) -> str:
-    """The type without nullability; Arrow has one type for several of Spark's, such as those of intervals."""
+    """The type without nullability.
+
+    Arrow has one type for several of Spark's, such as those of intervals.
+    """
     return kind.simpleString()
 
 
@@ -193,8 +201,8 @@ def _is_collated(kind: DataType) -> bool:
     return "string collate " in kind.simpleString()
 
 
-def _literal(value: Any, of: pa.DataType) -> Part:
-    return Part("Literal", of, argument=pa.scalar(value, of).as_py())
+def _literal(value: Any, kind: pa.DataType) -> Part:
+    return Part("Literal", kind, argument=pa.scalar(value, kind).as_py())
 
 
 def _constant(node: Any, spark: DataType) -> Any:
@@ -214,20 +222,23 @@ def _constant(node: Any, spark: DataType) -> Any:
     )
 
 
-def _recast(child: Part, of: pa.DataType) -> Part | None:
-    """A constant as one of another type; None if it is no constant, or the other type does not have its value."""
-    given = child.argument
+def _recast(child: Part, kind: pa.DataType) -> Part | None:
+    """A constant as one of another type.
+
+    None if it is no constant, or the other type does not have its value.
+    """
+    value = child.argument
     exact = isinstance(child.argument, int | Decimal) and not isinstance(child.argument, bool)
-    if child.kind != "Literal" or given is None:
-        return Part("Literal", of) if child.kind == "Literal" else None
-    if of == pa.date32() and isinstance(given, str) and _ISO_DATE.fullmatch(given):
+    if child.kind != "Literal" or value is None:
+        return Part("Literal", kind) if child.kind == "Literal" else None
+    if kind == pa.date32() and isinstance(value, str) and _ISO_DATE.fullmatch(value):
         with contextlib.suppress(ValueError):
-            return _literal(datetime.date.fromisoformat(given), of)
-    if pa.types.is_floating(of) and (exact or isinstance(given, float)):
-        return _literal(float(given), of)
-    if exact and (pa.types.is_integer(of) or pa.types.is_decimal(of)):
+            return _literal(datetime.date.fromisoformat(value), kind)
+    if pa.types.is_floating(kind) and (exact or isinstance(value, float)):
+        return _literal(float(value), kind)
+    if exact and (pa.types.is_integer(kind) or pa.types.is_decimal(kind)):
         with contextlib.suppress(pa.ArrowException, ArithmeticError):
-            fitting = _literal(Decimal(given) if pa.types.is_decimal(of) else given, of)
-            if fitting.argument == given:
+            fitting = _literal(Decimal(value) if pa.types.is_decimal(kind) else value, kind)
+            if fitting.argument == value:
                 return fitting
     return None

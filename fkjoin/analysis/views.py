@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, ClassVar
 
 from pyspark.sql import Column, DataFrame
@@ -38,14 +39,17 @@ class ViewStep:
     gone: Column
     """Condition under which there is no row."""
     reads: Callable[[Sequence[Path] | None], list[Path] | None]
-    """Function from paths of the new rows to those that the table's rows must have (None: all of them)."""
-    said: tuple[tuple[str, str], ...]
+    """Function from paths of the new rows to those that the table's rows must have.
+
+    None stands for all of them.
+    """
+    texts: tuple[tuple[str, str], ...]
     """For people."""
     evaluate: Callable[[], Steps | None]
     """Form for workers; None if Spark has to evaluate it."""
 
     def __str__(self) -> str:
-        return " ".join(*self.said) if self.said else "it"
+        return " ".join(*self.texts) if self.texts else "it"
 
     def taken(self, visible: DataFrame, *more: str) -> DataFrame:
         """A table's frame after the step, with columns more of ``visible``."""
@@ -57,7 +61,10 @@ class ViewStep:
 
 @dataclass(frozen=True, eq=False)
 class ViewBound:
-    """Needs of lowering a view, besides its node, whose steps are all since the last operator that keeps rows."""
+    """Needs of lowering a view, besides its node.
+
+    The node's steps are all since the last operator that keeps rows.
+    """
 
     operator: ClassVar[str] = "view"
     step: ViewStep
@@ -82,9 +89,10 @@ def filtered(
     holds, kind = bound[0], bound[0].field.dataType
     if not isinstance(kind, BooleanType):
         raise ColumnTypeError(
-            f"condition: {text(condition)} is {kind.simpleString()}, a boolean is needed: write a comparison"
+            f"condition: {text(condition)} is {kind.simpleString()}, a boolean is needed: write a "
+            "comparison"
         )
-    what = f"filter of {table.name}"
+    operator = f"filter of {table.name}"
     tried = attempt("filter", table.name, bound, table.on_error)
     stays = ~F.col(DELETED) & F.coalesce(*tried.columns, F.lit(False))
 
@@ -92,7 +100,7 @@ def filtered(
         return None if paths is None else [*paths, *holds.paths]
 
     def evaluate() -> Steps | None:
-        return None if holds.vector is None else (Where(holds.vector, what),)
+        return None if holds.vector is None else (Where(holds.vector, operator),)
 
     row = F.when(stays, F.col(ROW))
     shown = (("filter", text(condition)),)
@@ -106,20 +114,23 @@ def mapped(
     """See ``Table.map_values``.  Raises ``TopologyError``."""
     projection = Projection.of("columns", columns, table.scope)
     unchanged = {named(item, table.visible_names) for item in projection.texts} & set(table.key)
-    require_beside(
-        table.key, "columns", (name for name in projection.schema.names if name not in unchanged)
-    )
-    what = f"map_values of {table.name}"
+    changed = [name for name in projection.schema.names if name not in unchanged]
+    require_beside(table.key, "columns", changed)
+    operator = f"map_values of {table.name}"
     tried = attempt("map_values", table.name, projection.bound, table.on_error)
-    step = ViewStep(
-        tried,
-        F.when(~F.col(DELETED), projection.struct_of(tried.columns)),
-        StructType([_tried(one) for one in projection.bound]),
-        F.col(DELETED),
-        lambda _: [path for one in projection.bound for path in one.paths],
-        (("map_values", ", ".join(projection.texts)),),
-        lambda: None if (evaluated := projection.for_workers(what)) is None else (evaluated,),
-    )
+
+    def reads(_: Sequence[Path] | None) -> list[Path]:
+        return list(chain.from_iterable(expression.paths for expression in projection.bound))
+
+    def evaluate() -> Steps | None:
+        evaluated = projection.for_workers(operator)
+        return None if evaluated is None else (evaluated,)
+
+    gone = F.col(DELETED)
+    row = F.when(~gone, projection.struct_of(tried.columns))
+    kind = StructType([_tried(expression) for expression in projection.bound])
+    shown = (("map_values", ", ".join(projection.texts)),)
+    step = ViewStep(tried, row, kind, gone, reads, shown, evaluate)
     return _view(table, step, name, emit, settings)
 
 
@@ -140,7 +151,8 @@ def _without(table: Planned, names: Sequence[str]) -> list[Expression]:
     gone = require_names("cols", names, (*table.key, *table.rest), f"table {table.name}")
     if of_key := [name for name in gone if name in table.key]:
         raise TopologyError(
-            f"cols: {of_key[0]} belongs to the key of {table.name}, which stays; give it another one with rekey"
+            f"cols: {of_key[0]} belongs to the key of {table.name}, which stays; give it another "
+            "one with rekey"
         )
     return [quoted_if_needed(name) for name in table.rest if name not in gone]
 
@@ -153,19 +165,22 @@ def with_columns(table: Planned, *, columns: Mapping[str, Expression], **options
 def _with_more(table: Planned, columns: Mapping[str, Expression]) -> list[Expression]:
     if not isinstance(columns, Mapping):
         raise TopologyError(
-            f'columns: names and expressions are needed, such as {{"twice": "2 * n"}}, not {columns!r}'
+            'columns: names and expressions are needed, such as {"twice": "2 * n"}, '
+            f"not {columns!r}"
         )
-    titled = {name: _titled(given, name) for name, given in columns.items()}
+    titled = {name: _titled(expression, name) for name, expression in columns.items()}
     known = {name.lower(): name for name in columns}
-    kept = [
-        titled.pop(known[name.lower()]) if name.lower() in known else quoted_if_needed(name)
-        for name in table.rest
-    ]
-    return [*kept, *titled.values()]
+    chosen: list[Expression] = []
+    for name in table.rest:
+        title = known.get(name.lower())
+        chosen.append(quoted_if_needed(name) if title is None else titled.pop(title))
+    return [*chosen, *titled.values()]
 
 
-def _titled(given: Expression, name: str) -> Expression:
-    return f"{given} as {quoted_if_needed(name)}" if isinstance(given, str) else given.alias(name)
+def _titled(expression: Expression, name: str) -> Expression:
+    if isinstance(expression, str):
+        return f"{expression} as {quoted_if_needed(name)}"
+    return expression.alias(name)
 
 
 def materialized(table: Planned, *, name: str, settings: Settings) -> Planned:
@@ -178,8 +193,8 @@ def materialized(table: Planned, *, name: str, settings: Settings) -> Planned:
     node: Any = table.node
     if isinstance(node, Aggregate) and node.closes is not None:
         raise TopologyError(
-            f"materialize: {table.name} is of windows, which leave the state when they close; materialize the table below it, "
-            "or write its rows to a sink"
+            f"materialize: {table.name} is of windows, which leave the state when they close; "
+            "materialize the table below it, or write its rows to a sink"
         )
     kinds = as_emitted("key", table.key_type), as_emitted("row", table.row_type)
     return replace(
@@ -212,7 +227,7 @@ def _view(
     table: Planned, step: ViewStep, name: str | None, emit: Emit, settings: Settings
 ) -> Planned:
     emission = Emission.of(emit)
-    below, steps = table.node, step.said
+    below, steps = table.node, step.texts
     if isinstance(below, View) and below.materialized is None:
         steps = (*below.steps, *steps)
         below = below.table

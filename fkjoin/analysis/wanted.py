@@ -42,14 +42,14 @@ class Wanted:
 
     def __str__(self) -> str:
         """Write the aggregate as a job file has it."""
-        given = "" if self.column is None else text(self.column)
+        arguments = "" if self.column is None else text(self.column)
         if self.kind in ("min_by", "max_by"):
-            given = ", ".join(
-                [given, *map(text, self.order), *([] if self.k is None else [str(self.k)])]
+            arguments = ", ".join(
+                [arguments, *map(text, self.order), *([] if self.k is None else [str(self.k)])]
             )
         if self.delimiter:
-            given += f", {self.delimiter!r}"
-        call = f"{self.kind}({given})"
+            arguments += f", {self.delimiter!r}"
+        call = f"{self.kind}({arguments})"
         if self.kind not in ("collect_list", "string_agg") or not self.order:
             return call
         way = " desc" if self.descending else ""
@@ -81,7 +81,7 @@ def column_of(
 
     Returns
     -------
-    Aggregate
+    AggregateColumn
 
     Raises
     ------
@@ -90,36 +90,38 @@ def column_of(
 
     Examples
     --------
-    >>> made = column_of("n", count_distinct("sku"), {"sku": 0}, (), pa.schema([("v0", pa.string())]))
+    >>> skus = pa.schema([("v0", pa.string())])
+    >>> made = column_of("n", count_distinct("sku"), {"sku": 0}, (), skus)
     """
-    kind, given = wanted.kind, "" if wanted.column is None else text(wanted.column)
-    place, order = places.get(str(wanted.column)), tuple(places[str(one)] for one in wanted.order)
-    if place is None or kind not in (
+    kind, argument = wanted.kind, "" if wanted.column is None else text(wanted.column)
+    index = places.get(str(wanted.column))
+    order = tuple(places[str(column)] for column in wanted.order)
+    if index is None or kind not in (
         "collect_list",
         "collect_set",
         "string_agg",
         "min_by",
         "max_by",
     ):
-        return bulk_column(title, kind, place, schema, given)
+        return bulk_column(title, kind, index, schema, argument)
     if kind in ("min_by", "max_by"):
         return first_column(
             title,
             kind,
-            place,
+            index,
             by=order[0],
             schema=schema,
             text=text(wanted.order[0]),
             most=wanted.k,
         )
-    require_orders(kind, [text(one) for one in wanted.order], order, schema)
+    require_orders(kind, [text(column) for column in wanted.order], order, schema)
     how: Any = {"descending": wanted.descending, "delimiter": wanted.delimiter}
     return collected_column(
         title,
         kind,
-        place,
-        order=key if ordered_by_key(wanted) else (*order, place),
+        index,
+        order=key if ordered_by_key(wanted) else (*order, index),
         schema=schema,
-        text=given,
+        text=argument,
         **how,
     )

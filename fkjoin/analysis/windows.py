@@ -1,4 +1,4 @@
-"""Windows of time as groups: what ``fkjoin.window`` makes, and what a table needs for windows that close."""
+"""Windows of time as groups: what ``fkjoin.window`` makes, and when windows of a table close."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ class Window:
 def window(time: Expression, size: str, slide: str | None = None) -> Window:
     """Make windows of time, to be among the keys of ``Table.group_by``.
 
-    A row is in each window that has its time in it.  Windows begin at multiples of ``slide`` since 1970-01-01 in UTC.  In the
-    result each window is two columns of the key, ``window_start`` and ``window_end``; the end is not part of the window.
+    A row is in each window that has its time in it.  Windows begin at multiples of ``slide`` since
+    1970-01-01 in UTC.  In the result each window is two columns of the key, ``window_start`` and
+    ``window_end``; the end is not part of the window.
 
     Parameters
     ----------
@@ -50,7 +51,8 @@ def window(time: Expression, size: str, slide: str | None = None) -> Window:
     size : str
         How long a window is, such as ``"10 minutes"``.
     slide : str, optional
-        The time between the starts of windows.  If left out, it is ``size``, and each row is in one window.
+        The time between the starts of windows.  If left out, it is ``size``, and each row is in one
+        window.
 
     Returns
     -------
@@ -70,11 +72,13 @@ def window(time: Expression, size: str, slide: str | None = None) -> Window:
     slide_us = size_us if slide is None else interval_us("slide", slide)
     if size_us <= 0 or slide_us <= 0:
         raise TopologyError(
-            'window: size and slide must be longer than nothing; give an interval such as "10 minutes"'
+            "window: size and slide must be longer than nothing; give an interval such as "
+            '"10 minutes"'
         )
     if slide_us > size_us:
         raise TopologyError(
-            f"slide: {slide} is longer than the size, {size}: rows would be in no window; give at most the size"
+            f"slide: {slide} is longer than the size, {size}: rows would be in no window; give at "
+            "most the size"
         )
     if size_us > slide_us * _MOST_WINDOWS:
         raise TopologyError(
@@ -86,16 +90,19 @@ def window(time: Expression, size: str, slide: str | None = None) -> Window:
 
 
 def without_window(key: Any) -> tuple[Window | None, Any]:
-    """The window among the keys, if there is one, and the keys with its time, which then comes first."""
-    given = list(key) if isinstance(key, list | tuple) else [key]
-    windows = [one for one in given if isinstance(one, Window)]
+    """The window among the keys, if there is one, and the keys with its time.
+
+    The time then comes first.
+    """
+    keys = list(key) if isinstance(key, list | tuple) else [key]
+    windows = [item for item in keys if isinstance(item, Window)]
     if not windows:
         return None, key
     if len(windows) > 1:
         raise TopologyError(
             "key: there are two windows; give one, and group the result by the other"
         )
-    return windows[0], [windows[0].time, *(one for one in given if not isinstance(one, Window))]
+    return windows[0], [windows[0].time, *(item for item in keys if not isinstance(item, Window))]
 
 
 def windowed(kind: StructType) -> StructType:
@@ -129,21 +136,26 @@ class Closes:
     def of(
         window: Window | None, emit: str, *, grace: str | None, idle: str | None, ahead: str | None
     ) -> Closes | None:
-        """Check that arguments of ``Table.group_by`` go together; None where groups are no windows."""
+        """Check that arguments of ``Table.group_by`` go together.
+
+        None where groups are no windows.
+        """
         if window is None:
             if emit == ON_CLOSE:
                 raise TopologyError(
                     f'emit: "{ON_CLOSE}" is for windows; put fkjoin.window(…) into the key'
                 )
-            for argument, given in (("grace", grace), ("idle", idle), ("ahead", ahead)):
-                if given is not None:
+            for argument, value in (("grace", grace), ("idle", idle), ("ahead", ahead)):
+                if value is not None:
                     raise TopologyError(
-                        f"{argument}: it is for windows; put fkjoin.window(…) into the key, or leave it out"
+                        f"{argument}: it is for windows; put fkjoin.window(…) into the key, or "
+                        "leave it out"
                     )
             return None
         if emit != ON_CLOSE:
             raise TopologyError(
-                f'emit: a window is sent when it closes, and {emit!r} is not that; give emit="{ON_CLOSE}"'
+                f"emit: a window is sent when it closes, and {emit!r} is not that; give "
+                f'emit="{ON_CLOSE}"'
             )
         closes = Closes(window, "0 seconds" if grace is None else grace, idle, ahead)
         if closes.grace_us < 0:
@@ -174,20 +186,24 @@ class Closes:
         if not isinstance(key[0].dataType, TimestampType):
             kind = key[0].dataType.simpleString()
             raise ColumnTypeError(
-                f"key: the window's time {self.window.time} is {kind}; write cast({self.window.time} as timestamp)"
+                f"key: the window's time {self.window.time} is {kind}; write "
+                f"cast({self.window.time} as timestamp)"
             )
         for node in in_order(table.node):
             if periodic(node):
                 raise TopologyError(
-                    f"emit: {node.name} is held back, and its rows would come late; leave out its emit"
+                    f"emit: {node.name} is held back, and its rows would come late; leave out its "
+                    "emit"
                 )
             if isinstance(node, Aggregate) and node.closes is not None:
                 raise TopologyError(
-                    f"key: {node.name} is of windows itself; group the table below it, by a longer window"
+                    f"key: {node.name} is of windows itself; group the table below it, by a longer "
+                    "window"
                 )
             if node.staged:
                 raise TopologyError(
-                    f"key: {node.name} is staged, and windows close in one query; leave its deployment fused"
+                    f"key: {node.name} is staged, and windows close in one query; leave its "
+                    "deployment fused"
                 )
         for source in sources_of(table):
             _check_times(source)
@@ -198,13 +214,15 @@ def _check_times(source: Planned) -> None:
     if source.timestamps != "timestamp":
         has = f"timestamps of type {source.timestamps}" if source.timestamps else "no timestamps"
         raise TopologyError(
-            f"key: the table {source.name} has {has}; give it timestamp=, a column of type timestamp"
+            f"key: the table {source.name} has {has}; give it timestamp=, a column of type "
+            "timestamp"
         )
     if reads_commit_time(source):
         raise TopologyError(
-            f"key: the first rows of Delta table {source.name} come in several batches, and all have the time of its newest "
-            "commit, so the first batch would close the windows of the others; leave out the window, and group by a time that "
-            "is cut off. Or give the table timestamp=, an expression of the rows' own times, and group_by a grace= as long as "
+            f"key: the first rows of Delta table {source.name} come in several batches, and all "
+            "have the time of its newest commit, so the first batch would close the windows of the "
+            "others; leave out the window, and group by a time that is cut off. Or give the table "
+            "timestamp=, an expression of the rows' own times, and group_by a grace= as long as "
             "these times are out of order in the files of the table"
         )
 
@@ -215,7 +233,7 @@ def sources_of(table: Planned) -> tuple[Planned, ...]:
 
 
 def require_idle_in_time(node: Node, trigger: Mapping[str, Any]) -> None:
-    """Raise ``TopologyError`` if batches are so far apart that no source of windows would ever be idle.
+    """Raise ``TopologyError`` if batches are too far apart for a source of windows ever to be idle.
 
     ``trigger``: arguments of ``DataStreamWriter.trigger``.
     """
@@ -224,6 +242,7 @@ def require_idle_in_time(node: Node, trigger: Mapping[str, Any]) -> None:
         idle = step.closes[1] if isinstance(step, Aggregate) and step.closes is not None else None
         if idle is not None and interval_us("idle", idle) < apart_us:
             raise TopologyError(
-                f"trigger: {trigger['processingTime']} is longer than the idle time of {step.name}, {idle}, so no source would "
-                f"ever be idle; give a trigger of a fraction of {idle}, or a longer idle"
+                f"trigger: {trigger['processingTime']} is longer than the idle time of "
+                f"{step.name}, {idle}, so no source would ever be idle; give a trigger of a "
+                f"fraction of {idle}, or a longer idle"
             )

@@ -1,7 +1,9 @@
-"""Tables that fkjoin wrote, read again: a folder of ``Table.to_parquet``, with what its files say of each change.
+"""Tables that fkjoin wrote, read again.
 
-In a batch a result's row changes once at most, so the number of the batch orders the changes of a key; a source's changes
-come as they were read, and their own versions order them.
+Such a table is a folder of ``Table.to_parquet``, with what its files say of each change.
+
+In a batch a result's row changes once at most, so the number of the batch orders the changes of a
+key.  A source's changes come as they were read, and their own versions order them.
 """
 
 from __future__ import annotations
@@ -41,7 +43,10 @@ _PART = re.compile(r"part-[0-9a-f]+\.parquet")
 
 
 def about(node: Node, timestamps: str | None, restores: int = 0) -> bytes:
-    """Write what ``ABOUT`` says of a table.  ``restores``: how often the place was restored, and batches set aside."""
+    """Write what ``ABOUT`` says of a table.
+
+    ``restores``: how often the folder was restored, and batches set aside.
+    """
     facts = {
         "format": 1,
         "table": node.name,
@@ -59,21 +64,24 @@ def about(node: Node, timestamps: str | None, restores: int = 0) -> bytes:
 
 
 def restores(facts: Mapping[str, Any]) -> int:
-    """The number of times that the place was restored, of what ``ABOUT`` says."""
+    """The number of times that the folder was restored, of what ``ABOUT`` says."""
     return int(facts.get("restores", 0))
 
 
-def require_what_was_read(spark: SparkSession, checkpoint: str, place: str) -> None:
+def require_what_was_read(spark: SparkSession, checkpoint: str, folder: str) -> None:
     """``FkJoinError`` if the checkpoint's query has read batches that were set aside since."""
-    home, files = hadoop(spark, f"{place}/{SET_ASIDE}/*/part-*")
+    home, files = hadoop(spark, f"{folder}/{SET_ASIDE}/*/part-*")
     aside = {status.getPath().getName() for status in files.globStatus(home) or ()}
     logs, _ = hadoop(spark, f"{checkpoint}/sources/*/*")
     for status in (files.globStatus(logs) or ()) if aside else ():
-        path, at = hadoop(spark, str(status.getPath()))
-        if at.isFile(path) and aside & set(_PART.findall(read_file(path, at).decode())):
+        path, files_of_log = hadoop(spark, str(status.getPath()))
+        if files_of_log.isFile(path) and aside & set(
+            _PART.findall(read_file(path, files_of_log).decode())
+        ):
             raise FkJoinError(
-                f"path: {place} was restored, and checkpoint {checkpoint} has read batches from it that are in {SET_ASIDE} "
-                "now: start this query, too, with a new checkpoint and an empty target"
+                f"path: {folder} was restored, and checkpoint {checkpoint} has read batches from "
+                f"it that are in {SET_ASIDE} now: start this query, too, with a new checkpoint and "
+                "an empty target"
             )
 
 
@@ -90,33 +98,38 @@ def read_written(
     learned = schema_of(spark, path) if schema is None else None
     schema = learned or schema
     assert schema is not None
-    place = path.rstrip("/")
-    label, writers, _ = _folders(spark, place)
-    said = noted(spark, place)
-    if _EVENTS in said:
+    folder = path.rstrip("/")
+    label, writers, _ = _folders(spark, folder)
+    facts = noted(spark, folder)
+    if _EVENTS in facts:
         raise TopologyError(
-            f"path: {place} has events, and no changes of a table; read them with spark.readStream or spark.read"
+            f"path: {folder} has events, and no changes of a table; read them with "
+            "spark.readStream or spark.read"
         )
-    keys = tuple(said["key"])
-    files = open_files(spark, place, keys, schema=schema, format="parquet", options=options)
-    rows = by_spark(lambda frame: _one_writer(frame, place, label, writers), files.rows)
+    keys = tuple(facts["key"])
+    files = open_files(spark, folder, keys, schema=schema, format="parquet", options=options)
+    rows = by_spark(lambda frame: _one_writer(frame, folder, label, writers), files.rows)
     columns = on_spark(spark, rows).columns
     beside = [column for column in columns if column == label or is_added(column)]
     if missing := [column for column in (OPERATION, TIMESTAMP) if column not in beside]:
         raise TopologyError(
-            f"path: the files of {place} have no column {missing[0]}: to_parquet has not written them"
+            f"path: the files of {folder} have no column {missing[0]}: to_parquet has not written "
+            "them"
         )
-    numbers = int(said["numbers"]) if said["source"] else 0
+    numbers = int(facts["numbers"]) if facts["source"] else 0
     ordering = [F.col(_NUMBERS)[number] for number in range(numbers)] or [_number(label)]
-    places = versions.PLACE if numbers and said.get("placed") else ()
-    gone, at = F.col(OPERATION) == "delete", None if said["timestamps"] is None else TIMESTAMP
+    places = versions.PLACE if numbers and facts.get("placed") else ()
+    gone, timestamp = (
+        F.col(OPERATION) == "delete",
+        None if facts["timestamps"] is None else TIMESTAMP,
+    )
     table = read_stream(
         spark,
         rows,
         keys,
         ordering,
         deleted=gone,
-        timestamp=at,
+        timestamp=timestamp,
         name=name or files.name,
         log=None,
         on_error=on_error,
@@ -129,52 +142,57 @@ def read_written(
         table.node,
         version=order,
         deleted=f"{OPERATION} = 'delete'",
-        origin=f"what fkjoin wrote to {place}",
+        origin=f"what fkjoin wrote to {folder}",
     )
-    bound = replace(table.bound, files=(place,), learned=learned, written=place)
+    bound = replace(table.bound, files=(folder,), learned=learned, written=folder)
     return replace(table, node=shown, bound=bound)
 
 
 def schema_of(spark: SparkSession, path: str) -> StructType:
     """The columns of the newest batch, and the folders' name."""
-    place = path.rstrip("/")
-    label, _, newest = _folders(spark, place)
-    found = spark.read.option("basePath", place).parquet(f"{place}/{newest}").schema
-    return StructType(
-        [StructField(label, StringType()) if field.name == label else field for field in found]
-    )
+    folder = path.rstrip("/")
+    label, _, newest = _folders(spark, folder)
+    schema = spark.read.option("basePath", folder).parquet(f"{folder}/{newest}").schema
+    fields = {field.name: field for field in schema}
+    if label in fields:
+        fields[label] = StructField(label, StringType())
+    return StructType(list(fields.values()))
 
 
-def _folders(spark: SparkSession, place: str) -> tuple[str, list[str], str]:
-    """Find the folders of batches of one checkpoint's query: their name, their endings, and the newest."""
-    folders = folders_of(spark, place)
+def _folders(spark: SparkSession, folder: str) -> tuple[str, list[str], str]:
+    """Find the folders of batches of one checkpoint's query.
+
+    Return their name, their endings, and the newest of them.
+    """
+    folders = folders_of(spark, folder)
     named = [name.split("=", 1) for name in folders]
     ends = sorted({batch.partition("-")[2] for _, batch in named})
-    found = {(label, batch.partition("-")[2].partition(".")[0]) for label, batch in named}
-    if not found:
+    writers = {(label, batch.partition("-")[2].partition(".")[0]) for label, batch in named}
+    if not writers:
         raise TopologyError(
-            f"path: {place} has no folder {LABELS[0]}=…: Table.to_parquet writes them, with the first batch that has changes; "
-            "other files are read with Table.from_files"
+            f"path: {folder} has no folder {LABELS[0]}=…: Table.to_parquet writes them, with the "
+            "first batch that has changes; other files are read with Table.from_files"
         )
-    if len(found) > 1:
+    if len(writers) > 1:
         raise TopologyError(
-            f"path: {place} has batches of {len(found)} checkpoints ({', '.join(sorted(writer for _, writer in found))}), and "
-            "nothing says which of them are newer: give each checkpoint of to_parquet a path of its own"
+            f"path: {folder} has batches of {len(writers)} checkpoints "
+            f"({', '.join(sorted(writer for _, writer in writers))}), and nothing says which of "
+            "them are newer: give each checkpoint of to_parquet a path of its own"
         )
-    return (
-        named[0][0],
-        ends,
-        max(folders, key=lambda name: (int(name.partition("=")[2].partition("-")[0]), name)),
-    )
+    newest = max(folders, key=lambda name: (int(name.partition("=")[2].partition("-")[0]), name))
+    return named[0][0], ends, newest
 
 
-def noted(spark: SparkSession, place: str) -> dict[str, Any]:
-    """Read what ``ABOUT`` says; ``TopologyError`` without it: nothing else tells the key, and what orders the changes."""
-    path, files = hadoop(spark, f"{place}/{ABOUT}")
+def noted(spark: SparkSession, folder: str) -> dict[str, Any]:
+    """Read what ``ABOUT`` says; ``TopologyError`` without it.
+
+    Nothing else tells the key, and what orders the changes.
+    """
+    path, files = hadoop(spark, f"{folder}/{ABOUT}")
     if not files.exists(path):
         raise TopologyError(
-            f"path: {place} has no {ABOUT}, which to_parquet writes beside its batches: put it back, from a backup or from "
-            "where the folder was copied"
+            f"path: {folder} has no {ABOUT}, which to_parquet writes beside its batches: put it "
+            "back, from a backup or from where the folder was copied"
         )
     return dict(json.loads(read_file(path, files)))
 
@@ -184,33 +202,32 @@ def _number(label: str) -> Column:
     return F.regexp_extract(F.col(label), _FOLDER, 1).cast("bigint")
 
 
-def _one_writer(frame: DataFrame, place: str, label: str, writers: list[str]) -> DataFrame:
-    """The frame; it stops the query at a batch of another checkpoint, or from after a restore of the place."""
-    folder = F.col(label)
+def _one_writer(frame: DataFrame, folder: str, label: str, writers: list[str]) -> DataFrame:
+    """The frame; a batch of another checkpoint, or from after a restore, stops the query."""
+    batch = F.col(label)
     other = F.concat(
-        F.lit(f"{place} has the folder {label}="),
-        folder,
+        F.lit(f"{folder} has the folder {label}="),
+        batch,
         F.lit(", of another checkpoint than the others: give it "),
     )
-    ways = "a path of its own, for nothing says which changes are newer; or it was restored: start this query again"
-    by_another = ~F.regexp_extract(folder, _FOLDER, 2).isin(writers)
-    return frame.withColumn(
-        PROBLEM,
-        F.coalesce(
-            F.col(PROBLEM),
-            F.when(by_another, F.raise_error(F.concat(other, F.lit(ways))).cast("string")),
-        ),
+    ways = (
+        "a path of its own, for nothing says which changes are newer; or it was restored: "
+        "start this query again"
     )
+    by_another = ~F.regexp_extract(batch, _FOLDER, 2).isin(writers)
+    stop = F.raise_error(F.concat(other, F.lit(ways))).cast("string")
+    problem = F.coalesce(F.col(PROBLEM), F.when(by_another, stop))
+    return frame.withColumn(PROBLEM, problem)
 
 
 LABELS = ("batch", "fkjoin_batch")
 """Names of folders of batches: the first that is no column of the table counts."""
 
 
-def folders_of(spark: SparkSession, place: str) -> list[str]:
+def folders_of(spark: SparkSession, folder: str) -> list[str]:
     """The names of the folders of batches that are whole, whatever wrote them."""
-    found: list[str] = []
+    names: list[str] = []
     for label in LABELS:
-        path, files = hadoop(spark, f"{place}/{label}=*")
-        found += (status.getPath().getName() for status in files.globStatus(path) or ())
-    return found
+        path, files = hadoop(spark, f"{folder}/{label}=*")
+        names += (status.getPath().getName() for status in files.globStatus(path) or ())
+    return names

@@ -62,7 +62,9 @@ def topics_of(table: Planned) -> list[Connection]:
 
 def read_below(table: Planned) -> list[Planned]:
     """The tables that calls have read, of which the table is made, each once."""
-    return [source for source in _calls(table) if source.call is not None and not source.call.of]
+    return [
+        source for source in _calls(table) if source.call is not None and not source.call.tables
+    ]
 
 
 def bound_again(table: Planned, others: OtherOptions) -> Planned:
@@ -82,11 +84,11 @@ def bound_again(table: Planned, others: OtherOptions) -> Planned:
         call = planned.call
         if call is None:
             return planned
-        tables = tuple(map(again, call.of))
-        if planned not in others and tables == call.of:
+        tables = tuple(map(again, call.tables))
+        if planned not in others and tables == call.tables:
             return planned
         options = {**call.options, **others.get(planned, {})}
-        repeat = replace(call, of=tables, options=options)
+        repeat = replace(call, tables=tables, options=options)
         return replace(call.bind(*tables, **options), call=repeat)
 
     return again(table)
@@ -94,7 +96,7 @@ def bound_again(table: Planned, others: OtherOptions) -> Planned:
 
 def _calls(table: Planned) -> list[Planned]:
     """The table and those that its calls were given, each once."""
-    return tables_below(table, lambda called: () if called.call is None else called.call.of)
+    return tables_below(table, lambda called: () if called.call is None else called.call.tables)
 
 
 def _snapshots(table: Planned, checkpoint: str) -> OtherOptions:

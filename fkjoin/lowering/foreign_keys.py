@@ -140,7 +140,7 @@ class JoinSides:
             return "its rows are more than fields of both rows"
         if bound is None:
             return "the foreign key is more than a field"
-        keys = join.places_of([key.given for key in bound], self.left.planned.scope.schema)
+        keys = join.places_of([key.expression for key in bound], self.left.planned.scope.schema)
         places = tuple(key for key in keys if key is not None)
         if len(places) < len(keys):
             return "the foreign key is more than a field"
@@ -179,7 +179,7 @@ def for_workers_of(
     """The foreign key for workers; None if Spark has to evaluate it."""
     if bound is None:
         return None
-    plain = plain_paths([key.given for key in bound], left.planned.scope.schema)
+    plain = plain_paths([key.expression for key in bound], left.planned.scope.schema)
     if plain is None and WORKERS_EVALUATE_STEPS in settings.off:
         return None
     named = {f"k{number}": key for number, key in enumerate(bound)}

@@ -61,7 +61,7 @@ def begin(sides: JoinSides, *, how: How, fields: Mapping[str, Place]) -> Joins:
     return Joins(
         left,
         by_spark(foreign_key.on, left.visible),
-        tuple(listed(foreign_key.given)),
+        tuple(listed(foreign_key.extractor)),
         foreign_key.bound,
         ((sides.right, how),),
         _nested(fields, left.key, 0, Field(LEFT, ())),

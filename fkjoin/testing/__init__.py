@@ -1,12 +1,15 @@
-"""For your own tests: tables in memory that can be made to crash, to read twice and to reorder; no Spark, no JVM.
+"""Tables in memory for your own tests, without Spark and a JVM.
 
-Rows are dicts of what JSON can write.  The stages are those that run on Spark; what is between them is played here.
-``Driver`` runs a table of any topology, and needs a session for that.  ``SinkContract`` tries a sink of your own.
+You can make them crash, read twice and reorder.
+Rows are dicts of what JSON can write.  The stages are those that run on Spark; what is between them
+is played here.  ``Driver`` runs a table of any topology, and needs a session for that.
+``SinkContract`` tries a sink of your own.
 
 Examples
 --------
 >>> test = JoinTest(extractor="customer", how="left")
->>> results = test.feed(right("c1", {"name": "Ada"}), left("o1", {"customer": "c1"}), CRASH, left("o1", None), DUPLICATE)
+>>> ada, order = right("c1", {"name": "Ada"}), left("o1", {"customer": "c1"})
+>>> results = test.feed(ada, order, CRASH, left("o1", None), DUPLICATE)
 >>> assert test.table == {}
 """
 
@@ -55,7 +58,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Names whose modules import nearly all of the library, which takes seconds: other tests need little of it."""
+    """Names whose modules import nearly all of the library, which takes seconds.
+
+    Other tests need little of it.
+    """
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = "sink" if name == "SinkContract" else "driver"

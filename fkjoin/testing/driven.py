@@ -1,4 +1,7 @@
-"""A table's queries without Spark's streaming: their plans run over rows that are fed, with topics in memory between them."""
+"""A table's queries without Spark's streaming.
+
+Their plans run over rows that are fed, with topics in memory between them.
+"""
 
 from __future__ import annotations
 
@@ -24,23 +27,26 @@ from fkjoin.stages import Counters
 from fkjoin.state import MemoryStore
 
 _HEARD = 6
-"""The number of ends that are heard before and after each time: from the first to the last, a source becomes idle."""
+"""The number of ends that are heard before and after each time.
+
+From the first to the last, a source becomes idle.
+"""
 
 
 @dataclass
 class DrivenStage(Identified):
     """A stage of a driven query, as readers of its stores know it."""
 
-    of: MemoryStage
+    memory_stage: MemoryStage
     checkpoint = "the driver"
 
     @property
     def identity(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        return read_identity(self.of.spec.state.identity.encode())
+        return read_identity(self.memory_stage.spec.state.identity.encode())
 
     @property
     def stores(self) -> dict[int, MemoryStore]:
-        return self.of.stores
+        return self.memory_stage.stores
 
 
 class DrivenQuery(MemoryQuery):
@@ -75,7 +81,10 @@ class DrivenQuery(MemoryQuery):
 
 
 def _mixed(records: pa.RecordBatch, by: random.Random) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """Records in any order, and those that come later: the rest of them, and some that have come already."""
+    """Records in any order, and those that come later.
+
+    These are the rest of them, and some that have come already.
+    """
     order = by.sample(range(records.num_rows), records.num_rows)
     now = order[: by.randint(0, len(order))]
     later = [*order[len(now) :], *now[: len(now) // 2]]
@@ -83,7 +92,10 @@ def _mixed(records: pa.RecordBatch, by: random.Random) -> tuple[pa.RecordBatch, 
 
 
 class DrivenTopology:
-    """The queries that keep a table up to date: those of its staged operators, and its own, which is the last."""
+    """The queries that keep a table up to date.
+
+    These are the queries of its staged operators, and its own, which is the last.
+    """
 
     def __init__(self, table: TablePlan) -> None:
         self._spark = table.spark
@@ -98,7 +110,10 @@ class DrivenTopology:
     @property
     def stages(self) -> list[DrivenStage]:
         """The stages of all queries."""
-        return [DrivenStage(stage) for query in self.queries for stage in query.stages]
+        stages: list[DrivenStage] = []
+        for query in self.queries:
+            stages += map(DrivenStage, query.stages)
+        return stages
 
     @property
     def count(self) -> Counters:
@@ -114,7 +129,7 @@ class DrivenTopology:
             query.clear()
 
     def ends(self, before_ms: int, now_ms: int) -> list[int]:
-        """The ends of clocks' intervals that have to be heard on the way from one time to another."""
+        """The ends of clocks' intervals that must be heard on the way from one time to another."""
         intervals: set[int] = set()
         for query in self.queries:
             intervals |= {node.interval_ms for node in reads(query.plan) if isinstance(node, Ticks)}
@@ -180,16 +195,16 @@ def _as_read(records: pa.RecordBatch, now_ms: int, schema: pa.Schema) -> pa.Reco
 def ends_between(before_ms: int, now_ms: int, intervals: Collection[int]) -> list[int]:
     """The ends of intervals between two times that a table has to hear, in order.
 
-    *Law*: after batches without rows at these ends, and one at the second time, the table is as if
-    each end of each interval had been heard.  Not all are needed.  Ends soon after a time at which
-    something happens bring all that waits, and make idle sources idle.  Then nothing happens.  A
-    clock that is heard again after a pause counts silence anew (``stages.stream_time``).  So ends
+    *Law*: batches without rows come at these ends, and one at the second time.  The table is then
+    as if each end of each interval had been heard.  Not all are needed.  Ends soon after a time at
+    which something happens bring all that waits, and make idle sources idle.  Then nothing happens.
+    A clock that is heard again after a pause counts silence anew (``stages.stream_time``).  So ends
     just before the next such time make these sources idle again.  Something happens at both ends of
     the way, and when longer intervals of other clocks end.
     """
     times = {before_ms, now_ms}
     for interval in sorted(set(intervals), reverse=True):
-        times |= {end for time in times for end in _near(time, interval)}
+        times.update(*(_near(time, interval) for time in times))
     return sorted(time for time in times if before_ms < time < now_ms)
 
 

@@ -1,4 +1,7 @@
-"""Any table in memory, for users' tests: the plan of its query without a query; ``fkjoin.testing`` has it."""
+"""Any table in memory, for users' tests: the plan of its query without a query.
+
+``fkjoin.testing`` has it.
+"""
 
 from __future__ import annotations
 
@@ -53,13 +56,15 @@ class TableChange(NamedTuple):
 class Driver:
     """A table of any topology, driven in memory: its plan runs batch by batch, and no query.
 
-    The plan is the one that a query of the table has.  Its stages run in this process, over stores in memory.  Spark evaluates
-    only what workers cannot.  Queries of staged operators run before it in each batch, with topics in memory between them.
+    The plan is the one that a query of the table has.  Its stages run in this process, over stores
+    in memory.  Spark evaluates only what workers cannot.  Queries of staged operators run before it
+    in each batch, with topics in memory between them.
 
     Parameters
     ----------
     table : Table or Enriched
-        The table, or the events that it enriches, made in a classic session.  Inputs of the same names replace the sources.
+        The table, or the events that it enriches, made in a classic session.  Inputs of the same
+        names replace the sources.
     seed : int, default 0
         The seed of what ``REORDER`` does.
 
@@ -74,8 +79,9 @@ class Driver:
     --------
     >>> driver = Driver(orders)
     >>> driver.input("orders").change("o1", {"customer_id": "c1", "amount": 5.0})
-    >>> driver.run()
-    [TableChange(key='o1', operation='upsert', row={'customer_id': 'c1', 'amount': 5.0}, timestamp=None)]
+    >>> (change,) = driver.run()
+    >>> change.operation, change.row
+    ('upsert', {'customer_id': 'c1', 'amount': 5.0})
     """
 
     def __init__(self, table: Table | Enriched, *, seed: int = 0) -> None:
@@ -143,7 +149,8 @@ class Driver:
         Parameters
         ----------
         name : str
-            The name of a table that the driven table is made of, one that is read; or of the stream of events.
+            The name of a table that the driven table is made of, one that is read; or of the stream
+            of events.
 
         Returns
         -------
@@ -184,10 +191,13 @@ class Driver:
         what : sentinel, optional
             What happens to the batch.
 
-            - ``CRASH``: it is lost after each stage in turn, with all that it wrote, and is then done.
-            - ``DUPLICATE``: everything that was fed so far comes again after it, but for events, each of which comes once.
-            - ``REORDER``: its changes overtake each other and come in several batches, some of them twice.  So do records
-              of internal topics.  Nothing overtakes between the stages of one query.
+            - ``CRASH``: it is lost after each stage in turn, with all that it wrote, and is then
+              done.
+            - ``DUPLICATE``: everything that was fed so far comes again after it, but for events,
+              each of which comes once.
+            - ``REORDER``: its changes overtake each other and come in several batches, some of them
+              twice.  So do records of internal topics.  Nothing overtakes between the stages of one
+              query.
 
         Returns
         -------
@@ -219,8 +229,9 @@ class Driver:
     def advance(self, by: str | timedelta) -> list[TableChange]:
         """Move the clock, and run what was fed since the last run at the new time.
 
-        Intervals of periodic emission, and of the clock that finds idle sources, end at whole multiples since the driver was
-        made.  Batches without rows hear those on the way.  The retention of tombstones is by this clock, too.
+        Intervals of periodic emission, and of the clock that finds idle sources, end at whole
+        multiples since the driver was made.  Batches without rows hear those on the way.  The
+        retention of tombstones is by this clock, too.
 
         Parameters
         ----------
@@ -249,7 +260,8 @@ class Driver:
             ) from error
         if isinstance(by, int | float) or passed < 1:
             raise FkJoinError(
-                f'by: {by!r} is no time that passes, of a millisecond at least; write it such as "10 seconds"'
+                f"by: {by!r} is no time that passes, of a millisecond at least; write it such as "
+                '"10 seconds"'
             )
         before, now_ms = len(self._results), self._now_ms + passed
         for end_ms in self._queries.ends(self._now_ms, now_ms):
@@ -283,7 +295,8 @@ class Driver:
     def dead_letters(self) -> list[dict[str, Any]]:
         """The rows that could not be used so far, as ``Table.dead_letters`` has them.
 
-        They are of a query of their own, so their part of the plan runs only when they are asked for.
+        They are of a query of their own, so their part of the plan runs only when they are asked
+        for.
 
         Returns
         -------
@@ -310,7 +323,8 @@ class Driver:
         Parameters
         ----------
         name : str
-            The name that ``materialize`` was given; that of an aggregate, a cogroup, a merge, a flat map or ``with_children``.
+            The name that ``materialize`` was given; that of an aggregate, a cogroup, a merge, a
+            flat map or ``with_children``.
 
         Returns
         -------
@@ -329,16 +343,18 @@ class Driver:
 
     def _repeatable(self, fed: list[tuple[str, FedChange]]) -> list[tuple[str, FedChange]]:
         """Changes of tables, which may come twice; events may not."""
-        return [one for one in fed if not self._inputs[one[0]].of_events]
+        return [(name, change) for name, change in fed if not self._inputs[name].of_events]
 
-    def _batch(self, changes: list[tuple[str, FedChange]], what: Sentinel | None = None) -> None:
+    def _batch(
+        self, changes: list[tuple[str, FedChange]], sentinel: Sentinel | None = None
+    ) -> None:
         fed: dict[str, list[FedChange]] = {name: [] for name in self._inputs}
         for name, change in changes:
             fed[name].append(change)
         rows = {source.rows: source.batch(fed[name]) for name, source in self._inputs.items()}
         batch = MemoryBatch(rows.__getitem__, self._now_ms, self._before_ms)
-        mixed = self._random if what == REORDER else None
-        results, batch = self._queries.run(batch, lose=what == CRASH, mixed=mixed)
+        mixed = self._random if sentinel == REORDER else None
+        results, batch = self._queries.run(batch, lose=sentinel == CRASH, mixed=mixed)
         self._before_ms = self._now_ms
         if self._plan.dead:
             self._batches.append(batch)
@@ -404,9 +420,9 @@ class DriverStore:
         --------
         >>> row = driver.store("totals").get("c1")
         """
-        of = self._stage.described()
-        wanted = encoded(of.key, [key])
-        return next(iter(self._rows(StoredRows(of, pa.array(wanted, BYTES)))), None)
+        stage = self._stage.described()
+        wanted = encoded(stage.key, [key])
+        return next(iter(self._rows(StoredRows(stage, pa.array(wanted, BYTES)))), None)
 
     def all(self) -> list[dict[str, Any]]:
         """List the rows.

@@ -1,4 +1,7 @@
-"""Inputs of a driven table: what the caller feeds stands in the place of its sources, and of the events that it enriches."""
+"""Inputs of a driven table, which the caller feeds.
+
+They stand in the place of its sources, and of the events that it enriches.
+"""
 
 from __future__ import annotations
 
@@ -91,12 +94,16 @@ class Input:
         }
 
     def _version(self, identity: bytes, number: int) -> Any:
-        """The version that a number is; where each root of a row has a part of it, all parts are alike."""
+        """The version that a number is.
+
+        Where each root of a row has a part of it, all parts are alike.
+        """
         kind = self.schema.field(VERSION).type
         if pa.types.is_struct(kind):
             return {field.name: number for field in kind} | {_PARTITION: 0}
-        place = dict.fromkeys(versions.PLACE, number) | {_PARTITION: 0}
-        part = versions.encode(identity, [np.array([one]) for one in place.values()], placed=True)
+        position = dict.fromkeys(versions.PLACE, number) | {_PARTITION: 0}
+        columns = [np.array([value]) for value in position.values()]
+        part = versions.encode(identity, columns, placed=True)
         return part[0].as_py() * self.node.parts
 
 
@@ -163,7 +170,8 @@ class DriverInput:
         key : object
             The value of the key's column; for several columns a tuple, or a dict by their names.
         row : mapping
-            The row's columns by name.  Those of the key may be left out; others that are left out are null.
+            The row's columns by name.  Those of the key may be left out; others that are left out
+            are null.
         version : int, optional
             The number that orders the changes of a key; by default, as they are fed.
         timestamp : datetime.datetime or int, optional
@@ -210,7 +218,8 @@ class DriverInput:
 
         Examples
         --------
-        >>> Driver(orders.with_snapshot("lake/orders")).input("orders").snapshot("o1", {"customer_id": "c1"})
+        >>> driver = Driver(orders.with_snapshot("lake/orders"))
+        >>> driver.input("orders").snapshot("o1", {"customer_id": "c1"})
         """
         planned = self._require_table()
         if self._input.node.snapshot is None:

@@ -29,6 +29,9 @@ RowExtractor = str | Callable[[str, Row], Any]
 
 _T = TypeVar("_T")
 
+_SIDES = {"change": "left"}
+"""Sides of changes, by the function that makes them, where they are not called alike."""
+
 STATE = StateSpec("test", 1, retention_ms=24 * 60 * 60 * 1000, index_dir="", identity="")
 """Facts of the stages' state."""
 
@@ -39,7 +42,8 @@ class Change(NamedTuple):
     Attributes
     ----------
     side : {"left", "right", "event"}
-        The table; ``"left"`` also of one that is summed up.  ``"event"``: of no table, but an event that one enriches.
+        The table; ``"left"`` also of one that is summed up.  ``"event"``: of no table, but an event
+        that one enriches.
     key : str
         The row's key.
     row : dict or None
@@ -142,13 +146,19 @@ class Sentinel:
 
 
 CRASH = Sentinel("CRASH")
-"""The batch before it is lost after each stage in turn, with all that it wrote, and is then done."""
+"""The batch before it is lost after each stage in turn, with all that it wrote.
+
+It is then done.
+"""
 
 DUPLICATE = Sentinel("DUPLICATE")
 """Everything that was fed so far comes again."""
 
 REORDER = Sentinel("REORDER")
-"""The messages of the batch before it overtake each other between the stages and come in portions, some of them twice."""
+"""The messages of the batch before it overtake each other between the stages.
+
+They come in portions, some of them twice.
+"""
 
 
 class Result(NamedTuple):
@@ -196,7 +206,8 @@ class Kit(ABC):
             names = getattr(self, self._names)
             if not isinstance(names, str) and not callable(names):
                 raise FkJoinError(
-                    f"{self._names}: {names!r} is no text; here a key is one text: name a column, or give a function"
+                    f"{self._names}: {names!r} is no text; here a key is one text: name a column, "
+                    "or give a function"
                 )
         self._specs = self._stages()
         self._stores = {spec.stage: MemoryStore() for spec in self._specs}
@@ -219,8 +230,8 @@ class Kit(ABC):
         Raises
         ------
         FkJoinError
-            If anything is neither a change that this test takes nor a sentinel, or a row lacks a column that the test names;
-            nothing is processed then.
+            If anything is neither a change that this test takes nor a sentinel, or a row lacks a
+            column that the test names; nothing is processed then.
 
         Examples
         --------
@@ -236,14 +247,14 @@ class Kit(ABC):
                 require_sentinel(change, "feed", f", and no change: {functions} makes one")
         before = len(self.results)
         batch: list[Change] = []
-        for one in (*changes, None):
-            if not isinstance(one, Change):
-                self._process(batch, one)
+        for item in (*changes, None):
+            if not isinstance(item, Change):
+                self._process(batch, item)
                 batch = []
-            elif one.version is None:
-                batch.append(one._replace(version=len(self._fed) + len(batch)))
+            elif item.version is None:
+                batch.append(item._replace(version=len(self._fed) + len(batch)))
             else:
-                batch.append(one)
+                batch.append(item)
         return self.results[before:]
 
     def stored(self, stage: str) -> dict[bytes, bytes]:
@@ -252,9 +263,9 @@ class Kit(ABC):
         Parameters
         ----------
         stage : str
-            ``"rekey"``, ``"subscription"`` or ``"resolve"`` of a join, ``"regroup"`` or ``"aggregate"`` of an aggregate,
-            ``"spread"`` or ``"owners"`` of a flat map, ``"pair"`` or ``"resolve"`` of a join by primary key, ``"enrich"`` of
-            changes.
+            ``"rekey"``, ``"subscription"`` or ``"resolve"`` of a join, ``"regroup"`` or
+            ``"aggregate"`` of an aggregate, ``"spread"`` or ``"owners"`` of a flat map, ``"pair"``
+            or ``"resolve"`` of a join by primary key, ``"enrich"`` of changes.
 
         Returns
         -------
@@ -277,16 +288,16 @@ class Kit(ABC):
     def _stages(self) -> Sequence[StageSpec]:
         """Specs of the operator's stages, each after the one that it reads."""
 
-    def _process(self, batch: list[Change], what: Sentinel | None) -> None:
+    def _process(self, batch: list[Change], sentinel: Sentinel | None) -> None:
         whole = len(self._specs)
-        if what == CRASH:
+        if sentinel == CRASH:
             for stages in range(1, whole + 1):
                 stores, count = copy.deepcopy(self._stores), self.count.copy()
                 self._run(batch, stages)
                 self._stores, self.count = stores, count
         self._fed += batch
-        results = self._run(batch, whole, reorder=what == REORDER)
-        if what == DUPLICATE:
+        results = self._run(batch, whole, reorder=sentinel == REORDER)
+        if sentinel == DUPLICATE:
             # Each event comes once.
             again = [change for change in self._fed if change.side != "event"]
             results += self._run(again, whole)
@@ -299,7 +310,7 @@ class Kit(ABC):
         sent: list[pa.Table] = []
         first = self._specs[0].stage
         for spec in self._specs[:stages]:
-            entering = [one for one in batch if self._enters.get(one.side, first) == spec.stage]
+            entering = [row for row in batch if self._enters.get(row.side, first) == spec.stage]
             sent += self._messages(entering)
             # What the stage does not take stays in ``sent``, and passes it by.
             came = Messages(sent, now_ms=0)
@@ -367,7 +378,10 @@ class Kit(ABC):
         return json_value(value)
 
     def _require_row(self, change: Change) -> None:
-        """``FkJoinError`` if a row lacks a column that the test names, or has what the test cannot take."""
+        """``FkJoinError`` if a row lacks a column that the test names.
+
+        So it is if the row has what the test cannot take.
+        """
         self._key_of(change)
 
     def _key_of(self, change: Change) -> str | None:
@@ -377,9 +391,10 @@ class Kit(ABC):
         return self._named(change.row, change.key, change.key, change.row)
 
     def _named(self, row: Row, owner: object, *arguments: object) -> str | None:
-        """The key that a row names by its column, or by what the user's function makes of the arguments.
+        """The key that a row names.
 
-        ``owner``: what tells the row from others in errors.
+        It is in the row's column, or the user's function makes it of the arguments.  ``owner``:
+        what tells the row from others in errors.
         """
         assert self._names is not None
         names = getattr(self, self._names)
@@ -391,10 +406,9 @@ class Kit(ABC):
         return key
 
     def _require_change(self, change: Change, functions: str) -> None:
-        """``FkJoinError`` unless it is what one of the test's functions makes of a key, a row and a version."""
+        """``FkJoinError`` unless one of the test's functions makes such a change."""
         side, key, row, version = change
-        # change(…) makes those of the left side.
-        if side not in {"left" if function == "change" else function for function in self._takes}:
+        if side not in {_SIDES.get(function, function) for function in self._takes}:
             raise FkJoinError(
                 f"feed: a change of side {side!r} has no place here; make it with {functions}"
             )
@@ -409,10 +423,10 @@ class Kit(ABC):
         require_version(version, f"feed: version {version!r} of {key!r}")
 
 
-def require_sentinel(what: object, argument: str, hint: str = "") -> None:
+def require_sentinel(value: object, argument: str, hint: str = "") -> None:
     """``FkJoinError``, with the hint, unless it is something that happens to a batch."""
-    if what not in (CRASH, DUPLICATE, REORDER):
-        raise FkJoinError(f"{argument}: {what!r} is none of CRASH, DUPLICATE, REORDER{hint}")
+    if value not in (CRASH, DUPLICATE, REORDER):
+        raise FkJoinError(f"{argument}: {value!r} is none of CRASH, DUPLICATE, REORDER{hint}")
 
 
 def portions(items: Sequence[_T], repeatable: Sequence[_T], by: random.Random) -> list[list[_T]]:

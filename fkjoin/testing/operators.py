@@ -50,10 +50,12 @@ class JoinKit(Kit):
     _takes = ("left", "right")
 
     def _between(self, sent: list[pa.Table]) -> list[pa.Table]:
-        return [self._joined(one) if one.schema.equals(ANSWER) else one for one in sent]
+        return [self._joined(messages) for messages in sent]
 
     def _joined(self, answers: pa.Table) -> pa.Table:
-        """Answers as joined rows."""
+        """Answers as joined rows; other messages as they are."""
+        if not answers.schema.equals(ANSWER):
+            return answers
         rows: list[bytes | None] = []
         sides = (column(answers, side).to_pylist() for side in ("left", "right"))
         for left, right, joins in zip(*sides, matched(answers, self.how), strict=True):
@@ -76,7 +78,8 @@ class JoinTest(JoinKit):
     how : {"inner", "left"}, default "inner"
         ``"left"`` keeps left rows without a right row.
     joiner : callable, optional
-        A callable of (left row, right row), whose None is no result.  Without it a joined row is ``{"left": …, "right": …}``.
+        A callable of (left row, right row), whose None is no result.  Without it a joined row is
+        ``{"left": …, "right": …}``.
     seed : int, default 0
         The seed of what ``REORDER`` does.
 
@@ -131,15 +134,17 @@ class JoinTest(JoinKit):
 
 @dataclass
 class KeyJoinTest(JoinKit):
-    """A join by primary key (``left.join(right)``) whose state is in memory; feed it ``left(…)`` and ``right(…)``.
+    """A join by primary key (``left.join(right)``) whose state is in memory.
+
+    Feed it ``left(…)`` and ``right(…)``.
 
     Parameters
     ----------
     how : {"inner", "left", "outer"}, default "inner"
         See ``Table.join``.
     joiner : callable, optional
-        A callable of (left row, right row), either of which may be None; its None is no result.  Without it a joined row is
-        ``{"left": …, "right": …}``.
+        A callable of (left row, right row), either of which may be None; its None is no result.
+        Without it a joined row is ``{"left": …, "right": …}``.
     seed : int, default 0
         See ``JoinTest``.
 
@@ -155,7 +160,8 @@ class KeyJoinTest(JoinKit):
     Examples
     --------
     >>> test = KeyJoinTest(how="outer")
-    >>> results = test.feed(left("o1", {"amount": 5}), CRASH, right("o1", {"paid": 5}), left("o1", None), DUPLICATE)
+    >>> order, payment = left("o1", {"amount": 5}), right("o1", {"paid": 5})
+    >>> results = test.feed(order, CRASH, payment, left("o1", None), DUPLICATE)
     >>> test.table
     {'o1': {'left': None, 'right': {'paid': 5}}}
     """
@@ -173,14 +179,16 @@ class KeyJoinTest(JoinKit):
 
 @dataclass
 class EnrichTest(Kit):
-    """Events enriched by a table (``Table.enrich``) whose state is in memory; feed it ``change(…)`` and ``event(…)``.
+    """Events enriched by a table (``Table.enrich``) whose state is in memory.
 
-    ``DUPLICATE`` brings the table's changes again, and no event, since each of these comes once.
+    Feed it ``change(…)`` and ``event(…)``.  ``DUPLICATE`` brings the table's changes again, and no
+    event, since each of these comes once.
 
     Parameters
     ----------
     on : str or callable
-        A column of the event, or a callable of the event, that gives the table's key, a text; None names no row.
+        A column of the event, or a callable of the event, that gives the table's key, a text; None
+        names no row.
     how : {"inner", "left"}, default "inner"
         See ``Table.enrich``.
     seed : int, default 0
@@ -191,15 +199,16 @@ class EnrichTest(Kit):
     table : dict of str to dict
         The table's rows by key.
     results : list of Result
-        The events that were sent: each an insert under the key that it names, or ``""``, whose value has the columns of the
-        event and of the row.
+        The events that were sent: each an insert under the key that it names, or ``""``, whose
+        value has the columns of the event and of the row.
     count : Counters
         The counters of the stage: ``events-without-row``, ….
 
     Examples
     --------
     >>> test = EnrichTest(on="customer", how="left")
-    >>> results = test.feed(event({"customer": "c1", "n": 1}), change("c1", {"name": "Ada"}), CRASH, change("c1", None))
+    >>> click, ada = event({"customer": "c1", "n": 1}), change("c1", {"name": "Ada"})
+    >>> results = test.feed(click, ada, CRASH, change("c1", None))
     >>> [result.value for result in results]
     [{'customer': 'c1', 'n': 1, 'name': 'Ada'}]
     """
@@ -215,15 +224,18 @@ class EnrichTest(Kit):
         require_how_of_events(self.how)
         return (specs.EnrichSpec(STATE, how=self.how),)
 
-    def _process(self, batch: list[Change], what: kit.Sentinel | None) -> None:
-        super()._process(batch, what)
+    def _process(self, batch: list[Change], sentinel: kit.Sentinel | None) -> None:
+        super()._process(batch, sentinel)
         changes = [change for change in self._fed if change.side != "event"]
         changes.sort(key=lambda change: change.version or 0)
         rows = {change.key: change.row for change in changes}
         self.table = {key: row for key, row in rows.items() if row is not None}
 
     def _portions(self, messages: list[pa.Table]) -> list[list[pa.Table]]:
-        """One portion: an event gets the row that its key has after all of the table's changes of its batch."""
+        """One portion.
+
+        An event gets the row that its key has after all of the table's changes of its batch.
+        """
         return [[pa.concat_tables([kind.slice(0, 0), *self._parts(kind)]) for kind in messages]]
 
     def _messages(self, changes: list[Change]) -> list[pa.Table]:
@@ -275,17 +287,20 @@ class GroupKit(Kit):
 
 @dataclass
 class AggregateTest(GroupKit):
-    """An aggregate by functions of your own (``group_by(…).aggregate(…)``) whose state is in memory; feed it ``change(…)``.
+    """An aggregate by functions of your own, whose state is in memory; feed it ``change(…)``.
+
+    It is that of ``group_by(…).aggregate(…)``.
 
     Parameters
     ----------
     group : str or callable
-        A column of the row, or a callable of (key, row), that gives the group's key, a text; None is in no group.
+        A column of the row, or a callable of (key, row), that gives the group's key, a text; None
+        is in no group.
     initializer : callable or value
         A callable of nothing, or a value.
     adder, subtractor : callable
-        Functions of (group's key, row, aggregate) that return the aggregate.  It is of what JSON can write, or a set, as the
-        initializer makes it.
+        Functions of (group's key, row, aggregate) that return the aggregate.  It is of what JSON
+        can write, or a set, as the initializer makes it.
     seed : int, default 0
         See ``JoinTest``.
 
@@ -300,8 +315,13 @@ class AggregateTest(GroupKit):
 
     Examples
     --------
-    >>> test = AggregateTest("customer", 0, lambda key, row, n: n + row["n"], lambda key, row, n: n - row["n"])
-    >>> results = test.feed(change("o1", {"customer": "c1", "n": 2}), change("o2", {"customer": "c1", "n": 3}), DUPLICATE)
+    >>> def add(key, row, n):
+    ...     return n + row["n"]
+    >>> def subtract(key, row, n):
+    ...     return n - row["n"]
+    >>> test = AggregateTest("customer", 0, add, subtract)
+    >>> first = change("o1", {"customer": "c1", "n": 2})
+    >>> results = test.feed(first, change("o2", {"customer": "c1", "n": 3}), DUPLICATE)
     >>> test.table
     {'c1': 5}
     """
@@ -397,8 +417,10 @@ class MembersTest(GroupKit):
     Examples
     --------
     >>> from fkjoin import aggregates as agg
-    >>> test = MembersTest("customer", pa.schema([("sku", pa.string())]), {"skus": agg.collect_set("sku")})
-    >>> results = test.feed(change("o1", {"customer": "c1", "sku": "b"}), change("o2", {"customer": "c1", "sku": "a"}))
+    >>> columns = {"skus": agg.collect_set("sku")}
+    >>> test = MembersTest("customer", pa.schema([("sku", pa.string())]), columns)
+    >>> first = change("o1", {"customer": "c1", "sku": "b"})
+    >>> results = test.feed(first, change("o2", {"customer": "c1", "sku": "a"}))
     >>> test.table
     {'c1': {'skus': ['a', 'b']}}
     """
@@ -441,8 +463,8 @@ class FlatMapTest(Kit):
     rows : callable
         A callable of (key, row) that returns the rows, dicts, that a row makes.
     key : str or callable
-        A column of the rows that are made, or a callable of (key of the row that makes it, row that is made), that gives its
-        key, a text; None is no row.
+        A column of the rows that are made, or a callable of (key of the row that makes it, row that
+        is made), that gives its key, a text; None is no row.
     seed : int, default 0
         See ``JoinTest``.
 
@@ -458,7 +480,8 @@ class FlatMapTest(Kit):
     Examples
     --------
     >>> test = FlatMapTest(lambda key, row: row["items"], lambda key, item: f"{key}/{item['sku']}")
-    >>> results = test.feed(change("o1", {"items": [{"sku": "a"}, {"sku": "b"}]}), change("o1", {"items": [{"sku": "b"}]}))
+    >>> first = change("o1", {"items": [{"sku": "a"}, {"sku": "b"}]})
+    >>> results = test.feed(first, change("o1", {"items": [{"sku": "b"}]}))
     >>> test.table
     {'o1/b': {'sku': 'b'}}
     """

@@ -60,7 +60,7 @@ _VALUES: dict[pa.DataType, list[Any]] = {
     pa.binary(): [b"", b"\0\xff", b"\\x00"],
     pa.date32(): _DAYS,
     pa.timestamp("us", "UTC"): _TIMES,
-    pa.timestamp("us"): [at.replace(tzinfo=None) for at in _TIMES],
+    pa.timestamp("us"): [time.replace(tzinfo=None) for time in _TIMES],
     pa.time64("ns"): [datetime.time(), datetime.time(23, 59, 59, 999_999)],
     pa.duration("us"): [
         datetime.timedelta(0),
@@ -97,15 +97,19 @@ _TURNS = 2
 
 
 class SinkContract(ABC):
-    """The promises of a ``TableSink`` as tests for pytest: inherit in a class ``Test…``, with the first two methods below.
+    """The promises of a ``TableSink`` as tests for pytest.
 
-    Each test writes to places of its own.  A place may refuse a type, a name or a value, with an ``FkJoinError`` before
-    anything is written; it may not change one.  A batch is cut off at each line and each return of the sink's own module or
-    package, by an exception that ends the sink, and then written by another one.
+    Inherit in a class ``Test…``, with the first two methods below.
 
-    Three attributes of the class may be others: ``types``, the types of columns that are tried (all that a table may have);
-    ``every``, which is 1 (with 5, work is cut off at each fifth step, for places that are slow); and ``code``, modules in which
-    it is cut off besides, where a sink calls others.
+    Each test writes to places of its own.  A place may refuse a type, a name or a value, with an
+    ``FkJoinError`` before anything is written; it may not change one.  A batch is cut off at each
+    line and each return of the sink's own module or package.  An exception ends the sink there, and
+    another sink then writes the batch.
+
+    Three attributes of the class may be others.  ``types`` are the types of columns that are tried
+    (all that a table may have).  ``every`` is 1; with 5, work is cut off at each fifth step, for
+    places that are slow.  ``code`` are modules in which it is cut off besides, where a sink calls
+    others.
 
     Examples
     --------
@@ -135,7 +139,8 @@ class SinkContract(ABC):
         Parameters
         ----------
         into : str
-            A name of lower-case letters, digits and ``_``.  A place of that name is one place, and empty when the test begins.
+            A name of lower-case letters, digits and ``_``.  A place of that name is one place, and
+            empty when the test begins.
 
         Returns
         -------
@@ -158,7 +163,9 @@ class SinkContract(ABC):
         """
 
     def drop(self, into: str) -> None:
-        """Remove the target of a place, past the sink.  Without this method, a target that is gone is not tried.
+        """Remove the target of a place, past the sink.
+
+        Without this method, a target that is gone is not tried.
 
         Parameters
         ----------
@@ -194,7 +201,10 @@ class SinkContract(ABC):
             target.has_rows({"a": 1, "b": 2}, "after batch 0 was repeated")
 
     def test_the_last_batch_of_each_query_is_remembered(self) -> None:
-        """A sink in another process tells it before it is prepared, and None where there is nothing yet."""
+        """A sink in another process tells it before it is prepared.
+
+        It tells None where there is nothing yet.
+        """
         target = _Target(self, "it")
         _same(target.last, None, "the last batch, where nothing is yet")
         target.another()
@@ -207,7 +217,10 @@ class SinkContract(ABC):
         target.has_rows({"a": 1, "b": 2}, "after batches of two queries")
 
     def test_a_batch_that_does_not_follow_the_last_one_is_refused(self) -> None:
-        """A driver that stood still, or a restored checkpoint, would undo what came later, or leave batches out."""
+        """A driver that stood still would undo what came later, or leave batches out.
+
+        So would a restored checkpoint.
+        """
         target = _Target(self, "it")
         target.write(0, {"a": 1})
         target.write(1, {"b": 2})
@@ -426,7 +439,10 @@ class _Target:
         where: str,
         last: BatchId | None = None,
     ) -> None:
-        """Raise ``AssertionError`` unless the place has the rows after a batch, and its name, or neither."""
+        """Raise ``AssertionError`` unless the place has a batch whole, or nothing of it.
+
+        Whole is a batch whose rows and name are there.
+        """
         whole, ended = self.last == batch, f"when batch {batch.number} ended {where}"
         self.has_rows(after if whole else before, ended)
         if last is not None and not whole:
