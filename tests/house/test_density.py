@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ROOMS = [
+    "fkjoin/checkpoint",
     "fkjoin/cli",
     "fkjoin/codec",
     "fkjoin/files",
