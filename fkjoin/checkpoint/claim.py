@@ -1,12 +1,12 @@
 """A claim on a checkpoint folder: a second start by mistake, of a job or a query, is refused.
 
 A file names the owner, which renews it every few seconds.  No clocks of two machines are compared.
-A claim of a process that cannot be asked lapses when it has not changed for a minute, by the clock
-of the process that waits for it.  An owner that stood still, and finds that its claim was taken
-over, stops its queries.
+A claim of a process that cannot be asked lapses when it has not changed for a minute.  The minute
+is of the clock of the process that waits.  An owner that stood still, and finds that its claim was
+taken over, stops its queries.
 
-This is a courtesy, not what keeps the state whole: that is Spark's commit log, in which only one of
-two queries can write a batch.
+This is a courtesy, not what keeps the state whole.  That is Spark's commit log, in which only one
+of two queries can write a batch.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def claimed(spark: SparkSession, checkpoint: str) -> Iterator[_HeldClaim]:
     """Hold the claim; ``FkJoinError`` when another process that is alive holds it.
 
     Of a process that cannot be asked it takes a minute to know.  This process may hold it several
-    times over: of two queries on one checkpoint in a session, Spark refuses the second if it has
+    times over.  Of two queries on one checkpoint in a session, Spark refuses the second if it has
     the first one's name, and else stops the first.
     """
     if not checkpoint.rstrip("/"):

@@ -35,8 +35,8 @@ ENTRIES = (
 - of an aggregate: ``contribution`` (of a row to a group, whose key is then the ``foreign_key``) or
   ``aggregate``;
 - of tables put together: ``merged``;
-- of a flat map: ``outputs`` (of a row, a list with key and row of each) or ``output`` (the row that
-  is shown under a key);
+- of a flat map: ``outputs`` (of a row, a list with key and row of each) or ``output`` (the row
+  shown under a key);
 - of a join by primary key: ``pair`` (both rows);
 - of an enrich: ``row`` (of its table, with the columns that events get);
 - of what is emitted periodically: ``waiting``, and ``sent`` (without the row).

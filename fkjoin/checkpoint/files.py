@@ -194,7 +194,7 @@ def local_path(path: Any, files: Any) -> Path | None:
 def moved(path: Any, target: Any, files: Any) -> bool:
     """Give a file or a folder another name, in one step.
 
-    False, with both unchanged, if something is there already: Hadoop's own ``rename`` puts what it
+    False, with both unchanged, if something is there already.  Hadoop's own ``rename`` puts what it
     moves into a folder of that name, or copies it there.  Raises ``FkJoinError``.
     """
     source, local = local_path(path, files), local_path(target, files)

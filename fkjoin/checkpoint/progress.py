@@ -215,9 +215,10 @@ def progress_since(
     """Read the progress of the query's batches after ``batch`` (-1: of all), oldest first.
 
     It goes as far back as Spark keeps it.  ``idle``: read also what the query says while it waits,
-    which is under the number of its next batch.  Cheap to ask again and again: Spark writes out the
-    progress of all of its last hundred batches for a reader of the recent ones, so the last one is
-    asked for first.
+    which is under the number of its next batch.
+
+    Cheap to ask again and again, since the last batch is asked for first.  For a reader of the
+    recent ones, Spark writes out the progress of all of its last hundred batches.
     """
     last = query.lastProgress
     if last is None or last.batchId <= batch:

@@ -15,6 +15,7 @@ ROOMS = [
     "fkjoin/codec",
     "fkjoin/files",
     "fkjoin/folds",
+    "fkjoin/jobs",
     "fkjoin/kafka",
     "fkjoin/metrics",
     "fkjoin/plan",
