@@ -32,7 +32,7 @@ def require_begun_with(
     """Raise ``FkJoinError`` if the checkpoint has batches of another plan or of another zone.
 
     Before its first batch is done, the checkpoint is bound to no plan and no zone, and both are
-    noted in ``begun``.  It is bound if a sink has that batch, which ``written`` names: the sink
+    noted in ``begun``.  It is bound if a sink has that batch, which ``written`` names.  The sink
     would leave out the rows that the batch has by the plan.
     """
     zone, bound = time_zone(spark), BatchLog(spark, checkpoint.rstrip("/")).done >= 0
