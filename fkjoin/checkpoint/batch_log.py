@@ -1,9 +1,9 @@
 """Batches of a checkpoint's query: which have begun, which are done, and when each began.
 
-Spark logs a batch before any sink gets it, with the time when it began.  A repeated batch has the same time, and so has the
-copy of the last batch that Spark writes when it rescales a checkpoint.  Another batch has another time: after a restore from a
-backup, batches with the same numbers are other cuts of the input.  So a batch is known by its time, and the number is for
-people.
+Spark logs a batch before any sink gets it, with the time when it began.  A repeated batch has the
+same time, and so has the copy of the last batch that Spark writes when it rescales a checkpoint.
+Another batch has another time: after a restore from a backup, batches with the same numbers are
+other cuts of the input.  So a batch is known by its time, and the number is for people.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class BatchLog:
 
 
 def began_ms(spark: SparkSession, checkpoint: str, number: int) -> int | None:
-    """Return when the batch began; None if there is no such batch, or Spark has deleted what it logged."""
+    """Return when the batch began; None if there is no such batch, or Spark's log of it is gone."""
     path, files = hadoop(spark, f"{checkpoint}/offsets/{number}")
     if not files.exists(path):
         return None
@@ -70,28 +70,31 @@ def began_ms(spark: SparkSession, checkpoint: str, number: int) -> int | None:
     return None
 
 
-def is_taken(place: str, last: Mark | None, batch: Mark, previous_ms: int | None) -> bool:
-    """Tell whether a place, whose last batch of the query is ``last``, has taken the batch.
+def is_taken(target: str, last: Mark | None, batch: Mark, previous_ms: int | None) -> bool:
+    """Tell whether a target, whose last batch of the query is ``last``, has taken the batch.
 
-    ``previous_ms``: when the batch before it began.  ``FkJoinError`` unless the batch follows the last one.
+    ``previous_ms``: when the batch before it began.  ``FkJoinError`` unless the batch follows the
+    last one.
     """
     last_ms = None if last is None else last.began_ms
     if last_ms is not None and last_ms == batch.began_ms:
         return True
     if last_ms != previous_ms:
-        raise another_run(place, last, batch)
+        raise another_run(target, last, batch)
     return False
 
 
-def another_run(place: str, last: Mark | None, batch: Mark) -> FkJoinError:
-    """The error of a batch that does not follow the last one of a place: writing it would mix two runs of a query."""
+def another_run(target: str, last: Mark | None, batch: Mark) -> FkJoinError:
+    """Make the error of a batch that does not follow the last one of a target.
+
+    Writing it would mix two runs of a query.
+    """
     held = "no batch" if last is None or last.number < 0 else f"batch {last.number}"
-    number = (
-        "another batch of that number"
-        if held == f"batch {batch.number}"
-        else f"batch {batch.number}"
-    )
+    number = f"batch {batch.number}"
+    if held == number:
+        number = "another batch of that number"
     return FkJoinError(
-        f"{place} has {held} of the query, which is about to write {number}: the query runs twice, or the place or the "
-        "checkpoint was restored meanwhile. Nothing was written. Stop the other run, and start the query again"
+        f"{target} has {held} of the query, which is about to write {number}: the query runs "
+        "twice, or the place or the checkpoint was restored meanwhile. Nothing was written. Stop "
+        "the other run, and start the query again"
     )

@@ -65,7 +65,7 @@ class Begun:
     zone: str | None = None
     """The session's time zone."""
     operators: list[tuple[str, dict[str, Any]]] | None = None
-    """Names of stateful operators, and the facts that bind their stores, as each bucket has them."""
+    """Names of stateful operators, and facts that bind their stores, as each bucket has them."""
     sources: int | None = None
     """The number of sources that the query reads."""
     columns: dict[str, LearnedColumns] = field(default_factory=dict)

@@ -32,8 +32,8 @@ def require_begun_with(
     """Raise ``FkJoinError`` if the checkpoint has batches of another plan or of another zone.
 
     Before its first batch is done, the checkpoint is bound to no plan and no zone, and both are
-    noted in ``begun``; unless a sink has that batch: ``written`` names it.  The sink would leave
-    out the rows that the batch has by the plan.
+    noted in ``begun``.  It is bound if a sink has that batch, which ``written`` names.  The sink
+    would leave out the rows that the batch has by the plan.
     """
     zone, bound = time_zone(spark), BatchLog(spark, checkpoint.rstrip("/")).done >= 0
     holder = None if bound or begun.zone is None else written()

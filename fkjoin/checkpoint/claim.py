@@ -1,11 +1,12 @@
-"""A claim on a checkpoint folder, so that a job or a query that is started twice by mistake is refused the second time.
+"""A claim on a checkpoint folder: a second start by mistake, of a job or a query, is refused.
 
-A file names the owner, which renews it every few seconds.  No clocks of two machines are compared: a claim of a process that
-cannot be asked lapses when it has not changed for a minute by the clock of the one that waits for it.  An owner that stood
-still, and finds that its claim was taken over, stops its queries.
+A file names the owner, which renews it every few seconds.  No clocks of two machines are compared.
+A claim of a process that cannot be asked lapses when it has not changed for a minute.  The minute
+is of the clock of the process that waits.  An owner that stood still, and finds that its claim was
+taken over, stops its queries.
 
-This is a courtesy, not what keeps the state whole: that is Spark's commit log, in which only one of two queries can write a
-batch.
+This is a courtesy, not what keeps the state whole.  That is Spark's commit log, in which only one
+of two queries can write a batch.
 """
 
 from __future__ import annotations
@@ -57,11 +58,14 @@ class _HeldClaim:
     """Time when it was known to be this process's."""
 
     def look(self) -> None:
-        """Renew it, unless it is another's: one with a lower number came with a backup that was put in place of the folder."""
+        """Renew it, unless it is another's.
+
+        A claim with a lower number came with a backup that was put in place of the folder.
+        """
         now, newest = time.monotonic(), self.files.newest()
         if newest is None or (newest.number == self.number and newest.is_free):
             self.files.write(self.number, _owner())
-        elif (newest.number, newest.said) == (self.number, _owner()):
+        elif (newest.number, newest.content) == (self.number, _owner()):
             self.files.renew(self.number, _owner())
         else:
             self.taken = (
@@ -110,17 +114,19 @@ _lapsed: set[bytes] = set()
 def claimed(spark: SparkSession, checkpoint: str) -> Iterator[_HeldClaim]:
     """Hold the claim; ``FkJoinError`` when another process that is alive holds it.
 
-    Of a process that cannot be asked it takes a minute to know.  This process may hold it several times over: of two queries on
-    one checkpoint in a session, Spark refuses the second if it has the first one's name, and else stops the first.
+    Of a process that cannot be asked it takes a minute to know.  This process may hold it several
+    times over.  Of two queries on one checkpoint in a session, Spark refuses the second if it has
+    the first one's name, and else stops the first.
     """
     if not checkpoint.rstrip("/"):
         raise TopologyError(
-            f"checkpoint: {checkpoint!r} is no folder of a query's own; give one, such as 'ck/joined'"
+            f"checkpoint: {checkpoint!r} is no folder of a query's own; give one, such as "
+            "'ck/joined'"
         )
     files = ClaimFiles(spark, checkpoint.rstrip("/"))
-    place = files.place  # it asks the JVM, so before the lock
+    folder = files.place  # it asks the JVM, so before the lock
     with _lock:
-        claiming = _claiming[place]
+        claiming = _claiming[folder]
     with claiming:
         held = _of_this_process(files)
     at_once = False  # the JVM may be amid an answer then, and the process is gone when it is asked
@@ -133,8 +139,8 @@ def claimed(spark: SparkSession, checkpoint: str) -> Iterator[_HeldClaim]:
         with _lock:
             held.held_for -= 1
             is_last = not held.held_for
-            if is_last and _held.get(place) is held:
-                del _held[place]
+            if is_last and _held.get(folder) is held:
+                del _held[folder]
         if is_last:
             held.stop.set()
             if not at_once and held.renewing is not None:
@@ -154,48 +160,47 @@ def start_claimed(
         except (PySparkException, Py4JJavaError) as error:
             if (same := _SAME_NAME.search(str(error))) is None:
                 raise FkJoinError(
-                    f"checkpoint: {checkpoint}: the query does not start: {cause_of(error)}. Start it when that is mended"
+                    f"checkpoint: {checkpoint}: the query does not start: {cause_of(error)}. "
+                    "Start it when that is mended"
                 ) from error
             if held.queries:
                 raise FkJoinError(
-                    f"checkpoint: {checkpoint} is in use by query {same[1]} of this session: stop that one first, or give "
-                    "another checkpoint= and query_name="
+                    f"checkpoint: {checkpoint} is in use by query {same[1]} of this session: stop "
+                    "that one first, or give another checkpoint= and query_name="
                 ) from error
             raise FkJoinError(
-                f"query_name: a query called {same[1]} runs in this session already: stop that one first, or give another "
-                "query_name="
+                f"query_name: a query called {same[1]} runs in this session already: stop that "
+                "one first, or give another query_name="
             ) from error
         claim = stack.pop_all()
 
     def hold() -> None:
         # Errors of the query, which others are told, or of a JVM that is gone.
-        with (
-            claim,
-            contextlib.suppress(Exception),
-        ):
+        with claim, contextlib.suppress(Exception):
             query.awaitTermination()
 
     threading.Thread(target=hold, name="fkjoin-claim-of-query", daemon=True).start()
-    found = _as_query(query)
-    held.queries.append(found)
+    started = _as_query(query)
+    held.queries.append(started)
     if held.taken is not None:
-        _end(found, held.taken, held.files.checkpoint)
-    return found
+        _end(started, held.taken, held.files.checkpoint)
+    return started
 
 
 def _as_query(query: StreamingQuery) -> Query:
     if hasattr(query, "_jsq"):
         return Query(query._jsq)
     # It needs packages that classic sessions do without.
-    from fkjoin.checkpoint.connect_query import (
-        shown,
-    )
+    from fkjoin.checkpoint.connect_query import shown
 
     return shown(query)
 
 
 def require_unclaimed(spark: SparkSession, checkpoint: str) -> None:
-    """``FkJoinError`` if another process holds the claim, as a start would find it; nothing is made or changed."""
+    """Raise ``FkJoinError`` if another process holds the claim, as a start would find it.
+
+    Nothing is made or changed.
+    """
     files = ClaimFiles(spark, checkpoint.rstrip("/"))
     while (newest := files.newest()) is not None:
         if newest.is_free or _is_void(newest, files) or _has_lapsed(newest, files):
@@ -203,10 +208,10 @@ def require_unclaimed(spark: SparkSession, checkpoint: str) -> None:
 
 
 def require_held(spark: SparkSession, checkpoint: str) -> None:
-    """``FkJoinError`` if another process has taken over this one's claim.
+    """Raise ``FkJoinError`` if another process has taken over this one's claim.
 
-    To be called before a batch is done: what Spark notes then would be taken for the other's.  Only a process that stood still
-    for long enough to lose the claim looks at its file.
+    To be called before a batch is done: what Spark notes then would be taken for the other's.  Only
+    a process that stood still for long enough to lose the claim looks at its file.
     """
     if not _held:  # as in the worker of a Spark Connect server
         return
@@ -268,12 +273,12 @@ def _is_void(claim: Claim, files: ClaimFiles) -> bool:
 
 
 def _has_lapsed(claim: Claim, files: ClaimFiles) -> bool:
-    """Wait until the claim has not changed for as long as a claim lasts; False if it is another or free before that.
+    """Wait until a claim is as old as claims last; False if it is another or free before that.
 
-    An owner that lost a claim may live all the same, so its others are looked at too, for a shorter time.  ``FkJoinError`` once
-    the claim is renewed.
+    An owner that lost a claim may live all the same, so its others are looked at too, for a shorter
+    time.  ``FkJoinError`` once the claim is renewed.
     """
-    lasts = 2 * RENEWED_EVERY_S if claim.said in _lapsed else LAPSES_AFTER_S
+    lasts = 2 * RENEWED_EVERY_S if claim.content in _lapsed else LAPSES_AFTER_S
     text = (
         "checkpoint %s: it was in use by %s; waiting for up to %.0f s to see whether that is alive"
     )
@@ -287,43 +292,48 @@ def _has_lapsed(claim: Claim, files: ClaimFiles) -> bool:
         if newest != claim:
             raise _in_use(newest, files)
     if claim.owner:
-        _lapsed.add(claim.said)
+        _lapsed.add(claim.content)
     return True
 
 
 def _in_use(claim: Claim, files: ClaimFiles) -> FkJoinError:
     process, host = claim.owner.get("process", "?"), claim.owner.get("host", "another machine")
     return FkJoinError(
-        f"checkpoint: {files.checkpoint} is in use by process {process} on {host}: stop that job first. It renewed its claim "
-        f"in the last {LAPSES_AFTER_S:.0f} s; once it is gone, a start takes the claim over"
+        f"checkpoint: {files.checkpoint} is in use by process {process} on {host}: stop that job "
+        f"first. It renewed its claim in the last {LAPSES_AFTER_S:.0f} s; once it is gone, a start "
+        "takes the claim over"
     )
 
 
 def _give_up(held: _HeldClaim) -> None:
-    """Leave the claim without an owner, unless another process has it, since this one stood still."""
+    """Leave the claim without an owner, unless another process has taken it over meanwhile."""
     with contextlib.suppress(Exception):
         newest = held.files.newest()
-        if newest is not None and (newest.number, newest.said) == (held.number, _owner()):
+        if newest is not None and (newest.number, newest.content) == (held.number, _owner()):
             held.files.give_up(held.number)
 
 
 @cache
 def _owner() -> bytes:
     """This process, by one text for as long as it runs: a host may get another name meanwhile."""
-    said = {
+    facts = {
         "host": socket.gethostname(),
         "process": os.getpid(),
         "machine": _machine(),
         "start": _PROCESS,
     }
-    return json.dumps(said).encode()
+    return json.dumps(facts).encode()
 
 
 @cache
 def _machine() -> str:
-    """The running kernel and the space of its processes: only there does the number of a process say which one it is."""
+    """The running kernel and the space of its processes.
+
+    Only there does the number of a process say which one it is.
+    """
     with contextlib.suppress(OSError):
-        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {Path('/proc/self/ns/pid').readlink()}"
+        kernel = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{kernel} {Path('/proc/self/ns/pid').readlink()}"
     return socket.gethostname()
 
 

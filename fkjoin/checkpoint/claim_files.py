@@ -1,7 +1,7 @@
 """Files of the claims on a checkpoint, numbered: the one with the highest number is the claim.
 
-To take over a claim is to make the file of the next number, which fails if it is there.  So one of two processes succeeds, and
-the owner before notices it when it renews its own.
+To take over a claim is to make the file of the next number, which fails if it is there.  So one of
+two processes succeeds, and the owner before notices it when it renews its own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Claim(NamedTuple):
     """A claim, as its file has it."""
 
     number: int
-    said: bytes
+    content: bytes
     changed: float
     """Time of the file's last change, on whichever clock."""
     is_free: bool
@@ -42,7 +42,7 @@ class Claim(NamedTuple):
     def owner(self) -> dict[str, Any]:
         """Facts about the owner; none where the file is not whole, or not a claim's."""
         with contextlib.suppress(ValueError):
-            match json.loads(self.said):
+            match json.loads(self.content):
                 case {"host": str(), "process": int()} as owner:
                     return owner
         return {}
@@ -80,9 +80,9 @@ class ClaimFiles:
         """The number of the next claim."""
         return max(self._numbers(), default=0) + 1
 
-    def make(self, number: int, said: bytes) -> bool:
+    def make(self, number: int, content: bytes) -> bool:
         """Make the claim of that number; False if another process was faster."""
-        if not create_file(*self._at(number), said):
+        if not create_file(*self._at(number), content):
             return False
         numbers = list(self._numbers())
         if max(numbers, default=number) > number:  # the one of this number had been deleted
@@ -93,57 +93,57 @@ class ClaimFiles:
                 self._delete(older)
         return True
 
-    def renew(self, number: int, said: bytes) -> None:
-        """Show that the owner is alive, by the file's time: a process killed while it writes leaves a claim without a name.
+    def renew(self, number: int, content: bytes) -> None:
+        """Show that the owner is alive, by the file's time.
 
-        In object stores, which replace a file as a whole, it is written again.
+        A process that is killed while it writes would leave a claim without a name.  In object
+        stores, which replace a file as a whole, the file is written again.
         """
         if self.local is not None:
             os.utime(self.local / _name(number))
         elif not _dated(*self._at(number)):
-            self.write(number, said)
+            self.write(number, content)
 
-    def write(self, number: int, said: bytes) -> None:
+    def write(self, number: int, content: bytes) -> None:
         """Write an own claim again, which another program has deleted or emptied."""
-        write_file(*self._at(number), said)
+        write_file(*self._at(number), content)
 
     def give_up(self, number: int) -> None:
         """Leave the claim without an owner; the file stays, so that its number does not come again.
 
-        No file vanishes from under a program that copies or deletes the folder when the query has ended.
+        No file vanishes from under a program that copies or deletes the folder when the query has
+        ended.
         """
         if self.local is None:
             self.write(number, _GIVEN_UP)
             return
         os.truncate(self.local / _name(number), 0)
         # The query did not come to its start.
-        if [one.name for one in self.local.iterdir()] == [_name(number)]:
+        if [file.name for file in self.local.iterdir()] == [_name(number)]:
             (self.local / _name(number)).unlink()
             self.local.rmdir()
 
     def _numbers(self) -> Iterator[int]:
+        names: list[str] = []
         if self.local is not None:
-            names = [one.name for one in self.local.iterdir()] if self.local.is_dir() else []
+            if self.local.is_dir():
+                names = [file.name for file in self.local.iterdir()]
         else:
             path, files = hadoop(self.spark, self.checkpoint)
-            names = (
-                [status.getPath().getName() for status in files.listStatus(path)]
-                if files.exists(path)
-                else []
-            )
-        return (
-            int(match[1] or 0) for name in names if (match := _NAME.fullmatch(name)) is not None
-        )
+            if files.exists(path):
+                names = [status.getPath().getName() for status in files.listStatus(path)]
+        matches = map(_NAME.fullmatch, names)
+        return (int(match[1] or 0) for match in matches if match is not None)
 
     def _read(self, number: int) -> Claim:
         if self.local is not None:
             file = self.local / _name(number)
-            said, changed = file.read_bytes(), file.stat().st_mtime
-            return Claim(number, said, changed, is_free=not said)
+            content, changed = file.read_bytes(), file.stat().st_mtime
+            return Claim(number, content, changed, is_free=not content)
         path, files = self._at(number)
-        said = read_file(path, files)
+        content = read_file(path, files)
         changed = files.getFileStatus(path).getModificationTime() / 1000
-        return Claim(number, said, changed, is_free=said == _GIVEN_UP)
+        return Claim(number, content, changed, is_free=content == _GIVEN_UP)
 
     def _delete(self, number: int) -> None:
         path, files = self._at(number)

@@ -10,7 +10,10 @@ from fkjoin.checkpoint.query import Query, QueryDisplay
 
 
 class ConnectQuery(QueryDisplay, connect.StreamingQuery):
-    """A running query: Spark Connect's, with a line for what it does.  It fails by Spark's exception, or by a lost claim."""
+    """A running query: Spark Connect's, with a line for what it does.
+
+    It fails by Spark's exception, or by a lost claim.
+    """
 
 
 def shown(query: Any) -> Query:

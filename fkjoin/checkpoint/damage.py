@@ -32,9 +32,13 @@ _UNREADABLE = (
     "ChecksumException",
     "Checksum error",
 )
-"""Words about files of a checkpoint, and of others: they count where a path below the checkpoint is named."""
+"""Words about files of a checkpoint, and of others.
+
+They count where a path below the checkpoint is named.
+"""
 _ELSEWHERE = re.compile(
-    r"No space left on device|Disk quota exceeded|Connection refused|Connection reset|UnknownHostException"
+    r"No space left on device|Disk quota exceeded"
+    r"|Connection refused|Connection reset|UnknownHostException"
 )
 """Words about what keeps a state from being loaded though it is whole."""
 _FROM_A_WORKER = ("fkjoin.errors.", "fkjoin.state.errors.", "PythonException")
@@ -47,45 +51,54 @@ _IN_USE = (
 
 
 def explain(error: str, checkpoint: str) -> tuple[str, str] | None:
-    """Say what a query's error means, and what to do, when it comes from its checkpoint; None when it does not."""
+    """Say what a query's error means, and what to do; None when its checkpoint is not the cause."""
     first = error.split("=== Streaming Query ===", 1)[0]
     if any(mark in first for mark in _FROM_A_WORKER):
         return None
     if any(mark in first for mark in _IN_USE):
         return (
             f"another query is writing to checkpoint {checkpoint}",
-            f"stop one of the two. If there is none, the newest file of its folder commits/ was lost: {RESTORE}",
+            "stop one of the two. If there is none, the newest file of its folder commits/ was "
+            f"lost: {RESTORE}",
         )
     if "sources in the checkpoint offsets and now there are" in first:
         return (
-            f"checkpoint {checkpoint} was made by a query that reads another number of tables and snapshots "
-            f"({innermost([first]).text})",
+            f"checkpoint {checkpoint} was made by a query that reads another number of tables and "
+            f"snapshots ({innermost([first]).text})",
             NEW_OR_BACK,
         )
     if "STATEFUL_OPERATOR_NOT_MATCH" in first:
         return (
             f"checkpoint {checkpoint} was made by a query with other operators",
-            f"{NEW_OR_BACK}, also in spark.fkjoin.optimize and spark.fkjoin.optimizer.excludedRules",
+            f"{NEW_OR_BACK}, also in spark.fkjoin.optimize and "
+            "spark.fkjoin.optimizer.excludedRules",
         )
     of_checkpoint = checkpoint.removeprefix("file:").rstrip("/") in first and any(
         mark in first for mark in _UNREADABLE
     )
     if (of_checkpoint or any(mark in first for mark in _DAMAGED)) and not _ELSEWHERE.search(first):
         return (
-            f"checkpoint {checkpoint} is damaged, its state cannot be read ({innermost([first]).text})",
+            f"checkpoint {checkpoint} is damaged, its state cannot be read "
+            f"({innermost([first]).text})",
             RESTORE,
         )
     return None
 
 
 def damaged(
-    checkpoint: str, error: Exception, what: str = "its state cannot be read"
+    checkpoint: str, error: Exception, problem: str = "its state cannot be read"
 ) -> FkJoinError:
-    """Make the error for a checkpoint that cannot be read; raises ``error`` itself if it is not of that."""
+    """Make the error for a checkpoint that cannot be read.
+
+    Raises ``error`` itself if it is not of that.
+    """
     texts = texts_of(error.java_exception) if isinstance(error, Py4JJavaError) else [str(error)]
     cause = innermost(texts)
     if cause.ours:
         return FkJoinError(cause.text)
-    if any(mark in text for mark in _UNREADABLE for text in texts):
-        return FkJoinError(f"checkpoint {checkpoint} is damaged: {what}; {RESTORE} ({cause.text})")
+    whole = "\n".join(texts)
+    if any(mark in whole for mark in _UNREADABLE):
+        return FkJoinError(
+            f"checkpoint {checkpoint} is damaged: {problem}; {RESTORE} ({cause.text})"
+        )
     raise error

@@ -1,10 +1,11 @@
-"""One exception for a query that has failed: in three lines it says what went wrong, where, and what to do."""
+"""The exception of a failed query: three lines on what went wrong, where, and what to do."""
 
 from __future__ import annotations
 
 import contextlib
 import re
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from pyspark.errors import StreamingQueryException
@@ -24,19 +25,26 @@ _OTHER_TYPE = re.compile(r"column: \[(.+?)\], physicalType: (\w+), logicalType: 
 _NEW_FOLDER = re.compile(r"assertion failed: Invalid batch: \S+ != \S+")
 _OF_DELTA = {
     "DELTA_SCHEMA_CHANGED|DELTA_STREAMING_SCHEMA_MISMATCH_ON_RESTART": (
-        "{goes_on}; the checkpoint keeps the columns, so a new one is left out. If it stops here again, a column was renamed, "
-        "dropped or given another type: {anew}"
+        "{goes_on}; the checkpoint keeps the columns, so a new one is left out. If it stops here "
+        "again, a column was renamed, dropped or given another type: {anew}"
     ),
     "DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE|DELTA_CHANGE_DATA_FEED_INCOMPATIBLE": "{anew}",
     "DELTA_MISSING_CHANGE_DATA": (
-        "set the table's property delta.enableChangeDataFeed to true; what changed while it was not is not recorded: {anew}"
+        "set the table's property delta.enableChangeDataFeed to true; what changed while it was "
+        "not is not recorded: {anew}"
     ),
-    "DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE": "this is another Delta table than the checkpoint's: {anew}",
-    "DELTA_LOG_FILE_NOT_FOUND|DELTA_STREAMING_TRAILING_COMMIT_MISSING|DELTA_FILE_NOT_FOUND|/_change_data/": (
+    "DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE": (
+        "this is another Delta table than the checkpoint's: {anew}"
+    ),
+    "DELTA_LOG_FILE_NOT_FOUND|DELTA_STREAMING_TRAILING_COMMIT_MISSING"
+    "|DELTA_FILE_NOT_FOUND|/_change_data/": (
         "if VACUUM, or the retention of the table's log, deleted what was still to be read: {anew}"
     ),
 }
-"""Ways out of what stops a stream of a Delta table, by conditions; Delta's own words forget the target."""
+"""Ways out of what stops a stream of a Delta table, by conditions.
+
+Delta's own words forget the target.
+"""
 _ANEW = "start with a new checkpoint and an empty target"
 _NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded")
 _SINK = r"(?:sink .+?: )?"
@@ -45,7 +53,8 @@ _OF_NO_MEMORY = re.compile(rf"{_SINK}\w*(?:MemoryError|OutOfMemory)\b")
 """Beginnings of causes, by the sink and the class of the exception."""
 _NOT_ALLOWED = re.compile(r"\w+AuthorizationException: |Not authorized to access")
 _NO_ANSWER = re.compile(
-    r"Timed out waiting for a node assignment|Call\(callName=\w+|Timeout of \d+ ?ms expired|Topic \S+ not present in metadata"
+    r"Timed out waiting for a node assignment|Call\(callName=\w+|Timeout of \d+ ?ms expired"
+    r"|Topic \S+ not present in metadata"
     r"|kafka\.common\.errors\.(?:Timeout|Disconnect|Network)Exception|Expiring \d+ record\(s\) for"
 )
 """Words about brokers that do not answer."""
@@ -55,9 +64,10 @@ _OF_TOPIC = re.compile(
 
 
 class QueryError(FkJoinError, StreamingQueryException):
-    """The failure of a query; ``awaitTermination`` and ``exception`` of the queries that ``to_…`` calls start have it.
+    """The failure of a query.
 
-    Its text has three lines: which query failed and why, where that was, and what to do.  It is a
+    ``awaitTermination`` and ``exception`` of the queries that ``to_…`` calls start have it.  Its
+    text has three lines: which query failed and why, where that was, and what to do.  It is a
     ``pyspark.errors.StreamingQueryException``, too.
 
     Parameters
@@ -82,7 +92,9 @@ class QueryError(FkJoinError, StreamingQueryException):
 
 
 def failure(query: StreamingQuery, name: str | None = None) -> QueryError | None:
-    """Say why a query has failed, in three lines; of any query of Spark's, such as one on ``Table.changes``.
+    """Say why a query has failed, in three lines.
+
+    It may be any query of Spark's, such as one on ``Table.changes``.
 
     Parameters
     ----------
@@ -94,8 +106,8 @@ def failure(query: StreamingQuery, name: str | None = None) -> QueryError | None
     Returns
     -------
     QueryError or None
-        None of a query that runs, or has ended as intended.  Of one of Spark Connect it is known only
-        that another process took over its claim.
+        None of a query that runs, or has ended as intended.  Of one of Spark Connect it is known
+        only that another process took over its claim.
 
     Examples
     --------
@@ -104,36 +116,36 @@ def failure(query: StreamingQuery, name: str | None = None) -> QueryError | None
     ...     raise error
     """
     # A client of Spark Connect has Spark's text alone.
-    found = query._jsq.exception() if hasattr(query, "_jsq") else None
+    optional = query._jsq.exception() if hasattr(query, "_jsq") else None
     called = name or query.name or str(query.id)
-    if found is None or not found.isDefined():
+    if optional is None or not optional.isDefined():
         why: str | None = getattr(query, "_why_stopped", None)
-        return (
-            None
-            if why is None
-            else QueryError(
-                "\n".join(_stopped(called, str(getattr(query, "_checkpoint", "?")), why))
-            )
-        )
+        if why is None:
+            return None
+        checkpoint = str(getattr(query, "_checkpoint", "?"))
+        return QueryError("\n".join(_stopped(called, checkpoint, why)))
     checkpoint = str(query._jsq.streamingQuery().resolvedCheckpointRoot()).removeprefix("file:")
-    error = found.get()
+    error = optional.get()
     whole = str(error.toString()).partition(": ")[2]
     messages = [str(error.getMessage() or ""), *texts_of(error.getCause())]
     details = [whole, *(f"Caused by: {text}" for text in messages[1:] if text not in whole)]
-    said = told(called, checkpoint, _batch(checkpoint), messages, source_topics(query))
-    return QueryError("\n".join(said), "\n\n".join(details))
+    lines = told(called, checkpoint, _batch(checkpoint), messages, source_topics(query))
+    return QueryError("\n".join(lines), "\n\n".join(details))
 
 
 def _stopped(name: str, checkpoint: str, why: str) -> tuple[str, str, str]:
     """Say the three lines about a query that fkjoin itself has stopped."""
-    way = "let one process have the checkpoint: the other one goes on; this one may be started again once that has ended"
+    way = (
+        "let one process have the checkpoint: the other one goes on; "
+        "this one may be started again once that has ended"
+    )
     return f"query {name} failed: {why}", f"where: checkpoint {checkpoint}", f"what to do: {way}"
 
 
 class _Advice(NamedTuple):
     """Words about a cause: what went wrong, and the way out."""
 
-    what: str
+    problem: str
     way: str
 
 
@@ -146,22 +158,21 @@ def told(
 ) -> tuple[str, str, str]:
     """Say the three lines about a query.
 
-    ``messages``: of Java's exception and of its causes, the innermost last; ``topics``: those that the query reads.
+    ``messages``: of Java's exception and of its causes, the innermost last; ``topics``: those that
+    the query reads.
     """
     cause = innermost(messages)
-    goes_on = f"start the query again: it goes on with {'this batch' if batch is not None else 'the batch after the last one'}"
-    advice = _of_brokers(cause, messages, topics, goes_on) or _advice(
-        cause, checkpoint, messages, goes_on
-    )
-    where = [
-        f"batch {batch} of checkpoint {checkpoint}"
-        if batch is not None
-        else f"checkpoint {checkpoint}"
-    ]
-    where += [f"file {found}" for found in _FILE.findall(f"{' '.join(messages)} ")[-1:]]
-    where += [cause.frames[-1]] if cause.frames else []
+    where, next_batch = [f"checkpoint {checkpoint}"], "the batch after the last one"
+    if batch is not None:
+        where, next_batch = [f"batch {batch} of checkpoint {checkpoint}"], "this batch"
+    goes_on = f"start the query again: it goes on with {next_batch}"
+    advice = _of_brokers(cause, messages, topics, goes_on)
+    if advice is None:
+        advice = _advice(cause, checkpoint, messages, goes_on)
+    where += [f"file {file}" for file in _FILE.findall(f"{' '.join(messages)} ")[-1:]]
+    where += cause.frames[-1:]
     return (
-        f"query {name} failed: {advice.what}",
+        f"query {name} failed: {advice.problem}",
         f"where: {'; '.join(where)}",
         f"what to do: {advice.way}",
     )
@@ -177,7 +188,8 @@ def _advice(cause: Cause, checkpoint: str, messages: list[str], goes_on: str) ->
         also = f", {rest}" if rest else ""
         return _Advice(
             cause.text[: match.start()],
-            f'set such {rows} aside, with on_error="dead-letter" for the table{also}; or mend what is wrong; then {goes_on}',
+            f'set such {rows} aside, with on_error="dead-letter" for the table{also}; '
+            f"or mend what is wrong; then {goes_on}",
         )
     if cause.ours == "StoreMismatchError":
         return _Advice(
@@ -192,9 +204,10 @@ def _advice(cause: Cause, checkpoint: str, messages: list[str], goes_on: str) ->
     if cause.ours is None and not cause.frames and _OFFSETS_GONE.search(whole):
         return _Advice(
             "the topic no longer has offsets that were still to be read",
-            f"if retention deleted them: {_ANEW}; or, to go on without what is missing, set the option "
-            "failOnDataLoss = false. If the topic was deleted and created again: start the job with --start-over TOPIC (in "
-            'Python: on_new_topic="start-over"), or with a new checkpoint and an empty target',
+            f"if retention deleted them: {_ANEW}; or, to go on without what is missing, set the "
+            "option failOnDataLoss = false. If the topic was deleted and created again: start the "
+            'job with --start-over TOPIC (in Python: on_new_topic="start-over"), or with a new '
+            "checkpoint and an empty target",
         )
     for condition, way in _OF_DELTA.items():
         if re.search(condition, whole):
@@ -208,7 +221,8 @@ def _advice(cause: Cause, checkpoint: str, messages: list[str], goes_on: str) ->
         return _Advice(
             cause.text,
             "give the session more memory (spark.driver.memory, spark.executor.memory, for Python "
-            f"spark.executor.memoryOverhead), and {goes_on}; limits such as maxOffsetsPerTrigger hold from the batch after it",
+            f"spark.executor.memoryOverhead), and {goes_on}; limits such as maxOffsetsPerTrigger "
+            "hold from the batch after it",
         )
     if cause.ours is not None:
         return _Advice(cause.text, f"mend what the first line names, and {goes_on}")
@@ -223,14 +237,16 @@ def _of_kind(cause: str, whole: str, goes_on: str) -> _Advice:
     if _NOT_ALLOWED.search(whole):
         return _Advice(
             cause,
-            "have Kafka's administrator allow it to the user of the query (kafka-acls): READ and DESCRIBE of a topic that is "
-            f"read, WRITE and DESCRIBE of one that is written; then {goes_on}",
+            "have Kafka's administrator allow it to the user of the query (kafka-acls): READ and "
+            "DESCRIBE of a topic that is read, WRITE and DESCRIBE of one that is written; then "
+            f"{goes_on}",
         )
     if files := _FILE.findall(f"{whole} "):
         return _Advice(
             cause,
-            f"put a whole file in place of {files[-1]}, under its name, and {goes_on}; or, to go on without it, move it away "
-            f"and set spark.sql.files.ignoreMissingFiles = true; {details}",
+            f"put a whole file in place of {files[-1]}, under its name, and {goes_on}; or, to go "
+            "on without it, move it away and set spark.sql.files.ignoreMissingFiles = true; "
+            f"{details}",
         )
     return _Advice(cause, f"mend the cause in the first line, and {goes_on}; {details}")
 
@@ -245,22 +261,19 @@ def _of_brokers(
     whole = "\n".join(messages)
     if cause.ours is not None or cause.frames or _NO_ANSWER.search(whole) is None:
         return None
-    named = {
-        topic
-        for match in _OF_TOPIC.finditer(whole)
-        for topic in match.groups()
-        if topic is not None
-    }
+    # Each match has one of the groups, and empty texts for the others.
+    named = set(filter(None, chain.from_iterable(_OF_TOPIC.findall(whole))))
     known = {topic.topic: topic.bootstrap_servers for topic in topics}
     if not named and not known:
         return None
-    one = sorted(named or known)
-    servers = sorted({known[topic] for topic in one if topic in known})
+    silent = sorted(named or known)
+    servers = sorted({known[topic] for topic in silent if topic in known})
     where = f" at {' and '.join(servers)}" if servers else ""
-    which = f"topic {one[0]}" if len(one) == 1 else f"topics {', '.join(one)}"
+    which = f"topic {silent[0]}" if len(silent) == 1 else f"topics {', '.join(silent)}"
     return _Advice(
         f"the brokers of {which}{where} do not answer ({cause.text})",
-        f"see whether these brokers run, and are reached from the driver and the workers; then {goes_on}",
+        "see whether these brokers run, and are reached from the driver and the workers; then "
+        f"{goes_on}",
     )
 
 
@@ -270,8 +283,8 @@ def _of_files(cause: str, whole: str, goes_on: str) -> _Advice | None:
         file = (_FILE.findall(f"{whole} ") or ["a file"])[-1]
         return _Advice(
             f"{file}: column {match[1]} is {match[2]} in it, and is to be read as {match[3]}",
-            f"write that file again, under its name, with the types of the table, and {goes_on}. Or start with a new "
-            "checkpoint and a schema= that all files fit",
+            "write that file again, under its name, with the types of the table, and "
+            f"{goes_on}. Or start with a new checkpoint and a schema= that all files fit",
         )
     if cause.startswith(MISPLACED) or _NEW_FOLDER.search(cause):
         return _Advice(

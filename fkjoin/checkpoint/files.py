@@ -25,14 +25,14 @@ from fkjoin.spark.cause import cause_of
 
 
 def hadoop(spark: SparkSession, where: str) -> tuple[Any, Any]:
-    """A path, and the file system that it is on; ``FkJoinError`` where the session has none for it."""
+    """A path, and the file system that it is on; ``FkJoinError`` if the session has none for it."""
     require_running(spark)
     try:
         return access(spark).file(where)
     except (Py4JJavaError, PySparkException) as error:
         raise FkJoinError(
-            f"{where} cannot be opened: {cause_of(error)}; give a place that this session can reach, or "
-            f"{_what_is_lacking(spark, where)}"
+            f"{where} cannot be opened: {cause_of(error)}; give a place that this session can "
+            f"reach, or {_what_is_lacking(spark, where)}"
         ) from error
 
 
@@ -43,7 +43,10 @@ _LIBRARIES = {"s3a": "hadoop-aws", "abfs": "hadoop-azure", "abfss": "hadoop-azur
 def _what_is_lacking(spark: SparkSession, where: str) -> str:
     """Say what would let a session reach a place."""
     if (library := _LIBRARIES.get(where.partition(":")[0])) is None:
-        return "a session the jars and the settings of its file system (spark.jars.packages, spark.hadoop.…)"
+        return (
+            "a session the jars and the settings of its file system "
+            "(spark.jars.packages, spark.hadoop.…)"
+        )
     jvm: Any = getattr(spark, "_jvm", None)  # a client of Spark Connect has none
     version = "VERSION" if jvm is None else jvm.org.apache.hadoop.util.VersionInfo.getVersion()
     return f'a session the setting spark.jars.packages = "org.apache.hadoop:{library}:{version}"'
@@ -61,7 +64,10 @@ def read_file(path: Any, files: Any) -> bytes:
 
 
 def write_file(path: Any, files: Any, data: bytes) -> None:
-    """Make a file, or replace it in one step: a process that is killed meanwhile leaves the file unchanged."""
+    """Make a file, or replace it in one step.
+
+    A process that is killed meanwhile leaves the file unchanged.
+    """
     local = local_path(path, files)
     with _writing(path, local):
         if isinstance(files, ArrowFiles):
@@ -81,7 +87,8 @@ def write_file(path: Any, files: Any, data: bytes) -> None:
 def create_file(path: Any, files: Any, data: bytes) -> bool:
     """Make a file; False, and nothing has changed, if it is there.
 
-    Of two processes that do it at a time one succeeds, on a machine's disk and on HDFS; an object store may let both.
+    Of two processes that do it at a time one succeeds, on a machine's disk and on HDFS.  An object
+    store may let both.
     """
     local = local_path(path, files)
     with _writing(path, local):
@@ -117,8 +124,8 @@ def _create_local(path: Path, data: bytes) -> bool:
         return False
     except OSError:  # such a file system has no links
         try:
-            with path.open("xb") as made:
-                made.write(data)
+            with path.open("xb") as file:
+                file.write(data)
         except FileExistsError:
             return False
     finally:
@@ -133,30 +140,30 @@ def _writing(path: Any, local: Path | None) -> Iterator[None]:
         yield
     except OSError as error:
         why = None if local is None else _obstacle(local.parent)
-        place = str(path).rpartition("/")[0].removeprefix("file:")
-        raise _unwritable(place, why or str(error.strerror or error)) from error
+        folder = str(path).rpartition("/")[0].removeprefix("file:")
+        raise _unwritable(folder, why or str(error.strerror or error)) from error
     except Py4JJavaError as error:
         raise _unwritable(path.getParent(), str(error.java_exception.getMessage())) from error
 
 
-def require_writable(place: Path) -> None:
+def require_writable(folder: Path) -> None:
     """Raise ``FkJoinError`` if a folder on this machine cannot be, or cannot be written to."""
-    require_folder(place)
-    there = next(one for one in (place, *place.parents) if one.exists())
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise _unwritable(place, f"{there} is not this user's to write to")
+    require_folder(folder)
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise _unwritable(folder, f"{existing} is not this user's to write to")
     # Root may write anywhere, but not to a file system that has no files, such as /proc.
     if os.geteuid() == 0:
         try:
-            Path(tempfile.mkdtemp(prefix=".fkjoin-", dir=there)).rmdir()
+            Path(tempfile.mkdtemp(prefix=".fkjoin-", dir=existing)).rmdir()
         except OSError as error:
-            raise _unwritable(place, f"{there}: {error.strerror}") from error
+            raise _unwritable(folder, f"{existing}: {error.strerror}") from error
 
 
-def require_folder(place: Path) -> None:
+def require_folder(folder: Path) -> None:
     """Raise ``FkJoinError`` if a folder on this machine is not there and cannot be made."""
-    if (why := _obstacle(place.absolute())) is not None:
-        raise _unwritable(place, why)
+    if (why := _obstacle(folder.absolute())) is not None:
+        raise _unwritable(folder, why)
 
 
 def _unwritable(folder: Any, why: str) -> FkJoinError:
@@ -166,12 +173,12 @@ def _unwritable(folder: Any, why: str) -> FkJoinError:
 
 
 def _obstacle(folder: Path) -> str | None:
-    """Find what on the way to a folder is none, and say why it cannot be made; None if all of it can."""
-    for place in reversed([folder, *folder.parents]):
-        if place.is_symlink() and not place.exists():
-            return f"{place} is a link to {place.readlink()}, which does not exist"
-        if place.exists() and not place.is_dir():
-            return f"{place} is a file"
+    """Find what on the way to a folder is none, and say why it cannot be made; None if it can."""
+    for path in reversed([folder, *folder.parents]):
+        if path.is_symlink() and not path.exists():
+            return f"{path} is a link to {path.readlink()}, which does not exist"
+        if path.exists() and not path.is_dir():
+            return f"{path} is a file"
     return None
 
 
@@ -179,17 +186,16 @@ def local_path(path: Any, files: Any) -> Path | None:
     """Return the path on this machine, if it is there."""
     if isinstance(files, ArrowFiles):
         return Path(path.partition(":")[2]) if files.here else None
-    return (
-        Path(files.makeQualified(path).toUri().getPath())
-        if files.getUri().getScheme() == "file"
-        else None
-    )
+    if files.getUri().getScheme() != "file":
+        return None
+    return Path(files.makeQualified(path).toUri().getPath())
 
 
 def moved(path: Any, target: Any, files: Any) -> bool:
-    """Give a file or a folder another name, in one step; False, with both unchanged, if something is there already.
+    """Give a file or a folder another name, in one step.
 
-    Hadoop's own ``rename`` puts what it moves into a folder of that name, or copies it there.  Raises ``FkJoinError``.
+    False, with both unchanged, if something is there already.  Hadoop's own ``rename`` puts what it
+    moves into a folder of that name, or copies it there.  Raises ``FkJoinError``.
     """
     source, local = local_path(path, files), local_path(target, files)
     try:
@@ -206,17 +212,17 @@ def moved(path: Any, target: Any, files: Any) -> bool:
             else error.strerror or error
         )
         raise FkJoinError(
-            f"{path} cannot be renamed to {target}: {why}. Is the folder writable, and does no other run of the query write "
-            "there? Start the query again"
+            f"{path} cannot be renamed to {target}: {why}. Is the folder writable, and does no "
+            "other run of the query write there? Start the query again"
         ) from error
     return True
 
 
 def numbered(spark: SparkSession, folder: str) -> list[tuple[int, str]]:
     """The files of a log of Spark's, by their numbers, the oldest first."""
-    place, files = hadoop(spark, folder)
-    found = [status.getPath() for status in files.listStatus(place)] if files.exists(place) else []
-    return sorted((int(path.getName()), str(path)) for path in found if path.getName().isdigit())
+    path, files = hadoop(spark, folder)
+    paths = [status.getPath() for status in files.listStatus(path)] if files.exists(path) else []
+    return sorted((int(path.getName()), str(path)) for path in paths if path.getName().isdigit())
 
 
 def _rename(files: Any, path: Any, target: Any, *options: str) -> None:
@@ -226,8 +232,8 @@ def _rename(files: Any, path: Any, target: Any, *options: str) -> None:
     context: Any = SparkContext._active_spark_context
     kinds = context._jvm.org.apache.hadoop.fs.Options.Rename
     chosen = context._gateway.new_array(kinds, len(options))
-    for place, option in enumerate(options):
-        chosen[place] = getattr(kinds, option)
+    for index, option in enumerate(options):
+        chosen[index] = getattr(kinds, option)
     of_scheme = context._jvm.org.apache.hadoop.fs.FileContext.getFileContext(
         files.getUri(), files.getConf()
     )

@@ -1,4 +1,4 @@
-"""The indexes of a machine's queries: marked with their checkpoints, found again, and removed with these."""
+"""The indexes of a machine's queries: marked with their checkpoints, and removed with these."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def found(spark: SparkSession, base: Path) -> list[Found]:
 
 def remove(some: list[Found]) -> list[Found]:
     """Remove those of checkpoints that are gone; they are returned."""
-    gone = [one for one in some if one.fate == "gone"]
-    for one in gone:
+    gone = [index for index in some if index.fate == "gone"]
+    for index in gone:
         try:
-            shutil.rmtree(one.folder)
+            shutil.rmtree(index.folder)
         except OSError as error:
             raise FkJoinError(
-                f"{one.folder} cannot be removed: {error}; remove it as its owner"
+                f"{index.folder} cannot be removed: {error}; remove it as its owner"
             ) from error
     return gone
 
@@ -66,18 +66,16 @@ def _fate(spark: SparkSession, folder: Path) -> tuple[Literal["gone", "kept", "u
         return "unknown", f"{checkpoint} is on {host}"
     try:
         path, files = hadoop(spark, f"{checkpoint.rstrip('/')}/metadata")
-        there = bool(files.exists(path))
-        mine = there and query_id(spark, checkpoint) == folder.name
+        exists = bool(files.exists(path))
+        mine = exists and query_id(spark, checkpoint) == folder.name
     except Exception as error:
-        return (
-            "unknown",
-            f"{checkpoint} cannot be asked: {str(error).strip().splitlines()[-1][:200]}",
-        )
+        reason = str(error).strip().splitlines()[-1][:200]
+        return "unknown", f"{checkpoint} cannot be asked: {reason}"
     if mine:
         return "kept", checkpoint
     if any(in_use(index) for index in folder.rglob(FOLDERS)):
         return "kept", f"{checkpoint} is gone, but a process has an index open"
-    return "gone", f"{checkpoint} is now of another query" if there else checkpoint
+    return "gone", f"{checkpoint} is now of another query" if exists else checkpoint
 
 
 def _size(folder: Path) -> int:

@@ -1,6 +1,7 @@
 """The state of a query, from Spark's status and progress of it: plain data in, words out.
 
-Nothing of Spark nor of the stages is imported here: a command says what it does before it has them, which takes seconds.
+Nothing of Spark nor of the stages is imported here: a command says what it does before it has them,
+which takes seconds.
 """
 
 from __future__ import annotations
@@ -85,22 +86,26 @@ def is_batch(phases: Mapping[str, Any]) -> bool:
 
 
 def event_of(text: str) -> dict[str, Any]:
-    """Read an event as Spark's JSON says it; a query of Spark Connect says the same in another shape."""
+    """Read an event as Spark's JSON says it, which Spark Connect writes in another shape."""
     event: dict[str, Any] = json.loads(text)
     if "numInputRows" in event:
         return event
-    sources = [
-        {**source, **{name: _offset(source.get(name)) for name in _OFFSETS}}
-        for source in event["sources"]
-    ]
-    observed = {
-        name: dict(
-            zip((field["name"] for field in row["schema"]["fields"]), row["values"], strict=True)
-        )
-        for name, row in (event.get("observedMetrics") or {}).items()
-    }
+    sources = [_with_offsets(source) for source in event["sources"]]
+    metrics = event.get("observedMetrics") or {}
+    observed = {name: _observed(row) for name, row in metrics.items()}
     rows = sum(source["numInputRows"] for source in sources)
     return {**event, "numInputRows": rows, "sources": sources, "observedMetrics": observed}
+
+
+def _with_offsets(source: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a source's part of an event, with its offsets read."""
+    return {**source, **{name: _offset(source.get(name)) for name in _OFFSETS}}
+
+
+def _observed(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of an observed row by their names."""
+    names = [field["name"] for field in row["schema"]["fields"]]
+    return dict(zip(names, row["values"], strict=True))
 
 
 def _offset(text: str | None) -> Any:
@@ -113,32 +118,33 @@ def _offset(text: str | None) -> Any:
 def line_of(
     name: str, does: str, batch: Mapping[str, Any] | None, now: float, left: str = ""
 ) -> str:
-    """Say in a line what a query does, and what its last batch was; ``left``: words on what it has left to read."""
+    """Say in a line what a query does, and what its last batch was.
+
+    ``left``: words on what it has left to read.
+    """
     if batch is None:
         return f"{name}: {does}"
     ended = seconds_of(batch["timestamp"]) + _took(batch)
     if does == QueryPhase.WAITS.value:
         does += f" since {moment(ended, now)}"
-    rows = several(batch["numInputRows"], "row", "rows")
-    return (
-        f"{name}: {does}; batch {batch['batchId']:,} had {rows} and took {span(_took(batch))}{left}"
-    )
+    rows, took = several(batch["numInputRows"], "row", "rows"), span(_took(batch))
+    return f"{name}: {does}; batch {batch['batchId']:,} had {rows} and took {took}{left}"
 
 
 def _took(batch: Mapping[str, Any]) -> float:
     return float(batch["durationMs"].get("triggerExecution", 0)) / 1000
 
 
-def behind(records: int | None, at: float, now: float) -> str:
-    """Say how many records of topics are yet to be read, and as of when that was known if it was a while ago."""
+def behind(records: int | None, known_at: float, now: float) -> str:
+    """Say how many records of topics are yet to be read, and when that was known if long ago."""
     if records is None:
         return ""
-    return f"; {records:,} behind{as_of(at, now)}"
+    return f"; {records:,} behind{as_of(known_at, now)}"
 
 
-def as_of(at: float, now: float) -> str:
+def as_of(known_at: float, now: float) -> str:
     """Say the time of a figure that is no longer of this moment; nothing of one that is."""
-    return f" as of {moment(at, now)}" if now - at > OLD_S else ""
+    return f" as of {moment(known_at, now)}" if now - known_at > OLD_S else ""
 
 
 def lag_of(sources: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
@@ -148,10 +154,10 @@ def lag_of(sources: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
         end, latest = source.get("endOffset"), source.get("latestOffset")
         if isinstance(end, dict) and isinstance(latest, dict):
             for topic in end.keys() & latest.keys():
-                if isinstance(end[topic], dict):
-                    lag[topic] = {
-                        part: at - end[topic].get(part, 0) for part, at in latest[topic].items()
-                    }
+                read = end[topic]
+                if isinstance(read, dict):
+                    offsets = latest[topic].items()
+                    lag[topic] = {part: offset - read.get(part, 0) for part, offset in offsets}
     return lag
 
 
@@ -165,9 +171,9 @@ def seconds_of(time: str) -> float:
     return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp()
 
 
-def several(number: int, one: str, more: str) -> str:
+def several(number: int, singular: str, plural: str) -> str:
     """Say a number of things."""
-    return f"{number:,} {one if number == 1 else more}"
+    return f"{number:,} {singular if number == 1 else plural}"
 
 
 def span(seconds: float) -> str:
@@ -181,36 +187,33 @@ def span(seconds: float) -> str:
         ("min", whole // 60 % 60),
         ("s", whole % 60),
     )
-    first = next(place for place, (_, number) in enumerate(units) if number)
-    return " ".join(
-        f"{number} {unit}"
-        for unit, number in units[first : first + 2]
-        if number or unit == units[first][0]
-    )
+    first = next(index for index, (_, number) in enumerate(units) if number)
+    # A second unit that is 0 is left out.
+    shown = [units[first], *(unit for unit in units[first + 1 : first + 2] if unit[1])]
+    return " ".join(f"{number} {unit}" for unit, number in shown)
 
 
-def moment(at: float, now: float) -> str:
-    """Say a time of day, and the day if it is another one."""
-    then, here = time.localtime(at), time.localtime(now)
+def moment(seconds: float, now: float) -> str:
+    """Say a time of day, and the day if it is another one; both are seconds since 1970."""
+    then, here = time.localtime(seconds), time.localtime(now)
     return time.strftime("%H:%M:%S" if then[:3] == here[:3] else "%Y-%m-%d %H:%M", then)
 
 
 def progress_since(
     query: StreamingQuery, batch: int, *, idle: bool = False
 ) -> list[StreamingQueryProgress]:
-    """Read the progress of the query's batches after ``batch`` (-1: of all), oldest first, as far back as Spark keeps it.
+    """Read the progress of the query's batches after ``batch`` (-1: of all), oldest first.
 
-    ``idle``: read also what it says while it waits, which is under the number of its next batch.
-    Cheap to ask again and again: Spark writes out the progress of all of its last hundred batches for a reader of the recent
-    ones, so the last one is asked for first.
+    It goes as far back as Spark keeps it.  ``idle``: read also what the query says while it waits,
+    which is under the number of its next batch.
+
+    Cheap to ask again and again, since the last batch is asked for first.  For a reader of the
+    recent ones, Spark writes out the progress of all of its last hundred batches.
     """
     last = query.lastProgress
     if last is None or last.batchId <= batch:
         return []
     if last.batchId == batch + 1:
         return [last] if idle or is_batch(last.durationMs) else []
-    return [
-        one
-        for one in query.recentProgress
-        if one.batchId > batch and (idle or is_batch(one.durationMs))
-    ]
+    later = [progress for progress in query.recentProgress if progress.batchId > batch]
+    return [progress for progress in later if idle or is_batch(progress.durationMs)]

@@ -8,20 +8,22 @@ import pyarrow as pa
 
 
 def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Make a dict of each row: structs are dicts, and so are maps, in which a key that is a struct is a tuple."""
+    """Make a dict of each row.
+
+    Structs are dicts, and so are maps, in which a key that is a struct is a tuple.
+    """
     columns = [_values(column) for column in batch.columns]
     return [dict(zip(batch.schema.names, line, strict=True)) for line in zip(*columns, strict=True)]
 
 
 def _values(column: pa.Array) -> list[Any]:
-    found = column.to_pylist()
-    return [_plain(value, column.type) for value in found] if _has_map(column.type) else found
+    values: list[Any] = column.to_pylist()
+    return [_plain(value, column.type) for value in values] if _has_map(column.type) else values
 
 
 def _has_map(kind: pa.DataType) -> bool:
-    return pa.types.is_map(kind) or any(
-        _has_map(kind.field(at).type) for at in range(kind.num_fields)
-    )
+    fields = map(kind.field, range(kind.num_fields))
+    return pa.types.is_map(kind) or any(_has_map(field.type) for field in fields)
 
 
 def _plain(value: Any, kind: pa.DataType) -> Any:

@@ -43,7 +43,10 @@ _SILENT_S = 60.0
 
 
 class QueryDisplay(_Base):
-    """A line about a query, and a table of what is counted, for queries of classic sessions and of Spark Connect."""
+    """A line about a query, and a table of what is counted.
+
+    Queries of classic sessions have it, and those of Spark Connect.
+    """
 
     _why_stopped: str | None = None
     """Set when fkjoin itself stops the query, with the checkpoint."""
@@ -69,7 +72,9 @@ class QueryDisplay(_Base):
             print(table_of(batch))
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
-        """Wait until the query ends; a line in a notebook, or on a terminal, says what it does meanwhile.
+        """Wait until the query ends.
+
+        A line in a notebook, or on a terminal, says what it does meanwhile.
 
         Parameters
         ----------
@@ -102,11 +107,14 @@ class QueryDisplay(_Base):
         self._told(super().processAllAvailable)
 
     def _told(self, wait: Callable[[], _T]) -> _T:
-        """Wait for the query; its failure is raised as ``QueryError``, that of Spark Connect as Spark's own."""
+        """Wait for the query, and raise its failure as ``QueryError``.
+
+        That of Spark Connect is raised as Spark's own.
+        """
         try:
-            found = wait()
+            outcome = wait()
             if self._why_stopped is None or (failed := failure(self)) is None:
-                return found
+                return outcome
         except StreamingQueryException:
             failed = failure(self)  # of Spark Connect there is none, unless fkjoin has stopped it
             if failed is None:
@@ -131,53 +139,46 @@ class QueryDisplay(_Base):
     def _line(self) -> str:
         if self._why_stopped is not None or not self.isActive:
             why = self._why_it_failed()
-            does = "has ended" if why is None else f"failed: {why}"
-            return line_of(
-                self._called, does, self._last_batch(), time.time(), self._behind(time.time())
-            )
+            does, batch = "has ended" if why is None else f"failed: {why}", self._last_batch()
+            return line_of(self._called, does, batch, time.time(), self._behind(time.time()))
         doing, batch, now = doing_of(self.status), self._last_batch(), time.time()
         does = doing.value if doing is not QueryPhase.ASKS else self._asks()
         if doing is QueryPhase.BATCH:
-            does = (
-                "works on its first batch"
-                if batch is None
-                else f"works on batch {batch['batchId'] + 1:,}"
-            )
+            which = "its first batch" if batch is None else f"batch {batch['batchId'] + 1:,}"
+            does = f"works on {which}"
         return line_of(self._called, does, batch, now, self._behind(now))
 
     def _behind(self, now: float) -> str:
         """Say what the query has left to read, as Spark's last event has it."""
         if (last := self.lastProgress) is None:
             return ""
-        sources, at = event_of(last.json)["sources"], seconds_of(last.timestamp)
-        return behind(records_of(lag_of(sources)), at, now)
+        sources, known_at = event_of(last.json)["sources"], seconds_of(last.timestamp)
+        return behind(records_of(lag_of(sources)), known_at, now)
 
     def _asks(self) -> str:
-        """Say that it waits, as it asks many times a second, unless Spark has not told of that for long."""
+        """Say that it waits, as it asks many times a second, unless Spark's last event is old."""
         last, now = self.lastProgress, time.time()
         if last is None:
             return QueryPhase.WAITS.value
-        said = seconds_of(last.timestamp) + last.durationMs.get("triggerExecution", 0) / 1000
-        if now - said < _SILENT_S:
+        answered = seconds_of(last.timestamp) + last.durationMs.get("triggerExecution", 0) / 1000
+        if now - answered < _SILENT_S:
             return QueryPhase.WAITS.value
-        return f"{QueryPhase.ASKS.value}, and has said nothing since {moment(said, now)}"
+        return f"{QueryPhase.ASKS.value}, and has said nothing since {moment(answered, now)}"
 
     @property
     def _called(self) -> str:
         return self.name or str(self.id)
 
     def _last_batch(self) -> Mapping[str, Any] | None:
-        """The progress of the last batch; that of a query which waits is older than its last progress."""
+        """The progress of the last batch, which is older than the last one while a query waits."""
         last = self.lastProgress
-        kept = [] if last is None else [last] if is_batch(last.durationMs) else self.recentProgress
-        return next(
-            (
-                event_of(progress.json)
-                for progress in reversed(kept)
-                if is_batch(progress.durationMs)
-            ),
-            None,
-        )
+        if last is None:
+            return None
+        if is_batch(last.durationMs):
+            return event_of(last.json)
+        recent = reversed(self.recentProgress)
+        batches = (event_of(progress.json) for progress in recent if is_batch(progress.durationMs))
+        return next(batches, None)
 
     def _followed(self, timeout: int | None, update: Callable[[], None]) -> bool | None:
         """Wait as ``awaitTermination`` does, and update a line each second."""
@@ -202,8 +203,8 @@ class QueryDisplay(_Base):
 class Query(QueryDisplay, StreamingQuery):
     """A running query, as ``to_…`` calls give it: Spark's, whose failure is a ``QueryError``.
 
-    It is shown as a line that says what it does, and what its last batch was.  In a notebook, and on a terminal,
-    ``awaitTermination`` keeps such a line up to date.
+    It is shown as a line that says what it does, and what its last batch was.  In a notebook, and
+    on a terminal, ``awaitTermination`` keeps such a line up to date.
 
     Examples
     --------
@@ -214,9 +215,10 @@ class Query(QueryDisplay, StreamingQuery):
 
 
 def table_of(batch: Mapping[str, Any]) -> str:
-    """Draw what the operators counted in a batch: a line for each, a column for each counter that is not 0 everywhere.
+    """Draw what the operators counted in a batch: a line for each, a column for each counter.
 
-    Sizes of state are left out: an operator says those of the batch before.
+    A counter that is 0 everywhere has none.  Sizes of state are left out: an operator says those of
+    the batch before.
     """
     observed: Mapping[str, Mapping[str, Any]] = batch.get("observedMetrics", {})
     operators = {
@@ -224,31 +226,35 @@ def table_of(batch: Mapping[str, Any]) -> str:
         for name, row in observed.items()
         if name.startswith(_COUNTERS)
     }
-    shown = [item for item in counters.ALL if any(row.get(item) for row in operators.values())]
-    lines = [
-        [name, *(f"{row.get(item) or 0:,}" for item in shown)] for name, row in operators.items()
-    ]
-    return _aligned([["operator", *shown], *lines]) if operators else "no operator counted anything"
+    if not operators:
+        return "no operator counted anything"
+    counted: set[str] = set()
+    for row in operators.values():
+        counted |= {item for item, number in row.items() if number}
+    shown = [item for item in counters.ALL if item in counted]
+    lines = [["operator", *shown]]
+    for name, row in operators.items():
+        lines.append([name, *(f"{row.get(item) or 0:,}" for item in shown)])
+    return _aligned(lines)
 
 
 def _aligned(lines: Sequence[Sequence[str]]) -> str:
     """Lay out cells in columns: the first to the left, all others to the right."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     rule = ["-" * width for width in widths]
-    return "\n".join(
-        "  ".join(
-            [
-                first.ljust(widths[0]),
-                *(cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)),
-            ]
-        ).rstrip()
-        for first, *rest in (lines[0], rule, *lines[1:])
-    )
+    aligned = []
+    for first, *rest in (lines[0], rule, *lines[1:]):
+        cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
+        aligned.append("  ".join([first.ljust(widths[0]), *cells]).rstrip())
+    return "\n".join(aligned)
 
 
 @contextlib.contextmanager
 def _live_line(query: QueryDisplay) -> Iterator[Callable[[], None] | None]:
-    """Show the query's line in a notebook or on a terminal; gives what updates it, or None where there is neither."""
+    """Show the query's line in a notebook or on a terminal.
+
+    Gives what updates it, or None where there is neither.
+    """
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     line: _NotebookLine | _TerminalLine
     if getattr(shell, "kernel", None) is not None:
@@ -295,15 +301,17 @@ class _TerminalLine:
 
     def show(self, text: str) -> None:
         with contextlib.suppress(OSError, ValueError):  # closed
-            text = text[
-                : (os.get_terminal_size(self._terminal.fileno()).columns or sys.maxsize) - 1
-            ]
+            width = os.get_terminal_size(self._terminal.fileno()).columns or sys.maxsize
+            text = text[: width - 1]
         if text != self._shown:
             self._write(f"\r{text.ljust(len(self._shown))}")
             self._shown = text
 
     def end(self, *, done: bool) -> None:
-        """Go to the next line; of a query that goes on, nothing is left: a program may wait for it again at once."""
+        """Go to the next line; of a query that goes on, nothing is left.
+
+        A program may wait for it again at once.
+        """
         self._write("\n" if done else f"\r{' ' * len(self._shown)}\r")
 
     def _write(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Rows of a table by their keys, from a query's checkpoint, for a service without a Spark session."""
+"""Rows of a table by their keys, from a checkpoint, for a service without a Spark session."""
 
 from __future__ import annotations
 
@@ -26,41 +26,51 @@ class CacheSize(NamedTuple):
     """The size of what a reader keeps."""
 
     entries: int
-    """Records in the copy, an estimate: a row has one, a map of left rows one for each left row and two more."""
+    """Records in the copy, an estimate.
+
+    A row has one, a map of left rows one for each left row and two more.
+    """
     disk_bytes: int
     """Files of the copy, under the temporary folder."""
     memory_bytes: int
-    """Blocks and filters of these files that are in memory; readers of a process share 32 MiB for blocks."""
+    """Blocks and filters of these files that are in memory.
+
+    Readers of a process share 32 MiB for blocks.
+    """
 
 
 class StateReader:
     """Point look-ups in a materialized table, while its query runs or not, without a Spark session.
 
-    The reader copies the table's state into a folder under the temporary folder.  It brings the copy up to date with the change
-    files of each later batch.  All answers of a ``get_many`` are of one committed batch.  Threads may share a reader; after a
-    fork, a process makes its own.  Close it, or use it in a ``with`` block: its folder is removed then.
+    The reader copies the table's state into a folder under the temporary folder.  It brings the
+    copy up to date with the change files of each later batch.  All answers of a ``get_many`` are of
+    one committed batch.  Threads may share a reader; after a fork, a process makes its own.  Close
+    it, or use it in a ``with`` block: its folder is removed then.
 
     Parameters
     ----------
     checkpoint : str or pathlib.Path
-        The checkpoint folder of the query: a path of this machine, or a URL that pyarrow reads, such as ``s3://…``.
+        The checkpoint folder of the query: a path of this machine, or a URL that pyarrow reads,
+        such as ``s3://…``.
     name : str
         The name of the table, as for ``read_state``.
     max_age : float or None, default 1.0
-        Seconds that an answer may be behind.  A call looks for a newer batch if the last look is longer ago.  An answer is of
-        the newest batch that was committed ``max_age`` seconds before the call, or of a later one.  0 looks in each call; None
-        only in ``refresh``.
+        Seconds that an answer may be behind.  A call looks for a newer batch if the last look is
+        longer ago.  An answer is of the newest batch that was committed ``max_age`` seconds before
+        the call, or of a later one.  0 looks in each call; None only in ``refresh``.
 
     Raises
     ------
     FkJoinError
-        If there is no such table, or files that only Spark can read; from any method, if a file is damaged.
+        If there is no such table, or files that only Spark can read; from any method, if a file is
+        damaged.
 
     Examples
     --------
     >>> with fkjoin.StateReader("ck/joined", "joined") as reader:
     ...     reader.get("o1")
-    {'order_id': 'o1', 'name': 'Ada', '_left_version': [7], '_right_version': [3], '_timestamp': None}
+    {'order_id': 'o1', 'name': 'Ada', '_left_version': [7], '_right_version': [3],
+     '_timestamp': None}
     """
 
     def __init__(self, checkpoint: str | Path, name: str, *, max_age: float | None = 1.0) -> None:
@@ -95,8 +105,9 @@ class StateReader:
         Returns
         -------
         dict or None
-            The columns of ``read_state`` by their names; None if the table has no such row.  Timestamps have the zone UTC if
-            their type has one.  Structs and maps are dicts; a struct that is a map's key is a tuple.
+            The columns of ``read_state`` by their names; None if the table has no such row.
+            Timestamps have the zone UTC if their type has one.  Structs and maps are dicts; a
+            struct that is a map's key is a tuple.
 
         Raises
         ------
@@ -142,13 +153,12 @@ class StateReader:
             self.refresh()
         with self._reading:
             replica = self._there()
-            of = replica.described
-            wanted = encoded(of.key, keys)
+            wanted = encoded(replica.described.key, keys)
+            distinct = pa.array(list(dict.fromkeys(wanted)), BYTES)
+            stored = StoredRows(replica.described, distinct)
             rows: dict[bytes, dict[str, Any]] = {}
-            for found, batch in StoredRows(of, pa.array(list(dict.fromkeys(wanted)), BYTES)).keyed(
-                replica.index
-            ):
-                rows.update(zip(found.to_pylist(), rows_of(batch), strict=True))
+            for row_keys, batch in stored.keyed(replica.index):
+                rows.update(zip(row_keys.to_pylist(), rows_of(batch), strict=True))
         return [rows.get(key) for key in wanted]
 
     def refresh(self) -> int:

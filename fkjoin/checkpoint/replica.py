@@ -1,10 +1,13 @@
-"""A copy of one store of a checkpoint, brought from batch to batch by what Spark has saved; no Spark session takes part.
+"""A copy of one store of a checkpoint, brought from batch to batch by what Spark has saved.
 
-*Law*: the copy holds the entries of one committed batch, those of all buckets.  It goes to a later batch in one step: what is
-read in between is all of the one batch, or all of the other.
+No Spark session takes part.
 
-It is a RocksDB in a folder of this process.  A later batch's change files are read, and their entries taken in as one sorted
-file.  Where change files do not lead on from the copy, such as after a long pause, another copy is made of all of the log.
+*Law*: the copy holds the entries of one committed batch, those of all buckets.  It goes to a later
+batch in one step: what is read in between is all of the one batch, or all of the other.
+
+It is a RocksDB in a folder of this process.  A later batch's change files are read, and their
+entries taken in as one sorted file.  Where change files do not lead on from the copy, such as after
+a long pause, another copy is made of all of the log.
 """
 
 from __future__ import annotations
@@ -44,7 +47,10 @@ class Replica:
     """A copy of the store that keeps the rows of the table ``name``."""
 
     def __init__(self, files: SavedFiles, name: str, folder: Path, commit: Commit) -> None:
-        """Find the store and copy it into ``folder``, as of a batch; ``FileNotFoundError`` if Spark has removed its files."""
+        """Find the store and copy it into ``folder``, as of a batch.
+
+        ``FileNotFoundError`` if Spark has removed its files.
+        """
         self._files, self._folder = files, folder
         self.store = kept_as(name, stores_of(files, commit), files.checkpoint)
         self.described = self.store.described()
@@ -54,14 +60,17 @@ class Replica:
         self.index.give_up()
 
     def next(self, commit: Commit) -> Next | None:
-        """Read what leads to a later batch, which no reader sees yet; None if change files do not lead there."""
+        """Read what leads to a later batch, which no reader sees yet.
+
+        None if change files do not lead there.
+        """
         before, after = self._partitions(self.held.commit), self._partitions(commit)
         if len(before) != len(after):
             return None
         metas, entries = dict(self.held.metas), list[KeysAndValues]()
         for known, partition in zip(before, after, strict=True):
-            changes = partition.since(known.version)
-            if changes is None or not all(_follow(one, metas, entries) for one in changes):
+            later = partition.since(known.version)
+            if later is None or not all(_follow(changes, metas, entries) for changes in later):
                 return None
         keys, values = latest(entries)
         file = None
@@ -114,26 +123,29 @@ def _replay(index: RocksIndex, log: SavedLog, bucket: int, meta: Meta) -> None:
 
 
 def _follow(changes: Changes, metas: dict[int, Meta], entries: list[KeysAndValues]) -> bool:
-    """Add a version's entries, and go to its meta records; False if a log does not lead on from the one that is known."""
-    for place, data in changes.written.items():
-        if place.number is not None:
+    """Add a version's entries, and go to its meta records.
+
+    False if a log does not lead on from the one that is known.
+    """
+    for record, data in changes.written.items():
+        if record.number is not None:
             continue
         if data is None:
             return False
-        meta, known = Meta.decode(data), metas.get(place.bucket)
+        meta, known = Meta.decode(data), metas.get(record.bucket)
         # The job was started anew, perhaps with other columns.
         if known is not None and known.identity != meta.identity:
             return False
         first = 0 if known is None else known.next
-        if meta.next < first or (
-            known is not None and meta.next == first and meta.token != known.token
-        ):
+        if meta.next < first:
+            return False
+        # Another attempt wrote the last segment that is known.
+        if known is not None and meta.next == first and meta.token != known.token:
             return False
         for number in range(first, meta.next):
-            entries.append(
-                _segment(number, changes.written.get(place._replace(number=number)), meta)
-            )
-        metas[place.bucket] = meta
+            segment = changes.written.get(record._replace(number=number))
+            entries.append(_segment(number, segment, meta))
+        metas[record.bucket] = meta
     return True
 
 
@@ -141,6 +153,7 @@ def _segment(number: int, data: bytes | None, meta: Meta) -> KeysAndValues:
     token, keys, values = decode_segment(number, data)
     if number == meta.next - 1 and token != meta.token:
         raise CorruptLogError(
-            f"change log segment {number} comes from another attempt than its meta record: {RESTORE}"
+            f"change log segment {number} comes from another attempt than its meta record: "
+            f"{RESTORE}"
         )
     return keys, values

@@ -7,6 +7,7 @@ writes to a checkpoint.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -77,12 +78,11 @@ class SessionFiles(SavedFiles):
 
     def commits(self) -> list[Committed]:
         """List the committed batches with their times."""
-        listed = [
-            status for status in self._listed("commits") if status.getPath().getName().isdigit()
-        ]
+        by_name = {status.getPath().getName(): status for status in self._listed("commits")}
         return [
-            Committed(int(one.getPath().getName()), int(one.getModificationTime()))
-            for one in listed
+            Committed(int(name), int(status.getModificationTime()))
+            for name, status in by_name.items()
+            if name.isdigit()
         ]
 
     def _listed(self, folder: str) -> list[Any]:
@@ -117,9 +117,8 @@ def on_logs(
     versions = {partition.folder: partition.version for partition in store.partitions}
     with ThreadPoolExecutor(_AT_ONCE) as readers:
         listed = list(readers.map(SavedPartition.file_names, store.partitions))
-    paths = [
-        _IN_GLOBS.sub(r"\\\g<0>", f"{checkpoint}/{name}") for names in listed for name in names
-    ]
+    names = itertools.chain.from_iterable(listed)
+    paths = [_IN_GLOBS.sub(r"\\\g<0>", f"{checkpoint}/{name}") for name in names]
 
     def in_worker(files: _Batches) -> _Batches:
         with held_folder() as copies:
@@ -193,9 +192,9 @@ def read_state(
 ) -> DataFrame:
     """Read the table that was materialized under a name, as of a committed batch.
 
-    An aggregate is materialized under its own name, unless it was given another; so are ``with_children``, ``merge`` and
-    ``flat_map``.  The query may be running or not.  Spark keeps the state of the last 100 batches
-    (``spark.sql.streaming.minBatchesToRetain``).
+    An aggregate is materialized under its own name, unless it was given another; so are
+    ``with_children``, ``merge`` and ``flat_map``.  The query may be running or not.  Spark keeps
+    the state of the last 100 batches (``spark.sql.streaming.minBatchesToRetain``).
 
     Parameters
     ----------
@@ -208,16 +207,18 @@ def read_state(
     batch : int, optional
         The number of the batch; the last committed one if left out.
     as_of : datetime.datetime or str, optional
-        A time, in place of ``batch``: of the newest batch that was committed at or before it.  Without a zone it is of the
-        session's.  A batch was committed when its file in the folder ``commits`` was last written.  So a copy of
-        a checkpoint has the times of the copying unless it keeps those of files (``cp -p``).
+        A time, in place of ``batch``: of the newest batch that was committed at or before it.
+        Without a zone it is of the session's.  A batch was committed when its file in the folder
+        ``commits`` was last written.  So a copy of a checkpoint has the times of the copying unless
+        it keeps those of files (``cp -p``).
 
     Returns
     -------
     pyspark.sql.DataFrame
-        The key's columns, the row's, the versions and ``_timestamp``.  Versions are arrays of bigint: ``_left_version`` and
-        ``_right_version`` of a join, null without a right row; ``_version`` of other tables.  ``_timestamp`` is a bigint in the
-        unit of the sources (topics: microseconds), null without one.
+        The key's columns, the row's, the versions and ``_timestamp``.  Versions are arrays of
+        bigint: ``_left_version`` and ``_right_version`` of a join, null without a right row;
+        ``_version`` of other tables.  ``_timestamp`` is a bigint in the unit of the sources
+        (topics: microseconds), null without one.
 
     Raises
     ------
@@ -248,9 +249,12 @@ def _table(spark: SparkSession, store: SavedStore) -> DataFrame:
     return on_logs(spark, store, in_buckets(StoredRows(store.described())), schema)
 
 
-def newest(checkpoint: str, batches: Sequence[Committed], at: int, shown: str) -> int:
-    """Choose the newest of ``batches`` whose file was written by the time ``at``, which a message calls ``shown``."""
-    earlier = [one for one in batches if one.ms <= at]
+def newest(checkpoint: str, batches: Sequence[Committed], time_ms: int, shown: str) -> int:
+    """Choose the newest of ``batches`` whose file was written by a time.
+
+    ``shown``: the time in a message.
+    """
+    earlier = [batch for batch in batches if batch.ms <= time_ms]
     if earlier:
         return max(earlier).batch
     oldest = "it has none"

@@ -1,4 +1,4 @@
-"""A checkpoint's files as Spark has written them: which there are, and what a commit says of them."""
+"""A checkpoint's files as Spark has written them: their names, and what a commit says of them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class SavedFiles(ABC):
 
 
 class PlainFiles(SavedFiles):
-    """The files of a checkpoint on this machine, or wherever pyarrow reads; no session takes part."""
+    """The files of a checkpoint on this machine, or wherever pyarrow reads, without a session."""
 
     def __init__(self, checkpoint: str | Path) -> None:
         """Find the file system; ``FkJoinError`` if pyarrow does not reach it."""
@@ -82,7 +82,8 @@ class PlainFiles(SavedFiles):
             files, root = opened(ArrowPath.of(where))
         except OSError as error:
             raise FkJoinError(
-                f"checkpoint {checkpoint} cannot be read without Spark: {error}; fkjoin.read_state reads it in a session"
+                f"checkpoint {checkpoint} cannot be read without Spark: {error}; "
+                "fkjoin.read_state reads it in a session"
             ) from error
         self._files = SubTreeFileSystem(root, files)
 
@@ -110,21 +111,25 @@ def files_here(checkpoint: str) -> PlainFiles | None:
 
 
 def checkpoints_in(folder: str) -> str:
-    """Name the checkpoints in a folder of this machine that is none itself, as a job's; nothing without any."""
+    """Name the checkpoints in a folder of this machine, such as a job's; nothing without any."""
     here = Path(folder)
     inside = sorted(path.parent.name for path in here.glob("*/commits")) if here.is_dir() else []
     return f"; there are checkpoints in it: {', '.join(inside)}" if inside else ""
 
 
 def committed(files: SavedFiles, batch: int | None = None) -> int:
-    """Return the number of the last committed batch, or ``batch`` if it is a committed one; ``FkJoinError`` without any."""
+    """Return the number of the last committed batch, or ``batch`` if it is a committed one.
+
+    ``FkJoinError`` without any.
+    """
     numbers = files.numbers("commits")
     if not numbers:
         if not files.exist():
             raise FkJoinError(f"checkpoint {files.checkpoint} is not there")
         raise FkJoinError(
-            f"checkpoint {files.checkpoint} has no committed batch{checkpoints_in(files.checkpoint)}: give the "
-            "checkpointLocation of a query that has finished one (of a job: CHECKPOINT/sink-NAME or sinks-TABLE)"
+            f"checkpoint {files.checkpoint} has no committed batch"
+            f"{checkpoints_in(files.checkpoint)}: give the checkpointLocation of a query that has "
+            "finished one (of a job: CHECKPOINT/sink-NAME or sinks-TABLE)"
         )
     if batch is not None and batch not in numbers:
         raise FkJoinError(
@@ -134,9 +139,10 @@ def committed(files: SavedFiles, batch: int | None = None) -> int:
 
 
 def at_commit(files: SavedFiles, batch: int | None, work: Callable[[Commit], _T]) -> _T:
-    """Return what ``work`` makes of a batch; of the newest without a number, or a later one if Spark removes files meanwhile.
+    """Return what ``work`` makes of a batch: of the newest without a number.
 
-    ``FkJoinError`` says in which checkpoint there is no such batch, or damage.
+    It is of a later one if Spark removes files meanwhile.  ``FkJoinError`` says in which checkpoint
+    there is no such batch, or damage.
     """
     for _ in range(_TRIES):
         number = committed(files, batch)
@@ -146,11 +152,12 @@ def at_commit(files: SavedFiles, batch: int | None, work: Callable[[Commit], _T]
         except FileNotFoundError as error:
             if committed(files, batch) == number:
                 raise FkJoinError(
-                    f"checkpoint {files.checkpoint} is damaged, a file of its batch {number} is not there: {RESTORE} ({error})"
+                    f"checkpoint {files.checkpoint} is damaged, a file of its batch {number} is "
+                    f"not there: {RESTORE} ({error})"
                 ) from error
     raise FkJoinError(
-        f"checkpoint {files.checkpoint}: Spark has removed the files of {_TRIES} batches in turn before they were "
-        "read (spark.sql.streaming.minBatchesToRetain says how many it keeps)"
+        f"checkpoint {files.checkpoint}: Spark has removed the files of {_TRIES} batches in turn "
+        "before they were read (spark.sql.streaming.minBatchesToRetain says how many it keeps)"
     )
 
 
@@ -173,7 +180,8 @@ def commit_of(files: SavedFiles, batch: int) -> Commit:
     if not ids:
         if not files.numbers("state"):
             raise FkJoinError(
-                f"checkpoint {files.checkpoint} has no state: its query has no operator that keeps any"
+                f"checkpoint {files.checkpoint} has no state: its query has no operator that keeps "
+                "any"
             )
         raise FkJoinError(
             f"checkpoint {files.checkpoint} does not say which files of its state were committed: "
@@ -203,11 +211,15 @@ def is_ours(files: SavedFiles, operator: int) -> bool:
     if not str(about.get("operatorInfo", {}).get("operatorName")).startswith("transformWithState"):
         return False
     variables = json.loads(about.get("operatorPropertiesJson") or "{}").get("stateVariables", [])
-    return sorted((one["stateName"], one["stateVariableType"]) for one in variables) == _OURS
+    kinds = sorted((item["stateName"], item["stateVariableType"]) for item in variables)
+    return kinds == _OURS
 
 
 def _second_line(files: SavedFiles, name: str) -> dict[str, Any]:
-    """Read the JSON of a log of Spark's, which stands below a line with its form; ``FormatError`` if it is damaged."""
+    """Read the JSON of a log of Spark's, which stands below a line with its form.
+
+    ``FormatError`` if it is damaged.
+    """
     try:
         return dict(json.loads(files.read(name).decode().splitlines()[1]))
     except (ValueError, TypeError, IndexError) as error:

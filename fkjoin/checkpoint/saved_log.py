@@ -107,7 +107,7 @@ class SavedPartition(NamedTuple):
             yield self._changes(version)
 
     def since(self, known: Version) -> list[Changes] | None:
-        """Read what versions after ``known`` have changed, the oldest first; None if files are gone."""
+        """Read what versions after ``known`` changed, the oldest first; None if files are gone."""
         read: list[Changes] = []
         if self.version == known:
             return read
@@ -128,7 +128,7 @@ class SavedPartition(NamedTuple):
             if not lineage:
                 return None, versions
             snapshots = [n for n, earlier in enumerate(lineage) if f"{earlier.name}.zip" in names]
-            # A lineage begins with the snapshot of its time, which Spark may have removed meanwhile.
+            # A lineage begins with the snapshot of its time, which Spark may have removed since.
             newest = snapshots[-1] if snapshots else 0
             versions = [*lineage[newest:], *versions]
         return versions[0], versions[1:]
@@ -152,7 +152,8 @@ class SavedPartition(NamedTuple):
             numbers = {state: int(families[state]) for state in ("log", "meta")}
         except _DAMAGED as error:
             raise FormatError(
-                f"snapshot {name} is damaged, or of a form that this release does not read: {error!r}"
+                f"snapshot {name} is damaged, or of a form that this release does not read: "
+                f"{error!r}"
             ) from error
         return _Snapshot(members, data, numbers)
 
@@ -198,20 +199,20 @@ class SavedLog:
         """Read the meta record of each bucket."""
         with _reading(self.folder):
             metas = dict(self._saved_metas())
-        for place, data in self.written.items():
-            if place.number is None:
-                metas.pop(place.bucket, None)
+        for record, data in self.written.items():
+            if record.number is None:
+                metas.pop(record.bucket, None)
                 if data is not None:
-                    metas[place.bucket] = data
+                    metas[record.bucket] = data
         return metas
 
     def segment(self, bucket: int, number: int) -> bytes | None:
         """Read a segment of a bucket's log; None if it is not there."""
-        place = LogPlace(bucket, number)
-        if place in self.written or self.base is None:
-            return self.written.get(place)
+        record = LogPlace(bucket, number)
+        if record in self.written or self.base is None:
+            return self.written.get(record)
         with _reading(self.folder):
-            value = self.base.get(key_of(self.numbers["log"], place))
+            value = self.base.get(key_of(self.numbers["log"], record))
             return None if value is None else data_of(value)
 
     def store(self, bucket: int, meta: bytes, folder: Path) -> BucketStore:

@@ -23,19 +23,21 @@ class SourceTopic:
 
 
 def source_topics(query: StreamingQuery) -> tuple[SourceTopic, ...]:
-    """Read which topics a query reads; none before its sources are there, and none of a query of Spark Connect.
+    """Read which topics a query reads.
 
-    A topic that the query reads from two clusters is left out: its name alone would not say which one is meant.
+    None before its sources are there, and none of a query of Spark Connect.  A topic that the query
+    reads from two clusters is left out: its name alone would not say which one is meant.
     """
-    found: dict[str, set[SourceTopic]] = {}
+    by_name: dict[str, set[SourceTopic]] = {}
     with contextlib.suppress(Exception):  # Spark does not say it until it has made the sources
         leaves = query._jsq.streamingQuery().logicalPlan().collectLeaves()
-        for leaf in (leaves.apply(place) for place in range(leaves.size())):
-            if leaf.getClass().getSimpleName() == _SOURCE:
-                options: dict[str, str] = dict(leaf.relation().options().asCaseSensitiveMap())
-                named = {name.lower(): value for name, value in options.items()}
-                for topic in (
-                    named["subscribe"].split(",") if {"subscribe", _BROKERS} <= named.keys() else ()
-                ):
-                    found.setdefault(topic, set()).add(SourceTopic(topic, named[_BROKERS], options))
-    return tuple(one for of_name in found.values() if len(of_name) == 1 for one in of_name)
+        for leaf in map(leaves.apply, range(leaves.size())):
+            if leaf.getClass().getSimpleName() != _SOURCE:
+                continue
+            options: dict[str, str] = dict(leaf.relation().options().asCaseSensitiveMap())
+            named = {name.lower(): value for name, value in options.items()}
+            if {"subscribe", _BROKERS} <= named.keys():
+                for name in named["subscribe"].split(","):
+                    topic = SourceTopic(name, named[_BROKERS], options)
+                    by_name.setdefault(name, set()).add(topic)
+    return tuple(next(iter(topics)) for topics in by_name.values() if len(topics) == 1)

@@ -1,13 +1,15 @@
-"""Bytes of Spark's state stores (RocksDB, checkpoint format 2), read without Spark; nothing of files.
+"""Bytes of Spark's state stores (RocksDB, checkpoint format 2), read without Spark.
 
-A *change file* ``{version}_{id}.changelog`` has what a version changed.  It is a stream of LZ4 blocks, or of zstd.  In it
-stand Java's ``writeUTF`` texts ``v4`` and the *lineage*, a JSON list of the versions before this one, and then records:
+Nothing here is about files.  A *change file* ``{version}_{id}.changelog`` has what a version
+changed.  It is a stream of LZ4 blocks, or of zstd.  In it stand Java's ``writeUTF`` texts ``v4``
+and the *lineage*, a JSON list of the versions before this one, and then records:
 
     {0x01}{int32 size}{key}{int32 size}{value}      put
     {0x10}{int32 size}{key}{int32 -1}               delete
     {0x00}                                          the end
 
-Keys and values are ``UnsafeRow`` behind a format byte 0; before a key stands the number of its state variable.
+Keys and values are ``UnsafeRow`` behind a format byte 0; before a key stands the number of its
+state variable.
 
 *Law*: bytes that are not of this form are refused, and none are left out.  Blocks have checksums.
 """
@@ -34,8 +36,11 @@ _PUT, _DELETE, _END = 0x01, 0x10, 0x00
 _META_KEY = struct.Struct("<HBQi4x")
 """Number of the variable, format; null bits, bucket."""
 _LOG_KEY = struct.Struct("<HiBQiiQi4xBQiiQq")
-"""Number of the variable, size of what is grouped by; format, null bits, size and place of the bucket's row, its null bits,
-bucket; the same of the segment's number."""
+"""Number of the variable, size of what is grouped by.
+
+Then format, null bits, size and place of the bucket's row, its null bits, bucket; the same of the
+segment's number.
+"""
 _VALUE = struct.Struct("<BQii")
 """Format, null bits, size and place of the data."""
 
@@ -101,31 +106,32 @@ def place_of(key: bytes) -> LogPlace:
     raise FormatError(f"has a key {key[:80].hex()} that is not one of a change log")
 
 
-def key_of(variable: int, place: LogPlace) -> bytes:
+def key_of(variable: int, record: LogPlace) -> bytes:
     """Make the key of a record, as Spark does."""
-    if place.number is None:
-        return _META_KEY.pack(variable, 0, 0, place.bucket)
-    return _LOG_KEY.pack(variable, 33, 0, 0, 16, 16, 0, place.bucket, 0, 0, 16, 16, 0, place.number)
+    bucket, number = record
+    if number is None:
+        return _META_KEY.pack(variable, 0, 0, bucket)
+    return _LOG_KEY.pack(variable, 33, 0, 0, 16, 16, 0, bucket, 0, 0, 16, 16, 0, number)
 
 
 def data_of(value: bytes) -> bytes:
     """Read the bytes that a record's value is; ``FormatError`` if it is of another form."""
     if len(value) >= _VALUE.size:
-        form, nulls, size, at = _VALUE.unpack_from(value)
-        if form == nulls == 0 and at == 16 and 0 <= size <= len(value) - _VALUE.size:
+        form, nulls, size, offset = _VALUE.unpack_from(value)
+        if form == nulls == 0 and offset == 16 and 0 <= size <= len(value) - _VALUE.size:
             return value[_VALUE.size : _VALUE.size + size]
     raise FormatError(f"has a value {value[:17].hex()}… that is not one of a change log")
 
 
 def _changes(data: bytes) -> Changes:
-    at = 0
+    offset = 0
 
     def take(size: int) -> bytes:
-        nonlocal at
-        if size < 0 or at + size > len(data):
+        nonlocal offset
+        if size < 0 or offset + size > len(data):
             raise FormatError("is damaged: it ends in the midst of a record")
-        at += size
-        return data[at - size : at]
+        offset += size
+        return data[offset - size : offset]
 
     def sized() -> bytes:
         return take(int.from_bytes(take(4), "big", signed=True))
@@ -145,11 +151,11 @@ def _changes(data: bytes) -> Changes:
     while (kind := take(1)[0]) != _END:
         if kind not in (_PUT, _DELETE):
             raise FormatError(f"has a record of the kind {kind:#04x}, which no change log has")
-        place = place_of(sized())
-        written[place] = data_of(sized()) if kind == _PUT else None
+        record = place_of(sized())
+        written[record] = data_of(sized()) if kind == _PUT else None
         if kind == _DELETE:
             take(4)
-    if at != len(data):
+    if offset != len(data):
         raise FormatError("is damaged: it goes on behind its end")
     return Changes(lineage, written)
 
@@ -164,12 +170,12 @@ def _inflated(data: bytes) -> bytes:
             "is compressed by neither lz4 nor zstd: set "
             "spark.sql.streaming.stateStore.compression.codec to lz4, and begin a new checkpoint"
         )
-    codec, parts, at = pa.Codec("lz4_raw"), list[bytes](), 0
-    while at < len(data):
-        magic, token, packed, size, checksum = _BLOCK.unpack_from(data, at)
-        at += _BLOCK.size
-        body = data[at : at + packed]
-        at += packed
+    codec, parts, offset = pa.Codec("lz4_raw"), list[bytes](), 0
+    while offset < len(data):
+        magic, token, packed, size, checksum = _BLOCK.unpack_from(data, offset)
+        offset += _BLOCK.size
+        body = data[offset : offset + packed]
+        offset += packed
         if (
             magic != _LZ4
             or packed < 0
@@ -179,7 +185,7 @@ def _inflated(data: bytes) -> bytes:
         ):
             raise FormatError("is damaged: a block of it does not parse")
         if not size:
-            if at != len(data):
+            if offset != len(data):
                 raise FormatError("is damaged: it goes on behind its end")
             return b"".join(parts)
         part = body if token & 0xF0 == _PLAIN else bytes(codec.decompress(body, size, asbytes=True))

@@ -28,7 +28,10 @@ StoreReader = Callable[[Any, int], Iterator[pa.RecordBatch]]
 
 
 class Identified(ABC):
-    """A stage's store, with what its identity says; subclasses have ``checkpoint`` and ``identity``."""
+    """A stage's store, with what its identity says.
+
+    Subclasses have ``checkpoint`` and ``identity``.
+    """
 
     checkpoint: str
 
@@ -54,7 +57,8 @@ class Identified(ABC):
         """The kind of the stage; ``FkJoinError`` if this release knows none of its name."""
         if self.stage not in STAGES:
             raise FkJoinError(
-                f"store {self.name} in {self.checkpoint} is of a stage that this release does not know"
+                f"store {self.name} in {self.checkpoint} is of a stage that this release does not "
+                "know"
             )
         return STAGES[self.stage]
 
@@ -97,7 +101,7 @@ class Identified(ABC):
 
     @property
     def spread(self) -> int:
-        """Return the number of buckets over which the subscriptions of one foreign key are spread."""
+        """Return the number of buckets that a foreign key's subscriptions are spread over."""
         return int(self.identity[0].get("spread", 1))
 
     @property
@@ -115,12 +119,12 @@ class SavedStore(Identified):
     operator: int
     """The number of the stateful operator."""
     partitions: tuple[SavedPartition, ...]
-    said: bytes
+    identity_data: bytes
     """The identity, as it stands in a bucket's log."""
 
     @property
     def identity(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        return read_identity(self.said)
+        return read_identity(self.identity_data)
 
     def read(self, bucket: int, reader: StoreReader) -> list[pa.RecordBatch]:
         """Read the store of the bucket with this id; no rows if it has none."""
@@ -158,13 +162,13 @@ def stores_of(files: SavedFiles, commit: Commit) -> list[SavedStore]:
 
 
 def partitions_of(files: SavedFiles, commit: Commit, operator: int) -> tuple[SavedPartition, ...]:
-    """The partitions of a stateful operator's store after a batch; none if it has no such operator."""
+    """The partitions of a stateful operator's store after a batch; none without the operator."""
     versions = enumerate(commit.versions.get(operator, ()))
     return tuple(SavedPartition(files, f"state/{operator}/{n}", version) for n, version in versions)
 
 
 def _identity(partitions: Sequence[SavedPartition]) -> bytes | None:
-    """Read what a store says of itself: in the change files after a snapshot, or else in the snapshot."""
+    """Read what a store says of itself, in the change files after a snapshot, or else in that."""
     for partition in partitions:
         for changes in partition.after_snapshot():
             for record, data in changes.written.items():
@@ -190,11 +194,15 @@ _Store = TypeVar("_Store", bound=Identified)
 
 
 def kept_as(name: str, stores: Sequence[_Store], checkpoint: str) -> _Store:
-    """Find the store that keeps the rows of the table materialized as ``name``; ``FkJoinError`` if there is none."""
-    kept = {store.identity[0].get("materialized"): store for store in stores if store.kind.keeps}
-    if name in kept:
-        return kept[name]
-    names = [str(item) for item in kept if item]
+    """Find the store that keeps the rows of the table materialized as ``name``.
+
+    ``FkJoinError`` if there is none.
+    """
+    keepers = [store for store in stores if store.kind.keeps]
+    by_name = {store.identity[0].get("materialized"): store for store in keepers}
+    if name in by_name:
+        return by_name[name]
+    names = [str(item) for item in by_name if item]
     if any(store.identity[0]["join"] == name and not store.kind.of_events for store in stores):
         raise FkJoinError(
             f"{name} keeps only hashes of its rows in {checkpoint}: start it with .materialize(…)"

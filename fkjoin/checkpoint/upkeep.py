@@ -1,8 +1,9 @@
-"""Work on a checkpoint whose query is stopped: verify it, rebuild its indexes, spread it over other partitions."""
+"""Work on a checkpoint whose query is stopped: verify it, rebuild its indexes, rescale it."""
 
 from __future__ import annotations
 
 import functools
+import math
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from fkjoin.state import BucketStore, StateError
 from fkjoin.state.segments import Meta
 
 PROBLEMS = "bucket int, problem string, combined binary"
-"""Columns of ``Examine``: problems, and the combined keys that stores of other stages are compared by."""
+"""Columns of ``Examine``: problems, and combined keys to compare stores of other stages by."""
 
 SHOWN = 5
 """Number of keys that are named in a problem."""
@@ -45,8 +46,9 @@ _BY_COMMAND = (
 def verify(spark: SparkSession, checkpoint: str | Path, *, batch: int | None = None) -> list[str]:
     """Find what is wrong with the state after a committed batch; empty if nothing is.
 
-    Every log is read and counted, every record decoded and looked for in its bucket, every bucket in its partition; and in a
-    fused join there is one subscription for each live left row with a foreign key.
+    Every log is read and counted, every record decoded and looked for in its bucket, every bucket
+    in its partition.  In a fused join there is one subscription for each live left row with a
+    foreign key.
     """
     require_classic(spark, "verify", _BY_COMMAND)
     check_logs(spark, str(checkpoint))
@@ -60,43 +62,47 @@ def verify(spark: SparkSession, checkpoint: str | Path, *, batch: int | None = N
 
 
 def rebuild(spark: SparkSession, checkpoint: str | Path, index_dir: str) -> list[Path]:
-    """Make the local indexes of all of the checkpoint's stores anew, on this machine; where they are."""
+    """Make the local indexes of all of the checkpoint's stores anew, on this machine.
+
+    Returns their folders.
+    """
     require_classic(spark, "rebuild", _BY_COMMAND)
     query = query_id(spark, str(checkpoint))
-    places = []
+    homes = []
     for store in saved_stores(spark, checkpoint):
         facts, _ = store.identity
-        place = index_home(index_dir, query, facts["join"], facts["stage"])
-        on_logs(spark, store, functools.partial(_rebuilt, place), PROBLEMS).count()
-        places.append(place)
-    return places
+        home = index_home(index_dir, query, facts["join"], facts["stage"])
+        on_logs(spark, store, functools.partial(_rebuilt, home), PROBLEMS).count()
+        homes.append(home)
+    return homes
 
 
-def _rebuilt(place: Path, log: SavedLog) -> Iterator[pa.RecordBatch]:
+def _rebuilt(home: Path, log: SavedLog) -> Iterator[pa.RecordBatch]:
     """Make the indexes of a partition's buckets, in the folders in which queries look for them."""
     for bucket, meta in log.metas().items():
-        folder = place / bucket_folder(bucket, home_of(Meta.decode(meta).identity))
+        folder = home / bucket_folder(bucket, home_of(Meta.decode(meta).identity))
         shutil.rmtree(folder, ignore_errors=True)
         log.store(bucket, meta, folder).close()
     yield from ()
 
 
 def rescale(spark: SparkSession, checkpoint: str | Path, partitions: int) -> None:
-    """Spread the state of a stopped query over so many partitions (by Spark's offline repartition); buckets stay what they are.
+    """Spread the state of a stopped query over so many partitions, by Spark's offline repartition.
 
-    The checkpoint gets one more batch, which holds the moved state; the query goes on from it.  Raises ``FkJoinError``.
+    Buckets stay what they are.  The checkpoint gets one more batch, which holds the moved state;
+    the query goes on from it.  Raises ``FkJoinError``.
     """
     require_classic(spark, "rescale", _BY_COMMAND)
     RESCALE.require(spark)
     stores = saved_stores(spark, checkpoint)
-    buckets = min(store.buckets for store in stores)
-    if partitions < 1 or any(store.buckets % partitions for store in stores):
-        fitting = ", ".join(
-            str(n) for n in range(1, buckets + 1) if all(s.buckets % n == 0 for s in stores)
-        )
+    counts = {store.buckets for store in stores}
+    if partitions < 1 or any(buckets % partitions for buckets in counts):
+        even, buckets = math.gcd(*counts), min(counts)
+        fitting = ", ".join(str(number) for number in range(1, even + 1) if even % number == 0)
         raise FkJoinError(
-            f"partitions: {buckets} buckets cannot be spread evenly over {partitions}; choose one of {fitting} (how many "
-            "buckets a checkpoint has is decided at its first start, by spark.fkjoin.buckets)"
+            f"partitions: {buckets} buckets cannot be spread evenly over {partitions}; choose one "
+            f"of {fitting} (how many buckets a checkpoint has is decided at its first start, by "
+            "spark.fkjoin.buckets)"
         )
     if all(len(store.partitions) == partitions for store in stores):
         raise FkJoinError(f"partitions: {checkpoint} has {partitions} already")
@@ -105,20 +111,27 @@ def rescale(spark: SparkSession, checkpoint: str | Path, partitions: int) -> Non
     except Exception as error:
         reason = first_line(error)
         raise FkJoinError(
-            f"checkpoint {checkpoint} is not rescaled: {reason} (is its query stopped, and its last batch finished?)"
+            f"checkpoint {checkpoint} is not rescaled: {reason} (is its query stopped, and its "
+            "last batch finished?)"
         ) from error
 
 
 @dataclass(frozen=True)
 class Examine:
-    """Examination of a bucket's store: its problems; to compare, the subscriptions that it has or expects (``PROBLEMS``)."""
+    """Examination of a bucket's store: its problems, in ``PROBLEMS``.
+
+    To compare, also the subscriptions that it has or expects.
+    """
 
     stage: str
     buckets: int
     rights: int = 0
     """Number of right tables of a multi-way join."""
     spread: int = 1
-    """Number of buckets that a foreign key's subscriptions are spread over, and its right row is copied to."""
+    """Number of buckets that a foreign key's subscriptions are spread over.
+
+    Its right row is copied to each.
+    """
 
     def __call__(self, store: BucketStore, bucket: int) -> Iterator[pa.RecordBatch]:
         try:
@@ -152,7 +165,10 @@ class Examine:
                 wrong = np.flatnonzero(misplaced)
                 if len(wrong):
                     first = by[int(wrong[0])].as_py()
-                    yield f"{len(wrong)} records of kind {kind} belong to another bucket, first {first!r}"
+                    yield (
+                        f"{len(wrong)} records of kind {kind} belong to another bucket, "
+                        f"first {first!r}"
+                    )
 
 
 def _problem(bucket: int, problem: str) -> pa.RecordBatch:
@@ -174,9 +190,8 @@ def _wrong(spark: SparkSession, stores: list[SavedStore]) -> list[str]:
     for join, stage in dict.fromkeys((store.operator_name, store.stage) for store in fused):
         for other in STAGES.get(stage, StageSpec).subscribed_in:
             name = f"{join}-{other}"
-            for left, right in zip(
-                examined[f"{join}-{stage}"], examined.get(name, []), strict=False
-            ):
+            pairs = zip(examined[f"{join}-{stage}"], examined.get(name, []), strict=False)
+            for left, right in pairs:
                 problems += _compared(name, left, right)
     for frames in examined.values():
         for frame in frames:
@@ -208,18 +223,17 @@ def _problems(name: str, frame: DataFrame) -> Iterator[str]:
 
 def _compared(name: str, rekeyed: DataFrame, subscribed: DataFrame) -> Iterator[str]:
     """Find subscriptions that are missing, and those that should not be there."""
-    wanted, found = (
+    expected, stored = (
         frame.where("combined is not null").select("combined") for frame in (rekeyed, subscribed)
     )
     for says, some in (
-        ("lacks the subscriptions of", wanted.exceptAll(found)),
-        ("has subscriptions that no live left row stands behind:", found.exceptAll(wanted)),
+        ("lacks the subscriptions of", expected.exceptAll(stored)),
+        ("has subscriptions that no live left row stands behind:", stored.exceptAll(expected)),
     ):
         if count := some.count():
-            first = [
-                bytes(row[0]) for row in some.orderBy(F.col("combined")).limit(SHOWN).collect()
-            ]
-            yield f"store {name} {says} {count} left rows, first {', '.join(map(_combined, first))}"
+            rows = some.orderBy(F.col("combined")).limit(SHOWN).collect()
+            first = ", ".join(_combined(bytes(row[0])) for row in rows)
+            yield f"store {name} {says} {count} left rows, first {first}"
 
 
 def _combined(data: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Keys as users write them: one column's value, a tuple of several, or a dict by the columns' names."""
+"""Keys as users write them: one column's value, a tuple of several, or a dict by column."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from fkjoin.errors import FkJoinError
 
 
 def encoded(schema: pa.Schema, keys: Iterable[Any]) -> list[bytes]:
-    """Encode keys of a table whose key has the columns of ``schema``; ``FkJoinError`` for one that is no such key."""
+    """Encode keys of a table whose key has the columns of ``schema``.
+
+    ``FkJoinError`` for one that is no such key.
+    """
     lines = [key_parts(schema, key) for key in keys]
-    columns = [
-        fitting("key", field, [line[at] for line in lines]) for at, field in enumerate(schema)
-    ]
-    found: list[bytes] = KeyCodec(schema).encode(columns, len(lines)).to_pylist()
-    return found
+    columns = []
+    for index, field in enumerate(schema):
+        columns.append(fitting("key", field, [line[index] for line in lines]))
+    encoded_keys: list[bytes] = KeyCodec(schema).encode(columns, len(lines)).to_pylist()
+    return encoded_keys
 
 
 def key_parts(schema: pa.Schema, key: Any) -> list[Any]:
@@ -42,13 +45,17 @@ def key_parts(schema: pa.Schema, key: Any) -> list[Any]:
         return list(key)
     if len(names) != 1:
         raise FkJoinError(
-            f"key {key!r} is one value, and the table's key {_wanted(schema)}: write a tuple of them, or a dict"
+            f"key {key!r} is one value, and the table's key {_wanted(schema)}: write a tuple of "
+            "them, or a dict"
         )
     return [key]
 
 
 def fitting(argument: str, field: pa.Field, values: list[Any], *, nulls: bool = False) -> pa.Array:
-    """A column of these values; ``FkJoinError`` for one that has another type, or is null and may not be."""
+    """A column of these values.
+
+    ``FkJoinError`` for one that has another type, or is null and may not be.
+    """
     for value in values:
         if nulls and value is None:
             continue
@@ -61,16 +68,16 @@ def fitting(argument: str, field: pa.Field, values: list[Any], *, nulls: bool = 
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         wrong = next(value for value in values if not _fits(field.type, value))
         plain = isinstance(error, TypeError) and not pa.types.is_nested(field.type)
-        said = f"it is a {type(wrong).__name__}" if plain else error
+        why = f"it is a {type(wrong).__name__}" if plain else str(error)
         raise FkJoinError(
-            f"{argument}: {wrong!r} cannot be a {field.name}, which is {field.type}: {said}"
+            f"{argument}: {wrong!r} cannot be a {field.name}, which is {field.type}: {why}"
         ) from error
     assert nulls or valid(column).all()
     return column
 
 
 def _unfit(kind: pa.DataType, value: Any) -> str | None:
-    """Say why a value is none of a type though Arrow would make one of it; None if there is no reason."""
+    """Say why a value is none of a type though Arrow would make one of it; None if it is one."""
     if value is None:
         return "a key has no nulls"
     if isinstance(value, bool) and not pa.types.is_boolean(kind):

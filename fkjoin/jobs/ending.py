@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 
 def end_when_told() -> None:
-    """Leave by SIGTERM as by Ctrl-C, through all ``finally`` on the way: also the first process of a container, which a
-    signal that it does not handle does not reach.
+    """Leave by SIGTERM as by Ctrl-C, through all ``finally`` on the way.
+
+    Also the first process of a container, which a signal that it does not handle does not reach.
     """
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
@@ -25,7 +26,8 @@ def end_when_told() -> None:
 def stopped_after(spark: SparkSession) -> Iterator[SparkSession]:
     """The session of a command, stopped after it.
 
-    A command that is told to end does not wait for what the JVM is doing: the JVM ends with the process.
+    A command that is told to end does not wait for what the JVM is doing: the JVM ends with the
+    process.
     """
     # PySpark's own handler asks the JVM first, and waits.
     if threading.current_thread() is threading.main_thread():
@@ -42,7 +44,10 @@ def stopped_after(spark: SparkSession) -> Iterator[SparkSession]:
 
 @contextlib.contextmanager
 def naming_the_end_of_the_jvm(heard: Callable[[str], None] = lambda _: None) -> Iterator[None]:
-    """Raise ``SessionError`` in the place of whatever goes wrong because the JVM has ended; ``heard`` gets its text."""
+    """Raise ``SessionError`` in the place of whatever goes wrong because the JVM has ended.
+
+    ``heard`` gets its text.
+    """
     try:
         yield
     except Exception as error:
@@ -55,7 +60,10 @@ def naming_the_end_of_the_jvm(heard: Callable[[str], None] = lambda _: None) -> 
 
 
 def _say_nothing_of_broken_connections(spark: SparkSession) -> None:
-    """Leave out tracebacks that Py4J logs, and PySpark's server of accumulators prints, when the JVM's connections break."""
+    """Leave out tracebacks about connections of the JVM that break.
+
+    Py4J logs them, and PySpark's server of accumulators prints them.
+    """
     logging.getLogger().addFilter(_is_not_of_py4j)
     server = spark.sparkContext._accumulatorServer
     if server is not None:

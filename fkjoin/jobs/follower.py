@@ -1,4 +1,4 @@
-"""The queries of a job, followed as they run: reports of them, and a line of JSON for each batch."""
+"""The queries of a job, followed as they run: reports, and a line of JSON for each batch."""
 
 from __future__ import annotations
 
@@ -43,10 +43,13 @@ class _Followed:
     counted: float = 0.0
     """The time of the last count of tasks."""
     jobs: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Spark's jobs of the batch at work, each with its tasks: a batch has several, one after the other."""
+    """Spark's jobs of the batch at work, each with its tasks.
+
+    A batch has several, one after the other.
+    """
 
     def phase(self, status: Mapping[str, Any]) -> QueryPhase:
-        """Tell what it does; a query that asks its sources waits, until it has got no answer for long.
+        """Tell what it does; a query that asks its sources waits, until no answer comes for long.
 
         It asks many times a second, and says every ten seconds that it waits.
         """
@@ -111,7 +114,7 @@ class Follower:
         self._metrics._internal = dict(records)
 
     def stops_when(self, asked: Callable[[], bool]) -> None:
-        """Show that the job stops as soon as it is ``asked`` to, also while the start of a query waits."""
+        """Show that the job stops as soon as it is ``asked`` to, also while a start waits."""
         self._stops = asked
 
     def turn(self, mode: Mode, why: str = "") -> None:
@@ -126,7 +129,10 @@ class Follower:
         self._screen.refresh()
 
     def starts(self, name: str, start: str) -> None:
-        """Note that a query is about to be started; ``start``: what that works on until Spark has the query."""
+        """Note that a query is about to be started.
+
+        ``start``: what that works on until Spark has the query.
+        """
         known = self._queries[name]
         known.alive = time.time()
         known.report.activity = Activity(QueryPhase.STARTS, known.alive, start)
@@ -167,14 +173,15 @@ class Follower:
             batch = f"{name}: batch {line['batch']}: {operator}"
             if restarted := counted.get(counters.RESTARTS):
                 self._screen.say(
-                    f"{batch}: {restarted:,} rows started over: their topic was created again, or is another one; "
-                    "what came last counts"
+                    f"{batch}: {restarted:,} rows started over: their topic was created again, or "
+                    "is another one; what came last counts"
                 )
             late, came = counted.get(counters.LATE, 0), counted.get(counters.ROWS_IN, 0)
             if 2 * late > came:
                 self._screen.say(
-                    f"{batch}: {late:,} of {came:,} changes came to windows that were closed. A row with a timestamp "
-                    'far ahead closes them: set ahead, such as ahead = "1 hour", or a longer grace'
+                    f"{batch}: {late:,} of {came:,} changes came to windows that were closed. "
+                    "A row with a timestamp far ahead closes them: set ahead, such as "
+                    'ahead = "1 hour", or a longer grace'
                 )
 
     def _write(self, log: TextIO, line: str) -> None:
@@ -184,14 +191,15 @@ class Follower:
             raise
         except OSError as error:
             raise JobError(
-                f"log: {log.name} cannot be written to: {error.strerror}; make room on that disk, or name another file"
+                f"log: {log.name} cannot be written to: {error.strerror}; make room on that disk, "
+                "or name another file"
             ) from error
 
 
 def _flow(
     sources: Sequence[str], operators: Sequence[tuple[str, Sequence[str]]], sinks: Sequence[str]
 ) -> str:
-    """Draw a topology in a line; an arrow between two operators says that the second reads the first."""
+    """Draw a topology in a line; an arrow says that the second operator reads the first."""
     between, before = "", ""
     for name, reads in operators:
         arrow = " → " if before in reads else ", "
@@ -201,12 +209,15 @@ def _flow(
 
 
 def _tasks(query: StreamingQuery) -> dict[int, tuple[int, int]]:
-    """Count the tasks of the query's jobs at work, those that are done and all; none where Spark does not say."""
+    """Count the tasks of the query's jobs at work, those that are done and all.
+
+    None where Spark does not say.
+    """
     context: Any = SparkContext._active_spark_context
-    found = {}
+    tasks = {}
     with contextlib.suppress(Exception):  # the job has ended meanwhile, or Spark keeps it elsewhere
         for number in context.statusTracker().getActiveJobsIds():
             job = context._jsc.sc().statusStore().job(number)
             if job.jobGroup().isDefined() and job.jobGroup().get() == str(query.runId):
-                found[number] = job.numCompletedTasks(), job.numTasks() - job.numSkippedTasks()
-    return found
+                tasks[number] = job.numCompletedTasks(), job.numTasks() - job.numSkippedTasks()
+    return tasks

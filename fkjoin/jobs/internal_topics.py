@@ -1,4 +1,7 @@
-"""``fkjoin state drained`` and ``fkjoin state purge``: the topics between the stages of a job that does not run."""
+"""``fkjoin state drained`` and ``fkjoin state purge``: the topics between a job's stages.
+
+The job does not run.
+"""
 
 from __future__ import annotations
 
@@ -38,25 +41,25 @@ def drained_job(path: Path) -> tuple[list[str], list[InFlight]]:
     with _staged(path) as job:
         for checkpoint in (job.job_checkpoint, *job.checkpoints.values()):
             require_unclaimed(job.spark, checkpoint)
-        return list(internal_connections(job.stages)), in_flight(
-            job.spark, job.stages, job.checkpoints
-        )
+        topics = list(internal_connections(job.stages))
+        return topics, in_flight(job.spark, job.stages, job.checkpoints)
 
 
 def purge_job(path: Path) -> dict[str, dict[int, int]]:
-    """Delete the records of a job's internal topics that all its queries have read: see ``purge``."""
+    """Delete records of a job's internal topics that all its queries have read: see ``purge``."""
     with _staged(path) as job:
         if not job.stages:
             raise JobError(
-                f'{path}: no join or aggregate has deployment = "staged", so there are no internal topics'
+                f'{path}: no join or aggregate has deployment = "staged", so there are no internal '
+                "topics"
             )
         topics = list(internal_connections(job.stages))
-        places = [
-            place
-            for place in job.checkpoints.values()
-            if committed_offsets(job.spark, place, topics) != {}
+        readers = [
+            checkpoint
+            for checkpoint in job.checkpoints.values()
+            if committed_offsets(job.spark, checkpoint, topics) != {}
         ]
-        return purge(job.stages, places)
+        return purge(job.stages, readers)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""A job file's tables and joins, built with the library's own calls, and the queries that make a job of them."""
+"""A job file's tables and joins, built with the library's own calls, and the job's queries."""
 
 from __future__ import annotations
 
@@ -102,7 +102,10 @@ class Job:
 
     @property
     def _kafka(self) -> tuple[str, dict[str, Value]]:
-        """The brokers and settings of topics; ``in_order`` refuses a file with a topic and without them."""
+        """The brokers and settings of topics.
+
+        ``in_order`` refuses a file with a topic and without them.
+        """
         assert self.spec.kafka is not None
         return self.spec.kafka.bootstrap_servers, self.spec.kafka.options
 
@@ -175,7 +178,10 @@ class Job:
 
     @starting()
     def check(self) -> None:
-        """Raise what would stop the start of a query, as far as that can be told; nothing is made or changed."""
+        """Raise what would stop the start of a query, as far as that can be told.
+
+        Nothing is made or changed.
+        """
         require_letters(self._spark, self.spec, self._letters)
         for stage in self.stages:
             stage.check(f"{self._checkpoint}/{stage.name}")
@@ -202,7 +208,10 @@ class Job:
 
     @starting()
     def require_together(self) -> None:
-        """``FkJoinError`` if a target of any query is not where its checkpoint is, before the first of them starts."""
+        """Raise ``FkJoinError`` if a target of any query is not where its checkpoint is.
+
+        To be called before the first query starts.
+        """
         require_letters(self._spark, self.spec, self._letters)
         for query in self._sink_queries(run=True):
             with self._located(query):
@@ -210,7 +219,10 @@ class Job:
 
     @starting()
     def restore(self) -> list[str]:
-        """Make targets what the checkpoints' states are, see ``Table.restore``; the places that were not."""
+        """Make targets what the checkpoints' states are, see ``Table.restore``.
+
+        Returns the places that were not.
+        """
         require_letters(self._spark, self.spec, self._letters)
         places: list[str] = []
         for query in self._sink_queries(run=True):
@@ -331,7 +343,7 @@ class Job:
 
 
 def _learned(spark: SparkSession, spec: TableSection) -> tuple[StructType, tuple[str, ...]] | None:
-    """The columns that the files have now, and those of folders; None where there are no files any more."""
+    """The columns that the files have now, and those of folders; None without files any more."""
     with contextlib.suppress(TopologyError):
         if spec.format == "fkjoin":
             return schema_of(spark, spec.path), ()

@@ -23,13 +23,19 @@ else:  # pragma: no cover
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of a job file, for editors; it says of each kind of table, sink and format what it has."""
+    """The JSON Schema of a job file, for editors.
+
+    It says of each kind of table, sink and format what it has.
+    """
     schema = job_section().model_json_schema(by_alias=True)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
 def read_job(path: Path) -> JobSection:
-    """Parse a job file; ``JobError`` names the setting that is wrong, and the nearest one that there is."""
+    """Parse a job file.
+
+    ``JobError`` names the setting that is wrong, and the nearest one that there is.
+    """
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -43,7 +49,8 @@ def read_job(path: Path) -> JobSection:
             str(error) if str(error).startswith(f"{path}: ") else f"{path}: {error}"
         ) from None
     except ValidationError as error:
-        # What is wrong within a section says more than the other readings of the same place: each section has one line.
+        # What is wrong within a section says more than the other readings of the same place.
+        # Each section has one line.
         ranks = {"extra_forbidden": 0, "value_error": 1}
         worst: dict[Any, Any] = {}
         for mistake in sorted(
@@ -55,14 +62,20 @@ def read_job(path: Path) -> JobSection:
 
 
 def _section(data: dict[str, Any], path: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The beginning of a path into the file's data that is a section of its own, such as tables and a table's name."""
+    """The beginning of a path into the file's data that is a section of its own.
+
+    Such as tables and a table's name.
+    """
     first = data.get(path[0]) if path else None
     inner = isinstance(first, dict) and len(path) > 1 and isinstance(first.get(path[1]), dict)
     return path[: 2 if inner else 1]
 
 
 def _filled(value: Any, where: str) -> Any:
-    """The data with ``${NAME}`` in texts replaced by the environment's variables, and ``${file:PATH}`` by a file's contents."""
+    """The data with variables and files filled into its texts.
+
+    ``${NAME}`` is replaced by a variable of the environment, ``${file:PATH}`` by a file's contents.
+    """
     if isinstance(value, dict):
         return {name: _filled(item, f"{where}: {name}") for name, item in value.items()}
     if isinstance(value, list):
@@ -81,7 +94,10 @@ def _filled(value: Any, where: str) -> Any:
 
 
 def _contents(path: Path, where: str) -> str:
-    """The text of a file with a secret, without the end of its last line, which editors and Docker write."""
+    """The text of a file with a secret.
+
+    Without the end of its last line, which editors and Docker write.
+    """
     try:
         return path.read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
     except (OSError, UnicodeDecodeError) as error:

@@ -173,7 +173,10 @@ class FaceCall:
 
 @cache
 def documents(function: Callable[..., Any]) -> dict[str, str]:
-    """The texts of a call's numpydoc about its arguments; ``See …`` becomes the text that it means."""
+    """The texts of a call's numpydoc about its arguments.
+
+    ``See …`` becomes the text that it means.
+    """
     _, _, text = (inspect.getdoc(function) or "").partition("Parameters\n----------\n")
     texts: dict[str, str] = {}
     entries = re.findall(r"^(\S.*)\n((?: {4}.*\n|\n(?= {4}))+)", f"{text}\n", re.MULTILINE)
@@ -211,7 +214,10 @@ class Kind:
     @cached_property
     def own(self) -> tuple[str, ...]:
         """The settings that other kinds may lack."""
-        return (*(name for call in self.calls for name in call.settings.values()), *self.more)
+        settings: list[str] = []
+        for call in self.calls:
+            settings += call.settings.values()
+        return (*settings, *self.more)
 
 
 class Section(BaseModel):
@@ -295,12 +301,17 @@ class Section(BaseModel):
         """For editors: the same as conditions."""
         about = handler.resolve_ref_schema(handler(schema))
         properties, rest = about["properties"], dict[str, Any]()
+        # Docstrings have lines, where editors and the page of settings show a text.
+        for item in (about, *properties.values()):
+            if "description" in item:
+                item["description"] = " ".join(item["description"].split())
+        own_of_all = set[str]().union(*(kind.own for kind in cls.kinds))
         for kind in reversed(cls.kinds if len(cls.kinds) > 1 else ()):
             values = {
                 name: {"const": value} for name, value in kind.when.items() if value is not ANY
             }
             signs = [name for name in kind.when if properties[name].get("default") is None]
-            others = {name for other in cls.kinds for name in other.own} - {*kind.own, *cls.places}
+            others = own_of_all - {*kind.own, *cls.places}
             left_out = {name: {"const": properties[name]["default"]} for name in sorted(others)}
             own = {"properties": left_out, "required": list(kind.needs)}
             rest = {

@@ -49,9 +49,9 @@ class OperatorSection(Section):
     @property
     def reads(self) -> dict[str, str]:
         """The tables and events that it reads, by the settings that name them."""
-        reads = {}
+        reads, fields = {}, self.fields_by_setting()
         for setting in self.inputs:
-            names = getattr(self, setting)
+            names = getattr(self, fields[setting])
             if isinstance(names, str):
                 reads[setting] = names
             else:
@@ -64,7 +64,7 @@ class OperatorSection(Section):
         return table.materialize(name) if getattr(self, "materialize", False) else table
 
     def make(self, job: JobTables, name: str, *tables: Any) -> Any:
-        """The table, made of those that it reads; None for events that the job file itself reads."""
+        """The table, made of those that it reads; None for events that the job file itself has."""
         return self.called(self.of_kind.calls[0].function, job, name, *tables)
 
     def called(
@@ -130,7 +130,10 @@ class JoinSection(OperatorSection):
     right: str
     """The table that they point at."""
     extractor: Texts | None = None
-    """Columns or expressions of the left row that give the right key; without it, rows with the same key are joined."""
+    """Columns or expressions of the left row that give the right key.
+
+    Without it, rows with the same key are joined.
+    """
     joiner: Texts | None = None
     """The columns of the result; without it, the structs `left` and `right`."""
     materialize: bool = False
@@ -166,11 +169,14 @@ class WindowSection(Section):
 
 @of_calls
 class AggregateSection(OperatorSection):
-    """A table's rows by group; ``columns`` are such as ``orders = "count()"`` or ``revenue = "sum(left.amount)"``."""
+    """A table's rows by group.
+
+    ``columns`` are such as ``orders = "count()"`` or ``revenue = "sum(left.amount)"``.
+    """
 
     kinds = (Kind("an aggregate", calls=(_OF_GROUPS, FaceCall(Grouped.agg, {"columns": None}))),)
 
-    of: str
+    table: str = Field(alias="of")
     """The table that is grouped."""
     group_by: Texts = Field([])
     """Columns or expressions of the group."""
@@ -207,7 +213,7 @@ class AggregateSection(OperatorSection):
 class TogetherSection(OperatorSection):
     """Several tables as one."""
 
-    of: list[str] = Field(min_length=2)
+    tables: list[str] = Field(alias="of", min_length=2)
     """The tables. In a merge, the first one that has a key gives its row."""
 
     def setting(self, argument: str) -> str | None:
@@ -243,7 +249,7 @@ class ViewSection(OperatorSection):
         ),
     )
 
-    of: str
+    table: str = Field(alias="of")
     """The table that it is of."""
     filter: str | None = None
     """A condition on rows that stay."""
@@ -270,7 +276,10 @@ class ViewSection(OperatorSection):
 
 @of_calls
 class FlatMapSection(OperatorSection):
-    """The rows that a table's rows make, under a key of their own; without ``rows``, the rows themselves."""
+    """The rows that a table's rows make, under a key of their own.
+
+    Without ``rows``, the rows themselves.
+    """
 
     kinds = (
         Kind(
@@ -278,7 +287,7 @@ class FlatMapSection(OperatorSection):
         ),
     )
 
-    of: str
+    table: str = Field(alias="of")
     """The table whose rows make them."""
     rows: str | None = None
     """An expression that gives an array; each of its items is a row."""
@@ -322,7 +331,10 @@ _FORMS = {
 
 
 def wanted_of(title: str, text: str) -> Wanted:
-    """An aggregate's column as it stands in a job file: ``count()``, ``sum(left.amount)``, ``max_by(sku, amount, 3)``, …."""
+    """Read an aggregate's column as it stands in a job file.
+
+    Such as ``count()``, ``sum(left.amount)`` or ``max_by(sku, amount, 3)``.
+    """
     try:
         return _wanted(text)
     except (FkJoinError, ValueError, TypeError, SyntaxError) as error:

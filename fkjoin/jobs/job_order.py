@@ -1,4 +1,7 @@
-"""The names of a job file's tables: each known, each once, and none made of itself.  Nothing of Spark is needed for that."""
+"""The names of a job file's tables: each known, each once, and none made of itself.
+
+Nothing of Spark is needed for that.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,9 @@ if TYPE_CHECKING:
 def in_order(spec: JobSection) -> list[tuple[str, str]]:
     """List what is made of other tables, each after those that it reads, by section and name.
 
-    Raises ``JobError`` for a name that is unknown, or there twice, for tables that read each other in a circle, for a topic
-    without brokers, and for a sink in a folder that is taken.
+    Raises ``JobError`` for a name that is unknown, or there twice, and for tables that read each
+    other in a circle.  So it does for a topic without brokers, and for a sink in a folder that is
+    taken.
     """
     operators = spec.operators
     known = [*spec.tables, *(name for _, name in operators)]
@@ -71,7 +75,10 @@ def _readers(spec: JobSection) -> dict[str, Any]:
 
 
 def _require_own_folders(spec: JobSection) -> None:
-    """Refuse a folder of files that is also another sink's, or a table's: its readers could not tell whose rows they are."""
+    """Refuse a folder of files that is also another sink's, or a table's.
+
+    Its readers could not tell whose rows they are.
+    """
     taken = {}
     for where, section in _readers(spec).items():
         if section.path and section.format != "fkjoin":
@@ -86,7 +93,8 @@ def _require_own_folders(spec: JobSection) -> None:
             of_folder = taken.get if sink.format == "delta" else taken.setdefault
             if (other := of_folder(folder, where)) != where:
                 raise JobError(
-                    f"{where}.path: this is the folder of {other}, too; give each a folder of its own"
+                    f"{where}.path: this is the folder of {other}, too; give each a folder of its "
+                    "own"
                 )
 
 

@@ -114,7 +114,7 @@ class KafkaSection(Section):
     bootstrap_servers: str
     """Brokers, as `host:port,host:port`."""
     options: dict[str, Value] = Field({}, repr=False)
-    """Options of Spark's Kafka source and sink for all topics, such as `kafka.security.protocol`."""
+    """Options of Spark's Kafka source and sink for all topics, like `kafka.security.protocol`."""
 
 
 @of_calls
@@ -144,7 +144,10 @@ class TableSection(Section):
             (FaceCall(Table.from_delta),),
             ("format",),
             {
-                "key": "key must be given: the columns of which no two rows of the Delta table have the same values"
+                "key": (
+                    "key must be given: the columns of which no two rows of the Delta table have "
+                    "the same values"
+                )
             },
         ),
         Kind(
@@ -166,9 +169,12 @@ class TableSection(Section):
     value: _FormatName | FormatSection | None = None
     """The format of the records' values."""
     columns: str | None = Field(None, alias="schema")
-    """The columns of files or of a Delta table; without it fkjoin learns them at the first start."""
+    """The columns of files or a Delta table; without it fkjoin learns them at the first start."""
     format: FileFormat | Literal["fkjoin", "delta"] | None = None
-    """The format of files; `fkjoin` reads what a Parquet sink of fkjoin wrote, `delta` a Delta table and its changes."""
+    """The format of files.
+
+    `fkjoin` reads what a Parquet sink of fkjoin wrote, `delta` a Delta table and its changes.
+    """
     snapshot: str | None = None
     """A folder of Parquet files whose rows are older than all changes."""
     materialize: bool = False
@@ -199,14 +205,17 @@ class EventsSection(Section):
     columns: str | None = Field(None, alias="schema")
     """The columns of files."""
     select: Texts | None = None
-    """The columns of an event, expressions over those of files, or of a topic's record: `key`, `value`, `timestamp`, ...."""
+    """The columns of an event, expressions over those of files or of a topic's record.
+
+    A record has `key`, `value`, `timestamp`, ....
+    """
     options: dict[str, Value] = Field({}, repr=False)
     """Options of Spark's source."""
 
 
 @of_calls
 class SinkSection(Section):
-    """A target for the changes of a table: a topic, a path, or a table of PostgreSQL or of a catalog."""
+    """A target for a table's changes: a topic, a path, or a table of PostgreSQL or of a catalog."""
 
     kinds = (
         Kind("a topic", {"topic": ANY}, (FaceCall(Table.to_kafka),)),
@@ -215,7 +224,10 @@ class SinkSection(Section):
             {"postgres": ANY},
             (FaceCall(Table.to_postgres, {"dsn": "postgres"}),),
             needs={
-                "into": 'postgres, the address of a database, and into, the table in it, go together: into = "shop.orders"'
+                "into": (
+                    "postgres, the address of a database, and into, the table in it, go together: "
+                    'into = "shop.orders"'
+                )
             },
         ),
         Kind(
@@ -242,7 +254,7 @@ class SinkSection(Section):
     places = ("topic", "path", "postgres", "iceberg", "kind")
 
     table: str
-    """The table, join or other operator whose changes are written, or the enrichment whose events are."""
+    """The table, join or operator whose changes are written, or the enrichment whose events are."""
     kind: str | None = None
     """The name of a sink that another package has, its entry point of `fkjoin.sinks`."""
     settings: dict[str, Values] = Field({}, repr=False)
@@ -263,7 +275,10 @@ class SinkSection(Section):
 
 
 class PageSection(Section):
-    """The access to the page of ``fkjoin run --ui``: the names of its host, and the token that is asked for."""
+    """The access to the page of ``fkjoin run --ui``.
+
+    It has the names of its host, and the token that is asked for.
+    """
 
     names: list[str] = Field(default=[])
     """Names of the host, besides `localhost` and its addresses."""
@@ -280,7 +295,7 @@ class PageSection(Section):
 
 
 class SparkSection(BaseModel):
-    """The session: settings of Spark under their full names, and whether it has Spark's Kafka connector."""
+    """The session: Spark's settings by full name, and whether it has Spark's Kafka connector."""
 
     model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
     __pydantic_extra__: dict[str, Value] = Field(init=False)
@@ -327,7 +342,7 @@ class JobSection(Section):
     checkpoint: str
     """The folder of the checkpoints, a local one or one that Hadoop knows."""
     trigger: TriggerText = "0 seconds"
-    """The time between the beginnings of batches, or `available-now` to read what is there and end."""
+    """The time between beginnings of batches, or `available-now` to read what is there and end."""
     purge: PurgeText = "10 minutes"
     """The time between two purges of the topics between stages, or `never`."""
     log: str | None = None

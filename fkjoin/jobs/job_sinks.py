@@ -1,4 +1,4 @@
-"""A job's queries and its sinks: what sections make, and which sinks are one query, because they are of one table."""
+"""A job's queries and its sinks, and which sinks are one query, because they are of one table."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ class SinkQuery:
     @property
     def remembering(self) -> dict[str, Sink]:
         """These sinks, by what is added to the query's id where they remember its batches."""
-        return {f" {sink.place}" if self.shared else "": sink for sink in self.own_sinks}
+        return {self._suffix(sink): sink for sink in self.own_sinks}
+
+    def _suffix(self, sink: Sink) -> str:
+        return f" {sink.place}" if self.shared else ""
 
 
 def arguments_at(where: str, section: Section, function: Callable[..., Any]) -> dict[str, Any]:
@@ -91,10 +94,12 @@ def sink_of(spec: SinkSection) -> Sink | None:
 def sink_queries(
     spark: SparkSession, checkpoint: str, sinks: Mapping[str, tuple[str, Sink | None]], *, run: bool
 ) -> list[SinkQuery]:
-    """The queries that ``sinks`` are, each given with its table and, where it can share a query, as a sink.
+    """The queries that ``sinks`` are.
 
-    A sink stays where it was begun: in a query of its own, or in the shared one; one that came later is a query of its own,
-    which reads everything from the start.  ``run``: they are to run, so that a shared query cannot be left out (``JobError``).
+    Each comes with its table and, where it can share a query, as a sink.  A sink stays where it was
+    begun: in a query of its own, or in the shared one.  A sink that came later is a query of its
+    own, which reads everything from the start.  ``run``: they are to run, so that a shared query
+    cannot be left out (``JobError``).
     """
     queries = []
     for table in dict.fromkeys(table for table, _ in sinks.values()):
@@ -116,8 +121,8 @@ def _of_table(
     off = switched_off(spark).get(SINKS_SHARE_A_QUERY)
     if off is not None and known is not None and run:
         raise JobError(
-            f"sinks: those of {table} are one query in {checkpoint}/{shared}, and {off}: leave the rule {SINKS_SHARE_A_QUERY} "
-            "on, or give the job a new checkpoint and empty targets"
+            f"sinks: those of {table} are one query in {checkpoint}/{shared}, and {off}: leave "
+            f"the rule {SINKS_SHARE_A_QUERY} on, or give the job a new checkpoint and empty targets"
         )
     places: set[str] = set()
 
@@ -142,13 +147,9 @@ def _of_table(
     names = {shared: together} if together else {}
     names |= {f"sink-{name}": [name] for name in sinks if name not in together}
     rules = {name: Verdict(SINKS_SHARE_A_QUERY, reason) for name, reason in why.items()}
-    return [
-        SinkQuery(
-            query,
-            f"{checkpoint}/{query}",
-            table,
-            {name: sinks[name] for name in ends},
-            {name: rules[name] for name in ends},
-        )
-        for query, ends in names.items()
-    ]
+    queries = []
+    for query, ends in names.items():
+        own_sinks = {name: sinks[name] for name in ends}
+        own_rules = {name: rules[name] for name in ends}
+        queries.append(SinkQuery(query, f"{checkpoint}/{query}", table, own_sinks, own_rules))
+    return queries

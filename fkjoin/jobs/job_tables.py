@@ -24,7 +24,8 @@ def job_tables(spark: SparkSession, path: str | Path) -> dict[str, Table]:
     Returns
     -------
     dict of str to Table
-        The tables by their names in the file.  Brokers are asked for topics, as they are when the job starts.
+        The tables by their names in the file.  Brokers are asked for topics, as they are when the
+        job starts.
 
     Raises
     ------

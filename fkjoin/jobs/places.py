@@ -1,4 +1,7 @@
-"""Places of a job besides its sinks, looked at before anything is made or changed: checkpoint, log and dead letters."""
+"""Places of a job besides its sinks: checkpoint, log and dead letters.
+
+They are looked at before anything is made or changed.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,19 @@ STDOUT = "-"
 
 
 def require_places(spark: SparkSession, spec: JobSection) -> None:
-    """``FkJoinError`` if one of them cannot be written to."""
+    """Raise ``FkJoinError`` if one of them cannot be written to."""
     _require_log(spec)
     letters, tables = spec.dead_letters, dict.fromkeys(sink.table for sink in spec.sinks.values())
     for folder in (spec.checkpoint, *(() if letters is None else map(letters.folder, tables))):
-        if folder is not None and (place := local_path(*hadoop(spark, folder))) is not None:
-            require_writable(place)
+        if folder is not None and (path := local_path(*hadoop(spark, folder))) is not None:
+            require_writable(path)
 
 
 def require_letters(spark: SparkSession, spec: JobSection, plans: Mapping[str, Physical]) -> None:
-    """``FkJoinError`` if the queries of dead letters do not fit their checkpoints; ``plans``: theirs, by table."""
+    """Raise ``FkJoinError`` if the queries of dead letters do not fit their checkpoints.
+
+    ``plans``: theirs, by table.
+    """
     for name, plan in plans.items():
         checkpoint = f"{spec.checkpoint.rstrip('/')}/dead-letters-{name}"
         require_begun_with(Begun.of(spark, checkpoint), spark, checkpoint, plan)
@@ -39,7 +45,7 @@ def require_letters(spark: SparkSession, spec: JobSection, plans: Mapping[str, P
 
 
 def _require_log(spec: JobSection) -> None:
-    """``FkJoinError`` if the job's log cannot be written."""
+    """Raise ``FkJoinError`` if the job's log cannot be written."""
     if spec.log is None or spec.log == STDOUT:
         return
     log = Path(spec.log).absolute()

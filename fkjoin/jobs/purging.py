@@ -43,8 +43,9 @@ def purging(
 ) -> Iterator[None]:
     """Purge at once and after each interval, in a thread of its own; see ``purge_read``.
 
-    ``checkpoints``: those of all queries of the job.  ``say`` is called with the reason why a purge fails, once until one
-    succeeds again.  ``take`` is called with the numbers of records that the topics have, before each purge.
+    ``checkpoints``: those of all queries of the job.  ``say`` is called with the reason why a purge
+    fails, once until one succeeds again.  ``take`` is called with the numbers of records that the
+    topics have, before each purge.
     """
     if not stages or every_s is None:
         yield
@@ -61,7 +62,8 @@ def purging(
             except Exception as error:  # of whatever kind: upkeep stops no job
                 if not fails and not ended.is_set() and end_of_jvm(error) is None:
                     say(
-                        f"internal topics are not purged: {first_line(error)}; tried again every {span(every_s)}"
+                        f"internal topics are not purged: {first_line(error)}; "
+                        f"tried again every {span(every_s)}"
                     )
                 fails = True
             ended.wait(every_s)

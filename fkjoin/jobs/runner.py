@@ -64,11 +64,12 @@ def run_job(
     start_over: Sequence[str] = (),
     spark_log: Path | None = None,
 ) -> None:
-    """Run the job until it is stopped (SIGTERM, SIGINT) or, with the trigger ``available-now``, has read all that is there.
+    """Run the job until it is stopped (SIGTERM, SIGINT).
 
-    ``check``: build and compare with the checkpoint only.  ``ui``: host and port where a page shows the job.
-    ``start_over``: topics that were made anew, to be read from their beginnings.  ``spark_log``: where Spark's log is, to be
-    shown.  Raises ``JobError``; ``FkJoinError`` when a query fails.
+    With the trigger ``available-now``, it ends when it has read all that is there.  ``check``:
+    build and compare with the checkpoint only.  ``ui``: host and port where a page shows the job.
+    ``start_over``: topics that were made anew, to be read from their beginnings.  ``spark_log``:
+    where Spark's log is, to be shown.  Raises ``JobError``; ``FkJoinError`` when a query fails.
     """
     spec = _starting_over(read_job(path), start_over)
     if spec.log == STDOUT:
@@ -85,9 +86,8 @@ def run_job(
         if before is not None:
             _compare(spec, before, facts)
             facts = replace(facts, rules=before.rules)
-        screen.begin(
-            f"looking at checkpoint {spec.checkpoint}: {'a new one' if before is None else 'the job goes on from it'}"
-        )
+        finding = "a new one" if before is None else "the job goes on from it"
+        screen.begin(f"looking at checkpoint {spec.checkpoint}: {finding}")
         require_places(spark, spec)
         if check:
             screen.begin(f"checking {', '.join(query.name for query in planned)}")
@@ -141,7 +141,10 @@ def run_job(
 
 
 def restore_job(path: Path, screen: Screen) -> list[str]:
-    """Make targets that are not at the batch of the job's checkpoint what its state is; their places."""
+    """Make targets that are not at the batch of the job's checkpoint what its state is.
+
+    Returns their places.
+    """
     spec = read_job(path)
     screen.begin(f"starting Spark{_master(spec)}")
     with stopped_after(job_session(spec)) as spark:
@@ -161,8 +164,8 @@ def restore_job(path: Path, screen: Screen) -> list[str]:
 def _master(spec: JobSection) -> str:
     """Say where Spark runs, and what is fetched first."""
     master = spec.spark.settings.get("spark.master")
-    at = "" if master is None else f" at {master}"
-    return f"{at}, with the connector for Kafka" if spec.spark.kafka else at
+    where = "" if master is None else f" at {master}"
+    return f"{where}, with the connector for Kafka" if spec.spark.kafka else where
 
 
 def _tables(spec: JobSection) -> str:
@@ -173,17 +176,18 @@ def _tables(spec: JobSection) -> str:
         *spec.sinks.values(),
         spec.dead_letters,
     )
-    topics = any(one is not None and one.topic is not None for one in sections)
-    asked = (
-        ""
-        if spec.kafka is None or not topics
-        else f", and asking the brokers at {spec.kafka.bootstrap_servers}"
-    )
-    return f"tables {', '.join(spec.tables)}{asked}"
+    tables = f"tables {', '.join(spec.tables)}"
+    has_topics = any(section is not None and section.topic is not None for section in sections)
+    if spec.kafka is None or not has_topics:
+        return tables
+    return f"{tables}, and asking the brokers at {spec.kafka.bootstrap_servers}"
 
 
 def describe_job(path: Path, form: str, *, optimized: bool = True) -> str:
-    """The job's topology, as ``Table.describe`` gives it, with its sinks; ``optimized``: as it would run."""
+    """The job's topology, as ``Table.describe`` gives it, with its sinks.
+
+    ``optimized``: as it would run.
+    """
     spec = read_job(path)
     with stopped_after(job_session(spec)) as spark:
         if not optimized:
@@ -197,13 +201,13 @@ def _starting_over(spec: JobSection, topics: Sequence[str]) -> JobSection:
     for topic in topics:
         if topic not in known:
             raise JobError(
-                f"--start-over: no table of the job is read from topic {topic!r}; {nearest(topic, known)}"
+                f"--start-over: no table of the job is read from topic {topic!r}; "
+                f"{nearest(topic, known)}"
             )
-    again = {"on_new_topic": "start-over"}
-    tables = {
-        name: one.model_copy(update=again if one.topic in topics else {})
-        for name, one in spec.tables.items()
-    }
+    tables = dict(spec.tables)
+    for name, table in spec.tables.items():
+        if table.topic in topics:
+            tables[name] = table.model_copy(update={"on_new_topic": "start-over"})
     return spec.model_copy(update={"tables": tables})
 
 
@@ -213,12 +217,13 @@ def job_session(spec: JobSection) -> SparkSession:
     master = settings.pop("spark.master", None)
     if "spark.remote" in settings:
         raise JobError(
-            "spark: spark.remote: jobs need a classic session: write a program that calls fkjoin.session(remote=…)"
+            "spark: spark.remote: jobs need a classic session: write a program that calls "
+            "fkjoin.session(remote=…)"
         )
     if is_client():
         raise JobError(
-            "spark: this process has Spark Connect, and jobs need a classic session: unset SPARK_REMOTE, "
-            "or write a program that calls fkjoin.session()"
+            "spark: this process has Spark Connect, and jobs need a classic session: unset "
+            "SPARK_REMOTE, or write a program that calls fkjoin.session()"
         )
     return session(
         spec.name, None if master is None else str(master), settings, kafka=spec.spark.kafka
@@ -247,7 +252,8 @@ def _follower(
             notes = [*notes, f"page: {address}"]
             if access.open:
                 screen.say(
-                    "Other hosts can read the page: set a token in section [ui] of the job file, or give --ui a port alone"
+                    "Other hosts can read the page: set a token in section [ui] of the job file, "
+                    "or give --ui a port alone"
                 )
         log: TextIO | None = sys.stdout if spec.log == STDOUT else None
         if spec.log is not None and log is None:
@@ -257,12 +263,18 @@ def _follower(
 
 
 class Stop:
-    """A flag for a job that was told to stop.  No ``Event``: what is interrupted may hold its lock."""
+    """A flag for a job that was told to stop.
+
+    No ``Event``: what is interrupted may hold its lock.
+    """
 
     asked = False
 
     def ask(self, number: int, _: Any) -> None:
-        """Handle a signal.  The first lets the batches at work come to their ends, the second does not."""
+        """Handle a signal.
+
+        The first lets the batches at work come to their ends, the second does not.
+        """
         if self.asked:
             raise SystemExit(128 + number)
         self.asked = True
@@ -313,7 +325,10 @@ def _run(planned: list[PlannedQuery], stop: Stop, follower: Follower, *, one_by_
 
 
 class _StopAskedError(BaseException):
-    """The end of a start that waits, because the job is to stop; nothing on the way takes it for a failure."""
+    """The end of a start that waits, because the job is to stop.
+
+    Nothing on the way takes it for a failure.
+    """
 
 
 def _look(stop: Stop, follower: Follower) -> None:
@@ -354,7 +369,7 @@ def _works(query: StreamingQuery) -> bool:
 
 
 def _finish(running: dict[PlannedQuery, StreamingQuery], stop: Stop, follower: Follower) -> None:
-    """Let each query's batch that is being worked on come to its end, then stop the query, before it begins another one."""
+    """Let each query's batch at work come to its end, then stop the query, before another one."""
     last = {step: query.lastProgress for step, query in running.items()}
     while last:
         if stop.asked:
@@ -373,7 +388,7 @@ def _finish(running: dict[PlannedQuery, StreamingQuery], stop: Stop, follower: F
 
 
 def _facts(job: Job, spark: SparkSession) -> JobFacts:
-    """Collect what binds a checkpoint, by table and operator; and which rules of the optimizer there were."""
+    """Collect what binds a checkpoint, by table and operator, and the rules of the optimizer."""
     binding: dict[str, dict[str, Any]] = {}
     for sink in job.spec.sinks.values():
         binding |= manifest(job.tables[sink.table]._planned.node)
@@ -382,7 +397,10 @@ def _facts(job: Job, spark: SparkSession) -> JobFacts:
 
 
 def _leave_out_later_rules(spark: SparkSession, before: JobFacts) -> list[str]:
-    """Switch off the rules that a checkpoint was begun without, and that are bound to it; those that were not off yet."""
+    """Switch off the rules that a checkpoint was begun without, and that are bound to it.
+
+    Returns those that were not off yet.
+    """
     off = switched_off(spark)
     later = [rule for rule in MOVING if rule not in before.rules and rule not in off]
     if later:

@@ -28,7 +28,10 @@ _MARKS = {"✓": "green", "✗": "red", "–": "yellow"}
 
 
 class Screen:
-    """Screen of a command, from its first second to its end: lines with their times, as logs of containers want them."""
+    """Screen of a command, from its first second to its end.
+
+    It has lines with their times, as logs of containers want them.
+    """
 
     def __init__(self, console: Console) -> None:
         self.console, self.began = console, time.time()
@@ -50,7 +53,7 @@ class Screen:
             for line in self._lines.last(self._look()):
                 self.say(line)
 
-    def wait(self, what: str) -> None:
+    def wait(self, stage: str) -> None:
         """Show what is waited for, if that can vanish again."""
 
     def begin(self, stage: str) -> None:
@@ -67,7 +70,7 @@ class Screen:
         self.console = Console(stderr=True)
 
     def watch(self, look: Look) -> None:
-        """Show the job from here on, of which another thread may ask for a report: its start is over."""
+        """Show the job from here on: its start is over, and another thread may ask for a report."""
         from fkjoin.jobs.shown import Lines
 
         self._look, self._lines = look, Lines()
@@ -89,7 +92,10 @@ def screen_on(console: Console) -> Screen:
 
 
 class Terminal(Screen):
-    """Stages of the start one below the other, each with its time; then the panel, four times a second."""
+    """Stages of the start one below the other, each with its time.
+
+    Then the panel, four times a second.
+    """
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
@@ -111,15 +117,16 @@ class Terminal(Screen):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        told_to_stop = kind is not None and not issubclass(kind, Exception)
-        self._done(
-            "–" if told_to_stop else "✓" if kind is None else "✗",
-            "stopped after " if told_to_stop else "",
-        )
+        if kind is None:
+            self._done()
+        elif issubclass(kind, Exception):
+            self._done("✗")
+        else:
+            self._done("–", "stopped after ")
         self._live.stop()
 
-    def wait(self, what: str) -> None:
-        self._next(what, leaves_line=False)
+    def wait(self, stage: str) -> None:
+        self._next(stage, leaves_line=False)
 
     def begin(self, stage: str) -> None:
         self._next(stage, leaves_line=True)

@@ -1,4 +1,7 @@
-"""A report on a job as people see it: a panel on a terminal; lines elsewhere, some at once and some now and then."""
+"""A report on a job as people see it: a panel on a terminal, and lines elsewhere.
+
+Some lines come at once, and some now and then.
+"""
 
 from __future__ import annotations
 
@@ -83,8 +86,11 @@ def _queries(report: JobReport) -> Grid:
 def _numbers(query: QueryReport, now: float) -> dict[str, str]:
     """Return the numbers of a query, by the title of their column."""
     last = query.batch
+    behind_by = "–"
+    if query.behind is not None:
+        behind_by = f"{query.behind:,}{as_of(query.lag.as_of, now)}"
     return {
-        "behind": "–" if query.behind is None else f"{query.behind:,}{as_of(query.lag.as_of, now)}",
+        "behind": behind_by,
         "rows/s": f"{query.read:,.0f}" if query.read >= 10 else f"{query.read:.1f}",
         "batch": f"#{last['batch']:,}" if last else "–",
         "took": span(last["seconds"]) if last else "–",
@@ -135,7 +141,8 @@ def _news(query: QueryReport, before: QueryReport | None) -> str | None:
     if phase not in (*BUSY_PHASES, *IDLE_PHASES):
         return None
     if last and (before is None or not before.batches):
-        return f"first batch done, number {last['batch']}: {_rows(last['inputs'])} in {span(last['seconds'])}"
+        rows, took = _rows(last["inputs"]), span(last["seconds"])
+        return f"first batch done, number {last['batch']}: {rows} in {took}"
     if before is None and phase is QueryPhase.STARTS:
         return "starts"
     if not last and phase is QueryPhase.BATCH and (before is None or before.phase is not phase):
@@ -146,10 +153,12 @@ def _news(query: QueryReport, before: QueryReport | None) -> str | None:
     if passed < (EVERY_S if done or phase in BUSY_PHASES else IDLE_EVERY_S):
         return None
     if done:
-        rows = query.rows - before.rows
+        number = query.rows - before.rows
+        batches, speed = several(done, "batch", "batches"), f"{number / passed:,.1f}/s"
+        left = behind(query.behind, query.lag.as_of, now)
         return (
-            f"{several(done, 'batch', 'batches')} in {span(passed)}: {_rows(rows)}, {rows / passed:,.1f}/s; "
-            f"the last, number {last['batch']:,}, took {span(last['seconds'])}{behind(query.behind, query.lag.as_of, now)}"
+            f"{batches} in {span(passed)}: {_rows(number)}, {speed}; the last, number "
+            f"{last['batch']:,}, took {span(last['seconds'])}{left}"
         )
     return f"{query.doing}; {_sum(query)} since the start" if query.batches else query.doing
 

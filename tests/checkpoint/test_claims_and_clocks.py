@@ -194,7 +194,7 @@ def test_many_that_begin_at_once_do_not_overwrite_each_other(tmp_path: Path) -> 
         (winner,) = won
         newest = files.newest()
         assert newest is not None
-        assert (newest.number, newest.said) == (number, f"{winner}".encode())
+        assert (newest.number, newest.content) == (number, f"{winner}".encode())
         won.clear()
     assert [path.name for path in tmp_path.iterdir()] == [f"{CLAIM_FILE}.19"]
 

@@ -193,7 +193,9 @@ def test_files_have_what_spark_reads(spark: SparkSession, tmp_path: Path, query:
     checkpoint = golden_operators.unpacked(CHECKPOINTS / "operators-1.tar.xz", tmp_path) / query
     stores = with_stores(PlainFiles(checkpoint), None, list)
     in_session = saved_stores(spark, checkpoint)
-    assert [(store.name, store.said) for store in stores] == [(store.name, store.said) for store in in_session]
+    assert [(store.name, store.identity_data) for store in stores] == [
+        (store.name, store.identity_data) for store in in_session
+    ]
     for store in stores:
         source = spark.read.format("statestore").option("operatorId", store.operator)
         meta = source.option("stateVarName", "meta").load(str(checkpoint))

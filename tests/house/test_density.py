@@ -11,10 +11,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 ROOMS = [
     "fkjoin/analysis",
+    "fkjoin/checkpoint",
     "fkjoin/cli",
     "fkjoin/codec",
     "fkjoin/files",
     "fkjoin/folds",
+    "fkjoin/jobs",
     "fkjoin/kafka",
     "fkjoin/lowering",
     "fkjoin/metrics",
