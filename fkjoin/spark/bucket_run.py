@@ -119,8 +119,8 @@ class BucketRun:
                 self._note_owner()
                 count.update(dict(zip(counters.SIZES, (1, *store.sizes), strict=True)))
                 if state.validate:
-                    if (difference := store.disagreement()) is not None:
-                        raise InvariantError(f"store {name}: {difference}")
+                    if (disagreement := store.disagreement()) is not None:
+                        raise InvariantError(f"store {name}: {disagreement}")
                     sums = spec.validated(messages, store, bucket, name)
                     yield from ((bucket_id, payload, None, 0) for bucket_id, payload in sums)
                 if store.rebuilt is not None:
