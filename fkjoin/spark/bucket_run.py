@@ -114,7 +114,8 @@ class BucketRun:
                     gone += spec.left_behind(guarded, topic)
                 for tables in self._parts(payloads, gone):
                     messages = Messages(tables, now_ms, arrivals)
-                    yield from self._run(messages, guarded, count)
+                    results = spec.run(messages, guarded, count)
+                    yield from chain.from_iterable(map(self._sent, results))
                 store.commit()
                 self._note_owner()
                 count.update(dict(zip(counters.SIZES, (1, *store.sizes), strict=True)))
@@ -134,9 +135,6 @@ class BucketRun:
             give_back(size)
         for name, value in (passed + count).items():  # adding drops what is zero
             yield bucket, None, name, value
-
-    def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[Envelope]:
-        return chain.from_iterable(map(self._sent, self._spec.run(messages, store, count)))
 
     def _sent(self, messages: pa.Table) -> Iterator[Envelope]:
         """Envelopes for the next operator: subscriptions go to foreign keys, all else to keys."""

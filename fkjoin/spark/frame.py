@@ -21,9 +21,9 @@ KEY, ROW, DELETED, VERSION, SOURCE, TS, PROBLEM, RAW, CHAINS, PACKED_KEY, LEFT_G
 )
 """Columns of a change.
 
-Key and row, two structs; whether it is a tombstone; its version, a struct or bytes, and the
-identity of the version's source; time as int64.  Then why the change cannot be used (null: it can);
-the raw record, of sources that have one.  Then the positions that it came through, of sources whose
+Key and row, two structs; whether it is a tombstone; its version, a struct or bytes.  Then the
+identity of the version's source; time as int64; why the change cannot be used (null: it can).  Then
+the raw record, of sources that have one; the positions that it came through, of sources whose
 records carry them.  Of a join's rows before resolve, the key as bytes, and whether the left row is
 no more.
 """

@@ -34,7 +34,7 @@ def index_base(index_dir: str) -> Path:
 def index_home(index_dir: str, query: str, operator: str, stage: str) -> Path:
     """Return the folder of a store's indexes on a machine, with a folder per bucket.
 
-    Folders that are not there are made, and none below ``index_dir`` is another user's, nor open to
+    Folders that are not there are made.  None below ``index_dir`` is another user's, nor open to
     one (``StateError``): the temporary folder is shared by all users.
     """
     base = index_base(index_dir)

@@ -244,11 +244,7 @@ def field_at(rows: pa.StructArray, path: Path) -> pa.Array:
 
 def kind_at(schema: pa.Schema, path: Path) -> pa.DataType:
     """The type of the field at the end of the path."""
-    return field_at(_none(schema), path).type
-
-
-def _none(schema: pa.Schema) -> pa.StructArray:
-    return pa.array([], pa.struct(list(schema)))
+    return field_at(pa.array([], pa.struct(list(schema))), path).type
 
 
 def struct_of(columns: Mapping[str, pa.Array]) -> pa.StructArray:

@@ -187,6 +187,7 @@ def _problems(batch: pa.RecordBatch, makers: Ints) -> dict[int, str]:
     """The first problem of each row that has one, by the row's number."""
     some = np.flatnonzero(valid(batch.column("problem")))
     texts = batch.column("problem").take(pa.array(some)).to_pylist()
+    # Backwards: of several problems of a row the first one stays.
     return dict(reversed(list(zip(makers[some].tolist(), texts, strict=True))))
 
 

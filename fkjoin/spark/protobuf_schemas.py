@@ -64,7 +64,7 @@ def message_index(data: bytes, start: int) -> tuple[Index, int]:
     for _ in range(count):
         number, end = _number(data, end)
         index.append(number)
-    if not index:
+    if not index:  # a count below zero
         raise ValueError(f"{count} is no length of a message's index")
     return tuple(index), end
 

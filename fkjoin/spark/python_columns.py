@@ -1,7 +1,7 @@
 """Values of Python, as decoders of records make them → columns of Arrow, a column at a time.
 
-*Law*: a column has what its values have one by one, and a value that is none of its type has a
-problem of its own.  A text column has a text as it is, and of anything else its JSON.  A whole
+*Law*: a column has what its values have one by one.  A value that is none of its type has a problem
+of its own.  A text column has a text as it is, and of anything else its JSON.  A whole
 number is in a column of ``double``, ``float`` or ``decimal`` if that is exact.  A fraction of JSON
 is in a decimal column as it was written.  Numbers in times, and texts in times, decimals and bytes,
 are read by their units, as of JSON (``fkjoin.codec.json_values``).  An instant is none of a clock

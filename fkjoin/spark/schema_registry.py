@@ -44,7 +44,10 @@ _T = TypeVar("_T")
 
 
 class SchemaProblemError(ValueError):
-    """A schema that a record names and that cannot be had: the record is at fault."""
+    """A schema that a record names and that cannot be had.
+
+    The record is at fault, not the registry.
+    """
 
 
 @dataclass(frozen=True)
