@@ -41,7 +41,7 @@ def repeated(
     def heard(reason: str) -> None:
         count(target, REPEATED, reasons=[reason])
 
-    return repetition.repeated(target, work, mends, seconds, told=text_of, heard=heard)
+    return repetition.repeated(target, work, mends, seconds, text_of=text_of, heard=heard)
 
 
 def through_outages(

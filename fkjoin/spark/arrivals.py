@@ -17,7 +17,10 @@ from fkjoin.stages.stream_time import CAME
 
 @dataclass(frozen=True)
 class GreatestTime:
-    """Rows ``ts, problem`` → envelopes with the greatest timestamp of those that can be used, one for each bucket."""
+    """Rows ``ts, problem`` → envelopes, one for each bucket.
+
+    Each has the greatest timestamp of the rows that can be used.
+    """
 
     number: int
     """The source's number."""
@@ -30,8 +33,8 @@ class GreatestTime:
     def __call__(self, batches: Batches) -> Batches:
         settle()
         all_most = [self._most(batch) for batch in batches]
-        found = [most for most in all_most if most is not None]
-        if found:
+        greatest = [most for most in all_most if most is not None]
+        if greatest:
             numbers = [int(number) for number in bucket_ids(self.buckets)]
             count = len(numbers)
             yield pa.record_batch(
@@ -39,7 +42,7 @@ class GreatestTime:
                     "bucket": pa.array(numbers, pa.int32()),
                     "payload": pa.nulls(count, pa.binary()),
                     "counter": pa.array([f"{CAME}{self.number}"] * count),
-                    "count": pa.array([max(found)] * count, pa.int64()),
+                    "count": pa.array([max(greatest)] * count, pa.int64()),
                 }
             )
 
@@ -53,7 +56,10 @@ class GreatestTime:
 
 @dataclass(frozen=True)
 class UntilBatchTime:
-    """Rows as workers read them, with their batch's time → envelopes of ``GreatestTime``, of timestamps that count."""
+    """Rows as workers read them, with their batch's time → envelopes of ``GreatestTime``.
+
+    Only timestamps that count are among them.
+    """
 
     reading: Any
     """``JsonLines``, or another reader that packs."""

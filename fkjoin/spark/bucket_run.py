@@ -1,4 +1,7 @@
-"""A stage's work on one bucket in one micro-batch: messages in, store opened and committed, messages out."""
+"""A stage's work on one bucket in one micro-batch.
+
+Messages come in, the store is opened and committed, and messages go out.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,10 @@ class BucketRun:
         self._spec, self._state, self._bucket, self._log = spec, spec.state, bucket, log
 
     def process(self, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        """Envelopes in, envelopes out; what the store commits is handed to its log before the last of them."""
+        """Take envelopes and yield those to send.
+
+        The store hands its log what it commits, before the last of them.
+        """
         try:
             # Payloads that are sent are let go.
             yield from map(_frame, framed(self._envelopes(rows)))
@@ -87,38 +93,37 @@ class BucketRun:
         yield from ((bucket, payload, None, 0) for payload in through)
         arrivals = Arrivals(latest, passed.pop(TICK, None))
         ended = [name for name in passed if name.startswith(PASSED)]
-        for (
-            name
-        ) in ended:  # a stage that has the source's rows hears of it, and no stage after that
+        # A stage that has the source's rows hears of it, and no stage after that.
+        for name in ended:
             del passed[name]
         begun, size = time.monotonic(), sum(map(len, payloads))
         if payloads or arrivals.any or ended:
             with self._opened() as store:
                 name = f"{spec.name}, bucket {bucket}"
-                guarded = (
-                    GuardedStore(store, name, spec.highwater_tags) if state.validate else store
-                )
+                guarded: Store = store
+                if state.validate:
+                    guarded = GuardedStore(store, name, spec.highwater_tags)
                 if bucket == 0:  # the next operator's buckets wake up: one, and to be checked all
-                    yield from (
-                        (woken, b"", None, 0)
-                        for woken in (bucket_ids(state.buckets) if state.validate else (0,))
-                    )
+                    woken = bucket_ids(state.buckets) if state.validate else (0,)
+                    yield from ((bucket_id, b"", None, 0) for bucket_id in woken)
                 over = reached(ended, guarded) if ended else []
-                # Before the batch, and in one call with it: records of the new topic are newer, and a key has one result.
-                gone = [rows for topic in over for rows in spec.left_behind(guarded, topic)]
+                # Before the batch, and in one call with it: records of the new topic are newer,
+                # and a key has one result.
+                gone: list[pa.Table] = []
+                for topic in over:
+                    gone += spec.left_behind(guarded, topic)
                 for tables in self._parts(payloads, gone):
                     messages = Messages(tables, now_ms, arrivals)
-                    yield from self._run(messages, guarded, count)
+                    results = spec.run(messages, guarded, count)
+                    yield from chain.from_iterable(map(self._sent, results))
                 store.commit()
                 self._note_owner()
                 count.update(dict(zip(counters.SIZES, (1, *store.sizes), strict=True)))
                 if state.validate:
-                    if (found := store.disagreement()) is not None:
-                        raise InvariantError(f"store {name}: {found}")
-                    yield from (
-                        (of, told, None, 0)
-                        for of, told in spec.validated(messages, store, bucket, name)
-                    )
+                    if (disagreement := store.disagreement()) is not None:
+                        raise InvariantError(f"store {name}: {disagreement}")
+                    sums = spec.validated(messages, store, bucket, name)
+                    yield from ((bucket_id, payload, None, 0) for bucket_id, payload in sums)
                 if store.rebuilt is not None:
                     count[counters.INDEX_REBUILT] += 1
                     logging.getLogger(__name__).warning(
@@ -131,11 +136,8 @@ class BucketRun:
         for name, value in (passed + count).items():  # adding drops what is zero
             yield bucket, None, name, value
 
-    def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[Envelope]:
-        return chain.from_iterable(map(self._sent, self._spec.run(messages, store, count)))
-
     def _sent(self, messages: pa.Table) -> Iterator[Envelope]:
-        """Envelopes for the next operator: subscriptions go to foreign keys, and all else to keys."""
+        """Envelopes for the next operator: subscriptions go to foreign keys, all else to keys."""
         state, key = self._state, as_bytes(column(messages, "key"))
         if messages.schema.equals(SUBSCRIPTION):
             numbers = places_of(
@@ -143,8 +145,8 @@ class BucketRun:
             )
         else:
             numbers = buckets_of(key, state.buckets)
-        for of, payload in packed_into(messages, numbers, state.buckets):
-            yield of, payload, None, 0
+        for bucket_id, payload in packed_into(messages, numbers, state.buckets):
+            yield bucket_id, payload, None, 0
 
     def _name_hot_keys(self, count: Counters) -> None:
         """Give the counters of hot keys readable names."""
@@ -155,15 +157,16 @@ class BucketRun:
             from fkjoin.spark.schemas import arrow_schema
 
             _, about = read_identity(self._state.identity.encode())
-            which, found = self._spec.hot_key(bytes.fromhex(name.removeprefix(counters.HOT_KEY)))
+            which, value = self._spec.hot_key(bytes.fromhex(name.removeprefix(counters.HOT_KEY)))
             schema = arrow_schema(which, StructType.fromJson(about[which]))
-            key = as_bytes(pa.array([found]))
+            key = as_bytes(pa.array([value]))
             count[counters.HOT_KEY + keys_as_json(schema, key)[0].as_py()] = count.pop(name)
 
     def _parts(self, payloads: list[bytes], gone: list[pa.Table]) -> Iterator[list[pa.Table]]:
         """The messages to work on at a time, behind tombstones of rows that are ``gone``.
 
-        That is all of them, whose payloads are let go, but of a huge fan-out some left keys after the other.
+        That is all of them, whose payloads are let go.  Of a huge fan-out it is some left keys,
+        one part after the other.
         """
         at_a_time = self._spec.part_bytes
         size = sum(map(len, payloads)) + sum(rows.nbytes for rows in gone)
@@ -181,9 +184,12 @@ class BucketRun:
             yield [_part(messages, part, parts) for messages in come]
 
     def _opened(self) -> BucketStore | InMemory:
-        """The bucket's store.  A new one gets a folder of its own: an operator may stand twice in a query, under one name."""
-        kept = self._log.meta()
-        home = uuid.uuid4().hex[:8] if kept is None else home_of(Meta.decode(kept).identity)
+        """The bucket's store.
+
+        A new one gets a folder of its own: an operator may stand twice in a query, under one name.
+        """
+        meta = self._log.meta()
+        home = uuid.uuid4().hex[:8] if meta is None else home_of(Meta.decode(meta).identity)
         folder = self._directory() / bucket_folder(self._bucket, home)
         return BucketStore(
             self._log,
@@ -247,7 +253,8 @@ def _part(messages: pa.Table, part: int, parts: int) -> pa.Table:
 
 
 def _frame(envelopes: list[Envelope]) -> pd.DataFrame:
-    import pandas as pd  # not with this module: Spark imports it once per operator in a process that needs no frames
+    # Not with this module: Spark imports it once per operator in a process that needs no frames.
+    import pandas as pd
 
     kinds = {"bucket": np.int64, "payload": object, "counter": object, "count": np.int64}
     return pd.DataFrame(

@@ -1,8 +1,9 @@
 """Buckets, over which the keys of an operator's state are spread for good.
 
-A key's bucket depends on its bytes and on the number of buckets alone.  Each bucket goes by an id whose Spark hash is
-congruent to the bucket's number, so that Spark's hash partitioning puts the same number of buckets on each of P
-partitions for every P that divides the number of buckets.  The id 0 is in every such set.
+A key's bucket depends on its bytes and on the number of buckets alone.  Each bucket goes by an
+id, whose Spark hash is congruent to the bucket's number.  So Spark's hash partitioning puts the
+same number of buckets on each of P partitions, for every P that divides the number of buckets.
+The id 0 is in every such set.
 """
 
 from __future__ import annotations
@@ -60,12 +61,12 @@ def spark_hash(value: int) -> int:
 @cache
 def bucket_ids(buckets: int) -> tuple[int, ...]:
     """The id of each bucket, by its number."""
-    found: dict[int, int] = {}
+    ids: dict[int, int] = {}
     candidate = 0
-    while len(found) < buckets:
-        found.setdefault(spark_hash(candidate) % buckets, candidate)
+    while len(ids) < buckets:
+        ids.setdefault(spark_hash(candidate) % buckets, candidate)
         candidate += 1
-    return tuple(found[number] for number in range(buckets))
+    return tuple(ids[number] for number in range(buckets))
 
 
 def buckets_of(keys: Bytes, buckets: int) -> Ints:
@@ -75,10 +76,11 @@ def buckets_of(keys: Bytes, buckets: int) -> Ints:
 
 
 def places_of(foreign_keys: Bytes, keys: Bytes, buckets: int, spread: int) -> Ints:
-    """The bucket number of each left row's subscription: one of the ``spread`` buckets that its foreign key has.
+    """The bucket number of each left row's subscription.
 
-    A foreign key's buckets follow each other, so they differ as long as ``spread`` is at most ``buckets``.  The left key alone
-    chooses among them: a row that leaves a foreign key, or comes back, goes where it was before.
+    It is one of the ``spread`` buckets that its foreign key has.  These follow each other, so they
+    differ as long as ``spread`` is at most ``buckets``.  The left key alone chooses among them: a
+    row that leaves a foreign key, or comes back, goes where it was before.
     """
     homes = buckets_of(foreign_keys, buckets)
     return homes if spread == 1 else (homes + buckets_of(keys, spread)) % buckets
@@ -89,12 +91,15 @@ Payload = tuple[int, bytes]
 
 
 def packed_by_bucket(messages: pa.Table, by: str, buckets: int) -> Iterator[Payload]:
-    """The messages as payloads of one bucket each, packed one after the other; ``by`` names the column that decides."""
+    """The messages as payloads of one bucket each, packed one after the other.
+
+    ``by`` names the column that decides.
+    """
     return packed_into(messages, buckets_of(as_bytes(column(messages, by)), buckets), buckets)
 
 
 def packed_into(messages: pa.Table, numbers: Ints, buckets: int) -> Iterator[Payload]:
-    """The messages as payloads of one bucket each; ``numbers``: the bucket number of each message."""
+    """The messages as payloads of one bucket each; ``numbers``: each message's bucket number."""
     if not len(messages):
         return
     ids = bucket_ids(buckets)
@@ -111,14 +116,16 @@ _Sent = TypeVar("_Sent", bound=tuple[Any, ...])
 
 
 def framed(sent: Iterable[_Sent]) -> Iterator[list[_Sent]]:
-    """Some tuples at a time, whose second items are payloads, or None: all copies made of what travels at once should not need
-    new memory each time, and a little is worth no frame of its own.
+    """Tuples whose second items are payloads, or None, in lists of about ``FRAME_BYTES``.
+
+    All copies that are made of what travels at once should not need new memory each time.  A
+    little is worth no frame of its own.
     """
     frame: list[_Sent] = []
     size = 0
-    for one in sent:
-        frame.append(one)
-        size += len(one[1] or b"")
+    for envelope in sent:
+        frame.append(envelope)
+        size += len(envelope[1] or b"")
         if size >= FRAME_BYTES:
             yield frame
             frame, size = [], 0

@@ -1,4 +1,7 @@
-"""The innermost cause in what Spark says of a query that has failed: Java's messages, with Python's tracebacks in them."""
+"""The innermost cause in what Spark says of a query that has failed.
+
+Spark has Java's messages, with Python's tracebacks in them.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +19,22 @@ _OF_GROUP = re.compile(r"^ *(?:\+-[-+ 0-9.]*\n|[|+] )", re.MULTILINE)
 _PLAN = "=== Streaming Query ==="
 _OURS = "fkjoin.errors.", "fkjoin.state.errors.", "state.errors."
 _OF_SPARK = re.compile(
-    r"(pyspark\.errors\.exceptions\.captured|py4j\.protocol|org\.apache\.spark(\.\w+)*)\.\w+(Exception|Error)"
+    r"(pyspark\.errors\.exceptions\.captured|py4j\.protocol|org\.apache\.spark(\.\w+)*)"
+    r"\.\w+(Exception|Error)"
 )
 _CONDITION = re.compile(r"^\[[A-Z0-9_.]+\] ")
 _CAUSED = re.compile(r"^Caused by: (.*(?:\n(?!\s+at |\s*\.\.\. |Caused by: ).*)*)", re.MULTILINE)
 _OF_JAVA = re.compile(r"^(?:[a-z]\w*\.)+([\w$]+(?:Exception|Error))(?:: |$)")
 NO_MEMORY = re.compile(
-    r"OutOfMemoryError|MemoryError|Java heap space|GC overhead limit|Cannot allocate memory|OOMKilled"
-    r"|Python worker exited unexpectedly|exit(?:ed with)? code:? 137"
+    r"OutOfMemoryError|MemoryError|Java heap space|GC overhead limit|Cannot allocate memory"
+    r"|OOMKilled|Python worker exited unexpectedly|exit(?:ed with)? code:? 137"
 )
 """Words of Java about too little memory."""
 _TELLING = re.compile(rf"{NO_MEMORY.pattern}|\[DATA_SOURCE_NOT_FOUND\]")
-"""Words of causes whose own causes say less: where a worker's output ends, which class is not there."""
+"""Words of causes whose own causes say less: where a worker's output ends, a class is missing."""
 _ABOUT = re.compile(
-    r"^(?:\[STREAM_FAILED\] )?Query \[id = [^]]*\] terminated with exception: |^An error occurred while calling \S+\s*:\s*"
+    r"^(?:\[STREAM_FAILED\] )?Query \[id = [^]]*\] terminated with exception: "
+    r"|^An error occurred while calling \S+\s*:\s*"
 )
 _STACK = re.compile(r"\n\s*(?:at [\w.$/]+\(|JVM stacktrace:|Driver stacktrace:)")
 _LONGEST = 1000
@@ -49,22 +54,24 @@ class Cause(NamedTuple):
 
 
 def innermost(messages: Sequence[str]) -> Cause:
-    """Find the first cause in the messages of a Java exception and of its causes, the innermost last; see ``texts_of``."""
+    """Find the first cause in the messages of a Java exception and of its causes.
+
+    The innermost is the last of them, see ``texts_of``.
+    """
     texts = [text.split(_PLAN, 1)[0].strip() for text in messages if text and text.strip()]
-    told = next((text for text in reversed(texts) if _HEAD in text), None)
-    if told is None:
+    traceback = next((text for text in reversed(texts) if _HEAD in text), None)
+    if traceback is None:
         return (
             Cause(_line(_java(_telling(texts))), of_java=True)
             if texts
             else Cause("nothing is said of it")
         )
-    if f"Group {_HEAD}" in told:
-        told = _OF_GROUP.sub("", told)
-    sections = told.split(_HEAD)[1:]
+    if f"Group {_HEAD}" in traceback:
+        traceback = _OF_GROUP.sub("", traceback)
+    sections = traceback.split(_HEAD)[1:]
     kind, _, text = _raised(sections[-1]).partition(": ")
-    frames = next(
-        (found for section in reversed(sections) if (found := tuple(users_frames(section)))), ()
-    )
+    ours = (tuple(users_frames(section)) for section in reversed(sections))
+    frames = next(filter(None, ours), ())
     if kind.startswith(_OURS):
         return Cause(_line(text), kind.rpartition(".")[2], frames)
     if _OF_SPARK.fullmatch(kind.strip()):
@@ -99,22 +106,25 @@ def _telling(causes: Sequence[str]) -> str:
 def _raised(section: str) -> str:
     """The exception below the frames of a traceback, with its class."""
     lines = section.split("\n")
-    at = next(
-        (place for place, line in enumerate(lines) if line.strip() and not line.startswith(" ")),
+    start = next(
+        (number for number, line in enumerate(lines) if line.strip() and not line.startswith(" ")),
         len(lines),
     )
-    return "\n".join(lines[at:])
+    return "\n".join(lines[start:])
 
 
 def _java(text: str) -> str:
     """Cut a Java exception's stack off, and its class where Spark says a condition."""
     text = _ABOUT.sub("", text)
     text = _STACK.split(text, maxsplit=1)[0].strip()
-    if (match := _OF_JAVA.match(text)) is not None:
-        rest = text[match.end() :]
-        of_spark = text.startswith("org.apache.spark.") or _CONDITION.match(rest)
-        text = rest if of_spark and rest else f"{match[1]}: {rest}" if rest else match[1]
-    return text
+    match = _OF_JAVA.match(text)
+    if match is None:
+        return text
+    rest = text[match.end() :]
+    if not rest:
+        return match[1]
+    of_spark = text.startswith("org.apache.spark.") or _CONDITION.match(rest)
+    return rest if of_spark else f"{match[1]}: {rest}"
 
 
 def _line(text: str) -> str:

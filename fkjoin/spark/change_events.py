@@ -1,6 +1,7 @@
-"""Debezium's change events and their keys → rows, by the ``schema`` part of a message where it has one.
+"""Debezium's change events and their keys → rows.
 
-An event that has a value nowhere (``fkjoin.spark.unavailable``) is not usable, or is marked as lacking it.
+A message is read by its ``schema`` part where it has one.  An event that has a value nowhere
+(``fkjoin.spark.unavailable``) is not usable, or is marked as lacking it.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec.arrays import Bools, Ints, after, as_bytes, bools, concat, constant
+from fkjoin.codec.arrays import Ints, after, as_bytes, concat, constant
 from fkjoin.codec.json_read import PLAIN, Reading, as_json, loaded
 from fkjoin.codec.json_values import Number
 from fkjoin.codec.units import Notation, field_of, from_connect, merged, needs_units
 from fkjoin.spark.event_rows import EventRows
-from fkjoin.spark.json_lines import at
+from fkjoin.spark.json_lines import field_at
 from fkjoin.spark.topic_records import JsonObjects, ValuesRead, read_bytes
-from fkjoin.spark.unavailable import Placeholder, may_lack
+from fkjoin.spark.unavailable import Placeholder, certain, may_lack
 
 _SCHEMA_FIRST = re.compile(r'[ \t\r\n]*\{[ \t\r\n]*"schema"[ \t\r\n]*:[ \t\r\n]*')
 _DECODER = json.JSONDecoder(parse_float=Number, parse_int=Number)
@@ -34,7 +35,7 @@ class ReadEvents:
     """Change events.  ``how``: for what the ``schema`` part does not tell."""
 
     rows: EventRows
-    what: str
+    label: str
     """Name of the schema in errors."""
     how: Reading = PLAIN
 
@@ -52,33 +53,33 @@ class ReadEvents:
             inside = merged(from_connect(field_of(schema, "after"), row), self.how.units)
             return {"after": inside, "payload": {"after": inside}}
 
-        found = _read(
-            data, envelope, units, zone=self.how.zone, what=self.what, by_schema=needs_units(row)
+        objects = _read(
+            data, envelope, units, zone=self.how.zone, label=self.label, by_schema=needs_units(row)
         )
-        rows = found.rows
-        op = pc.coalesce(at(rows, ("payload", "op")), at(rows, ("op",)))
-        made = pc.if_else(
-            pc.is_valid(at(rows, ("payload", "after"))),
-            at(rows, ("payload", "after")),
-            at(rows, ("after",)),
-        )
-        return self.rows.applied(found.there, op, made, found.problem, missing)
+        rows = objects.rows
+        op = pc.coalesce(field_at(rows, ("payload", "op")), field_at(rows, ("op",)))
+        inside, outside = field_at(rows, ("payload", "after")), field_at(rows, ("after",))
+        newest = pc.if_else(pc.is_valid(inside), inside, outside)
+        return self.rows.applied(objects.present, op, newest, objects.problem, missing)
 
     def _completed(self, data: pa.BinaryArray) -> tuple[pa.BinaryArray, Mapping[int, list[str]]]:
-        """The events with what ``before`` has in the place of placeholders; of some, the columns that have no value."""
+        """The events with what ``before`` has in the place of placeholders.
+
+        Beside them, by the places of events: the columns that have no value.
+        """
         fields, lacking = self.rows.fields, Placeholder(self.rows.placeholder)
         suspects = lacking.in_json(data) if any(map(may_lack, fields.types)) else ()
         if not len(suspects):
             return data, {}
         texts, missing = data.to_pylist(), dict[int, list[str]]()
-        for place in suspects:
-            event = loaded(texts[place])
+        for index in suspects:
+            event = loaded(texts[index])
             if not isinstance(event, dict):
                 continue
             body = event["payload"] if isinstance(event.get("payload"), dict) else event
             if names := lacking.complete(body, fields.names):
-                missing[int(place)] = names
-            texts[place] = as_json(event).encode()
+                missing[int(index)] = names
+            texts[index] = as_json(event).encode()
         return pa.array(texts, pa.binary()), missing
 
 
@@ -87,7 +88,7 @@ class ReadKeys:
     """The keys of change events: their fields, or these in a ``payload``."""
 
     schema: pa.Schema
-    what: str
+    label: str
     how: Reading = PLAIN
 
     def __call__(self, data: pa.BinaryArray) -> ValuesRead:
@@ -95,45 +96,51 @@ class ReadKeys:
         kind = pa.struct([*self.schema, pa.field("payload", row)])
 
         def units(schema: Any) -> Notation:
-            found = merged(from_connect(schema, row), self.how.units)
-            return {**(found if isinstance(found, Mapping) else {}), "payload": found}
+            notation = merged(from_connect(schema, row), self.how.units)
+            return {**(notation if isinstance(notation, Mapping) else {}), "payload": notation}
 
-        found = _read(
-            data, kind, units, zone=self.how.zone, what=self.what, by_schema=needs_units(row)
+        objects = _read(
+            data, kind, units, zone=self.how.zone, label=self.label, by_schema=needs_units(row)
         )
         columns = [
-            pc.coalesce(at(found.rows, ("payload", name)), at(found.rows, (name,)))
+            pc.coalesce(field_at(objects.rows, ("payload", name)), field_at(objects.rows, (name,)))
             for name in self.schema.names
         ]
         return ValuesRead(
             pa.StructArray.from_arrays(columns, fields=list(self.schema)),
-            ~found.there,
-            found.problem,
+            ~objects.present,
+            objects.problem,
         )
 
 
 def _read(
-    data: pa.BinaryArray, kind: pa.StructType, units: Any, *, zone: str, what: str, by_schema: bool
+    data: pa.BinaryArray,
+    kind: pa.StructType,
+    units: Any,
+    *,
+    zone: str,
+    label: str,
+    by_schema: bool,
 ) -> JsonObjects:
     """The objects, those of each ``schema`` part with the units that it gives."""
-    one = _all_alike(data)
-    groups = (
-        [one]
-        if one is not None
-        else list(_by_schema(data))
-        if by_schema
-        else [_Group(None, b"", None)]
-    )
+    alike = _all_alike(data)
+    if alike is not None:
+        groups = [alike]
+    elif by_schema:
+        groups = list(_by_schema(data))
+    else:
+        groups = [_Group(None, b"", None)]
     parts = [
-        read_bytes(group.payloads(data), kind, Reading(units(group.schema), zone), what)
+        read_bytes(group.payloads(data), kind, Reading(units(group.schema), zone), label)
         for group in groups
     ]
     if len(parts) == 1:
         return parts[0]
     back = pa.array(np.argsort(np.concatenate([group.rows for group in groups]), kind="stable"))
-    there = np.concatenate([part.there for part in parts])[back.to_numpy()]
+    present = np.concatenate([part.present for part in parts])[back.to_numpy()]
     rows = pa.concat_arrays([part.rows for part in parts]).take(back)
-    return JsonObjects(there, rows, pa.concat_arrays([part.problem for part in parts]).take(back))
+    problem = pa.concat_arrays([part.problem for part in parts]).take(back)
+    return JsonObjects(present, rows, problem)
 
 
 class _Group(NamedTuple):
@@ -146,7 +153,7 @@ class _Group(NamedTuple):
     """Rows that they are for; None: all."""
 
     def payloads(self, data: pa.BinaryArray) -> pa.BinaryArray:
-        """The messages, without the schema if it stands in front: it is long, and always the same."""
+        """The messages, without the schema if it stands in front: it is long, and always equal."""
         some = data if self.rows is None else data.take(pa.array(self.rows))
         if not self.head:
             return some
@@ -162,36 +169,39 @@ def _all_alike(data: pa.BinaryArray) -> _Group | None:
         if first is not None and _SCHEMA_FIRST.match(first[:64].decode(errors="replace"))
         else (b"", None)
     )
-    return _Group(schema, head, None) if head and _true(pc.starts_with(data, head)).all() else None
+    return (
+        _Group(schema, head, None) if head and certain(pc.starts_with(data, head)).all() else None
+    )
 
 
 def _by_schema(data: pa.BinaryArray) -> Iterator[_Group]:
-    """The ``schema`` parts.  Connect writes one in front, byte by byte the same as long as the table is unchanged."""
-    wrapped = _true(pc.match_substring(data, '"payload"'))
+    """The ``schema`` parts.
+
+    Connect writes one in front, byte by byte the same as long as the table is unchanged.
+    """
+    wrapped = certain(pc.match_substring(data, '"payload"'))
     left = wrapped.copy()
     if not wrapped.all() or not len(data):
         yield _Group(None, b"", np.flatnonzero(~wrapped))
     while left.any():
         first = int(left.argmax())
         head, schema = _head(data[first].as_py())
-        same = left & _true(pc.starts_with(data, head)) if head else np.arange(len(data)) == first
+        same = left & certain(pc.starts_with(data, head)) if head else np.arange(len(data)) == first
         yield _Group(schema, head, None if same.all() else np.flatnonzero(same))
         left &= ~same
 
 
 def _head(text: bytes) -> tuple[bytes, Any]:
-    """The bytes up to the payload, and the schema in them; without bytes, if the schema does not stand in front."""
+    """The bytes up to the payload, and the schema in them.
+
+    There are none if the schema does not stand in front.
+    """
     whole = loaded(text)
     if not isinstance(whole, dict):
         return b"", None
-    told = text.decode()
-    if (start := _SCHEMA_FIRST.match(told)) is not None:
-        schema, end = _DECODER.raw_decode(told, start.end())
-        if (next_part := _PAYLOAD_NEXT.match(told, end)) is not None:
-            return told[: next_part.end()].encode(), schema
+    string = text.decode()
+    if (start := _SCHEMA_FIRST.match(string)) is not None:
+        schema, end = _DECODER.raw_decode(string, start.end())
+        if (next_part := _PAYLOAD_NEXT.match(string, end)) is not None:
+            return string[: next_part.end()].encode(), schema
     return b"", whole.get("schema")
-
-
-def _true(found: pa.BooleanArray) -> Bools:
-    """Replace nulls with false."""
-    return bools(pc.fill_null(found, False))

@@ -1,4 +1,7 @@
-"""A source that has something new whenever an interval is over: it wakes a query in which results wait, also without data."""
+"""A source that has something new whenever an interval is over.
+
+It wakes a query in which results wait, also without data.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,11 @@ _MS = "interval_ms"
 
 
 def ticks(spark: SparkSession, interval_ms: int) -> DataFrame:
-    """A streaming DataFrame of one column, ``tick``: in a batch, the last end of an interval, ms since the epoch, if one was.
+    """A streaming DataFrame of one column, ``tick``: the last end of an interval, if one was.
 
-    The first batch has one, too.  Offsets are these ends, so that a batch that is repeated has the same, and a query may go on
-    with another interval.  A clock that was set back by more than an interval ends one more, at once.
+    It is in ms since the epoch.  The first batch has one, too.  Offsets are these ends, so that a
+    batch that is repeated has the same, and a query may go on with another interval.  A clock that
+    was set back by more than an interval ends one more, at once.
     """
     spark.dataSource.register(Clock)
     return spark.readStream.format(Clock.name()).option(_MS, str(interval_ms)).load()
@@ -50,10 +54,11 @@ class ClockReader(DataSourceStreamReader):
     def latestOffset(  # noqa: N802
         self, start: dict[str, int] | None = None, limit: Any = None
     ) -> dict[str, int]:
-        """The offset that a batch from ``start`` ends at; Spark before 4.2 does not say where it starts."""
+        """The offset that a batch from ``start`` ends at; Spark before 4.2 gives no ``start``."""
         now, tick = int(time.time() * 1000), self._last if start is None else start["tick"]
         end = now - now % self._interval_ms
-        # One that trembles ends an interval once; one that was set back must not hold results back until it has caught up.
+        # One that trembles ends an interval once; one that was set back must not hold results
+        # back until it has caught up.
         self._last = end if end > tick or end < tick - self._interval_ms else tick
         return {"tick": self._last}
 

@@ -1,4 +1,7 @@
-"""Copies of a user's arguments, for what is kept longer than a call: the user may change a list, and use it again."""
+"""Copies of a user's arguments, for what lives longer than a call.
+
+The user may change a list, and use it again.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +13,24 @@ from typing import Any
 from pyspark.sql.types import DataType
 
 
-def copied(given: Any) -> Any:
-    """The argument with copies of its lists, sets, mappings and types; anything else in it is the same."""
-    found: Any = given
-    if isinstance(given, list):
-        found = copy.copy(given)
-        found[:] = [copied(one) for one in given]
-    elif type(given) is tuple:
-        found = tuple(copied(one) for one in given)
-    elif isinstance(given, Mapping):
-        found = copy.copy(given) if isinstance(given, MutableMapping) else dict(given)
-        for name, one in given.items():
-            found[name] = copied(one)
-    elif isinstance(given, DataType | set):
-        found = copy.deepcopy(given)
-    return found
+def copied(argument: Any) -> Any:
+    """The argument with copies of its lists, sets, mappings and types; all else is the same."""
+    if isinstance(argument, list):
+        items = copy.copy(argument)
+        items[:] = [copied(item) for item in argument]
+        return items
+    if type(argument) is tuple:
+        return tuple(copied(item) for item in argument)
+    if isinstance(argument, Mapping):
+        mutable = isinstance(argument, MutableMapping)
+        entries: Any = copy.copy(argument) if mutable else dict(argument)
+        for name, value in argument.items():
+            entries[name] = copied(value)
+        return entries
+    return copy.deepcopy(argument) if isinstance(argument, DataType | set) else argument
 
 
-def copy_fields(of: Any) -> None:
+def copy_fields(instance: Any) -> None:
     """Put copies in the place of the fields of a frozen dataclass that is being made."""
-    for field in fields(of):
-        object.__setattr__(of, field.name, copied(getattr(of, field.name)))
+    for field in fields(instance):
+        object.__setattr__(instance, field.name, copied(getattr(instance, field.name)))

@@ -9,13 +9,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fkjoin.codec.arrays import Bools, bools, valid
-from fkjoin.spark.json_lines import at
+from fkjoin.spark.json_lines import field_at
 from fkjoin.spark.topic_records import ValuesRead, where
 from fkjoin.spark.unavailable import PLACEHOLDER
 from fkjoin.stages.complete import UNAVAILABLE
 
 _NO_ROW = {
-    "t": "operation 't' (truncate) empties the whole table, which a change of one row cannot; delete the rows, or start anew",
+    "t": "operation 't' (truncate) empties the whole table, which a change of one row cannot; "
+    "delete the rows, or start anew",
     "m": "operation 'm' (a logical decoding message) is about no row",
 }
 
@@ -32,15 +33,13 @@ class EventRows:
     @property
     def schema(self) -> pa.Schema:
         """The columns, with the one that says which have no value."""
-        return (
-            self.fields.append(pa.field(UNAVAILABLE, pa.list_(pa.int32())))
-            if self.marks
-            else self.fields
-        )
+        if not self.marks:
+            return self.fields
+        return self.fields.append(pa.field(UNAVAILABLE, pa.list_(pa.int32())))
 
     def applied(
         self,
-        there: Bools,
+        present: Bools,
         op: pa.StringArray,
         after: pa.StructArray,
         problem: pa.StringArray,
@@ -48,14 +47,14 @@ class EventRows:
     ) -> ValuesRead:
         """Read events by their operations.
 
-        ``there``: those that are not null; ``missing``: of some, the columns that have no value.
+        ``present``: those that are not null; ``missing``: of some, the columns without a value.
         """
         known = bools(pc.is_in(op, pa.array(["c", "u", "r"])))
         deletes = bools(pc.is_in(op, pa.array(["d"])))
         named = valid(op)
         problem = pc.coalesce(
             problem,
-            where(there & ~named, "a change event without op"),
+            where(present & ~named, "a change event without op"),
             *[
                 where(bools(pc.is_in(op, pa.array([name]))), words)
                 for name, words in _NO_ROW.items()
@@ -66,23 +65,28 @@ class EventRows:
         if self.marks:
             after = self._marked(after, missing)
         else:
-            problem = pc.coalesce(problem, self._told(missing, len(there)))
-        return ValuesRead(after, ~there | deletes, problem)
+            problem = pc.coalesce(problem, self._reasons(missing, len(present)))
+        return ValuesRead(after, ~present | deletes, problem)
 
     def _marked(self, rows: pa.StructArray, missing: Mapping[int, list[str]]) -> pa.StructArray:
         """The rows with a column that says which columns have no value."""
         names = self.fields.names
-        lacking = [
-            [names.index(name) for name in missing[place]] if place in missing else None
-            for place in range(len(rows))
+        lacking: list[list[int] | None] = [None] * len(rows)
+        for index, absent in missing.items():
+            lacking[index] = [names.index(name) for name in absent]
+        columns = [
+            *(field_at(rows, (name,)) for name in names),
+            pa.array(lacking, pa.list_(pa.int32())),
         ]
-        columns = [*(at(rows, (name,)) for name in names), pa.array(lacking, pa.list_(pa.int32()))]
         return pa.StructArray.from_arrays(columns, fields=list(self.schema), mask=rows.is_null())
 
-    def _told(self, missing: Mapping[int, list[str]], count: int) -> pa.StringArray:
+    def _reasons(self, missing: Mapping[int, list[str]], count: int) -> pa.StringArray:
         """Say what is wrong with events that lack values."""
         if not missing:
             return pa.nulls(count, pa.string())
-        words = f'the event has no value, only {self.placeholder}; set REPLICA IDENTITY FULL, or give unavailable="keep"'
-        told = {place: f"{', '.join(names)}: {words}" for place, names in missing.items()}
-        return pa.array([told.get(place) for place in range(count)], pa.string())
+        words = (
+            f"the event has no value, only {self.placeholder}; set REPLICA IDENTITY FULL, "
+            'or give unavailable="keep"'
+        )
+        texts = {index: f"{', '.join(names)}: {words}" for index, names in missing.items()}
+        return pa.array([texts.get(index) for index in range(count)], pa.string())

@@ -14,7 +14,10 @@ _RESULT = "result"
 
 
 def identity_text(facts: Mapping[str, Any], about: Mapping[str, Any]) -> str:
-    """``facts`` must stay the same as long as the checkpoint lives; ``about`` is only kept for tools that read the state."""
+    """Text of ``facts``, which must stay the same as long as the checkpoint lives.
+
+    ``about`` is only kept for tools that read the state.
+    """
     return json.dumps({**facts, _ABOUT: about}, sort_keys=True)
 
 
@@ -31,7 +34,7 @@ def with_home(identity: str, home: str) -> str:
 
 
 def bucket_folder(bucket: int, home: str) -> str:
-    """Under its stage's folder, the folder of a bucket's index: of two operators of the same name each has its own."""
+    """Folder of a bucket's index under its stage's: operators of one name have one each."""
     return f"{bucket}-{home}"
 
 
@@ -40,13 +43,13 @@ def home_of(identity: bytes) -> str:
     return str(read_identity(identity)[1][_HOME])
 
 
-def difference(kept: bytes, now: bytes, tables: Mapping[str, str]) -> str | None:
+def difference(stored: bytes, now: bytes, tables: Mapping[str, str]) -> str | None:
     """Say how the facts of a checkpoint differ from a job's; None if they do not.
 
-    A fact that only one of them has counts as null: a release may add one without refusing older checkpoints.  ``tables``: the
-    names of the tables that types are of.
+    A fact that only one of them has counts as null: a release may add one without refusing older
+    checkpoints.  ``tables``: the names of the tables that types are of.
     """
-    (was, was_about), (is_, is_about) = read_identity(kept), read_identity(now)
+    (was, was_about), (is_, is_about) = read_identity(stored), read_identity(now)
     names = [name for name in sorted({*was, *is_}) if was.get(name) != is_.get(name)]
     if not names:
         return None
@@ -62,7 +65,8 @@ def difference(kept: bytes, now: bytes, tables: Mapping[str, str]) -> str | None
     # Facts of rows alone differ: the same join, perhaps under other rules.
     if names and {"left", "right"}.issuperset(names):
         changes.append(
-            "if the tables are the same, a rule of the optimizer is not: set spark.fkjoin.optimizer.excludedRules"
+            "if the tables are the same, a rule of the optimizer is not: "
+            "set spark.fkjoin.optimizer.excludedRules"
         )
     return f"of store {is_.get('join')}-{is_.get('stage')}, {'; '.join(changes)}"
 
@@ -72,7 +76,10 @@ _WITH_TYPES = {"key", "foreign_key", "left", "right", "row", "row_key", "value",
 
 
 def _named(facts: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """The columns of each type that is known, and their types; values of an aggregate by what the user has written."""
+    """The columns of each type that is known, and their types.
+
+    Values of an aggregate go by what the user has written.
+    """
     columns = {name: _columns(kind) for name, kind in about.items()}
     texts = [text.rpartition(": ")[0] for text in facts.get("value", [])]
     if texts:
@@ -83,7 +90,10 @@ def _named(facts: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, dict
 def _other_types(
     was: Mapping[str, Any], now: Mapping[str, Any], tables: Mapping[str, str], operator: str
 ) -> list[str]:
-    """Say which columns have other types than they had; of results, only where none that leads to them does."""
+    """Say which columns have other types than they had.
+
+    Results count only where no column that leads to them has another type.
+    """
     changes: dict[tuple[str, str], str] = {}
     for name in [*sorted({*was, *now} - {_RESULT}), _RESULT]:
         if name == _RESULT and changes:

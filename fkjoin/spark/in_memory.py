@@ -1,7 +1,8 @@
 """A physical plan over batches at hand: its stages run in this process, over stores in memory.
 
-Rows of sources come from the caller.  Workers' functions and stages are the objects that Spark would
-send to workers.  Expressions that only Spark evaluates are a plain select over the rows at hand.
+Rows of sources come from the caller.  Workers' functions and stages are the objects that Spark
+would send to workers.  Expressions that only Spark evaluates are a plain select over the rows at
+hand.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class MemoryStage:
             store = self.stores.setdefault(bucket, MemoryStore())
             rows = frame[frame["bucket"] == bucket]
             run = InMemoryRun(self.spec, bucket, store)
-            sent += [_envelopes(made) for made in run.process(iter([rows]))]
+            sent += [_envelopes(output) for output in run.process(iter([rows]))]
         return joined(sent, ENVELOPES)
 
 
@@ -138,7 +139,7 @@ class _BatchRun:
             return self._by_spark(node)
         if isinstance(node, Ticks):
             return self._ticks(node)
-        inputs = [self.rows(one) for one in node.inputs]
+        inputs = [self.rows(read) for read in node.inputs]
         if not inputs:
             rows = self.batch.read(node)
             return _none(self.spark, node) if rows is None else rows
@@ -177,23 +178,23 @@ class _BatchRun:
             columns = cast(StructType, nullable(columns_of(self.spark, node)))
             local = self.spark.createDataFrame(pa.Table.from_batches([rows]), columns)
             return _as_given(local, node.frame) if isinstance(node, Given) else local
-        frames = [self._frame(one) for one in node.inputs]
+        frames = [self._frame(read) for read in node.inputs]
         if not any(frame is not None for frame in frames):
             return None
         for number, frame in enumerate(frames):
             if frame is None:
                 columns = columns_of(self.spark, node.inputs[number])
                 frames[number] = self.spark.createDataFrame([], columns)
-        made: DataFrame = node.transform(*frames)
-        return made
+        whole: DataFrame = node.transform(*frames)
+        return whole
 
     def _in_workers(self, node: InWorkers, rows: pa.RecordBatch) -> pa.RecordBatch:
         if node.dated:
             times = pa.array(np.full(rows.num_rows, self.batch.now_ms))
             rows = rows.append_column(BATCH_MS, times)
-        given = [rows] if rows.num_rows else []
+        batches = [rows] if rows.num_rows else []
         schema = as_arrow(columns_of(self.spark, node))
-        return joined(list(node.function(iter(given))), schema)
+        return joined(list(node.function(iter(batches))), schema)
 
     def _ticks(self, node: Ticks) -> pa.RecordBatch:
         end = self.batch.end_of(node.interval_ms)
@@ -213,18 +214,23 @@ class _BatchRun:
                 self.count[name] += number
 
 
-def _as_given(rows: DataFrame, given: DataFrame) -> DataFrame:
-    """Rows at hand as those of a user's DataFrame: the user's expressions may be over its own columns, such as ``df["id"]``."""
+def _as_given(rows: DataFrame, frame: DataFrame) -> DataFrame:
+    """Rows at hand as those of a user's DataFrame.
+
+    The user's expressions may be over its own columns, such as ``df["id"]``.
+    """
     spark: Any = rows.sparkSession
     relation = rows._jdf.queryExecution().analyzed()
-    columns = given._jdf.queryExecution().analyzed().output()
+    columns = frame._jdf.queryExecution().analyzed().output()
     plan = relation.copy(columns, relation.data(), False, relation.stream())
     dataset = spark._jvm.org.apache.spark.sql.classic.Dataset
     return DataFrame(dataset.ofRows(spark._jsparkSession, plan), spark)
 
 
 def _collected(frame: DataFrame) -> Iterator[pa.RecordBatch]:
-    """The rows of a DataFrame; Spark evaluates those over rows at hand while it optimizes, so that no job runs.
+    """The rows of a DataFrame.
+
+    Spark evaluates those over rows at hand while it optimizes, so that no job runs.
 
     ``toArrow`` runs one, which takes ten times as long.
     """
@@ -268,7 +274,7 @@ def joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBat
 
 
 def _concatenated(columns: list[pa.Array], kind: pa.DataType) -> pa.Array:
-    """Columns one after the other; of ``kind`` where they are of several types, such as binary and large binary."""
+    """Columns one after the other; of ``kind`` where types differ, as binary and large binary."""
     if any(column.type != columns[0].type for column in columns):
         columns = [column.cast(kind) for column in columns]
     return pa.concat_arrays(columns)

@@ -1,6 +1,7 @@
-"""Folders of a machine's indexes.  Beside the indexes of a query, a file says where its checkpoint is.
+"""Folders of a machine's indexes.
 
-The driver says so to the workers, by a local property of the thread that starts the query, which Spark hands on.
+Beside the indexes of a query, a file says where its checkpoint is.  The driver says so to the
+workers, by a local property of the thread that starts the query, which Spark hands on.
 """
 
 from __future__ import annotations
@@ -23,21 +24,24 @@ OWNER = "fkjoin.checkpoint"
 
 
 def index_base(index_dir: str) -> Path:
-    """Return the folder of all queries' indexes on a machine; ``index_dir`` empty: under the temporary folder."""
+    """Return the folder of all queries' indexes on a machine.
+
+    It is under the temporary folder if ``index_dir`` is empty.
+    """
     return Path(index_dir) if index_dir else Path(tempfile.gettempdir()) / f"fkjoin-{os.geteuid()}"
 
 
 def index_home(index_dir: str, query: str, operator: str, stage: str) -> Path:
     """Return the folder of a store's indexes on a machine, with a folder per bucket.
 
-    Folders that are not there are made, and none below ``index_dir`` is another user's, nor open to one (``StateError``): the
-    temporary folder is shared by all users.
+    Folders that are not there are made.  None below ``index_dir`` is another user's, nor open to
+    one (``StateError``): the temporary folder is shared by all users.
     """
     base = index_base(index_dir)
-    place = base / query / f"{operator}-{stage}"
-    for folder in (*(() if index_dir else (base,)), place.parent, place):
+    home = base / query / f"{operator}-{stage}"
+    for folder in (*(() if index_dir else (base,)), home.parent, home):
         private_folder(folder)
-    return place
+    return home
 
 
 def note_owner(indexes: Path) -> None:

@@ -1,4 +1,4 @@
-"""JSON lines → packed changes, without rows in the JVM, where a table's columns are plain enough for it."""
+"""JSON lines → packed changes, without rows in the JVM, where columns are plain enough for it."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ NOT_TEXT = "not UTF-8"
 _SHOWN = 200
 
 
-def not_an_object(what: str) -> str:
+def not_an_object(label: str) -> str:
     """Say what is wrong with a line that is no JSON object of such columns."""
-    return f"not JSON that fits {what}"
+    return f"not JSON that fits {label}"
 
 
 def no_version(name: str) -> str:
@@ -37,13 +37,16 @@ def no_version(name: str) -> str:
     return f"no version: {name} is null"
 
 
-def plain_path(given: Any, schema: pa.Schema) -> Path | None:
-    """The fields that lead to what ``given`` names; None if it is not the plain name of a column or of a field in one."""
-    if not isinstance(given, str):
+def plain_path(expression: Any, schema: pa.Schema) -> Path | None:
+    """The fields that lead to what ``expression`` names.
+
+    None if it is not the plain name of a column or of a field in one.
+    """
+    if not isinstance(expression, str):
         return None
-    if given in schema.names:
-        return (given,)
-    path = tuple(given.split(".")) if _PATH.fullmatch(given) else ()
+    if expression in schema.names:
+        return (expression,)
+    path = tuple(expression.split(".")) if _PATH.fullmatch(expression) else ()
     kind: Any = pa.struct(list(schema))
     for name in path:
         if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
@@ -52,10 +55,10 @@ def plain_path(given: Any, schema: pa.Schema) -> Path | None:
     return path or None
 
 
-def plain_paths(given: Sequence[Any], schema: pa.Schema) -> tuple[Path, ...] | None:
+def plain_paths(expressions: Sequence[Any], schema: pa.Schema) -> tuple[Path, ...] | None:
     """Return the plain path of each; None if one of them is more than a name."""
-    paths = tuple(path for item in given if (path := plain_path(item, schema)) is not None)
-    return paths if len(paths) == len(given) else None
+    paths = tuple(path for item in expressions if (path := plain_path(item, schema)) is not None)
+    return paths if len(paths) == len(expressions) else None
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class JsonLines:
     source: bytes
     versions: tuple[str, ...]
     """The texts of the versions' parts."""
-    what: str
+    label: str
     """The columns, for people."""
     how: Reading = PLAIN
     fails: str | None = None
@@ -85,12 +88,12 @@ class JsonLines:
 
     def changes(self, lines: pa.RecordBatch) -> pa.RecordBatch:
         """The lines, one column of ``string``, as what ``PackChanges`` takes."""
-        lines, rows, problem = read_lines(lines, self.schema, self.what, self.how)
+        lines, rows, problem = read_lines(lines, self.schema, self.label, self.how)
         count = len(rows)
-        row = [at(rows, (name,)) for name in self.row]
+        row = [field_at(rows, (name,)) for name in self.row]
         fields = [self.schema.field(name) for name in self.row]
-        key = {name: at(rows, (name,)) for name in self.key}
-        version = [at(rows, path) for path in self.version]
+        key = {name: field_at(rows, (name,)) for name in self.key}
+        version = [field_at(rows, path) for path in self.version]
         problem = _without_version(
             problem, key.values(), dict(zip(self.versions, version, strict=True))
         )
@@ -101,9 +104,9 @@ class JsonLines:
                 "key": struct_of(key),
                 "row": pa.StructArray.from_arrays(row, fields=fields),
                 "deleted": self._deleted(rows),
-                "version": struct_of({f"v{place}": part for place, part in enumerate(version)}),
+                "version": struct_of({f"v{number}": part for number, part in enumerate(version)}),
                 "source": pa.repeat(pa.scalar(self.source), count),
-                "ts": pc.cast(at(rows, self.timestamp), pa.int64())
+                "ts": pc.cast(field_at(rows, self.timestamp), pa.int64())
                 if self.timestamp
                 else pa.nulls(count, pa.int64()),
                 "problem": problem,
@@ -111,19 +114,20 @@ class JsonLines:
         )
 
     def _raise(self, lines: pa.Array, problem: pa.StringArray) -> None:
-        place = pc.index(pc.is_valid(problem), True).as_py()
-        line = lines.cast(pa.binary())[place].as_py()
+        row = pc.index(pc.is_valid(problem), True).as_py()
+        line = lines.cast(pa.binary())[row].as_py()
         where = None if self.files is None else line_place(line, self.files)
-        at = "" if where is None else f": {where}"
+        position = "" if where is None else f": {where}"
+        text = line.decode(errors="replace")[:_SHOWN]
         raise FormatError(
-            f"table {self.fails}{at}: {problem[place]}: {line.decode(errors='replace')[:_SHOWN]}{set_aside('lines')}"
+            f"table {self.fails}{position}: {problem[row]}: {text}{set_aside('lines')}"
         )
 
     def _deleted(self, rows: pa.StructArray) -> pa.BooleanArray:
         if self.deleted is None:
             return pa.repeat(pa.scalar(False), len(rows))
         read = {
-            name.lower(): at(rows, (name,))
+            name.lower(): field_at(rows, (name,))
             for name in self.schema.names
             if name.lower() in self.deleted.reads
         }
@@ -143,13 +147,14 @@ class PackLines:
 
 @dataclass(frozen=True)
 class ReadLines:
-    """Lines and columns more → their fields, those columns, where they are, what is wrong with them, and their bytes.
+    """Lines and columns more → their fields, those columns, and three columns about the lines.
 
-    The last three have names that no field has.
+    The three say where a line is, what is wrong with it, and which bytes it has.  They have names
+    that no field has.
     """
 
     schema: pa.Schema
-    what: str
+    label: str
     more: tuple[str, ...]
     file: str
     problem: str
@@ -158,8 +163,8 @@ class ReadLines:
 
     def __call__(self, batches: Batches) -> Batches:
         for batch in batches:
-            lines, rows, problem = read_lines(batch, self.schema, self.what, self.how)
-            columns = {name: at(rows, (name,)) for name in self.schema.names}
+            lines, rows, problem = read_lines(batch, self.schema, self.label, self.how)
+            columns = {name: field_at(rows, (name,)) for name in self.schema.names}
             columns |= {name: lines.column(name) for name in self.more}
             columns |= {
                 self.problem: problem,
@@ -170,11 +175,12 @@ class ReadLines:
 
 
 def read_lines(
-    lines: pa.RecordBatch, schema: pa.Schema, what: str, how: Reading
+    lines: pa.RecordBatch, schema: pa.Schema, label: str, how: Reading
 ) -> tuple[pa.RecordBatch, pa.StructArray, pa.StringArray]:
-    """Read a batch whose first column is JSON lines: the batch without blank ones, their rows, what is wrong with each.
+    """Read a batch whose first column is JSON lines; blank ones are left out.
 
-    The row of a line with which something is wrong is null.
+    Returns the batch, the rows of its lines, and what is wrong with each line.  The row of a line
+    with which something is wrong is null.
     """
     lines = lines.filter(pc.greater(pc.binary_length(lines.column(0)), 0))
     texts, kind = lines.column(0), pa.struct(list(schema))
@@ -182,22 +188,22 @@ def read_lines(
     if rows is not None:
         return lines, rows, pa.nulls(len(rows), pa.string())
     rows, fit, advice = read_objects(texts, kind, how)
-    problem, there = _problems(texts.cast(pa.binary()), fit, what, advice)
+    problem, filled = _problems(texts.cast(pa.binary()), fit, label, advice)
     rows = pc.if_else(pc.is_null(problem), rows, pa.scalar(None, kind))
-    return lines.filter(there), rows.filter(there), problem.filter(there)
+    return lines.filter(filled), rows.filter(filled), problem.filter(filled)
 
 
 def _problems(
-    lines: pa.BinaryArray, fit: Bools, what: str, advice: Mapping[int, str]
+    lines: pa.BinaryArray, fit: Bools, label: str, advice: Mapping[int, str]
 ) -> tuple[pa.StringArray, pa.BooleanArray]:
     """Say what is wrong with each line, and which are not blank."""
-    found, there = np.full(len(lines), None, object), np.ones(len(lines), bool)
+    problems, filled = np.full(len(lines), None, object), np.ones(len(lines), bool)
     _, good = as_text(lines)
-    for place in np.flatnonzero(~(fit & good)):
-        line = lines[int(place)].as_py()
-        there[place] = bool(line.strip(BLANKS.encode()))
-        found[place] = advice.get(int(place), not_an_object(what)) if good[place] else NOT_TEXT
-    return pa.array(found, pa.string()), pa.array(there)
+    for row in np.flatnonzero(~(fit & good)):
+        line = lines[int(row)].as_py()
+        filled[row] = bool(line.strip(BLANKS.encode()))
+        problems[row] = advice.get(int(row), not_an_object(label)) if good[row] else NOT_TEXT
+    return pa.array(problems, pa.string()), pa.array(filled)
 
 
 def as_text(data: pa.BinaryArray) -> tuple[pa.StringArray, Bools]:
@@ -224,25 +230,21 @@ def _without_version(
     for name, part in version.items():
         if part.null_count:
             keyed = functools.reduce(pc.and_, map(pc.is_valid, key))
-            told = pc.if_else(
+            unversioned = pc.if_else(
                 pc.and_(pc.is_null(part), keyed), no_version(name), pa.scalar(None, pa.string())
             )
-            problem = pc.coalesce(problem, told)
+            problem = pc.coalesce(problem, unversioned)
     return problem
 
 
-def at(rows: pa.StructArray, path: Path) -> pa.Array:
+def field_at(rows: pa.StructArray, path: Path) -> pa.Array:
     """The field at the end of the path; null where any on the way is."""
     return pc.struct_field(rows, list(path))
 
 
 def kind_at(schema: pa.Schema, path: Path) -> pa.DataType:
     """The type of the field at the end of the path."""
-    return at(_none(schema), path).type
-
-
-def _none(schema: pa.Schema) -> pa.StructArray:
-    return pa.array([], pa.struct(list(schema)))
+    return field_at(pa.array([], pa.struct(list(schema))), path).type
 
 
 def struct_of(columns: Mapping[str, pa.Array]) -> pa.StructArray:

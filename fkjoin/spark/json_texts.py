@@ -1,7 +1,8 @@
 """Rows as JSON texts, by Spark's expressions, which the same schema reads back as the same rows.
 
-*Law*: a text is, byte by byte, what ``to_json`` makes of the row, except that times with microseconds have six digits there:
-``to_json`` cuts them off.  A row that ``to_json`` keeps whole has the bytes that it always had, so keys do too.
+*Law*: a text is, byte by byte, what ``to_json`` makes of the row.  Only times with microseconds
+have six digits, which ``to_json`` cuts off.  A row that ``to_json`` keeps whole has the bytes that
+it always had, so keys do too.
 """
 
 from __future__ import annotations
@@ -32,13 +33,14 @@ def written(value: Column, kind: DataType) -> Column:
 
 
 def require_json(argument: str, schema: StructType) -> None:
-    """``TopologyError`` if a column, or something in it, would not come back from JSON unchanged."""
+    """``TopologyError`` if a column, or something in it, would come back from JSON changed."""
     require_kinds(argument, schema, DayTimeIntervalType, YearMonthIntervalType, *TIMES_OF_DAY)
     for name, kind in parts(schema):
         if isinstance(kind, MapType) and not isinstance(kind.keyType, StringType):
             raise TopologyError(
-                f"{argument}: column {name} is {kind.simpleString()}, and the keys of a JSON object are texts: write "
-                f"map_entries({name}), or transform_keys({name}, (k, v) -> cast(k as string))"
+                f"{argument}: column {name} is {kind.simpleString()}, and the keys of a JSON "
+                f"object are texts: write map_entries({name}), or transform_keys({name}, (k, v) -> "
+                "cast(k as string))"
             )
 
 
@@ -60,7 +62,10 @@ def _shown(value: Column, kind: DataType) -> Column:
 
 
 def _time(text: Column, zone: Column) -> Column:
-    """``2026-01-02 03:04:05.1`` → ``2026-01-02T03:04:05.100``, and the zone; three digits, or six if it takes them."""
+    """``2026-01-02 03:04:05.1`` → ``2026-01-02T03:04:05.100``, and the zone.
+
+    There are three digits, or six if it takes them.
+    """
     seconds = F.replace(F.substring_index(text, ".", 1), F.lit(" "), F.lit("T"))
     fraction = F.when(F.contains(text, F.lit(".")), F.substring_index(text, ".", -1)).otherwise(
         F.lit("")

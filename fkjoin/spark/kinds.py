@@ -44,15 +44,15 @@ def parts(schema: StructType) -> Iterator[tuple[str, DataType]]:
 
 
 def require_kinds(argument: str, schema: StructType, *more: type[DataType]) -> None:
-    """``TopologyError`` if a column, or something in it, is of a type that is none of those that a place takes.
+    """``TopologyError`` if a column, or something in it, is of a type that a place does not take.
 
-    ``more``: what it takes besides those that all do.
+    ``more``: the types that it takes besides those that all places do.
     """
     for name, kind in parts(schema):
         if not isinstance(kind, (*_EVERYWHERE, *more)) or kind == StructType():
             raise TopologyError(
-                f"{argument}: column {name} is {kind.simpleString()}, which could not be read there unchanged: cast it to "
-                "text, or leave it out"
+                f"{argument}: column {name} is {kind.simpleString()}, which could not be read "
+                "there unchanged: cast it to text, or leave it out"
             )
 
 

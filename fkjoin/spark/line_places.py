@@ -1,4 +1,7 @@
-"""Search for a line in the files that it may be from: Spark's reader of lines does not say where a line was."""
+"""Search for a line in the files that it may be from.
+
+Spark's reader of lines does not say where a line was.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ _MOST_FILES, _MOST_BYTES = 1_000, 1 << 30
 
 
 def local_pattern(pattern: str) -> str | None:
-    """Return a path or glob that names this machine's files, in full; None for those of other file systems."""
+    """Return a path or glob of this machine's files, in full; None for other file systems."""
     scheme, colon, rest = pattern.partition(":")
     if colon and scheme.isalnum() and not Path(pattern).exists():
         return "/" + rest.lstrip("/") if scheme == "file" else None
@@ -37,10 +40,10 @@ def line_place(line: bytes, pattern: str) -> str | None:
             contextlib.suppress(OSError, EOFError),
             _opened(file) as lines,
         ):
-            for number, one in enumerate(lines, 1):
-                if one.removesuffix("\n") == text:
+            for number, candidate in enumerate(lines, 1):
+                if candidate.removesuffix("\n") == text:
                     return f"{file}, line {number}"
-                left -= len(one)
+                left -= len(candidate)
                 if left <= 0:
                     return None
     return None
@@ -57,12 +60,12 @@ def _opened(file: Path) -> TextIO:
 
 def _newest(pattern: str) -> list[Path]:
     """The files, the newest first, without those that Spark passes over."""
-    found = (
+    roots = (
         [Path(pattern)] if Path(pattern).exists() else [Path(name) for name in glob.glob(pattern)]
     )
-    files = {
-        file for place in found for file in ([place] if place.is_file() else place.rglob("[!._]*"))
-    }
+    files = set[Path]()
+    for root in roots:
+        files.update([root] if root.is_file() else root.rglob("[!._]*"))
     times = dict[Path, float]()
     for file in files:
         with contextlib.suppress(OSError):

@@ -1,5 +1,6 @@
-"""Names of columns: quoted for Spark, written out where a ``*`` stands for them, and refused where they cannot be told apart.
+"""Names of columns, as they are quoted for Spark.
 
+They are written out where a ``*`` stands for them, and refused where they cannot be told apart.
 Spark and its Parquet reader compare names without case; so does everything here.
 """
 
@@ -34,13 +35,16 @@ def quoted_if_needed(name: str) -> str:
     return name if _PLAIN.fullmatch(name) else quoted(name)
 
 
-def named(given: object, known: Sequence[str]) -> str | None:
-    """The column of ``known`` that ``given`` is the name of, as it is or in backticks; None if it is more than a name."""
-    if not isinstance(given, str):
+def named(expression: object, known: Sequence[str]) -> str | None:
+    """The column of ``known`` that ``expression`` is the name of, as it is or in backticks.
+
+    None if it is more than a name.
+    """
+    if not isinstance(expression, str):
         return None
-    return (
-        given if given in known else next((name for name in known if given == quoted(name)), None)
-    )
+    if expression in known:
+        return expression
+    return next((name for name in known if expression == quoted(name)), None)
 
 
 def is_added(name: str) -> bool:
@@ -61,16 +65,16 @@ def twice(names: Iterable[str]) -> tuple[str, str] | None:
 def require_apart(
     argument: str, names: Iterable[str], hint: str = "give one of them an alias"
 ) -> None:
-    """``TopologyError`` if two columns have the same name, a column has none, or has one of the engine's own."""
+    """``TopologyError`` if two columns have one name, or a column has none or the engine's own."""
     chosen = list(names)
     if (pair := twice(chosen)) is not None:
         first, second = pair
-        what = (
+        wording = (
             f"called {first!r}"
             if first == second
             else f"called {first!r} and {second!r}, which is one name to Spark"
         )
-        raise TopologyError(f"{argument}: two columns are {what}; {hint}")
+        raise TopologyError(f"{argument}: two columns are {wording}; {hint}")
     for name in chosen:
         if not name:
             raise TopologyError(
@@ -84,13 +88,17 @@ def require_apart(
 
 
 def require_results(table: str, columns: Iterable[str]) -> None:
-    """``TopologyError`` if a table's column has a name that results add: it can be read by its name, but not be written."""
+    """``TopologyError`` if a table's column has a name that results add.
+
+    It can be read by its name, but not be written.
+    """
     for name in columns:
         if is_added(name):
             raise TopologyError(
-                f"{table}: {name!r} is the name of a column that results add ({', '.join(ADDED)}): give it another one before "
-                f'it is written, in the joiner or aggregate, with map_values(["…", "{name} as …"]) or in the stream; what '
-                "fkjoin wrote is read with Table.from_fkjoin"
+                f"{table}: {name!r} is the name of a column that results add ({', '.join(ADDED)}): "
+                "give it another one before it is written, in the joiner or aggregate, "
+                f'with map_values(["…", "{name} as …"]) or in the stream; what fkjoin wrote is '
+                "read with Table.from_fkjoin"
             )
 
 
@@ -101,7 +109,7 @@ def require_beside(
     chosen = list(names)
     require_apart(argument, chosen)
     for name in chosen:
-        if name.lower() in (one.lower() for one in key):
+        if name.lower() in (own.lower() for own in key):
             raise TopologyError(
                 f"{argument}: column {name!r} is already there as the key; leave it out, or {hint}"
             )

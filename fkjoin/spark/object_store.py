@@ -1,4 +1,7 @@
-"""Object stores that pyarrow reaches, where a file is put, copied or deleted at once and no folder is renamed."""
+"""Object stores that pyarrow reaches.
+
+There a file is put, copied or deleted at once, and no folder is renamed.
+"""
 
 from __future__ import annotations
 
@@ -22,48 +25,53 @@ _ADDRESSES, _REGIONS = (
     ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
     ("AWS_REGION", "AWS_DEFAULT_REGION"),
 )
-"""Variables of the environment that count where no option does: pyarrow reads the first ones only without options."""
+"""Variables of the environment that count where no option does.
+
+pyarrow reads the first ones only without options.
+"""
 _SECONDS = "_timeout"
 """End of an option that is a number of seconds."""
 _TRUTHS = {"true": True, "false": False}
 
 
-def is_store(place: str) -> bool:
+def is_store(address: str) -> bool:
     """Tell whether an address is that of an object store."""
-    return urlsplit(place).scheme in SCHEMES
+    return urlsplit(address).scheme in SCHEMES
 
 
-def by_one_name(place: str) -> str:
+def by_one_name(address: str) -> str:
     """The address with one name for a store that has several."""
-    scheme, colon, rest = place.partition(":")
+    scheme, colon, rest = address.partition(":")
     return f"{_SPARKS_NAMES.get(scheme, scheme)}{colon}{rest}"
 
 
-def require_no_login(place: str) -> None:
+def require_no_login(address: str) -> None:
     """``TopologyError`` if an address has a password in it, which errors and logs would show."""
-    if urlsplit(place).password is not None:
+    if urlsplit(address).password is not None:
         raise TopologyError(
-            "path: the address has a secret in it: leave it out, and give it in options or in the environment"
+            "path: the address has a secret in it: leave it out, and give it in options or in the "
+            "environment"
         )
 
 
-def require_no_empty_name(place: str) -> None:
+def require_no_empty_name(address: str) -> None:
     """``TopologyError`` if an address has ``//`` in its path, which pyarrow does not take."""
-    scheme, _, path = place.partition("://")
+    scheme, _, path = address.partition("://")
     if "//" in path.rstrip("/"):
-        one = re.sub("/+", "/", path)
+        clean = re.sub("/+", "/", path)
         raise TopologyError(
-            f"path: {place} has a folder without a name in it: write {scheme}://{one}"
+            f"path: {address} has a folder without a name in it: write {scheme}://{clean}"
         )
 
 
-def opened(place: str, options: Mapping[str, str]) -> tuple[fs.FileSystem, str]:
-    """Open the store of a place; it, and the path in it.
+def opened(address: str, options: Mapping[str, str]) -> tuple[fs.FileSystem, str]:
+    """Open the store of an address; it, and the path in it.
 
-    ``options``: arguments of pyarrow's class for it.  ``OSError`` of what the store says, ``TopologyError`` of options.
+    ``options``: arguments of pyarrow's class for it.  ``OSError`` of what the store says,
+    ``TopologyError`` of options.
     """
-    scheme, _, there = place.partition("://")
-    bucket, slash, path = there.partition("/")
+    scheme, _, rest = address.partition("://")
+    bucket, slash, path = rest.partition("/")
     try:
         files, base = (
             _by_address(scheme, bucket)
@@ -73,8 +81,8 @@ def opened(place: str, options: Mapping[str, str]) -> tuple[fs.FileSystem, str]:
     except (TypeError, ValueError, pa.ArrowNotImplementedError) as error:
         why = str(error).removeprefix("__init__() ").rstrip(".")
         raise TopologyError(
-            f"options: {scheme}://{bucket} cannot be opened: {why}. They are arguments of pyarrow.fs.{_class_of(scheme)}, as "
-            "texts"
+            f"options: {scheme}://{bucket} cannot be opened: {why}. They are arguments of "
+            f"pyarrow.fs.{_class_of(scheme)}, as texts"
         ) from error
     return files, f"{base}{slash}{path}".rstrip("/")
 
@@ -85,18 +93,18 @@ def _by_address(scheme: str, bucket: str) -> tuple[fs.FileSystem, str]:
 
 
 def _by_options(scheme: str, bucket: str, options: Mapping[str, str]) -> fs.FileSystem:
-    given: dict[str, Any] = {name: _value(name, text) for name, text in options.items()}
+    arguments: dict[str, Any] = {name: _value(name, text) for name, text in options.items()}
     if scheme in S3:
         if (address := next(filter(None, map(os.environ.get, _ADDRESSES)), None)) is not None:
-            given.setdefault("endpoint_override", address)
-        if not {"region", "endpoint_override"} & given.keys() and not any(
+            arguments.setdefault("endpoint_override", address)
+        if not {"region", "endpoint_override"} & arguments.keys() and not any(
             map(os.environ.get, _REGIONS)
         ):
-            given["region"] = fs.resolve_s3_region(bucket)
+            arguments["region"] = fs.resolve_s3_region(bucket)
     if scheme in _AZURE:
-        given.setdefault("account_name", bucket.partition("@")[2].partition(".")[0])
+        arguments.setdefault("account_name", bucket.partition("@")[2].partition(".")[0])
     make: Callable[..., fs.FileSystem] = getattr(fs, _class_of(scheme))
-    return make(**given)
+    return make(**arguments)
 
 
 def _base(bucket: str) -> str:
@@ -105,9 +113,9 @@ def _base(bucket: str) -> str:
 
 
 def _class_of(scheme: str) -> str:
-    return (
-        "S3FileSystem" if scheme in S3 else "GcsFileSystem" if scheme in _GCS else "AzureFileSystem"
-    )
+    if scheme in S3:
+        return "S3FileSystem"
+    return "GcsFileSystem" if scheme in _GCS else "AzureFileSystem"
 
 
 def _value(name: str, text: str) -> Any:

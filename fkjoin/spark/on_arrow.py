@@ -11,14 +11,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
 
-def on_arrow(function: Callable[[pa.Array], pa.Array], returns: DataType, of: Column) -> Column:
+def on_arrow(function: Callable[[pa.Array], pa.Array], returns: DataType, column: Column) -> Column:
     """Apply the function to a column of texts or bytes, an array of bytes at a time."""
 
-    def whole(given: pa.Array) -> pa.Array:  # PySpark reads the annotations
-        return function(given.cast(pa.binary()))
+    def whole(texts: pa.Array) -> pa.Array:  # PySpark reads the annotations
+        return function(texts.cast(pa.binary()))
 
     udf: Any = F.arrow_udf if hasattr(F, "arrow_udf") else _through_pandas
-    return cast(Column, udf(whole, returns)(of))
+    return cast(Column, udf(whole, returns)(column))
 
 
 def _through_pandas(function: Callable[[pa.Array], pa.Array], returns: DataType) -> Any:
@@ -27,16 +27,16 @@ def _through_pandas(function: Callable[[pa.Array], pa.Array], returns: DataType)
 
     struct = isinstance(returns, StructType)
 
-    def through(given: Any) -> Any:
-        found = function(pa.array(given, pa.binary(), from_pandas=True))
+    def through(series: Any) -> Any:
+        results = function(pa.array(series, pa.binary(), from_pandas=True))
         if struct:
-            values = {field.name: found.field(field.name) for field in found.type}
+            values = {field.name: results.field(field.name) for field in results.type}
             return pd.DataFrame(
                 {name: pd.Series(_listed(part), dtype=object) for name, part in values.items()}
             )
-        return pd.Series(_listed(found), dtype=object)
+        return pd.Series(_listed(results), dtype=object)
 
-    through.__annotations__ = {"given": pd.Series, "return": pd.DataFrame if struct else pd.Series}
+    through.__annotations__ = {"series": pd.Series, "return": pd.DataFrame if struct else pd.Series}
     udf: Any = F.pandas_udf
     return udf(through, returns)
 

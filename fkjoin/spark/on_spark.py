@@ -35,7 +35,7 @@ from fkjoin.stages import counters
 from fkjoin.stages.counters import metrics_name, state_metrics_name
 
 _FRAMES: WeakKeyDictionary[Physical, DataFrame] = WeakKeyDictionary()
-"""Frames of nodes.  Spark tells sources apart by the plan nodes that read them, so a node has one."""
+"""Frames of nodes, one each: Spark tells sources apart by the plan nodes that read them."""
 _EMPTY: WeakKeyDictionary[Physical, DataFrame] = WeakKeyDictionary()
 """Frames of nodes that are only analyzed."""
 
@@ -65,7 +65,10 @@ def _frame(spark: SparkSession, plan: Physical) -> DataFrame:
 
 
 def columns_of(spark: SparkSession, plan: Physical) -> StructType:
-    """The columns of a plan's rows.  Only what Spark evaluates is analyzed: other nodes say their columns."""
+    """The columns of a plan's rows.
+
+    Only what Spark evaluates is analyzed: other nodes say their columns.
+    """
     return _empty(spark, plan).schema
 
 

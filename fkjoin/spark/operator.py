@@ -1,10 +1,12 @@
 """A stage as a stateful Spark operator over buckets.
 
-Rows of the stream are *envelopes*: a bucket's id with a payload of packed messages, or with a counter and its value.
-A payload of no bytes only opens the store, so that a checkpoint made with other settings is noticed in every batch.
+Rows of the stream are *envelopes*: a bucket's id with a payload of packed messages, or with a
+counter and its value.  A payload of no bytes only opens the store, so that each batch notices a
+checkpoint made with other settings.
 
-Spark imports this module once per operator, in a process that only asks for the operator's states, whenever a query starts:
-what the work itself needs is imported with ``bucket_run`` and with what the spec is made of, when there is work.
+Whenever a query starts, Spark imports this module once per operator, in a process that only asks
+for the operator's states.  What the work itself needs is imported with ``bucket_run`` and with what
+the spec is made of, when there is work.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ class StageProcessor(StatefulProcessor):
 
     def __init__(self, spec: StageSpec) -> None:
         self._pickled: bytes = cloudpickle.dumps(spec)  # type: ignore[no-untyped-call]
-        """The spec's bytes: a task that only asks for the operator's states need not load the spec."""
+        """The spec's bytes: a task that only asks for the operator's states need not load it."""
 
     @cached_property
     def _spec(self) -> StageSpec:
@@ -46,7 +48,8 @@ class StageProcessor(StatefulProcessor):
         self._meta = handle.getValueState("meta", _DATA)
         self._segments = handle.getMapState("log", _NUMBER, _DATA)
 
-    def handleInputRows(  # type: ignore[override]  # noqa: N802  (Spark's name; rows come as pandas frames)
+    # Spark's name; rows come as pandas frames.
+    def handleInputRows(  # type: ignore[override]  # noqa: N802
         self,
         key: Any,
         rows: Iterator[pd.DataFrame],

@@ -1,4 +1,7 @@
-"""Values of options of Spark's sources, compared with what the source takes, which Spark itself does in a batch."""
+"""Values of options of Spark's sources, compared with what the source takes.
+
+Spark itself does so in a batch.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from fkjoin.errors import TopologyError
 
 
 def require_whole(options: Mapping[str, Any], least: Mapping[str, int]) -> None:
-    """Raise ``TopologyError`` for an option that is no whole number, or a smaller one than the ``least`` of that option."""
+    """Raise ``TopologyError`` for an option that is no whole number, or less than its ``least``."""
     known = {name.lower(): number for name, number in least.items()}
     for name, value in options.items():
         number = known.get(name.lower())
@@ -23,8 +26,8 @@ def require_whole(options: Mapping[str, Any], least: Mapping[str, int]) -> None:
 
 def require_one_of(options: Mapping[str, Any], values: Mapping[str, tuple[str, ...]]) -> None:
     """Raise ``TopologyError`` for an option that has none of its ``values``."""
-    known = {name.lower(): of for name, of in values.items()}
+    known = {name.lower(): allowed for name, allowed in values.items()}
     for name, value in options.items():
-        of = known.get(name.lower())
-        if of is not None and str(value).lower() not in of:
-            raise TopologyError(f"options: {name} is {value!r}: give one of {', '.join(of)}")
+        allowed = known.get(name.lower())
+        if allowed is not None and str(value).lower() not in allowed:
+            raise TopologyError(f"options: {name} is {value!r}: give one of {', '.join(allowed)}")

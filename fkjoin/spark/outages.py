@@ -7,12 +7,13 @@ import math
 from fkjoin.errors import TopologyError
 
 RETRY_S = 60.0
-"""Seconds for which sinks and registries of schemas are tried again, unless they are told otherwise."""
+"""Seconds for which sinks and registries of schemas are tried again, if none are set."""
 
 
-def require_retry_s(given: float) -> None:
+def require_retry_s(seconds: float) -> None:
     """``TopologyError`` if it is no number of seconds."""
-    if not (isinstance(given, int | float) and math.isfinite(given) and given >= 0):
+    if not (isinstance(seconds, int | float) and math.isfinite(seconds) and seconds >= 0):
         raise TopologyError(
-            f"retry_s: {given!r} is no number of seconds; 0 tries once, and the default is {RETRY_S:g}"
+            f"retry_s: {seconds!r} is no number of seconds; 0 tries once, "
+            f"and the default is {RETRY_S:g}"
         )

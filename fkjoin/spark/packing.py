@@ -1,7 +1,8 @@
-"""Typed rows → packed messages: functions for ``mapInArrow``, in front of a query's first stage and behind a joiner.
+"""Typed rows → packed messages: functions for ``mapInArrow``.
 
-Rows exist in the JVM only before the first stage and after the last (and around a joiner); in between they travel as
-packed payloads, a few megabytes in one row.
+They stand in front of a query's first stage and behind a joiner.  Rows exist in the JVM only before
+the first stage and after the last, and around a joiner.  In between they travel as packed payloads,
+a few megabytes in one row.
 """
 
 from __future__ import annotations
@@ -45,9 +46,11 @@ Pack = Callable[[Batches], Batches]
 
 @dataclass(frozen=True)
 class PackChanges:
-    """Rows ``key, foreign_key, row, deleted, version, source, ts, problem`` → envelopes of ``CHANGE`` by key.
+    """Rows of a table → envelopes of ``CHANGE`` by key.
 
-    ``version`` is a struct of int64, a record's with its ``PLACE`` at the end, or, for the result of a join, its bytes.
+    The rows' columns are ``key, foreign_key, row, deleted, version, source, ts, problem``.
+    ``version`` is a struct of int64, a record's with its ``PLACE`` at the end, or, for the result
+    of a join, its bytes.
     ``source`` is the identity of the log that the version belongs to.
     """
 
@@ -59,7 +62,10 @@ class PackChanges:
     validate: bool = False
     """Wake every bucket, so that each is checked after the batch."""
     among: tuple[pa.Schema, ...] = ()
-    """Keys of the right tables of a multi-way join's left table; their columns follow each other in ``foreign_key``."""
+    """Keys of the right tables of a multi-way join's left table.
+
+    Their columns follow each other in ``foreign_key``.
+    """
     number: int | None = None
     """Number of the right table in a multi-way join."""
     start_over: StartOver | None = None
@@ -85,16 +91,16 @@ class PackChanges:
         columns = batch.column("foreign_key").flatten()
         if self.foreign_key is not None:
             return KeyCodec(self.foreign_key).encode(columns, rows)
-        found = []
+        keys = []
         for key in self.among:
-            found.append(KeyCodec(key).encode(columns[: len(key)], rows))
+            keys.append(KeyCodec(key).encode(columns[: len(key)], rows))
             columns = columns[len(key) :]
-        return foreign_keys(found)
+        return foreign_keys(keys)
 
 
 @dataclass(frozen=True)
 class CopyRights:
-    """Envelopes of right changes → the same for each of the ``spread`` buckets that their foreign keys have."""
+    """Envelopes of right changes → the same for each of their foreign keys' ``spread`` buckets."""
 
     buckets: int
     spread: int
@@ -108,18 +114,20 @@ class CopyRights:
             yield batch.filter(pc.invert(carries))
             some = batch.filter(carries)
             homes = by_id[np.searchsorted(ids[by_id], some.column("bucket").to_numpy())]
-            place = some.schema.get_field_index("bucket")
+            index = some.schema.get_field_index("bucket")
             for copy in range(self.spread):
                 buckets = pa.array(ids[(homes + copy) % self.buckets])
-                yield some.set_column(place, some.schema.field(place), buckets)
+                yield some.set_column(index, some.schema.field(index), buckets)
 
 
 @dataclass(frozen=True)
 class PackRows:
-    """Rows ``key, row, deleted, version, source, ts, problem`` → envelopes of ``JOINED`` by key; the values are the rows.
+    """Rows of a table → envelopes of ``JOINED`` by key; the values are the rows.
 
-    With ``group``, there is such a column as well, and the values are contributions to groups: of rows whose group has a null,
-    none.  A column ``gone`` says which rows are no more, for good; without it, all that are deleted.
+    The rows' columns are ``key, row, deleted, version, source, ts, problem``.  With ``group``,
+    there is such a column as well, and the values are contributions to groups: of rows whose group
+    has a null, none.  A column ``gone`` says which rows are no more, for good; without it, all that
+    are deleted.
     """
 
     key: pa.Schema
@@ -179,7 +187,8 @@ def packed_changes(batches: Batches, pack: Packs, messages: _Messages) -> Batche
 
 def _packed_changes(batches: Batches, pack: Packs, messages: _Messages) -> Batches:
     ids = bucket_ids(pack.buckets)
-    yield envelopes([(bucket, b"") for bucket in (ids if pack.validate else (0,))])
+    woken = ids if pack.validate else (0,)
+    yield envelopes([(bucket, b"") for bucket in woken])
     for batch in batches:
         if pack.start_over is not None and pack.start_over.ends:
             for name in replace(pack.start_over, slot=pack.number).passed(batch.column("version")):
@@ -191,10 +200,10 @@ def _packed_changes(batches: Batches, pack: Packs, messages: _Messages) -> Batch
         if not usable.num_rows:
             continue
         keys = KeyCodec(pack.key).encode(usable.column("key").flatten(), usable.num_rows)
-        there = valid(keys)
-        if not there.all():
-            yield counter(counters.NULL_KEY, int((~there).sum()))
-            usable, keys = usable.filter(pa.array(there)), keys.filter(pa.array(there))
+        keyed = valid(keys)
+        if not keyed.all():
+            yield counter(counters.NULL_KEY, int((~keyed).sum()))
+            usable, keys = usable.filter(pa.array(keyed)), keys.filter(pa.array(keyed))
         if len(keys):
             yield from map(
                 envelopes, framed(packed_by_bucket(messages(usable, keys), "key", pack.buckets))
@@ -207,9 +216,10 @@ def _alive(batch: pa.RecordBatch) -> Bools:
 
 @dataclass(frozen=True)
 class PackJoined:
-    """Rows ``key, version, ts, gone, row, problem, counter, count`` → envelopes of ``JOINED`` by key.
+    """Rows of a joiner → envelopes of ``JOINED`` by key.
 
-    Rows with a problem are dropped and counted.
+    The rows' columns are ``key, version, ts, gone, row, problem, counter, count``.  Rows with a
+    problem are dropped and counted.
     """
 
     row: pa.Schema
@@ -281,12 +291,13 @@ def versions_of(batch: pa.RecordBatch) -> Bytes:
     source = as_bytes(batch.column("source"))
     if any(member.null_count for member in version.flatten()):
         row = next(
-            place for place in range(batch.num_rows) if None in version[place].as_py().values()
+            number for number in range(batch.num_rows) if None in version[number].as_py().values()
         )
         key = key_text(batch.column("key")[row].as_py())
         raise FormatError(
-            f"the change of key {key} has no version: a version column is null there, so its place in the order of "
-            "changes is unknown; filter such rows out, or give version=coalesce(…, 0)"
+            f"the change of key {key} has no version: a version column is null there, so its place "
+            "in the order of changes is unknown; filter such rows out, or give "
+            "version=coalesce(…, 0)"
         )
     columns = [
         pc.cast(member, pa.int64()).to_numpy(zero_copy_only=False) for member in version.flatten()

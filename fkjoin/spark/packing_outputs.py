@@ -1,4 +1,7 @@
-"""Rows that a table's rows make → packed messages: functions for ``mapInArrow``, in front of the stage spread."""
+"""Rows that a table's rows make → packed messages: functions for ``mapInArrow``.
+
+They stand in front of the stage spread.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,9 @@ _NUMBERED = "; number them, as in transform(items, (item, n) -> …)"
 class Gather:
     """Outputs ``place, output, row, problem``, one a row, put together by the rows that make them.
 
-    ``place`` is null or 0 where the outputs of another row begin; ``output``: the key, a struct.  A row of whose outputs two
-    have one key, or one has a problem, has that as its problem, and does not count.
+    ``place`` is null or 0 where the outputs of another row begin; ``output``: the key, a struct.
+    Two outputs of a row that have one key, or an output that has a problem, are the row's problem.
+    Such a row does not count.
     """
 
     key: pa.Schema
@@ -37,26 +41,28 @@ class Gather:
     operator: str
 
     def __call__(self, batch: pa.RecordBatch) -> Gathered:
-        """Put together a batch that begins with a row's first output, and ends with a row's last."""
+        """Put together a batch that is from a row's first output to a row's last."""
         begins = _begins(batch)
-        of, first = np.cumsum(begins) - 1, np.flatnonzero(begins)
-        problems = _problems(batch, of)
-        there = (
-            valid(batch.column("place")) & valid(batch.column("row")) & ~np.isin(of, list(problems))
+        makers, first = np.cumsum(begins) - 1, np.flatnonzero(begins)
+        problems = _problems(batch, makers)
+        present = (
+            valid(batch.column("place"))
+            & valid(batch.column("row"))
+            & ~np.isin(makers, list(problems))
         )
         keys = KeyCodec(self.key).encode(batch.column("output").flatten(), batch.num_rows)
-        keyed = np.flatnonzero(there & valid(keys))
+        keyed = np.flatnonzero(present & valid(keys))
         rows = RowCodec(self.row).encode(batch.column("row").flatten(), batch.num_rows)
-        outputs = Pairs(of[keyed], keys.take(pa.array(keyed)), rows.take(pa.array(keyed)))
+        outputs = Pairs(makers[keyed], keys.take(pa.array(keyed)), rows.take(pa.array(keyed)))
         for number, key in self._twice(outputs):
             problems.setdefault(
                 number, f"{self.operator}: two of its rows have the key {key}{_NUMBERED}"
             )
-        dropped = int((there & ~valid(keys)).sum())
+        dropped = int((present & ~valid(keys)).sum())
         return Gathered(
             first,
             pairs.encode(outputs, len(first)),
-            [problems.get(at) for at in range(len(first))],
+            [problems.get(number) for number in range(len(first))],
             dropped,
         )
 
@@ -90,7 +96,10 @@ class Gathered:
 
 @dataclass(frozen=True)
 class PackOutputs:
-    """Rows ``key, deleted, version, source, ts, problem, place, output, row`` → envelopes of ``JOINED`` by key."""
+    """Outputs, each with the row that makes it → envelopes of ``JOINED`` by key.
+
+    Their columns are ``key, deleted, version, source, ts, problem, place, output, row``.
+    """
 
     key: pa.Schema
     gather: Gather
@@ -98,7 +107,10 @@ class PackOutputs:
     validate: bool = False
     start_over: StartOver | None = None
     failing: str | None = None
-    """Name of a table that is to fail where two outputs of a row have one key; others leave the row out."""
+    """Name of a table that is to fail where two outputs of a row have one key.
+
+    Others leave the row out.
+    """
     number: int | None = None
 
     def __call__(self, batches: Batches) -> Batches:
@@ -110,12 +122,12 @@ class PackOutputs:
             for batch in whole(batches):
                 gathered = self.gather(batch)
                 dropped += gathered.dropped
-                made = batch.select(["key", "deleted", "version", "source", "ts"]).take(
-                    pa.array(gathered.first)
-                )
-                made = made.append_column("problem", pa.array(gathered.problems, pa.string()))
+                columns = ["key", "deleted", "version", "source", "ts"]
+                makers = batch.select(columns).take(pa.array(gathered.first))
+                problems = pa.array(gathered.problems, pa.string())
                 self._require_none(batch, gathered)
-                yield made.append_column("row", gathered.lists)
+                makers = makers.append_column("problem", problems)
+                yield makers.append_column("row", gathered.lists)
 
         yield from packed_changes(rows(), self, _messages)
         if dropped:
@@ -123,23 +135,24 @@ class PackOutputs:
 
     def _require_none(self, batch: pa.RecordBatch, gathered: Gathered) -> None:
         """Raise ``FkJoinError`` if a row has a problem of its outputs, and the table is to fail."""
-        found = next(
-            (at for at, problem in enumerate(gathered.problems) if problem is not None), None
-        )
-        if (
-            self.failing is None
-            or found is None
-            or batch.column("problem")[int(gathered.first[found])].is_valid
-        ):
+        failed = (number for number, text in enumerate(gathered.problems) if text is not None)
+        number = next(failed, None)
+        if self.failing is None or number is None:
             return
-        key = batch.column("key")[int(gathered.first[found])].as_py()
-        said = str(gathered.problems[found]).removeprefix(f"{self.gather.operator}: ")
-        raise FkJoinError(f"{self.failing}, key {key_text(key)}: {said}{set_aside('rows')}")
+        first = int(gathered.first[number])
+        if batch.column("problem")[first].is_valid:
+            return
+        key = batch.column("key")[first].as_py()
+        text = str(gathered.problems[number]).removeprefix(f"{self.gather.operator}: ")
+        raise FkJoinError(f"{self.failing}, key {key_text(key)}: {text}{set_aside('rows')}")
 
 
 @dataclass(frozen=True)
 class OutputLetters:
-    """Rows ``raw, place, output, row, problem`` → rows ``raw, problem`` of those that make outputs with a problem."""
+    """Rows ``raw, place, output, row, problem`` → rows ``raw, problem``.
+
+    They are those that make outputs with a problem.
+    """
 
     raw: pa.Schema
     gather: Gather
@@ -147,14 +160,17 @@ class OutputLetters:
     def __call__(self, batches: Batches) -> Batches:
         for batch in whole(batches):
             gathered = self.gather(batch)
-            some = [at for at, problem in enumerate(gathered.problems) if problem is not None]
-            raw = batch.column("raw").take(pa.array(gathered.first[some], pa.int64()))
-            said = pa.array([gathered.problems[at] for at in some], pa.string())
-            yield pa.record_batch([raw.cast(self.raw.field("raw").type), said], schema=self.raw)
+            failed = [number for number, text in enumerate(gathered.problems) if text is not None]
+            raw = batch.column("raw").take(pa.array(gathered.first[failed], pa.int64()))
+            problems = pa.array([gathered.problems[number] for number in failed], pa.string())
+            yield pa.record_batch([raw.cast(self.raw.field("raw").type), problems], schema=self.raw)
 
 
 def whole(batches: Batches) -> Batches:
-    """The rows in batches that begin with a row's first output, and end with a row's last: Spark cuts them anywhere."""
+    """The rows in batches that begin with a row's first output, and end with a row's last.
+
+    Spark cuts them anywhere.
+    """
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         begins = np.flatnonzero(_begins(batch))
@@ -167,11 +183,12 @@ def whole(batches: Batches) -> Batches:
     yield from _together(waiting)
 
 
-def _problems(batch: pa.RecordBatch, of: Ints) -> dict[int, str]:
+def _problems(batch: pa.RecordBatch, makers: Ints) -> dict[int, str]:
     """The first problem of each row that has one, by the row's number."""
-    said = np.flatnonzero(valid(batch.column("problem")))
-    texts = batch.column("problem").take(pa.array(said)).to_pylist()
-    return dict(reversed(list(zip(of[said].tolist(), texts, strict=True))))
+    some = np.flatnonzero(valid(batch.column("problem")))
+    texts = batch.column("problem").take(pa.array(some)).to_pylist()
+    # Backwards: of several problems of a row the first one stays.
+    return dict(reversed(list(zip(makers[some].tolist(), texts, strict=True))))
 
 
 def _together(parts: list[pa.RecordBatch]) -> Batches:

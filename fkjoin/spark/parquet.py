@@ -1,11 +1,13 @@
-"""A table's changes as Parquet files, each batch exactly once, written by the workers without rows in the JVM.
+"""A table's changes as Parquet files, each batch exactly once, without rows in the JVM.
 
-``PATH/batch=N-CHECKPOINT/part-….parquet``: a batch's files are written under ``PATH/_unfinished``, by each attempt in a folder
-of its own, and appear together, by the renaming of their folder.  An attempt that comes second finds the batch's folder there,
-and throws away what it wrote.
+Workers write ``PATH/batch=N-CHECKPOINT/part-….parquet``.  A batch's files are written under
+``PATH/_unfinished``, by each attempt in a folder of its own.  They appear together, by the renaming
+of their folder.  An attempt that comes second finds the batch's folder there, and throws away what
+it wrote.
 
-Readers of the files see a column more, ``batch``; where the table has a column of that name, folders are called
-``fkjoin_batch=…``.  ``PATH/_fkjoin.json`` says what the files are, for ``Table.from_fkjoin``.
+Readers of the files see a column more, ``batch``; where the table has a column of that name,
+folders are called ``fkjoin_batch=…``.  ``PATH/_fkjoin.json`` says what the files are, for
+``Table.from_fkjoin``.
 
 Object stores rename no folders: there a batch is one file, which a copy of its draft publishes.
 """
@@ -29,7 +31,10 @@ from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.spark.worker import releasing
 
 UNFINISHED, SET_ASIDE = "_unfinished", "_set-aside"
-"""Folders that readers pass over: of attempts at batches, and of batches that a checkpoint no longer has."""
+"""Folders that readers pass over.
+
+They are of attempts at batches, and of batches that a checkpoint no longer has.
+"""
 _WRITTEN = pa.schema([("file", pa.string())])
 _ANSWER = pa.schema([*_WRITTEN, ("error", pa.string())])
 
@@ -42,7 +47,10 @@ _ABOUT = "org.apache.spark.sql.parquet.row.metadata"
 
 @dataclass(frozen=True)
 class ChangesOf:
-    """Envelopes of ``RESULT`` → rows of ``Table.changes``; ``timestamp``: they are times, in microseconds."""
+    """Envelopes of ``RESULT`` → rows of ``Table.changes``.
+
+    ``timestamp``: they are times, in microseconds.
+    """
 
     unpack: UnpackResults
     timestamp: bool
@@ -99,8 +107,8 @@ class WriteFile:
             if self.options is None
             else opened(self.folder, self.options)
         )
-        given = releasing(batches)
-        for batch in given if self.changes is None else self.changes(given):
+        batches = releasing(batches)
+        for batch in batches if self.changes is None else self.changes(batches):
             if writer is None:
                 schema = batch.schema.with_metadata({_ABOUT: self.about})
                 with self._writing():
@@ -126,7 +134,10 @@ class WriteFile:
 
 @dataclass(frozen=True)
 class PutFile:
-    """Batches → what ``WriteFile`` yields in an object store, or the store's error, which the driver may know how to mend."""
+    """Batches → what ``WriteFile`` yields in an object store, or the store's error.
+
+    The driver may know how to mend it.
+    """
 
     write: WriteFile
 

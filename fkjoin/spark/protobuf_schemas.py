@@ -1,6 +1,8 @@
-"""Messages of Protobuf behind a registry's header: which message of a schema a record has, and its class.
+"""Messages of Protobuf behind a registry's header.
 
-The registry gives a schema as a descriptor, so no compiler is needed.  A schema has a pool of its own, with what it imports.
+These are: which message of a schema a record has, and the message's class.  The registry gives a
+schema as a descriptor, so no compiler is needed.  A schema has a pool of its own, with what it
+imports.
 """
 
 from __future__ import annotations
@@ -49,28 +51,31 @@ class MessageReader(NamedTuple):
 
 
 def message_index(data: bytes, start: int) -> tuple[Index, int]:
-    """Read which message a record has, and where it begins; ``ValueError`` if the record ends before."""
-    count, at = _number(data, start)
+    """Read which message a record has, and where it begins.
+
+    ``ValueError`` if the record ends before.
+    """
+    count, end = _number(data, start)
     if not count:
-        return _FIRST, at
+        return _FIRST, end
     if count > _DEEPEST:
         raise ValueError(f"{count} is no length of a message's index")
     index = []
     for _ in range(count):
-        place, at = _number(data, at)
-        index.append(place)
-    if not index:
+        number, end = _number(data, end)
+        index.append(number)
+    if not index:  # a count below zero
         raise ValueError(f"{count} is no length of a message's index")
-    return tuple(index), at
+    return tuple(index), end
 
 
-def _number(data: bytes, at: int) -> tuple[int, int]:
+def _number(data: bytes, start: int) -> tuple[int, int]:
     """Read a zigzag number of up to five bytes, and where it ends."""
-    found = 0
-    for place, octet in enumerate(data[at : at + 5]):
-        found |= (octet & 127) << 7 * place
+    value = 0
+    for position, octet in enumerate(data[start : start + 5]):
+        value |= (octet & 127) << 7 * position
         if octet < 128:
-            return (found >> 1) ^ -(found & 1), at + place + 1
+            return (value >> 1) ^ -(value & 1), start + position + 1
     raise ValueError("the record ends in the index of its message")
 
 
@@ -81,10 +86,10 @@ def messages(
     """Make the reader of a schema's message; ``SchemaProblemError`` if there is none."""
     from google.protobuf.message_factory import GetMessageClass
 
-    found = _descriptor(file_of(registry, number), number, index)
+    descriptor = _descriptor(file_of(registry, number), number, index)
     try:
-        made = GetMessageClass(found)
-        return MessageReader(made.FromString, fields_of(made.DESCRIPTOR, kind))
+        message = GetMessageClass(descriptor)
+        return MessageReader(message.FromString, fields_of(message.DESCRIPTOR, kind))
     except Exception as error:
         raise SchemaProblemError(
             f"schema {number} cannot be used: {type(error).__name__}: {error}"
@@ -92,15 +97,18 @@ def messages(
 
 
 def _descriptor(file: Any, number: int, index: Index) -> Any:
-    """Find a message by its place, as Confluent's deserializer for Java counts: with the messages that maps consist of."""
+    """Find a message by its place, as Confluent's deserializer for Java counts.
+
+    It counts the messages that maps consist of, too.
+    """
     inside: list[Any] = list(file.message_types_by_name.values())
-    found = None
-    for place in index:
-        if not 0 <= place < len(inside):
+    message = None
+    for position in index:
+        if not 0 <= position < len(inside):
             raise SchemaProblemError(f"schema {number} has no message {list(index)}")
-        found = inside[place]
-        inside = list(found.nested_types)
-    return found
+        message = inside[position]
+        inside = list(message.nested_types)
+    return message
 
 
 @lru_cache(1000)
@@ -120,13 +128,20 @@ class _Pool(NamedTuple):
     number: int
     pool: Any
     names: dict[str, tuple[str, int] | None]
-    """Subject and version of each file that was added, by its name; None of a file that is known without a registry."""
+    """Subject and version of each file that was added, by its name.
+
+    None of a file that is known without a registry.
+    """
 
     def add(self, name: str, schema: Any, referred: Mapping[str, Any]) -> Any:
-        """Add a schema, and before it what it imports; ``referred``: the references of those that import it."""
+        """Add a schema, and before it what it imports.
+
+        ``referred``: the references of those that import it.
+        """
         file = self._parsed(schema.schema_str)
         file.name = name
-        return self._add(file, {**referred, **{one.name: one for one in schema.references or ()}})
+        own = {reference.name: reference for reference in schema.references or ()}
+        return self._add(file, {**referred, **own})
 
     def _add(self, file: Any, referred: Mapping[str, Any]) -> Any:
         for name in file.dependency:
@@ -134,7 +149,8 @@ class _Pool(NamedTuple):
             if name in self.names:
                 if version not in (None, before := self.names[name]):
                     raise SchemaProblemError(
-                        f"schema {self.number} imports {name} in two versions: {before} and {version}"
+                        f"schema {self.number} imports {name} in two versions: {before} "
+                        f"and {version}"
                     )
                 continue
             self.names[name] = version
@@ -162,8 +178,9 @@ class _Pool(NamedTuple):
         except ValueError:  # no base64
             self.registry.forget()
             raise FkJoinError(
-                f"{self.registry.place} gives schema {self.number} as a text, and no descriptor of it (format=serialized). "
-                "The batch is not lost. Read the topic through a registry that gives descriptors, such as Confluent's"
+                f"{self.registry.place} gives schema {self.number} as a text, and no descriptor of "
+                "it (format=serialized). The batch is not lost. Read the topic through a registry "
+                "that gives descriptors, such as Confluent's"
             ) from None
 
 
@@ -173,19 +190,19 @@ def _known(name: str) -> Any:
 
     if name in _OF_CONFLUENT:
         module, message = _OF_CONFLUENT[name]
-        given = getattr(
+        descriptor = getattr(
             import_module(f"confluent_kafka.schema_registry.confluent.{module}"), message
         ).DESCRIPTOR.file
     elif (parts := _KNOWN.fullmatch(name)) is not None:
         require_types()
         try:
-            given = import_module(f"google.{parts[1]}.{parts[2]}_pb2").DESCRIPTOR
+            descriptor = import_module(f"google.{parts[1]}.{parts[2]}_pb2").DESCRIPTOR
         except ModuleNotFoundError:
             return None
     else:
         return None
     file = FileDescriptorProto()
-    given.CopyToProto(file)
+    descriptor.CopyToProto(file)
     file.name = name
     return file
 

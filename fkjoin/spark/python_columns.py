@@ -1,9 +1,10 @@
 """Values of Python, as decoders of records make them → columns of Arrow, a column at a time.
 
-*Law*: a column has what its values have one by one, and a value that is none of its type has a problem of its own.
-A text column has a text as it is, and of anything else its JSON.  A whole number is in a column of ``double``, ``float`` or
-``decimal`` if that is exact, and a fraction of JSON in a decimal column as it was written.  Numbers in times, and texts in
-times, decimals and bytes, are read by their units, as of JSON (``fkjoin.codec.json_values``).  An instant is none of a clock
+*Law*: a column has what its values have one by one.  A value that is none of its type has a problem
+of its own.  A text column has a text as it is, and of anything else its JSON.  A whole
+number is in a column of ``double``, ``float`` or ``decimal`` if that is exact.  A fraction of JSON
+is in a decimal column as it was written.  Numbers in times, and texts in times, decimals and bytes,
+are read by their units, as of JSON (``fkjoin.codec.json_values``).  An instant is none of a clock
 without a zone.
 """
 
@@ -15,6 +16,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -29,7 +31,7 @@ from fkjoin.codec.units import ITEM, NANOS, UNSURE, Notation, Unit, is_special
 
 _TIMES = datetime.datetime, datetime.date, datetime.time
 _MISFITS = ValueError, TypeError, ArithmeticError, RecursionError, pa.ArrowException
-"""Errors of values that are none of a column's type, and of those that are too deep to be written as JSON."""
+"""Errors of values that are none of a column's type, or are too deep to be written as JSON."""
 
 _TYPES: list[tuple[Callable[[pa.DataType], bool], set[type]]] = [
     (pa.types.is_boolean, {bool}),
@@ -48,11 +50,11 @@ class Fraction(float):
     text: str
 
     def __new__(cls, text: str) -> Fraction:
-        made = super().__new__(cls, text)
-        if math.isinf(made) and text[-1].isdigit():
+        number = super().__new__(cls, text)
+        if math.isinf(number) and text[-1].isdigit():
             raise ValueError(f"{text} is a number beyond double")
-        made.text = text
-        return made
+        number.text = text
+        return number
 
 
 class Built(NamedTuple):
@@ -65,7 +67,9 @@ class Built(NamedTuple):
 def build(
     values: Sequence[Mapping[str, Any]], kind: pa.StructType, how: Reading, silent: str = ""
 ) -> Built:
-    """Make rows of mappings, whose members that the type lacks are left out; what does not fit is null, and has a problem.
+    """Make rows of mappings, whose members that the type lacks are left out.
+
+    What does not fit is null, and has a problem.
 
     ``silent``: a member whose name is not in the paths of problems.
     """
@@ -91,21 +95,20 @@ def _apart(
     *,
     first: int = 0,
 ) -> list[pa.Array]:
-    """Make a column, in halves where a value does not fit; ``first``: the place of the first value."""
+    """Make a column, in halves where a value does not fit; ``first``: the first value's place."""
     try:
         return [_column(values, kind, how, name)]
     except _MISFITS as error:
         if len(values) == 1:
-            said = str(error) or f"{values[0]!r:.100} in a column of another type"
-            problems.setdefault(first, said if said.startswith(name) else f"{name}: {said}")
+            words = str(error) or f"{values[0]!r:.100} in a column of another type"
+            problems.setdefault(first, words if words.startswith(name) else f"{name}: {words}")
             return [pa.nulls(1, kind)]
     half = len(values) // 2
     parts = (values[:half], first), (values[half:], first + half)
-    return [
-        made
-        for some, place in parts
-        for made in _apart(some, kind, how, name, problems, first=place)
-    ]
+    columns: list[pa.Array] = []
+    for some, start in parts:
+        columns += _apart(some, kind, how, name, problems, first=start)
+    return columns
 
 
 def _column(values: list[Any], kind: pa.DataType, how: Reading, name: str) -> pa.Array:
@@ -114,9 +117,9 @@ def _column(values: list[Any], kind: pa.DataType, how: Reading, name: str) -> pa
     if not kinds:
         return pa.nulls(len(values), kind)
     if pa.types.is_string(kind):
-        return pa.array(
-            values if kinds == {str} else [_text(value, name) for value in values], kind
-        )
+        if kinds != {str}:
+            values = [_text(value, name) for value in values]
+        return pa.array(values, kind)
     if pa.types.is_struct(kind) and kinds == {dict}:
         parts = [
             _column(
@@ -129,18 +132,13 @@ def _column(values: list[Any], kind: pa.DataType, how: Reading, name: str) -> pa
         ]
         return pa.StructArray.from_arrays(parts, fields=list(kind), mask=_nulls(values))
     if pa.types.is_list(kind) and kinds == {list}:
-        inner = _column(
-            [item for value in values if value for item in value],
-            kind.value_type,
-            _below(how, ITEM),
-            name,
-        )
+        items = [*chain.from_iterable(filter(None, values))]
+        inner = _column(items, kind.value_type, _below(how, ITEM), name)
         return pa.ListArray.from_arrays(_offsets(values), inner, type=kind, mask=_nulls(values))
     if pa.types.is_map(kind) and kinds == {dict}:
-        keys = _column(
-            [key for value in values if value for key in value], kind.key_type, Reading(), name
-        )
-        items = [item for value in values if value for item in value.values()]
+        names = [*chain.from_iterable(filter(None, values))]
+        keys = _column(names, kind.key_type, Reading(), name)
+        items = [*chain.from_iterable(value.values() for value in values if value)]
         inner = _column(items, kind.item_type, _below(how, ITEM), name)
         return pa.MapArray.from_arrays(
             _offsets(values), keys, inner, type=kind, mask=_nulls(values)
@@ -184,9 +182,9 @@ def _special(values: list[Any], kind: pa.DataType, how: Reading, name: str) -> p
     if is_special(kind) and kinds == {str}:
         unit = UNSURE if unit is None and pa.types.is_binary(kind) else unit
         return _read(pa.array(values, pa.string()), kind, Reading(unit, how.zone), name)
-    found = next(value for value in values if value is not None)
+    first = next(value for value in values if value is not None)
     raise ValueError(
-        f"{name}: {found!r:.100} is {type(found).__name__}; give the column the type that it has"
+        f"{name}: {first!r:.100} is {type(first).__name__}; give the column the type that it has"
     )
 
 
@@ -195,47 +193,50 @@ def _read(values: pa.Array, kind: pa.DataType, how: Reading, name: str) -> pa.Ar
     numbers = pa.types.is_integer(values.type)
     unit = how.units if isinstance(how.units, Unit) else None
     if not numbers or (unit is not None and unit.name in NANOS):
-        found = json_values.column(values, kind, unit, how.zone)
-        if found is not None:
-            return found
-    made = []
+        column = json_values.column(values, kind, unit, how.zone)
+        if column is not None:
+            return column
+    items = []
     for value in values.to_pylist():
         try:
-            given = Number(value) if numbers and value is not None else value
-            made.append(None if value is None else json_values.scalar(given, kind, unit, how.zone))
+            argument = Number(value) if numbers and value is not None else value
+            items.append(
+                None if value is None else json_values.scalar(argument, kind, unit, how.zone)
+            )
         except MisfitError as error:
-            said = str(error).replace("…", name) or f"{value!r} is not of the column's type"
-            raise ValueError(f"{name}: {said}") from error
-    return pa.array(made, kind)
+            words = str(error).replace("…", name) or f"{value!r} is not of the column's type"
+            raise ValueError(f"{name}: {words}") from error
+    return pa.array(items, kind)
 
 
 def _floats(values: list[Any], kind: pa.DataType, name: str) -> pa.Array:
     try:
-        made = pa.array(values, kind)
-        if not pc.any(pc.is_inf(made)).as_py():
-            return made
+        column = pa.array(values, kind)
+        if not pc.any(pc.is_inf(column)).as_py():
+            return column
     except pa.ArrowInvalid:  # Arrow takes whole numbers of 53 bits, or of 24
-        made = pa.array([None if value is None else float(value) for value in values], kind)
-    for value, taken in zip(values, made.to_pylist(), strict=True):
+        column = pa.array([*map(_float, values)], kind)
+    for value, taken in zip(values, column.to_pylist(), strict=True):
         if type(value) is int and value != taken:
             raise ValueError(
-                f"{name}: a {kind} column cannot have {value} exactly; take a bigint or decimal column"
+                f"{name}: a {kind} column cannot have {value} exactly; "
+                "take a bigint or decimal column"
             )
         if value is not None and math.isinf(taken) and not math.isinf(value):
             raise ValueError(
                 f"{name}: a {kind} column has no number as great as {value}; take a double column"
             )
-    return made
+    return column
+
+
+def _float(value: Any) -> float | None:
+    return None if value is None else float(value)
 
 
 def _unscaled(values: list[Any], kind: pa.Decimal128Type, scale: int) -> pa.Array:
     """Make decimals of whole numbers in bytes, the first byte the greatest."""
-    octets = b"".join(
-        (0 if value is None else int.from_bytes(value, "big", signed=True)).to_bytes(
-            16, "little", signed=True
-        )
-        for value in values
-    )
+    numbers = [int.from_bytes(value or b"", "big", signed=True) for value in values]  # null: 0
+    octets = b"".join([number.to_bytes(16, "little", signed=True) for number in numbers])
     whole = pa.Array.from_buffers(
         pa.decimal128(38, scale), len(values), [None, pa.py_buffer(octets)]
     )
@@ -243,17 +244,18 @@ def _unscaled(values: list[Any], kind: pa.Decimal128Type, scale: int) -> pa.Arra
 
 
 def _decimals(values: list[Any], kind: pa.Decimal128Type, scale: int | None = None) -> pa.Array:
-    """Make decimals, rounded to the column's scale: of numbers, of bytes with the scale, or of mappings that have both."""
+    """Make decimals, rounded to the column's scale.
+
+    They are of numbers, of bytes with the scale, or of mappings that have both.
+    """
     try:
         return pa.array(values, kind) if scale is None else _unscaled(values, kind, scale)
     except (pa.ArrowException, OverflowError):
-        return pa.array(
-            [
-                None if value is None else json_values.rounded(_decimal(value, scale), kind)
-                for value in values
-            ],
-            kind,
-        )
+        return pa.array([_rounded(value, scale, kind) for value in values], kind)
+
+
+def _rounded(value: Any, scale: int | None, kind: pa.Decimal128Type) -> Decimal | None:
+    return None if value is None else json_values.rounded(_decimal(value, scale), kind)
 
 
 def _decimal(value: Any, scale: Any) -> Decimal:
@@ -284,10 +286,10 @@ def _text(value: Any, name: str) -> str | None:
         return value
     if isinstance(value, bytes):
         raise ValueError(f"{name}: bytes are no text; take a binary column")
-    made = json.dumps(
+    text = json.dumps(
         value, ensure_ascii=False, separators=(",", ":"), default=partial(_named, name)
     )
-    return json.loads(made) if made.startswith('"') else made
+    return json.loads(text) if text.startswith('"') else text
 
 
 def _named(name: str, value: Any) -> Any:
@@ -313,7 +315,7 @@ def _members(values: Sequence[Any], name: str) -> list[Any]:
     try:
         return [value[name] for value in values]
     except (KeyError, TypeError):  # some lack it, or are null
-        return [None if value is None else value.get(name) for value in values]
+        return [(value or {}).get(name) for value in values]
 
 
 def _nulls(values: list[Any]) -> pa.BooleanArray:

@@ -1,4 +1,7 @@
-"""The start of a query, or a check: what goes wrong in it is of no batch yet, and it can look around while it waits."""
+"""The start of a query, or a check.
+
+What goes wrong in it is of no batch yet, and it can look around while it waits.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ from fkjoin.errors import FkJoinError
 
 
 class UnreachableError(FkJoinError):
-    """A place that is not reached in a check, or while a query starts: no batch waits for it yet."""
+    """A place that is not reached in a check, or at a query's start: no batch waits for it yet."""
 
 
 class _Start(threading.local):
-    """The start that a thread is amid, if any; each batch has another thread, or another process."""
+    """The start that a thread is amid, if any; each batch has another thread, or a process."""
 
     looks: Callable[[], None] | None = None
 
@@ -51,8 +54,11 @@ def look() -> None:
         _start.looks()
 
 
-def unreached(said: str, mend: str = "Mend that") -> FkJoinError:
-    """Return the error of a place that refuses, or is not there, with what to do: first ``mend``."""
+def unreached(problem: str, mend: str = "Mend that") -> FkJoinError:
+    """Return the error of a place that refuses, or is not there.
+
+    It says what to do: first ``mend``.
+    """
     if is_amid():
-        return UnreachableError(f"{said}. {mend} and start again")
-    return FkJoinError(f"{said}. {mend} and start the query again: it goes on with this batch")
+        return UnreachableError(f"{problem}. {mend} and start again")
+    return FkJoinError(f"{problem}. {mend} and start the query again: it goes on with this batch")

@@ -1,8 +1,8 @@
 """Records behind a schema registry's header (a zero byte and a schema's id) → rows.
 
-*Law*: a record's row and problem are those that it has alone.  Records of one schema are read together: each is decoded by
-fastavro or Protobuf, and then each column is made at once.  The schema's id is no part of a row: two schema versions of one row
-are equal.
+*Law*: a record's row and problem are those that it has alone.  Records of one schema are read
+together: each is decoded by fastavro or Protobuf, and then each column is made at once.  The
+schema's id is no part of a row: two schema versions of one row are equal.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fkjoin.codec.json_read import Reading
 from fkjoin.codec.units import Notation, merged
 from fkjoin.errors import FkJoinError
 from fkjoin.spark.event_rows import EventRows
-from fkjoin.spark.json_lines import at
+from fkjoin.spark.json_lines import field_at
 from fkjoin.spark.protobuf_schemas import Index, file_of, message_index, messages
 from fkjoin.spark.python_columns import build
 from fkjoin.spark.schema_registry import SchemaProblemError, SchemaRegistry
@@ -34,7 +34,10 @@ Kind = Literal["avro", "json", "protobuf"]
 _HEADER = 5
 _PLACES = np.array([1 << 24, 1 << 16, 1 << 8, 1])
 _IDS = 1 << 31
-"""A number above all ids: registries number schemas by Java's ``int``, and tell other numbers as pages that are not there."""
+"""A number above all ids: registries number schemas by Java's ``int``.
+
+They answer that other numbers are pages that are not there.
+"""
 _LONGEST = 500
 _SHALLOW = 1000
 """A record of Avro with no more bytes is not too deep for any stack: each level has a byte."""
@@ -42,7 +45,10 @@ _ADDRESS = re.compile(r" from <_io\.BytesIO object at 0x[0-9a-f]+>")
 """Words of fastavro's that are others at each attempt."""
 
 _Change = Callable[[int, dict[str, Any]], None]
-"""A function that changes what a record is, before its columns are made; the number is the record's place."""
+"""A function that changes what a record is, before its columns are made.
+
+The number is the record's place.
+"""
 
 
 @dataclass(frozen=True)
@@ -65,48 +71,48 @@ class RegistryRecords:
 
         ``silent``: a member whose name is not in the paths of problems.
         """
-        there = valid(data)
+        present = valid(data)
         parts = [
-            self._built(group, kind, change, silent) for group in self._groups(data, there, kind)
+            self._built(group, kind, change, silent) for group in self._groups(data, present, kind)
         ]
-        nothing = np.flatnonzero(~there)
+        nothing = np.flatnonzero(~present)
         if len(nothing) or not parts:
             parts.append(
                 (nothing, pa.nulls(len(nothing), kind), pa.nulls(len(nothing), pa.string()))
             )
         if len(parts) == 1:
-            return ValuesRead(parts[0][1], ~there, parts[0][2])
-        back = pa.array(np.argsort(np.concatenate([places for places, *_ in parts]), kind="stable"))
-        rows, problems = (
-            pa.concat_arrays([part[column] for part in parts]).take(back) for column in (1, 2)
-        )
-        return ValuesRead(rows, ~there, problems)
+            return ValuesRead(parts[0][1], ~present, parts[0][2])
+        order = np.concatenate([places for places, *_ in parts])
+        back = pa.array(np.argsort(order, kind="stable"))
+        rows = pa.concat_arrays([rows for _, rows, _ in parts]).take(back)
+        problems = pa.concat_arrays([problems for *_, problems in parts]).take(back)
+        return ValuesRead(rows, ~present, problems)
 
     def _built(
         self, group: _Records, kind: pa.StructType, change: _Change | None, silent: str
     ) -> tuple[Ints, pa.StructArray, pa.StringArray]:
         values = group.values
         if change is not None:
-            for place, value in zip(group.places, values, strict=True):
-                change(int(place), value)
+            for row, value in zip(group.places, values, strict=True):
+                change(int(row), value)
         rows, unfit = build(
             values, kind, Reading(merged(group.units, self.how.units), self.how.zone), silent
         )
         problems = {**unfit, **group.problems}
         words: list[str | None] = [None] * len(values)
-        for place, problem in problems.items():
-            words[place] = f"not {self.kind} of the registry's schema: {problem}"[:_LONGEST]
+        for index, problem in problems.items():
+            words[index] = f"not {self.kind} of the registry's schema: {problem}"[:_LONGEST]
         return group.places, rows, pa.array(words, pa.string())
 
     def _groups(
-        self, data: pa.BinaryArray, there: Bools, kind: pa.StructType
+        self, data: pa.BinaryArray, present: Bools, kind: pa.StructType
     ) -> Iterator[_Records]:
         """The records of each schema, decoded."""
         octets, bounds = buffers(as_bytes(data))
         head = window(octets, bounds[:-1], _HEADER).astype(np.int64)
-        framed = there & (np.diff(bounds) > _HEADER) & (head[:, 0] == 0)
-        if (there & ~framed).any():
-            places = np.flatnonzero(there & ~framed)
+        framed = present & (np.diff(bounds) > _HEADER) & (head[:, 0] == 0)
+        if (present & ~framed).any():
+            places = np.flatnonzero(present & ~framed)
             yield _Records.none(places, "no header of a registry: a zero byte and a schema's id")
         ids = head[:, 1:] @ _PLACES
         for number in np.unique(ids[framed]).tolist():
@@ -122,8 +128,8 @@ class RegistryRecords:
                     self.registry.schema(number, "JSON")  # the client has it then
                     yield _Records.decoded(places, texts, self.registry.from_json)
                 else:
-                    found = self.registry.avro(number, kind)
-                    yield _Records.decoded(places, texts, _avro(found), found.units)
+                    schema = self.registry.avro(number, kind)
+                    yield _Records.decoded(places, texts, _avro(schema), schema.units)
             except SchemaProblemError as error:
                 yield _Records.none(places, str(error))
 
@@ -132,27 +138,27 @@ class RegistryRecords:
     ) -> Iterator[_Records]:
         """The records of each message of a Protobuf schema, decoded."""
         groups = dict[Index | str, tuple[list[int], list[bytes]]]()
-        for place, text in zip(places.tolist(), texts, strict=True):
+        for row, text in zip(places.tolist(), texts, strict=True):
             index: Index | str
             try:
                 index, start = message_index(text, _HEADER)
             except ValueError as error:
                 index, start = str(error), _HEADER
             some, bodies = groups.setdefault(index, ([], []))
-            some.append(place)
+            some.append(row)
             bodies.append(text[start:])
         file_of(self.registry, number)  # once for all messages, also if there is no such schema
         for index, (some, bodies) in groups.items():
-            at = np.array(some)
+            rows = np.array(some)
             if isinstance(index, str):
-                yield _Records.none(at, index)
+                yield _Records.none(rows, index)
                 continue
             try:
-                found = messages(self.registry, number, index, kind)
+                reader = messages(self.registry, number, index, kind)
             except SchemaProblemError as error:
-                yield _Records.none(at, str(error))
+                yield _Records.none(rows, str(error))
                 continue
-            yield _Records.decoded(at, bodies, found.alone, found.fields.units, found.together)
+            yield _Records.decoded(rows, bodies, reader.alone, reader.fields.units, reader.together)
 
 
 class _Records(NamedTuple):
@@ -179,7 +185,10 @@ class _Records(NamedTuple):
         units: Notation = None,
         together: Callable[[list[bytes]], list[Any]] | None = None,
     ) -> _Records:
-        """Decode records, each by itself, or ``together`` as each alone: one that cannot be decoded has a problem."""
+        """Decode records, each by itself, or ``together`` as each alone.
+
+        One that cannot be decoded has a problem.
+        """
         try:
             values = together(texts) if together else [decode(text) for text in texts]
             problems = dict[int, str]()
@@ -187,10 +196,11 @@ class _Records(NamedTuple):
             raise
         except Exception:
             values, problems = _one_by_one(texts, decode)
-        for place in range(len(values)) if {dict} != set(map(type, values)) else ():
-            if values[place] is not None and not isinstance(values[place], dict):
-                problems[place] = f"{values[place]!r:.100} is no record"
-                values[place] = None
+        if {dict} != set(map(type, values)):
+            for index, value in enumerate(values):
+                if value is not None and not isinstance(value, dict):
+                    problems[index] = f"{value!r:.100} is no record"
+                    values[index] = None
         return cls(places, [value or {} for value in values], problems, units)
 
 
@@ -198,14 +208,14 @@ def _one_by_one(
     texts: list[bytes], decode: Callable[[bytes], Any]
 ) -> tuple[list[Any], dict[int, str]]:
     values, problems = [], dict[int, str]()
-    for place, text in enumerate(texts):
+    for index, text in enumerate(texts):
         value = None
         try:
             value = decode(text)
         except FkJoinError:
             raise
         except Exception as error:
-            problems[place] = f"{type(error).__name__}: {_ADDRESS.sub('', str(error))}"
+            problems[index] = f"{type(error).__name__}: {_ADDRESS.sub('', str(error))}"
         values.append(value)
     return values, problems
 
@@ -214,7 +224,8 @@ def _avro(how: Rewritten) -> Callable[[bytes], Any]:
     from fastavro import _read_py, schemaless_reader
 
     def decode(text: bytes) -> Any:
-        # Records in records by the thousand end the process in fastavro's C, and are a RecursionError in its Python.
+        # Records in records by the thousand end the process in fastavro's C, and are a
+        # RecursionError in its Python.
         read = (
             _read_py.schemaless_reader
             if how.endless and len(text) > _SHALLOW
@@ -255,13 +266,13 @@ class ReadAvroEvents:
             set(lacking.in_avro(data).tolist()) if any(map(may_lack, fields.types)) else set()
         )
 
-        def complete(place: int, event: dict[str, Any]) -> None:
-            if place in suspects and (names := lacking.complete(event, fields.names)):
-                missing[place] = names
+        def complete(row: int, event: dict[str, Any]) -> None:
+            if row in suspects and (names := lacking.complete(event, fields.names)):
+                missing[row] = names
 
         envelope = pa.struct(
             [pa.field("op", pa.string()), pa.field("after", pa.struct(list(fields)))]
         )
-        found = self.records.read(data, envelope, complete if suspects else None, "after")
-        op, after = (at(found.rows, (name,)) for name in ("op", "after"))
-        return self.rows.applied(~found.deleted, op, after, found.problem, missing)
+        records = self.records.read(data, envelope, complete if suspects else None, "after")
+        op, after = (field_at(records.rows, (name,)) for name in ("op", "after"))
+        return self.rows.applied(~records.deleted, op, after, records.problem, missing)

@@ -1,4 +1,7 @@
-"""Work that is repeated while a repetition may mend what went wrong: outages, conflicts, deadlocks."""
+"""Work that is repeated while a repetition may mend what went wrong.
+
+That is an outage, a conflict or a deadlock.
+"""
 
 from __future__ import annotations
 
@@ -27,18 +30,19 @@ _T = TypeVar("_T")
 
 
 def repeated(
-    place: str,
+    target: str,
     work: Callable[[], _T],
     mends: Callable[[BaseException], bool],
     seconds: float,
     *,
-    told: Callable[[BaseException], str] = first_line,
+    text_of: Callable[[BaseException], str] = first_line,
     heard: Callable[[str], None] = lambda _: None,
 ) -> _T:
-    """Return what ``work`` returns.  It is called ever more rarely, for ``seconds``, while it throws what ``mends`` knows.
+    """Return what ``work`` returns.
 
-    The first repetition is a warning in the log ``fkjoin``.  ``heard`` is called with the reason of each.  ``FkJoinError`` when
-    the time is over; other errors come as they are.
+    It is called ever more rarely, for ``seconds``, while it throws what ``mends`` knows.  The first
+    repetition is a warning in the log ``fkjoin``.  ``heard`` is called with the reason of each.
+    ``FkJoinError`` when the time is over; other errors come as they are.
     """
     started = time.monotonic()
 
@@ -46,12 +50,12 @@ def repeated(
         error = None if state.outcome is None else state.outcome.exception()
         assert error is not None
         assert state.next_action is not None
-        heard(told(error))
+        heard(text_of(error))
         if state.attempt_number == 1:
             logging.getLogger("fkjoin").warning(
                 "%s: %s; tried again in %.1f s, then ever more rarely, for up to %g s",
-                place,
-                told(error),
+                target,
+                text_of(error),
                 state.next_action.sleep,
                 seconds,
             )
@@ -70,7 +74,7 @@ def repeated(
     except Exception as error:
         if not mends(error):
             raise
-        why = f"{place}: {told(error)}"
+        why = f"{target}: {text_of(error)}"
         tries = attempts.statistics["attempt_number"]
         tried = (
             "tried once"
@@ -83,8 +87,8 @@ def repeated(
             f"{why} ({tried}). Check its host and port, and start again when it answers{longer}"
         )
     raise FkJoinError(
-        f"{why} ({tried}, retry_s = {seconds:g}). Start the query again when the outage is over: it goes on with this batch; "
-        "or let it try for longer, with a greater retry_s"
+        f"{why} ({tried}, retry_s = {seconds:g}). Start the query again when the outage is over: "
+        "it goes on with this batch; or let it try for longer, with a greater retry_s"
     )
 
 

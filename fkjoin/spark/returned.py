@@ -1,4 +1,7 @@
-"""Functions of rows, and what they return, checked before Spark takes it: a value that Spark refuses stops the query."""
+"""Functions of rows, and what they return, checked before Spark takes it.
+
+A value that Spark refuses stops the query.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,17 @@ from fkjoin.spark.schemas import IN_UTC
 def row_function(function: Callable[..., Any], returns: DataType) -> Callable[..., Column]:
     """A function of rows as Spark calls it.
 
-    Its annotations go: they are none by which Spark tells functions of whole columns, and it would warn of each.
+    Its annotations go: they are none by which Spark tells functions of whole columns, and it would
+    warn of each.
     """
     function.__annotations__.clear()
     return F.udf(function, returns)
 
 
 def as_type(value: Any, kind: DataType) -> Any:
-    """The value where Spark takes it for the type, else what Arrow casts it to (a ``Decimal``, a text of a number).
+    """The value where Spark takes it for the type, else what Arrow casts it to.
 
-    Raises ``TypeError`` if it is none.
+    Arrow casts a ``Decimal``, or a text of a number.  Raises ``TypeError`` if the value is none.
     """
     convert, arrow = _conversion(kind)
     try:

@@ -1,4 +1,7 @@
-"""A registry of schemas, asked by confluent-kafka's client: once for each schema, and again while it does not answer."""
+"""A registry of schemas, asked by confluent-kafka's client.
+
+It is asked once for each schema, and again while it does not answer.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,10 @@ _NETWORK = ("httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3", "
 """Packages whose errors are those of a connection."""
 _USER = re.compile(r"//[^/@,]*@")
 _CLIENT = {"max.retries": 0, "timeout": 10}
-"""The client's settings if they are left out: repetitions are made here, and no answer is waited for without end."""
+"""The client's settings if they are left out.
+
+Repetitions are made here, and no answer is waited for without end.
+"""
 OF_WRITERS = ("auto.register.schemas", "use.latest.version", "normalize.schemas")
 """Settings that are not the client's: how a schema to write by is found in the registry."""
 
@@ -38,7 +44,10 @@ _T = TypeVar("_T")
 
 
 class SchemaProblemError(ValueError):
-    """A schema that a record names and that cannot be had: the record is at fault, not the registry."""
+    """A schema that a record names and that cannot be had.
+
+    The record is at fault, not the registry.
+    """
 
 
 @dataclass(frozen=True)
@@ -60,7 +69,7 @@ class SchemaRegistry:
         return _USER.sub("//", text)
 
     def client(self, form: str | None = None) -> Any:
-        """Return the process's client for schemas in a form, since a client keeps one form of each."""
+        """Return the process's client for schemas in a form: a client keeps one form of each."""
         return _client(self.url, self.settings, form)
 
     def forget(self) -> None:
@@ -68,15 +77,16 @@ class SchemaRegistry:
         _client.cache_clear()
 
     def asked(self, work: Callable[[], _T], form: str | None = None) -> _T:
-        """Return the answer to a question, which is repeated for ``retry_s`` while the registry does not answer.
+        """Return the answer to a question.
 
-        ``SchemaProblemError`` if the registry says that there is no such schema.  ``FkJoinError`` of everything else: an
-        outage must not make dead letters of good records.
+        The question is repeated for ``retry_s`` while the registry does not answer.
+        ``SchemaProblemError`` if the registry says that there is no such schema.  ``FkJoinError``
+        of everything else: an outage must not make dead letters of good records.
         """
         from fkjoin.spark.repetition import repeated
 
         try:
-            return repeated(self.place, work, _passes, self.retry_s, told=_told)
+            return repeated(self.place, work, _passes, self.retry_s, text_of=_text_of)
         except FkJoinError:
             raise
         except Exception as error:
@@ -84,20 +94,22 @@ class SchemaRegistry:
                 raise SchemaProblemError(str(error)) from error
             if form is not None:
                 raise FkJoinError(
-                    f"{self.place} refuses: {_told(error)}. The batch is not lost. It may have no descriptors (format={form}): "
-                    "read the topic through a registry that gives them, such as Confluent's"
+                    f"{self.place} refuses: {_text_of(error)}. The batch is not lost. It may have "
+                    f"no descriptors (format={form}): read the topic through a registry that gives "
+                    "them, such as Confluent's"
                 ) from error
             raise FkJoinError(
-                f"{self.place} refuses: {_told(error)}. The batch is not lost. See to the address and to the settings of "
-                "Registry, such as basic.auth.user.info, and start the query again"
+                f"{self.place} refuses: {_text_of(error)}. The batch is not lost. See to the "
+                "address and to the settings of Registry, such as basic.auth.user.info, and start "
+                "the query again"
             ) from error
 
     def schema(self, number: int, kind: str) -> Any:
         """Return the schema of an id; ``SchemaProblemError`` if it is of another kind."""
-        found = self.asked(lambda: self.client().get_schema(number))
-        if (of := found.schema_type or "AVRO") != kind:
-            raise SchemaProblemError(f"schema {number} is {of}; fkjoin reads {kind} here")
-        return found
+        schema = self.asked(lambda: self.client().get_schema(number))
+        if (form := schema.schema_type or "AVRO") != kind:
+            raise SchemaProblemError(f"schema {number} is {form}; fkjoin reads {kind} here")
+        return schema
 
     def referred(self, reference: Any, form: str | None = None) -> Any:
         """Return the schema that a reference names."""
@@ -123,7 +135,10 @@ class SchemaRegistry:
         return self.asking(partial(_json_deserializer(self), data, None))
 
     def asking(self, work: Callable[[], _T]) -> _T:
-        """Return what work on a record returns that may ask the registry; only the question is repeated, see ``asked``."""
+        """Return what work on a record returns that may ask the registry.
+
+        Only the question is repeated, see ``asked``.
+        """
         try:
             return work()
         except Exception as error:
@@ -149,7 +164,7 @@ def _passes(error: BaseException) -> bool:
     )
 
 
-def _told(error: BaseException) -> str:
+def _text_of(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return (
         f"{type(error).__name__}: {_USER.sub('//', lines[0])[:300]}"
@@ -170,9 +185,9 @@ def _client(url: str, settings: Settings, _: str | None) -> Any:
 def _avro_schema(registry: SchemaRegistry, number: int) -> Any:
     from fastavro.schema import load_schema
 
-    given = registry.schema(number, "AVRO")
-    schemas = _References({"": json.loads(given.schema_str)})
-    schemas.add(registry, given.references)
+    schema = registry.schema(number, "AVRO")
+    schemas = _References({"": json.loads(schema.schema_str)})
+    schemas.add(registry, schema.references)
     try:
         return load_schema("", repo=cast(Any, schemas))
     except Exception as error:
@@ -186,13 +201,15 @@ def _for_rows(registry: SchemaRegistry, number: int, kind: pa.StructType) -> Rew
     from fastavro import parse_schema
 
     schema = _avro_schema(registry, number)
-    made = rewritten(schema, kind)
-    return made if made.schema is schema else Rewritten(parse_schema(made.schema), made.units)
+    result = rewritten(schema, kind)
+    return (
+        result if result.schema is schema else Rewritten(parse_schema(result.schema), result.units)
+    )
 
 
 @dataclass(frozen=True)
 class _References:
-    """A repository for fastavro: a schema, and those that it refers to, by the names of their types."""
+    """A repository for fastavro: a schema, and those that it refers to, by their types' names."""
 
     schemas: dict[str, Any]
 
@@ -200,9 +217,9 @@ class _References:
         """Ask for schemas that are referred to, and for what these refer to."""
         for item in references or ():
             if item.name not in self.schemas:
-                found = registry.referred(item)
-                self.schemas[item.name] = json.loads(found.schema_str)
-                self.add(registry, found.references)
+                schema = registry.referred(item)
+                self.schemas[item.name] = json.loads(schema.schema_str)
+                self.add(registry, schema.references)
 
     def load(self, name: str) -> Any:
         """Return a schema; fastavro asks for it."""

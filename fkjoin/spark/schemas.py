@@ -31,23 +31,26 @@ Expressions = Expression | Sequence[Expression]
 IN_UTC: dict[str, Any] = (
     {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
 )
-"""For PySpark's ``to_arrow_…``: timestamps in UTC, as they are without being asked for before Spark 4.2."""
+"""For PySpark's ``to_arrow_…``: timestamps in UTC, as Spark before 4.2 has them unasked."""
 
 
-def listed(given: Any) -> list[Any]:
+def listed(argument: Any) -> list[Any]:
     """One or several, as a list."""
-    return list(given) if isinstance(given, list | tuple) else [given]
+    return list(argument) if isinstance(argument, list | tuple) else [argument]
 
 
-def text(given: Expression) -> str:
+def text(expression: Expression) -> str:
     """The text of an expression in ``describe()``."""
-    return (
-        given if isinstance(given, str) else str(given).removeprefix("Column<'").removesuffix("'>")
-    )
+    if isinstance(expression, str):
+        return expression
+    return str(expression).removeprefix("Column<'").removesuffix("'>")
 
 
 def require_plain_keys(argument: str, key: StructType) -> None:
-    """``TopologyError`` if texts in a key have a collation: two of them may be one to Spark, and keys are compared as bytes."""
+    """``TopologyError`` if texts in a key have a collation.
+
+    Two of them may be one to Spark, and keys are compared as bytes.
+    """
     for field in key:
         kinds = (
             kind
@@ -57,8 +60,9 @@ def require_plain_keys(argument: str, key: StructType) -> None:
         if (kind := next(kinds, None)) is not None:
             cast = f"cast({quoted_if_needed(field.name)} as string)"
             raise TopologyError(
-                f"{argument}: {field.name} is {kind.simpleString()}, and keys are compared byte by byte: make it {cast}, or "
-                f"lower({cast}) if case must not matter, before the table is built"
+                f"{argument}: {field.name} is {kind.simpleString()}, and keys are compared byte by "
+                f"byte: make it {cast}, or lower({cast}) if case must not matter, before the table "
+                "is built"
             )
 
 
@@ -70,7 +74,8 @@ def arrow_schema(argument: str, schema: DataType) -> pa.Schema:
     for path, names in _nested(schema):
         if (pair := twice(names)) is not None:
             raise TopologyError(
-                f"{argument}: {path} has the fields {pair[0]!r} and {pair[1]!r}, which is one name to Spark"
+                f"{argument}: {path} has the fields {pair[0]!r} and {pair[1]!r}, which is one name "
+                "to Spark"
             )
     try:
         arrow = as_arrow(schema)
@@ -86,26 +91,25 @@ def as_arrow(schema: DataType) -> pa.Schema:
     return to_arrow_schema(cast(StructType, nullable(schema)), **IN_UTC)
 
 
-def kept_type(said: Mapping[str, Any]) -> StructType:
+def kept_type(description: Mapping[str, Any]) -> StructType:
     """A struct as a checkpoint keeps it.
 
-    Raises ``FormatError`` if it names a Python class that is not PySpark's own: PySpark would import the class's module.
+    Raises ``FormatError`` if it names a Python class that is not PySpark's own: PySpark would
+    import the class's module.
     """
-    open_ = [said]
+    open_ = [description]
     while open_:
         about = open_.pop()
         if "pyClass" in about and not str(about["pyClass"]).startswith("pyspark."):
             raise FormatError(
-                f"a type in the checkpoint names the Python class {about['pyClass']!r}, which is not Spark's; nothing was "
-                "imported. Another program has changed it: restore the checkpoint, or begin a new one"
+                f"a type in the checkpoint names the Python class {about['pyClass']!r}, which is "
+                "not Spark's; nothing was imported. Another program has changed it: restore the "
+                "checkpoint, or begin a new one"
             )
-        inside = [
-            item
-            for value in about.values()
-            for item in (value if isinstance(value, list) else [value])
-        ]
-        open_ += [item for item in inside if isinstance(item, Mapping)]
-    return StructType.fromJson(dict(said))
+        for value in about.values():
+            items = value if isinstance(value, list) else [value]
+            open_ += [item for item in items if isinstance(item, Mapping)]
+    return StructType.fromJson(dict(description))
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
@@ -177,18 +181,18 @@ def _nested(kind: DataType, above: str = "") -> Iterator[tuple[str, list[str]]]:
         yield from _nested(kind.valueType, above)
 
 
-def struct_type(given: str | StructType, where: str) -> StructType:
+def struct_type(schema: str | StructType, where: str) -> StructType:
     """The schema, parsed from DDL text if need be."""
-    if isinstance(given, StructType):
-        return given
+    if isinstance(schema, StructType):
+        return schema
     try:
-        kind = DataType.fromDDL(given)
+        kind = DataType.fromDDL(schema)
     except Exception as error:
         raise TopologyError(
-            f"{where}: schema {given!r} does not parse: {first_line(error)}"
+            f"{where}: schema {schema!r} does not parse: {first_line(error)}"
         ) from error
     if not isinstance(kind, StructType):
         raise TopologyError(
-            f"{where}: schema {given!r} is not a list of columns, such as 'id bigint, name string'"
+            f"{where}: schema {schema!r} is not a list of columns, such as 'id bigint, name string'"
         )
     return kind

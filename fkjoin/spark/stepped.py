@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -45,9 +46,9 @@ class Stepped:
     ) -> Pack:
         """Make the function that turns them into envelopes.
 
-        ``failing``: the name of a table that is to fail where an expression throws; others leave the row out.
-        ``foreign_key``: its columns; ``contributing``: the groups of rows, a column more for ``pack``, and the values that come
-        in the place of rows.
+        ``failing``: the name of a table that is to fail where an expression throws; others leave
+        the row out.  ``foreign_key``: its columns; ``contributing``: the groups of rows, a column
+        more for ``pack``, and the values that come in the place of rows.
         """
         return self.reading.packing(
             _PackStepped(self.steps, foreign_key, contributing, pack, failing)
@@ -65,10 +66,13 @@ class _PackStepped:
     failing: str | None
 
     def __call__(self, batches: Batches) -> Batches:
-        return self.pack(made for batch in batches for made in self._usable(batch))
+        return self.pack(itertools.chain.from_iterable(map(self._usable, batches)))
 
     def _usable(self, batch: pa.RecordBatch) -> Batches:
-        """The rows after the steps; those on which an expression throws have that as their problem, and nothing else."""
+        """The rows after the steps.
+
+        Those on which an expression throws have that as their problem, and nothing else.
+        """
         try:
             yield self._stepped(batch)
         except ArithmeticError:
@@ -76,14 +80,14 @@ class _PackStepped:
                 lambda first, count: self._stepped(batch.slice(first, count)), batch.num_rows
             )
             if self.failing is not None:
-                place, error = min(thrown.items())
+                row, error = min(thrown.items())
                 raise FkJoinError(
-                    thrown_text(self.failing, batch.column("key")[place].as_py(), error)
+                    thrown_text(self.failing, batch.column("key")[row].as_py(), error)
                 ) from error
-            made = self._stepped(batch.filter(without(batch.num_rows, thrown)))
-            yield made
-            problem = pa.array([str(thrown[place]) for place in sorted(thrown)])
-            empty = {field.name: pa.nulls(len(problem), field.type) for field in made.schema}
+            stepped = self._stepped(batch.filter(without(batch.num_rows, thrown)))
+            yield stepped
+            problem = pa.array([str(thrown[row]) for row in sorted(thrown)])
+            empty = {field.name: pa.nulls(len(problem), field.type) for field in stepped.schema}
             yield pa.record_batch(empty | {"problem": problem})
 
     def _stepped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -92,13 +96,12 @@ class _PackStepped:
             pc.fill_null(batch.column("deleted"), False), pc.is_valid(batch.column("problem"))
         )
         row, gone = taken(self.steps, key, batch.column("row"), absent)
-        found = dict(zip(batch.schema.names, batch.columns, strict=True)) | {
-            "row": row,
-            "deleted": gone,
-        }
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        columns |= {"row": row, "deleted": gone}
         seen = visible(key, row, gone)
         if self.contributing is not None:
-            found["group"], found["row"] = (columns(seen, gone) for columns in self.contributing)
+            groups, values = self.contributing
+            columns["group"], columns["row"] = groups(seen, gone), values(seen, gone)
         if self.foreign_key is not None:
-            found["foreign_key"] = self.foreign_key(seen, gone)
-        return pa.record_batch(found)
+            columns["foreign_key"] = self.foreign_key(seen, gone)
+        return pa.record_batch(columns)

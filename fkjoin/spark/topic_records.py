@@ -1,4 +1,4 @@
-"""Records of a topic → packed changes, without rows in the JVM, where their formats can be read here.
+"""Records of a topic → packed changes, without rows in the JVM, where workers read their formats.
 
 What a reader says of bytes is what the expressions of ``fkjoin.kafka.formats`` say of them.
 """
@@ -16,14 +16,17 @@ from fkjoin.codec import versions
 from fkjoin.codec.arrays import Bools, constant, valid
 from fkjoin.codec.json_read import PLAIN, Reading, read_objects
 from fkjoin.errors import FormatError, set_aside
-from fkjoin.spark.json_lines import NOT_TEXT, as_text, at, not_an_object, struct_of
+from fkjoin.spark.json_lines import NOT_TEXT, as_text, field_at, not_an_object, struct_of
 from fkjoin.spark.names import POSITION
 from fkjoin.spark.packing import Batches, Pack
 
 TAKEN = ("partition", "offset", "timestamp", "key", "value")
 """The columns of Spark's Kafka source that ``PackRecords`` takes."""
 _NULLS = b'{"":null}'
-"""An object in the place of a null: any type has a row for it, and with a member it is read together with others."""
+"""An object in the place of a null: any type has a row for it.
+
+With a member it is read together with others.
+"""
 RECORD_PLACE = ("topic", "partition", "offset")
 """Fields of a record's position, as Spark's Kafka source names them."""
 
@@ -69,30 +72,29 @@ class ReadBytes:
 
 @dataclass(frozen=True)
 class ReadObjects:
-    """JSON objects.  ``kept``: a column with the whole text."""
+    """JSON objects.  ``text_column``: a column with the whole text."""
 
     fields: pa.Schema
-    what: str
+    label: str
     """Name of the schema in errors."""
-    kept: str | None = None
+    text_column: str | None = None
     how: Reading = PLAIN
 
     @property
     def schema(self) -> pa.Schema:
-        return (
-            self.fields
-            if self.kept is None
-            else self.fields.append(pa.field(self.kept, pa.string()))
-        )
+        if self.text_column is None:
+            return self.fields
+        return self.fields.append(pa.field(self.text_column, pa.string()))
 
     def __call__(self, data: pa.BinaryArray) -> ValuesRead:
-        there, rows, problem = read_bytes(data, pa.struct(list(self.fields)), self.how, self.what)
-        columns = [at(rows, (name,)) for name in self.fields.names]
-        if self.kept is not None:
+        kind = pa.struct(list(self.fields))
+        present, rows, problem = read_bytes(data, kind, self.how, self.label)
+        columns = [field_at(rows, (name,)) for name in self.fields.names]
+        if self.text_column is not None:
             text, good = as_text(data)
             columns.append(text)
             problem = pc.coalesce(problem, where(~good, NOT_TEXT))
-        return ValuesRead(_struct(columns, self.schema, len(data)), ~there, problem)
+        return ValuesRead(_struct(columns, self.schema, len(data)), ~present, problem)
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ class TopicRecords:
         if self.fail and problem.null_count < len(problem):
             self._raise(batch, problem)
         time = batch.column("timestamp").cast(pa.int64())
-        place = (
+        position = (
             milliseconds(time),
             batch.column("partition").cast(pa.int64()),
             batch.column("offset"),
@@ -129,7 +131,7 @@ class TopicRecords:
                 "key": key.rows,
                 "row": self._placed(batch, value.rows) if self.positions else value.rows,
                 "deleted": pa.array(value.deleted),
-                "version": struct_of(dict(zip(versions.PLACE, place, strict=True))),
+                "version": struct_of(dict(zip(versions.PLACE, position, strict=True))),
                 "source": constant(self.source, batch.num_rows),
                 "ts": time,
                 "problem": problem,
@@ -149,36 +151,27 @@ class TopicRecords:
         parts = zip(self.key.schema.names, key.rows.flatten(), strict=True)
         problem = pc.coalesce(
             where(~valid(batch.column("key")), "null key"),
-            _told("key: ", key.problem),
+            _behind("key: ", key.problem),
             *[where(~valid(part), f"key: no {name}") for name, part in parts],
-            _told("value: ", value.problem),
+            _behind("value: ", value.problem),
         )
         return key, value, problem
 
     def _placed(self, batch: pa.RecordBatch, rows: pa.StructArray) -> pa.StructArray:
         """The rows, with the position of each one's record."""
         topic = pa.repeat(pa.scalar(self.topic), batch.num_rows)
-        place = struct_of(
-            dict(
-                zip(
-                    RECORD_PLACE,
-                    (topic, batch.column("partition"), batch.column("offset")),
-                    strict=True,
-                )
-            )
-        )
-        columns = dict(zip((field.name for field in rows.type), rows.flatten(), strict=True)) | {
-            POSITION: place
-        }
+        parts = topic, batch.column("partition"), batch.column("offset")
+        columns = dict(zip((field.name for field in rows.type), rows.flatten(), strict=True))
+        columns[POSITION] = struct_of(dict(zip(RECORD_PLACE, parts, strict=True)))
         return pa.StructArray.from_arrays(
             list(columns.values()), list(columns), mask=pc.is_null(rows)
         )
 
     def _raise(self, batch: pa.RecordBatch, problem: pa.StringArray) -> None:
-        place = int(valid(problem).argmax())
+        row = int(valid(problem).argmax())
         raise FormatError(
-            f"record {self.topic}-{batch.column('partition')[place]} offset {batch.column('offset')[place]}: "
-            f"{problem[place]}{set_aside('records')}"
+            f"record {self.topic}-{batch.column('partition')[row]} "
+            f"offset {batch.column('offset')[row]}: {problem[row]}{set_aside('records')}"
         )
 
 
@@ -207,29 +200,28 @@ class DeadRecords:
     def __call__(self, batches: Batches) -> Batches:
         for batch in batches:
             problem = self.records.problems(batch)
-            found = batch.append_column("problem", problem)
-            yield found.filter(pc.is_valid(problem))
+            yield batch.append_column("problem", problem).filter(pc.is_valid(problem))
 
 
 class JsonObjects(NamedTuple):
     """JSON objects of bytes."""
 
-    there: Bools
+    present: Bools
     """Tell which are not null."""
     rows: pa.StructArray
     problem: pa.StringArray
 
 
-def read_bytes(data: pa.BinaryArray, kind: pa.StructType, how: Reading, what: str) -> JsonObjects:
-    """The rows that bytes are, and what is wrong with them; ``what``: how an error names their schema."""
-    there = valid(data)
+def read_bytes(data: pa.BinaryArray, kind: pa.StructType, how: Reading, label: str) -> JsonObjects:
+    """The rows that bytes are, and what is wrong with them; ``label``: their schema in errors."""
+    present = valid(data)
     rows, fit, advice = read_objects(pc.fill_null(data, _NULLS).view(pa.string()), kind, how)
-    problem = where(~fit, not_an_object(what))
+    problem = where(~fit, not_an_object(label))
     if advice:
         problem = pa.array(
-            [advice.get(place, text) for place, text in enumerate(problem.to_pylist())], pa.string()
+            [advice.get(row, text) for row, text in enumerate(problem.to_pylist())], pa.string()
         )
-    return JsonObjects(there, rows, problem)
+    return JsonObjects(present, rows, problem)
 
 
 def _struct(columns: list[pa.Array], schema: pa.Schema, count: int) -> pa.StructArray:
@@ -247,9 +239,9 @@ def where(chosen: Bools, *parts: Any) -> pa.StringArray:
     return pc.if_else(pa.array(chosen), whole, pa.nulls(len(chosen), pa.string()))
 
 
-def _told(what: str, problem: pa.StringArray) -> pa.StringArray:
+def _behind(words: str, problem: pa.StringArray) -> pa.StringArray:
     return (
-        pc.binary_join_element_wise(what, problem, "")
+        pc.binary_join_element_wise(words, problem, "")
         if problem.null_count < len(problem)
         else problem
     )

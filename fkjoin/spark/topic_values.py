@@ -1,4 +1,4 @@
-"""Encoded results → records of a topic, without rows in the JVM, where their formats can be written here.
+"""Encoded results → records of a topic, without rows in the JVM, where workers write their formats.
 
 What a writer makes of rows is what the expressions of ``fkjoin.kafka.formats`` make of them.
 """
@@ -48,16 +48,16 @@ class WriteTexts:
         return tuple(dict.fromkeys(part for part in self.parts if not isinstance(part, str)))
 
     def __call__(self, columns: list[pa.Array]) -> pa.Array:
-        found = dict(zip(self.paths, map(as_bytes, columns), strict=True))
-        parts = [
-            pa.scalar(part.encode(), BYTES) if isinstance(part, str) else found[part]
-            for part in self.parts
-        ]
-        return (
-            parts[0]
-            if len(parts) == 1
-            else pc.binary_join_element_wise(*parts, pa.scalar(b"", BYTES))
-        )
+        fields = dict(zip(self.paths, map(as_bytes, columns), strict=True))
+        parts = []
+        for part in self.parts:
+            if isinstance(part, str):
+                parts.append(pa.scalar(part.encode(), BYTES))
+            else:
+                parts.append(fields[part])
+        if len(parts) == 1:
+            return parts[0]
+        return pc.binary_join_element_wise(*parts, pa.scalar(b"", BYTES))
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,10 @@ class WriteObjects:
 
 @dataclass(frozen=True)
 class MakeRecords:
-    """Envelopes of ``RESULT`` → rows ``key, value`` (null in a delete) and, if asked for, ``POSITIONS``."""
+    """Envelopes of ``RESULT`` → rows ``key, value`` and, if asked for, ``POSITIONS``.
+
+    ``value`` is null in a delete.
+    """
 
     unpack: UnpackResults
     key: Writer
@@ -98,9 +101,9 @@ class MakeRecords:
         for batch in batches:
             for payload in payloads(batch):
                 results = unpack(payload)
-                found = self.unpack.fields(results, (*self.key.paths, *self.value.paths))
-                key = as_bytes(self.key(found[:of_key]))
-                value = as_bytes(self.value(found[of_key:]))
+                fields = self.unpack.fields(results, (*self.key.paths, *self.value.paths))
+                key = as_bytes(self.key(fields[:of_key]))
+                value = as_bytes(self.value(fields[of_key:]))
                 gone = pc.equal(column(results, "operation"), int(Operation.DELETE))
                 value = pc.if_else(gone, pa.scalar(None, BYTES), value)
                 more = (

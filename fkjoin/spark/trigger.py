@@ -14,8 +14,11 @@ from fkjoin.errors import TopologyError
 AVAILABLE_NOW = "available-now"
 
 Trigger: TypeAlias = str | Mapping[str, Any] | None
-"""``"available-now"`` reads all that is there, and ends.  ``"10 seconds"`` begins a batch once in that time.  A mapping has
-arguments of Spark's ``DataStreamWriter.trigger``.  None begins a batch when the one before is done."""
+"""``"available-now"`` reads all that is there, and ends.
+
+``"10 seconds"`` begins a batch once in that time.  A mapping has arguments of Spark's
+``DataStreamWriter.trigger``.  None begins a batch when the one before is done.
+"""
 
 _UNITS_US = {
     "microsecond": 1,
@@ -31,36 +34,40 @@ _PART = rf"\+?[0-9]+(?:\.[0-9]+)?\s+{_UNIT}"
 _INTERVAL = re.compile(rf"\s*(?:interval\s+)?{_PART}(?:\s+{_PART})*\s*", re.IGNORECASE)
 
 
-def arguments_of(given: Trigger) -> dict[str, Any]:
+def arguments_of(trigger: Trigger) -> dict[str, Any]:
     """Arguments of ``DataStreamWriter.trigger``; none where Spark's own trigger is meant.
 
     Raises ``TopologyError``.
     """
-    if given is None or isinstance(given, Mapping):
-        return dict(given or {})
-    if given == AVAILABLE_NOW:
+    if trigger is None or isinstance(trigger, Mapping):
+        return dict(trigger or {})
+    if trigger == AVAILABLE_NOW:
         return {"availableNow": True}
-    if isinstance(given, str) and _INTERVAL.fullmatch(given):
-        return {"processingTime": given}
+    if isinstance(trigger, str) and _INTERVAL.fullmatch(trigger):
+        return {"processingTime": trigger}
     raise TopologyError(
-        f'trigger: {given!r} is neither "{AVAILABLE_NOW}" nor an interval such as "10 seconds" or "1 minute"'
+        f'trigger: {trigger!r} is neither "{AVAILABLE_NOW}" nor an interval such as "10 seconds" '
+        'or "1 minute"'
     )
 
 
 def interval_ms(when: Mapping[str, Any]) -> float | None:
-    """The time from batch to batch that the trigger asks for, in milliseconds; None if it asks for none.
+    """The milliseconds from batch to batch that the trigger asks for; None if it asks for none.
 
     ``when``: arguments of ``DataStreamWriter.trigger``.
     """
-    given = when.get("processingTime")
-    if not isinstance(given, str) or not _INTERVAL.fullmatch(given):
+    interval = when.get("processingTime")
+    if not isinstance(interval, str) or not _INTERVAL.fullmatch(interval):
         return None
-    parts = (part.split() for part in re.findall(_PART, given.lower()))
+    parts = (part.split() for part in re.findall(_PART, interval.lower()))
     return sum(float(number) * _UNITS_US[unit.removesuffix("s")] for number, unit in parts) / 1000
 
 
 def interval_of(query: StreamingQuery) -> float:
-    """The seconds from batch to batch that a query's trigger asks for; 0 if it asks for none, or of one of Spark Connect."""
+    """The seconds from batch to batch that a query's trigger asks for.
+
+    0 if it asks for none, or if the query is one of Spark Connect.
+    """
     with contextlib.suppress(Exception):
         return float(query._jsq.streamingQuery().trigger().intervalMs()) / 1000
     return 0.0

@@ -1,6 +1,7 @@
-"""Values that an event of Debezium lacks: PostgreSQL leaves out large ones that an update did not change (TOAST).
+"""Values that an event of Debezium lacks.
 
-Debezium puts a placeholder in their place.  Where ``before`` has the value it is taken from there.
+PostgreSQL leaves out large ones that an update did not change (TOAST), and Debezium puts a
+placeholder in their place.  Where ``before`` has the value it is taken from there.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _SHAPES = (
 
 @dataclass(frozen=True)
 class Placeholder:
-    """The text that the connector writes for values that it does not have, and what it makes of it in other types."""
+    """The text that the connector writes for values that it lacks, and its form in other types."""
 
     text: str = PLACEHOLDER
 
@@ -55,10 +56,11 @@ class Placeholder:
         lacking = []
         for name in names:
             if self.is_it(row.get(name)):
-                # With REPLICA IDENTITY USING INDEX, before has a null for each column outside the index.
-                there = before.get(name) is not None and not self.is_it(before[name])
-                row[name] = before[name] if there else None
-                lacking += [] if there else [name]
+                # With REPLICA IDENTITY USING INDEX, before has a null for each column outside the
+                # index.
+                had = before.get(name) is not None and not self.is_it(before[name])
+                row[name] = before[name] if had else None
+                lacking += [] if had else [name]
         return lacking
 
     def is_it(self, value: Any) -> bool:
@@ -85,8 +87,8 @@ def may_lack(kind: pa.DataType) -> bool:
 def _places(data: pa.BinaryArray, forms: Iterable[bytes]) -> Ints:
     octets, bounds = buffers(as_bytes(data))
     whole = octets[bounds[0] : bounds[-1]].tobytes()
-    found = [_true(pc.match_substring(data, form)) for form in forms if form in whole]
-    return np.flatnonzero(np.logical_or.reduce(found)) if found else np.zeros(0, np.int64)
+    masks = [certain(pc.match_substring(data, form)) for form in forms if form in whole]
+    return np.flatnonzero(np.logical_or.reduce(masks)) if masks else np.zeros(0, np.int64)
 
 
 @lru_cache(8)
@@ -99,22 +101,25 @@ def _json_forms(placeholder: str) -> tuple[bytes, ...]:
 
 @lru_cache(8)
 def _avro_forms(placeholder: str) -> tuple[bytes, ...]:
-    """List the forms in Avro: of texts and bytes, of arrays of whole numbers, whose bytes are doubled, and of shapes."""
-    numbers = b"".join(
-        bytes([byte << 1]) if byte < 64 else bytes([(byte << 1 & 127) | 128, byte >> 6])
-        for byte in placeholder.encode()
-    )
+    """List the forms in Avro: of texts and bytes, of arrays of whole numbers, and of shapes."""
     texts = (text.encode() for text in _texts(placeholder))
-    return tuple(
-        dict.fromkeys(
-            (*texts, numbers, *map(bytes.fromhex, _SHAPES), struct.pack("<d", -99999999.0))
-        )
-    )
+    numbers = b"".join(map(_avro_number, placeholder.encode()))
+    shapes = (*map(bytes.fromhex, _SHAPES), struct.pack("<d", -99999999.0))
+    return tuple(dict.fromkeys((*texts, numbers, *shapes)))
+
+
+def _avro_number(byte: int) -> bytes:
+    """A byte as Avro writes whole numbers: doubled, in groups of seven bits."""
+    doubled = byte << 1
+    return bytes([doubled]) if byte < 64 else bytes([(doubled & 127) | 128, byte >> 6])
 
 
 @lru_cache
 def _texts(placeholder: str) -> tuple[str, ...]:
-    """List the texts that stand for no value: the placeholder, its bytes and those of shapes, and in arrays of UUIDs a UUID."""
+    """List the texts that stand for no value.
+
+    They are the placeholder, its bytes and those of shapes, and in arrays of UUIDs a UUID.
+    """
     raw = placeholder.encode()
     uuid = UUID(bytes=hashlib.md5(raw, usedforsecurity=False).digest(), version=3)
     texts = [placeholder, str(uuid)]
@@ -127,6 +132,6 @@ def _texts(placeholder: str) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def _true(found: pa.BooleanArray) -> Bools:
+def certain(mask: pa.BooleanArray) -> Bools:
     """Replace nulls with false."""
-    return bools(pc.fill_null(found, False))
+    return bools(pc.fill_null(mask, False))

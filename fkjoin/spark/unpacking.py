@@ -1,4 +1,7 @@
-"""Packed messages → typed rows: functions for ``mapInArrow``, behind a query's last stage and before a joiner."""
+"""Packed messages → typed rows: functions for ``mapInArrow``.
+
+They stand behind a query's last stage and before a joiner.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ from fkjoin.stages.join_rows import HowByKey, matched, structs
 
 @dataclass(frozen=True)
 class UnpackAnswers:
-    """Envelopes of ``ANSWER`` → rows ``key, version, ts, gone, matched, left, right, counter, count`` for a joiner."""
+    """Envelopes of ``ANSWER`` → rows for a joiner.
+
+    Their columns are ``key, version, ts, gone, matched, left, right, counter, count``.
+    """
 
     left: pa.Schema
     right: pa.Schema
@@ -53,7 +59,7 @@ class UnpackAnswers:
             for payload in payloads(batch):
                 answers = unpack(payload)
                 rows = len(answers)
-                there = matched(answers, self.how)
+                matches = matched(answers, self.how)
                 left, right = column(answers, "left"), column(answers, "right")
                 key = column(answers, "key")
                 yield pa.record_batch(
@@ -62,10 +68,10 @@ class UnpackAnswers:
                         key.cast(pa.binary()),
                         column(answers, "version").cast(pa.binary()),
                         column(answers, "ts"),
-                        pa.array(~valid(left) & ~there),
-                        pa.array(there),
-                        structs(self.left, masked(left, there)),
-                        structs(self.right, masked(right, there)),
+                        pa.array(~valid(left) & ~matches),
+                        pa.array(matches),
+                        structs(self.left, masked(left, matches)),
+                        structs(self.right, masked(right, matches)),
                         pa.nulls(rows, pa.string()),
                         pa.nulls(rows, pa.int64()),
                     ],
@@ -90,7 +96,10 @@ class UnpackResults:
     key: pa.Schema
     rows: tuple[pa.Schema, ...]
     versions: tuple[tuple[str, int], ...]
-    """Names of a version's parts, and the number of parts of each; their numbers are columns ``numbers_NAME``."""
+    """Names of a version's parts, and the number of parts of each.
+
+    Their numbers are columns ``numbers_NAME``.
+    """
     without_origins: bool = False
     """Leave out what versions go on with behind these parts (see ``fkjoin.stages.merge``)."""
 
@@ -134,11 +143,14 @@ class UnpackResults:
                 )
 
     def fields(self, results: pa.Table, paths: Sequence[Path]) -> list[pa.Array]:
-        """Decode what is at paths of the table's columns; of columns of one name the key's counts.  Others are not decoded."""
+        """Decode what is at paths of the table's columns; all else is not decoded.
+
+        Of columns of one name the key's counts.
+        """
         key = dict(
             zip(self.key.names, KeyCodec(self.key).decode(column(results, "key")), strict=True)
         )
-        found: dict[Path, pa.Array] = {
+        decoded: dict[Path, pa.Array] = {
             path: _at(key[path[0]], path[1:]) for path in paths if path[0] in key
         }
         value = column(results, "value")
@@ -147,14 +159,18 @@ class UnpackResults:
         for above, schema, side in zip(places, self.rows, sides, strict=True):
             depth = len(above)
             inner = {
-                path: path[depth:] for path in paths if path not in found and path[:depth] == above
+                path: path[depth:]
+                for path in paths
+                if path not in decoded and path[:depth] == above
             }
             if () in inner.values():
                 whole = structs(schema, side)
-                found |= {path: _at(whole, below) for path, below in inner.items()}
+                decoded |= {path: _at(whole, below) for path, below in inner.items()}
             else:
-                found |= zip(inner, RowCodec(schema).pick(side, list(inner.values())), strict=True)
-        return [found[path] for path in paths]
+                decoded |= zip(
+                    inner, RowCodec(schema).pick(side, list(inner.values())), strict=True
+                )
+        return [decoded[path] for path in paths]
 
     def _bounds(self) -> Iterator[tuple[int, int]]:
         first = 0
@@ -175,7 +191,10 @@ class UnpackResults:
 
 @dataclass(frozen=True)
 class UnpackEvents:
-    """Envelopes of ``ENRICHED`` → rows with the event's columns, and then those of the table that are ``added``."""
+    """Envelopes of ``ENRICHED`` → rows with the event's columns.
+
+    Behind them are those of the table that are ``added``.
+    """
 
     event: pa.Schema
     row: pa.Schema
@@ -212,7 +231,10 @@ def _at(values: pa.Array, path: Path) -> pa.Array:
 
 @dataclass(frozen=True)
 class UnpackLate:
-    """Envelopes of ``GROUPED`` → rows ``row_key, group, early``: which row's changes they are, and of which group."""
+    """Envelopes of ``GROUPED`` → rows ``row_key, group, early``.
+
+    They say which row's changes these are, and of which group.
+    """
 
     row_key: pa.Schema
     group: pa.Schema

@@ -9,12 +9,15 @@ from functools import cache
 import pyarrow as pa
 
 LARGE = 8 << 20
-"""Bytes of a task's input that leave so much free memory behind that it is worth the time to give it back."""
+"""Bytes of a task's input from which on it is worth the time to give back its free memory."""
 
 
 @cache
 def settle() -> None:
-    """Take what is loaded by now out of the garbage collector's sight: Spark has it look at everything after each task."""
+    """Take what is loaded by now out of the garbage collector's sight.
+
+    Spark has it look at everything after each task.
+    """
     gc.collect()
     gc.freeze()
 
@@ -29,8 +32,9 @@ def releasing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def give_back(done: int) -> None:
-    """Free memory goes back to the system after ``LARGE`` input, of so many bytes: the worker may have nothing to do for a
-    while, and others need theirs.
+    """Free memory goes back to the system after ``LARGE`` input, of so many bytes.
+
+    The worker may have nothing to do for a while, and others need theirs.
     """
     if done >= LARGE:
         pa.default_memory_pool().release_unused()

@@ -23,6 +23,7 @@ ROOMS = [
     "fkjoin/plan",
     "fkjoin/sessions",
     "fkjoin/sinks",
+    "fkjoin/spark",
     "fkjoin/stages",
     "state",
 ]

@@ -68,7 +68,7 @@ def readers(registry: SmallRegistry) -> dict[str, Reader]:
     return {
         "text": ReadBytes("it", text=True),
         "json": ReadObjects(ROW, "it", how=HOW),
-        "json with its text": ReadObjects(ROW, "it", kept="whole", how=HOW),
+        "json with its text": ReadObjects(ROW, "it", text_column="whole", how=HOW),
         "events": ReadEvents(EventRows(ROW), "it", HOW),
         "events with marks": ReadEvents(EventRows(ROW, marks=True), "it", HOW),
         "keys of events": ReadKeys(ROW, "it", HOW),

@@ -13,7 +13,7 @@ from fkjoin.codec.json_read import Reading
 from fkjoin.codec.units import Unit
 from fkjoin.spark.change_events import ReadEvents, ReadKeys
 from fkjoin.spark.event_rows import EventRows
-from fkjoin.spark.json_lines import at
+from fkjoin.spark.json_lines import field_at
 from fkjoin.spark.unavailable import PLACEHOLDER
 
 ROW = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("bio", pa.string())])
@@ -45,7 +45,7 @@ def messages(draw: Any, of: str) -> bytes | None:
 
 def shown(found: Any, place: int) -> Any:
     """A row with its times as numbers, since some are in years that Python does not know."""
-    columns = {name: at(found.rows, (name,)) for name in found.rows.type.names}
+    columns = {name: field_at(found.rows, (name,)) for name in found.rows.type.names}
     row = [str((column.cast(pa.int64()) if name == "at" else column)[place]) for name, column in columns.items()]
     return row, bool(found.rows.is_valid()[place].as_py()), bool(found.deleted[place]), found.problem[place].as_py()
 

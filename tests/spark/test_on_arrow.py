@@ -24,7 +24,7 @@ def test_values_go_through_pandas_unchanged(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(F, "pandas_udf", lambda function, _: function)
     kind = StructType().add("n", LongType()).add("m", MapType(StringType(), LongType()))
     through: Any = _through_pandas(read, StructType().add("row", kind).add("text", StringType()))
-    assert through.__annotations__ == {"given": pd.Series, "return": pd.DataFrame}
+    assert through.__annotations__ == {"series": pd.Series, "return": pd.DataFrame}
     for given in ([b"a", b"b", None], ["a", "b", None]):
         found = through(pd.Series(given))
         assert [value if value is None else dict(value) for value in found["row"]] == rows

@@ -43,7 +43,7 @@ def test_text_must_be_utf_8_and_bytes_need_not() -> None:
 def test_objects_are_told_from_what_is_none_and_can_keep_their_text() -> None:
     wrong = "not JSON that fits this"
     values = b'{"fk": "a", "more": [1]}', None, b"null", b'{"fk": "a", "n": "x"}', b"[{}]", b'\n {"n": 7}', b'{"fk":"\xff"}'
-    rows, deleted, problems = read(ReadObjects(ROW, "this", kept="whole"), *values)
+    rows, deleted, problems = read(ReadObjects(ROW, "this", text_column="whole"), *values)
     assert problems == [None, None, wrong, wrong, wrong, None, wrong]
     assert deleted == [False, True, False, False, False, False, False]
     assert rows[0] == {"fk": "a", "n": None, "whole": '{"fk": "a", "more": [1]}'}

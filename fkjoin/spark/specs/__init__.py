@@ -1,4 +1,7 @@
-"""The kinds of stages: what an operator of each kind has to know, and what it does with a bucket's messages."""
+"""The kinds of stages.
+
+A kind is what an operator has to know of it, and what it does with a bucket's messages.
+"""
 
 from fkjoin.spark.specs.joins import (
     ChildrenSpec,

@@ -1,6 +1,8 @@
 """The stages of joins, and of a right table's map of its left rows.
 
-A multi-way join has several right tables in one store: a byte before each foreign key tells them apart."""
+A multi-way join has several right tables in one store: a byte before each foreign key tells them
+apart.
+"""
 
 from __future__ import annotations
 
@@ -70,10 +72,12 @@ from fkjoin.state import Reads, Store
 _T = TypeVar("_T")
 
 
-def _foreign_key(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
+def _foreign_key(description: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
     named = masked(held.body, held.flags & HAS_FOREIGN_KEY > 0)
     return Shown(
-        keys_as_json(of.key, keys), keys_as_json(of.schemas["foreign_key"], named), timed=False
+        keys_as_json(description.key, keys),
+        keys_as_json(description.schemas["foreign_key"], named),
+        timed=False,
     )
 
 
@@ -122,10 +126,13 @@ class RekeySpec(ByRow, StageSpec):
         return sums(expected_subscriptions(store), bucket, self.state) if self.fused else iter(())
 
 
-def _right(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
-    join = of.multi_join
+def _right(description: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
+    join = description.multi_join
     if join is None:
-        return Shown(foreign_key=keys_as_json(of.key, keys), row=shown.row_of(of, "right", held))
+        return Shown(
+            foreign_key=keys_as_json(description.key, keys),
+            row=shown.row_of(description, "right", held),
+        )
     bodies = masked(held.body, held.flags & GONE == 0)
     rows = _by_right(
         join, keys, lambda right, some: rows_as_json(right.row, take(bodies, some)).to_pylist()
@@ -133,17 +140,22 @@ def _right(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
     return Shown(foreign_key=shown.texts_of(_named(join, keys)), row=pa.array(rows, pa.string()))
 
 
-def _subscriber(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
+def _subscriber(description: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
     foreign, left = combined_key.decode(keys)
-    if of.multi_join is not None:
-        names = shown.texts_of(_named(of.multi_join, foreign))
-        return Shown(keys_as_json(of.multi_join.key, untagged(left)), names)
-    key = keys_as_json(of.schemas["key"], left)
-    return Shown(key, keys_as_json(of.key, foreign), shown.row_of(of, "left", held))
+    if description.multi_join is not None:
+        names = shown.texts_of(_named(description.multi_join, foreign))
+        return Shown(keys_as_json(description.multi_join.key, untagged(left)), names)
+    key = keys_as_json(description.schemas["key"], left)
+    return Shown(
+        key, keys_as_json(description.key, foreign), shown.row_of(description, "left", held)
+    )
 
 
 class ByForeignKey(StageSpec):
-    """The common part of stages that join subscriptions with right changes: their records are by foreign key."""
+    """The common part of stages that join subscriptions with right changes.
+
+    Their records are by foreign key.
+    """
 
     takes = SUBSCRIPTION, CHANGE, SUMS
     forms: ClassVar = {
@@ -167,14 +179,19 @@ class ByForeignKey(StageSpec):
         return iter(())
 
     @classmethod
-    def asked(cls, of: Described, key: str, known: Sequence[Mapping[str, Any]]) -> list[Asked]:
-        """The records of a left row under the foreign key that it is known to have, and of the right row."""
+    def asked(
+        cls, description: Described, key: str, known: Sequence[Mapping[str, Any]]
+    ) -> list[Asked]:
+        """The records of a left row under its known foreign key, and of the right row."""
         foreign = known[0]["foreign_key"] if known else None
         if foreign is None:
             return []
-        if of.multi_join is not None:
-            return [*_asked_of(of.multi_join, key, foreign)]
-        by, wanted = parse_key(of.key, json.dumps(foreign)), parse_key(of.schemas["key"], key)
+        if description.multi_join is not None:
+            return [*_asked_of(description.multi_join, key, foreign)]
+        by, wanted = (
+            parse_key(description.key, json.dumps(foreign)),
+            parse_key(description.schemas["key"], key),
+        )
         return [(by, _names(by, wanted), wanted)]
 
 
@@ -224,11 +241,13 @@ class SubscriptionSpec(ByForeignKey):
         return super().validated(messages, store, bucket, name) if self.in_order else iter(())
 
 
-def _result_or_hash(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
+def _result_or_hash(description: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
     hashes = pc.binary_length(held.body).fill_null(0).to_numpy() <= DIGEST_BYTES
     known = held._replace(flags=np.where(hashes, 0, held.flags))
     # A hash is kept without a timestamp.
-    return shown.result(of, keys, known, store)._replace(timed=known.flags & HAS_RESULT > 0)
+    return shown.result(description, keys, known, store)._replace(
+        timed=known.flags & HAS_RESULT > 0
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,22 +291,25 @@ class ResolveSpec(ByRow, StageSpec):
     def _joined(self, messages: Messages, count: Counters) -> pa.Table:
         if self.from_answers is not None:
             return self._rows(JOINED, self.from_answers, messages, count)
-        made = [join_rows(messages.take(ANSWER), self.how), messages.take(JOINED)]
+        tables = [join_rows(messages.take(ANSWER), self.how), messages.take(JOINED)]
         # Columns in one piece, where there is one.
-        return pa.concat_tables([table for table in made if len(table)] or made)
+        return pa.concat_tables([table for table in tables if len(table)] or tables)
 
 
-def _pair(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
+def _pair(description: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
     slots = zip(("left", "right"), sides_of(held.body).slots, strict=True)
-    sides = {side: structs(of.schemas[side], slot.row) for side, slot in slots}
+    sides = {side: structs(description.schemas[side], slot.row) for side, slot in slots}
     schema = pa.schema([(side, rows.type) for side, rows in sides.items()])
     row = as_json(schema, [*sides.values()], held.flags & GONE == 0)
-    return Shown(keys_as_json(of.key, keys), row=row)
+    return Shown(keys_as_json(description.key, keys), row=row)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairSpec(StageSpec):
-    """pair: the rows of two tables by one key become changes of their join, or the answers that Spark makes rows of."""
+    """pair: the rows of two tables by one key become changes of their join.
+
+    Or they become the answers that Spark makes rows of.
+    """
 
     stage = "pair"
     part_bytes = PART_BYTES
@@ -312,8 +334,8 @@ class PairSpec(StageSpec):
         if self.answers:
             yield answers_by_key(rows, store, count, **how)
         else:
-            kept: Any = {"materialized": self.materialized, "every": self.every}
-            yield pair(rows, store, count, partial(self._made, count), **kept, **how)
+            options: Any = {"materialized": self.materialized, "every": self.every}
+            yield pair(rows, store, count, partial(self._made, count), **options, **how)
 
     @staticmethod
     def slots(bodies: Bytes) -> Sequence[Slot]:
@@ -331,7 +353,10 @@ class PairSpec(StageSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class ChildrenSpec(ByForeignKey):
-    """children: subscriptions and right changes become changes of the right rows' maps; rekey is always in the same query."""
+    """children: subscriptions and right changes become changes of the right rows' maps.
+
+    rekey is always in the same query.
+    """
 
     stage = "children"
     keeps = True
@@ -362,8 +387,10 @@ class ChildrenSpec(ByForeignKey):
         return own, []
 
     @classmethod
-    def rows(cls, of: Described, store: Reads, keys: Bytes | None) -> Iterator[StoredColumns]:
-        family = Family(*(of.schemas[name] for name in ("key", "left", "right", "result")))
+    def rows(
+        cls, description: Described, store: Reads, keys: Bytes | None
+    ) -> Iterator[StoredColumns]:
+        family = Family(*(description.schemas[name] for name in ("key", "left", "right", "result")))
         nothing = pa.array([], BYTES)
         empty = nothing, nothing, nothing, np.zeros(0, np.int64)
         right = pages(store, tags.RIGHT, keys)
@@ -371,14 +398,14 @@ class ChildrenSpec(ByForeignKey):
             yield foreign, RowCodec(family.result).decode(rows), version, ts
 
 
-def _foreign_keys(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
+def _foreign_keys(description: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
     """Show foreign keys by the names of the right tables that they are keys of."""
-    assert of.multi_join is not None
+    assert description.multi_join is not None
     names: list[dict[str, Any]] = [{} for _ in range(len(keys))]
-    for foreign in scattered(held.body, len(of.multi_join.rights)):
-        for row, name in zip(names, _named(of.multi_join, foreign), strict=True):
+    for foreign in scattered(held.body, len(description.multi_join.rights)):
+        for row, name in zip(names, _named(description.multi_join, foreign), strict=True):
             row.update(name or {})
-    return Shown(keys_as_json(of.key, keys), shown.texts_of(names), timed=False)
+    return Shown(keys_as_json(description.key, keys), shown.texts_of(names), timed=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -410,7 +437,10 @@ class ScatterSpec(ByRow, StageSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class MultiSubscriptionSpec(ByForeignKey):
-    """subscription, with all right tables in one store: foreign keys begin with a byte that tells them apart."""
+    """subscription, with all right tables in one store.
+
+    Foreign keys begin with a byte that tells them apart.
+    """
 
     stage = "subscription"
     right_parts: tuple[int, ...]
@@ -454,26 +484,29 @@ class GatherSpec(StageSpec):
         )
 
     @classmethod
-    def kept(cls, of: Described, keys: Bytes, held: Records) -> tuple[Bytes, Bytes]:
-        assert of.multi_join is not None
-        return result_rows(keys, held, of.multi_join)
+    def kept(cls, description: Described, keys: Bytes, held: Records) -> tuple[Bytes, Bytes]:
+        assert description.multi_join is not None
+        return result_rows(keys, held, description.multi_join)
 
 
 def without_answers(payloads: list[bytes]) -> tuple[list[bytes], list[bytes]]:
-    """The payloads for foreign keys, and those for left keys: what rekey and scatter send them is on its way to this bucket."""
-    return [one for one in payloads if not is_answer(one)], [
-        one for one in payloads if is_answer(one)
-    ]
+    """The payloads for foreign keys, and those for left keys.
+
+    What rekey and scatter send left keys is on its way to this bucket.
+    """
+    own = [payload for payload in payloads if not is_answer(payload)]
+    return own, [payload for payload in payloads if is_answer(payload)]
 
 
 def sums(expected: Iterable[Bytes], bucket: int, state: StateSpec) -> Iterator[Payload]:
     """Sum up, for each bucket of the next stage, the subscriptions that are ``expected`` there."""
-    found = [Sum()] * state.buckets
+    totals = [Sum()] * state.buckets
     for combined in expected:
         numbers = places_of(*combined_key.decode(combined), state.buckets, state.spread)
-        found = [had.plus(combined.filter(pa.array(numbers == at))) for at, had in enumerate(found)]
-    for of, summed in zip(bucket_ids(state.buckets), found, strict=True):
-        yield of, pack(sums_message(bucket, summed))
+        for number, total in enumerate(totals):
+            totals[number] = total.plus(combined.filter(pa.array(numbers == number)))
+    for bucket_id, total in zip(bucket_ids(state.buckets), totals, strict=True):
+        yield bucket_id, pack(sums_message(bucket, total))
 
 
 def _named(join: MultiJoin, keys: Bytes) -> list[dict[str, Any] | None]:
@@ -489,7 +522,10 @@ def _named(join: MultiJoin, keys: Bytes) -> list[dict[str, Any] | None]:
 def _by_right(
     join: MultiJoin, keys: Bytes, read: Callable[[Right, Ints], list[_T]]
 ) -> list[_T | None]:
-    """Collect what ``read`` makes of the keys of each right table, which it gets by their places; None for null."""
+    """Collect what ``read`` makes of the keys of each right table; None for null.
+
+    It gets the keys by their places.
+    """
     values: list[_T | None] = [None] * len(keys)
     heads = first_bytes(pc.fill_null(keys, b"\xff"))
     for number, right in enumerate(join.rights):

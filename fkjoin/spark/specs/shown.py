@@ -1,4 +1,7 @@
-"""Records of stages' stores as people see them: forms that stages share.  The work itself never uses them."""
+"""Records of stages' stores as people see them: forms that stages share.
+
+The work itself never uses them.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,11 @@ from fkjoin.state import BYTES, Page, Reads, prefix_range
 
 @dataclass(frozen=True)
 class Described:
-    """Description of a store's bytes; ``schemas``: key, foreign_key, left, right, and of a resolve store result.
+    """Description of a store's bytes.
 
-    Of an aggregate: key (of a group), row_key, value (of a contribution) and result; of a flat map key, row_key and result.
+    ``schemas``: key, foreign_key, left, right, and of a resolve store result.  Of an aggregate: key
+    (of a group), row_key, value (of a contribution) and result; of a flat map key, row_key and
+    result.
     """
 
     name: str
@@ -51,7 +56,7 @@ class Described:
         if not self.both_rows:
             return RowCodec(schema).decode(rows)
         sides = zip(schema, split_rows(rows), strict=True)
-        return [structs(pa.schema(list(one.type)), side) for one, side in sides]
+        return [structs(pa.schema(list(column.type)), side) for column, side in sides]
 
 
 class Shown(NamedTuple):
@@ -71,25 +76,28 @@ Show = Callable[[Described, Bytes, Records, Reads], Shown]
 
 
 RecordForm = tuple[str, Show]
-"""The form in which the records under a tag are shown: what their kind is called, and the function."""
+"""The form in which the records under a tag are shown: the name of their kind, and the function."""
 
 StoredColumns = tuple[Bytes, list[pa.Array], Bytes, Ints]
 """Rows of a table that a store keeps: encoded keys, columns, versions and timestamps."""
 
 Asked = tuple[Bytes, tuple[bytes, ...], Bytes | None]
-"""A key whose bucket has records, their names, and the left key if that is a foreign key whose records may be spread."""
+"""A key whose bucket has records, their names, and perhaps a left key.
+
+There is a left key if the key is a foreign key whose records may be spread.
+"""
 
 
-def key_alone(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
-    return Shown(keys_as_json(of.key, keys))
+def key_alone(description: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
+    return Shown(keys_as_json(description.key, keys))
 
 
-def result(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
+def result(description: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
     """Rows of the table that the stage keeps, where there are any."""
-    rows, version = of.stage.kept(of, keys, held)
-    columns = of.stage.decoded(of, rows, keys, store)
-    row = as_json(of.schemas["result"], columns, valid(rows))
-    return Shown(keys_as_json(of.key, keys), row=row, version=version)
+    rows, version = description.stage.kept(description, keys, held)
+    columns = description.stage.decoded(description, rows, keys, store)
+    row = as_json(description.schemas["result"], columns, valid(rows))
+    return Shown(keys_as_json(description.key, keys), row=row, version=version)
 
 
 def texts_of(values: Sequence[Any]) -> pa.Array:
@@ -98,9 +106,9 @@ def texts_of(values: Sequence[Any]) -> pa.Array:
     return pa.array([*map(json_text, values)], pa.string(), mask=empty)
 
 
-def row_of(of: Described, name: str, held: Records) -> pa.Array:
+def row_of(description: Described, name: str, held: Records) -> pa.Array:
     """Rows of the schema of that name as JSON objects; null where the row is gone."""
-    return rows_as_json(of.schemas[name], masked(held.body, held.flags & GONE == 0))
+    return rows_as_json(description.schemas[name], masked(held.body, held.flags & GONE == 0))
 
 
 def behind_digest(bodies: Bytes) -> Bytes:

@@ -1,4 +1,7 @@
-"""The common part of all stages: what they say of their state, and what a bucket's work asks of them."""
+"""The common part of all stages.
+
+It is what they say of their state, and what a bucket's work asks of them.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ from fkjoin.stages.stream_time import Arrivals
 from fkjoin.state import Reads, Store
 
 PART_BYTES = 64 << 20
-"""Bytes of packed answers that the stage after them works on at a time.  Unpacked they take up to ten times as much."""
+"""Bytes of packed answers that the stage after them works on at a time.
+
+Unpacked they take up to ten times as much.
+"""
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,10 @@ class Messages:
     arrivals: Arrivals = field(default_factory=Arrivals)
 
     def take(self, schema: pa.Schema) -> pa.Table:
-        """The messages of one kind in one piece.  They are no longer among the tables: memory would hold them twice."""
+        """The messages of one kind in one piece.
+
+        They are no longer among the tables: memory would hold them twice.
+        """
         chosen = [table for table in self.tables if table.schema.equals(schema)]
         self.tables[:] = [table for table in self.tables if not table.schema.equals(schema)]
         return pa.concat_tables(chosen).combine_chunks() if chosen else schema.empty_table()
@@ -110,16 +119,21 @@ class StageSpec(ABC):
 
     @property
     def part_bytes(self) -> int | None:
-        """The bytes of packed messages that it works on at a time, some keys after the other; None: on all that has come."""
+        """The bytes of packed messages that it works on at a time, some keys after the other.
+
+        None: it works on all that has come.
+        """
         return None
 
     def run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         """Messages for the next operator.  The store is written when the iterator is exhausted."""
         for table in messages.tables:
             if not any(table.schema.equals(kind) for kind in self.takes):
+                kinds = " and ".join(map(called, self.takes))
                 raise FormatError(
-                    f"store {self.name}: a {self.stage} stage takes {' and '.join(map(called, self.takes))}, but "
-                    f"{called(table.schema)} came: a worker has another release of fkjoin than the driver"
+                    f"store {self.name}: a {self.stage} stage takes {kinds}, but "
+                    f"{called(table.schema)} came: a worker has another release of fkjoin than the "
+                    "driver"
                 )
         return self._run(messages, store, count)
 
@@ -137,11 +151,11 @@ class StageSpec(ABC):
         return iter(())
 
     def hot_key(self, foreign_key: bytes) -> tuple[str, bytes]:
-        """The name of the key's schema in the identity's types, and what of a foreign key is that key."""
+        """The name of the key's schema in the identity's types, and the key in a foreign key."""
         return "foreign_key", foreign_key
 
     def left_behind(self, store: Store, topic: StartOver) -> Iterator[pa.Table]:
-        """Tombstones for the rows that it has of other topics of the same name, see ``start_over``."""
+        """Tombstones for the rows that it has of other topics of that name, see ``start_over``."""
         tag = tags.RIGHT if tags.RIGHT in self.forms else tags.ROW
         return left_behind(store, topic, tag, self.tombstones, self.slots)
 
@@ -155,7 +169,7 @@ class StageSpec(ABC):
 
     @staticmethod
     def slots(bodies: Bytes) -> Sequence[Slot] | None:
-        """The rows of all tables in the bodies of records, where the stage numbers several tables."""
+        """The rows of all tables in the bodies of records, where a stage numbers several tables."""
         return None
 
     @staticmethod
@@ -164,33 +178,45 @@ class StageSpec(ABC):
         return bodies
 
     @classmethod
-    def kept(cls, of: Described, keys: Bytes, held: Records) -> tuple[Bytes, Bytes]:
-        """The encoded rows of the table that records keep, null where there is none, and their versions."""
+    def kept(cls, description: Described, keys: Bytes, held: Records) -> tuple[Bytes, Bytes]:
+        """The encoded rows of the table that records keep, and their versions.
+
+        A row is null where there is none.
+        """
         return cls.encoded(masked(held.body, held.flags & HAS_RESULT > 0)), held.version
 
     @classmethod
-    def decoded(cls, of: Described, rows: Bytes, keys: Bytes, store: Reads) -> list[pa.Array]:
+    def decoded(
+        cls, description: Described, rows: Bytes, keys: Bytes, store: Reads
+    ) -> list[pa.Array]:
         """The columns of encoded rows with these keys; null for null."""
-        return of.result(rows)
+        return description.result(rows)
 
     @classmethod
-    def rows(cls, of: Described, store: Reads, keys: Bytes | None) -> Iterator[StoredColumns]:
-        """Read the rows of a table that a store keeps, or those with these keys; at least one batch of them."""
+    def rows(
+        cls, description: Described, store: Reads, keys: Bytes | None
+    ) -> Iterator[StoredColumns]:
+        """Read the rows of a table that a store keeps, or those with these keys.
+
+        There is at least one batch of them.
+        """
         for page in pages(store, tags.ROW, keys):
             held, names = records.decode(page.values), untagged(page.keys)
-            rows, version = cls.kept(of, names, held)
+            rows, version = cls.kept(description, names, held)
             live = np.flatnonzero(valid(rows))
             names = take(names, live)
-            columns = cls.decoded(of, take(rows, live), names, store)
+            columns = cls.decoded(description, take(rows, live), names, store)
             yield names, columns, take(version, live), held.ts[live]
 
     @classmethod
-    def asked(cls, of: Described, key: str, known: Sequence[Mapping[str, Any]]) -> list[Asked]:
+    def asked(
+        cls, description: Described, key: str, known: Sequence[Mapping[str, Any]]
+    ) -> list[Asked]:
         """The records to read for a key as a user types it; ``ValueError`` if it is none.
 
         ``known``: the readable records of the operator's stages before this one.
         """
-        wanted = parse_key(of.key, key)
+        wanted = parse_key(description.key, key)
         return [(wanted, tuple(tag + wanted[0].as_py() for tag in cls.forms), None)]
 
     @property
@@ -205,17 +231,18 @@ class StageSpec(ABC):
         return {"now_ms": messages.now_ms, "retention_ms": self.state.retention_ms}
 
     def _rows(
-        self, kind: pa.Schema, of: FromAnswers | None, messages: Messages, count: Counters
+        self, kind: pa.Schema, maker: FromAnswers | None, messages: Messages, count: Counters
     ) -> pa.Table:
-        """The rows that come to the stage; ``of`` makes them of a join's answers, where those come."""
-        if of is None:
+        """The rows that come to the stage.
+
+        ``maker`` makes them of a join's answers, where those come.
+        """
+        if maker is None:
             return messages.take(kind)
         answers = messages.take(ANSWER)
-        return (
-            of(answers)
-            if isinstance(of, Carry | Contribute)
-            else usable(of, answers, count, self.state.operator)
-        )
+        if isinstance(maker, Carry | Contribute):
+            return maker(answers)
+        return usable(maker, answers, count, self.state.operator)
 
 
 class ByRow:

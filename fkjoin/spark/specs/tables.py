@@ -1,4 +1,4 @@
-"""The stages of aggregates, of flat maps, of tables put together, of events, and of periodic emission."""
+"""The stages of aggregates, flat maps, tables put together, events, and periodic emission."""
 
 from __future__ import annotations
 
@@ -44,10 +44,12 @@ from fkjoin.stages.time_windows import TimeWindows
 from fkjoin.state import Reads, Store
 
 
-def _contribution(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
+def _contribution(description: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
     group, value = unpaired(masked(held.body, held.flags & HAS_RESULT > 0))
-    row = rows_as_json(of.schemas["value"], value)
-    return Shown(keys_as_json(of.key, keys), keys_as_json(of.schemas["key"], group), row)
+    row = rows_as_json(description.schemas["value"], value)
+    return Shown(
+        keys_as_json(description.key, keys), keys_as_json(description.schemas["key"], group), row
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +67,7 @@ class RegroupSpec(ByRow, StageSpec):
     from_answers: Contribute | ContributeRows | None = None
     """Function that makes the contributions of a join's answers, where those come."""
     number: int | None = None
-    """Number of the cogroup's table that the rows are of; None where its aggregate is of one table."""
+    """Number of the cogroup's table that the rows are of; None where there is one table."""
     windows: TimeWindows | None = None
     """The windows that groups are of; None where they are not."""
     letters: bool = False
@@ -101,11 +103,16 @@ class ByGroup(StageSpec):
         return unpaired(bodies)[0]
 
     @classmethod
-    def decoded(cls, of: Described, rows: Bytes, keys: Bytes, store: Reads) -> list[pa.Array]:
-        if not of.collected:
-            return of.result(rows)
-        columns, schema = of.result(shown.behind_digest(rows)), of.schemas["result"]
-        for name, facts in of.collected.items():
+    def decoded(
+        cls, description: Described, rows: Bytes, keys: Bytes, store: Reads
+    ) -> list[pa.Array]:
+        if not description.collected:
+            return description.result(rows)
+        columns, schema = (
+            description.result(shown.behind_digest(rows)),
+            description.schemas["result"],
+        )
+        for name, facts in description.collected.items():
             index = schema.get_field_index(name)
             form = ColumnForm.of_facts(facts, schema.field(index).type)
             members = form.read(store, facts["place"], keys)
@@ -140,7 +147,10 @@ class AggregateSpec(ByGroup):
 
 @dataclass(frozen=True, kw_only=True)
 class CloseSpec(ByGroup):
-    """close: contributions to windows become a row for each window, when it closes; regroup is always in the same query."""
+    """close: contributions to windows become a row for each window, when it closes.
+
+    regroup is always in the same query.
+    """
 
     stage = "close"
     highwater_tags = b""
@@ -170,16 +180,16 @@ class CloseSpec(ByGroup):
         )
 
 
-def _outputs(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
+def _outputs(description: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
     """Show the outputs of rows as lists of keys and rows; null where a row makes none."""
     bodies = masked(held.body, held.flags & HAS_RESULT > 0)
-    made = pairs.decode(bodies)
+    outputs = pairs.decode(bodies)
     lists: list[list[dict[str, Any]]] = [[] for _ in range(len(bodies))]
-    names = keys_as_json(of.schemas["key"], made.first).to_pylist()
-    rows = rows_as_json(of.schemas["result"], made.second).to_pylist()
-    for number, name, row in zip(made.row, names, rows, strict=True):
+    names = keys_as_json(description.schemas["key"], outputs.first).to_pylist()
+    rows = rows_as_json(description.schemas["result"], outputs.second).to_pylist()
+    for number, name, row in zip(outputs.row, names, rows, strict=True):
         lists[number].append({"key": json.loads(name), "row": json.loads(row)})
-    return Shown(keys_as_json(of.key, keys), row=shown.texts_of(lists))
+    return Shown(keys_as_json(description.key, keys), row=shown.texts_of(lists))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +221,10 @@ class SpreadSpec(ByRow, StageSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class OwnersSpec(StageSpec):
-    """owners: the rows that rows make under one key become the table's; spread is always in the same query."""
+    """owners: the rows that rows make under one key become the table's.
+
+    spread is always in the same query.
+    """
 
     stage = "owners"
     takes = (GROUPED,)
@@ -256,8 +269,8 @@ class MergeSpec(StageSpec):
         )
 
 
-def _row(of: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
-    return Shown(keys_as_json(of.key, keys), row=shown.row_of(of, "row", held))
+def _row(description: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
+    return Shown(keys_as_json(description.key, keys), row=shown.row_of(description, "row", held))
 
 
 @dataclass(frozen=True, kw_only=True)
