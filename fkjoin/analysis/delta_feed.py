@@ -28,7 +28,7 @@ from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.names import named, quoted
 from fkjoin.spark.on_spark import on_spark
 from fkjoin.spark.schemas import Expression, Expressions, nullable, struct_type
-from fkjoin.spark.spark_api import is_connect
+from fkjoin.spark.spark_api import is_connect, java_session, jvm
 
 FEED = "_change_type", "_commit_version", "_commit_timestamp"
 """Columns of the feed beside the table's own."""
@@ -192,10 +192,9 @@ def _require_changes(spark: SparkSession, location: str) -> None:
     """
     if is_connect(spark):
         return
-    jvm: Any = spark._jvm
     with _with_connector(spark, location):
-        detail = jvm.io.delta.tables.DeltaTable.forPath(spark._jsparkSession, location).detail()
-        (properties,) = DataFrame(detail, spark).select("properties").collect()[0]
+        table = jvm().io.delta.tables.DeltaTable.forPath(java_session(spark), location)
+        (properties,) = DataFrame(table.detail(), spark).select("properties").collect()[0]
     if properties.get(PROPERTY, "").lower() != "true":
         raise TopologyError(
             f"path: Delta table {location} does not record its changes: set its property "

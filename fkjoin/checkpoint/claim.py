@@ -35,6 +35,7 @@ from fkjoin.checkpoint.claim_files import Claim, ClaimFiles
 from fkjoin.checkpoint.query import Query
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.spark.cause import cause_of
+from fkjoin.spark.spark_api import java_query
 
 RENEWED_EVERY_S = 10.0
 LAPSES_AFTER_S = 60.0
@@ -188,8 +189,8 @@ def start_claimed(
 
 
 def _as_query(query: StreamingQuery) -> Query:
-    if hasattr(query, "_jsq"):
-        return Query(query._jsq)
+    if (handle := java_query(query)) is not None:
+        return Query(handle)
     # It needs packages that classic sessions do without.
     from fkjoin.checkpoint.connect_query import shown
 

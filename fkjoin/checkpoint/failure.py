@@ -6,10 +6,9 @@ import contextlib
 import re
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.checkpoint.batch_log import BatchLog
@@ -17,6 +16,7 @@ from fkjoin.checkpoint.damage import RESTORE, explain
 from fkjoin.checkpoint.source_topics import SourceTopic, source_topics
 from fkjoin.errors import MISPLACED, FkJoinError, set_aside
 from fkjoin.spark.cause import NO_MEMORY, Cause, innermost, texts_of
+from fkjoin.spark.spark_api import java_query, running_session
 
 _SET_ASIDE = re.compile(re.escape(set_aside("\0")).replace("\0", r"(\w+)"))
 _FILE = re.compile(r"error while reading file (\S+?)\.?(?=\s)")
@@ -116,7 +116,8 @@ def failure(query: StreamingQuery, name: str | None = None) -> QueryError | None
     ...     raise error
     """
     # A client of Spark Connect has Spark's text alone.
-    optional = query._jsq.exception() if hasattr(query, "_jsq") else None
+    handle = java_query(query)
+    optional = None if handle is None else handle.exception()
     called = name or query.name or str(query.id)
     if optional is None or not optional.isDefined():
         why: str | None = getattr(query, "_why_stopped", None)
@@ -124,7 +125,7 @@ def failure(query: StreamingQuery, name: str | None = None) -> QueryError | None
             return None
         checkpoint = str(getattr(query, "_checkpoint", "?"))
         return QueryError("\n".join(_stopped(called, checkpoint, why)))
-    checkpoint = str(query._jsq.streamingQuery().resolvedCheckpointRoot()).removeprefix("file:")
+    checkpoint = str(handle.streamingQuery().resolvedCheckpointRoot()).removeprefix("file:")
     error = optional.get()
     whole = str(error.toString()).partition(": ")[2]
     messages = [str(error.getMessage() or ""), *texts_of(error.getCause())]
@@ -296,8 +297,7 @@ def _of_files(cause: str, whole: str, goes_on: str) -> _Advice | None:
 
 def _batch(checkpoint: str) -> int | None:
     """The batch that has begun and is not done; None if there is none, or that cannot be told."""
-    spark: Any = SparkSession._instantiatedSession  # that of the JVM, whichever thread asks
     with contextlib.suppress(Exception):
-        log = BatchLog(spark, checkpoint)
+        log = BatchLog(running_session(), checkpoint)
         return log.last if log.last > log.done else None
     return None

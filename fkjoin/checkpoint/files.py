@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
-from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -22,6 +21,7 @@ from fkjoin.sessions.access import access
 from fkjoin.sessions.arrow_files import ArrowFiles, replace_local
 from fkjoin.sessions.settings import require_running
 from fkjoin.spark.cause import cause_of
+from fkjoin.spark.spark_api import java_gateway, jvm
 
 
 def hadoop(spark: SparkSession, where: str) -> tuple[Any, Any]:
@@ -229,14 +229,12 @@ def _rename(files: Any, path: Any, target: Any, *options: str) -> None:
     if isinstance(files, ArrowFiles):
         files.rename(path, target)
         return
-    context: Any = SparkContext._active_spark_context
-    kinds = context._jvm.org.apache.hadoop.fs.Options.Rename
-    chosen = context._gateway.new_array(kinds, len(options))
+    hadoop_fs = jvm().org.apache.hadoop.fs
+    kinds = hadoop_fs.Options.Rename
+    chosen = java_gateway().new_array(kinds, len(options))
     for index, option in enumerate(options):
         chosen[index] = getattr(kinds, option)
-    of_scheme = context._jvm.org.apache.hadoop.fs.FileContext.getFileContext(
-        files.getUri(), files.getConf()
-    )
+    of_scheme = hadoop_fs.FileContext.getFileContext(files.getUri(), files.getConf())
     of_scheme.rename(files.makeQualified(path), files.makeQualified(target), chosen)
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from pyspark.sql.streaming.query import StreamingQuery
 
+from fkjoin.spark.spark_api import java_query, listed
+
 _SOURCE = "StreamingDataSourceV2ScanRelation"
 _BROKERS = "kafka.bootstrap.servers"
 
@@ -30,8 +32,8 @@ def source_topics(query: StreamingQuery) -> tuple[SourceTopic, ...]:
     """
     by_name: dict[str, set[SourceTopic]] = {}
     with contextlib.suppress(Exception):  # Spark does not say it until it has made the sources
-        leaves = query._jsq.streamingQuery().logicalPlan().collectLeaves()
-        for leaf in map(leaves.apply, range(leaves.size())):
+        plan = java_query(query).streamingQuery().logicalPlan()
+        for leaf in listed(plan.collectLeaves()):
             if leaf.getClass().getSimpleName() != _SOURCE:
                 continue
             options: dict[str, str] = dict(leaf.relation().options().asCaseSensitiveMap())

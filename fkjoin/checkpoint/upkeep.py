@@ -26,7 +26,7 @@ from fkjoin.sessions.abilities import RESCALE
 from fkjoin.spark.buckets import bucket_ids, buckets_of, places_of, spark_hash
 from fkjoin.spark.identity import bucket_folder, home_of
 from fkjoin.spark.index_home import index_home
-from fkjoin.spark.spark_api import require_classic
+from fkjoin.spark.spark_api import checkpoint_manager, require_classic
 from fkjoin.spark.specs import STAGES, StageSpec
 from fkjoin.spark.specs.shown import pages_of
 from fkjoin.state import BucketStore, StateError
@@ -107,7 +107,7 @@ def rescale(spark: SparkSession, checkpoint: str | Path, partitions: int) -> Non
     if all(len(store.partitions) == partitions for store in stores):
         raise FkJoinError(f"partitions: {checkpoint} has {partitions} already")
     try:
-        spark._streamingCheckpointManager.repartition(str(checkpoint), partitions)
+        checkpoint_manager(spark).repartition(str(checkpoint), partitions)
     except Exception as error:
         reason = first_line(error)
         raise FkJoinError(

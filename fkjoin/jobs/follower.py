@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TextIO
 
-from pyspark import SparkContext
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.checkpoint.progress import QueryPhase, doing_of, is_batch, progress_since, start_of
@@ -20,6 +19,7 @@ from fkjoin.jobs.screen import Screen
 from fkjoin.metrics import Metrics
 from fkjoin.metrics.query_report import BUSY_PHASES, IDLE_PHASES, Activity, QueryReport
 from fkjoin.metrics.report import JobReport, Mode
+from fkjoin.spark.spark_api import java_context, running_context
 from fkjoin.stages import counters
 
 _ANSWER_S = 30.0
@@ -213,11 +213,10 @@ def _tasks(query: StreamingQuery) -> dict[int, tuple[int, int]]:
 
     None where Spark does not say.
     """
-    context: Any = SparkContext._active_spark_context
-    tasks = {}
+    context, tasks = running_context(), {}
     with contextlib.suppress(Exception):  # the job has ended meanwhile, or Spark keeps it elsewhere
         for number in context.statusTracker().getActiveJobsIds():
-            job = context._jsc.sc().statusStore().job(number)
+            job = java_context(context).sc().statusStore().job(number)
             if job.jobGroup().isDefined() and job.jobGroup().get() == str(query.runId):
                 tasks[number] = job.numCompletedTasks(), job.numTasks() - job.numSkippedTasks()
     return tasks

@@ -37,6 +37,7 @@ from fkjoin.spark.buckets import BATCH_MS, TICK, bucket_ids
 from fkjoin.spark.on_spark import columns_of
 from fkjoin.spark.packing import ENVELOPES
 from fkjoin.spark.schemas import as_arrow, nullable
+from fkjoin.spark.spark_api import analyzed, java_frame, java_session, jvm
 from fkjoin.spark.specs import STAGES, StageSpec
 from fkjoin.stages import Counters, counters
 from fkjoin.state import MemoryStore
@@ -220,11 +221,11 @@ def _as_given(rows: DataFrame, frame: DataFrame) -> DataFrame:
     The user's expressions may be over its own columns, such as ``df["id"]``.
     """
     spark: Any = rows.sparkSession
-    relation = rows._jdf.queryExecution().analyzed()
-    columns = frame._jdf.queryExecution().analyzed().output()
+    relation = analyzed(rows)
+    columns = analyzed(frame).output()
     plan = relation.copy(columns, relation.data(), False, relation.stream())
-    dataset = spark._jvm.org.apache.spark.sql.classic.Dataset
-    return DataFrame(dataset.ofRows(spark._jsparkSession, plan), spark)
+    dataset = jvm().org.apache.spark.sql.classic.Dataset
+    return DataFrame(dataset.ofRows(java_session(spark), plan), spark)
 
 
 def _collected(frame: DataFrame) -> Iterator[pa.RecordBatch]:
@@ -235,14 +236,13 @@ def _collected(frame: DataFrame) -> Iterator[pa.RecordBatch]:
     ``toArrow`` runs one, which takes ten times as long.
     """
     spark: Any = frame.sparkSession
-    jvm: Any = spark._jvm
-    plan = frame._jdf.queryExecution().executedPlan()
-    rows = jvm.java.util.ArrayList()
+    plan = java_frame(frame).queryExecution().executedPlan()
+    rows = jvm().java.util.ArrayList()
     for row in plan.executeCollect():
         rows.add(row)
-    converters = getattr(jvm.org.apache.spark.sql.execution.arrow, "ArrowConverters$")
+    converters = getattr(jvm().org.apache.spark.sql.execution.arrow, "ArrowConverters$")
     batches = getattr(converters, "MODULE$").toBatchWithSchemaIterator(
-        jvm.PythonUtils.toSeq(rows).iterator(),
+        jvm().PythonUtils.toSeq(rows).iterator(),
         plan.schema(),
         _BYTES,
         _BYTES,

@@ -50,7 +50,7 @@ def jvm() -> Any:
     return SparkContext._jvm
 
 
-def running_context() -> SparkContext | None:
+def running_context() -> Any:
     """The context of this process's classic session; None if none runs."""
     return SparkContext._active_spark_context
 
@@ -91,8 +91,8 @@ def java_column(column: Column) -> Any:
 
 
 def java_query(query: StreamingQuery) -> Any:
-    """The JVM's query; ``AttributeError`` of one of Spark Connect."""
-    return query._jsq.streamingQuery()
+    """The JVM's handle of a query; None of one of Spark Connect."""
+    return getattr(query, "_jsq", None)
 
 
 def checkpoint_manager(spark: SparkSession) -> Any:

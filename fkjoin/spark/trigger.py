@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.errors import TopologyError
+from fkjoin.spark.spark_api import java_query
 
 AVAILABLE_NOW = "available-now"
 
@@ -69,5 +70,5 @@ def interval_of(query: StreamingQuery) -> float:
     0 if it asks for none, or if the query is one of Spark Connect.
     """
     with contextlib.suppress(Exception):
-        return float(query._jsq.streamingQuery().trigger().intervalMs()) / 1000
+        return float(java_query(query).streamingQuery().trigger().intervalMs()) / 1000
     return 0.0

@@ -183,12 +183,12 @@ class Driver:
         """
         return list(self._inputs)
 
-    def run(self, what: Sentinel | None = None) -> list[TableChange]:
+    def run(self, fault: Sentinel | None = None) -> list[TableChange]:
         """Run what was fed since the last run, as one batch.
 
         Parameters
         ----------
-        what : sentinel, optional
+        fault : sentinel, optional
             What happens to the batch.
 
             - ``CRASH``: it is lost after each stage in turn, with all that it wrote, and is then
@@ -209,20 +209,20 @@ class Driver:
         >>> driver.input("orders").change("o1", {"customer_id": "c1"})
         >>> changes = driver.run(CRASH)
         """
-        if what is not None:
-            require_sentinel(what, "what")
+        if fault is not None:
+            require_sentinel(fault, "fault")
         before, batch = len(self._results), list(self._waiting)
         self._waiting.clear()
         self._fed += batch
-        if what != REORDER:
-            self._batch(batch, what)
+        if fault != REORDER:
+            self._batch(batch, fault)
         else:
             for part in portions(batch, self._repeatable(batch), self._random) or [[]]:
-                self._batch(part, what)
+                self._batch(part, fault)
             if self._plan.stages:
                 # Records of internal topics are still on their way.
                 self._batch([])
-        if what == DUPLICATE:
+        if fault == DUPLICATE:
             self._batch(self._repeatable(self._fed))
         return self._results[before:]
 

@@ -238,6 +238,7 @@ def test_the_table_of_alerts_says_what_the_rules_do() -> None:
         bounds = {
             "100000": "100,000 records",
             "60": "60 s",
+            "600": "10 minutes",
             "3": "3 times",
             "1e9": "1 GB",
             "1e7": "10 million records",
