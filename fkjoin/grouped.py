@@ -17,7 +17,7 @@ from fkjoin.analysis.bound import bind, schema_of
 from fkjoin.analysis.checks import require_callables
 from fkjoin.analysis.planned import Call, Planned, Settings, telling_files
 from fkjoin.analysis.projection import Projection
-from fkjoin.analysis.wanted import Wanted, column_of, ordered_by_key
+from fkjoin.analysis.wanted import Wanted, aggregate_column, ordered_by_key
 from fkjoin.analysis.windows import windowed, without_window
 from fkjoin.errors import TopologyError
 from fkjoin.folds.calls import AGGREGATE, Called, Evaluating, Reducing, Starting
@@ -334,7 +334,9 @@ class _Grouping:
         places = {item: index for index, item in enumerate(needed)}
         key = range(len(needed), len(schema))
         items = columns.items()
-        results = tuple(column_of(title, wanted, places, key, schema) for title, wanted in items)
+        results = tuple(
+            aggregate_column(title, wanted, places, key, schema) for title, wanted in items
+        )
         described = tuple((title, str(wanted)) for title, wanted in items)
         fold = Fold(schema, results)
         if having is not None:

@@ -69,8 +69,10 @@ class Bound:
         if self.node is not None:
             return field_of(unnamed(self.node), self.scope.schema)
         name = None if isinstance(self.expression, str) else self._access.named(self.expression)
-        odd = name in self.scope.schema.names and "." in str(name)  # a Column means a field by it
-        return None if odd else plain_path(name, self.scope.schema)
+        # A Column "a.b" is the field b of a, even if a column is called "a.b".
+        if name in self.scope.schema.names and "." in str(name):
+            return None
+        return plain_path(name, self.scope.schema)
 
     @cached_property
     def paths(self) -> list[Path]:

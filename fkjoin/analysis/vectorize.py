@@ -223,14 +223,16 @@ def _constant(node: Any, spark: DataType) -> Any:
 
 
 def _recast(child: Part, kind: pa.DataType) -> Part | None:
-    """A constant as one of another type.
+    """A constant as one of another type; a floating one is rounded.
 
-    None if it is no constant, or the other type does not have its value.
+    None if it is not a constant, or the other type lacks its value.
     """
+    if child.kind != "Literal":
+        return None
     value = child.argument
-    exact = isinstance(child.argument, int | Decimal) and not isinstance(child.argument, bool)
-    if child.kind != "Literal" or value is None:
-        return Part("Literal", kind) if child.kind == "Literal" else None
+    if value is None:
+        return Part("Literal", kind)
+    exact = isinstance(value, int | Decimal) and not isinstance(value, bool)
     if kind == pa.date32() and isinstance(value, str) and _ISO_DATE.fullmatch(value):
         with contextlib.suppress(ValueError):
             return _literal(datetime.date.fromisoformat(value), kind)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
 from fkjoin.folds.bulk import bulk_column, collected_column, first_column, require_orders
 from fkjoin.folds.fold import AggregateColumn, AggregateKind
 from fkjoin.spark.schemas import Expression, text
+
+_ORDERED: tuple[AggregateKind, ...] = ("collect_list", "string_agg")
+_FIRST: tuple[AggregateKind, ...] = ("min_by", "max_by")
+_COLLECTED: tuple[AggregateKind, ...] = (*_ORDERED, "collect_set")
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,7 @@ class Wanted:
     Parameters
     ----------
     kind : str
-        The aggregate: the name of one of this module's functions.
+        The aggregate: the name of a function of ``fkjoin.aggregates``.
     column : str or Column, optional
         The column; if left out, the aggregate is of whole rows.
     order : tuple of str or Column, default ()
@@ -43,14 +46,14 @@ class Wanted:
     def __str__(self) -> str:
         """Write the aggregate as a job file has it."""
         arguments = "" if self.column is None else text(self.column)
-        if self.kind in ("min_by", "max_by"):
+        if self.kind in _FIRST:
             arguments = ", ".join(
                 [arguments, *map(text, self.order), *([] if self.k is None else [str(self.k)])]
             )
         if self.delimiter:
             arguments += f", {self.delimiter!r}"
         call = f"{self.kind}({arguments})"
-        if self.kind not in ("collect_list", "string_agg") or not self.order:
+        if self.kind not in _ORDERED or not self.order:
             return call
         way = " desc" if self.descending else ""
         return f"{call} within group (order by {', '.join(map(text, self.order))}{way})"
@@ -58,10 +61,10 @@ class Wanted:
 
 def ordered_by_key(wanted: Wanted) -> bool:
     """Tell whether what is collected is ordered by the key of the rows."""
-    return wanted.kind in ("collect_list", "string_agg") and not wanted.order
+    return wanted.kind in _ORDERED and not wanted.order
 
 
-def column_of(
+def aggregate_column(
     title: str, wanted: Wanted, places: Mapping[str, int], key: Sequence[int], schema: pa.Schema
 ) -> AggregateColumn:
     """Make the column of a result.
@@ -91,20 +94,14 @@ def column_of(
     Examples
     --------
     >>> skus = pa.schema([("v0", pa.string())])
-    >>> made = column_of("n", count_distinct("sku"), {"sku": 0}, (), skus)
+    >>> column = aggregate_column("n", count_distinct("sku"), {"sku": 0}, (), skus)
     """
     kind, argument = wanted.kind, "" if wanted.column is None else text(wanted.column)
-    index = places.get(str(wanted.column))
+    index = None if wanted.column is None else places.get(str(wanted.column))
     order = tuple(places[str(column)] for column in wanted.order)
-    if index is None or kind not in (
-        "collect_list",
-        "collect_set",
-        "string_agg",
-        "min_by",
-        "max_by",
-    ):
+    if index is None or kind not in (*_COLLECTED, *_FIRST):
         return bulk_column(title, kind, index, schema, argument)
-    if kind in ("min_by", "max_by"):
+    if kind in _FIRST:
         return first_column(
             title,
             kind,
@@ -115,7 +112,6 @@ def column_of(
             most=wanted.k,
         )
     require_orders(kind, [text(column) for column in wanted.order], order, schema)
-    how: Any = {"descending": wanted.descending, "delimiter": wanted.delimiter}
     return collected_column(
         title,
         kind,
@@ -123,5 +119,6 @@ def column_of(
         order=key if ordered_by_key(wanted) else (*order, index),
         schema=schema,
         text=argument,
-        **how,
+        descending=wanted.descending,
+        delimiter=wanted.delimiter,
     )

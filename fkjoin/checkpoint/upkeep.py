@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -152,7 +152,7 @@ class Examine:
         number = ids.index(bucket) if bucket in ids else None
         for tag, (kind, _) in STAGES.get(self.stage, StageSpec).forms.items():
             for page in pages_of(store, tag, None):
-                records.decode(page.values)
+                records.decode(page.values)  # raises if a record is damaged
                 bare = untagged(page.keys)
                 by, keys = combined_key.decode(bare) if tag == tags.SUBSCRIBER else (bare, None)
                 if number is None:
@@ -180,23 +180,34 @@ def _wrong(spark: SparkSession, stores: list[SavedStore]) -> list[str]:
     """Find what is wrong with stores, and with one compared to another."""
     # An operator may stand twice in a query, under one name.
     examined: dict[str, list[DataFrame]] = {}
-    for store in stores:
-        examined.setdefault(store.name, []).append(_examined(spark, store).cache())
-    problems: list[str] = []
+    try:
+        for store in stores:
+            examined.setdefault(store.name, []).append(_examined(spark, store).cache())
+        return list(_problems_of(stores, examined))
+    finally:
+        for frames in examined.values():
+            for frame in frames:
+                frame.unpersist()
+
+
+def _problems_of(
+    stores: list[SavedStore], examined: Mapping[str, list[DataFrame]]
+) -> Iterator[str]:
     for name, frames in examined.items():
         for frame in frames:
-            problems += _problems(name, frame)
+            yield from _problems(name, frame)
     fused = [store for store in stores if store.identity[1].get("fused")]
     for join, stage in dict.fromkeys((store.operator_name, store.stage) for store in fused):
+        lefts = examined[f"{join}-{stage}"]
         for other in STAGES.get(stage, StageSpec).subscribed_in:
             name = f"{join}-{other}"
-            pairs = zip(examined[f"{join}-{stage}"], examined.get(name, []), strict=False)
-            for left, right in pairs:
-                problems += _compared(name, left, right)
-    for frames in examined.values():
-        for frame in frames:
-            frame.unpersist()
-    return problems
+            rights = examined.get(name, [])  # a join has one of these stages
+            if rights and len(rights) != len(lefts):
+                yield f"{name}: the query has {len(rights)} of it, and {len(lefts)} of {stage}"
+                continue
+            # Stores of one name follow each other as the operators do in the query.
+            for left, right in zip(lefts, rights, strict=False):
+                yield from _compared(name, left, right)
 
 
 def _examined(spark: SparkSession, store: SavedStore) -> DataFrame:

@@ -163,7 +163,7 @@ class _Shape:
             self.fixed += width
         elif _is_list(kind):
             self.variable += 1
-            _Shape(_item_schema(kind))
+            _Shape(_item_schema(kind))  # raises if an item's type has no byte form
         elif _is_text(kind):
             self.variable += 1
         else:

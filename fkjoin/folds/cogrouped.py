@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 
 from fkjoin.codec.arrays import (
-    BYTES,
     Bytes,
     Ints,
     after,
@@ -28,7 +27,7 @@ from fkjoin.codec.arrays import (
     window,
 )
 from fkjoin.codec.messages import GROUPED, column, table
-from fkjoin.codec.rows import RowCodec
+from fkjoin.codec.rows import RowCodec, bytes_codec
 from fkjoin.folds.fold import AggregateColumn, Fold, Folded, collected_columns, require_places
 from fkjoin.state import Store
 
@@ -77,9 +76,7 @@ class CoFold:
         """
         groups = len(state)
         number = np.where(valid(old), _numbers(old), _numbers(new))
-        codec = RowCodec(
-            pa.schema([pa.field(str(index), BYTES) for index in range(len(self.folds))])
-        )
+        codec = bytes_codec(len(self.folds))
         states: list[Bytes] = []
         columns: list[pa.Array] = []
         light: list[pa.Array] = []

@@ -41,7 +41,7 @@ from fkjoin.jobs.places import require_letters
 from fkjoin.kafka.admin import require_topic
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.new_topics import require_known_topics
-from fkjoin.kafka.options import client_options, source_options
+from fkjoin.kafka.options import producer_options, source_options
 from fkjoin.kafka.reading import records_of
 from fkjoin.kafka.writing import start
 from fkjoin.lowering.as_begun import topics_of, with_read_snapshots
@@ -297,7 +297,7 @@ class Job:
                 return sink_of(spec)
             servers, settings = self._kafka
             about = arguments_at(f"sinks.{name}", spec, Table.to_kafka)
-            about["options"] = {**client_options(settings), **spec.options}
+            about["options"] = {**producer_options(settings), **spec.options}
             return sinks.Kafka(bootstrap_servers=servers, **about)
 
     def _sink_queries(self, *, run: bool) -> list[SinkQuery]:
@@ -338,7 +338,7 @@ class Job:
             common |= {"path": folder, "query_name": query}
             return start_by_spark(self._spark, plan.letters, "json", {}, **common)
         servers, options = self._kafka
-        common |= {"options": client_options(options), "name": query}
+        common |= {"options": producer_options(options), "name": query}
         return start(self._spark, by_spark(as_records, plan.letters), spec.topic, servers, **common)
 
 

@@ -22,7 +22,7 @@ from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.kafka.admin import create_topics, offset_ranges
 from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.new_topics import checked_topics, require_known_topics
-from fkjoin.kafka.options import client_options
+from fkjoin.kafka.options import producer_options
 from fkjoin.kafka.reading import records_of
 from fkjoin.kafka.writing import start
 from fkjoin.plan.physical import Physical, Read
@@ -137,7 +137,7 @@ class StageQuery:
         same brokers.
         """
         spark, folder, when = self.spark, str(checkpoint), arguments_of(trigger)
-        chosen = {**client_options(self.topics.connection.options), **(options or {})}
+        chosen = {**producer_options(self.topics.connection.options), **(options or {})}
 
         def begin() -> StreamingQuery:
             self.topics.create()

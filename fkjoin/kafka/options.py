@@ -81,9 +81,12 @@ def masked(options: Mapping[str, Any]) -> dict[str, str]:
 
 def source_options(chosen: Mapping[str, Any] | None) -> dict[str, str]:
     """Check options for the source; ``TopologyError`` for those without effect."""
-    options, known = _checked(chosen or {}), {name.lower() for name in _SOURCE}
-    for name in options:
-        if not name.startswith("kafka.") and name.lower() not in known:
+    spellings = {name.lower(): name for name in _SOURCE}
+    options = {}
+    for name, value in _checked(chosen or {}).items():
+        # Spark reads its own options in any spelling, so a second one could be the one that counts.
+        options[spellings.get(name.lower(), name)] = value
+        if not name.startswith("kafka.") and name.lower() not in spellings:
             close = difflib.get_close_matches(name, _SOURCE, 1)
             hint = f"; did you mean {close[0]!r}?" if close else "."
             raise TopologyError(
@@ -110,8 +113,8 @@ def sink_options(chosen: Mapping[str, Any] | None) -> dict[str, str]:
     return {**_PRODUCER, **options}
 
 
-def client_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Select a consumer's options for a producer: ``kafka.…``, without what no producer knows."""
+def producer_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The ``kafka.…`` options of a consumer, without its isolation level, for a producer."""
     known = {name: value for name, value in options.items() if name.startswith("kafka.")}
     known.pop(_ISOLATION, None)
     return known

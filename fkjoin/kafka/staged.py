@@ -87,11 +87,17 @@ def staged(
     answered = Counted(subscribed, f"{join}-subscription", ("subscription",))
     answers = PackMessages("response", buckets)
     responses = InWorkers(_read(spark, topics, topics.response), answers, ENVELOPE)
-    written = InWorkers(rekeyed, to_records, RECORD)
-    rekey = StageQuery(f"{join}-rekey", spark, written, topics, (topics.connection,))
-    written, reads = InWorkers(answered, to_records, RECORD), (topics.right,)
-    name, internal = f"{join}-subscription", topics.registration
-    return responses, (rekey, StageQuery(name, spark, written, topics, reads, internal))
+    registrations = InWorkers(rekeyed, to_records, RECORD)
+    rekey = StageQuery(f"{join}-rekey", spark, registrations, topics, (topics.connection,))
+    subscribing = StageQuery(
+        f"{join}-subscription",
+        spark,
+        InWorkers(answered, to_records, RECORD),
+        topics,
+        (topics.right,),
+        topics.registration,
+    )
+    return responses, (rekey, subscribing)
 
 
 @dataclass(frozen=True)

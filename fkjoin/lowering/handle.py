@@ -72,7 +72,7 @@ class Handle:
         return plan(table), begun
 
     def _stages(self) -> tuple[StageQuery, ...]:
-        """The queries besides, each with the plan that its own checkpoint asks for."""
+        """The other queries of a staged deployment, each planned for its own checkpoint."""
 
         def planned(name: str, checkpoint: str) -> Physical:
             stages = plan(with_read_snapshots(self._planned, checkpoint)).stages

@@ -207,8 +207,11 @@ def plan_cogroup(planned: Planned, *tables: TablePlan) -> TablePlan:
     settings, emission, fold = bound.settings, bound.emission, bound.fold
     label, first = planned.name, tables[0]
     assert isinstance(planned.node, Cogroup)
-    nodes = tuple(table.node for table in tables if isinstance(table.node, Aggregate))
-    node = replace(planned.node, tables=nodes)
+    nodes: list[Aggregate] = []
+    for table in tables:
+        assert isinstance(table.node, Aggregate)
+        nodes.append(table.node)
+    node = replace(planned.node, tables=tuple(nodes))
     key = arrow_schema("key", first.key_type)
     facts = {
         "materialized": node.materialized or label,

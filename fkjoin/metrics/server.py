@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 CONNECTIONS = 64
 DEADLINE_S = 10.0
 """Seconds from a connection's beginning to its end."""
-LOOKS_S, LAST_S = 3.0, 2.0
-"""The time in which an open page asks again, and the time that the server stays for the last."""
+LOOKS_S = 3.0
+"""Seconds between two requests of an open page."""
+LAST_S = 2.0
+"""Seconds for which the server stays after the job's end, for the last request of each page."""
 MOST_HEAD_BYTES = 16 << 10
 """The most that a request's head may have."""
 

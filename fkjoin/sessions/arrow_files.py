@@ -101,15 +101,16 @@ class WorkerFiles:
             return False
         if self._same_machine is None:
             with tempfile.NamedTemporaryFile(prefix="fkjoin-") as shared:
-                self._same_machine = bool(self._by_a_worker("status", f"{_LOCAL}:{shared.name}"))
+                path = ArrowPath(f"{_LOCAL}:{shared.name}")
+                self._same_machine = bool(self._by_a_worker(_status, path))
         return self._same_machine
 
-    def __call__(self, action: str, path: ArrowPath, *more: Any) -> Any:
+    def __call__(self, action: Callable[..., Any], path: ArrowPath, *more: Any) -> Any:
         if self.is_here(path.scheme):
-            return _ACTIONS[action](path, *more)
+            return action(path, *more)
         return self._by_a_worker(action, path, *more)
 
-    def _by_a_worker(self, action: str, path: str, *more: Any) -> Any:
+    def _by_a_worker(self, action: Callable[..., Any], path: ArrowPath, *more: Any) -> Any:
         task = self._spark.range(0, 1, 1, 1)
         (row,) = task.mapInArrow(_Order(action, str(path), more), _ANSWER).collect()
         answer = json.loads(row[0])
@@ -122,14 +123,14 @@ class WorkerFiles:
 class _Order:
     """An order to a worker, which answers with one text."""
 
-    action: str
+    action: Callable[..., Any]
     path: str
     more: tuple[Any, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             try:
-                result = _ACTIONS[self.action](ArrowPath(self.path), *self.more)
+                result = self.action(ArrowPath(self.path), *self.more)
                 answer = {"found": result}
                 if isinstance(result, bytes):
                     answer = {"data": base64.b64encode(result).decode()}
@@ -154,45 +155,45 @@ class ArrowFiles:
         return path
 
     def exists(self, path: ArrowPath) -> bool:
-        return bool(self.do("status", path))
+        return bool(self.do(_status, path))
 
     def isFile(self, path: ArrowPath) -> bool:  # noqa: N802
-        statuses = self.do("status", path)
+        statuses = self.do(_status, path)
         return bool(statuses) and not Status(*statuses[0]).folder
 
     def getFileStatus(self, path: ArrowPath) -> Status:  # noqa: N802
-        statuses = self.do("status", path)
+        statuses = self.do(_status, path)
         if not statuses:
             raise FileNotFoundError(f"{path} is not there")
         return Status(*statuses[0])
 
     def listStatus(self, path: ArrowPath) -> list[Status]:  # noqa: N802
-        return self.globStatus(ArrowPath(f"{path}/*"))
+        return [Status(*facts) for facts in self.do(_listed, path)]
 
     def globStatus(self, pattern: ArrowPath) -> list[Status]:  # noqa: N802
-        return [Status(*facts) for facts in self.do("matching", pattern)]
+        return [Status(*facts) for facts in self.do(_matching, pattern)]
 
     def read(self, path: ArrowPath) -> bytes:
-        return bytes(self.do("read", path))
+        return bytes(self.do(_read, path))
 
     def read_end(self, path: ArrowPath, most: int) -> bytes:
         """The last bytes of a file, at most so many."""
-        return bytes(self.do("end", path, most))
+        return bytes(self.do(_read_end, path, most))
 
     def write(self, path: ArrowPath, data: bytes) -> None:
-        self.do("write", path, base64.b64encode(data).decode())
+        self.do(_write, path, data)
 
     def mkdirs(self, path: ArrowPath) -> None:
-        self.do("make", path)
+        self.do(_make, path)
 
     def delete(self, path: ArrowPath, recursive: bool) -> None:
-        self.do("delete", path)
+        self.do(_delete, path)
 
     def rename(self, path: ArrowPath, target: ArrowPath) -> None:
-        self.do("rename", path, str(target))
+        self.do(_rename, path, str(target))
 
     def setTimes(self, path: ArrowPath, changed_ms: int, _: int) -> None:  # noqa: N802
-        self.do("date", path, changed_ms)
+        self.do(_date, path, changed_ms)
 
 
 def opened(path: ArrowPath) -> tuple[FileSystem, str]:
@@ -233,11 +234,17 @@ def _matching(pattern: ArrowPath) -> list[tuple[Any, ...]]:
 
 
 def _inside(folder: ArrowPath, pattern: str) -> list[tuple[Any, ...]]:
+    """Find what is in a folder, under a name that matches."""
     files, name = opened(folder)
     infos = files.get_file_info(FileSelector(name, allow_not_found=True))
     wanted = pattern.replace("[", "[[]").replace("?", "[?]")
     matches = [info for info in infos if fnmatchcase(info.base_name, wanted)]
     return [_facts(f"{folder}/{info.base_name}", info) for info in matches]
+
+
+def _listed(folder: ArrowPath) -> list[tuple[Any, ...]]:
+    """Find what is in a folder, whose own name may have a ``*``."""
+    return sorted(_inside(folder, "*"))
 
 
 def _read(path: ArrowPath) -> bytes:
@@ -253,14 +260,14 @@ def _read_end(path: ArrowPath, most: int) -> bytes:
         return stream.read(most)
 
 
-def _write(path: ArrowPath, encoded: str) -> None:
+def _write(path: ArrowPath, data: bytes) -> None:
     """Make or replace a file in one step; an object store shows a file when it is whole."""
     files, name = opened(path)
     if path.scheme == _LOCAL:
-        replace_local(Path(name), base64.b64decode(encoded))
+        replace_local(Path(name), data)
         return
     with files.open_output_stream(name) as stream:
-        stream.write(base64.b64decode(encoded))
+        stream.write(data)
 
 
 def replace_local(path: Path, data: bytes) -> None:
@@ -297,16 +304,3 @@ def _date(path: ArrowPath, changed_ms: int) -> None:
     if path.scheme != _LOCAL:
         raise OSError("only files of a machine can be dated")
     os.utime(opened(path)[1], (changed_ms / 1000, changed_ms / 1000))
-
-
-_ACTIONS: dict[str, Callable[..., Any]] = {
-    "status": _status,
-    "matching": _matching,
-    "read": _read,
-    "end": _read_end,
-    "write": _write,
-    "make": _make,
-    "delete": _delete,
-    "rename": _rename,
-    "date": _date,
-}

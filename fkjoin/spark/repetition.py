@@ -81,6 +81,7 @@ def repeated(
             if tries == 1
             else f"tried {tries} times in {time.monotonic() - started:.0f} s"
         )
+    # Outside the except block: an error of a library may have secrets in it, so it is not chained.
     if is_amid():
         longer = "; or let it try for longer, with a greater retry_s" if seconds else ""
         raise UnreachableError(

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.analysis.wanted import Wanted, column_of
+from fkjoin.analysis.wanted import Wanted, aggregate_column
 from fkjoin.checkpoint.user_keys import fitting
 from fkjoin.codec import combined_key, pairs
 from fkjoin.codec.arrays import BYTES, Bools, Bytes, valid
@@ -439,7 +439,9 @@ class MembersTest(GroupKit):
                     raise FkJoinError(f"columns: {title} is of {name!r}, and {known}")
         places = {name: number for number, name in enumerate(names)}
         value = self.schema.append(pa.field(_ROW_KEY, pa.string()))
-        columns = [column_of(*item, places, [len(names)], value) for item in self.columns.items()]
+        columns = [
+            aggregate_column(*item, places, [len(names)], value) for item in self.columns.items()
+        ]
         having: Any = None if self.having is None else _Having(self.having)
         self._fold = Fold(value, tuple(columns), having=having)
         super().__post_init__()

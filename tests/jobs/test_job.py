@@ -27,7 +27,7 @@ from fkjoin.jobs.job_operators import wanted_of
 from fkjoin.jobs.job_sections import FormatSection
 from fkjoin.jobs.runner import job_session
 from fkjoin.kafka import Bytes, Debezium, Json, Registry, String
-from fkjoin.kafka.options import client_options, masked, sink_options, source_options, with_fetching
+from fkjoin.kafka.options import masked, producer_options, sink_options, source_options, with_fetching
 from fkjoin.sinks import RETRY_S
 from tests.support.commands import fkjoin
 from tests.support.queries import write_lines
@@ -291,11 +291,19 @@ def test_brokers_may_be_gone_for_more_than_a_minute_or_for_as_long_as_one_says()
     assert [int(chosen[name]) for name in limits] == [600_000] * 3
 
 
+def test_an_option_in_another_spelling_takes_the_place_of_the_default() -> None:
+    """Spark reads its own options in any spelling."""
+    options = source_options({"startingoffsets": "latest"})
+    assert {name: value for name, value in options.items() if name.lower() == "startingoffsets"} == {
+        "startingOffsets": "latest"
+    }
+
+
 def test_records_of_aborted_transactions_are_read_only_by_those_that_ask_for_them() -> None:
     isolation, uncommitted = "kafka.isolation.level", {"kafka.Isolation.Level": "read_uncommitted"}
     assert with_fetching(source_options({}))[isolation] == "read_committed"
     assert with_fetching(source_options(uncommitted))[isolation] == "read_uncommitted"
-    assert client_options({"kafka.acks": "all", **source_options({})}) == {"kafka.acks": "all"}, "no producer knows it"
+    assert producer_options({"kafka.acks": "all", **source_options({})}) == {"kafka.acks": "all"}, "no producer knows it"
 
 
 def test_an_aggregates_column_is_read_from_its_text() -> None:

@@ -31,6 +31,14 @@ class Session:
         return Frame()
 
 
+def test_a_folder_is_listed_by_its_name_though_that_has_a_star(files: ArrowFiles, tmp_path: Path) -> None:
+    for folder in ("a*b", "axb"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / folder).touch()
+    listed = files.listStatus(ArrowPath.of(f"{tmp_path}/a*b"))
+    assert [status.getPath().getName() for status in listed] == ["a*b"]
+
+
 @pytest.fixture(params=["here", "by a worker"])
 def files(request: pytest.FixtureRequest) -> ArrowFiles:
     doing = WorkerFiles(Session())  # type: ignore[arg-type]

@@ -64,6 +64,7 @@ class RegroupSpec(ByRow, StageSpec):
     """The rows come as a source has them; no operator before this one has dropped stale ones."""
     in_order: bool = False
     every: bool = False
+    """Emit every update, also one that leaves a result unchanged (``emit="on-update"``)."""
     from_answers: Contribute | ContributeRows | None = None
     """Function that makes the contributions of a join's answers, where those come."""
     number: int | None = None
@@ -207,7 +208,7 @@ class SpreadSpec(ByRow, StageSpec):
     every: bool = False
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
-        rows, how = messages.take(JOINED), self._times(messages)
+        rows, times = messages.take(JOINED), self._times(messages)
         yield spread(
             rows,
             store,
@@ -215,7 +216,7 @@ class SpreadSpec(ByRow, StageSpec):
             every=self.every,
             as_read=self.as_read,
             in_order=self.in_order,
-            **how,
+            **times,
         )
 
 
@@ -235,8 +236,8 @@ class OwnersSpec(StageSpec):
     every: bool = False
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
-        source, how = versions.identity(f"flat map {self.state.operator}"), self._times(messages)
-        yield owners(messages.take(GROUPED), store, count, source=source, every=self.every, **how)
+        source, times = versions.identity(f"flat map {self.state.operator}"), self._times(messages)
+        yield owners(messages.take(GROUPED), store, count, source=source, every=self.every, **times)
 
 
 @dataclass(frozen=True, kw_only=True)
