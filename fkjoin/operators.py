@@ -93,9 +93,9 @@ class Operators(RowOperators):
                     "spread: a row has one partner by primary key; leave it out, "
                     "or give on, the foreign key"
                 )
-            if deployment != "fused" or application is not None:
+            if deployment != "fused":
                 raise TopologyError(
-                    "deployment: a join by primary key is one stage; leave it and application out, "
+                    "deployment: a join by primary key is one stage; leave it out, "
                     "or give on, the foreign key of left rows"
                 )
             return self._called(
