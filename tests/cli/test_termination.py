@@ -189,7 +189,7 @@ def test_a_signal_ends_the_start_of_a_jvm(tmp_path: Path, number: signal.Signals
 import os
 from fkjoin.jobs.ending import end_when_told
 from fkjoin.sessions import launch
-launch._find_spark_home = lambda: {str(tmp_path)!r}
+launch.spark_home = lambda: {str(tmp_path)!r}
 end_when_told()
 os.register_at_fork(after_in_parent=lambda: print("a hook"))
 try:
