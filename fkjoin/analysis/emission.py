@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import pandas as pd
-
 from fkjoin.errors import TopologyError
 from fkjoin.plan.base import ON_CLOSE, PERIODIC
 
@@ -57,6 +55,9 @@ def interval_us(argument: str, interval: str) -> int:
 
     Raises ``TopologyError`` about the argument.
     """
+    # Not with this module, which sinks import, too: pandas takes half a second.
+    import pandas as pd
+
     try:
         return int(pd.Timedelta(interval) / pd.Timedelta(microseconds=1))
     except (ValueError, TypeError) as error:

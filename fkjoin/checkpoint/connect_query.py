@@ -7,6 +7,7 @@ from typing import Any, cast
 from pyspark.sql.connect.streaming import query as connect
 
 from fkjoin.checkpoint.query import Query, QueryDisplay
+from fkjoin.spark.spark_api import client_query
 
 
 class ConnectQuery(QueryDisplay, connect.StreamingQuery):
@@ -19,4 +20,4 @@ class ConnectQuery(QueryDisplay, connect.StreamingQuery):
 def shown(query: Any) -> Query:
     """Return the query as ``to_…`` calls give it."""
     make: Any = ConnectQuery
-    return cast(Query, make(query._session, query._query_id, query._run_id, query._name))
+    return cast(Query, make(*client_query(query)))

@@ -180,7 +180,7 @@ def _stores_of(stores: Sequence[SavedStore], operator: str) -> dict[str, SavedSt
             f"checkpoint {stores[0].checkpoint} has {has}; add --operator with one of "
             f"{', '.join(operators)}"
         )
-    name = operator or operators[0]
+    name = operator or next(iter(operators), "")
     return {store.stage: store for store in stores if store.operator_name == name}
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -20,8 +19,6 @@ class SourceTopic:
 
     topic: str
     bootstrap_servers: str
-    options: Mapping[str, str] = field(repr=False, compare=False, default_factory=dict)
-    """Those of the source, secrets among them."""
 
 
 def source_topics(query: StreamingQuery) -> tuple[SourceTopic, ...]:
@@ -40,6 +37,6 @@ def source_topics(query: StreamingQuery) -> tuple[SourceTopic, ...]:
             named = {name.lower(): value for name, value in options.items()}
             if {"subscribe", _BROKERS} <= named.keys():
                 for name in named["subscribe"].split(","):
-                    topic = SourceTopic(name, named[_BROKERS], options)
+                    topic = SourceTopic(name, named[_BROKERS])
                     by_name.setdefault(name, set()).add(topic)
     return tuple(next(iter(topics)) for topics in by_name.values() if len(topics) == 1)

@@ -65,7 +65,7 @@ def _say_nothing_of_broken_connections(spark: SparkSession) -> None:
     Py4J logs them, and PySpark's server of accumulators prints them.
     """
     logging.getLogger().addFilter(_is_not_of_py4j)
-    server = spark.sparkContext._accumulatorServer
+    server = accumulator_server(spark.sparkContext)
     if server is not None:
         others = server.handle_error
 

@@ -1,6 +1,6 @@
 """Tables whose rows the workers parse.
 
-Steps and aggregates are made of such rows without rows in the JVM.
+What steps and aggregates make of such rows needs no rows in the JVM.
 """
 
 from __future__ import annotations

@@ -76,7 +76,9 @@ def families_of(report: JobReport) -> Iterator[Metric]:
     yield family(Gauge, "batch_seconds", text, ["query", "phase"], phases)
     lag = tree(lambda query: query.lag.records)
     yield family(Gauge, "lag_records", "Records that are yet to be read.", of_partition, lag)
-    lag_times = tree(lambda query: query.lag.as_of if query.lag.records else None)
+    # Not of a query that was stopped, since nothing is wrong when this time stands still.
+    running = {name: query for name, query in queries.items() if query.ended != ""}
+    lag_times = {name: query.lag.as_of for name, query in running.items() if query.lag.records}
     text = "When the lag was so, since 1970."
     yield family(Gauge, "lag_timestamp_seconds", text, of_query, lag_times)
     text = "Records between stages."

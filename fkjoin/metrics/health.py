@@ -61,8 +61,7 @@ def of_query(history: History, started_ms: int, ended: str | None, now_ms: int) 
     first of these that holds of a query that runs:
 
     - *still*: it has been silent for over a minute, and for three times its usual silence;
-    - *behind*: what is left to read at this moment is more than 30 seconds of work, and than three
-      batches;
+    - *behind*: what is left to read is more than 30 seconds of work, and than three batches;
     - *idle*: it has said that it waits, and nothing is left to read;
     - *healthy*.
 
@@ -144,7 +143,7 @@ def _reading(history: History) -> Point:
 
 
 def _work(history: History) -> float:
-    """Return the seconds of work that the lag of this moment is."""
+    """Return the seconds of work that the lag is."""
     return _reading(history).seconds_for(history.lag)
 
 

@@ -44,7 +44,7 @@ class Lag(NamedTuple):
     records: Mapping[str, Mapping[str, int]]
     """By topic and partition."""
     as_of: float
-    """The time of Spark's event, in seconds since 1970: that at which a batch began."""
+    """The time of Spark's event, in seconds since 1970: a batch began, or the query waited."""
 
 
 class Activity(NamedTuple):

@@ -65,6 +65,11 @@ def java_context(context: SparkContext) -> Any:
     return context._jsc
 
 
+def accumulator_server(context: SparkContext) -> Any:
+    """The server to which workers send their accumulators; None if there is none."""
+    return context._accumulatorServer  # type: ignore[attr-defined]
+
+
 def hadoop_settings(context: SparkContext) -> Any:
     """The settings of Hadoop, as the JVM's object."""
     return java_context(context).hadoopConfiguration()
@@ -98,6 +103,12 @@ def java_query(query: StreamingQuery) -> Any:
 def checkpoint_manager(spark: SparkSession) -> Any:
     """Spark's manager of checkpoints, which rescales them; None before Spark 4.2."""
     return getattr(spark, "_streamingCheckpointManager", None)
+
+
+def client_query(query: StreamingQuery) -> tuple[Any, ...]:
+    """The arguments that make a query of Spark Connect again."""
+    client: Any = query
+    return client._session, client._query_id, client._run_id, client._name
 
 
 def client_expression(column: Column) -> Any:

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fkjoin.lowering import table_plan
-from fkjoin.spark import on_spark
 from fkjoin.spark.operator import StageProcessor
 from fkjoin.spark.packing import PackChanges
 from fkjoin.spark.specs import Messages, StageSpec
@@ -108,6 +106,10 @@ def around_work(run: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any
 
 def take_the_place_of_the_engines() -> None:
     """Have plans that are made from now on run these classes."""
+    # Workers import this module, and need no planner.
+    from fkjoin.lowering import table_plan
+    from fkjoin.spark import on_spark
+
     on_spark.StageProcessor = Processor  # type: ignore[misc]
     table_plan.PackChanges = Packing  # type: ignore[misc]
 

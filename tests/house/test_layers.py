@@ -79,7 +79,7 @@ def test_no_modules_import_one_another() -> None:
 
 PRIVATE = re.compile(
     r"\._(jvm|jsq|jdf|jc|jsc|sc|jsparkSession|gateway|active_spark_context|instantiatedSession|ensure_initialized|expr)\b"
-    r"|_find_spark_home|_streamingCheckpointManager|__module__\.startswith"
+    r"|_find_spark_home|_streamingCheckpointManager|_accumulatorServer|\._(query|run)_id\b|__module__\.startswith"
 )
 
 

@@ -203,7 +203,7 @@ def test_what_happens_to_a_batch_does_happen(drivers: dict[str, Driver]) -> None
     feed(driver, [("orders", "o1", order("c1", 1)), ("returns", "o1", order("c1", 2))])
     runs: list[int] = []
     query: Any = driver._queries
-    stage = type(query.stages[0].of)
+    stage = type(query.stages[0].memory_stage)
     run_of = stage.run
 
     def counting(self: Any, *arguments: Any) -> Any:
