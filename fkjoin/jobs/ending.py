@@ -64,6 +64,8 @@ def _say_nothing_of_broken_connections(spark: SparkSession) -> None:
 
     Py4J logs them, and PySpark's server of accumulators prints them.
     """
+    from fkjoin.spark.spark_api import accumulator_server
+
     logging.getLogger().addFilter(_is_not_of_py4j)
     server = accumulator_server(spark.sparkContext)
     if server is not None:

@@ -67,7 +67,7 @@ def java_context(context: SparkContext) -> Any:
 
 def accumulator_server(context: SparkContext) -> Any:
     """The server to which workers send their accumulators; None if there is none."""
-    return context._accumulatorServer  # type: ignore[attr-defined]
+    return context._accumulatorServer
 
 
 def hadoop_settings(context: SparkContext) -> Any:
