@@ -75,7 +75,7 @@ def _say_nothing_of_broken_connections(spark: SparkSession) -> None:
             if sys.exc_info()[0] is not EOFError:
                 others(*request)
 
-        server.handle_error = handle_error  # type: ignore[assignment,method-assign]
+        server.handle_error = handle_error
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
