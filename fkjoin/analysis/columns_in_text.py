@@ -44,7 +44,7 @@ def paths_named(text: str | None, columns: pa.Schema) -> list[Path]:
 def without_strings(text: str) -> str:
     """The text of SQL with empty strings.
 
-    It is as it was where it cannot be told which of its quotes begin a string.
+    It is unchanged where it is unknown which of its quotes begin a string.
     """
     if _OTHER_QUOTES.search(text):
         return text
