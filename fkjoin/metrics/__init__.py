@@ -8,7 +8,7 @@ counters are Kafka Streams' where it has them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -36,14 +36,12 @@ class _Events(JStreamingQueryListener):
     PySpark's asks for each number of it, 0.4 s for a join's.
     """
 
-    def __init__(self, listener: Listener, metrics: Metrics) -> None:
+    def __init__(self, listener: Listener) -> None:
         super().__init__(listener)
-        self._own, self._metrics = listener, metrics
+        self._own = listener
 
     def onQueryProgress(self, jevent: Any) -> None:  # noqa: N802
-        progress = jevent.progress().json()
-        self._own._learn_interval(progress)
-        self._metrics.take_json(progress)
+        self._own._take(event_of(jevent.progress().json()))
 
 
 class Listener(StreamingQueryListener):
@@ -53,18 +51,18 @@ class Listener(StreamingQueryListener):
         self._metrics, self._spark = metrics, spark
         self._names: dict[str, str] = {}
 
-    def _learn_interval(self, progress: str) -> None:
-        """Find out how far the batches of an event's query are apart."""
-        about = event_of(progress)
+    def _take(self, event: Mapping[str, Any]) -> None:
+        """Add an event, and find out how far the batches of its query are apart."""
         if self._spark is not None:
-            streams, query_id = self._spark.streams, about["id"]
-            name = about["name"] or query_id
-            self._metrics._learn_interval(name, about["runId"], lambda: streams.get(query_id))
+            streams, query_id = self._spark.streams, event["id"]
+            name = event["name"] or query_id
+            self._metrics._learn_interval(name, event["runId"], lambda: streams.get(query_id))
+        self._metrics._take(event)
 
     @functools.cached_property
     def _jlistener(self) -> Any:
         """Make the object that PySpark registers."""
-        return jvm().PythonStreamingQueryListenerWrapper(_Events(self, self._metrics))
+        return jvm().PythonStreamingQueryListenerWrapper(_Events(self))
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         self._names[str(event.runId)] = name = event.name or str(event.id)

@@ -133,7 +133,10 @@ class Metrics(Collector):
         dict or None
             See ``take``.
         """
-        event = event_of(progress)
+        return self._take(event_of(progress), name)
+
+    def _take(self, event: Mapping[str, Any], name: str | None = None) -> dict[str, Any] | None:
+        """Add an event, see ``take``."""
         query = self._query(name or event["name"] or event["id"])
         with self._lock:
             return query.take(event)
