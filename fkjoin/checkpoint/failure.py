@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from itertools import chain
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.checkpoint.batch_log import BatchLog
 from fkjoin.checkpoint.damage import RESTORE, explain
-from fkjoin.checkpoint.source_topics import SourceTopic, source_topics
+from fkjoin.checkpoint.source_topics import source_topics
 from fkjoin.errors import MISPLACED, FkJoinError, set_aside
 from fkjoin.spark.cause import NO_MEMORY, Cause, innermost, texts_of
 from fkjoin.spark.spark_api import java_query, running_session
@@ -155,19 +155,19 @@ def told(
     checkpoint: str,
     batch: int | None,
     messages: list[str],
-    topics: Sequence[SourceTopic] = (),
+    topics: Mapping[str, str] | None = None,
 ) -> tuple[str, str, str]:
     """Say the three lines about a query.
 
     ``messages``: of Java's exception and of its causes, the innermost last; ``topics``: those that
-    the query reads.
+    the query reads, with the brokers of each.
     """
     cause = innermost(messages)
     where, next_batch = [f"checkpoint {checkpoint}"], "the batch after the last one"
     if batch is not None:
         where, next_batch = [f"batch {batch} of checkpoint {checkpoint}"], "this batch"
     goes_on = f"start the query again: it goes on with {next_batch}"
-    advice = _of_brokers(cause, messages, topics, goes_on)
+    advice = _of_brokers(cause, messages, topics or {}, goes_on)
     if advice is None:
         advice = _advice(cause, checkpoint, messages, goes_on)
     where += [f"file {file}" for file in _FILE.findall(f"{' '.join(messages)} ")[-1:]]
@@ -253,7 +253,7 @@ def _of_kind(cause: str, whole: str, goes_on: str) -> _Advice:
 
 
 def _of_brokers(
-    cause: Cause, messages: list[str], topics: Sequence[SourceTopic], goes_on: str
+    cause: Cause, messages: list[str], topics: Mapping[str, str], goes_on: str
 ) -> _Advice | None:
     """Say which brokers do not answer; None of another cause.
 
@@ -264,11 +264,10 @@ def _of_brokers(
         return None
     # Each match has one of the groups, and empty texts for the others.
     named = set(filter(None, chain.from_iterable(_OF_TOPIC.findall(whole))))
-    known = {topic.topic: topic.bootstrap_servers for topic in topics}
-    if not named and not known:
+    if not named and not topics:
         return None
-    silent = sorted(named or known)
-    servers = sorted({known[topic] for topic in silent if topic in known})
+    silent = sorted(named or topics)
+    servers = sorted({topics[topic] for topic in silent if topic in topics})
     where = f" at {' and '.join(servers)}" if servers else ""
     which = f"topic {silent[0]}" if len(silent) == 1 else f"topics {', '.join(silent)}"
     return _Advice(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
 
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -13,21 +12,13 @@ _SOURCE = "StreamingDataSourceV2ScanRelation"
 _BROKERS = "kafka.bootstrap.servers"
 
 
-@dataclass(frozen=True)
-class SourceTopic:
-    """A topic that a source of a query reads, and how to reach it."""
-
-    topic: str
-    bootstrap_servers: str
-
-
-def source_topics(query: StreamingQuery) -> tuple[SourceTopic, ...]:
-    """Read which topics a query reads.
+def source_topics(query: StreamingQuery) -> dict[str, str]:
+    """Read which topics a query reads, with the brokers of each.
 
     None before its sources are there, and none of a query of Spark Connect.  A topic that the query
     reads from two clusters is left out: its name alone would not say which one is meant.
     """
-    by_name: dict[str, set[SourceTopic]] = {}
+    clusters: dict[str, set[str]] = {}
     with contextlib.suppress(Exception):  # Spark does not say it until it has made the sources
         plan = java_query(query).streamingQuery().logicalPlan()
         for leaf in listed(plan.collectLeaves()):
@@ -36,7 +27,6 @@ def source_topics(query: StreamingQuery) -> tuple[SourceTopic, ...]:
             options: dict[str, str] = dict(leaf.relation().options().asCaseSensitiveMap())
             named = {name.lower(): value for name, value in options.items()}
             if {"subscribe", _BROKERS} <= named.keys():
-                for name in named["subscribe"].split(","):
-                    topic = SourceTopic(name, named[_BROKERS])
-                    by_name.setdefault(name, set()).add(topic)
-    return tuple(next(iter(topics)) for topics in by_name.values() if len(topics) == 1)
+                for topic in named["subscribe"].split(","):
+                    clusters.setdefault(topic, set()).add(named[_BROKERS])
+    return {topic: next(iter(brokers)) for topic, brokers in clusters.items() if len(brokers) == 1}

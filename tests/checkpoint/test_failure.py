@@ -10,7 +10,6 @@ import pytest
 
 from fkjoin import QueryError, errors
 from fkjoin.checkpoint.failure import told
-from fkjoin.checkpoint.source_topics import SourceTopic
 from fkjoin.errors import set_aside, thrown_at, users_frames
 from fkjoin.spark.cause import Cause, innermost
 from fkjoin.state import segments
@@ -337,7 +336,8 @@ def test_which_lines_are_the_users_own(file: str, shown: bool) -> None:
     )
 
 
-ORDERS, CUSTOMERS = SourceTopic("orders", "east:9092"), SourceTopic("customers", "west:9092")
+ORDERS = {"orders": "east:9092"}
+BOTH = {**ORDERS, "customers": "west:9092"}
 
 
 @pytest.mark.parametrize(
@@ -345,26 +345,24 @@ ORDERS, CUSTOMERS = SourceTopic("orders", "east:9092"), SourceTopic("customers",
     [
         (
             "Timed out waiting for a node assignment. Call: describeTopics",
-            (ORDERS, CUSTOMERS),
+            BOTH,
             "the brokers of topics customers, orders at east:9092 and west:9092 do not answer (Timed out waiting",
         ),
         (
             "Timeout of 60000ms expired before the position for partition orders-3 could be determined",
-            (ORDERS, CUSTOMERS),
+            BOTH,
             "the brokers of topic orders at east:9092 do not answer (Timeout of 60000ms",
         ),
         (
             "Expiring 3 record(s) for shop-out-0:120001 ms has passed since batch creation",
-            (ORDERS,),
+            ORDERS,
             "the brokers of topic shop-out do not answer (Expiring 3 record(s)",
         ),
-        ("Topic shop-out not present in metadata after 120000 ms.", (), "the brokers of topic shop-out do not answer (Topic"),
-        ("Timeout of 30 s: the database is away", (ORDERS,), "Timeout of 30 s: the database is away"),
+        ("Topic shop-out not present in metadata after 120000 ms.", {}, "the brokers of topic shop-out do not answer (Topic"),
+        ("Timeout of 30 s: the database is away", ORDERS, "Timeout of 30 s: the database is away"),
     ],
 )
-def test_brokers_that_do_not_answer_are_named_with_their_topic(
-    message: str, topics: tuple[SourceTopic, ...], says: str
-) -> None:
+def test_brokers_that_do_not_answer_are_named_with_their_topic(message: str, topics: dict[str, str], says: str) -> None:
     """Those that are read, and a topic that is written, which Java's messages name alone."""
     first, _, what = told("joined", "/ck", 3, ["x", message], topics)
     assert first.startswith(f"query joined failed: {says}")
