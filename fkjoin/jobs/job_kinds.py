@@ -251,8 +251,12 @@ class Section(BaseModel):
             kind for kind in self.kinds if all(map(self._has, kind.when, kind.when.values()))
         )
 
+    def value_of(self, setting: str) -> Any:
+        """The value of a setting, by the name that it has in a job file."""
+        return getattr(self, self.fields_by_setting()[setting])
+
     def _has(self, setting: str, wanted: Any) -> bool:
-        value = getattr(self, setting)
+        value = self.value_of(setting)
         return value is not None and wanted in (ANY, value)
 
     def setting(self, argument: str) -> str | None:
@@ -269,8 +273,8 @@ class Section(BaseModel):
 
     def arguments(self, function: Callable[..., Any]) -> dict[str, Any]:
         """The values of the settings that are arguments of a function."""
-        settings, fields = self.call_of(function).settings, self.fields_by_setting()
-        return {argument: getattr(self, fields[name]) for argument, name in settings.items()}
+        settings = self.call_of(function).settings
+        return {argument: self.value_of(setting) for argument, setting in settings.items()}
 
     @model_validator(mode="after")
     def _of_one_kind(self) -> Section:
@@ -290,7 +294,7 @@ class Section(BaseModel):
                     f"{setting}: it is a setting of {_alternatives(others)}, and {here}"
                 )
         for setting, says in kind.needs.items():
-            if getattr(self, fields[setting]) is None:
+            if self.value_of(setting) is None:
                 raise ValueError(says)
         return self
 

@@ -49,9 +49,9 @@ class OperatorSection(Section):
     @property
     def reads(self) -> dict[str, str]:
         """The tables and events that it reads, by the settings that name them."""
-        reads, fields = {}, self.fields_by_setting()
+        reads = {}
         for setting in self.inputs:
-            names = getattr(self, fields[setting])
+            names = self.value_of(setting)
             if isinstance(names, str):
                 reads[setting] = names
             else:
