@@ -103,7 +103,7 @@ def offset_ranges(
     topic: str, bootstrap_servers: str, options: Mapping[str, str]
 ) -> dict[int, range]:
     """The offsets that each partition still has; no partitions where there is no such topic."""
-    with consumer_of(bootstrap_servers, options) as consumer:
+    with _consumer(bootstrap_servers, options) as consumer:
         infos, partition = consumer.partitionsFor(topic) or (), _kafka().common.TopicPartition
         parts = _listed([partition(topic, info.partition()) for info in infos])
         begins = _by_number(consumer.beginningOffsets(parts))
@@ -153,7 +153,7 @@ def bounds(
     """
     begins: dict[int, int] = {}
     ends: dict[int, int] = {}
-    with consumer_of(bootstrap_servers, options) as consumer:
+    with _consumer(bootstrap_servers, options) as consumer:
         for info in consumer.partitionsFor(topic):
             number = info.partition()
             part = _kafka().common.TopicPartition(topic, number)
@@ -192,7 +192,7 @@ def _last_record(consumer: Any, part: Any, start: int, end: int, *, tombstones: 
 
 
 @contextmanager
-def consumer_of(bootstrap_servers: str, options: Mapping[str, str]) -> Iterator[Any]:
+def _consumer(bootstrap_servers: str, options: Mapping[str, str]) -> Iterator[Any]:
     """A consumer that creates no topic and commits nothing; of one thread alone, as Java's is."""
     more = dict.fromkeys(("enable.auto.commit", "allow.auto.create.topics"), "false")
     more |= dict.fromkeys(("key.deserializer", "value.deserializer"), _BYTES)

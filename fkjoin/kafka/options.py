@@ -84,8 +84,6 @@ def source_options(chosen: Mapping[str, Any] | None) -> dict[str, str]:
     spellings = {name.lower(): name for name in _SOURCE}
     options = {}
     for name, value in _checked(chosen or {}).items():
-        # Spark reads its own options in any spelling, so a second one could be the one that counts.
-        options[spellings.get(name.lower(), name)] = value
         if not name.startswith("kafka.") and name.lower() not in spellings:
             close = difflib.get_close_matches(name, _SOURCE, 1)
             hint = f"; did you mean {close[0]!r}?" if close else "."
@@ -93,6 +91,8 @@ def source_options(chosen: Mapping[str, Any] | None) -> dict[str, str]:
                 f"options: Spark's Kafka source has no option {name!r}{hint} "
                 "Settings of the consumer itself begin with kafka."
             )
+        # Spark reads its own options in any spelling, so a second one could be the one that counts.
+        options[spellings.get(name.lower(), name)] = value
     require_whole(options, _LEAST)
     return {"startingOffsets": "earliest", _ISOLATION: "read_committed", **options}
 
