@@ -12,11 +12,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fkjoin import FkJoinError, Table, TopologyError, fk_join
-from fkjoin.checkpoint import begun
-from fkjoin.checkpoint.begun import Begun
-from fkjoin.checkpoint.files import write_file
-from fkjoin.kafka import Debezium, Json, new_topics
+from fkjoin.checkpoint.begun import DOCUMENT, Begun
+from fkjoin.kafka import Debezium, Json
 from fkjoin.kafka.admin import delete_records
+from fkjoin.storage.local_files import LocalFiles
 from integration.jobs import anew
 from tests.support.sessions import small
 
@@ -122,15 +121,17 @@ def test_a_start_over_that_is_killed_or_stopped_begins_again(
     send_with_marks(broker, shop.orders, range(4, 16))
     reached: list[str] = []
 
-    def write(path: Any, files: Any, data: bytes) -> None:
-        if step in str(path):
+    written = LocalFiles.write
+
+    def write(files: LocalFiles, path: str, data: bytes) -> None:
+        if path.startswith(step):
             reached.append(step)
             raise KeyboardInterrupt
-        write_file(path, files, data)
+        written(files, path, data)
 
-    for step, module in (("offsets", new_topics), (begun.DOCUMENT, begun)):
+    for step in ("offsets", DOCUMENT):
         with monkeypatch.context() as killed:
-            killed.setattr(module, "write_file", write)
+            killed.setattr(LocalFiles, "write", write)
             with pytest.raises(KeyboardInterrupt):
                 shop.run("count", on_new_topic="start-over")
         assert reached[-1] == step
@@ -313,7 +314,7 @@ def test_a_check_compares_the_queries_of_a_staged_join_with_their_checkpoints(
     for check in (["--check"], []):
         with pytest.raises(FkJoinError, match=lost.format(internal, tmp_path, "sink-more")):
             fkjoin_here("run", more, *check)
-    stages = {path.parent for path in (tmp_path / "job-ck").glob(f"*/{begun.DOCUMENT}")}
+    stages = {path.parent for path in (tmp_path / "job-ck").glob(f"*/{DOCUMENT}")}
     one, other = stages - {tmp_path / "job-ck" / "sink-out"}
     exchanged(one, other)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "job-ck").rglob("*")}

@@ -63,7 +63,7 @@ ROOMS = {
     "Tables, joins and aggregates": ("analysis", "plan", "lowering", "folds", ""),
     "Sources": ("files", "kafka", "codec", "spark"),
     "Sinks": ("sinks",),
-    "Checkpoints and state": ("checkpoint", "state", "stages"),
+    "Checkpoints and state": ("checkpoint", "state", "storage", "stages"),
     "Sessions": ("sessions",),
     "Job files, commands and pages": ("jobs", "cli", "metrics"),
     "Test kit": ("testing",),

@@ -26,7 +26,7 @@ from fkjoin.analysis.planned import Planned, Settings, SourceBound
 from fkjoin.analysis.sources import read_stream
 from fkjoin.analysis.views import CompleteBound, completed
 from fkjoin.analysis.written import ABOUT
-from fkjoin.checkpoint.files import hadoop
+from fkjoin.checkpoint.files import files_at
 from fkjoin.codec import versions
 from fkjoin.errors import ColumnTypeError, TopologyError, first_line
 from fkjoin.files.source import open_files
@@ -282,16 +282,15 @@ def _is_one_of(column: str, texts: Iterable[str]) -> Column:
 
 def _file_columns(spark: SparkSession, folder: str) -> StructType:
     """The columns of the files; ``TopologyError`` if they are no plain Parquet files."""
-    path, files = hadoop(spark, f"{folder}/{ABOUT}")
-    if files.exists(path):
+    files = files_at(spark, folder)
+    if files.exists(ABOUT):
         raise TopologyError(
             f"path: {folder} has what to_parquet wrote, deletes and earlier rows among it; read it "
             "with Table.from_fkjoin, or write the rows of its state with "
             'fkjoin.read_state(…).write.parquet("…"), and give that folder'
         )
     for marker, kind in _TABLES.items():
-        path, files = hadoop(spark, f"{folder}/{marker}")
-        if files.exists(path):
+        if files.exists(marker):
             raise TopologyError(
                 f"path: {folder} is a table of {kind}, whose folder has files of older versions, "
                 'too; read it with spark.read.format("…"), write its rows with '

@@ -20,7 +20,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from fkjoin.analysis.planned import Planned
 from fkjoin.analysis.sources import read_stream
-from fkjoin.checkpoint.files import hadoop, read_file
+from fkjoin.checkpoint.files import files_at
 from fkjoin.codec import versions
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.files.source import open_files
@@ -70,14 +70,18 @@ def restores(facts: Mapping[str, Any]) -> int:
 
 def require_what_was_read(spark: SparkSession, checkpoint: str, folder: str) -> None:
     """``FkJoinError`` if the checkpoint's query has read batches that were set aside since."""
-    home, files = hadoop(spark, f"{folder}/{SET_ASIDE}/*/part-*")
-    aside = {status.getPath().getName() for status in files.globStatus(home) or ()}
-    logs, _ = hadoop(spark, f"{checkpoint}/sources/*/*")
-    for status in (files.globStatus(logs) or ()) if aside else ():
-        path, files_of_log = hadoop(spark, str(status.getPath()))
-        if files_of_log.isFile(path) and aside & set(
-            _PART.findall(read_file(path, files_of_log).decode())
-        ):
+    written = files_at(spark, folder)
+    aside: set[str] = set()
+    for batch in written.names(SET_ASIDE):
+        aside.update(written.names(f"{SET_ASIDE}/{batch}"))
+    logs = files_at(spark, checkpoint)
+    for source in logs.names("sources") if aside else ():
+        for log in logs.listed(f"sources/{source}"):
+            if log.is_folder:
+                continue
+            text = logs.read(f"sources/{source}/{log.name}").decode()
+            if aside.isdisjoint(_PART.findall(text)):
+                continue
             raise FkJoinError(
                 f"path: {folder} was restored, and checkpoint {checkpoint} has read batches from "
                 f"it that are in {SET_ASIDE} now: start this query, too, with a new checkpoint and "
@@ -188,13 +192,13 @@ def noted(spark: SparkSession, folder: str) -> dict[str, Any]:
 
     Nothing else tells the key, and what orders the changes.
     """
-    path, files = hadoop(spark, f"{folder}/{ABOUT}")
-    if not files.exists(path):
+    try:
+        return dict(json.loads(files_at(spark, folder).read(ABOUT)))
+    except FileNotFoundError as error:
         raise TopologyError(
             f"path: {folder} has no {ABOUT}, which to_parquet writes beside its batches: put it "
             "back, from a backup or from where the folder was copied"
-        )
-    return dict(json.loads(read_file(path, files)))
+        ) from error
 
 
 def _number(label: str) -> Column:
@@ -226,8 +230,5 @@ LABELS = ("batch", "fkjoin_batch")
 
 def folders_of(spark: SparkSession, folder: str) -> list[str]:
     """The names of the folders of batches that are whole, whatever wrote them."""
-    names: list[str] = []
-    for label in LABELS:
-        path, files = hadoop(spark, f"{folder}/{label}=*")
-        names += (status.getPath().getName() for status in files.globStatus(path) or ())
-    return names
+    beginnings = tuple(f"{label}=" for label in LABELS)
+    return [name for name in files_at(spark, folder).names() if name.startswith(beginnings)]

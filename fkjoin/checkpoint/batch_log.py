@@ -15,7 +15,7 @@ from functools import cached_property
 
 from pyspark.sql import SparkSession
 
-from fkjoin.checkpoint.files import hadoop, numbered, read_file
+from fkjoin.checkpoint.files import files_at
 from fkjoin.errors import FkJoinError
 
 
@@ -54,17 +54,16 @@ class BatchLog:
         return mark.number <= self.last and mark == self.mark(mark.number)
 
     def _last(self, log: str) -> int:
-        return max(
-            (number for number, _ in numbered(self.spark, f"{self.checkpoint}/{log}")), default=-1
-        )
+        return max(files_at(self.spark, self.checkpoint).numbers(log), default=-1)
 
 
 def began_ms(spark: SparkSession, checkpoint: str, number: int) -> int | None:
     """Return when the batch began; None if there is no such batch, or Spark's log of it is gone."""
-    path, files = hadoop(spark, f"{checkpoint}/offsets/{number}")
-    if not files.exists(path):
+    try:
+        log = files_at(spark, checkpoint).read(f"offsets/{number}")
+    except FileNotFoundError:
         return None
-    for line in read_file(path, files).decode().splitlines():
+    for line in log.decode().splitlines():
         with contextlib.suppress(ValueError, KeyError, TypeError):
             return int(json.loads(line)["batchTimestampMs"])
     return None

@@ -13,7 +13,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from fkjoin.checkpoint.files import begun_below, hadoop, has_begun, read_file, write_file
+from fkjoin.checkpoint.files import begun_below, files_at, has_begun
 from fkjoin.errors import FkJoinError
 from fkjoin.spark.schemas import kept_type
 
@@ -113,12 +113,13 @@ class Begun:
 
         ``FkJoinError`` if it is broken, or has another version.
         """
-        path, files = hadoop(spark, _file(checkpoint))
-        if not files.exists(path):
+        files = files_at(spark, checkpoint)
+        status = files.status(DOCUMENT)
+        if status is None:
             return None
-        if not files.isFile(path):
+        if status.is_folder:
             raise unusable(checkpoint, "is a folder")
-        return cls.parsed(read_file(path, files), checkpoint)
+        return cls.parsed(files.read(DOCUMENT), checkpoint)
 
     @classmethod
     def parsed(cls, data: bytes, checkpoint: str) -> Begun:
@@ -148,17 +149,14 @@ class Begun:
 
     def write(self, spark: SparkSession, checkpoint: str) -> None:
         """Replace the checkpoint's document."""
-        write_file(*hadoop(spark, _file(checkpoint)), self.data())
-
-
-def _file(checkpoint: str) -> str:
-    return f"{checkpoint.rstrip('/')}/{DOCUMENT}"
+        files_at(spark, checkpoint).write(DOCUMENT, self.data())
 
 
 def unusable(checkpoint: str, problem: str) -> FkJoinError:
     """Make the error for a checkpoint's document; ``problem``: its predicate."""
+    document = f"{checkpoint.rstrip('/')}/{DOCUMENT}"
     return FkJoinError(
-        f"{_file(checkpoint)} {problem}: restore this file from the last backup "
+        f"{document} {problem}: restore this file from the last backup "
         "of the checkpoint, or start with a new checkpoint and an empty target"
     )
 

@@ -32,8 +32,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.checkpoint.claim_files import Claim, ClaimFiles
+from fkjoin.checkpoint.damage import TAKEN_OVER
 from fkjoin.checkpoint.query import Query
-from fkjoin.errors import FkJoinError, TopologyError
+from fkjoin.errors import FkJoinError
 from fkjoin.spark.cause import cause_of
 from fkjoin.spark.spark_api import java_query
 
@@ -69,9 +70,7 @@ class _HeldClaim:
         elif (newest.number, newest.content) == (self.number, _owner()):
             self.files.renew(self.number, _owner())
         else:
-            self.taken = (
-                f"{_who(newest)} has taken over the claim on checkpoint {self.files.checkpoint}"
-            )
+            self.taken = f"{_who(newest)} {TAKEN_OVER} {self.files.checkpoint}"
             return
         self.looked = now
 
@@ -119,11 +118,6 @@ def claimed(spark: SparkSession, checkpoint: str) -> Iterator[_HeldClaim]:
     times over.  Of two queries on one checkpoint in a session, Spark refuses the second if it has
     the first one's name, and else stops the first.
     """
-    if not checkpoint.rstrip("/"):
-        raise TopologyError(
-            f"checkpoint: {checkpoint!r} is no folder of a query's own; give one, such as "
-            "'ck/joined'"
-        )
     files = ClaimFiles(spark, checkpoint.rstrip("/"))
     folder = files.place  # it asks the JVM, so before the lock
     with _lock:
@@ -146,7 +140,7 @@ def claimed(spark: SparkSession, checkpoint: str) -> Iterator[_HeldClaim]:
             held.stop.set()
             if not at_once and held.renewing is not None:
                 held.renewing.join(5)
-            if not at_once or files.local is not None:
+            if not at_once or files.files.local is not None:
                 _give_up(held)
 
 
@@ -220,7 +214,7 @@ def require_held(spark: SparkSession, checkpoint: str) -> None:
     if held is not None and time.monotonic() - held.looked > LAPSES_AFTER_S / 2:
         held.look()
     if held is not None and held.taken is not None:
-        raise FkJoinError(f"{held.taken}, since this one stood still")
+        raise FkJoinError(held.taken)
 
 
 def _end(query: StreamingQuery, why: str, checkpoint: str) -> None:
@@ -268,7 +262,7 @@ def _is_void(claim: Claim, files: ClaimFiles) -> bool:
     if owner["process"] == os.getpid() or not _alive(owner["process"]):
         return True
     # Both times are this machine's.
-    if files.local is not None and abs(time.time() - claim.changed) <= LAPSES_AFTER_S:
+    if files.files.local is not None and abs(time.time() - claim.changed) <= LAPSES_AFTER_S:
         raise _in_use(claim, files)
     return False
 

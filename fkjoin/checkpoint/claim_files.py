@@ -10,22 +10,22 @@ import contextlib
 import json
 import os
 import re
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
 
-from fkjoin.checkpoint.files import create_file, hadoop, local_path, read_file, write_file
+from fkjoin.checkpoint.files import checkpoint_files
+from fkjoin.storage.files import Files
 
 CLAIM_FILE = "fkjoin-job.claim"
-"""The beginning of the files' names; an older release has one file of this name."""
+"""The beginning of the files' names; a number follows."""
 
-_NAME = re.compile(re.escape(CLAIM_FILE) + r"(?:\.([0-9]+))?")
-_GIVEN_UP = b"{}"
+_NAME = re.compile(re.escape(CLAIM_FILE) + r"\.([0-9]+)")
+_GIVEN_UP = b"", b"{}"
+"""Contents of a claim without an owner: of a file that was emptied, and of one written again."""
 
 
 class Claim(NamedTuple):
@@ -56,22 +56,21 @@ class ClaimFiles:
     checkpoint: str
 
     @cached_property
+    def files(self) -> Files:
+        """The files in the checkpoint's folder."""
+        return checkpoint_files(self.spark, self.checkpoint)
+
+    @property
     def place(self) -> str:
         """The checkpoint's folder in full."""
-        path, files = hadoop(self.spark, self.checkpoint)
-        return str(files.makeQualified(path))
-
-    @cached_property
-    def local(self) -> Path | None:
-        """The folder, if it is on this machine: what is done there needs no JVM."""
-        return local_path(*hadoop(self.spark, self.checkpoint))
+        return self.files.root
 
     def newest(self) -> Claim | None:
         """The claim, which may be free; None if there never was one."""
         while (number := max(self._numbers(), default=None)) is not None:
             try:
                 return self._read(number)
-            except Exception:
+            except OSError:
                 if number in self._numbers():  # else it was deleted, as the next one was made
                     raise
         return None
@@ -82,7 +81,7 @@ class ClaimFiles:
 
     def make(self, number: int, content: bytes) -> bool:
         """Make the claim of that number; False if another process was faster."""
-        if not create_file(*self._at(number), content):
+        if not self.files.create(_name(number), content):
             return False
         numbers = list(self._numbers())
         if max(numbers, default=number) > number:  # the one of this number had been deleted
@@ -99,14 +98,12 @@ class ClaimFiles:
         A process that is killed while it writes would leave a claim without a name.  In object
         stores, which replace a file as a whole, the file is written again.
         """
-        if self.local is not None:
-            os.utime(self.local / _name(number))
-        elif not _dated(*self._at(number)):
+        if not self.files.touch(_name(number)):
             self.write(number, content)
 
     def write(self, number: int, content: bytes) -> None:
         """Write an own claim again, which another program has deleted or emptied."""
-        write_file(*self._at(number), content)
+        self.files.write(_name(number), content)
 
     def give_up(self, number: int) -> None:
         """Leave the claim without an owner; the file stays, so that its number does not come again.
@@ -114,54 +111,31 @@ class ClaimFiles:
         No file vanishes from under a program that copies or deletes the folder when the query has
         ended.
         """
-        if self.local is None:
-            self.write(number, _GIVEN_UP)
+        folder = self.files.local
+        if folder is None:
+            self.write(number, _GIVEN_UP[-1])
             return
-        os.truncate(self.local / _name(number), 0)
+        os.truncate(folder / _name(number), 0)
         # The query did not come to its start.
-        if [file.name for file in self.local.iterdir()] == [_name(number)]:
-            (self.local / _name(number)).unlink()
-            self.local.rmdir()
+        if self.files.names() == [_name(number)]:
+            (folder / _name(number)).unlink()
+            folder.rmdir()
 
     def _numbers(self) -> Iterator[int]:
-        names: list[str] = []
-        if self.local is not None:
-            if self.local.is_dir():
-                names = [file.name for file in self.local.iterdir()]
-        else:
-            path, files = hadoop(self.spark, self.checkpoint)
-            if files.exists(path):
-                names = [status.getPath().getName() for status in files.listStatus(path)]
-        matches = map(_NAME.fullmatch, names)
-        return (int(match[1] or 0) for match in matches if match is not None)
+        matches = map(_NAME.fullmatch, self.files.names())
+        return (int(match[1]) for match in matches if match is not None)
 
     def _read(self, number: int) -> Claim:
-        if self.local is not None:
-            file = self.local / _name(number)
-            content, changed = file.read_bytes(), file.stat().st_mtime
-            return Claim(number, content, changed, is_free=not content)
-        path, files = self._at(number)
-        content = read_file(path, files)
-        changed = files.getFileStatus(path).getModificationTime() / 1000
-        return Claim(number, content, changed, is_free=content == _GIVEN_UP)
+        content = self.files.read(_name(number))
+        status = self.files.status(_name(number))
+        if status is None:
+            raise FileNotFoundError(_name(number))
+        return Claim(number, content, status.changed_ms / 1000, content in _GIVEN_UP)
 
     def _delete(self, number: int) -> None:
-        path, files = self._at(number)
-        with contextlib.suppress(Exception):
-            files.delete(path, False)
-
-    def _at(self, number: int) -> tuple[Any, Any]:
-        return hadoop(self.spark, f"{self.checkpoint}/{_name(number)}")
+        with contextlib.suppress(OSError):
+            self.files.delete(_name(number))
 
 
 def _name(number: int) -> str:
-    return f"{CLAIM_FILE}.{number}" if number else CLAIM_FILE
-
-
-def _dated(path: Any, files: Any) -> bool:
-    """Tell whether the file has the time of now; not all file systems can do that."""
-    now_ms = int(time.time() * 1000)
-    with contextlib.suppress(Exception):
-        files.setTimes(path, now_ms, -1)
-        return bool(abs(files.getFileStatus(path).getModificationTime() - now_ms) < 1000)
-    return False
+    return f"{CLAIM_FILE}.{number}"

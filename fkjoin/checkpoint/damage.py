@@ -19,6 +19,9 @@ NEW_OR_BACK = (
     "the checkpoint was made with"
 )
 
+TAKEN_OVER = "has taken over the claim on checkpoint"
+"""Words of an error; the way out is another one than that of a batch that fails."""
+
 _DAMAGED = (
     "CANNOT_LOAD_STATE_STORE",
     "CANNOT_READ_STREAMING_STATE_FILE",

@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.checkpoint.batch_log import BatchLog
-from fkjoin.checkpoint.damage import RESTORE, explain
+from fkjoin.checkpoint.damage import RESTORE, TAKEN_OVER, explain
 from fkjoin.checkpoint.source_topics import source_topics
 from fkjoin.errors import MISPLACED, FkJoinError, set_aside
 from fkjoin.spark.cause import NO_MEMORY, Cause, innermost, texts_of
@@ -134,13 +134,16 @@ def failure(query: StreamingQuery, name: str | None = None) -> QueryError | None
     return QueryError("\n".join(lines), "\n\n".join(details))
 
 
+_ONE_PROCESS = (
+    "let one process have the checkpoint: the other one goes on; "
+    "this one may be started again once that has ended"
+)
+
+
 def _stopped(name: str, checkpoint: str, why: str) -> tuple[str, str, str]:
     """Say the three lines about a query that fkjoin itself has stopped."""
-    way = (
-        "let one process have the checkpoint: the other one goes on; "
-        "this one may be started again once that has ended"
-    )
-    return f"query {name} failed: {why}", f"where: checkpoint {checkpoint}", f"what to do: {way}"
+    where, way = f"where: checkpoint {checkpoint}", f"what to do: {_ONE_PROCESS}"
+    return f"query {name} failed: {why}", where, way
 
 
 class _Advice(NamedTuple):
@@ -225,6 +228,8 @@ def _advice(cause: Cause, checkpoint: str, messages: list[str], goes_on: str) ->
             f"spark.executor.memoryOverhead), and {goes_on}; limits such as maxOffsetsPerTrigger "
             "hold from the batch after it",
         )
+    if cause.ours is not None and TAKEN_OVER in cause.text:
+        return _Advice(cause.text, _ONE_PROCESS)
     if cause.ours is not None:
         return _Advice(cause.text, f"mend what the first line names, and {goes_on}")
     if cause.frames:

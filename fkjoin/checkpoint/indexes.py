@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from pyspark.sql import SparkSession
 
-from fkjoin.checkpoint.files import hadoop, query_id
+from fkjoin.checkpoint.files import files_at, query_id
 from fkjoin.errors import FkJoinError
 from fkjoin.sessions.access import access
 from fkjoin.spark.index_home import HOME_FILE, OWNER
@@ -22,8 +22,7 @@ from fkjoin.state.folders import FOLDERS, in_use
 @contextlib.contextmanager
 def owner(spark: SparkSession, checkpoint: str) -> Iterator[None]:
     """Queries that are started meanwhile have this checkpoint."""
-    path, files = hadoop(spark, checkpoint)
-    with access(spark).owned(OWNER, str(files.makeQualified(path))):
+    with access(spark).owned(OWNER, files_at(spark, checkpoint).root):
         yield
 
 
@@ -65,8 +64,7 @@ def _fate(spark: SparkSession, folder: Path) -> tuple[Literal["gone", "kept", "u
     if checkpoint.startswith("file:") and host != socket.gethostname():
         return "unknown", f"{checkpoint} is on {host}"
     try:
-        path, files = hadoop(spark, f"{checkpoint.rstrip('/')}/metadata")
-        exists = bool(files.exists(path))
+        exists = files_at(spark, checkpoint).exists("metadata")
         mine = exists and query_id(spark, checkpoint) == folder.name
     except Exception as error:
         reason = str(error).strip().splitlines()[-1][:200]

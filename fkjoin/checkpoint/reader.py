@@ -15,7 +15,7 @@ import pyarrow as pa
 from fkjoin.checkpoint.entries import StoredRows
 from fkjoin.checkpoint.python_values import rows_of
 from fkjoin.checkpoint.replica import Replica
-from fkjoin.checkpoint.saved_files import Commit, PlainFiles, at_commit
+from fkjoin.checkpoint.saved_files import Commit, SavedFiles, at_commit
 from fkjoin.checkpoint.user_keys import encoded
 from fkjoin.errors import FkJoinError
 from fkjoin.sessions.own_folder import held_folder
@@ -81,7 +81,7 @@ class StateReader:
                 f"max_age: {max_age!r} is no number of seconds; give one of at least 0, or None"
             )
         self._name, self._max_age = name, max_age
-        self._files = PlainFiles(checkpoint)
+        self._files = SavedFiles.without_spark(checkpoint)
         self._reading, self._looking = threading.RLock(), threading.Lock()
         self._looked = float("-inf")
         self._replica: Replica | None = None

@@ -13,19 +13,16 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, LongType, StructType
 
-from fkjoin.checkpoint.damage import damaged
 from fkjoin.checkpoint.entries import ENTRIES, Entries, StoredRows
-from fkjoin.checkpoint.files import hadoop, read_file
-from fkjoin.checkpoint.saved_files import PlainFiles, SavedFiles, damage_named
+from fkjoin.checkpoint.files import files_at
+from fkjoin.checkpoint.saved_files import Committed, SavedFiles, damage_named
 from fkjoin.checkpoint.saved_log import SavedLog, SavedPartition
 from fkjoin.checkpoint.stores import SavedStore, kept_as, with_stores
 from fkjoin.errors import FkJoinError, first_line
@@ -46,48 +43,9 @@ _NEWEST = 2
 _Batches = Iterator[pa.RecordBatch]
 
 
-class Committed(NamedTuple):
-    """A batch, and when its file in ``commits`` was last written."""
-
-    batch: int
-    ms: int
-
-
-class SessionFiles(SavedFiles):
-    """The files of a checkpoint, wherever a session reaches them."""
-
-    def __init__(self, spark: SparkSession, checkpoint: str | Path) -> None:
-        """Find the file system; ``FkJoinError`` if the session has none for it."""
-        self.checkpoint = str(checkpoint).rstrip("/")
-        self._root, self._files = hadoop(spark, self.checkpoint)
-
-    def read(self, name: str) -> bytes:
-        path = self._root.suffix(f"/{name}")
-        try:
-            return read_file(path, self._files)
-        except (OSError, Py4JJavaError) as error:
-            if not self._files.exists(path):
-                raise FileNotFoundError(name) from error
-            raise damaged(self.checkpoint, error, f"{name} is not as it was written") from error
-
-    def names(self, folder: str) -> list[str]:
-        return [str(status.getPath().getName()) for status in self._listed(folder)]
-
-    def exist(self) -> bool:
-        return bool(self._files.exists(self._root))
-
-    def commits(self) -> list[Committed]:
-        """List the committed batches with their times."""
-        by_name = {status.getPath().getName(): status for status in self._listed("commits")}
-        return [
-            Committed(int(name), int(status.getModificationTime()))
-            for name, status in by_name.items()
-            if name.isdigit()
-        ]
-
-    def _listed(self, folder: str) -> list[Any]:
-        path = self._root.suffix(f"/{folder}")
-        return list(self._files.listStatus(path)) if self._files.exists(path) else []
+def in_session(spark: SparkSession, checkpoint: str | Path) -> SavedFiles:
+    """The files of a checkpoint, wherever a session reaches them; ``FkJoinError`` if nowhere."""
+    return SavedFiles(checkpoint, files_at(spark, checkpoint))
 
 
 def check_logs(spark: SparkSession, checkpoint: str | Path) -> None:
@@ -96,7 +54,7 @@ def check_logs(spark: SparkSession, checkpoint: str | Path) -> None:
     ``FkJoinError`` when one is not as it was written.  Spark reads them without regard to their
     checksums: a damaged one could make it skip input.
     """
-    files = SessionFiles(spark, checkpoint)
+    files = in_session(spark, checkpoint)
     sources = [f"sources/{number}" for number in files.numbers("sources")]
     for folder in ("offsets", "commits", *sources):
         for number in files.numbers(folder)[-_NEWEST:]:
@@ -129,7 +87,7 @@ def on_logs(
                     copy.write_bytes(content.as_buffer())
             for folder, version in versions.items():
                 if (copies / folder).exists():
-                    partition = SavedPartition(PlainFiles(copies), folder, version)
+                    partition = SavedPartition(SavedFiles.without_spark(copies), folder, version)
                     with damage_named(checkpoint), partition.opened() as log:
                         yield from work(log)
 
@@ -179,7 +137,7 @@ def saved_stores(
     spark: SparkSession, checkpoint: str | Path, batch: int | None = None
 ) -> list[SavedStore]:
     """The stores of a checkpoint after its last committed batch, or after ``batch``."""
-    return with_stores(SessionFiles(spark, checkpoint), batch, list)
+    return with_stores(in_session(spark, checkpoint), batch, list)
 
 
 def read_state(
@@ -229,7 +187,7 @@ def read_state(
     --------
     >>> fkjoin.read_state(spark, "ck/joined", "joined").show()
     """
-    files = SessionFiles(spark, checkpoint)
+    files = in_session(spark, checkpoint)
     if as_of is not None:
         if batch is not None:
             raise FkJoinError("as_of: batch is given, too; give one of them")

@@ -5,18 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from pyarrow.fs import FileSelector, FileType, SubTreeFileSystem
-
-from fkjoin.checkpoint.damage import RESTORE
+from fkjoin.checkpoint.damage import RESTORE, damaged
 from fkjoin.checkpoint.spark_formats import ForeignFormatError, Version
 from fkjoin.errors import FkJoinError, FormatError
-from fkjoin.sessions.arrow_files import ArrowPath, opened
 from fkjoin.state import StateError
+from fkjoin.storage.arrow_files import without_spark
+from fkjoin.storage.files import Files
 
 _OURS = [("log", "MapState"), ("meta", "ValueState")]
 """State variables of fkjoin's operators."""
@@ -44,62 +42,59 @@ class Commit(NamedTuple):
     """By the number of each stateful operator, the versions of its partitions' stores."""
 
 
-class SavedFiles(ABC):
+class Committed(NamedTuple):
+    """A batch, and when its file in ``commits`` was last written."""
+
+    batch: int
+    ms: int
+
+
+class SavedFiles:
     """The files under the folder ``checkpoint``, by their paths in it."""
 
-    checkpoint: str
+    def __init__(self, checkpoint: str | Path, files: Files) -> None:
+        self.checkpoint = str(checkpoint).rstrip("/")
+        self._files = files
 
-    @abstractmethod
-    def read(self, name: str) -> bytes:
-        """Read a file; ``FileNotFoundError`` if it is not there."""
-
-    @abstractmethod
-    def names(self, folder: str) -> list[str]:
-        """List the names of files and folders in a folder; none without the folder."""
-
-    @abstractmethod
-    def exist(self) -> bool:
-        """Tell whether the checkpoint's folder is there."""
-
-    def numbers(self, folder: str) -> list[int]:
-        """List the numbers that files or folders in a folder are called by, the least first."""
-        return sorted(int(name) for name in self.names(folder) if name.isdigit())
-
-
-class PlainFiles(SavedFiles):
-    """The files of a checkpoint on this machine, or wherever pyarrow reads, without a session."""
-
-    def __init__(self, checkpoint: str | Path) -> None:
-        """Find the file system; ``FkJoinError`` if pyarrow does not reach it."""
-        self.checkpoint = str(checkpoint)
-        where = self.checkpoint
-        if "://" not in where and not where.startswith("file:"):
-            where = str(Path(where).absolute())
-        scheme, _, rest = where.partition("://")
-        if scheme in ("s3a", "s3n"):  # Hadoop's names of it
-            where = f"s3://{rest}"
+    @classmethod
+    def without_spark(cls, checkpoint: str | Path) -> SavedFiles:
+        """The files, on this machine or wherever pyarrow reads; ``FkJoinError`` elsewhere."""
         try:
-            files, root = opened(ArrowPath.of(where))
+            return cls(checkpoint, without_spark(str(checkpoint)))
         except OSError as error:
             raise FkJoinError(
                 f"checkpoint {checkpoint} cannot be read without Spark: {error}; "
                 "fkjoin.read_state reads it in a session"
             ) from error
-        self._files = SubTreeFileSystem(root, files)
 
     def read(self, name: str) -> bytes:
-        with self._files.open_input_file(name) as opened_file:
-            return bytes(opened_file.read())
+        """Read a file; ``FileNotFoundError`` if it is not there, ``FkJoinError`` of damage."""
+        try:
+            return self._files.read(name)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise damaged(self.checkpoint, error, f"{name} is not as it was written") from error
 
     def names(self, folder: str) -> list[str]:
-        inside = self._files.get_file_info(FileSelector(folder, allow_not_found=True))
-        return [info.base_name for info in inside]
+        """List the names of files and folders in a folder; none without the folder."""
+        return self._files.names(folder)
 
     def exist(self) -> bool:
-        return bool(self._files.get_file_info("").type == FileType.Directory)
+        """Tell whether the checkpoint's folder is there."""
+        return self._files.exists()
+
+    def numbers(self, folder: str) -> list[int]:
+        """List the numbers that files or folders in a folder are called by, the least first."""
+        return self._files.numbers(folder)
+
+    def commits(self) -> list[Committed]:
+        """List the committed batches with their times."""
+        logs = [status for status in self._files.listed("commits") if status.name.isdigit()]
+        return [Committed(int(log.name), log.changed_ms) for log in logs]
 
 
-def files_here(checkpoint: str) -> PlainFiles | None:
+def files_here(checkpoint: str) -> SavedFiles | None:
     """Return the files of a checkpoint that Spark, too, would look for on this machine.
 
     None for any other: a path without a scheme is on the file system that settings of Spark and
@@ -107,7 +102,9 @@ def files_here(checkpoint: str) -> PlainFiles | None:
     """
     has_settings = any(os.environ.get(name) for name in _CONFIGURED)
     is_here = "://" not in checkpoint and (Path(checkpoint).is_dir() or not has_settings)
-    return PlainFiles(checkpoint) if is_here or checkpoint.startswith("file:") else None
+    if is_here or checkpoint.startswith("file:"):
+        return SavedFiles.without_spark(checkpoint)
+    return None
 
 
 def checkpoints_in(folder: str) -> str:

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from fkjoin.checkpoint.damage import damaged
 from fkjoin.checkpoint.files import query_id
-from fkjoin.checkpoint.saved import SessionFiles, check_logs, in_buckets, on_logs, saved_stores
+from fkjoin.checkpoint.saved import check_logs, in_buckets, in_session, on_logs, saved_stores
 from fkjoin.checkpoint.saved_log import SavedLog
 from fkjoin.checkpoint.stores import SavedStore, with_stores
 from fkjoin.codec import combined_key, records, tags
@@ -52,7 +52,7 @@ def verify(spark: SparkSession, checkpoint: str | Path, *, batch: int | None = N
     """
     require_classic(spark, "verify", _BY_COMMAND)
     check_logs(spark, str(checkpoint))
-    files = SessionFiles(spark, checkpoint)
+    files = in_session(spark, checkpoint)
     try:
         return with_stores(files, batch, lambda stores: _wrong(spark, stores))
     except FkJoinError:

@@ -72,11 +72,11 @@ def list_stores(checkpoint: Checkpoint, batch: _Batch = None) -> None:
 
     - `materialized`: the name by which `read_state` reads the store's rows, or no
     """
-    from fkjoin.checkpoint.saved import SessionFiles, metas, saved_stores
+    from fkjoin.checkpoint.saved import in_session, metas, saved_stores
 
     with _session(checkpoint, batch) as spark:
         stores = saved_stores(spark, checkpoint, batch)
-        batches = SessionFiles(spark, checkpoint).numbers("commits")
+        batches = in_session(spark, checkpoint).numbers("commits")
         shown = batches[-1] if batch is None else batch
         readable = f"batches {batches[0]} to {batches[-1]} can be read"
         grid = Grid(title=f"State after batch {shown} ({readable})", box=None)
@@ -128,9 +128,9 @@ def get(
     files: SavedFiles | None = files_here(checkpoint)
     with contextlib.ExitStack() as session:
         if files is None:
-            from fkjoin.checkpoint.saved import SessionFiles
+            from fkjoin.checkpoint.saved import in_session
 
-            files = SessionFiles(session.enter_context(_session()), checkpoint)
+            files = in_session(session.enter_context(_session()), checkpoint)
         entries, notes = with_stores(files, batch, known)
     for entry in entries:
         print(json.dumps(entry, ensure_ascii=False))

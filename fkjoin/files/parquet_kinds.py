@@ -13,17 +13,13 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructType
 
-from fkjoin.checkpoint.files import hadoop
+from fkjoin.checkpoint.files import files_at
 from fkjoin.errors import TopologyError
 from fkjoin.files.newest import newest
-from fkjoin.sessions.arrow_files import ArrowFiles, ArrowPath
-from fkjoin.spark.cause import cause_of
-from fkjoin.spark.object_store import by_one_name
 from fkjoin.spark.schemas import kind_text
 
 _MOST_FILES = 10
@@ -92,34 +88,23 @@ def require_kinds(
 
 def _footer(spark: SparkSession, file: str) -> pq.ParquetFile | None:
     """The end of a file, read as a file; None if it has no footer."""
-    path, files = hadoop(spark, file)
+    folder, _, name = file.rpartition("/")
+    files = files_at(spark, folder)
     try:
-        end = _end(path, files, _END)
+        end = files.read_end(name, _END)
         size = int.from_bytes(end[-_LENGTH : -len(_MAGIC)], "little") + _LENGTH
         if size > len(end):
-            end = _end(path, files, size)
-    except (Py4JJavaError, OSError) as error:
+            end = files.read_end(name, size)
+    except OSError as error:
         raise TopologyError(
             f"path: {file} cannot be opened, and its types not compared with the schema: "
-            f"{cause_of(error)}. Let this session read it, or take it out of the folder"
+            f"{error}. Let this session read it, or take it out of the folder"
         ) from error
     content = pa.BufferReader(_MAGIC + end[-size:])
     try:
         return pq.ParquetFile(content, coerce_int96_timestamp_unit="s")
     except (pa.ArrowException, OSError):
         return None
-
-
-def _end(path: Any, files: Any, most: int) -> bytes:
-    """The last bytes of a file."""
-    if isinstance(files, ArrowFiles):
-        return files.read_end(ArrowPath(by_one_name(path)), most)
-    stream = files.open(path)
-    try:
-        stream.seek(max(0, files.getFileStatus(path).getLen() - most))
-        return bytes(stream.readNBytes(most))
-    finally:
-        stream.close()
 
 
 def _kinds(spark: SparkSession, file: str) -> pa.StructType:

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from fkjoin.checkpoint.files import hadoop
+from fkjoin.checkpoint.files import files_at
 from fkjoin.codec.json_read import Reading, parsable
 from fkjoin.errors import TopologyError
 from fkjoin.files import csv_headers as csv_files
@@ -188,7 +188,9 @@ def _lines(location: _Location) -> Read:
         # A client of Spark Connect asks its server now.
         on_spark(location.spark, lines).columns  # noqa: B018
     except Exception as error:
-        hadoop(location.spark, location.pattern)  # which says why where the session cannot reach it
+        files_at(
+            location.spark, location.pattern
+        )  # which says why where the session cannot reach it
         if not isinstance(error, AnalysisException) or error.getCondition() != "PATH_NOT_FOUND":
             raise
         raise TopologyError(
@@ -403,10 +405,10 @@ def _located(spark: SparkSession, pattern: str, chosen: Mapping[str, Any]) -> _L
     known = {name.lower() for name in chosen}
     options = {} if "maxfileage" in known else {"maxFileAge": _ANY_AGE}
     options |= chosen
-    path, files = hadoop(spark, pattern) if _GLOB.search(pattern) else (None, None)
-    if files is None or not files.exists(path):
+    status = files_at(spark, pattern).status() if _GLOB.search(pattern) else None
+    if status is None:
         return _Location(spark, pattern, options)
-    if files.getFileStatus(path).isDirectory() and "basepath" not in known:
+    if status.is_folder and "basepath" not in known:
         options["basePath"] = pattern  # without it, Spark looks for no columns in folders of a glob
     return _Location(spark, _GLOB.sub(r"\\\1", pattern), options)
 

@@ -13,11 +13,12 @@ from pyspark.sql import SparkSession
 
 from fkjoin.checkpoint.begun import Begun
 from fkjoin.checkpoint.begun_with import require_begun_with
-from fkjoin.checkpoint.files import hadoop, local_path, require_writable
+from fkjoin.checkpoint.files import files_at
 from fkjoin.jobs.job_kinds import JobError
 from fkjoin.jobs.job_sections import JobSection
 from fkjoin.plan.physical import Physical
 from fkjoin.sinks.ledger import require_spark_at
+from fkjoin.storage.local_files import require_writable
 
 STDOUT = "-"
 """A job's ``log`` that is standard output."""
@@ -28,7 +29,7 @@ def require_places(spark: SparkSession, spec: JobSection) -> None:
     _require_log(spec)
     letters, tables = spec.dead_letters, dict.fromkeys(sink.table for sink in spec.sinks.values())
     for folder in (spec.checkpoint, *(() if letters is None else map(letters.folder, tables))):
-        if folder is not None and (path := local_path(*hadoop(spark, folder))) is not None:
+        if folder is not None and (path := files_at(spark, folder).local) is not None:
             require_writable(path)
 
 

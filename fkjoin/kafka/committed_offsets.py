@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from fkjoin.checkpoint.files import hadoop, numbered, read_file
+from fkjoin.checkpoint.files import files_at
 from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.internal import StageQuery
-from fkjoin.kafka.new_topics import offsets_of
+from fkjoin.kafka.new_topics import both_logs, offsets_of
+from fkjoin.storage.files import Files
 
 Offsets = dict[int, int]
 """An offset of each partition."""
@@ -34,9 +34,8 @@ def committed_offsets(
     several offsets of it.  ``newest``: where the last committed batch has ended.  None if no batch
     is committed.
     """
-    begun, done = (dict(numbered(spark, f"{checkpoint}/{log}")) for log in ("offsets", "commits"))
-    committed = sorted(begun.keys() & done.keys(), reverse=newest)
-    texts = (_text(spark, begun[number]) for number in committed)
+    files = files_at(spark, checkpoint)
+    texts = (_text(files, number) for number in sorted(both_logs(files), reverse=newest))
     text = next((text for text in texts if text is not None), None)
     if text is None:
         return None
@@ -49,12 +48,9 @@ def committed_offsets(
     return ended
 
 
-def _text(spark: SparkSession, file: str) -> str | None:
+def _text(files: Files, batch: int) -> str | None:
     """The text of a batch's file; None if it is gone: a running query deletes the oldest."""
-    path, files = hadoop(spark, file)
     try:
-        return read_file(path, files).decode()
-    except (Py4JJavaError, OSError):
-        if files.exists(path):
-            raise
+        return files.read(f"offsets/{batch}").decode()
+    except FileNotFoundError:
         return None

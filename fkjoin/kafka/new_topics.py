@@ -15,12 +15,13 @@ from typing import NamedTuple
 from pyspark.sql import SparkSession
 
 from fkjoin.checkpoint.begun import Begun, KnownTopic
-from fkjoin.checkpoint.files import hadoop, numbered, read_file, write_file
+from fkjoin.checkpoint.files import files_at
 from fkjoin.codec import versions
 from fkjoin.errors import FkJoinError
 from fkjoin.kafka.admin import bounds, require_topic
 from fkjoin.kafka.connection import Connection
 from fkjoin.stages.start_over import StartOver
+from fkjoin.storage.files import Files
 
 _HEADER = 1
 """Lines before those of sources; in the log of batches one more, which is no source's."""
@@ -146,11 +147,12 @@ def _starts_over(
             "would delete all rows. Start when it has records, or with a new checkpoint and an "
             "empty target"
         )
-    for path, lines in _logs(spark, checkpoint):
+    files = files_at(spark, checkpoint)
+    for path, lines in _logs(files):
         sources = [_with_offsets(line, topic, begins) for line in lines[_HEADER:]]
         changed = [*lines[:_HEADER], *sources]
         if changed != lines:
-            write_file(*hadoop(spark, path), "\n".join(changed).encode())
+            files.write(path, "\n".join(changed).encode())
     return sorted(ends.items())
 
 
@@ -158,25 +160,30 @@ def _passed(
     spark: SparkSession, checkpoint: str, topic: str, ends: Iterable[tuple[int, int]]
 ) -> bool:
     """Tell whether a committed batch has read the topic to its ends."""
-    begun, done = (dict(numbered(spark, f"{checkpoint}/{log}")) for log in ("offsets", "commits"))
+    files = files_at(spark, checkpoint)
     reached: dict[str, int] = {}
-    for number in sorted(begun.keys() & done.keys())[-1:]:
-        for line in read_file(*hadoop(spark, begun[number])).decode().split("\n")[_HEADER:]:
+    for number in sorted(both_logs(files))[-1:]:
+        for line in files.read(f"offsets/{number}").decode().split("\n")[_HEADER:]:
             reached |= offsets_of(line, topic) or {}
     return all(reached.get(str(number), -1) > end for number, end in ends)
 
 
-def _logs(spark: SparkSession, checkpoint: str) -> list[tuple[str, list[str]]]:
+def both_logs(files: Files) -> set[int]:
+    """The batches of a checkpoint that Spark has logged as begun and as committed."""
+    return {*files.numbers("offsets")} & {*files.numbers("commits")}
+
+
+def _logs(files: Files) -> list[tuple[str, list[str]]]:
     """The files of Spark's logs that say where sources go on, and their lines.
 
     Of the log of batches these are the last that was committed and the one after it, if that has
     begun.
     """
-    sources, files = hadoop(spark, f"{checkpoint}/sources/*")
-    logs = numbered(spark, f"{checkpoint}/offsets")[-2:]
-    for status in files.globStatus(sources) or []:
-        logs += numbered(spark, str(status.getPath()))[-1:]
-    return [(path, read_file(*hadoop(spark, path)).decode().split("\n")) for _, path in logs]
+    paths = [f"offsets/{number}" for number in files.numbers("offsets")[-2:]]
+    for source in files.names("sources"):
+        folder = f"sources/{source}"
+        paths += [f"{folder}/{number}" for number in files.numbers(folder)[-1:]]
+    return [(path, files.read(path).decode().split("\n")) for path in paths]
 
 
 def offsets_of(line: str, topic: str) -> dict[str, int] | None:

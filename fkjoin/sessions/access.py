@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from fkjoin.spark.spark_api import is_connect
+from fkjoin.storage.files import Files
 
 
 class Access(Protocol):
@@ -60,8 +61,8 @@ class Access(Protocol):
         """
         ...
 
-    def file(self, where: str) -> tuple[Any, Any]:
-        """A path, and the file system that it is on, as Hadoop has them."""
+    def files(self, folder: str) -> Files:
+        """The files of a folder."""
         ...
 
     def owned(self, name: str, checkpoint: str) -> AbstractContextManager[None]:
@@ -74,7 +75,7 @@ def access(spark: SparkSession) -> Access:
     if is_connect(spark):
         from fkjoin.sessions.connect import Connect
 
-        return Connect.of(spark)
+        return Connect(spark)
     from fkjoin.sessions.classic import Classic
 
     return Classic(spark)

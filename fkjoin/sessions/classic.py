@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -12,6 +13,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 
 from fkjoin.sessions import local
 from fkjoin.spark.spark_api import analyzed, hadoop_settings, java_column, jvm, listed
+from fkjoin.storage.files import Files
+from fkjoin.storage.hadoop_files import HadoopFiles
+from fkjoin.storage.local_files import LocalFiles
 
 
 @dataclass(frozen=True)
@@ -66,9 +70,13 @@ class Classic:
             return str(error).partition("\n")[0].removesuffix(";")
         return None
 
-    def file(self, where: str) -> tuple[Any, Any]:
-        path = jvm().org.apache.hadoop.fs.Path(where)
-        return path, path.getFileSystem(hadoop_settings(self.spark.sparkContext))
+    def files(self, folder: str) -> Files:
+        path = jvm().org.apache.hadoop.fs.Path(folder)
+        system = path.getFileSystem(hadoop_settings(self.spark.sparkContext))
+        root = system.makeQualified(path)
+        if system.getUri().getScheme() == "file":
+            return LocalFiles(Path(root.toUri().getPath()))
+        return HadoopFiles(str(root), system)
 
     @contextlib.contextmanager
     def owned(self, name: str, checkpoint: str) -> Iterator[None]:

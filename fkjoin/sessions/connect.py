@@ -1,7 +1,6 @@
 """A session of Spark Connect: a client without a JVM, whose server answers DataFrames alone.
 
-An expression that is a name is known; of others, the names in them are.  ``arrow_files`` reads and
-writes small files.
+An expression that is a name is known; of others, the names in them are.
 """
 
 from __future__ import annotations
@@ -9,14 +8,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from fkjoin.sessions.arrow_files import ArrowFiles, ArrowPath, WorkerFiles
 from fkjoin.spark.spark_api import client_expression
+from fkjoin.storage.files import Files
+from fkjoin.storage.worker_files import of_client
 
 _MANY = 100_000
 """More rows than a session has tasks."""
@@ -31,24 +31,12 @@ _MADE_OF_PARTS = {
 }
 """Parts that read nothing but what parts below them do."""
 
-_known: dict[str, Connect] = {}
 
-
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Connect:
     """See ``Access``."""
 
     spark: SparkSession
-    _doing: WorkerFiles = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_doing", WorkerFiles(self.spark))
-
-    @classmethod
-    def of(cls, spark: SparkSession) -> Connect:
-        """The answers of the session; they remember where its files are."""
-        session: Any = spark
-        return _known.setdefault(session.session_id, cls(spark))
 
     def application(self) -> str:
         return str(self.spark.conf.get("spark.app.name", "fkjoin"))
@@ -100,9 +88,8 @@ class Connect:
     def not_appended(self, frame: DataFrame) -> None:
         """Leave it to the server, which refuses the query when it starts."""
 
-    def file(self, where: str) -> tuple[ArrowPath, ArrowFiles]:
-        path = ArrowPath.of(where)
-        return path, ArrowFiles(self._doing, path.scheme)
+    def files(self, folder: str) -> Files:
+        return of_client(self.spark, folder)
 
     def owned(self, name: str, checkpoint: str) -> AbstractContextManager[None]:
         """Do nothing: the workers cannot be told."""

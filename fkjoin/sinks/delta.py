@@ -17,7 +17,6 @@ from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from fkjoin.checkpoint.batch_log import BatchLog, Mark
-from fkjoin.checkpoint.files import require_folder, require_writable
 from fkjoin.errors import FkJoinError, TopologyError, masked
 from fkjoin.lowering.table_plan import TablePlan
 from fkjoin.sinks import column_types, delta_log, partitions
@@ -29,6 +28,7 @@ from fkjoin.spark.kinds import require_kinds
 from fkjoin.spark.object_store import by_one_name
 from fkjoin.spark.outages import RETRY_S, require_retry_s
 from fkjoin.spark.schemas import listed, spark_schema, types_text
+from fkjoin.storage.local_files import require_folder, require_writable
 
 _GONE = "_fkjoin_gone"
 _T = TypeVar("_T")

@@ -22,7 +22,6 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 
-from fkjoin.checkpoint.files import require_writable
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.sinks import column_types, partitions
 from fkjoin.sinks.iceberg_catalog import at_catalog, catalog_of, place_in, table_in
@@ -34,6 +33,7 @@ from fkjoin.sinks.table_sink import BatchId, TableSink
 from fkjoin.spark.kinds import TIMES_OF_DAY, require_kinds
 from fkjoin.spark.outages import RETRY_S, require_retry_s
 from fkjoin.spark.schemas import spark_schema, types_text
+from fkjoin.storage.local_files import require_writable
 
 _MADE_WITH = {
     "commit.manifest-merge.enabled": "true",

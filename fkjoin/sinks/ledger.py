@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 from pyspark.sql import DataFrame, SparkSession
 
 from fkjoin.checkpoint.batch_log import BatchLog, Mark
-from fkjoin.checkpoint.files import hadoop, has_begun, query_id
+from fkjoin.checkpoint.files import files_at, has_begun, query_id
 from fkjoin.checkpoint.saved import read_state
 from fkjoin.errors import FkJoinError
 from fkjoin.lowering.table_plan import TablePlan
@@ -173,9 +173,8 @@ def require_spark_at(spark: SparkSession, checkpoint: str, path: str) -> None:
     It goes by its log at ``path`` alone, whichever query wrote it, and leaves out a batch of a
     number that it has.
     """
-    folder, files = hadoop(spark, f"{path}/_spark_metadata")
-    logs = files.listStatus(folder) if files.exists(folder) else []
-    names = [status.getPath().getName().split(".")[0] for status in logs]
+    logs = files_at(spark, path).names("_spark_metadata")
+    names = [name.split(".")[0] for name in logs]
     last = max((int(name) for name in names if name.isdigit()), default=-1)
     known = BatchLog(spark, checkpoint).last
     if last > known:

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from fkjoin.analysis.written import LABELS, restores
 from fkjoin.checkpoint.batch_log import Mark, another_run
-from fkjoin.checkpoint.files import hadoop, has_begun, query_id
+from fkjoin.checkpoint.files import files_at, has_begun, query_id
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.spark import object_store
 from fkjoin.spark.parquet import ChangesOf
@@ -101,8 +101,7 @@ def place_of(spark: SparkSession, path: str) -> str:
     _require_scheme(path)
     if object_store.is_store(path):
         return path.rstrip("/")
-    home, files = hadoop(spark, path)
-    whole = str(files.makeQualified(home))
+    whole = files_at(spark, path).root
     _require_scheme(whole)
     return whole
 
@@ -124,8 +123,7 @@ def require_not_read(spark: SparkSession, target: str, read: Iterable[str]) -> N
     """
     folder = PurePosixPath(object_store.by_one_name(target))
     for path in read:
-        home, files = hadoop(spark, path)
-        pattern = str(PurePosixPath(object_store.by_one_name(str(files.makeQualified(home)))))
+        pattern = str(PurePosixPath(object_store.by_one_name(files_at(spark, path).root)))
         if any(fnmatchcase(str(above), pattern) for above in (folder, *folder.parents)):
             raise TopologyError(
                 f"path: the table is read from {path}, and would read what it writes to {target}: "

@@ -7,6 +7,7 @@ import json
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -14,14 +15,7 @@ from pyspark.sql.types import StructType
 
 from fkjoin.analysis.written import ABOUT, folders_of
 from fkjoin.checkpoint.batch_log import Mark
-from fkjoin.checkpoint.files import (
-    hadoop,
-    local_path,
-    moved,
-    read_file,
-    require_writable,
-    write_file,
-)
+from fkjoin.checkpoint.files import files_at
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks.parquet_batches import (
     FOLDER,
@@ -32,6 +26,8 @@ from fkjoin.sinks.parquet_batches import (
     require_writer,
 )
 from fkjoin.spark.parquet import SET_ASIDE, UNFINISHED, ChangesOf, WriteFile
+from fkjoin.storage.files import Files
+from fkjoin.storage.local_files import require_writable
 
 _READY, _MARK, _GONE = "ready", "_batch.json", "gone-"
 
@@ -44,25 +40,26 @@ class BatchFolders:
     path: str
 
     def check(self) -> None:
-        if (here := local_path(*self._file())) is not None:
-            require_writable(here)
+        if (folder := self._files.local) is not None:
+            require_writable(folder)
 
     def noted(self, name: str) -> dict[str, Any]:
-        note, files = self._file(name)
-        return dict(json.loads(read_file(note, files))) if files.exists(note) else {}
+        try:
+            return dict(json.loads(self._files.read(name)))
+        except FileNotFoundError:
+            return {}
 
     def put(self, name: str, data: bytes) -> None:
-        write_file(*self._file(name), data)
+        self._files.write(name, data)
 
     def folders(self) -> list[str]:
         return folders_of(self.spark, self.path)
 
     def mark(self, folder: str) -> Mark | None:
-        home, files = self._file(folder)
-        if not files.exists(home):
+        if not self._files.exists(folder):
             return None
-        about, _ = self._file(folder, _MARK)
-        return Mark(number_of(folder), json.loads(read_file(about, files))["began_ms"])
+        about = json.loads(self._files.read(f"{folder}/{_MARK}"))
+        return Mark(number_of(folder), about["began_ms"])
 
     def publish(
         self,
@@ -81,9 +78,8 @@ class BatchFolders:
         """
         name = name_of(label, mark, writer)
         draft = f"{UNFINISHED}/{name}-{uuid.uuid4().hex}"
-        ready, files = self._file(draft, _READY)
-        goal, _ = self._file(name)
-        files.mkdirs(ready)
+        ready = f"{draft}/{_READY}"
+        self._files.make_folder(ready)
         try:
             write = WriteFile(_for_arrow(f"{self.path}/{draft}"), changes, schema.json().encode())
             written = [row.file for row in batch.mapInArrow(write, "file string").collect()]
@@ -94,38 +90,35 @@ class BatchFolders:
                 note_batch(self, writer, mark)
                 return
             about = json.dumps({"began_ms": mark.began_ms})
-            write_file(*self._file(draft, _READY, _MARK), about.encode())
+            self._files.write(f"{ready}/{_MARK}", about.encode())
             for file in written:
-                moved(self._file(draft, file)[0], self._file(draft, _READY, file)[0], files)
-            if not moved(ready, goal, files):  # another attempt was faster
+                self._files.rename(f"{draft}/{file}", f"{ready}/{file}")
+            if not self._files.rename(ready, name):  # another attempt was faster
                 has_batch(self, name, mark, writer)
         finally:
-            files.delete(ready.getParent(), True)
+            self._files.delete(draft)
 
     def clear_drafts(self, query: str) -> None:
         """A folder gets another name first, so that no attempt can publish what is left of it."""
-        home, files = self._file(UNFINISHED)
-        for status in files.listStatus(home) if files.exists(home) else ():
-            path, name = status.getPath(), status.getPath().getName()
+        for name in self._files.names(UNFINISHED):
+            draft = f"{UNFINISHED}/{name}"
             match = FOLDER.match(name)
             if match is not None and match[2] == query[:8]:
-                gone, _ = self._file(UNFINISHED, f"{_GONE}{uuid.uuid4().hex}")
+                gone = f"{UNFINISHED}/{_GONE}{uuid.uuid4().hex}"
                 with contextlib.suppress(FkJoinError):  # its owner is alive, and has thrown it away
-                    moved(path, gone, files)
-                    files.delete(gone, True)
+                    self._files.rename(draft, gone)
+                    self._files.delete(gone)
             elif name.startswith(_GONE):
-                files.delete(path, True)
+                self._files.delete(draft)
 
     def set_aside(self, folders: Sequence[str]) -> None:
-        home, files = self._file(SET_ASIDE)
-        files.mkdirs(home)
+        self._files.make_folder(SET_ASIDE)
         for folder in reversed(folders):
-            aside, _ = self._file(SET_ASIDE, f"{folder}-{uuid.uuid4().hex}")
-            moved(self._file(folder)[0], aside, files)
+            self._files.rename(folder, f"{SET_ASIDE}/{folder}-{uuid.uuid4().hex}")
 
-    def _file(self, *names: str) -> tuple[Any, Any]:
-        """A path below the batches', and its file system."""
-        return hadoop(self.spark, "/".join((self.path, *names)))
+    @cached_property
+    def _files(self) -> Files:
+        return files_at(self.spark, self.path)
 
 
 def _for_arrow(path: str) -> str:

@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 from fkjoin.analysis.emission import Emission
 from fkjoin.analysis.planned import Planned, SourceBound, rebuilt
 from fkjoin.checkpoint.failure import failure
-from fkjoin.checkpoint.files import hadoop
+from fkjoin.checkpoint.files import files_at
 from fkjoin.codec.rows import KeyCodec
 from fkjoin.errors import TopologyError
 from fkjoin.lowering.handle import Handle
@@ -144,8 +144,7 @@ def _checkpoint(spark: SparkSession) -> Iterator[str]:
         try:
             yield f"{folder}/checkpoint"
         finally:
-            path, files = hadoop(spark, str(folder))
-            files.delete(path, True)
+            files_at(spark, folder).delete()
 
 
 def _bounded(reads: dict[Read, Read], table: Planned) -> Planned:

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.checkpoint.begun import Begun
 from fkjoin.checkpoint.begun_with import require_begun_with
-from fkjoin.checkpoint.files import hadoop, local_path, require_writable
+from fkjoin.checkpoint.files import files_at
 from fkjoin.checkpoint.indexes import owner
 from fkjoin.errors import TopologyError, nearest, plain_line
 from fkjoin.plan.physical import Physical
@@ -22,6 +22,7 @@ from fkjoin.sinks.ledger import require_spark_at
 from fkjoin.spark.cause import cause_of
 from fkjoin.spark.on_spark import on_spark
 from fkjoin.spark.spark_api import java_session, jvm
+from fkjoin.storage.local_files import require_writable
 
 _OF_FILES = "json", "orc", "csv", "text", "xml", "avro"
 """Formats whose batch writer takes what the streaming one takes, and writes files at its path."""
@@ -39,7 +40,7 @@ def require_written(
     """
     spark = frame.sparkSession
     require_spark_at(spark, checkpoint, path)
-    if (folder := local_path(*hadoop(spark, path))) is not None:
+    if (folder := files_at(spark, path).local) is not None:
         require_writable(folder)
     _require_source(spark, format)
     if format.lower() not in _OF_FILES or not str(spark.sparkContext.master).startswith("local"):

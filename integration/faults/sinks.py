@@ -23,8 +23,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from fkjoin import Table, session
 from fkjoin.checkpoint import claim
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS, SHORT_LIVED
-from fkjoin.sinks import Delta, Iceberg, Kafka, Parquet, Postgres, parquet_folders
+from fkjoin.sinks import Delta, Iceberg, Kafka, Parquet, Postgres
 from fkjoin.sinks.parquet_objects import BatchObjects
+from fkjoin.storage.local_files import LocalFiles
 from integration.faults.victims import DRIVER_FILE, crash_if_told
 from tests.support.object_store import BUCKET, options_of
 from tests.support.sinks import joined, lake
@@ -128,7 +129,7 @@ def moments(told: Callable[[str], None]) -> list[tuple[Any, str, Any]]:
 
     return [
         *((kind, "begin", begins(kind.begin)) for kind in (Parquet, Kafka, Delta, Iceberg, Postgres)),
-        (parquet_folders, "moved", commits(parquet_folders.moved, lambda path, *_: path.getName() == "ready")),
+        (LocalFiles, "rename", commits(LocalFiles.rename, lambda _, path, *__: path.endswith("/ready"))),
         (BatchObjects, "_copy", commits(BatchObjects._copy)),
         (TableMerger, "execute", commits(TableMerger.execute)),
         (SqlCatalog, "commit_table", commits(SqlCatalog.commit_table)),

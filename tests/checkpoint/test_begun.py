@@ -119,21 +119,20 @@ WRITER = """
 import sys
 
 from fkjoin.checkpoint.begun import DOCUMENT, Begun
-from fkjoin.checkpoint.files import write_file
-from fkjoin.sessions.arrow_files import ArrowFiles, ArrowPath, WorkerFiles
+from fkjoin.storage.arrow_files import without_spark
 
-path = ArrowPath.of(f"{sys.argv[1]}/{DOCUMENT}")
+files = without_spark(sys.argv[1])
 documents = [Begun(sinks=["parquet /" + size * "x"]).data() for size in (0, 2_000_000)]
 while True:
     for data in documents:
-        write_file(path, ArrowFiles(WorkerFiles(None), "file"), data)
+        files.write(DOCUMENT, data)
     print("written", flush=True)
 """
 
 
 def test_a_kill_while_a_document_is_written_leaves_a_whole_one(tmp_path: Path) -> None:
     """The process, which has no JVM, writes documents in a loop, and is killed when one is begun."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "SPARK_CONNECT_LOCAL_URL": "its files are here"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command, draft = [sys.executable, "-c", WRITER, str(tmp_path)], tmp_path / f".{DOCUMENT}.draft"
     drafts = []
     for _ in range(6):

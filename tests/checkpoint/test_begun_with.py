@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin import FkJoinError, Table, cogroup, fk_join
 from fkjoin import aggregates as agg
-from fkjoin.checkpoint import begun, begun_with
+from fkjoin.checkpoint import begun_with
 from fkjoin.checkpoint.begun import DOCUMENT, Begun
 from fkjoin.plan.physical import Physical, Union
 from fkjoin.sessions.settings import TIME_ZONE
@@ -153,19 +153,19 @@ KILLED = """
 import os, signal, sys
 
 import fkjoin
-from fkjoin.checkpoint import begun
+from fkjoin.checkpoint.begun import Begun
 
 folder, moment = sys.argv[1:]
-write = begun.write_file
+write = Begun.write
 
 
-def killed(*file):
+def killed(*begun):
     if moment == "after":
-        write(*file)
+        write(*begun)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-begun.write_file = killed
+Begun.write = killed
 spark = fkjoin.session("killed", master="local[1]")
 visits = fkjoin.Table.from_files(
     spark, f"{folder}/visits", key="id", version="n", schema="id string, at timestamp, n bigint", name="visits"
@@ -203,7 +203,7 @@ def test_a_run_that_was_killed_before_the_query_began_starts_again(
 ) -> None:
     """Its document counts for nothing, be it of another zone, of other operators, or broken."""
 
-    def killed(path: Any, files: Any, data: bytes) -> None:
+    def killed(*_: Any) -> None:
         document.parent.mkdir(exist_ok=True)
         if (written := KILLED_AFTER[left]) is not None:
             document.write_bytes(written)
@@ -216,7 +216,7 @@ def test_a_run_that_was_killed_before_the_query_began_starts_again(
     write_lines(tmp_path / "visits", "1", [{"id": "v1", "at": "2026-03-01 10:00:00", "n": 1}])
     document = tmp_path / "ck" / DOCUMENT
     with monkeypatch.context() as killing:
-        killing.setattr(begun, "write_file", killed)
+        killing.setattr(Begun, "write", killed)
         with pytest.raises(KeyboardInterrupt):
             start()
     start().awaitTermination()

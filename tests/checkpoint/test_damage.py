@@ -112,12 +112,12 @@ def test_a_claim_is_refused_while_its_owner_lives(spark: SparkSession, tmp_path:
     (tmp_path / "metadata").touch()
     other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     owner = {"host": socket.gethostname(), "process": other.pid}
-    (tmp_path / CLAIM_FILE).write_text(json.dumps(owner))
+    (tmp_path / f"{CLAIM_FILE}.1").write_text(json.dumps(owner))
     with pytest.raises(FkJoinError, match=f"in use by process {other.pid} on .*: stop that job first"):
         claimed(spark, str(tmp_path)).__enter__()
     other.kill()
     other.wait()
-    for number in (1, 2):
+    for number in (2, 3):
         with claimed(spark, str(tmp_path)) as held:
             assert held.number == number
             assert json.loads((tmp_path / f"{CLAIM_FILE}.{number}").read_text())["process"] == os.getpid()

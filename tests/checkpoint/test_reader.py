@@ -25,7 +25,7 @@ from fkjoin.checkpoint import reader as reader_module
 from fkjoin.checkpoint import replica, saved_files, user_keys
 from fkjoin.checkpoint.entries import StoredRows
 from fkjoin.checkpoint.python_values import rows_of
-from fkjoin.checkpoint.saved_files import PlainFiles, commit_of
+from fkjoin.checkpoint.saved_files import SavedFiles, commit_of
 from fkjoin.checkpoint.saved_log import SavedPartition
 from fkjoin.checkpoint.spark_formats import LogPlace, changes_of, key_of, place_of
 from fkjoin.spark.buckets import bucket_ids
@@ -410,7 +410,7 @@ def test_a_snapshot_that_cannot_be_read_leaves_no_copy(
     query: SavedQuery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query.batch({key: row(0) for key in KEYS}, snapshot=True)
-    files, folder, scratch = PlainFiles(query.checkpoint), "state/0/0", tmp_path / "scratch"
+    files, folder, scratch = SavedFiles.without_spark(query.checkpoint), "state/0/0", tmp_path / "scratch"
     version = commit_of(files, 0).versions[0][0]
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))

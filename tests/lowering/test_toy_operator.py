@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from fkjoin import Table, read_state
 from fkjoin.checkpoint.entries import look_up
-from fkjoin.checkpoint.saved_files import PlainFiles
+from fkjoin.checkpoint.saved_files import SavedFiles
 from fkjoin.checkpoint.stores import with_stores
 from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_file import json_schema, read_job
@@ -136,9 +136,9 @@ def test_a_job_runs_it_and_its_state_is_read(spark: SparkSession, tmp_path: Path
     changes = sorted((row["shop"], row["_operation"]) for row in map(json.loads, lines))
     assert changes == [("A", "insert"), ("B", "insert"), ("C", "delete"), ("C", "insert")]
     assert sorted(row["shop"] for row in read_state(spark, checkpoint, "shops").collect()) == ["A", "B"]
-    of_key = with_stores(PlainFiles(checkpoint), None, lambda stores: look_up(stores, "shops", "B"))
+    of_key = with_stores(SavedFiles.without_spark(checkpoint), None, lambda stores: look_up(stores, "shops", "B"))
     assert [(one["kind"], one["row"]) for one in of_key] == [("distinct", {"shop": "B"})]
-    of_row = with_stores(PlainFiles(checkpoint), None, lambda stores: look_up(stores, "shops", "o2"))
+    of_row = with_stores(SavedFiles.without_spark(checkpoint), None, lambda stores: look_up(stores, "shops", "o2"))
     assert ("contribution", {"shop": "A"}) in [(one["kind"], one["row"]) for one in of_row]
     assert set(job_tables(spark, path)) == {"orders", "shops", "large"}
 

@@ -16,12 +16,10 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 from fkjoin.analysis.written import ABOUT
-from fkjoin.checkpoint import files as of_spark
 from fkjoin.checkpoint.batch_log import Mark
-from fkjoin.checkpoint.files import hadoop, moved
 from fkjoin.errors import FkJoinError
-from fkjoin.sinks import parquet_folders
 from fkjoin.sinks.parquet_objects import BatchObjects
+from fkjoin.storage.local_files import LocalFiles
 from tests.support.batch_places import BatchPlace, HeardBatch, LocalPlace, StorePlace
 
 QUERY = "1a2b3c4d-and so on"
@@ -82,25 +80,25 @@ def test_of_two_that_publish_at_the_same_time_one_counts(
     place: BatchPlace, thousand: DataFrame, monkeypatch: pytest.MonkeyPatch, began_ms: int
 ) -> None:
     """The second one comes when the first has seen that there is nothing."""
-    copied = BatchObjects._copy
+    copied, renamed = BatchObjects._copy, LocalFiles.rename
 
-    def slower(path: Any, target: Any, files: Any) -> bool:
-        if path.getName() == "ready":
+    def slower(files: LocalFiles, path: str, target: str) -> bool:
+        if path.endswith("/ready"):
             monkeypatch.undo()
             attempt(place, thousand, began_ms=began_ms)
-        return moved(path, target, files)
+        return renamed(files, path, target)
 
     def slower_copy(*given: Any) -> None:
         monkeypatch.undo()
         attempt(place, thousand, began_ms=began_ms)
         copied(*given)
 
-    monkeypatch.setattr(parquet_folders, "moved", slower)
+    monkeypatch.setattr(LocalFiles, "rename", slower)
     monkeypatch.setattr(BatchObjects, "_copy", slower_copy)
     refused = pytest.raises(FkJoinError, match="is about to write another batch") if began_ms == 101 else nullcontext()
     with refused:
         attempt(place, thousand)
-    assert parquet_folders.moved is moved, "the second one was there"
+    assert LocalFiles.rename is renamed, "the second one was there"
     assert BatchObjects._copy is copied, "the second one was there"
     assert there(place) == 1000
 
@@ -165,21 +163,3 @@ def test_drafts_of_other_queries_stay(spark: SparkSession, place: BatchPlace) ->
     place.batches(spark).clear_drafts(QUERY)
     assert place.names() == ["_unfinished/batch=00000001-5e6f7a8b-0f/part-0.parquet"]
     place.batches(spark).clear_drafts("5e6f7a8b")
-
-
-@pytest.mark.parametrize("here", [True, False], ids=["as a local folder", "by Hadoop, as on HDFS"])
-def test_a_folder_is_moved_to_no_name_that_is_taken(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool
-) -> None:
-    if not here:
-        monkeypatch.setattr(of_spark, "local_path", lambda path, files: None)
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "file").write_text(name)
-    (a, files), (b, _), (c, _) = (hadoop(spark, str(tmp_path / name)) for name in "abc")
-    assert not moved(a, b, files)
-    assert [(tmp_path / name / "file").read_text() for name in "ab"] == ["a", "b"]
-    assert moved(a, c, files)
-    assert (tmp_path / "c" / "file").read_text() == "a"
-    with pytest.raises(FkJoinError, match=r"a cannot be renamed to .*d: .*(No such|not exist).*\. Is the folder writable"):
-        moved(a, hadoop(spark, str(tmp_path / "d"))[0], files)

@@ -13,12 +13,12 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from fkjoin import Table, TopologyError
-from fkjoin.checkpoint.files import moved
 from fkjoin.cli import main as cli
 from fkjoin.errors import FkJoinError
 from fkjoin.jobs import runner
 from fkjoin.sinks import Delta, Iceberg, Parquet, iceberg_catalog, parquet_folders
 from fkjoin.sinks.ledger import require_spark_at
+from fkjoin.storage.local_files import LocalFiles
 from tests.support.orders import CUSTOMER, ORDER, History, batch_join
 from tests.support.own_sink import Restorable, rows_of
 from tests.support.queries import write_lines
@@ -193,16 +193,16 @@ def test_a_restore_that_is_ended_is_repeated(plain: Past, monkeypatch: pytest.Mo
     """Parquet moves folder by folder, and the Delta table comes after it."""
     plain.back(2)
     plain.back(0, "ck")
-    moves = 0
+    moves, renamed = 0, LocalFiles.rename
 
     def dies(*arguments: Any) -> bool:
         nonlocal moves
         moves += 1
         if moves == 2:
             raise KeyboardInterrupt
-        return moved(*arguments)
+        return renamed(*arguments)
 
-    monkeypatch.setattr(parquet_folders, "moved", dies)
+    monkeypatch.setattr(LocalFiles, "rename", dies)
     with pytest.raises(KeyboardInterrupt):
         plain.restore()
     monkeypatch.undo()

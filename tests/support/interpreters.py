@@ -24,7 +24,7 @@ from pyspark.sql.types import DataType, StructType
 
 from fkjoin import Table
 from fkjoin.checkpoint.python_values import rows_of
-from fkjoin.checkpoint.saved_files import PlainFiles
+from fkjoin.checkpoint.saved_files import SavedFiles
 from fkjoin.checkpoint.saved_log import SavedPartition
 from fkjoin.checkpoint.stores import Identified, SavedStore, with_stores
 from fkjoin.events import Enriched
@@ -109,9 +109,9 @@ class Interpreted:
                 # Sums over no rows are null: so they are in a batch that only a clock began.
                 run.counters.update({name: number or 0 for name, number in observed.asDict().items() if name in names})
         if stages(self._plan.top):
-            with_stores(PlainFiles(checkpoint), None, functools.partial(_add_saved, run))
+            with_stores(SavedFiles.without_spark(checkpoint), None, functools.partial(_add_saved, run))
         # A clock may begin more batches, after those of the history, and the last may be cut off.
-        times = [_began_ms(checkpoint, number) for number in PlainFiles(checkpoint).numbers("commits")]
+        times = [_began_ms(checkpoint, number) for number in SavedFiles.without_spark(checkpoint).numbers("commits")]
         del run.results[len(times) :]
         assert len(times) >= len(history), "a batch of the history was not done"
         return run, times

@@ -16,6 +16,7 @@ ROOMS = [
     "stages",
     "plan",
     "spark",
+    "storage",
     "sessions",
     "checkpoint",
     "files",

@@ -1,0 +1,166 @@
+"""Files of this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import uuid
+import zlib
+from pathlib import Path
+
+from fkjoin.storage.files import Files, FileStatus, unwritable
+
+_CHECKED_SIZE = slice(4, 8)
+"""The place of a number in a checksum file of Hadoop's: the bytes that each of its sums is of."""
+_SUMS = slice(8, None)
+
+
+class LocalFiles(Files):
+    """See ``Files``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.root = f"file:{folder}"
+
+    @property
+    def local(self) -> Path:
+        return self._folder
+
+    def status(self, path: str = "") -> FileStatus | None:
+        try:
+            return _status(self._folder / path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def listed(self, folder: str = "") -> list[FileStatus]:
+        try:
+            paths = sorted((self._folder / folder).iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        statuses = [self.status(str(path)) for path in paths if not _has_checksums(path)]
+        # A running query deletes files between the list and the look.
+        return [status for status in statuses if status is not None]
+
+    def read(self, path: str) -> bytes:
+        """Read all of a file; ``OSError`` if it differs from what Hadoop has summed up of it."""
+        file = self._folder / path
+        data = file.read_bytes()
+        try:
+            checksums = _checksums_of(file).read_bytes()
+        except FileNotFoundError:
+            return data
+        size = int.from_bytes(checksums[_CHECKED_SIZE], "big")
+        if not size or checksums[_SUMS] != _summed(data, size):
+            raise OSError(f"Checksum error: {file} is not as it was written")
+        return data
+
+    def read_end(self, path: str, most: int) -> bytes:
+        with (self._folder / path).open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - most))
+            return file.read(most)
+
+    def _write(self, path: str, data: bytes) -> None:
+        file = self._folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        draft = file.with_name(f".{file.name}.draft")
+        draft.write_bytes(data)
+        # Hadoop refuses a file that its checksum does not fit.
+        _checksums_of(file).unlink(missing_ok=True)
+        draft.replace(file)
+
+    def _create(self, path: str, data: bytes) -> bool:
+        file = self._folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        draft = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
+        draft.write_bytes(data)
+        try:
+            os.link(draft, file)  # whole at once
+        except FileExistsError:
+            return False
+        except OSError:  # such a file system has no links
+            return _created_in_place(file, data)
+        finally:
+            draft.unlink(missing_ok=True)
+        return True
+
+    def _make_folder(self, path: str) -> None:
+        (self._folder / path).mkdir(parents=True, exist_ok=True)
+
+    def _rename(self, path: str, target: str) -> None:
+        (self._folder / path).rename(self._folder / target)
+
+    def delete(self, path: str = "") -> None:
+        target = self._folder / path
+        if target.is_dir() and not target.is_symlink():
+            shutil.rmtree(target)
+        else:
+            target.unlink(missing_ok=True)
+
+    def touch(self, path: str) -> bool:
+        os.utime(self._folder / path)
+        return True
+
+    def obstacle(self, folder: str) -> str | None:
+        return _obstacle(self._folder / folder)
+
+
+def _status(path: Path) -> FileStatus:
+    facts = path.stat()
+    return FileStatus(path.name, path.is_dir(), facts.st_size, facts.st_mtime_ns // 1_000_000)
+
+
+def _has_checksums(path: Path) -> bool:
+    """Tell whether Hadoop keeps checksums in a file, which it does not list either."""
+    return path.name.startswith(".") and path.suffix == ".crc"
+
+
+def _checksums_of(file: Path) -> Path:
+    """The file in which Hadoop has the checksums of another one."""
+    return file.with_name(f".{file.name}.crc")
+
+
+def _summed(data: bytes, size: int) -> bytes:
+    """The CRC-32 of each ``size`` bytes, as Hadoop's ``ChecksumFileSystem`` has it."""
+    starts = range(0, len(data), size)
+    return b"".join(zlib.crc32(data[start : start + size]).to_bytes(4, "big") for start in starts)
+
+
+def _created_in_place(file: Path, data: bytes) -> bool:
+    try:
+        with file.open("xb") as stream:
+            stream.write(data)
+    except FileExistsError:
+        return False
+    return True
+
+
+def require_writable(folder: Path) -> None:
+    """Raise ``FkJoinError`` if a folder on this machine cannot be, or cannot be written to."""
+    require_folder(folder)
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise unwritable(folder, f"{existing} is not this user's to write to")
+    # Root may write anywhere, but not to a file system that has no files, such as /proc.
+    if os.geteuid() == 0:
+        try:
+            Path(tempfile.mkdtemp(prefix=".fkjoin-", dir=existing)).rmdir()
+        except OSError as error:
+            raise unwritable(folder, f"{existing}: {error.strerror}") from error
+
+
+def require_folder(folder: Path) -> None:
+    """Raise ``FkJoinError`` if a folder on this machine is not there and cannot be made."""
+    if (why := _obstacle(folder.absolute())) is not None:
+        raise unwritable(folder, why)
+
+
+def _obstacle(folder: Path) -> str | None:
+    """Find what on the way to a folder is none, and say why it cannot be made; None if it can."""
+    for path in reversed([folder, *folder.parents]):
+        if path.is_symlink() and not path.exists():
+            return f"{path} is a link to {path.readlink()}, which does not exist"
+        if path.exists() and not path.is_dir():
+            return f"{path} is a file"
+    return None
