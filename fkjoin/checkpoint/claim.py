@@ -152,7 +152,7 @@ def start_claimed(
         held = stack.enter_context(claimed(spark, checkpoint))
         try:
             query = start()
-        except (PySparkException, Py4JJavaError) as error:
+        except (PySparkException, Py4JJavaError, OSError) as error:
             if (same := _SAME_NAME.search(str(error))) is None:
                 raise FkJoinError(
                     f"checkpoint: {checkpoint}: the query does not start: {cause_of(error)}. "

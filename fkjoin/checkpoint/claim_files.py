@@ -24,8 +24,7 @@ CLAIM_FILE = "fkjoin-job.claim"
 """The beginning of the files' names; a number follows."""
 
 _NAME = re.compile(re.escape(CLAIM_FILE) + r"\.([0-9]+)")
-_GIVEN_UP = b"", b"{}"
-"""Contents of a claim without an owner: of a file that was emptied, and of one written again."""
+_GIVEN_UP = b"{}"
 
 
 class Claim(NamedTuple):
@@ -70,7 +69,7 @@ class ClaimFiles:
         while (number := max(self._numbers(), default=None)) is not None:
             try:
                 return self._read(number)
-            except OSError:
+            except Exception:
                 if number in self._numbers():  # else it was deleted, as the next one was made
                     raise
         return None
@@ -113,7 +112,7 @@ class ClaimFiles:
         """
         folder = self.files.local
         if folder is None:
-            self.write(number, _GIVEN_UP[-1])
+            self.write(number, _GIVEN_UP)
             return
         os.truncate(folder / _name(number), 0)
         # The query did not come to its start.
@@ -130,10 +129,12 @@ class ClaimFiles:
         status = self.files.status(_name(number))
         if status is None:
             raise FileNotFoundError(_name(number))
-        return Claim(number, content, status.changed_ms / 1000, content in _GIVEN_UP)
+        # HDFS shows a file that is being made as an empty one: another process has that claim.
+        given_up = _GIVEN_UP if self.files.local is None else b""
+        return Claim(number, content, status.changed_ms / 1000, content == given_up)
 
     def _delete(self, number: int) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(Exception):
             self.files.delete(_name(number))
 
 

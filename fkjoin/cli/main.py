@@ -245,7 +245,7 @@ def about(
 
 
 def main() -> None:
-    """Entry point: errors of fkjoin and Spark are a line on standard error, with exit status 1.
+    """Entry point: errors of fkjoin, Spark and files are a line on standard error, with status 1.
 
     A query that failed has a few lines.
     """
@@ -254,8 +254,8 @@ def main() -> None:
     try:
         app()
     except Exception as error:
-        if not isinstance(error, FkJoinError) and not of_spark(error):
+        if not isinstance(error, FkJoinError | OSError) and not of_spark(error):
             raise
-        words = error if isinstance(error, FkJoinError) else cause_line(error)
+        words = cause_line(error) if of_spark(error) else error
         print(f"fkjoin: {words}", file=sys.stderr)
         sys.exit(1)

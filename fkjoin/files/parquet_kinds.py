@@ -89,7 +89,7 @@ def require_kinds(
 def _footer(spark: SparkSession, file: str) -> pq.ParquetFile | None:
     """The end of a file, read as a file; None if it has no footer."""
     folder, _, name = file.rpartition("/")
-    files = files_at(spark, folder)
+    files = files_at(spark, f"{folder}/")
     try:
         end = files.read_end(name, _END)
         size = int.from_bytes(end[-_LENGTH : -len(_MAGIC)], "little") + _LENGTH

@@ -105,7 +105,9 @@ class BatchFolders:
             match = FOLDER.match(name)
             if match is not None and match[2] == query[:8]:
                 gone = f"{UNFINISHED}/{_GONE}{uuid.uuid4().hex}"
-                with contextlib.suppress(FkJoinError):  # its owner is alive, and has thrown it away
+                with contextlib.suppress(
+                    FkJoinError, OSError
+                ):  # its owner is alive, and has thrown it away
                     self._files.rename(draft, gone)
                     self._files.delete(gone)
             elif name.startswith(_GONE):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -87,7 +88,7 @@ def without_spark(where: str) -> Files:
 
     ``OSError`` if it does not reach them.
     """
-    parts = urlsplit(where)
-    if parts.scheme and parts.scheme != LOCAL.rstrip(":"):
+    if "://" in where and not where.startswith(LOCAL):
         return ArrowFiles(where.rstrip("/"))
-    return LocalFiles(Path(where.removeprefix(LOCAL)).absolute())
+    # By its text, as Hadoop does: ".." after a link leaves the folder in which the link is.
+    return LocalFiles(Path(os.path.normpath(Path(where.removeprefix(LOCAL)).absolute())))

@@ -30,8 +30,8 @@ class FileStatus(NamedTuple):
 class Files(ABC):
     """The files below a folder, by their paths in it; the path ``""`` is the folder itself.
 
-    All methods raise ``OSError`` of what the file system says, but those that change something
-    ``FkJoinError``.
+    ``OSError`` is what the file system says; of ``write``, ``create``, ``make_folder`` and
+    ``rename`` it is an ``FkJoinError``.
     """
 
     root: str

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 
 from fkjoin.spark.cause import cause_of
 from fkjoin.spark.spark_api import java_gateway, jvm
@@ -19,17 +20,6 @@ An object store shows a file when it is whole.
 """
 
 
-@contextlib.contextmanager
-def _raised_as_ours() -> Iterator[None]:
-    """Raise ``OSError`` for what Java raises."""
-    try:
-        yield
-    except Py4JJavaError as error:
-        is_missing = error.java_exception.getClass().getSimpleName() == "FileNotFoundException"
-        kind = FileNotFoundError if is_missing else OSError
-        raise kind(cause_of(error)) from error
-
-
 class HadoopFiles(Files):
     """See ``Files``; ``system``: Hadoop's ``FileSystem`` of the folder."""
 
@@ -39,44 +29,43 @@ class HadoopFiles(Files):
 
     def status(self, path: str = "") -> FileStatus | None:
         try:
-            with _raised_as_ours():
+            with self._asked(path):
                 return _status(self._system.getFileStatus(self._path(path)))
         except FileNotFoundError:
             return None
 
     def listed(self, folder: str = "") -> list[FileStatus]:
         try:
-            with _raised_as_ours():
+            with self._asked(folder):
                 return sorted(map(_status, self._system.listStatus(self._path(folder))))
         except FileNotFoundError:
             return []
 
-    @_raised_as_ours()
     def read(self, path: str) -> bytes:
-        with self._opened(path) as stream:
+        with self._asked(path), self._opened(path) as stream:
             return bytes(stream.readAllBytes())
 
-    @_raised_as_ours()
     def read_end(self, path: str, most: int) -> bytes:
-        size = self._system.getFileStatus(self._path(path)).getLen()
-        with self._opened(path) as stream:
-            stream.seek(max(0, size - most))
-            return bytes(stream.readNBytes(most))
+        with self._asked(path):
+            size = self._system.getFileStatus(self._path(path)).getLen()
+            with self._opened(path) as stream:
+                stream.seek(max(0, size - most))
+                return bytes(stream.readNBytes(most))
 
-    @_raised_as_ours()
     def _write(self, path: str, data: bytes) -> None:
-        if self._system.getUri().getScheme() != _RENAMING:
-            self._put(path, data, overwrite=True)
-            return
-        draft = f"{path}.draft"
-        self._put(draft, data, overwrite=True)
-        self._renamed(draft, path, "OVERWRITE")
+        with self._asked(path):
+            if self._system.getUri().getScheme() != _RENAMING:
+                self._put(path, data, overwrite=True)
+                return
+            draft = f"{path}.draft"
+            self._put(draft, data, overwrite=True)
+            self._renamed(draft, path, "OVERWRITE")
 
     def _create(self, path: str, data: bytes) -> bool:
         if self.exists(path):
             return False
         try:
-            with _raised_as_ours():
+            with self._asked(path):
                 self._put(path, data, overwrite=False)
         except OSError:
             if self.exists(path):
@@ -84,28 +73,38 @@ class HadoopFiles(Files):
             raise
         return True
 
-    @_raised_as_ours()
     def _make_folder(self, path: str) -> None:
-        self._system.mkdirs(self._path(path))
+        with self._asked(path):
+            self._system.mkdirs(self._path(path))
 
-    @_raised_as_ours()
     def _rename(self, path: str, target: str) -> None:
-        self._renamed(path, target)
+        with self._asked(path):
+            self._renamed(path, target)
 
-    @_raised_as_ours()
     def delete(self, path: str = "") -> None:
-        self._system.delete(self._path(path), True)
+        with self._asked(path):
+            self._system.delete(self._path(path), True)
 
     def touch(self, path: str) -> bool:
         """Look at the time afterwards: some file systems do not set it, and do not say so."""
         now_ms = jvm().java.lang.System.currentTimeMillis()
         try:
-            with _raised_as_ours():
+            with self._asked(path):
                 self._system.setTimes(self._path(path), now_ms, -1)
             status = self.status(path)
         except OSError:
             return False
         return status is not None and abs(status.changed_ms - now_ms) < 1000
+
+    @contextlib.contextmanager
+    def _asked(self, path: str) -> Iterator[None]:
+        """Raise ``OSError`` for what Java raises."""
+        try:
+            yield
+        except (Py4JJavaError, PySparkException) as error:
+            cause = cause_of(error)
+            kind = FileNotFoundError if cause.startswith("FileNotFoundException") else OSError
+            raise kind(f"{self._at(path)}: {cause}") from error
 
     def _path(self, path: str) -> Any:
         return jvm().org.apache.hadoop.fs.Path(self._at(path))

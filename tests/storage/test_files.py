@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -16,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from fkjoin.errors import FkJoinError
 from fkjoin.spark.spark_api import hadoop_settings, jvm
+from fkjoin.storage import hadoop_files
 from fkjoin.storage.arrow_files import ArrowFiles, without_spark
 from fkjoin.storage.files import Files
 from fkjoin.storage.hadoop_files import HadoopFiles
@@ -149,6 +151,8 @@ def folders_are_moved_to_where_nothing_is(files: Files, folder: Path) -> None:
         (folder / name / "file").write_text(name)
     assert not files.rename("a", "b")
     assert [(folder / name / "file").read_text() for name in "ab"] == ["a", "b"]
+    assert not files.rename("a/file", "b/file")
+    assert files.read("b/file") == b"b"
     assert files.rename("a", "c")
     assert files.read("c/file") == b"a"
     with pytest.raises(FkJoinError, match=r"a cannot be renamed to .*d: .*(No such|not exist).*\. Is the folder writable"):
@@ -204,11 +208,53 @@ def test_a_file_of_hadoop_is_read_if_it_is_as_it_was_written(spark: SparkSession
     assert by_hadoop(tmp_path).read("file") == files.read("file") == b"by fkjoin"
 
 
-def test_a_torn_checksum_is_damage(tmp_path: Path) -> None:
+@pytest.mark.parametrize("checksums", [b"", b"crc\0", b"other\0\0\2\0sums"])
+def test_checksums_that_are_torn_do_not_count_as_in_hadoop(spark: SparkSession, tmp_path: Path, checksums: bytes) -> None:
+    (tmp_path / "file").write_bytes(b"whole")
+    (tmp_path / ".file.crc").write_bytes(checksums)
+    assert by_hadoop(tmp_path).read("file") == LocalFiles(tmp_path).read("file") == b"whole"
+
+
+def test_checksums_go_with_what_they_are_of(tmp_path: Path) -> None:
+    files = LocalFiles(tmp_path)
+    for change in (files.write, files.create):
+        (tmp_path / ".file.crc").write_bytes(b"crc\0\0\0\2\0sums")
+        change("file", b"new")
+        assert files.read("file") == b"new"
+        (tmp_path / ".file.crc").write_bytes(b"crc\0\0\0\2\0sums")
+        files.delete("file")
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_looked_at_is_not_there(tmp_path: Path) -> None:
+    """A glob of many alternatives is one long name."""
+    files = LocalFiles(tmp_path)
     (tmp_path / "file").touch()
-    (tmp_path / ".file.crc").touch()
-    with pytest.raises(OSError, match="Checksum error"):
-        LocalFiles(tmp_path).read("file")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert [files.status(path) for path in ("a" * 300, "file/below", "loop")] == [None] * 3
+    with pytest.raises(FileNotFoundError, match="below"):
+        files.read("file/below")
+
+
+def test_a_folder_is_deleted_while_another_writes_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that is alive after all leaves its files; the next start deletes them."""
+    (tmp_path / "draft" / "below").mkdir(parents=True)
+
+    def written(path: Any, *_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOTEMPTY, "Directory not empty")
+
+    monkeypatch.setattr(os, "rmdir", written)
+    LocalFiles(tmp_path).delete("draft")
+
+
+def test_hdfs_shows_a_file_when_it_is_whole(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is written under another name, and renamed over the one before."""
+    monkeypatch.setattr(hadoop_files, "_RENAMING", "file")
+    files = by_hadoop(tmp_path)
+    for data in (b"one", b"two"):
+        files.write("file", data)
+        assert files.names() == ["file"]
+        assert files.read("file") == data
 
 
 def test_paths_of_a_client_are_in_full(tmp_path: Path) -> None:
@@ -225,6 +271,14 @@ def test_a_client_on_the_machine_of_its_workers_asks_none(tmp_path: Path, monkey
     monkeypatch.setattr(Session, "session_id", "of another machine")
     monkeypatch.setattr(WorkerFiles, "exists", lambda *_: False)
     assert of_client(session(), str(tmp_path)).local is None
+
+
+def test_a_path_is_taken_by_its_text(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere" / "inner").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere" / "inner")
+    assert without_spark(f"{tmp_path}/link/../ck").local == tmp_path / "ck"
+    assert without_spark(f"file://{tmp_path}/ck/").local == tmp_path / "ck"
+    assert without_spark("run:1/ck").local == Path("run:1/ck").absolute()
 
 
 def test_a_storage_that_pyarrow_does_not_know_is_said() -> None:
