@@ -3,38 +3,33 @@ PYTHON ?= python3
 BIN := .venv/bin
 CLASSES := .venv/share/fkjoin/classes.jsa
 
-.PHONY: demo test environments sampled-environments compat engine prepare check bench faults proof soak release-check clean
+.PHONY: demo test unit nightly environments compat engine prepare check bench faults proof soak release-check clean
 
 demo: .venv/ready
 	$(BIN)/fkjoin demo
 
-# Three lanes at a time: tests on brokers and databases, and those that start processes, wait a lot, while others keep the
-# machine busy. Each of these two goes on with some that do not wait, so that all three come to their ends at about the same time.
-BROKERS = integration $(PROCESSES:%=--ignore=%)
-AFTER_BROKERS := $(addprefix tests/,plan/test_optimizer.py plan/test_column_pruning.py sessions/test_spark_versions.py \
-	plan/test_golden_plans.py plan/test_running.py api/test_examples.py api/test_column_names.py)
-PROCESSES := $(addprefix integration/test_,faults.py run.py page.py image.py)
-AFTER_PROCESSES := $(addprefix tests/,cli/test_termination.py sessions/test_class_archive.py cli/test_commands.py \
-	house/test_docs.py checkpoint/test_saved_state.py sinks/test_several_sinks.py sinks/test_restored_checkpoint.py \
-	analysis lowering/test_rows_that_throw.py lowering/test_multi_join.py api/test_aggregates.py \
-	sinks/test_iceberg.py state/test_corruption.py stages/test_every_order.py files)
-REST = tests $(AFTER_BROKERS:%=--ignore=%) $(AFTER_PROCESSES:%=--ignore=%)
+# Three lanes at a time, of rooms that come to their ends at about the same time.
+BROKERS := integration tests/house
+QUERIES := $(addprefix tests/,api checkpoint files sinks)
+REST = tests $(patsubst %,--ignore=%,$(filter tests/%,$(BROKERS) $(QUERIES)))
 PYTEST := $(BIN)/python -m pytest -q
-ENVIRONMENTS = $(MAKE) --no-print-directory sampled-environments
 test: export SPARK_SUBMIT_OPTS = -XX:SharedArchiveFile='$(CURDIR)/$(CLASSES)' -Xlog:disable
 test: .venv/ready $(CLASSES) engine
-	@lane() { status=0; $(PYTEST) $$1 || status=1; $$3 || status=1; $(PYTEST) $$2 || status=1; return $$status; }; \
-	lane "$(BROKERS)" "$(AFTER_BROKERS)" "$(ENVIRONMENTS)" >.brokers.log 2>&1 & brokers=$$!; \
-	lane "$(PROCESSES)" "$(AFTER_PROCESSES)" true >.processes.log 2>&1 & processes=$$!; \
-	trap "kill $$brokers $$processes" INT TERM; status=0; $(PYTEST) $(REST) || status=1; \
-	echo "on brokers and databases:"; wait $$brokers || status=1; cat .brokers.log; \
-	echo "that start processes:"; wait $$processes || status=1; cat .processes.log; exit $$status
+	@lane() { status=0; for folder; do $(PYTEST) -m "not nightly" $$folder || status=1; done; return $$status; }; \
+	lane $(BROKERS) >.brokers.log 2>&1 & brokers=$$!; \
+	lane "$(QUERIES)" >.queries.log 2>&1 & queries=$$!; \
+	trap "kill $$brokers $$queries" INT TERM; status=0; lane "$(REST)" || status=1; \
+	echo "on brokers and databases, and of documents:"; wait $$brokers || status=1; cat .brokers.log; \
+	echo "of queries:"; wait $$queries || status=1; cat .queries.log; exit $$status
+
+# The pure part, without a JVM.
+unit: .venv/ready
+	$(PYTEST) tests -m "not spark and not nightly"
 
 # Older releases of Spark (compat.lock): an environment has its PySpark, and sees all else that .venv has.
-# Tests try the first two of them (tests/sessions/test_spark_versions.py), and `make faults` all.
+# `make faults` tries them (tests/sessions/test_spark_versions.py).
 SPARKS := $(shell sed -n 's/^pyspark==\(4\.[0-9]*\)\..*/\1/p' compat.lock)
 environments: $(SPARKS:%=.venv-%/ready)
-sampled-environments: $(patsubst %,.venv-%/ready,$(wordlist 1,2,$(SPARKS)))
 
 .venv-pandas-3/ready: PINNED = pandas==3
 .venv-%/ready: PINNED = pyspark==$*.
@@ -96,11 +91,16 @@ bench: .venv/ready $(CLASSES)
 $(CLASSES): .venv/ready
 	@FKJOIN_CLASSES='$(CURDIR)/$@' $(BIN)/fkjoin prepare
 
-# All points of the matrices of which the tests try a sample, and laws on more examples; FAULT=sink_is_the_batch_join runs one.
+# What takes hours, and must be green before a release.
+nightly:
+	@status=0; for target in faults compat proof; do $(MAKE) --no-print-directory $$target || status=1; done; exit $$status
+
+# All points of the matrices of which the tests try a sample, laws on more examples, and tests that `make test` leaves out;
+# FAULT=sink_is_the_batch_join runs one.
 faults: export SPARK_SUBMIT_OPTS = -XX:SharedArchiveFile='$(CURDIR)/$(CLASSES)' -Xlog:disable
 faults: .venv/ready $(CLASSES) engine $(if $(FAULT),,environments)
 	@status=0; for folder in integration tests; do \
-	FKJOIN_EVERY_FAULT=1 $(PYTEST) -m faults $$folder $(if $(FAULT),-k $(FAULT)) || [ $$? = 5 ] || status=1; done; exit $$status
+	FKJOIN_EVERY_FAULT=1 $(PYTEST) -m "faults or nightly" $$folder $(if $(FAULT),-k $(FAULT)) || [ $$? = 5 ] || status=1; done; exit $$status
 
 # All orders of delivery of larger histories than the tests walk, and more histories of random delivery.
 proof: .venv/ready

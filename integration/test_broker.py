@@ -192,6 +192,7 @@ def test_rows_know_where_their_records_were_read(spark: SparkSession, broker: Br
     assert written == [{"fk": "c", "_position": {**place, "offset": at}} for at in range(3)]
 
 
+@pytest.mark.nightly
 def test_a_merge_says_where_its_rows_came_from(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     """Workers and Spark make the records, and a reader takes the positions of both tables for a row's version."""
     broker.create("merge-eu", "merge-us", *(f"merge-{name}" for name in ("workers", "spark", "out")), partitions=1)

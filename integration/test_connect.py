@@ -57,6 +57,7 @@ def test_traces(shop: Client, tmp_path: Path) -> None:
         assert_agrees(outcome, expected(path))
 
 
+@pytest.mark.nightly
 def test_tables_and_files_are_the_batch_join_also_after_a_restart(shop: Client, tmp_path: Path) -> None:
     log = history(tmp_path)
     given = {"table": "joined", "folder": str(tmp_path), "checkpoint": f"{tmp_path}/ck"}
@@ -95,6 +96,7 @@ def test_queries_are_watched(shop: Client) -> None:
     assert set(said["state"]) >= {"joined"}
 
 
+@pytest.mark.nightly
 def test_rows_on_which_expressions_throw_are_left_out(shop: Client, tmp_path: Path) -> None:
     for length, rows in {"x": [("a", 5), ("b", 0)], "y": [("c", 50)]}.items():
         folder = tmp_path / "in" / f"length={length}"
@@ -153,6 +155,7 @@ def test_topics_and_postgres(shop: Client, tmp_path: Path, broker: Broker, dsn: 
     assert {key: {"items": items, "name": name} for key, items, name in rows} == wanted
 
 
+@pytest.mark.nightly
 def test_a_client_and_then_the_server_are_killed_and_nothing_is_lost(server: Server, tmp_path: Path) -> None:
     """The first client is on another machine, and workers handle its files."""
     log = history(tmp_path)

@@ -165,6 +165,7 @@ def killed_in_turn(
     print(took)
 
 
+@pytest.mark.nightly
 @pytest.mark.faults
 def test_processes_killed_at_points_of_a_batch_on_a_cluster(cluster: Cluster, tmp_path: Path) -> None:
     """The job is a join with windows beside it, each of which has one result."""

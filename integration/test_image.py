@@ -57,6 +57,7 @@ LOCAL = f"""
 """
 
 pytestmark = [
+    pytest.mark.nightly,
     pytest.mark.faults,
     pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the image has Python 3.11, and these packages"),
 ]

@@ -105,6 +105,7 @@ def test_a_job_is_drained_when_all_its_queries_have_read_its_internal_topics(
         drained()
 
 
+@pytest.mark.nightly
 def test_a_job_that_runs_purges_what_all_its_stages_have_read_and_no_batch_may_need_again(
     spark: SparkSession, broker: Broker, tmp_path: Path, fkjoin_here: Callable[..., str]
 ) -> None:

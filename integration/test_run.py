@@ -96,6 +96,7 @@ def running(job: Path) -> Process:
     return Process(job.parent, [*command, "--spark-log", str(job.parent / "spark.log")])
 
 
+@pytest.mark.nightly
 @pytest.mark.faults
 @pytest.mark.parametrize("deployment", sampled(["fused", "staged"], ["fused"]))
 def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
@@ -305,6 +306,7 @@ topic = "closing-dead"
 """
 
 
+@pytest.mark.nightly
 def test_windows_of_two_topics_close_by_the_timestamps_of_their_records(
     broker: Broker, spark: SparkSession, tmp_path: Path, fkjoin_here: Callable[..., str]
 ) -> None:

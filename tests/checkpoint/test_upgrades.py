@@ -92,6 +92,7 @@ def few(spark: SparkSession, place: Path) -> Path:
     return place
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("path", OPERATORS, ids=lambda path: path.name.removesuffix(".tar.xz"))
 def test_checkpoints_with_every_kind_of_operator_go_on(spark: SparkSession, few: Path, path: Path) -> None:
     for part in (1, 2):

@@ -107,6 +107,7 @@ def test_nothing_is_left_of_a_job(
     assert kept <= {f"fkjoin-{os.getuid()}"}, "but indexes, which the next start goes on with"
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_a_job_whose_workers_are_killed_while_it_waits_says_so_in_the_next_batch(
     command: Callable[..., Command], tmp_path: Path
@@ -353,6 +354,7 @@ def test_the_users_temporary_folder_is_that_of_the_jvm(starts: list[str], monkey
     assert [text.strip() for text in starts[1:]] == ["", ""]
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_threads_share_a_session_in_the_users_folders(tmp_path: Path) -> None:
     program = """

@@ -29,6 +29,7 @@ from tests.support.grouping import SOURCE, TIMES, Change, Grouping
 from tests.support.stores import Log
 
 
+@pytest.mark.nightly
 @given(changes=CHANGES, cuts=st.lists(st.integers(1, 9), min_size=5, max_size=5))
 @settings(max_examples=40, deadline=None)
 def test_after_every_batch_members_are_those_of_a_plain_recomputation(changes: list[Change], cuts: list[int]) -> None:
@@ -213,6 +214,7 @@ def test_a_condition_that_throws_stops_and_is_named() -> None:
         grouping.batch([Change("b", 1, "h", (None, None, None, None, "b"))])
 
 
+@pytest.mark.nightly
 @given(one=CHANGES, other=CHANGES, cut=st.integers(1, 10))
 @settings(max_examples=12, deadline=None)
 def test_members_of_one_table_are_not_those_of_another(one: list[Change], other: list[Change], cut: int) -> None:

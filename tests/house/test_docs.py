@@ -173,6 +173,7 @@ def test_tests_that_are_named_are_there() -> None:
     assert sorted((found, text) for found, text in named if not (ROOT / found).is_file()) == []
 
 
+@pytest.mark.nightly
 def test_the_site_builds_strictly(tmp_path: Path) -> None:
     """No broken link, no page that is left out, no name in the reference that there is not."""
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path), "--config-file", "mkdocs.yml"]

@@ -16,6 +16,8 @@ from packaging.specifiers import SpecifierSet
 from tests.support.places import ROOT
 from tests.support.sessions import short_lived
 
+pytestmark = pytest.mark.nightly
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:  # pragma: no cover

@@ -182,6 +182,7 @@ def test_records_that_come_twice_late_and_in_any_order_end_in_the_same_aggregate
     assert staged.table == with_least(changes)
 
 
+@pytest.mark.nightly
 @given(seed=st.integers(0, 10_000), two_records=st.booleans())
 @settings(max_examples=40)
 def test_records_in_order_show_nothing_in_between_wherever_a_batch_ends(seed: int, two_records: bool) -> None:

@@ -35,6 +35,7 @@ def viewed_with_a_joiner(orders: Table, customers: Table) -> Table:
     return joined.filter("items > 1 and region is not null", name="it")
 
 
+@pytest.mark.nightly
 @pytest.mark.faults
 @pytest.mark.parametrize("made", sampled([viewed, viewed_with_a_joiner], [viewed]))
 def test_a_view_reads_answers_and_comes_out_the_same(
@@ -83,6 +84,7 @@ def joins_of_views(orders: Table, customers: Table, regions: Table) -> Table:
     return both.filter("n > 1").group_by("n % 2 as odd", name="sums").agg(rows=agg.count(), sum=agg.sum("twice * n"))
 
 
+@pytest.mark.nightly
 @pytest.mark.faults
 @pytest.mark.parametrize("made", sampled([joins_of_joins, joins_of_views], [joins_of_joins]))
 def test_a_join_and_an_aggregate_of_a_join_read_its_answers_and_come_out_the_same(

@@ -15,6 +15,8 @@ from fkjoin.sessions.class_archive import ARCHIVE_PLACE, archive, make, options
 from fkjoin.sessions.java import quoted
 from fkjoin.sessions.launch import _java_options
 
+pytestmark = pytest.mark.nightly
+
 _SESSION = """
 import fkjoin
 spark = fkjoin.session("archive", "local[1]", ui_enabled="false")

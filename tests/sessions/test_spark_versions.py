@@ -16,13 +16,12 @@ from fkjoin import StateReader
 from fkjoin.checkpoint.upkeep import verify
 from tests.support.orders import History, batch_join
 from tests.support.places import ROOT
-from tests.support.sampling import sampled
 from tests.support.sessions import small
 from tests.support.version_job import read_back, sum_up, summed
 
+pytestmark = pytest.mark.nightly
+
 RELEASES = re.findall(r"^pyspark==((\d+\.\d+)\.\d+)$", (ROOT / "compat.lock").read_text(), re.MULTILINE)
-SAMPLE = RELEASES[:2]
-"""The oldest, and the oldest whose checkpoints the newest Spark takes over; ``make faults`` tries all."""
 
 OF_A_CLOCK = "PythonMicroBatchStream"
 """A word in what older releases say of the clock of ``emit="periodic …"``, a source in Python, with the job's trigger."""
@@ -48,8 +47,7 @@ def refusal(what: str, since: str, release: str) -> str:
     return f"{what} needs Spark {since} or newer, and this is {release}; "
 
 
-@pytest.mark.faults
-@pytest.mark.parametrize(("release", "line"), [pytest.param(*one, id=one[1]) for one in sampled(RELEASES, SAMPLE)])
+@pytest.mark.parametrize(("release", "line"), [pytest.param(*one, id=one[1]) for one in RELEASES])
 def test_a_job_that_is_killed_goes_on_there_and_on_the_newest(
     spark: SparkSession, tmp_path: Path, release: str, line: str
 ) -> None:

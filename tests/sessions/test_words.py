@@ -51,6 +51,7 @@ spark.range(1).collect()
 """
 
 
+@pytest.mark.nightly
 def test_a_joins_script_says_nothing_of_its_own_and_a_failure_says_all(tmp_path: Path) -> None:
     for name in ("orders", "customers"):
         (tmp_path / name).mkdir()
