@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
-
-P = TypeVar("P", bound="Physical")
+from typing import Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +177,7 @@ def replaced(plan: Physical, other: Callable[[Physical], Physical | None]) -> Ph
     return again(plan)
 
 
-def _with_inputs(node: P, again: Callable[[Physical], Physical]) -> P:
+def _with_inputs(node: Physical, again: Callable[[Physical], Physical]) -> Physical:
     inputs = tuple(map(again, node.inputs))
     if inputs == node.inputs:
         return node
@@ -207,24 +205,22 @@ class Running:
         return f"{self.operator}-{self.stage}"
 
 
-def running_in(plan: Physical, end: str) -> Iterator[Running]:
-    """The stateful operators of a query, each after those that it reads; ``end``: of the query."""
-    yield from _below(plan, "", end, "")
+def running_in(
+    node: Physical, reader: str, above: str = "", counted_as: str = ""
+) -> Iterator[Running]:
+    """The stateful operators of a query, each after those that it reads.
 
-
-def _below(node: Physical, above: str, reader: str, counted_as: str) -> Iterator[Running]:
-    """``above``: the table of the nearest stateful operator above; ``reader``: what reads it.
-
-    ``counted_as``: the nearest name above under which counters are summed up.
+    ``reader``: the end of the query, or what reads ``above``.  ``above``: the table of the nearest
+    stateful operator above; ``counted_as``: the nearest name above under which counters are summed
+    up.
     """
     if isinstance(node, Stage):
         operator = node.spec.state.operator
-        of_it = reader if operator == above or not above else above
-        for below_it in node.inputs:
-            yield from _below(below_it, operator, of_it, counted_as)
-        yield Running(operator, node.spec.stage, of_it, counted_as)
-        return
+        reader = above if above and above != operator else reader
+        above = operator
     if isinstance(node, Counted):
         counted_as = node.name
     for below_it in node.inputs:
-        yield from _below(below_it, above, reader, counted_as)
+        yield from running_in(below_it, reader, above, counted_as)
+    if isinstance(node, Stage):
+        yield Running(above, node.spec.stage, reader, counted_as)
