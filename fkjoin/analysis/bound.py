@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from fkjoin.analysis import throwing, vectorize
-from fkjoin.analysis.bind import field_of, paths_in, unnamed
 from fkjoin.analysis.columns import column_of, resolve_column, said_once
 from fkjoin.analysis.columns_in_text import paths_named, without_strings
 from fkjoin.codec.expressions import Part
@@ -23,7 +23,8 @@ from fkjoin.errors import TopologyError, plain_line
 from fkjoin.sessions.access import Access, access
 from fkjoin.sessions.settings import require_running
 from fkjoin.spark.json_lines import plain_path
-from fkjoin.spark.schemas import Expression, text
+from fkjoin.spark.schemas import Expression, spark_schema, text
+from fkjoin.spark.spark_api import listed
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,3 +158,66 @@ def for_workers(bound: Mapping[str, Bound], operator: str = "") -> Columns | Non
 def schema_of(bound: Sequence[Bound]) -> StructType:
     """The names and types of expressions side by side."""
     return StructType([expression.field for expression in bound])
+
+
+def texts_of(expression: Any, row: pa.Schema, spark: SparkSession) -> tuple[str | Path, ...] | None:
+    """The texts, and fields of text, that an expression has one after the other (``concat``).
+
+    None if it is more than that.
+    """
+    column = F.expr(expression) if isinstance(expression, str) else expression
+    try:
+        empty = spark.createDataFrame([], spark_schema(row))
+        analyzed = access(spark).analyzed(empty.select(column))
+    except AnalysisException:  # evaluation says what is wrong
+        return None
+    if analyzed is None:
+        return None
+    texts: list[str | Path] = []
+    for node in _concatenated(unnamed(analyzed[0])):
+        path = field_of(node, row)
+        if node.dataType().typeName() != "string" or (
+            path is None and node.getClass().getSimpleName() != "Literal"
+        ):
+            return None
+        texts.append(node.value().toString() if path is None else path)
+    return tuple(texts)
+
+
+def _concatenated(node: Any) -> Iterator[Any]:
+    if node.getClass().getSimpleName() != "Concat":
+        yield node
+        return
+    for part in listed(node.children()):
+        yield from _concatenated(part)
+
+
+def unnamed(expression: Any) -> Any:
+    """An analyzed expression without its alias."""
+    return expression.child() if expression.getClass().getSimpleName() == "Alias" else expression
+
+
+def field_of(node: Any, row: pa.Schema) -> Path | None:
+    """The path of the column of ``row`` that an analyzed expression is, or of the field in one.
+
+    None if it is more than that.
+    """
+    below: list[str] = []
+    while node.getClass().getSimpleName() == "GetStructField":
+        below.insert(0, node.child().dataType().apply(node.ordinal()).name())
+        node = node.child()
+    if node.getClass().getSimpleName() != "AttributeReference":
+        return None
+    # Spark calls columns as the user has written them.
+    named = {name.lower(): name for name in row.names}
+    name = named.get(node.name().lower())
+    return None if name is None else (name, *below)
+
+
+def paths_in(node: Any, row: pa.Schema) -> Iterator[Path]:
+    """Find what an analyzed expression reads of the columns of ``row``."""
+    if (path := field_of(node, row)) is not None:
+        yield path
+        return
+    for child in listed(node.children()):
+        yield from paths_in(child, row)

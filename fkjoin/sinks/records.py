@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from fkjoin.analysis.bind import texts_of
+from fkjoin.analysis.bound import texts_of
 from fkjoin.analysis.columns import resolve_column
 from fkjoin.errors import TopologyError
 from fkjoin.kafka.decoding import Encodes

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, StructType
 
 from fkjoin import Table, fk_join
-from fkjoin.analysis.bind import texts_of
+from fkjoin.analysis.bound import texts_of
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES, concat, masked
 from fkjoin.codec.json_write import objects, texts, writable
