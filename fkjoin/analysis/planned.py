@@ -10,6 +10,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
@@ -177,10 +178,7 @@ class Planned:
     @property
     def files(self) -> tuple[str, ...]:
         """The paths of all files that the table is made of."""
-        paths: list[str] = []
-        for source in self.sources:
-            paths += source.files
-        return tuple(paths)
+        return tuple(chain.from_iterable(source.files for source in self.sources))
 
     @property
     def index_dirs(self) -> set[str]:

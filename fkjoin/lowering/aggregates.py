@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
@@ -430,10 +431,8 @@ class AggregatePlan:
     @property
     def _paths(self) -> list[tuple[str, ...]]:
         """The paths of what groups and values read of the rows."""
-        paths: list[tuple[str, ...]] = []
-        for expression in (*self._bound.key.bound, *self._bound.value.bound):
-            paths += expression.paths
-        return paths
+        expressions = (*self._bound.key.bound, *self._bound.value.bound)
+        return list(chain.from_iterable(expression.paths for expression in expressions))
 
     @property
     def _pack(self) -> PackRows:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Generic
 
 import pyarrow as pa
@@ -125,9 +126,7 @@ class JoinSides:
         """The paths of what is read of left rows; None: everything."""
         if self.foreign_key.bound is None:
             return None
-        paths: list[Path] = []
-        for expression in self.foreign_key.bound:
-            paths += expression.paths
+        paths = chain.from_iterable(expression.paths for expression in self.foreign_key.bound)
         return [*paths, *leaves(schemas.left)]
 
     def _carry(self, schemas: Schemas) -> Carry | str:

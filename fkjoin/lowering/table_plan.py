@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -124,10 +125,7 @@ class TablePlan:
         ``end``: what the sink is called.
         """
         plans = [*(query.plan for query in self.stages), self.top]
-        running: list[Running] = []
-        for plan in plans:
-            running += running_in(plan, end or self.name)
-        return running
+        return list(chain.from_iterable(running_in(plan, end or self.name) for plan in plans))
 
     @property
     def results_plan(self) -> Physical:
@@ -285,15 +283,9 @@ def pack_changes(
 
 def stages_of(*tables: TablePlan) -> tuple[StageQuery, ...]:
     """The queries besides, of tables that an operator reads."""
-    queries: list[StageQuery] = []
-    for table in tables:
-        queries += table.stages
-    return tuple(queries)
+    return tuple(chain.from_iterable(table.stages for table in tables))
 
 
 def dead_of_all(*tables: TablePlan) -> tuple[Physical, ...]:
     """The rows that dead letters come from, of tables that an operator reads, each once."""
-    dead: list[Physical] = []
-    for table in tables:
-        dead += table.dead
-    return tuple(dict.fromkeys(dead))
+    return tuple(dict.fromkeys(chain.from_iterable(table.dead for table in tables)))
