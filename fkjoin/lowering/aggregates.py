@@ -292,8 +292,7 @@ class AggregatePlan:
 
     @property
     def _bound(self) -> AggregateBound:
-        bound: AggregateBound = self.planned.bound
-        return bound
+        return self.planned.bound
 
     @cached_property
     def _group(self) -> pa.Schema:

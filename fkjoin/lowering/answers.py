@@ -106,8 +106,7 @@ class JoinAnswers(ABC):
 
     @property
     def bound(self) -> JoinBound:
-        bound: JoinBound = self.planned.bound
-        return bound
+        return self.planned.bound
 
     @property
     def is_staged(self) -> bool:

@@ -27,7 +27,7 @@ from fkjoin.lowering.ends import paced, table_of
 from fkjoin.lowering.joiner import Joining, evaluated
 from fkjoin.lowering.joins import packed_joined
 from fkjoin.lowering.pruning import Kept, with_needed
-from fkjoin.lowering.stage import counted, made_by_operators, state_spec
+from fkjoin.lowering.stage import counted, let_through, state_spec
 from fkjoin.lowering.table_plan import TablePlan, dead_of_all, pack_rows
 from fkjoin.lowering.workers import packed_rows
 from fkjoin.plan.nodes import KeyJoin, generated_name
@@ -135,8 +135,7 @@ class _KeyJoin:
 
     @property
     def _bound(self) -> KeyJoinBound:
-        bound: KeyJoinBound = self.planned.bound
-        return bound
+        return self.planned.bound
 
     @cached_property
     def _needed(self) -> tuple[KeyJoin, Kept]:
@@ -223,12 +222,11 @@ class _KeyJoin:
             fields = Fields(self._key, *self._kept, node.how)
             rows = AnswerRows(fields, RowMaker(self._columns), self.left.on_error == "fail")
             makes = Joined(rows, self._rows[0])
-        left, right = made_by_operators(node.left, node.right)
         return PairSpec(
             self._state(PairSpec, materialized),
             how=node.how,
             parts=(node.left.parts, node.right.parts),
-            in_order=(left, right),
+            in_order=(let_through(node.left), let_through(node.right)),
             materialized=materialized is not None,
             every=self._bound.emission.every,
             makes=makes,

@@ -20,7 +20,7 @@ from fkjoin.lowering.answers import ALL_READ
 from fkjoin.lowering.ends import paced, table_of
 from fkjoin.lowering.foreign_keys import JoinSides, packed_left_rows, packed_right_rows
 from fkjoin.lowering.pruning import narrow
-from fkjoin.lowering.stage import let_through, made_by_operators, rows_of, state_spec
+from fkjoin.lowering.stage import let_through, rows_of, state_spec
 from fkjoin.lowering.table_plan import Joins, TablePlan, pack_changes
 from fkjoin.plan.nodes import Join, fired, shares_stages
 from fkjoin.plan.optimizer import (
@@ -223,7 +223,7 @@ class MultiJoinPlan:
         subscription = MultiSubscriptionSpec(
             state(MultiSubscriptionSpec),
             right_parts=tuple(right.parts for right in multi_join.rights),
-            rights_in_order=made_by_operators(*(table.node for table, _ in joins.rights)),
+            rights_in_order=tuple(let_through(table.node) for table, _ in joins.rights),
         )
         answers = Stage(union(*sent), subscription)
         gather = GatherSpec(state(GatherSpec), multi_join=multi_join)

@@ -44,8 +44,7 @@ def plan(planned: Planned) -> TablePlan:
     if "plan" not in planned.cache:
         inputs = map(plan, planned.inputs)
         planned.cache["plan"] = OPERATORS[planned.bound.operator].plan(planned, *inputs)
-    table: TablePlan = planned.cache["plan"]
-    return table
+    return planned.cache["plan"]
 
 
 def _plan_source(planned: Planned) -> TablePlan:

@@ -82,11 +82,6 @@ def let_through(node: Node) -> bool:
     return read_from(node) is None and (join is None or join.topics is None)
 
 
-def made_by_operators(*nodes: Node) -> tuple[bool, ...]:
-    """Tell which of the tables come as an operator of the query makes them: see ``let_through``."""
-    return tuple(map(let_through, nodes))
-
-
 def counted(envelopes: Physical, spec: StageSpec) -> Counted:
     """Envelopes through the last stage of an operator, whose counters are summed up."""
     return Counted(Stage(envelopes, spec), spec.state.operator, (spec.stage,))

@@ -16,7 +16,7 @@ from fkjoin.errors import ColumnTypeError, TopologyError
 from fkjoin.folds.cogrouped import CoFold
 from fkjoin.lowering.aggregates import AggregateBound
 from fkjoin.lowering.ends import paced, table_of
-from fkjoin.lowering.stage import counted, made_by_operators, packed, state_spec
+from fkjoin.lowering.stage import counted, let_through, packed, state_spec
 from fkjoin.lowering.table_plan import TablePlan, pack_rows
 from fkjoin.plan.base import periodic
 from fkjoin.plan.nodes import Aggregate, Cogroup, Merge, generated_name, origins
@@ -192,7 +192,7 @@ def plan_merge(planned: Planned, *tables: TablePlan) -> TablePlan:
     of_tables = dict.fromkeys(("key", "result"), " and ".join(names))
     spec = MergeSpec(
         state_spec(settings, MergeSpec, label, bound_to=facts, about=about, tables=of_tables),
-        in_order=made_by_operators(*node.tables),
+        in_order=tuple(map(let_through, node.tables)),
         every=bound.emission.every,
         origins=origins(node),
     )
