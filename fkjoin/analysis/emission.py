@@ -27,7 +27,6 @@ class Emission:
     every: bool = False
     """Also unchanged results."""
     interval_ms: int | None = None
-    on_close: bool = False
 
     @staticmethod
     def of(emit: Emit, *, windows: bool = False) -> Emission:
@@ -41,7 +40,7 @@ class Emission:
                     f'emit: "{ON_CLOSE}" is for windows; give it to group_by, with '
                     "fkjoin.window(…) in its key"
                 )
-            return Emission(on_close=True)
+            return Emission()
         if emit not in ("on-change", "on-update"):
             raise TopologyError(
                 f'emit: {emit!r} is not one of "on-change", "on-update", "periodic", for instance '

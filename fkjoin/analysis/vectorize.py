@@ -151,7 +151,10 @@ def _part(node: Any, named: dict[str, Part], counterpart: Callable[[Part], bool]
     if kind == "Cast" and node.evalMode().toString() == "TRY":
         raise _lacking(node)
     same = kind == "Cast" and arrow == children[0].type
-    if same and (_is_text(spark) or _named(spark) == _named(_type(nodes[0]))):
+    if same and not isinstance(spark, StringType):
+        # Arrow has one type for several of Spark's, such as those of intervals.
+        same = spark.simpleString() == _type(nodes[0]).simpleString()
+    if same:
         return children[0]
     if kind == "Cast" and (constant := _recast(children[0], arrow)) is not None:
         return constant
@@ -182,18 +185,6 @@ def _type(node: Any) -> DataType:
         "metadata": {},
     }
     return StructType.fromJson({"type": "struct", "fields": [field]})[0].dataType
-
-
-def _is_text(kind: DataType) -> bool:
-    return isinstance(kind, StringType)
-
-
-def _named(kind: DataType) -> str:
-    """The type without nullability.
-
-    Arrow has one type for several of Spark's, such as those of intervals.
-    """
-    return kind.simpleString()
 
 
 def _is_collated(kind: DataType) -> bool:

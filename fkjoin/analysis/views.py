@@ -144,25 +144,18 @@ def _tried(bound: Bound) -> StructField:
 
 def dropped(table: Planned, *, names: Sequence[str], **options: Any) -> Planned:
     """See ``Table.drop``.  Raises ``TopologyError``."""
-    return mapped(table, columns=_without(table, names), **options)
-
-
-def _without(table: Planned, names: Sequence[str]) -> list[Expression]:
     gone = require_names("cols", names, (*table.key, *table.rest), f"table {table.name}")
     if of_key := [name for name in gone if name in table.key]:
         raise TopologyError(
             f"cols: {of_key[0]} belongs to the key of {table.name}, which stays; give it another "
             "one with rekey"
         )
-    return [quoted_if_needed(name) for name in table.rest if name not in gone]
+    columns = [quoted_if_needed(name) for name in table.rest if name not in gone]
+    return mapped(table, columns=columns, **options)
 
 
 def with_columns(table: Planned, *, columns: Mapping[str, Expression], **options: Any) -> Planned:
     """See ``Table.with_columns``.  Raises ``TopologyError``."""
-    return mapped(table, columns=_with_more(table, columns), **options)
-
-
-def _with_more(table: Planned, columns: Mapping[str, Expression]) -> list[Expression]:
     if not isinstance(columns, Mapping):
         raise TopologyError(
             'columns: names and expressions are needed, such as {"twice": "2 * n"}, '
@@ -174,7 +167,7 @@ def _with_more(table: Planned, columns: Mapping[str, Expression]) -> list[Expres
     for name in table.rest:
         title = known.get(name.lower())
         chosen.append(quoted_if_needed(name) if title is None else titled.pop(title))
-    return [*chosen, *titled.values()]
+    return mapped(table, columns=[*chosen, *titled.values()], **options)
 
 
 def _titled(expression: Expression, name: str) -> Expression:
