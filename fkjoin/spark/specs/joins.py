@@ -108,16 +108,14 @@ class RekeySpec(ByRow, StageSpec):
         return None if self.from_answers is None else PART_BYTES
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
-        changes = self._rows(CHANGE, self.from_answers, messages, count)
-        times = self._times(messages)
         yield from rekey(
-            changes,
+            self._rows(CHANGE, self.from_answers, messages, count),
             store,
             count,
             right_parts=self.right_parts,
             every=self.every,
             in_order=self.in_order,
-            **times,
+            **self._times(messages),
         )
 
     def validated(
@@ -170,7 +168,9 @@ class ByForeignKey(StageSpec):
         return live_subscriptions(store)
 
     def sorted_out(self, payloads: list[bytes]) -> tuple[list[bytes], list[bytes]]:
-        return without_answers(payloads)
+        # What rekey and scatter send left keys is on its way to this bucket.
+        own = [payload for payload in payloads if not is_answer(payload)]
+        return own, [payload for payload in payloads if is_answer(payload)]
 
     def validated(
         self, messages: Messages, store: Store, bucket: int, name: str
@@ -188,10 +188,8 @@ class ByForeignKey(StageSpec):
             return []
         if description.multi_join is not None:
             return [*_asked_of(description.multi_join, key, foreign)]
-        by, wanted = (
-            parse_key(description.key, json.dumps(foreign)),
-            parse_key(description.schemas["key"], key),
-        )
+        by = parse_key(description.key, json.dumps(foreign))
+        wanted = parse_key(description.schemas["key"], key)
         return [(by, _names(by, wanted), wanted)]
 
 
@@ -383,7 +381,7 @@ class ChildrenSpec(ByForeignKey):
         )
 
     def sorted_out(self, payloads: list[bytes]) -> tuple[list[bytes], list[bytes]]:
-        own, _ = without_answers(payloads)  # left rows without a foreign key are in no map
+        own, _ = super().sorted_out(payloads)  # left rows without a foreign key are in no map
         return own, []
 
     @classmethod
@@ -487,15 +485,6 @@ class GatherSpec(StageSpec):
     def kept(cls, description: Described, keys: Bytes, held: Records) -> tuple[Bytes, Bytes]:
         assert description.multi_join is not None
         return result_rows(keys, held, description.multi_join)
-
-
-def without_answers(payloads: list[bytes]) -> tuple[list[bytes], list[bytes]]:
-    """The payloads for foreign keys, and those for left keys.
-
-    What rekey and scatter send left keys is on its way to this bucket.
-    """
-    own = [payload for payload in payloads if not is_answer(payload)]
-    return own, [payload for payload in payloads if is_answer(payload)]
 
 
 def sums(expected: Iterable[Bytes], bucket: int, state: StateSpec) -> Iterator[Payload]:

@@ -109,10 +109,8 @@ class ByGroup(StageSpec):
     ) -> list[pa.Array]:
         if not description.collected:
             return description.result(rows)
-        columns, schema = (
-            description.result(shown.behind_digest(rows)),
-            description.schemas["result"],
-        )
+        columns = description.result(shown.behind_digest(rows))
+        schema = description.schemas["result"]
         for name, facts in description.collected.items():
             index = schema.get_field_index(name)
             form = ColumnForm.of_facts(facts, schema.field(index).type)
@@ -208,15 +206,14 @@ class SpreadSpec(ByRow, StageSpec):
     every: bool = False
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
-        rows, times = messages.take(JOINED), self._times(messages)
         yield spread(
-            rows,
+            messages.take(JOINED),
             store,
             count,
             every=self.every,
             as_read=self.as_read,
             in_order=self.in_order,
-            **times,
+            **self._times(messages),
         )
 
 
@@ -291,10 +288,9 @@ class EnrichSpec(ByRow, StageSpec):
     in_order: bool = False
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
-        rows, events = messages.take(JOINED), messages.take(EVENT)
         yield enrich(
-            rows,
-            events,
+            messages.take(JOINED),
+            messages.take(EVENT),
             store,
             count,
             how=self.how,
