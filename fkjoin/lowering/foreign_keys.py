@@ -22,7 +22,7 @@ from fkjoin.codec.rows import Path
 from fkjoin.codec.vectors import Columns
 from fkjoin.lowering.stage import packed
 from fkjoin.lowering.table_plan import TablePlan, dead_of_all, pack_changes
-from fkjoin.lowering.workers import packed_by_workers
+from fkjoin.lowering.workers import read_by_workers
 from fkjoin.plan.nodes import fired
 from fkjoin.plan.optimizer import N, join_reads_answers
 from fkjoin.plan.physical import Physical, by_spark
@@ -150,7 +150,7 @@ class JoinSides:
 def packed_right_rows(right: TablePlan, pack: PackChanges) -> Physical:
     """The changes of a right table, packed."""
     if right.undecoded is not None:
-        return packed_by_workers(right, pack)
+        return read_by_workers(right.undecoded, pack, failing=right.failing)
     return packed(right.rows, pack, foreign_key=F.lit(None))
 
 
@@ -168,7 +168,7 @@ def packed_left_rows(
     if left.undecoded is not None:
         by = for_workers_of(left, bound, settings)
         if by is not None:
-            return packed_by_workers(left, pack, by)
+            return read_by_workers(left.undecoded, pack, by, failing=left.failing)
     return packed(rows, pack, "foreign_key")
 
 

@@ -106,6 +106,11 @@ class TablePlan:
         return self.planned.on_error
 
     @property
+    def failing(self) -> str | None:
+        """The table's name if a row that cannot be used stops the query."""
+        return self.name if self.on_error == "fail" else None
+
+    @property
     def connection(self) -> Connection | None:
         return self.planned.connection
 

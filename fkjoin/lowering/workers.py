@@ -39,7 +39,7 @@ def with_step(
 
 def packed_rows(table: TablePlan, pack: PackRows) -> Physical:
     """The table's rows, packed."""
-    return packed_view(table.rows, table.undecoded, pack, failing=_failing(table))
+    return packed_view(table.rows, table.undecoded, pack, failing=table.failing)
 
 
 def packed_view(
@@ -52,12 +52,6 @@ def packed_view(
     if undecoded is None:
         return packed(rows, pack)
     return read_by_workers(undecoded, pack, failing=failing)
-
-
-def packed_by_workers(table: TablePlan, pack: Pack, foreign_key: Columns | None = None) -> Physical:
-    """The rows of a table that is ``undecoded``, packed."""
-    assert table.undecoded is not None
-    return read_by_workers(table.undecoded, pack, foreign_key, failing=_failing(table))
 
 
 def read_by_workers(
@@ -97,7 +91,7 @@ def packed_contributions(
     if columns is None or not fired(aggregate, WORKERS_EVALUATE_STEPS):
         return aggregate, None
     return aggregate, read_by_workers(
-        table.undecoded, pack, contributing=columns, failing=_failing(table)
+        table.undecoded, pack, contributing=columns, failing=table.failing
     )
 
 
@@ -120,10 +114,6 @@ def _as_below(view: View, off: Off, below: Node) -> View:
             if verdict.rule == WORKERS_EVALUATE_STEPS:
                 return workers_evaluate_steps(view, off, verdict.why_not)
     return view
-
-
-def _failing(table: TablePlan) -> str | None:
-    return table.name if table.on_error == "fail" else None
 
 
 def _stepped(undecoded: Undecoded) -> Stepped:
