@@ -148,13 +148,10 @@ def _no_column(name: str, known: list[str], table: str, within: Sequence[str] = 
     return f"{table} has no column {name!r}{hint} It has: {', '.join(known)}."
 
 
-def _within(name: str, known: list[str], frame: DataFrame) -> list[str]:
-    """The fields of struct columns that have the name, as an expression names them."""
-    return [
-        field
-        for field in _fields(frame, known)
-        if field.rpartition(".")[2].strip("`").lower() == name.lower()
-    ]
+def _within(name: str, fields: list[str]) -> list[str]:
+    """Those of the fields that have the name."""
+    wanted = name.lower()
+    return [field for field in fields if field.rpartition(".")[2].strip("`").lower() == wanted]
 
 
 def _fields(frame: DataFrame, known: Sequence[str]) -> list[str]:
@@ -179,12 +176,12 @@ def _explain(
 ) -> str:
     fields = _fields(frame, known)
     if expression.isidentifier():
-        return _no_column(expression, known or fields, table, _within(expression, known, frame))
+        return _no_column(expression, known or fields, table, _within(expression, fields))
     if error.getCondition() in _NO_SUCH:
         if _DOTTED.fullmatch(expression):
             return _no_column(expression, [*known, *fields], table)
         if (name := _unresolved(error)) is not None:
-            close = _within(name, known, frame)
+            close = _within(name, fields)
             choice = known if known and "." not in name else [*known, *fields]
             return f"in {expression!r}, {_no_column(name, choice, table, close)}"
     columns = ", ".join(known or fields)

@@ -171,18 +171,15 @@ def _with_connector(spark: SparkSession, location: str) -> Iterator[None]:
                 f"path: {location} cannot be read as a Delta table: {first_line(error)}"
             ) from error
         problem = why or f"does not work ({message.strip().splitlines()[0]})"
-        raise _without_connector(spark, problem) from error
-
-
-def _without_connector(spark: SparkSession, why: str) -> SessionError:
-    line = ".".join(spark.version.split(".")[:2])
-    kind = "server" if is_connect(spark) else "session"
-    return SessionError(
-        f"from_delta: Delta's connector for Spark {line} {why}; start the {kind} with the settings "
-        f"spark.jars.packages = io.delta:delta-spark_{line}_2.13:RELEASE, {_EXTENSIONS} = "
-        f"{SETTINGS[_EXTENSIONS]} and {_CATALOG} = {SETTINGS[_CATALOG]}. Delta publishes releases "
-        f"for Spark 4.0, 4.1 and 4.2; if there is none for Spark {line}, install pyspark==4.2.*"
-    )
+        line = ".".join(spark.version.split(".")[:2])
+        kind = "server" if is_connect(spark) else "session"
+        raise SessionError(
+            f"from_delta: Delta's connector for Spark {line} {problem}; start the {kind} with the "
+            f"settings spark.jars.packages = io.delta:delta-spark_{line}_2.13:RELEASE, "
+            f"{_EXTENSIONS} = {SETTINGS[_EXTENSIONS]} and {_CATALOG} = {SETTINGS[_CATALOG]}. Delta "
+            f"publishes releases for Spark 4.0, 4.1 and 4.2; if there is none for Spark {line}, "
+            "install pyspark==4.2.*"
+        ) from error
 
 
 def _require_changes(spark: SparkSession, location: str) -> None:

@@ -29,7 +29,7 @@ from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS
 from fkjoin.sessions.settings import prepare
 from fkjoin.spark.dead_letters import OnError, require_on_error
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
-from fkjoin.spark.json_lines import JsonLines, kind_at, no_version, plain_path
+from fkjoin.spark.json_lines import JsonLines, kind_at, no_version, plain_path, plain_paths
 from fkjoin.spark.line_places import local_pattern
 from fkjoin.spark.names import named, quoted, require_apart
 from fkjoin.spark.on_spark import columns_of, on_spark
@@ -207,7 +207,7 @@ def read_files(
             raise
         raise learned_otherwise(error, {label: path}) from error
     assert isinstance(table.node, Source)
-    columns = key, version, deleted, timestamp
+    columns = version, deleted, timestamp
     lines = plain_lines(
         spark,
         files,
@@ -231,22 +231,22 @@ def plain_lines(
     spark: SparkSession,
     files: FilesRead,
     node: Source,
-    columns: tuple[Expressions, Expressions, Expression | None, Expression | None],
+    columns: tuple[Expressions, Expression | None, Expression | None],
     *,
     on_error: OnError,
-    pattern: str | None = None,
+    pattern: str | None,
     off: Off,
 ) -> Undecoded | None:
     """The files' lines and what is in them, told without Spark's expressions and JSON reader.
 
-    None where that cannot be.  ``columns``: what the user gave for key, version, deleted and
-    timestamp; ``pattern``: see ``JsonLines.files``.
+    None where that cannot be.  ``columns``: what the user gave for version, deleted and timestamp;
+    ``pattern``: see ``JsonLines.files``.
     """
     if files.lines is None:
         return None
     arrow = arrow_schema("schema", files.schema)
-    _, version, deleted, timestamp = columns
-    versions_at = [plain_path(named(item, arrow.names) or item, arrow) for item in listed(version)]
+    version, deleted, timestamp = columns
+    places = plain_paths([named(item, arrow.names) or item for item in listed(version)], arrow)
     gone = None
     if deleted is not None:
         rows = spark.createDataFrame([], files.schema)
@@ -261,9 +261,8 @@ def plain_lines(
         time = plain_path(named(timestamp, arrow.names) or timestamp, arrow)
         if time is None:
             return None
-    if None in versions_at:
+    if places is None:
         return None
-    places = tuple(path for path in versions_at if path is not None)
     source = versions.identity(node.log or node.name)
     fails = node.name if on_error == "fail" else None
     how = as_session(spark)

@@ -100,8 +100,6 @@ def read_written(
 ) -> Planned:
     """A table of what fkjoin wrote; see ``Table.from_fkjoin``."""
     learned = schema_of(spark, path) if schema is None else None
-    schema = learned or schema
-    assert schema is not None
     folder = path.rstrip("/")
     label, writers, _ = _folders(spark, folder)
     facts = noted(spark, folder)
@@ -111,7 +109,9 @@ def read_written(
             "spark.readStream or spark.read"
         )
     keys = tuple(facts["key"])
-    files = open_files(spark, folder, keys, schema=schema, format="parquet", options=options)
+    files = open_files(
+        spark, folder, keys, schema=learned or schema, format="parquet", options=options
+    )
     rows = by_spark(lambda frame: _one_writer(frame, folder, label, writers), files.rows)
     columns = on_spark(spark, rows).columns
     beside = [column for column in columns if column == label or is_added(column)]
@@ -123,17 +123,13 @@ def read_written(
     numbers = int(facts["numbers"]) if facts["source"] else 0
     ordering = [F.col(_NUMBERS)[number] for number in range(numbers)] or [_number(label)]
     places = versions.PLACE if numbers and facts.get("placed") else ()
-    gone, timestamp = (
-        F.col(OPERATION) == "delete",
-        None if facts["timestamps"] is None else TIMESTAMP,
-    )
     table = read_stream(
         spark,
         rows,
         keys,
         ordering,
-        deleted=gone,
-        timestamp=timestamp,
+        deleted=F.col(OPERATION) == "delete",
+        timestamp=None if facts["timestamps"] is None else TIMESTAMP,
         name=name or files.name,
         log=None,
         on_error=on_error,
