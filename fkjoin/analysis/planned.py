@@ -9,7 +9,7 @@ import contextlib
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
@@ -303,14 +303,12 @@ def rebuilt(table: Planned, other: Callable[[Planned], Planned]) -> Planned:
 
     ``other`` is called once for each.
     """
-    results: dict[Planned, Planned] = {}
 
+    @cache
     def again(current: Planned) -> Planned:
-        if current not in results:
-            inputs = tuple(map(again, current.inputs))
-            same = all(map(operator.is_, inputs, current.inputs))
-            results[current] = other(current if same else replace(current, inputs=inputs))
-        return results[current]
+        inputs = tuple(map(again, current.inputs))
+        same = all(map(operator.is_, inputs, current.inputs))
+        return other(current if same else replace(current, inputs=inputs))
 
     return again(table)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from fkjoin.analysis.planned import Planned, tables_below
@@ -73,14 +74,9 @@ def bound_again(table: Planned, others: OtherOptions) -> Planned:
     So are all calls that were given such tables: a call may keep anything of a table that it is
     given, such as types, timestamps, or columns of an aggregate.
     """
-    repeats: dict[Planned, Planned] = {}
 
+    @cache
     def again(planned: Planned) -> Planned:
-        if planned not in repeats:
-            repeats[planned] = repeated(planned)
-        return repeats[planned]
-
-    def repeated(planned: Planned) -> Planned:
         call = planned.call
         if call is None:
             return planned

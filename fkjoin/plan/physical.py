@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 
@@ -167,12 +168,10 @@ def replaced(plan: Physical, other: Callable[[Physical], Physical | None]) -> Ph
 
     None leaves a node, and what it reads is looked at.
     """
-    copies: dict[Physical, Physical] = {}
 
+    @cache
     def again(node: Physical) -> Physical:
-        if node not in copies:
-            copies[node] = other(node) or _with_inputs(node, again)
-        return copies[node]
+        return other(node) or _with_inputs(node, again)
 
     return again(plan)
 
