@@ -159,12 +159,6 @@ class Planned:
         return [*names, *(name for name in self.key if name not in names)]
 
     @property
-    def visible_schema(self) -> pa.Schema:
-        """The types of these columns."""
-        row, key = arrow_schema("row", self.row_type), arrow_schema("key", self.key_type)
-        return pa.schema([*row, *(field for field in key if field.name not in row.names)])
-
-    @property
     def sources(self) -> list[SourceBound]:
         """List what is read by the table and by all that it is made of."""
         return [table.bound for table in sources_below(self)]
@@ -196,12 +190,10 @@ class Planned:
         The engine's own are not among them.
         """
         names = self.visible_names
-        return Scope(
-            self.visible.select(*map(quoted, names)),
-            tuple(names),
-            f"table {self.name}",
-            self.visible_schema,
-        )
+        frame = self.visible.select(*map(quoted, names))
+        row, key = arrow_schema("row", self.row_type), arrow_schema("key", self.key_type)
+        schema = pa.schema([*row, *(field for field in key if field.name not in row.names)])
+        return Scope(frame, tuple(names), f"table {self.name}", schema)
 
     @cached_property
     def visible(self) -> DataFrame:

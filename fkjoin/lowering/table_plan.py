@@ -15,7 +15,6 @@ from pyspark.sql.types import StructType
 from fkjoin.analysis.attempt import Attempt, letters
 from fkjoin.analysis.bound import Bound
 from fkjoin.analysis.planned import Planned, Settings, Undecoded, with_visible
-from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.lowering.answers import JoinAnswers, JoinRows, Prunable
 from fkjoin.lowering.results import Results
@@ -109,10 +108,6 @@ class TablePlan:
     def failing(self) -> str | None:
         """The table's name if a row that cannot be used stops the query."""
         return self.name if self.on_error == "fail" else None
-
-    @property
-    def connection(self) -> Connection | None:
-        return self.planned.connection
 
     @property
     def top(self) -> Physical:

@@ -338,7 +338,7 @@ def started(
     """The query that writes the table's changes, started."""
     make_topics(table, checkpoint)
     frame = table.frame
-    if table.connection is None:
+    if table.planned.connection is None:
         # What dead letters say of changes is long, and sinks read it of topics alone.
         frame = frame.drop(RAW)
 
