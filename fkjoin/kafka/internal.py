@@ -17,13 +17,14 @@ from fkjoin.checkpoint.begun import Begun
 from fkjoin.checkpoint.begun_with import require_begun_with
 from fkjoin.checkpoint.claim import start_claimed
 from fkjoin.checkpoint.files import has_begun
-from fkjoin.codec.arrays import Bytes, valid
+from fkjoin.codec.arrays import valid
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.kafka.admin import create_topics, offset_ranges
 from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.new_topics import checked_topics, require_known_topics
 from fkjoin.kafka.options import producer_options
 from fkjoin.kafka.reading import records_of
+from fkjoin.kafka.wire import HEADER_PREFIX, WireRecords
 from fkjoin.kafka.writing import start
 from fkjoin.plan.physical import Physical, Read
 from fkjoin.spark.on_spark import on_spark
@@ -199,21 +200,17 @@ def read_internal(spark: SparkSession, connection: Connection, topic: str) -> Re
 
 
 def record_batch(
-    topic: str,
-    partitions: np.ndarray,
-    key: Bytes,
-    value: Bytes,
-    headers: Sequence[tuple[str, Bytes]],
+    topic: str, partitions: np.ndarray, records: WireRecords, headers: Sequence[str]
 ) -> pa.RecordBatch:
     """Records for Spark's sink (``RECORD``); a header that is null in a record is not there."""
     rows = len(partitions)
     # Headers of a record stand together: the columns, transposed.
-    is_there = np.array([valid(data) for _, data in headers], bool).reshape(len(headers), rows)
+    is_there = np.array([valid(data) for data in records.headers], bool).reshape(len(headers), rows)
     places = np.arange(len(headers) * rows).reshape(len(headers), rows).T.reshape(-1)
     places = places[is_there.T.reshape(-1)]
     numbers = pa.array(places // rows if rows else places)
-    names = pa.array([name for name, _ in headers]).take(numbers)
-    columns_in_a_row = pa.concat_arrays([data for _, data in headers])
+    names = pa.array([f"{HEADER_PREFIX}{name}" for name in headers]).take(numbers)
+    columns_in_a_row = pa.concat_arrays(records.headers)
     values = columns_in_a_row.take(pa.array(places)).cast(pa.binary())
     counts = is_there.sum(axis=0)
     offsets = np.zeros(rows + 1, np.int32)
@@ -221,5 +218,5 @@ def record_batch(
     items = pa.StructArray.from_arrays([names, values], fields=list(_HEADER))
     listed = pa.ListArray.from_arrays(pa.array(offsets), items, mask=pa.array(counts == 0))
     columns = [pa.repeat(pa.scalar(topic), rows), pa.array(partitions.astype(np.int32))]
-    columns += [pc.cast(key, pa.binary()), pc.cast(value, pa.binary()), listed]
+    columns += [pc.cast(records.key, pa.binary()), pc.cast(records.value, pa.binary()), listed]
     return pa.record_batch(columns, schema=_RECORD)

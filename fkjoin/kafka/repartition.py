@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from fkjoin.codec.arrays import Bools, as_bytes
+from fkjoin.codec.arrays import Bools
 from fkjoin.codec.messages import unpack
 from fkjoin.codec.rows import RowCodec
 from fkjoin.errors import TopologyError
@@ -25,7 +24,7 @@ from fkjoin.kafka.connection import RAW_COLUMNS, Connection
 from fkjoin.kafka.formats import header
 from fkjoin.kafka.internal import RECORD, TopicSettings, read_internal, record_batch
 from fkjoin.kafka.murmur2 import partitions_of
-from fkjoin.kafka.wire import HEADER_PREFIX, WIRE_VERSION
+from fkjoin.kafka.wire import HEADER_PREFIX, WIRE_VERSION, WireRecords, records_in
 from fkjoin.plan.physical import InWorkers, Physical, by_spark
 from fkjoin.spark.buckets import ENVELOPE, packed_by_bucket
 from fkjoin.spark.frame import PROBLEM, RAW
@@ -124,10 +123,8 @@ class _ToRecords:
 
     def _records(self, grouped: pa.Table) -> pa.RecordBatch:
         records = wire_change.changes(grouped, two_records=self.two_records)
-        names = [f"{HEADER_PREFIX}{name}" for name in wire_change.REPARTITION_HEADERS]
-        headers = list(zip(names, records.headers, strict=True))
         partitions = partitions_of(records.key, self.partitions)
-        return record_batch(self.topic, partitions, records.key, records.value, headers)
+        return record_batch(self.topic, partitions, records, wire_change.REPARTITION_HEADERS)
 
 
 @dataclass(frozen=True)
@@ -156,11 +153,9 @@ class _FindProblems:
             reasons[index] = "what the row contributes is not of the aggregate's columns"
         return pa.array(reasons, pa.string())
 
-    def records(self, batch: pa.RecordBatch) -> wire_change.RepartitionRecords:
-        names = [f"header_{name}" for name in wire_change.REPARTITION_HEADERS]
-        headers: Any = tuple(as_bytes(batch.column(name)) for name in names)
-        key, value = as_bytes(batch.column("key")), as_bytes(batch.column("value"))
-        return wire_change.RepartitionRecords(key, value, headers)
+    def records(self, batch: pa.RecordBatch) -> WireRecords:
+        headers = (f"header_{name}" for name in wire_change.REPARTITION_HEADERS)
+        return records_in(batch, headers)
 
 
 @dataclass(frozen=True)

@@ -11,18 +11,15 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from fkjoin.codec.arrays import as_bytes
 from fkjoin.codec.messages import ANSWER, SUBSCRIPTION, column, unpack
 from fkjoin.kafka import wire
 from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.formats import header
 from fkjoin.kafka.internal import RECORD, StageQuery, TopicSettings, read_internal, record_batch
 from fkjoin.kafka.murmur2 import partitions_of
-from fkjoin.kafka.wire import WireRecords
 from fkjoin.plan.physical import Counted, InWorkers, Physical, Stage, by_spark, union
 from fkjoin.spark.buckets import ENVELOPE, packed_by_bucket
 from fkjoin.spark.packing import Batches, envelopes
@@ -117,13 +114,13 @@ class ToRecords:
     def _registrations(self, messages: pa.Table) -> pa.RecordBatch:
         to, total = self.topics.registration, self.topics.registration_partitions
         partitions = partitions_of(column(messages, "foreign_key"), total)
-        return _record_batch(to, partitions, wire.registrations(messages))
+        return record_batch(to, partitions, wire.registrations(messages), wire.HEADERS)
 
     def _responses(self, messages: pa.Table) -> pa.RecordBatch:
         assert messages.schema.equals(ANSWER)
         to, total = self.topics.response, self.topics.response_partitions
         partitions = wire.source_partitions(column(messages, "version")) % total
-        return _record_batch(to, partitions, wire.responses(messages))
+        return record_batch(to, partitions, wire.responses(messages), wire.HEADERS)
 
 
 @dataclass(frozen=True)
@@ -141,9 +138,7 @@ class PackMessages:
         for batch in batches:
             if not batch.num_rows:
                 continue
-            headers = tuple(as_bytes(batch.column(name)) for name in wire.HEADERS)
-            key, value = as_bytes(batch.column("key")), as_bytes(batch.column("value"))
-            records = WireRecords(key, value, headers)
+            records = wire.records_in(batch, wire.HEADERS)
             if self.kind == "registration":
                 messages, by = wire.read_registrations(records), "foreign_key"
             else:
@@ -156,9 +151,3 @@ def _read(spark: SparkSession, topics: InternalTopics, topic: str) -> Physical:
     headers = [header(f"{wire.HEADER_PREFIX}{name}").alias(name) for name in wire.HEADERS]
     records = read_internal(spark, topics.connection, topic)
     return by_spark(lambda frame: frame.select("key", "value", *headers), records)
-
-
-def _record_batch(topic: str, partitions: np.ndarray, records: WireRecords) -> pa.RecordBatch:
-    names = [f"{wire.HEADER_PREFIX}{name}" for name in wire.HEADERS]
-    headers = list(zip(names, records.headers, strict=True))
-    return record_batch(topic, partitions, records.key, records.value, headers)
