@@ -16,7 +16,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from fkjoin.codec.arrays import Bools
-from fkjoin.codec.messages import unpack
 from fkjoin.codec.rows import RowCodec
 from fkjoin.errors import TopologyError
 from fkjoin.kafka import wire_repartition as wire_change
@@ -30,6 +29,7 @@ from fkjoin.spark.buckets import ENVELOPE, packed_by_bucket
 from fkjoin.spark.frame import PROBLEM, RAW
 from fkjoin.spark.on_spark import on_spark
 from fkjoin.spark.packing import Batches, dead_letters, envelopes
+from fkjoin.spark.unpacking import unpacked
 
 OLDER_VERSIONS = (wire_change.TWO_RECORDS,)
 """The wire versions, besides its own, that this release can write."""
@@ -116,15 +116,10 @@ class _ToRecords:
     two_records: bool
 
     def __call__(self, batches: Batches) -> Batches:
-        for batch in batches:
-            for payload in batch.column("payload").to_pylist():
-                if payload:
-                    yield self._records(unpack(payload))
-
-    def _records(self, grouped: pa.Table) -> pa.RecordBatch:
-        records = wire_change.changes(grouped, two_records=self.two_records)
-        partitions = partitions_of(records.key, self.partitions)
-        return record_batch(self.topic, partitions, records, wire_change.REPARTITION_HEADERS)
+        for grouped in unpacked(batches):
+            records = wire_change.changes(grouped, two_records=self.two_records)
+            partitions = partitions_of(records.key, self.partitions)
+            yield record_batch(self.topic, partitions, records, wire_change.REPARTITION_HEADERS)
 
 
 @dataclass(frozen=True)

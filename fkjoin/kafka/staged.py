@@ -14,7 +14,7 @@ from typing import Literal
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from fkjoin.codec.messages import ANSWER, SUBSCRIPTION, column, unpack
+from fkjoin.codec.messages import ANSWER, SUBSCRIPTION, column
 from fkjoin.kafka import wire
 from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.formats import header
@@ -24,6 +24,7 @@ from fkjoin.plan.physical import Counted, InWorkers, Physical, Stage, by_spark, 
 from fkjoin.spark.buckets import ENVELOPE, packed_by_bucket
 from fkjoin.spark.packing import Batches, envelopes
 from fkjoin.spark.specs import SubscriptionSpec
+from fkjoin.spark.unpacking import unpacked
 
 
 @dataclass(frozen=True)
@@ -104,12 +105,9 @@ class ToRecords:
     topics: InternalTopics
 
     def __call__(self, batches: Batches) -> Batches:
-        for batch in batches:
-            for payload in batch.column("payload").to_pylist():
-                if payload:
-                    messages = unpack(payload)
-                    subscribes = messages.schema.equals(SUBSCRIPTION)
-                    yield (self._registrations if subscribes else self._responses)(messages)
+        for messages in unpacked(batches):
+            subscribes = messages.schema.equals(SUBSCRIPTION)
+            yield (self._registrations if subscribes else self._responses)(messages)
 
     def _registrations(self, messages: pa.Table) -> pa.RecordBatch:
         to, total = self.topics.registration, self.topics.registration_partitions
