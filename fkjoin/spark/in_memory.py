@@ -235,9 +235,7 @@ def _collected(frame: DataFrame) -> Iterator[pa.RecordBatch]:
     """
     spark: Any = frame.sparkSession
     plan = java_frame(frame).queryExecution().executedPlan()
-    rows = jvm().java.util.ArrayList()
-    for row in plan.executeCollect():
-        rows.add(row)
+    rows = list(plan.executeCollect())
     converters = getattr(jvm().org.apache.spark.sql.execution.arrow, "ArrowConverters$")
     batches = getattr(converters, "MODULE$").toBatchWithSchemaIterator(
         jvm().PythonUtils.toSeq(rows).iterator(),
