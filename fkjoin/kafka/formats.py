@@ -67,7 +67,7 @@ class Bytes:
 
     def decode(self, data: Column) -> Decoded:
         row = F.when(data.isNotNull(), F.struct(data.alias(self.name)))
-        return Decoded(row, data.isNull(), _nothing())
+        return Decoded(row, data.isNull(), F.lit(None).cast("string"))
 
     def encode(self, row: Column, schema: StructType) -> Column:
         return _only_column(row, schema, "Bytes").cast("binary")
@@ -356,10 +356,6 @@ def as_format(argument: str, form: Format | str, name: str) -> Format:
 
 def _not_text(data: Column) -> Column:
     return F.when(~F.is_valid_utf8(data.cast("string")), F.lit("not UTF-8"))
-
-
-def _nothing() -> Column:
-    return F.lit(None).cast("string")
 
 
 def _only_column(row: Column, schema: StructType, format_name: str) -> Column:
