@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -82,26 +82,35 @@ class TopicSettings:
         replication = numbers.get("replication.factor", -1)
         return TopicSettings(numbers.get("partitions"), replication, _CONFIG | config)
 
-    def create(self, connection: Connection, wanted: Mapping[str, int]) -> None:
-        """Create the topics that are not there, with so many partitions; see ``create_topics``."""
-        servers, options = connection.bootstrap_servers, connection.options
-        create_topics(servers, options, wanted, replication=self.replication, config=self.config)
 
+@dataclass(frozen=True)
+class InternalTopics:
+    """Topics that the stages of an operator write to."""
 
-class Topics(Protocol):
-    """Topics that a stage's query writes to."""
+    reads: tuple[Connection, ...]
+    """The topics of tables that the stages read; these are at the brokers of the first."""
+    partitions: Mapping[str, int]
+    """The number of partitions of each, in the order of the stages that write to them."""
+    settings: TopicSettings
 
     @property
-    def connection(self) -> Connection: ...
+    def connection(self) -> Connection:
+        return self.reads[0]
 
     @property
     def last(self) -> str:
         """The topic that the operator's own query reads."""
-        ...
+        return list(self.partitions)[-1]
 
     def create(self) -> None:
         """Create what is not there; ``TopologyError`` for another number of partitions."""
-        ...
+        create_topics(
+            self.connection.bootstrap_servers,
+            self.connection.options,
+            self.partitions,
+            replication=self.settings.replication,
+            config=self.settings.config,
+        )
 
 
 @dataclass(frozen=True)
@@ -111,7 +120,7 @@ class StageQuery:
     name: str
     spark: SparkSession
     plan: Physical
-    topics: Topics
+    topics: InternalTopics
     reads: tuple[Connection, ...] = ()
     """The topics of tables that it reads."""
     internal: str | None = None

@@ -21,7 +21,13 @@ from fkjoin.errors import TopologyError
 from fkjoin.kafka import wire_repartition as wire_change
 from fkjoin.kafka.connection import RAW_COLUMNS, Connection
 from fkjoin.kafka.formats import header
-from fkjoin.kafka.internal import RECORD, TopicSettings, read_internal, record_batch
+from fkjoin.kafka.internal import (
+    RECORD,
+    InternalTopics,
+    TopicSettings,
+    read_internal,
+    record_batch,
+)
 from fkjoin.kafka.murmur2 import partitions_of
 from fkjoin.kafka.wire import HEADER_PREFIX, WIRE_VERSION, WireRecords, records_in
 from fkjoin.plan.physical import InWorkers, Physical, by_spark
@@ -35,43 +41,27 @@ OLDER_VERSIONS = (wire_change.TWO_RECORDS,)
 """The wire versions, besides its own, that this release can write."""
 
 
-@dataclass(frozen=True)
-class RepartitionTopic:
-    """The topic between the stages."""
+def repartition_topic(
+    application: str,
+    aggregate: str,
+    connection: Connection | None,
+    table: str,
+    *,
+    settings: TopicSettings,
+) -> InternalTopics:
+    """The topic between the stages, by default with as many partitions as the table's topic.
 
-    last: str
-    """Its name."""
-    connection: Connection
-    settings: TopicSettings
-
-    @classmethod
-    def of(
-        cls,
-        application: str,
-        aggregate: str,
-        connection: Connection | None,
-        table: str,
-        *,
-        settings: TopicSettings,
-    ) -> RepartitionTopic:
-        """Raises ``TopologyError`` where there is no broker to have it."""
-        if connection is None:
-            raise TopologyError(
-                "deployment: the staged deployment aggregates tables made from topics "
-                f"(Table.from_kafka), {table} is none; write it to a topic first, or leave the "
-                "deployment fused"
-            )
-        name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{application}-{aggregate}-repartition")
-        return cls(name, connection, settings)
-
-    @property
-    def partitions(self) -> int:
-        """Number of its partitions: by default that of the topic that the table is read from."""
-        return self.settings.partitions or self.connection.partitions
-
-    def create(self) -> None:
-        """Create it if it is not there; ``TopologyError`` for another number of partitions."""
-        self.settings.create(self.connection, {self.last: self.partitions})
+    Raises ``TopologyError`` where there is no broker to have it.
+    """
+    if connection is None:
+        raise TopologyError(
+            "deployment: the staged deployment aggregates tables made from topics "
+            f"(Table.from_kafka), {table} is none; write it to a topic first, or leave the "
+            "deployment fused"
+        )
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{application}-{aggregate}-repartition")
+    partitions = {name: settings.partitions or connection.partitions}
+    return InternalTopics((connection,), partitions, settings)
 
 
 def require_older_version(upgrade_from: int | None) -> None:
@@ -86,14 +76,16 @@ def require_older_version(upgrade_from: int | None) -> None:
         )
 
 
-def to_records(grouped: Physical, topic: RepartitionTopic, upgrade_from: int | None) -> Physical:
+def to_records(grouped: Physical, topic: InternalTopics, upgrade_from: int | None) -> Physical:
     """Envelopes of ``GROUPED`` as records; ``upgrade_from``: in that older wire version."""
     two_records = upgrade_from == wire_change.TWO_RECORDS
-    return InWorkers(grouped, _ToRecords(topic.last, topic.partitions, two_records), RECORD)
+    return InWorkers(
+        grouped, _ToRecords(topic.last, topic.partitions[topic.last], two_records), RECORD
+    )
 
 
 def read_back(
-    spark: SparkSession, topic: RepartitionTopic, value: pa.Schema, buckets: int
+    spark: SparkSession, topic: InternalTopics, value: pa.Schema, buckets: int
 ) -> tuple[Physical, Physical]:
     """The topic as envelopes of ``GROUPED``, and the rows that its dead letters come from."""
     names = wire_change.REPARTITION_HEADERS
