@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
 from py4j.java_gateway import JavaPackage
@@ -191,8 +191,7 @@ def _last_record(consumer: Any, part: Any, start: int, end: int, *, tombstones: 
     return last
 
 
-@contextmanager
-def _consumer(bootstrap_servers: str, options: Mapping[str, str]) -> Iterator[Any]:
+def _consumer(bootstrap_servers: str, options: Mapping[str, str]) -> AbstractContextManager[Any]:
     """A consumer that creates no topic and commits nothing; of one thread alone, as Java's is."""
     more = dict.fromkeys(("enable.auto.commit", "allow.auto.create.topics"), "false")
     more |= dict.fromkeys(("key.deserializer", "value.deserializer"), _BYTES)
@@ -200,17 +199,14 @@ def _consumer(bootstrap_servers: str, options: Mapping[str, str]) -> Iterator[An
     def make(settings: Any) -> Any:
         return _kafka().clients.consumer.KafkaConsumer(settings)
 
-    with _client(make, bootstrap_servers, options, more) as consumer:
-        yield consumer
+    return _client(make, bootstrap_servers, options, more)
 
 
-@contextmanager
-def _admin(bootstrap_servers: str, options: Mapping[str, str]) -> Iterator[Any]:
+def _admin(bootstrap_servers: str, options: Mapping[str, str]) -> AbstractContextManager[Any]:
     def make(settings: Any) -> Any:
         return _kafka().clients.admin.AdminClient.create(settings)
 
-    with _client(make, bootstrap_servers, options) as client:
-        yield client
+    return _client(make, bootstrap_servers, options)
 
 
 @contextmanager

@@ -268,7 +268,9 @@ class Debezium:
         rows = EventRows(fields, self.placeholder, marks=self.unavailable == "keep")
         if self.inner is not None:
             return ReadAvroEvents(rows, records_of(self.inner, {"after": self._units(fields)}))
-        return ReadEvents(rows, shown(self._envelope()), self._how(fields))
+        envelope = StructType([StructField("op", StringType()), StructField("after", kind)])
+        wrapped = StructType([*envelope, StructField("payload", envelope)])
+        return ReadEvents(rows, shown(wrapped), self._how(fields))
 
     def key_reader(self) -> Reader:
         kind = self._type()
@@ -281,7 +283,8 @@ class Debezium:
                 "rename it in the source"
             )
         fields = fields_of(kind, "Debezium")
-        return ReadKeys(fields, shown(self._wrapped()), self._how(fields))
+        wrapped = StructType([*kind, StructField("payload", kind)])
+        return ReadKeys(fields, shown(wrapped), self._how(fields))
 
     def _how(self, fields: pa.Schema) -> Reading:
         unsure = everywhere(pa.struct(list(fields)), UNSURE, pa.types.is_decimal)
@@ -292,13 +295,6 @@ class Debezium:
 
     def _type(self) -> StructType:
         return struct_type(self.schema, "Debezium")
-
-    def _envelope(self) -> StructType:
-        envelope = StructType([StructField("op", StringType()), StructField("after", self._type())])
-        return StructType([*envelope, StructField("payload", envelope)])
-
-    def _wrapped(self) -> StructType:
-        return StructType([*self._type(), StructField("payload", self._type())])
 
 
 def decode_key(form: Format, data: Column) -> Decoded:

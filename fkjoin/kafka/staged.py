@@ -14,6 +14,7 @@ from typing import Literal
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from fkjoin.codec import versions
 from fkjoin.codec.messages import ANSWER, SUBSCRIPTION, column
 from fkjoin.kafka import wire
 from fkjoin.kafka.connection import Connection
@@ -104,7 +105,8 @@ def _registrations(messages: pa.Table, topic: str, total: int) -> pa.RecordBatch
 
 def _responses(messages: pa.Table, topic: str, total: int) -> pa.RecordBatch:
     assert messages.schema.equals(ANSWER)
-    partitions = wire.source_partitions(column(messages, "version")) % total
+    # The partitions of the topic that the left rows came from.
+    partitions = versions.first_places(column(messages, "version")).partition % total
     return record_batch(topic, partitions, wire.responses(messages), wire.HEADERS)
 
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from fkjoin.codec import combined_key, versions
+from fkjoin.codec import combined_key
 from fkjoin.codec.arrays import (
     Bools,
     Bytes,
@@ -112,11 +112,6 @@ def read_responses(records: WireRecords) -> pa.Table:
     left = slices(data, bounds[:-1] + _BODY.itemsize, size, head["flags"] & 1 > 0)
     right = after(value, _BODY.itemsize + size, head["flags"] & 2 > 0)
     return table(ANSWER, records.key, version, left, right, ts)
-
-
-def source_partitions(version: Bytes) -> Ints:
-    """The partitions of the topic that the (left) rows came from."""
-    return versions.first_places(version).partition
 
 
 def _records(
