@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from fkjoin import Table, fk_join
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.kafka import Json, purge
-from fkjoin.kafka.staged import InternalTopics
+from fkjoin.kafka.internal import InternalTopics
 from fkjoin.kafka.wire import HEADERS
 from fkjoin.sessions.settings import BUCKETS, EXCLUDED, INDEX_DIR, PARTITIONS
 from integration.jobs import tables
@@ -85,7 +85,7 @@ def assert_partitioned(broker: Broker, name: str, topics: InternalTopics) -> Non
     """Registrations lie where the right rows do, and responses where the left rows do; each has the four headers."""
     homes = {message.key(): message.partition() for message in broker.read(f"{name}-left")}
     rights = {message.key(): message.partition() for message in broker.read(f"{name}-right")}
-    responses, registrations = broker.read(topics.response), broker.read(topics.registration)
+    registrations, responses = map(broker.read, topics.partitions)
     assert {(homes[message.key()], message.partition()) for message in responses} == {(0, 0), (1, 1), (2, 2)}
     met = set()
     for message in registrations:

@@ -24,8 +24,8 @@ from fkjoin.analysis.extractor import ForeignKey, bound_foreign_key
 from fkjoin.analysis.joiner import BoundJoiner, bound_joiner, written_out
 from fkjoin.analysis.planned import Planned, Settings, made_of
 from fkjoin.errors import TopologyError
-from fkjoin.kafka.internal import TopicSettings
-from fkjoin.kafka.staged import InternalTopics, internal_topics
+from fkjoin.kafka.internal import InternalTopics, TopicSettings
+from fkjoin.kafka.staged import internal_topics
 from fkjoin.plan.base import Node
 from fkjoin.plan.nodes import Join, Source, View, generated_name
 from fkjoin.sessions.access import access
@@ -88,7 +88,10 @@ def planned_join(
     refuse_same_name(label, (left.node, right.node), "join")
     _require_spread(spread, settings.buckets, deployment)
     topics = _internal_topics(deployment, application, join=label, left=left, right=right)
-    through = None if topics is None else (topics.registration, topics.response)
+    through = None
+    if topics is not None:
+        registration, response = topics.partitions
+        through = registration, response
     node = Join(label, left.node, right.node, named, by, joiner_text, through, emit, spread=spread)
     left_row, right_row = arrow_schema("left", left.row_type), arrow_schema("right", right.row_type)
     key = arrow_schema("left", left.key_type)

@@ -36,6 +36,12 @@ app = typer.Typer(
 app.add_typer(state_app, name="state")
 
 
+_JobFile = Annotated[
+    Path,
+    typer.Argument(help="A job file (TOML): tables, joins, sinks.", exists=True, dir_okay=False),
+]
+
+
 class Drawing(str, enum.Enum):
     """A form in which a topology is shown."""
 
@@ -73,12 +79,7 @@ def demo(
     " ended."
 )
 def run(
-    job: Annotated[
-        Path,
-        typer.Argument(
-            help="A job file (TOML): tables, joins, sinks.", exists=True, dir_okay=False
-        ),
-    ],
+    job: _JobFile,
     check: Annotated[
         bool,
         typer.Option(
@@ -155,12 +156,7 @@ def _address(text: str) -> tuple[str, int]:
 
 @app.command()
 def describe(
-    job: Annotated[
-        Path,
-        typer.Argument(
-            help="A job file (TOML): tables, joins, sinks.", exists=True, dir_okay=False
-        ),
-    ],
+    job: _JobFile,
     format: Annotated[
         Drawing, typer.Option(help="mermaid: a flowchart; svg: a picture.")
     ] = Drawing.text,

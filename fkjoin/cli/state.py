@@ -271,7 +271,7 @@ def rescale(
     "exit status is 1 if not."
 )
 def drained(job: JobFile, log: SparkLogOption = None) -> None:
-    from fkjoin.jobs.internal_topics import drained_job
+    from fkjoin.jobs.runner import drained_job
 
     with spark_log(log_file(log)):
         topics, left = drained_job(job)
@@ -291,7 +291,7 @@ def drained(job: JobFile, log: SparkLogOption = None) -> None:
     "records that they have not read."
 )
 def purge(job: JobFile, log: SparkLogOption = None) -> None:
-    from fkjoin.jobs.internal_topics import purge_job
+    from fkjoin.jobs.runner import purge_job
 
     with spark_log(log_file(log)):
         left = purge_job(job)

@@ -21,6 +21,7 @@ from fkjoin.analysis.projection import Projection
 from fkjoin.analysis.sources import read_files
 from fkjoin.analysis.written import schema_of
 from fkjoin.checkpoint.begun import Begun, LearnedColumns
+from fkjoin.checkpoint.begun_with import require_begun_with
 from fkjoin.checkpoint.files import has_begun
 from fkjoin.errors import TopologyError
 from fkjoin.files.kept_schemas import keep
@@ -37,7 +38,6 @@ from fkjoin.jobs.job_sections import (
     TableSection,
 )
 from fkjoin.jobs.job_sinks import PlannedQuery, SinkQuery, arguments_at, sink_of, sink_queries
-from fkjoin.jobs.places import require_letters
 from fkjoin.kafka.admin import require_topic
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.new_topics import require_known_topics
@@ -51,7 +51,7 @@ from fkjoin.plan.nodes import Source
 from fkjoin.plan.physical import Physical, by_spark, running_in
 from fkjoin.plan.rules import Verdict
 from fkjoin.sinks import batches
-from fkjoin.sinks.ledger import Ledger, require_together
+from fkjoin.sinks.ledger import Ledger, require_spark_at, require_together
 from fkjoin.sinks.spark_files import require_written, start_by_spark
 from fkjoin.spark.dead_letters import as_records
 from fkjoin.spark.on_spark import on_spark
@@ -182,7 +182,7 @@ class Job:
 
         Nothing is made or changed.
         """
-        require_letters(self._spark, self.spec, self._letters)
+        self._require_letters()
         for stage in self.stages:
             stage.check(f"{self._checkpoint}/{stage.name}")
         for query in self._sink_queries(run=True):
@@ -206,13 +206,22 @@ class Job:
                             table._plan.changes, section.format, section.options, **about
                         )
 
+    def _require_letters(self) -> None:
+        """Raise ``FkJoinError`` if the queries of dead letters do not fit their checkpoints."""
+        target = self.spec.dead_letters
+        for name, plan in self._letters.items():
+            checkpoint = f"{self._checkpoint}/dead-letters-{name}"
+            require_begun_with(Begun.of(self._spark, checkpoint), self._spark, checkpoint, plan)
+            if target is not None and (folder := target.folder(name)) is not None:
+                require_spark_at(self._spark, checkpoint, folder)
+
     @starting()
     def require_together(self) -> None:
         """Raise ``FkJoinError`` if a target of any query is not where its checkpoint is.
 
         To be called before the first query starts.
         """
-        require_letters(self._spark, self.spec, self._letters)
+        self._require_letters()
         for query in self._sink_queries(run=True):
             with self._located(query):
                 require_together(self._spark, query.checkpoint, query.remembering)
@@ -223,7 +232,7 @@ class Job:
 
         Returns the places that were not.
         """
-        require_letters(self._spark, self.spec, self._letters)
+        self._require_letters()
         places: list[str] = []
         for query in self._sink_queries(run=True):
             remembers = any(isinstance(sink, Ledger) for sink in query.own_sinks)

@@ -1,10 +1,15 @@
-"""``fkjoin run``: starts a job's queries, reports their batches, and stops them cleanly."""
+"""``fkjoin run``: starts a job's queries, reports their batches, and stops them cleanly.
+
+Besides, what other commands do with a job file: they restore targets, describe the topology, and
+look after the topics between stages while the job does not run.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import json
+import os
 import signal
 import sys
 import time
@@ -19,6 +24,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from fkjoin.checkpoint.begun import Begun, JobFacts
 from fkjoin.checkpoint.claim import claimed, require_unclaimed
 from fkjoin.checkpoint.failure import failure
+from fkjoin.checkpoint.files import files_at
 from fkjoin.checkpoint.progress import QueryPhase, several
 from fkjoin.checkpoint.saved import check_logs
 from fkjoin.errors import nearest
@@ -29,9 +35,15 @@ from fkjoin.jobs.job_file import read_job
 from fkjoin.jobs.job_kinds import JobError
 from fkjoin.jobs.job_sections import JobSection
 from fkjoin.jobs.job_sinks import PlannedQuery
-from fkjoin.jobs.places import STDOUT, require_places
 from fkjoin.jobs.purging import interval_s, purging
 from fkjoin.jobs.screen import Screen
+from fkjoin.kafka.committed_offsets import (
+    InFlight,
+    committed_offsets,
+    in_flight,
+    internal_connections,
+)
+from fkjoin.kafka.purging import purge
 from fkjoin.metrics import Metrics
 from fkjoin.metrics.page import ShownJob, served
 from fkjoin.metrics.report import Mode
@@ -49,7 +61,10 @@ from fkjoin.sessions.settings import (
 )
 from fkjoin.spark.query_start import starting
 from fkjoin.spark.trigger import AVAILABLE_NOW
+from fkjoin.storage.local_files import require_writable
 
+_STDOUT = "-"
+"""A job's ``log`` that is standard output."""
 _POLL_S = 0.3
 _PAGE = "--ui"
 """The option that says where the page is."""
@@ -72,7 +87,7 @@ def run_job(
     where Spark's log is, to be shown.  Raises ``JobError``; ``FkJoinError`` when a query fails.
     """
     spec = _starting_over(read_job(path), start_over)
-    if spec.log == STDOUT:
+    if spec.log == _STDOUT:
         screen.aside()
     screen.begin(f"starting Spark{_master(spec)}")
     with stopped_after(job_session(spec)) as spark:
@@ -88,7 +103,7 @@ def run_job(
             facts = replace(facts, rules=before.rules)
         finding = "a new one" if before is None else "the job goes on from it"
         screen.begin(f"looking at checkpoint {spec.checkpoint}: {finding}")
-        require_places(spark, spec)
+        _require_places(spark, spec)
         if check:
             screen.begin(f"checking {', '.join(query.name for query in planned)}")
             for query in planned:
@@ -138,6 +153,25 @@ def run_job(
                     _run(planned, stop, follower, one_by_one=spec.trigger == AVAILABLE_NOW)
             finally:
                 screen.wait("stopping Spark")
+
+
+def _require_places(spark: SparkSession, spec: JobSection) -> None:
+    """Raise ``FkJoinError`` if checkpoint, log or dead letters cannot be written."""
+    _require_log(spec)
+    letters, tables = spec.dead_letters, dict.fromkeys(sink.table for sink in spec.sinks.values())
+    for folder in (spec.checkpoint, *(() if letters is None else map(letters.folder, tables))):
+        if folder is not None and (path := files_at(spark, folder).local) is not None:
+            require_writable(path)
+
+
+def _require_log(spec: JobSection) -> None:
+    """Raise ``FkJoinError`` if the job's log cannot be written."""
+    if spec.log is None or spec.log == _STDOUT:
+        return
+    log = Path(spec.log).absolute()
+    require_writable(log.parent)
+    if log.exists() and (log.is_dir() or not os.access(log, os.W_OK)):
+        raise JobError(f"log: {log} is no file that can be written to; name another")
 
 
 def restore_job(path: Path, screen: Screen) -> list[str]:
@@ -193,6 +227,44 @@ def describe_job(path: Path, form: str, *, optimized: bool = True) -> str:
         if not optimized:
             spark.conf.set(OPTIMIZE, "false")
         return Job(spec, spark).describe(form)
+
+
+def drained_job(path: Path) -> tuple[list[str], list[InFlight]]:
+    """Name the internal topics of a job, and find what is in flight in them.
+
+    Raises ``FkJoinError`` if the job or one of its queries runs: more could come.
+    """
+    with _idle_job(path) as (spark, job, checkpoints):
+        for checkpoint in (job.spec.checkpoint, *checkpoints.values()):
+            require_unclaimed(spark, checkpoint)
+        topics = list(internal_connections(job.stages))
+        return topics, in_flight(spark, job.stages, checkpoints)
+
+
+def purge_job(path: Path) -> dict[str, dict[int, int]]:
+    """Delete records of a job's internal topics that all its queries have read: see ``purge``."""
+    with _idle_job(path) as (spark, job, checkpoints):
+        if not job.stages:
+            raise JobError(
+                f'{path}: no join or aggregate has deployment = "staged", so there are no internal '
+                "topics"
+            )
+        topics = list(internal_connections(job.stages))
+        readers = [
+            checkpoint
+            for checkpoint in checkpoints.values()
+            if committed_offsets(spark, checkpoint, topics) != {}
+        ]
+        return purge(job.stages, readers)
+
+
+@contextlib.contextmanager
+def _idle_job(path: Path) -> Iterator[tuple[SparkSession, Job, dict[str, str]]]:
+    """A job that is not run, and the checkpoints of all its queries by their names."""
+    spec = read_job(path)
+    with stopped_after(job_session(spec)) as spark:
+        job = Job(spec, spark)
+        yield spark, job, {query.name: query.checkpoint for query in job.queries()}
 
 
 def _starting_over(spec: JobSection, topics: Sequence[str]) -> JobSection:
@@ -255,7 +327,7 @@ def _follower(
                     "Other hosts can read the page: set a token in section [ui] of the job file, "
                     "or give --ui a port alone"
                 )
-        log: TextIO | None = sys.stdout if spec.log == STDOUT else None
+        log: TextIO | None = sys.stdout if spec.log == _STDOUT else None
         if spec.log is not None and log is None:
             Path(spec.log).parent.mkdir(parents=True, exist_ok=True)
             log = stack.enter_context(Path(spec.log).open("a", encoding="utf-8"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
 from py4j.java_gateway import JavaPackage
@@ -77,20 +77,20 @@ def create_topics(
     as many as the brokers' default; ``config``: settings of the new topics.
     """
     with _admin(bootstrap_servers, options) as client:
-        settings, new = _mapped(config), []
+        new: list[Any] = []
         descriptions = _described(client, list(wanted))
         for topic, partitions in wanted.items():
             existing = descriptions[topic]
             if existing is None:
                 created = _kafka().clients.admin.NewTopic(topic, partitions, replication)
-                new.append(created.configs(settings))
+                new.append(created.configs(dict(config)))
             elif existing.partitions != partitions:
                 raise TopologyError(
                     f"internal topic {topic} has {existing.partitions} partitions, {partitions} "
                     "are needed, as many as the topic that it is partitioned like: stop the "
                     "stages when they have caught up, delete it and start them again"
                 )
-        for topic, done in dict(client.createTopics(_listed(new)).values()).items():
+        for topic, done in dict(client.createTopics(new).values()).items():
             try:
                 done.get()
             except Py4JJavaError as error:
@@ -105,7 +105,7 @@ def offset_ranges(
     """The offsets that each partition still has; no partitions where there is no such topic."""
     with _consumer(bootstrap_servers, options) as consumer:
         infos, partition = consumer.partitionsFor(topic) or (), _kafka().common.TopicPartition
-        parts = _listed([partition(topic, info.partition()) for info in infos])
+        parts = [partition(topic, info.partition()) for info in infos]
         begins = _by_number(consumer.beginningOffsets(parts))
         ends = _by_number(consumer.endOffsets(parts))
         return {number: range(first, ends[number]) for number, first in begins.items()}
@@ -123,7 +123,7 @@ def delete_records(
         partition = _kafka().common.TopicPartition
         limits = {partition(topic, number): _before(offset) for number, offset in before.items()}
         try:
-            client.deleteRecords(_mapped(limits)).all().get()
+            client.deleteRecords(limits).all().get()
         except Py4JJavaError as error:
             raise FkJoinError(
                 f"topic {topic}: the brokers did not delete its records: {_reason(error)[1]}"
@@ -157,8 +157,8 @@ def bounds(
         for info in consumer.partitionsFor(topic):
             number = info.partition()
             part = _kafka().common.TopicPartition(topic, number)
-            low = dict(consumer.beginningOffsets(_listed([part])))[part]
-            high = dict(consumer.endOffsets(_listed([part])))[part]
+            low = dict(consumer.beginningOffsets([part]))[part]
+            high = dict(consumer.endOffsets([part]))[part]
             begins[number] = low
             look = _FIRST_LOOK
             while number not in ends and low < high:
@@ -174,7 +174,7 @@ def bounds(
 
 def _last_record(consumer: Any, part: Any, start: int, end: int, *, tombstones: bool) -> int | None:
     """The offset of the last record from ``start`` to ``end`` that a table reads; None for none."""
-    consumer.assign(_listed([part]))
+    consumer.assign([part])
     consumer.seek(part, start)
     last, idle = None, 0
     second = jvm().java.time.Duration.ofSeconds(1)
@@ -191,8 +191,7 @@ def _last_record(consumer: Any, part: Any, start: int, end: int, *, tombstones: 
     return last
 
 
-@contextmanager
-def _consumer(bootstrap_servers: str, options: Mapping[str, str]) -> Iterator[Any]:
+def _consumer(bootstrap_servers: str, options: Mapping[str, str]) -> AbstractContextManager[Any]:
     """A consumer that creates no topic and commits nothing; of one thread alone, as Java's is."""
     more = dict.fromkeys(("enable.auto.commit", "allow.auto.create.topics"), "false")
     more |= dict.fromkeys(("key.deserializer", "value.deserializer"), _BYTES)
@@ -200,17 +199,14 @@ def _consumer(bootstrap_servers: str, options: Mapping[str, str]) -> Iterator[An
     def make(settings: Any) -> Any:
         return _kafka().clients.consumer.KafkaConsumer(settings)
 
-    with _client(make, bootstrap_servers, options, more) as consumer:
-        yield consumer
+    return _client(make, bootstrap_servers, options, more)
 
 
-@contextmanager
-def _admin(bootstrap_servers: str, options: Mapping[str, str]) -> Iterator[Any]:
+def _admin(bootstrap_servers: str, options: Mapping[str, str]) -> AbstractContextManager[Any]:
     def make(settings: Any) -> Any:
         return _kafka().clients.admin.AdminClient.create(settings)
 
-    with _client(make, bootstrap_servers, options) as client:
-        yield client
+    return _client(make, bootstrap_servers, options)
 
 
 @contextmanager
@@ -225,7 +221,7 @@ def _client(
     waits = dict.fromkeys(("default.api.timeout.ms", "request.timeout.ms"), str(_TIMEOUT_S * 1000))
     own = {name: value for name, value in options.items() if name.startswith("kafka.")}
     chosen = {name.removeprefix("kafka."): value for name, value in own.items()}
-    settings = _mapped({**chosen, **waits, **(more or {}), "bootstrap.servers": bootstrap_servers})
+    settings = {**chosen, **waits, **(more or {}), "bootstrap.servers": bootstrap_servers}
     try:
         client = make(settings)
     except Py4JJavaError as error:
@@ -262,7 +258,7 @@ def _unreachable(error: Py4JJavaError, bootstrap_servers: str) -> TopologyError:
 def _described(client: Any, topics: list[str]) -> dict[str, Topic | None]:
     """Ask brokers to describe each topic; None: there is none."""
     described: dict[str, Topic | None] = {}
-    for topic, asked in dict(client.describeTopics(_listed(topics)).topicNameValues()).items():
+    for topic, asked in dict(client.describeTopics(topics).topicNameValues()).items():
         try:
             answer = asked.get()
         except Py4JJavaError as error:
@@ -291,20 +287,6 @@ def _reason(error: Py4JJavaError) -> tuple[str, str]:
     if "JAAS" in text:  # a piece of the login that cannot be read, perhaps of the password
         text = re.sub("'.*'", "'***'", text)
     return " ".join(kinds), re.sub(r"\b(\w+\.)+\w+Exception: ", "", text)
-
-
-def _listed(items: list[Any]) -> Any:
-    listed = jvm().java.util.ArrayList()
-    for item in items:
-        listed.add(item)
-    return listed
-
-
-def _mapped(items: Mapping[Any, Any]) -> Any:
-    mapped = jvm().java.util.HashMap()
-    for key, value in items.items():
-        mapped.put(key, value)
-    return mapped
 
 
 def _kafka() -> Any:

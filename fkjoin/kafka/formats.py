@@ -67,7 +67,7 @@ class Bytes:
 
     def decode(self, data: Column) -> Decoded:
         row = F.when(data.isNotNull(), F.struct(data.alias(self.name)))
-        return Decoded(row, data.isNull(), _nothing())
+        return Decoded(row, data.isNull(), F.lit(None).cast("string"))
 
     def encode(self, row: Column, schema: StructType) -> Column:
         return _only_column(row, schema, "Bytes").cast("binary")
@@ -268,7 +268,9 @@ class Debezium:
         rows = EventRows(fields, self.placeholder, marks=self.unavailable == "keep")
         if self.inner is not None:
             return ReadAvroEvents(rows, records_of(self.inner, {"after": self._units(fields)}))
-        return ReadEvents(rows, shown(self._envelope()), self._how(fields))
+        envelope = StructType([StructField("op", StringType()), StructField("after", kind)])
+        wrapped = StructType([*envelope, StructField("payload", envelope)])
+        return ReadEvents(rows, shown(wrapped), self._how(fields))
 
     def key_reader(self) -> Reader:
         kind = self._type()
@@ -281,7 +283,8 @@ class Debezium:
                 "rename it in the source"
             )
         fields = fields_of(kind, "Debezium")
-        return ReadKeys(fields, shown(self._wrapped()), self._how(fields))
+        wrapped = StructType([*kind, StructField("payload", kind)])
+        return ReadKeys(fields, shown(wrapped), self._how(fields))
 
     def _how(self, fields: pa.Schema) -> Reading:
         unsure = everywhere(pa.struct(list(fields)), UNSURE, pa.types.is_decimal)
@@ -292,13 +295,6 @@ class Debezium:
 
     def _type(self) -> StructType:
         return struct_type(self.schema, "Debezium")
-
-    def _envelope(self) -> StructType:
-        envelope = StructType([StructField("op", StringType()), StructField("after", self._type())])
-        return StructType([*envelope, StructField("payload", envelope)])
-
-    def _wrapped(self) -> StructType:
-        return StructType([*self._type(), StructField("payload", self._type())])
 
 
 def decode_key(form: Format, data: Column) -> Decoded:
@@ -356,10 +352,6 @@ def as_format(argument: str, form: Format | str, name: str) -> Format:
 
 def _not_text(data: Column) -> Column:
     return F.when(~F.is_valid_utf8(data.cast("string")), F.lit("not UTF-8"))
-
-
-def _nothing() -> Column:
-    return F.lit(None).cast("string")
 
 
 def _only_column(row: Column, schema: StructType, format_name: str) -> Column:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,13 +17,14 @@ from fkjoin.checkpoint.begun import Begun
 from fkjoin.checkpoint.begun_with import require_begun_with
 from fkjoin.checkpoint.claim import start_claimed
 from fkjoin.checkpoint.files import has_begun
-from fkjoin.codec.arrays import Bytes, valid
+from fkjoin.codec.arrays import valid
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.kafka.admin import create_topics, offset_ranges
 from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.new_topics import checked_topics, require_known_topics
 from fkjoin.kafka.options import producer_options
 from fkjoin.kafka.reading import records_of
+from fkjoin.kafka.wire import HEADER_PREFIX, WireRecords
 from fkjoin.kafka.writing import start
 from fkjoin.plan.physical import Physical, Read
 from fkjoin.spark.on_spark import on_spark
@@ -81,26 +82,35 @@ class TopicSettings:
         replication = numbers.get("replication.factor", -1)
         return TopicSettings(numbers.get("partitions"), replication, _CONFIG | config)
 
-    def create(self, connection: Connection, wanted: Mapping[str, int]) -> None:
-        """Create the topics that are not there, with so many partitions; see ``create_topics``."""
-        servers, options = connection.bootstrap_servers, connection.options
-        create_topics(servers, options, wanted, replication=self.replication, config=self.config)
 
+@dataclass(frozen=True)
+class InternalTopics:
+    """Topics that the stages of an operator write to."""
 
-class Topics(Protocol):
-    """Topics that a stage's query writes to."""
+    reads: tuple[Connection, ...]
+    """The topics of tables that the stages read; these are at the brokers of the first."""
+    partitions: Mapping[str, int]
+    """The number of partitions of each, in the order of the stages that write to them."""
+    settings: TopicSettings
 
     @property
-    def connection(self) -> Connection: ...
+    def connection(self) -> Connection:
+        return self.reads[0]
 
     @property
     def last(self) -> str:
         """The topic that the operator's own query reads."""
-        ...
+        return list(self.partitions)[-1]
 
     def create(self) -> None:
         """Create what is not there; ``TopologyError`` for another number of partitions."""
-        ...
+        create_topics(
+            self.connection.bootstrap_servers,
+            self.connection.options,
+            self.partitions,
+            replication=self.settings.replication,
+            config=self.settings.config,
+        )
 
 
 @dataclass(frozen=True)
@@ -110,7 +120,7 @@ class StageQuery:
     name: str
     spark: SparkSession
     plan: Physical
-    topics: Topics
+    topics: InternalTopics
     reads: tuple[Connection, ...] = ()
     """The topics of tables that it reads."""
     internal: str | None = None
@@ -199,21 +209,17 @@ def read_internal(spark: SparkSession, connection: Connection, topic: str) -> Re
 
 
 def record_batch(
-    topic: str,
-    partitions: np.ndarray,
-    key: Bytes,
-    value: Bytes,
-    headers: Sequence[tuple[str, Bytes]],
+    topic: str, partitions: np.ndarray, records: WireRecords, headers: Sequence[str]
 ) -> pa.RecordBatch:
     """Records for Spark's sink (``RECORD``); a header that is null in a record is not there."""
     rows = len(partitions)
     # Headers of a record stand together: the columns, transposed.
-    is_there = np.array([valid(data) for _, data in headers], bool).reshape(len(headers), rows)
+    is_there = np.array([valid(data) for data in records.headers], bool).reshape(len(headers), rows)
     places = np.arange(len(headers) * rows).reshape(len(headers), rows).T.reshape(-1)
     places = places[is_there.T.reshape(-1)]
     numbers = pa.array(places // rows if rows else places)
-    names = pa.array([name for name, _ in headers]).take(numbers)
-    columns_in_a_row = pa.concat_arrays([data for _, data in headers])
+    names = pa.array([f"{HEADER_PREFIX}{name}" for name in headers]).take(numbers)
+    columns_in_a_row = pa.concat_arrays(records.headers)
     values = columns_in_a_row.take(pa.array(places)).cast(pa.binary())
     counts = is_there.sum(axis=0)
     offsets = np.zeros(rows + 1, np.int32)
@@ -221,5 +227,5 @@ def record_batch(
     items = pa.StructArray.from_arrays([names, values], fields=list(_HEADER))
     listed = pa.ListArray.from_arrays(pa.array(offsets), items, mask=pa.array(counts == 0))
     columns = [pa.repeat(pa.scalar(topic), rows), pa.array(partitions.astype(np.int32))]
-    columns += [pc.cast(key, pa.binary()), pc.cast(value, pa.binary()), listed]
+    columns += [pc.cast(records.key, pa.binary()), pc.cast(records.value, pa.binary()), listed]
     return pa.record_batch(columns, schema=_RECORD)

@@ -8,8 +8,13 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from fkjoin.errors import FkJoinError
-from fkjoin.kafka.admin import delete_records, offset_ranges
-from fkjoin.kafka.committed_offsets import Offsets, committed_offsets, internal_connections
+from fkjoin.kafka.admin import delete_records
+from fkjoin.kafka.committed_offsets import (
+    Offsets,
+    committed_offsets,
+    internal_connections,
+    internal_ranges,
+)
 from fkjoin.kafka.internal import StageQuery
 
 
@@ -95,11 +100,8 @@ def purge_read(
 
 def internal_records(stages: Sequence[StageQuery]) -> dict[str, int]:
     """Count the offsets that each internal topic has."""
-    records = {}
-    for topic, connection in internal_connections(stages).items():
-        ranges = offset_ranges(topic, connection.bootstrap_servers, connection.options)
-        records[topic] = sum(map(len, ranges.values()))
-    return records
+    ranges = internal_ranges(stages).items()
+    return {topic: sum(map(len, partitions.values())) for topic, partitions in ranges}
 
 
 def _read(spark: SparkSession, checkpoint: str, topics: Sequence[str]) -> dict[str, list[Offsets]]:

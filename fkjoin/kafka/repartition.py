@@ -9,70 +9,59 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from fkjoin.codec.arrays import Bools, as_bytes
-from fkjoin.codec.messages import unpack
+from fkjoin.codec.arrays import Bools
 from fkjoin.codec.rows import RowCodec
 from fkjoin.errors import TopologyError
 from fkjoin.kafka import wire_repartition as wire_change
 from fkjoin.kafka.connection import RAW_COLUMNS, Connection
 from fkjoin.kafka.formats import header
-from fkjoin.kafka.internal import RECORD, TopicSettings, read_internal, record_batch
+from fkjoin.kafka.internal import (
+    RECORD,
+    InternalTopics,
+    TopicSettings,
+    read_internal,
+    record_batch,
+)
 from fkjoin.kafka.murmur2 import partitions_of
-from fkjoin.kafka.wire import HEADER_PREFIX, WIRE_VERSION
+from fkjoin.kafka.wire import HEADER_PREFIX, WIRE_VERSION, WireRecords, records_in
 from fkjoin.plan.physical import InWorkers, Physical, by_spark
 from fkjoin.spark.buckets import ENVELOPE, packed_by_bucket
 from fkjoin.spark.frame import PROBLEM, RAW
 from fkjoin.spark.on_spark import on_spark
 from fkjoin.spark.packing import Batches, dead_letters, envelopes
+from fkjoin.spark.unpacking import unpacked
 
 OLDER_VERSIONS = (wire_change.TWO_RECORDS,)
 """The wire versions, besides its own, that this release can write."""
 
 
-@dataclass(frozen=True)
-class RepartitionTopic:
-    """The topic between the stages."""
+def repartition_topic(
+    application: str,
+    aggregate: str,
+    connection: Connection | None,
+    table: str,
+    *,
+    settings: TopicSettings,
+) -> InternalTopics:
+    """The topic between the stages, by default with as many partitions as the table's topic.
 
-    last: str
-    """Its name."""
-    connection: Connection
-    settings: TopicSettings
-
-    @classmethod
-    def of(
-        cls,
-        application: str,
-        aggregate: str,
-        connection: Connection | None,
-        table: str,
-        *,
-        settings: TopicSettings,
-    ) -> RepartitionTopic:
-        """Raises ``TopologyError`` where there is no broker to have it."""
-        if connection is None:
-            raise TopologyError(
-                "deployment: the staged deployment aggregates tables made from topics "
-                f"(Table.from_kafka), {table} is none; write it to a topic first, or leave the "
-                "deployment fused"
-            )
-        name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{application}-{aggregate}-repartition")
-        return cls(name, connection, settings)
-
-    @property
-    def partitions(self) -> int:
-        """Number of its partitions: by default that of the topic that the table is read from."""
-        return self.settings.partitions or self.connection.partitions
-
-    def create(self) -> None:
-        """Create it if it is not there; ``TopologyError`` for another number of partitions."""
-        self.settings.create(self.connection, {self.last: self.partitions})
+    Raises ``TopologyError`` where there is no broker to have it.
+    """
+    if connection is None:
+        raise TopologyError(
+            "deployment: the staged deployment aggregates tables made from topics "
+            f"(Table.from_kafka), {table} is none; write it to a topic first, or leave the "
+            "deployment fused"
+        )
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{application}-{aggregate}-repartition")
+    partitions = {name: settings.partitions or connection.partitions}
+    return InternalTopics((connection,), partitions, settings)
 
 
 def require_older_version(upgrade_from: int | None) -> None:
@@ -87,14 +76,16 @@ def require_older_version(upgrade_from: int | None) -> None:
         )
 
 
-def to_records(grouped: Physical, topic: RepartitionTopic, upgrade_from: int | None) -> Physical:
+def to_records(grouped: Physical, topic: InternalTopics, upgrade_from: int | None) -> Physical:
     """Envelopes of ``GROUPED`` as records; ``upgrade_from``: in that older wire version."""
     two_records = upgrade_from == wire_change.TWO_RECORDS
-    return InWorkers(grouped, _ToRecords(topic.last, topic.partitions, two_records), RECORD)
+    return InWorkers(
+        grouped, _ToRecords(topic.last, topic.partitions[topic.last], two_records), RECORD
+    )
 
 
 def read_back(
-    spark: SparkSession, topic: RepartitionTopic, value: pa.Schema, buckets: int
+    spark: SparkSession, topic: InternalTopics, value: pa.Schema, buckets: int
 ) -> tuple[Physical, Physical]:
     """The topic as envelopes of ``GROUPED``, and the rows that its dead letters come from."""
     names = wire_change.REPARTITION_HEADERS
@@ -117,17 +108,10 @@ class _ToRecords:
     two_records: bool
 
     def __call__(self, batches: Batches) -> Batches:
-        for batch in batches:
-            for payload in batch.column("payload").to_pylist():
-                if payload:
-                    yield self._records(unpack(payload))
-
-    def _records(self, grouped: pa.Table) -> pa.RecordBatch:
-        records = wire_change.changes(grouped, two_records=self.two_records)
-        names = [f"{HEADER_PREFIX}{name}" for name in wire_change.REPARTITION_HEADERS]
-        headers = list(zip(names, records.headers, strict=True))
-        partitions = partitions_of(records.key, self.partitions)
-        return record_batch(self.topic, partitions, records.key, records.value, headers)
+        for grouped in unpacked(batches):
+            records = wire_change.changes(grouped, two_records=self.two_records)
+            partitions = partitions_of(records.key, self.partitions)
+            yield record_batch(self.topic, partitions, records, wire_change.REPARTITION_HEADERS)
 
 
 @dataclass(frozen=True)
@@ -156,11 +140,9 @@ class _FindProblems:
             reasons[index] = "what the row contributes is not of the aggregate's columns"
         return pa.array(reasons, pa.string())
 
-    def records(self, batch: pa.RecordBatch) -> wire_change.RepartitionRecords:
-        names = [f"header_{name}" for name in wire_change.REPARTITION_HEADERS]
-        headers: Any = tuple(as_bytes(batch.column(name)) for name in names)
-        key, value = as_bytes(batch.column("key")), as_bytes(batch.column("value"))
-        return wire_change.RepartitionRecords(key, value, headers)
+    def records(self, batch: pa.RecordBatch) -> WireRecords:
+        headers = (f"header_{name}" for name in wire_change.REPARTITION_HEADERS)
+        return records_in(batch, headers)
 
 
 @dataclass(frozen=True)

@@ -11,62 +11,43 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from fkjoin.codec.arrays import as_bytes
-from fkjoin.codec.messages import ANSWER, SUBSCRIPTION, column, unpack
+from fkjoin.codec import versions
+from fkjoin.codec.messages import ANSWER, SUBSCRIPTION, column
 from fkjoin.kafka import wire
 from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.formats import header
-from fkjoin.kafka.internal import RECORD, StageQuery, TopicSettings, read_internal, record_batch
+from fkjoin.kafka.internal import (
+    RECORD,
+    InternalTopics,
+    StageQuery,
+    TopicSettings,
+    read_internal,
+    record_batch,
+)
 from fkjoin.kafka.murmur2 import partitions_of
-from fkjoin.kafka.wire import WireRecords
 from fkjoin.plan.physical import Counted, InWorkers, Physical, Stage, by_spark, union
 from fkjoin.spark.buckets import ENVELOPE, packed_by_bucket
 from fkjoin.spark.packing import Batches, envelopes
 from fkjoin.spark.specs import SubscriptionSpec
-
-
-@dataclass(frozen=True)
-class InternalTopics:
-    """The two topics of a staged join, and how many partitions they have.
-
-    By default they have as many as the right and the left topic.
-    """
-
-    registration: str
-    response: str
-    registration_partitions: int
-    response_partitions: int
-    connection: Connection
-    """The connection of the left topic."""
-    right: Connection
-    settings: TopicSettings
-
-    @property
-    def last(self) -> str:
-        """The topic that resolve reads."""
-        return self.response
-
-    def create(self) -> None:
-        """Create what is not there; ``TopologyError`` for another number of partitions."""
-        wanted = {
-            self.registration: self.registration_partitions,
-            self.response: self.response_partitions,
-        }
-        self.settings.create(self.connection, wanted)
+from fkjoin.spark.unpacking import unpacked
 
 
 def internal_topics(
     application: str, join: str, left: Connection, right: Connection, *, settings: TopicSettings
 ) -> InternalTopics:
-    """Names and partitions of a join's internal topics."""
+    """The two topics of a staged join.
+
+    By default they have as many partitions as the right and the left topic.
+    """
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{application}-{join}")
-    names = f"{stem}-subscription-registration", f"{stem}-subscription-response"
-    partitions = settings.partitions or right.partitions, settings.partitions or left.partitions
-    return InternalTopics(*names, *partitions, left, right, settings)
+    partitions = {
+        f"{stem}-subscription-registration": settings.partitions or right.partitions,
+        f"{stem}-subscription-response": settings.partitions or left.partitions,
+    }
+    return InternalTopics((left, right), partitions, settings)
 
 
 def staged(
@@ -81,21 +62,23 @@ def staged(
 ) -> tuple[Physical, tuple[StageQuery, StageQuery]]:
     """Answers for resolve to read, and the queries of the two stages before it."""
     to_records = ToRecords(topics)
-    registered = _read(spark, topics, topics.registration)
+    left, right = topics.reads
+    registration, response = topics.partitions
+    registered = _read(spark, topics, registration)
     pack = PackMessages("registration", buckets)
     subscribed = Stage(union(InWorkers(registered, pack, ENVELOPE), packed_right), subscription)
     answered = Counted(subscribed, f"{join}-subscription", ("subscription",))
     answers = PackMessages("response", buckets)
-    responses = InWorkers(_read(spark, topics, topics.response), answers, ENVELOPE)
+    responses = InWorkers(_read(spark, topics, response), answers, ENVELOPE)
     registrations = InWorkers(rekeyed, to_records, RECORD)
-    rekey = StageQuery(f"{join}-rekey", spark, registrations, topics, (topics.connection,))
+    rekey = StageQuery(f"{join}-rekey", spark, registrations, topics, (left,))
     subscribing = StageQuery(
         f"{join}-subscription",
         spark,
         InWorkers(answered, to_records, RECORD),
         topics,
-        (topics.right,),
-        topics.registration,
+        (right,),
+        registration,
     )
     return responses, (rekey, subscribing)
 
@@ -107,23 +90,24 @@ class ToRecords:
     topics: InternalTopics
 
     def __call__(self, batches: Batches) -> Batches:
-        for batch in batches:
-            for payload in batch.column("payload").to_pylist():
-                if payload:
-                    messages = unpack(payload)
-                    subscribes = messages.schema.equals(SUBSCRIPTION)
-                    yield (self._registrations if subscribes else self._responses)(messages)
+        registration, response = self.topics.partitions.items()
+        for messages in unpacked(batches):
+            if messages.schema.equals(SUBSCRIPTION):
+                yield _registrations(messages, *registration)
+            else:
+                yield _responses(messages, *response)
 
-    def _registrations(self, messages: pa.Table) -> pa.RecordBatch:
-        to, total = self.topics.registration, self.topics.registration_partitions
-        partitions = partitions_of(column(messages, "foreign_key"), total)
-        return _record_batch(to, partitions, wire.registrations(messages))
 
-    def _responses(self, messages: pa.Table) -> pa.RecordBatch:
-        assert messages.schema.equals(ANSWER)
-        to, total = self.topics.response, self.topics.response_partitions
-        partitions = wire.source_partitions(column(messages, "version")) % total
-        return _record_batch(to, partitions, wire.responses(messages))
+def _registrations(messages: pa.Table, topic: str, total: int) -> pa.RecordBatch:
+    partitions = partitions_of(column(messages, "foreign_key"), total)
+    return record_batch(topic, partitions, wire.registrations(messages), wire.HEADERS)
+
+
+def _responses(messages: pa.Table, topic: str, total: int) -> pa.RecordBatch:
+    assert messages.schema.equals(ANSWER)
+    # The partitions of the topic that the left rows came from.
+    partitions = versions.first_places(column(messages, "version")).partition % total
+    return record_batch(topic, partitions, wire.responses(messages), wire.HEADERS)
 
 
 @dataclass(frozen=True)
@@ -141,9 +125,7 @@ class PackMessages:
         for batch in batches:
             if not batch.num_rows:
                 continue
-            headers = tuple(as_bytes(batch.column(name)) for name in wire.HEADERS)
-            key, value = as_bytes(batch.column("key")), as_bytes(batch.column("value"))
-            records = WireRecords(key, value, headers)
+            records = wire.records_in(batch, wire.HEADERS)
             if self.kind == "registration":
                 messages, by = wire.read_registrations(records), "foreign_key"
             else:
@@ -156,9 +138,3 @@ def _read(spark: SparkSession, topics: InternalTopics, topic: str) -> Physical:
     headers = [header(f"{wire.HEADER_PREFIX}{name}").alias(name) for name in wire.HEADERS]
     records = read_internal(spark, topics.connection, topic)
     return by_spark(lambda frame: frame.select("key", "value", *headers), records)
-
-
-def _record_batch(topic: str, partitions: np.ndarray, records: WireRecords) -> pa.RecordBatch:
-    names = [f"{wire.HEADER_PREFIX}{name}" for name in wire.HEADERS]
-    headers = list(zip(names, records.headers, strict=True))
-    return record_batch(topic, partitions, records.key, records.value, headers)

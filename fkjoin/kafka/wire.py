@@ -13,25 +13,29 @@ by name, and so is an instruction that fkjoin does not write with that propagate
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from fkjoin.codec import combined_key, versions
+from fkjoin.codec import combined_key
 from fkjoin.codec.arrays import (
-    BYTES,
     Bools,
     Bytes,
     Ints,
     Octets,
     after,
+    as_bytes,
     buffers,
     concat,
+    constant,
     fixed,
     lengths,
     masked,
+    numbers_at,
     slices,
+    untagged,
     valid,
     window,
 )
@@ -60,6 +64,12 @@ class WireRecords(NamedTuple):
     key: Bytes
     value: Bytes
     headers: tuple[Bytes, Bytes, Bytes, Bytes]
+
+
+def records_in(batch: pa.RecordBatch, headers: Iterable[str]) -> WireRecords:
+    """The records of a batch, whose columns ``headers`` have the four headers."""
+    columns: Any = tuple(as_bytes(batch.column(name)) for name in headers)
+    return WireRecords(as_bytes(batch.column("key")), as_bytes(batch.column("value")), columns)
 
 
 def registrations(subscriptions: pa.Table) -> WireRecords:
@@ -104,20 +114,34 @@ def read_responses(records: WireRecords) -> pa.Table:
     return table(ANSWER, records.key, version, left, right, ts)
 
 
-def source_partitions(version: Bytes) -> Ints:
-    """The partitions of the topic that the (left) rows came from."""
-    return versions.first_places(version).partition
-
-
 def _records(
     key: Bytes, value: Bytes, version: Bytes, *, propagate: Bools, ts: Ints
 ) -> WireRecords:
-    rows = len(key)
-    flags = fixed(propagate.astype(np.uint8).reshape(rows, 1))
-    time = fixed(np.ascontiguousarray(ts.astype(">i8")).view(np.uint8).reshape(rows, 8))
-    versioned = concat(pa.repeat(pa.scalar(bytes((WIRE_VERSION,)), BYTES), rows), version)
-    instructions = fixed(_instructions(propagate).reshape(rows, 1))
-    return WireRecords(key, value, (versioned, instructions, flags, time))
+    flags = octets(propagate.astype(np.uint8))
+    instructions = octets(_instructions(propagate))
+    headers = versioned(WIRE_VERSION, version), instructions, flags, times(ts)
+    return WireRecords(key, value, headers)
+
+
+def versioned(wire_version: int, version: Bytes) -> Bytes:
+    """The header that has the wire version before each version."""
+    return concat(constant(bytes((wire_version,)), len(version)), version)
+
+
+def times(ts: Ints) -> Bytes:
+    """The header of timestamps."""
+    return fixed(np.ascontiguousarray(ts.astype(">i8")).view(np.uint8).reshape(-1, 8))
+
+
+def octets(numbers: Octets) -> Bytes:
+    """Numbers as one byte each."""
+    return fixed(numbers.reshape(-1, 1))
+
+
+def leading(values: Bytes, kind: str) -> Ints:
+    """The number of that type at the beginning of each value."""
+    data, bounds = buffers(values)
+    return numbers_at(data, bounds[:-1], kind)
 
 
 def _instructions(propagate: Bools) -> Octets:
@@ -132,26 +156,15 @@ def _contents(records: WireRecords) -> tuple[Bytes, Bools, Ints]:
     version, instruction, propagate, time = records.headers
     for name, header in zip(HEADERS, records.headers, strict=True):
         _require(valid(header), f"a record lacks the header {HEADER_PREFIX}{name}")
-    _require_wire(_first_bytes(version))
+    _require_wire(leading(version, "u1"))
     _require(lengths(time) == 8, f"a header {HEADER_PREFIX}timestamp has not 8 bytes")
-    flags = _first_bytes(propagate) & 1 > 0
-    is_own = _first_bytes(instruction) == _instructions(flags)
+    flags = leading(propagate, "u1") & 1 > 0
+    is_own = leading(instruction, "u1") == _instructions(flags)
     _require(is_own, f"a header {HEADER_PREFIX}instruction is not one that fkjoin writes")
-    return after(version, np.ones(len(version), np.int64)), flags, _longs(time)
+    return untagged(version), flags, leading(time, ">i8")
 
 
-def _first_bytes(values: Bytes) -> Octets:
-    data, bounds = buffers(values)
-    return window(data, bounds[:-1], 1)[:, 0]
-
-
-def _longs(values: Bytes) -> Ints:
-    data, bounds = buffers(values)
-    numbers = np.ascontiguousarray(window(data, bounds[:-1], 8)).view(">i8")
-    return numbers.reshape(-1).astype(np.int64)
-
-
-def _require_wire(wire_versions: Octets) -> None:
+def _require_wire(wire_versions: Ints) -> None:
     others = wire_versions[wire_versions != WIRE_VERSION]
     if len(others):
         raise FormatError(

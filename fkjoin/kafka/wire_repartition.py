@@ -16,45 +16,36 @@ told apart, by its reason.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fkjoin.codec.arrays import (
     Bytes,
-    after,
     buffers,
     concat,
     constant,
     fixed,
     lengths,
     masked,
+    numbers_at,
     slices,
     stack,
+    untagged,
     valid,
-    window,
 )
 from fkjoin.codec.messages import GROUPED, column, table
-from fkjoin.kafka.wire import WIRE_VERSION
+from fkjoin.kafka.wire import WIRE_VERSION, WireRecords, leading, octets, times, versioned
 
 REPARTITION_HEADERS = ("version", "row", "timestamp", "pair")
+"""The headers of a record; the last is null but in the first of two records."""
 OLD, NEW, BOTH = 0, 1, 2
 TWO_RECORDS = 0
 """The wire version of the form of before KIP-904."""
 _SIZE = 4
 
 
-class RepartitionRecords(NamedTuple):
-    """Keys, values and the four headers; the last is null but in the first of two records."""
-
-    key: Bytes
-    value: Bytes
-    headers: tuple[Bytes, Bytes, Bytes, Bytes]
-
-
-def changes(grouped: pa.Table, *, two_records: bool = False) -> RepartitionRecords:
+def changes(grouped: pa.Table, *, two_records: bool = False) -> WireRecords:
     """``GROUPED`` messages as records; ``two_records``: in wire version ``TWO_RECORDS``."""
     old, new = column(grouped, "old"), column(grouped, "new")
     had, has = valid(old), valid(new)
@@ -66,30 +57,29 @@ def changes(grouped: pa.Table, *, two_records: bool = False) -> RepartitionRecor
         key, version, row, ts = (column(grouped, name).take(rows) for name in names)
         is_new = (np.arange(len(order)) >= len(first))[order]
         value = stack(old.take(pa.array(first)), new.take(pa.array(second))).take(pa.array(order))
-        value = concat(value, _flags(np.where(is_new, NEW, OLD)))
+        value = concat(value, octets(np.where(is_new, NEW, OLD).astype(np.uint8)))
         paired = ~is_new & has[rows.to_numpy()]
     else:
         key, version, row, ts = (column(grouped, name) for name in names)
         flag = np.where(had & has, BOTH, np.where(has, NEW, OLD))
         size = np.where(has, lengths(new), 0).astype(">i4")
         sizes = fixed(size.view(np.uint8).reshape(-1, _SIZE))
-        value = concat(masked(sizes, flag == BOTH), new, old, _flags(flag))
+        value = concat(masked(sizes, flag == BOTH), new, old, octets(flag.astype(np.uint8)))
         paired = np.zeros(len(grouped), bool)
-    time = fixed(np.ascontiguousarray(ts.to_numpy().astype(">i8")).view(np.uint8).reshape(-1, 8))
     wire_version = TWO_RECORDS if two_records else WIRE_VERSION
-    versioned = concat(constant(bytes((wire_version,)), len(key)), version)
     pair = masked(constant(b"\1", len(key)), paired)
-    return RepartitionRecords(key, value, (versioned, row, time, pair))
+    headers = versioned(wire_version, version), row, times(ts.to_numpy()), pair
+    return WireRecords(key, value, headers)
 
 
-def problems(records: RepartitionRecords) -> pa.Array:
+def problems(records: WireRecords) -> pa.Array:
     """The reason why each record cannot be read; null: it can."""
     value, (version, row, time, _) = records.value, records.headers
     size = np.where(valid(value), lengths(value), 0)
     flag, new = _parts(value)
     is_cut = (size < _SIZE + 1) | (new < 0) | (new > size - _SIZE - 1)
     lacks_header = ~(valid(version) & valid(row) & valid(time))
-    is_newer = valid(version) & (_first(version) > WIRE_VERSION)
+    is_newer = valid(version) & (leading(version, "u1") > WIRE_VERSION)
     missing = "a header fkjoin.version, fkjoin.row or fkjoin.timestamp is missing"
     reasons = [
         (~valid(records.key), "the record has no key, so no group"),
@@ -107,7 +97,7 @@ def problems(records: RepartitionRecords) -> pa.Array:
     return problem
 
 
-def parts(records: RepartitionRecords) -> tuple[Bytes, Bytes]:
+def parts(records: WireRecords) -> tuple[Bytes, Bytes]:
     """Old and new values of records without problems."""
     flag, new_size = _parts(records.value)
     data, bounds = buffers(records.value)
@@ -118,13 +108,11 @@ def parts(records: RepartitionRecords) -> tuple[Bytes, Bytes]:
     return slices(data, bounds[:-1] + head + new_size, size - head - new_size, flag != NEW), new
 
 
-def read_changes(records: RepartitionRecords) -> pa.Table:
+def read_changes(records: WireRecords) -> pa.Table:
     """Undo ``changes``, for records without problems; the first of two records is left out."""
     version, row, time, pair = records.headers
     old, new = parts(records)
-    ts = _numbers(time, ">i8")
-    without_wire_version = after(version, np.ones(len(version), np.int64))
-    grouped = table(GROUPED, records.key, row, without_wire_version, old, new, ts)
+    grouped = table(GROUPED, records.key, row, untagged(version), old, new, leading(time, ">i8"))
     return grouped.filter(pa.array(~valid(pair)))
 
 
@@ -135,20 +123,4 @@ def _parts(value: Bytes) -> tuple[np.ndarray, np.ndarray]:
     """
     data, bounds = buffers(value)
     last = np.where(np.diff(bounds) > 0, bounds[1:] - 1, 0)
-    return window(data, last, 1)[:, 0].astype(np.int64), _numbers(value, ">i4")
-
-
-def _numbers(values: Bytes, kind: str) -> np.ndarray:
-    """The number of that type at the beginning of each value."""
-    data, bounds = buffers(values)
-    raw = np.ascontiguousarray(window(data, bounds[:-1], np.dtype(kind).itemsize))
-    return raw.view(kind).reshape(-1).astype(np.int64)
-
-
-def _flags(flags: np.ndarray) -> Bytes:
-    return fixed(flags.astype(np.uint8).reshape(-1, 1))
-
-
-def _first(values: Bytes) -> np.ndarray:
-    data, bounds = buffers(values)
-    return window(data, bounds[:-1], 1)[:, 0]
+    return numbers_at(data, last, "u1"), leading(value, ">i4")

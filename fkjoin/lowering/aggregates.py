@@ -31,8 +31,13 @@ from fkjoin.analysis.windows import Closes, Window, sources_of, windowed
 from fkjoin.codec.expressions import Part
 from fkjoin.errors import ColumnTypeError, TopologyError
 from fkjoin.folds.fold import Fold, Having
-from fkjoin.kafka.internal import StageQuery, TopicSettings
-from fkjoin.kafka.repartition import RepartitionTopic, read_back, require_older_version, to_records
+from fkjoin.kafka.internal import InternalTopics, StageQuery, TopicSettings
+from fkjoin.kafka.repartition import (
+    read_back,
+    repartition_topic,
+    require_older_version,
+    to_records,
+)
 from fkjoin.lowering.closing import closing_of, late_letters, with_time
 from fkjoin.lowering.ends import paced, table_of
 from fkjoin.lowering.stage import counted, let_through, packing_columns, state_spec
@@ -89,7 +94,7 @@ class AggregateBound:
     tried: Attempt
     """The columns of groups' keys, and those of values."""
     fold: Fold
-    topic: RepartitionTopic | None
+    topic: InternalTopics | None
     """The topic between the stages of a staged aggregate; None where both are in one query."""
     upgrade_from: int | None
     emission: Emission
@@ -183,7 +188,7 @@ def aggregated(
     if options.deployment == "staged":
         require_classic(table.spark, 'deployment="staged"', "leave the deployment fused")
         application = options.application or access(table.spark).application()
-        topic = RepartitionTopic.of(
+        topic = repartition_topic(
             application, label, table.connection, table.name, settings=TopicSettings.of(table.spark)
         )
         refuse_to_start_over("deployment", table)
@@ -240,9 +245,8 @@ class AggregatePlan:
         dead = (*table.dead, *table.dead_of(bound.tried, label))
         if bound.topic is not None:
             records = to_records(grouped, bound.topic, bound.upgrade_from)
-            reads = (bound.topic.connection,)
-            regroup = StageQuery(f"{label}-regroup", table.spark, records, bound.topic, reads)
-            queries = (*queries, regroup)
+            about = records, bound.topic, bound.topic.reads
+            queries = (*queries, StageQuery(f"{label}-regroup", table.spark, *about))
             grouped, unreadable = read_back(
                 table.spark, bound.topic, bound.fold.value, bound.settings.buckets
             )

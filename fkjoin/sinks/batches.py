@@ -31,7 +31,7 @@ from fkjoin.checkpoint.files import has_begun, query_id
 from fkjoin.checkpoint.indexes import owner
 from fkjoin.checkpoint.query import Query
 from fkjoin.errors import FkJoinError, TopologyError
-from fkjoin.kafka.internal import Topics, require_first_records
+from fkjoin.kafka.internal import InternalTopics, require_first_records
 from fkjoin.lowering.results import Results
 from fkjoin.lowering.table_plan import TablePlan
 from fkjoin.sinks.ledger import parted, require_together, restore, written_to
@@ -265,7 +265,7 @@ def require_whole_topics(table: TablePlan, checkpoint: str) -> None:
         require_first_records(table.spark, checkpoint, topics.connection, topics.last)
 
 
-def _internal_topics(table: TablePlan) -> list[Topics]:
+def _internal_topics(table: TablePlan) -> list[InternalTopics]:
     return list({stage.topics.last: stage.topics for stage in table.stages}.values())
 
 

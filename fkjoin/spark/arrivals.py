@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fkjoin.spark.buckets import BATCH_MS, bucket_ids
-from fkjoin.spark.packing import Batches
+from fkjoin.spark.packing import Batches, counter
 from fkjoin.spark.worker import settle
 from fkjoin.stages.stream_time import CAME
 
@@ -35,16 +35,7 @@ class GreatestTime:
         all_most = [self._most(batch) for batch in batches]
         greatest = [most for most in all_most if most is not None]
         if greatest:
-            numbers = [int(number) for number in bucket_ids(self.buckets)]
-            count = len(numbers)
-            yield pa.record_batch(
-                {
-                    "bucket": pa.array(numbers, pa.int32()),
-                    "payload": pa.nulls(count, pa.binary()),
-                    "counter": pa.array([f"{CAME}{self.number}"] * count),
-                    "count": pa.array([max(greatest)] * count, pa.int64()),
-                }
-            )
+            yield counter(f"{CAME}{self.number}", max(greatest), bucket_ids(self.buckets))
 
     def _most(self, batch: pa.RecordBatch) -> int | None:
         times = batch.column("ts").filter(pc.is_null(batch.column("problem")))

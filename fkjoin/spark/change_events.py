@@ -22,7 +22,7 @@ from fkjoin.codec.json_values import Number
 from fkjoin.codec.units import Notation, field_of, from_connect, merged, needs_units
 from fkjoin.spark.event_rows import EventRows
 from fkjoin.spark.json_lines import field_at
-from fkjoin.spark.topic_records import JsonObjects, ValuesRead, read_bytes
+from fkjoin.spark.topic_records import ValuesRead, put_back, read_bytes
 from fkjoin.spark.unavailable import Placeholder, certain, may_lack
 
 _SCHEMA_FIRST = re.compile(r'[ \t\r\n]*\{[ \t\r\n]*"schema"[ \t\r\n]*:[ \t\r\n]*')
@@ -60,7 +60,7 @@ class ReadEvents:
         op = pc.coalesce(field_at(rows, ("payload", "op")), field_at(rows, ("op",)))
         inside, outside = field_at(rows, ("payload", "after")), field_at(rows, ("after",))
         newest = pc.if_else(pc.is_valid(inside), inside, outside)
-        return self.rows.applied(objects.present, op, newest, objects.problem, missing)
+        return self.rows.applied(~objects.deleted, op, newest, objects.problem, missing)
 
     def _completed(self, data: pa.BinaryArray) -> tuple[pa.BinaryArray, Mapping[int, list[str]]]:
         """The events with what ``before`` has in the place of placeholders.
@@ -108,7 +108,7 @@ class ReadKeys:
         ]
         return ValuesRead(
             pa.StructArray.from_arrays(columns, fields=list(self.schema)),
-            ~objects.present,
+            objects.deleted,
             objects.problem,
         )
 
@@ -121,7 +121,7 @@ def _read(
     zone: str,
     label: str,
     by_schema: bool,
-) -> JsonObjects:
+) -> ValuesRead:
     """The objects, those of each ``schema`` part with the units that it gives."""
     alike = _all_alike(data)
     if alike is not None:
@@ -134,13 +134,7 @@ def _read(
         read_bytes(group.payloads(data), kind, Reading(units(group.schema), zone), label)
         for group in groups
     ]
-    if len(parts) == 1:
-        return parts[0]
-    back = pa.array(np.argsort(np.concatenate([group.rows for group in groups]), kind="stable"))
-    present = np.concatenate([part.present for part in parts])[back.to_numpy()]
-    rows = pa.concat_arrays([part.rows for part in parts]).take(back)
-    problem = pa.concat_arrays([part.problem for part in parts]).take(back)
-    return JsonObjects(present, rows, problem)
+    return put_back([group.rows for group in groups], parts)
 
 
 class _Group(NamedTuple):

@@ -35,7 +35,7 @@ from fkjoin.plan.physical import (
 from fkjoin.spark.bucket_run import InMemoryRun
 from fkjoin.spark.buckets import BATCH_MS, TICK, bucket_ids
 from fkjoin.spark.on_spark import columns_of
-from fkjoin.spark.packing import ENVELOPES
+from fkjoin.spark.packing import ENVELOPES, counter
 from fkjoin.spark.schemas import as_arrow, nullable
 from fkjoin.spark.spark_api import analyzed, java_frame, java_session, jvm
 from fkjoin.spark.specs import STAGES, StageSpec
@@ -199,11 +199,9 @@ class _BatchRun:
 
     def _ticks(self, node: Ticks) -> pa.RecordBatch:
         end = self.batch.end_of(node.interval_ms)
-        buckets = [] if end is None else [int(bucket) for bucket in bucket_ids(node.buckets)]
-        many = len(buckets)
-        columns = [buckets, [None] * many, [TICK] * many, [end] * many]
-        arrays = [pa.array(column, kind) for column, kind in zip(columns, _TYPES, strict=True)]
-        return pa.record_batch(arrays, schema=ENVELOPES)
+        if end is None:
+            return _no_rows(ENVELOPES)
+        return counter(TICK, end, bucket_ids(node.buckets))
 
     def _counted(self, node: Counted, envelopes: pa.RecordBatch) -> None:
         counted = set(counters.ALL)
@@ -237,9 +235,7 @@ def _collected(frame: DataFrame) -> Iterator[pa.RecordBatch]:
     """
     spark: Any = frame.sparkSession
     plan = java_frame(frame).queryExecution().executedPlan()
-    rows = jvm().java.util.ArrayList()
-    for row in plan.executeCollect():
-        rows.add(row)
+    rows = list(plan.executeCollect())
     converters = getattr(jvm().org.apache.spark.sql.execution.arrow, "ArrowConverters$")
     batches = getattr(converters, "MODULE$").toBatchWithSchemaIterator(
         jvm().PythonUtils.toSeq(rows).iterator(),
@@ -256,8 +252,6 @@ def _collected(frame: DataFrame) -> Iterator[pa.RecordBatch]:
 
 _BYTES = 1 << 30
 """Bytes and rows of a batch that Spark hands over at once."""
-
-_TYPES = ENVELOPES.types
 
 
 def joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
@@ -282,7 +276,7 @@ def _concatenated(columns: list[pa.Array], kind: pa.DataType) -> pa.Array:
 
 def _envelopes(frame: pd.DataFrame) -> pa.RecordBatch:
     columns: list[Any] = []
-    for name, kind in zip(frame, _TYPES, strict=True):
+    for name, kind in zip(frame, ENVELOPES.types, strict=True):
         columns.append(pa.array(frame[name].to_numpy(), kind, from_pandas=True))
     return pa.record_batch(columns, schema=ENVELOPES)
 

@@ -173,10 +173,6 @@ def _commonest(beginning: str) -> Column:
     return F.max_by(F.when(is_one, end), F.when(is_one, F.col("count")))
 
 
-def _union(_: SparkSession, node: Union, *rows: DataFrame) -> DataFrame:
-    return functools.reduce(DataFrame.unionAll, rows)
-
-
 _MADE: dict[type, Callable[..., DataFrame]] = {
     Read: _read,
     Given: lambda _, node: node.frame,
@@ -187,5 +183,5 @@ _MADE: dict[type, Callable[..., DataFrame]] = {
     Stage: _stage,
     Counted: _counted,
     MessagesOnly: lambda _, node, envelopes: envelopes.where("counter is null"),
-    Union: _union,
+    Union: lambda _, node, *rows: functools.reduce(DataFrame.unionAll, rows),
 }

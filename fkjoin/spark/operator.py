@@ -55,8 +55,7 @@ class StageProcessor(StatefulProcessor):
         rows: Iterator[pd.DataFrame],
         timerValues: Any,  # noqa: N803
     ) -> Iterator[pd.DataFrame]:
-        from fkjoin.spark.bucket_run import BucketRun
-        from fkjoin.spark.change_log import SparkLog
+        from fkjoin.spark.bucket_run import BucketRun, SparkLog
 
         with SparkLog(self._meta, self._segments) as log:
             yield from BucketRun(self._spec, int(key[0]), log).process(rows)

@@ -7,7 +7,7 @@ a few megabytes in one row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -192,7 +192,7 @@ def _packed_changes(batches: Batches, pack: Packs, messages: _Messages) -> Batch
     for batch in batches:
         if pack.start_over is not None and pack.start_over.ends:
             for name in replace(pack.start_over, slot=pack.number).passed(batch.column("version")):
-                yield from (counter(name, 1, bucket) for bucket in ids)
+                yield counter(name, 1, ids)
         usable, problem = batch, batch.column("problem")
         if problem.null_count < batch.num_rows:
             yield from dead_letters(problem)
@@ -318,12 +318,14 @@ def envelopes(payloads: Iterable[Payload]) -> pa.RecordBatch:
     )
 
 
-def counter(name: str, value: int, bucket: int = 0) -> pa.RecordBatch:
+def counter(name: str, value: int, buckets: Sequence[int] = (0,)) -> pa.RecordBatch:
+    """A counter and its count, told to each of the buckets."""
+    rows = len(buckets)
     columns = [
-        pa.array([bucket], pa.int32()),
-        pa.nulls(1, pa.binary()),
-        pa.array([name]),
-        pa.array([value]),
+        pa.array(buckets, pa.int32()),
+        pa.nulls(rows, pa.binary()),
+        pa.array([name] * rows, pa.string()),
+        pa.array([value] * rows, pa.int64()),
     ]
     return pa.record_batch(columns, schema=ENVELOPES)
 

@@ -25,10 +25,6 @@ class _Start(threading.local):
 _start = _Start()
 
 
-def _nothing() -> None:
-    pass
-
-
 @contextlib.contextmanager
 def starting(looks: Callable[[], None] | None = None) -> Iterator[None]:
     """Check or start a query inside: errors speak of no batch, and are ``UnreachableError``.
@@ -36,7 +32,7 @@ def starting(looks: Callable[[], None] | None = None) -> Iterator[None]:
     ``looks`` is called often while work waits for its next try; what it throws ends the wait.
     """
     before = _start.looks
-    _start.looks = looks or before or _nothing
+    _start.looks = looks or before or (lambda: None)
     try:
         yield
     finally:

@@ -26,7 +26,7 @@ from fkjoin.spark.json_lines import field_at
 from fkjoin.spark.protobuf_schemas import Index, file_of, message_index, messages
 from fkjoin.spark.python_columns import build
 from fkjoin.spark.schema_registry import SchemaProblemError, SchemaRegistry
-from fkjoin.spark.topic_records import ValuesRead
+from fkjoin.spark.topic_records import ValuesRead, put_back
 from fkjoin.spark.unavailable import Placeholder, may_lack
 
 Kind = Literal["avro", "json", "protobuf"]
@@ -72,25 +72,22 @@ class RegistryRecords:
         ``silent``: a member whose name is not in the paths of problems.
         """
         present = valid(data)
-        parts = [
-            self._built(group, kind, change, silent) for group in self._groups(data, present, kind)
-        ]
+        places: list[Ints] = []
+        parts: list[ValuesRead] = []
+        for group in self._groups(data, present, kind):
+            places.append(group.places)
+            parts.append(self._built(group, kind, change, silent))
         nothing = np.flatnonzero(~present)
-        if len(nothing) or not parts:
-            parts.append(
-                (nothing, pa.nulls(len(nothing), kind), pa.nulls(len(nothing), pa.string()))
-            )
-        if len(parts) == 1:
-            return ValuesRead(parts[0][1], ~present, parts[0][2])
-        order = np.concatenate([places for places, *_ in parts])
-        back = pa.array(np.argsort(order, kind="stable"))
-        rows = pa.concat_arrays([rows for _, rows, _ in parts]).take(back)
-        problems = pa.concat_arrays([problems for *_, problems in parts]).take(back)
-        return ValuesRead(rows, ~present, problems)
+        count = len(nothing)
+        if count or not parts:
+            places.append(nothing)
+            nulls = pa.nulls(count, kind), np.ones(count, bool), pa.nulls(count, pa.string())
+            parts.append(ValuesRead(*nulls))
+        return put_back(places, parts)
 
     def _built(
         self, group: _Records, kind: pa.StructType, change: _Change | None, silent: str
-    ) -> tuple[Ints, pa.StructArray, pa.StringArray]:
+    ) -> ValuesRead:
         values = group.values
         if change is not None:
             for row, value in zip(group.places, values, strict=True):
@@ -102,7 +99,7 @@ class RegistryRecords:
         words: list[str | None] = [None] * len(values)
         for index, problem in problems.items():
             words[index] = f"not {self.kind} of the registry's schema: {problem}"[:_LONGEST]
-        return group.places, rows, pa.array(words, pa.string())
+        return ValuesRead(rows, np.zeros(len(values), bool), pa.array(words, pa.string()))
 
     def _groups(
         self, data: pa.BinaryArray, present: Bools, kind: pa.StructType

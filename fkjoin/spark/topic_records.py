@@ -5,6 +5,7 @@ What a reader says of bytes is what the expressions of ``fkjoin.kafka.formats`` 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -88,13 +89,13 @@ class ReadObjects:
 
     def __call__(self, data: pa.BinaryArray) -> ValuesRead:
         kind = pa.struct(list(self.fields))
-        present, rows, problem = read_bytes(data, kind, self.how, self.label)
+        rows, deleted, problem = read_bytes(data, kind, self.how, self.label)
         columns = [field_at(rows, (name,)) for name in self.fields.names]
         if self.text_column is not None:
             text, good = as_text(data)
             columns.append(text)
             problem = pc.coalesce(problem, where(~good, NOT_TEXT))
-        return ValuesRead(_struct(columns, self.schema, len(data)), ~present, problem)
+        return ValuesRead(_struct(columns, self.schema, len(data)), deleted, problem)
 
 
 @dataclass(frozen=True)
@@ -203,17 +204,8 @@ class DeadRecords:
             yield batch.append_column("problem", problem).filter(pc.is_valid(problem))
 
 
-class JsonObjects(NamedTuple):
-    """JSON objects of bytes."""
-
-    present: Bools
-    """Tell which are not null."""
-    rows: pa.StructArray
-    problem: pa.StringArray
-
-
-def read_bytes(data: pa.BinaryArray, kind: pa.StructType, how: Reading, label: str) -> JsonObjects:
-    """The rows that bytes are, and what is wrong with them; ``label``: their schema in errors."""
+def read_bytes(data: pa.BinaryArray, kind: pa.StructType, how: Reading, label: str) -> ValuesRead:
+    """The JSON objects that bytes are, as rows; ``label``: their schema in errors."""
     present = valid(data)
     rows, fit, advice = read_objects(pc.fill_null(data, _NULLS).view(pa.string()), kind, how)
     problem = where(~fit, not_an_object(label))
@@ -221,7 +213,20 @@ def read_bytes(data: pa.BinaryArray, kind: pa.StructType, how: Reading, label: s
         problem = pa.array(
             [advice.get(row, text) for row, text in enumerate(problem.to_pylist())], pa.string()
         )
-    return JsonObjects(present, rows, problem)
+    return ValuesRead(rows, ~present, problem)
+
+
+def put_back(places: Sequence[Any], parts: Sequence[ValuesRead]) -> ValuesRead:
+    """Values that were read apart, each at its place; the places of a single part may be None."""
+    if len(parts) == 1:
+        return parts[0]
+    order = np.argsort(np.concatenate(places), kind="stable")
+    back = pa.array(order)
+    return ValuesRead(
+        pa.concat_arrays([part.rows for part in parts]).take(back),
+        np.concatenate([part.deleted for part in parts])[order],
+        pa.concat_arrays([part.problem for part in parts]).take(back),
+    )
 
 
 def _struct(columns: list[pa.Array], schema: pa.Schema, count: int) -> pa.StructArray:

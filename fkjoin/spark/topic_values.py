@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 
 from fkjoin.codec.arrays import BYTES, Bytes, as_bytes
 from fkjoin.codec.json_write import objects
-from fkjoin.codec.messages import Operation, column, unpack
+from fkjoin.codec.messages import Operation, column
 from fkjoin.codec.rows import Path
 from fkjoin.spark.packing import Batches
-from fkjoin.spark.unpacking import UnpackResults, payloads
+from fkjoin.spark.unpacking import UnpackResults, unpacked
 from fkjoin.spark.worker import releasing, settle
 
 POSITIONS = "__fkjoin_positions"
@@ -98,17 +98,13 @@ class MakeRecords:
 
     def _records(self, batches: Batches) -> Batches:
         of_key = len(self.key.paths)
-        for batch in batches:
-            for payload in payloads(batch):
-                results = unpack(payload)
-                fields = self.unpack.fields(results, (*self.key.paths, *self.value.paths))
-                key = as_bytes(self.key(fields[:of_key]))
-                value = as_bytes(self.value(fields[of_key:]))
-                gone = pc.equal(column(results, "operation"), int(Operation.DELETE))
-                value = pc.if_else(gone, pa.scalar(None, BYTES), value)
-                more = (
-                    [] if self.positions is None else [self.positions(column(results, "version"))]
-                )
-                yield pa.record_batch(
-                    [key.cast(pa.binary()), value.cast(pa.binary()), *more], schema=self.schema
-                )
+        for results in unpacked(batches):
+            fields = self.unpack.fields(results, (*self.key.paths, *self.value.paths))
+            key = as_bytes(self.key(fields[:of_key]))
+            value = as_bytes(self.value(fields[of_key:]))
+            gone = pc.equal(column(results, "operation"), int(Operation.DELETE))
+            value = pc.if_else(gone, pa.scalar(None, BYTES), value)
+            more = [] if self.positions is None else [self.positions(column(results, "version"))]
+            yield pa.record_batch(
+                [key.cast(pa.binary()), value.cast(pa.binary()), *more], schema=self.schema
+            )

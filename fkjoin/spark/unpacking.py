@@ -5,7 +5,7 @@ They stand behind a query's last stage and before a joiner.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -56,8 +56,7 @@ class UnpackAnswers:
         settle()
         for batch in batches:
             yield self._counters(batch)
-            for payload in payloads(batch):
-                answers = unpack(payload)
+            for answers in unpacked([batch]):
                 rows = len(answers)
                 matches = matched(answers, self.how)
                 left, right = column(answers, "left"), column(answers, "right")
@@ -123,24 +122,22 @@ class UnpackResults:
     def __call__(self, batches: Batches) -> Batches:
         settle()
         names = pa.array([operation.name.lower() for operation in Operation])
-        for batch in batches:
-            for payload in payloads(batch):
-                results = unpack(payload)
-                assert results.schema.equals(RESULT)
-                version, ts = column(results, "version"), column(results, "ts")
-                if self.without_origins:
-                    version, _ = versions.split(version, sum(parts for _, parts in self.versions))
-                yield pa.record_batch(
-                    [
-                        _key(self.key, column(results, "key")),
-                        self._row(column(results, "value")),
-                        names.take(column(results, "operation")),
-                        version.cast(pa.binary()),
-                        *(versions.numbers(version, first, last) for first, last in self._bounds()),
-                        pc.if_else(pc.equal(ts, NO_TIMESTAMP), None, ts),
-                    ],
-                    schema=self.schema,
-                )
+        for results in unpacked(batches):
+            assert results.schema.equals(RESULT)
+            version, ts = column(results, "version"), column(results, "ts")
+            if self.without_origins:
+                version, _ = versions.split(version, sum(parts for _, parts in self.versions))
+            yield pa.record_batch(
+                [
+                    _key(self.key, column(results, "key")),
+                    self._row(column(results, "value")),
+                    names.take(column(results, "operation")),
+                    version.cast(pa.binary()),
+                    *(versions.numbers(version, first, last) for first, last in self._bounds()),
+                    pc.if_else(pc.equal(ts, NO_TIMESTAMP), None, ts),
+                ],
+                schema=self.schema,
+            )
 
     def fields(self, results: pa.Table, paths: Sequence[Path]) -> list[pa.Array]:
         """Decode what is at paths of the table's columns; all else is not decoded.
@@ -206,19 +203,19 @@ class UnpackEvents:
 
     def __call__(self, batches: Batches) -> Batches:
         settle()
-        for batch in batches:
-            for payload in payloads(batch):
-                events = unpack(payload)
-                assert events.schema.equals(ENRICHED)
-                own = RowCodec(self.event).decode(column(events, "event"))
-                more = RowCodec(self.row).pick(
-                    column(events, "row"), [(name,) for name in self.added]
-                )
-                yield pa.record_batch([*own, *more], schema=self.schema)
+        for events in unpacked(batches):
+            assert events.schema.equals(ENRICHED)
+            own = RowCodec(self.event).decode(column(events, "event"))
+            more = RowCodec(self.row).pick(column(events, "row"), [(name,) for name in self.added])
+            yield pa.record_batch([*own, *more], schema=self.schema)
 
 
-def payloads(batch: pa.RecordBatch) -> Iterator[bytes]:
-    return (payload for payload in batch.column("payload").to_pylist() if payload)
+def unpacked(envelopes: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """The messages of envelopes; those that carry none are passed over."""
+    for batch in envelopes:
+        for payload in batch.column("payload").to_pylist():
+            if payload:
+                yield unpack(payload)
 
 
 def _key(schema: pa.Schema, key: Bytes) -> pa.StructArray:
@@ -246,11 +243,9 @@ class UnpackLate:
 
     def __call__(self, batches: Batches) -> Batches:
         settle()
-        for batch in batches:
-            for payload in payloads(batch):
-                late = unpack(payload)
-                parts = [
-                    _key(self.row_key, column(late, "row")),
-                    _key(self.group, column(late, "key")),
-                ]
-                yield pa.record_batch([*parts, pa.array(too_early(late))], schema=self.schema)
+        for late in unpacked(batches):
+            parts = [
+                _key(self.row_key, column(late, "row")),
+                _key(self.group, column(late, "key")),
+            ]
+            yield pa.record_batch([*parts, pa.array(too_early(late))], schema=self.schema)

@@ -129,7 +129,7 @@ def test_records_of_others_are_refused() -> None:
 def test_a_version_tells_the_partition(partition: int) -> None:
     place = [np.array([number]) for number in (7, partition, 3)]
     both = [versions.encode(versions.identity("topic"), place, placed=True).to_pylist()[0], version(4)]
-    assert wire.source_partitions(pa.array([b"".join(both)], BYTES)).tolist() == [partition]
+    assert versions.first_places(pa.array([b"".join(both)], BYTES)).partition.tolist() == [partition]
 
 
 @pytest.mark.parametrize(

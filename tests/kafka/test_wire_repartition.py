@@ -18,7 +18,7 @@ from fkjoin.codec.rows import RowCodec
 from fkjoin.folds.extremes import Extreme
 from fkjoin.folds.sums import Count, WholeSum
 from fkjoin.kafka import wire_repartition as wire_change
-from fkjoin.kafka.wire_repartition import RepartitionRecords
+from fkjoin.kafka.wire import WireRecords
 from fkjoin.stages import aggregate, regroup
 from tests.support.grouping import SOURCE, TIMES, Change, Grouping, recomputed_sums
 
@@ -31,23 +31,23 @@ def grouped(*rows: tuple[bytes, bytes, bytes | None, bytes | None], ts: int = 7)
     return table(GROUPED, columns[0], columns[1], version, *columns[2:], np.full(len(rows), ts, np.int64))
 
 
-def records_of(*records: tuple[bytes | None, bytes | None, tuple[bytes | None, ...]]) -> RepartitionRecords:
+def records_of(*records: tuple[bytes | None, bytes | None, tuple[bytes | None, ...]]) -> WireRecords:
     headers = tuple(pa.array([record[2][at] for record in records], BYTES) for at in range(4))
     key, value = (pa.array([record[at] for record in records], BYTES) for at in (0, 1))
-    return RepartitionRecords(key, value, headers)  # type: ignore[arg-type]
+    return WireRecords(key, value, headers)  # type: ignore[arg-type]
 
 
-def joined(*parts: RepartitionRecords) -> RepartitionRecords:
+def joined(*parts: WireRecords) -> WireRecords:
     def together(arrays: Any) -> Any:
         return pa.concat_arrays(list(arrays))
 
     headers = tuple(together(part.headers[at] for part in parts) for at in range(4))
-    return RepartitionRecords(together(part.key for part in parts), together(part.value for part in parts), headers)  # type: ignore[arg-type]
+    return WireRecords(together(part.key for part in parts), together(part.value for part in parts), headers)  # type: ignore[arg-type]
 
 
-def picked(records: RepartitionRecords, places: list[int]) -> RepartitionRecords:
+def picked(records: WireRecords, places: list[int]) -> WireRecords:
     rows = pa.array(places, pa.int64())
-    return RepartitionRecords(
+    return WireRecords(
         records.key.take(rows), records.value.take(rows), tuple(one.take(rows) for one in records.headers)
     )  # type: ignore[arg-type]
 
@@ -126,11 +126,11 @@ COLUMNS = (Count("rows"), WholeSum("total", 0, "sum"), Extreme("least", 0, "min"
 class Staged(Grouping):
     """Stages ``regroup`` and ``aggregate``, with records between them."""
 
-    def written(self, changes: list[Change], *, two_records: bool = False) -> RepartitionRecords:
+    def written(self, changes: list[Change], *, two_records: bool = False) -> WireRecords:
         grouped = regroup(self.messages(changes), self.rows, self.count, **TIMES)
         return wire_change.changes(grouped, two_records=two_records)
 
-    def read(self, records: RepartitionRecords) -> None:
+    def read(self, records: WireRecords) -> None:
         assert wire_change.problems(records).null_count == len(records.key)
         arrived = wire_change.read_changes(records)
         results = aggregate(arrived, self.groups, self.count, self.fold, source=SOURCE, guarded=True, **TIMES)
@@ -148,7 +148,7 @@ def with_least(changes: list[Change]) -> dict[str, Any]:
     return {group: (row[0], row[2], row[8]) for group, row in wide.items()}
 
 
-def unpaired(records: RepartitionRecords) -> RepartitionRecords:
+def unpaired(records: WireRecords) -> WireRecords:
     """The records without the header of pairs."""
     *others, pair = records.headers
     return records._replace(headers=(*others, pa.nulls(len(pair), BYTES)))

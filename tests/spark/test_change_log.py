@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from fkjoin.codec.messages import pack
-from fkjoin.spark.change_log import SparkLog
+from fkjoin.spark.bucket_run import SparkLog
 from fkjoin.spark.operator import StageProcessor
 from fkjoin.spark.specs import RekeySpec, StateSpec
 from tests.support.engine import Mapped, Value
