@@ -124,7 +124,8 @@ def failure(query: StreamingQuery, name: str | None = None) -> QueryError | None
         if why is None:
             return None
         checkpoint = str(getattr(query, "_checkpoint", "?"))
-        return QueryError("\n".join(_stopped(called, checkpoint, why)))
+        where = f"where: checkpoint {checkpoint}"
+        return QueryError(f"query {called} failed: {why}\n{where}\nwhat to do: {_ONE_PROCESS}")
     checkpoint = str(handle.streamingQuery().resolvedCheckpointRoot()).removeprefix("file:")
     error = optional.get()
     whole = str(error.toString()).partition(": ")[2]
@@ -138,12 +139,6 @@ _ONE_PROCESS = (
     "let one process have the checkpoint: the other one goes on; "
     "this one may be started again once that has ended"
 )
-
-
-def _stopped(name: str, checkpoint: str, why: str) -> tuple[str, str, str]:
-    """Say the three lines about a query that fkjoin itself has stopped."""
-    where, way = f"where: checkpoint {checkpoint}", f"what to do: {_ONE_PROCESS}"
-    return f"query {name} failed: {why}", where, way
 
 
 class _Advice(NamedTuple):

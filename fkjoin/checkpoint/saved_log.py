@@ -89,17 +89,6 @@ class SavedPartition(NamedTuple):
                 names.append(f"{self.folder}/SSTs/{data}")
         return names
 
-    def latest_first(self) -> Iterator[Changes]:
-        """Read the change files that lead to the version, the latest first, until one is gone."""
-        version: Version | None = self.version
-        while version is not None:
-            try:
-                changes = self._changes(version)
-            except FileNotFoundError:
-                return
-            yield changes
-            version = changes.before
-
     def after_snapshot(self) -> Iterator[Changes]:
         """Read the change files after the newest snapshot, the latest first."""
         _, later = self._parts()
@@ -108,16 +97,18 @@ class SavedPartition(NamedTuple):
 
     def since(self, known: Version) -> list[Changes] | None:
         """Read what versions after ``known`` changed, the oldest first; None if files are gone."""
-        read: list[Changes] = []
-        if self.version == known:
-            return read
-        for changes in self.latest_first():
+        read, version = list[Changes](), self.version
+        while version != known:
+            try:
+                changes = self._changes(version)
+            except FileNotFoundError:
+                return None
             read.append(changes)
-            if changes.before == known:
-                return read[::-1]
-            if changes.before is None or changes.before.number <= known.number:
-                break
-        return None
+            before = changes.before
+            if before is None or (before != known and before.number <= known.number):
+                return None
+            version = before
+        return read[::-1]
 
     def _parts(self) -> tuple[Version | None, list[Version]]:
         """Find the newest snapshot on the way to the version, and the versions after it."""
