@@ -82,7 +82,7 @@ class SavedPartition(NamedTuple):
         names = [f"{self.folder}/{version.name}.changelog" for version in later]
         if snapshot is not None:
             names.append(f"{self.folder}/{snapshot.name}.zip")
-            inside = set(self.files.names(f"{self.folder}/SSTs"))
+            inside = set(self.files.folder.names(f"{self.folder}/SSTs"))
             for data in self._snapshot(snapshot).data.values():
                 if data not in inside:
                     raise FileNotFoundError(f"{self.folder}/SSTs/{data}")
@@ -112,7 +112,7 @@ class SavedPartition(NamedTuple):
 
     def _parts(self) -> tuple[Version | None, list[Version]]:
         """Find the newest snapshot on the way to the version, and the versions after it."""
-        names = set(self.files.names(self.folder))
+        names = set(self.files.folder.names(self.folder))
         versions = [self.version]
         while f"{versions[0].name}.zip" not in names:
             lineage = self._changes(versions[0]).lineage

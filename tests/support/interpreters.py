@@ -111,7 +111,7 @@ class Interpreted:
         if stages(self._plan.top):
             with_stores(SavedFiles.without_spark(checkpoint), None, functools.partial(_add_saved, run))
         # A clock may begin more batches, after those of the history, and the last may be cut off.
-        times = [_began_ms(checkpoint, number) for number in SavedFiles.without_spark(checkpoint).numbers("commits")]
+        times = [_began_ms(checkpoint, number) for number in SavedFiles.without_spark(checkpoint).folder.numbers("commits")]
         del run.results[len(times) :]
         assert len(times) >= len(history), "a batch of the history was not done"
         return run, times
