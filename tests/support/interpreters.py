@@ -23,10 +23,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, StructType
 
 from fkjoin import Table
-from fkjoin.checkpoint.python_values import rows_of
 from fkjoin.checkpoint.saved_files import SavedFiles
 from fkjoin.checkpoint.saved_log import SavedPartition
 from fkjoin.checkpoint.stores import Identified, SavedStore, with_stores
+from fkjoin.checkpoint.user_keys import rows_of
 from fkjoin.events import Enriched
 from fkjoin.lowering.handle import planned_of
 from fkjoin.plan.physical import Counted, Physical, Read, below, replaced, stages
