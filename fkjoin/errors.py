@@ -55,6 +55,11 @@ def masked(text: str) -> str:
     return _QUERY.sub("?…", _LOGIN.sub("…@", text))
 
 
+def shortened(text: str, length: int) -> str:
+    """Cut a text after so many characters, and mark that it goes on."""
+    return text if len(text) <= length else f"{text[:length]}…"
+
+
 def set_aside(items: str) -> str:
     """The end of a message about rows, lines or records that stop a query: the way out."""
     return f'; with on_error="dead-letter" such {items} are set aside'

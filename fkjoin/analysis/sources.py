@@ -20,7 +20,7 @@ from fkjoin.codec import versions
 from fkjoin.codec.expressions import Part
 from fkjoin.codec.json_values import UTC
 from fkjoin.errors import ColumnTypeError, TopologyError, set_aside
-from fkjoin.files.source import FilesRead, as_session, open_files
+from fkjoin.files.source import FilesRead, as_session, columns_text, open_files
 from fkjoin.kafka.connection import Connection
 from fkjoin.plan.nodes import Source, generated_name
 from fkjoin.plan.optimizer import Off
@@ -268,7 +268,7 @@ def plain_lines(
     how = as_session(spark)
     if time is not None and kind_at(arrow, time) == pa.timestamp("us") and how.zone not in UTC:
         return None  # which instant a clock shows depends on the session
-    about = source, node.version, files.columns_text, how, fails, pattern
+    about = source, node.version, columns_text(files.schema), how, fails, pattern
     return Undecoded(
         files.lines, JsonLines(arrow, node.key, places, gone, time, node.columns, *about)
     )

@@ -49,10 +49,6 @@ class BatchLog:
         """The batch; without its time where Spark has deleted what it logged."""
         return Mark(number, began_ms(self.spark, self.checkpoint, number))
 
-    def has(self, mark: Mark) -> bool:
-        """Tell whether it is a batch of this checkpoint, as far as Spark's logs reach back."""
-        return mark.number <= self.last and mark == self.mark(mark.number)
-
     def _last(self, log: str) -> int:
         return max(files_at(self.spark, self.checkpoint).numbers(log), default=-1)
 

@@ -6,8 +6,7 @@ Each bucket's store says the same of its operator, but only once there is data, 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -19,7 +18,6 @@ from fkjoin.errors import FkJoinError
 from fkjoin.plan.physical import Physical, reads, stages
 from fkjoin.sessions.settings import EXCLUDED, OPTIMIZE, TIME_ZONE, time_zone
 from fkjoin.spark.identity import difference
-from fkjoin.spark.specs import StageSpec
 
 
 def require_begun_with(
@@ -88,22 +86,15 @@ def _changed(begun: Begun, plan: Physical, checkpoint: str) -> str | None:
             f"and is read twice, or by {rules}"
         )
     try:
-        return _first_difference(before, specs)
+        for (_, identity), spec in zip(before, specs, strict=True):
+            known = json.dumps(identity).encode()
+            changed = difference(known, spec.state.identity.encode(), spec.state.tables)
+            if changed is not None:
+                return changed
     except MISSHAPEN as error:
         raise unusable(checkpoint, f"has operators of another shape ({error})") from error
+    return None
 
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(names) or "none"
-
-
-def _first_difference(
-    before: Sequence[tuple[str, dict[str, Any]]], specs: Sequence[StageSpec]
-) -> str | None:
-    """Say how the facts of the first operator with others differ; None if there is none."""
-    for (_, identity), spec in zip(before, specs, strict=True):
-        known = json.dumps(identity).encode()
-        changed = difference(known, spec.state.identity.encode(), spec.state.tables)
-        if changed is not None:
-            return changed
-    return None

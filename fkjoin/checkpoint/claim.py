@@ -197,9 +197,8 @@ def require_unclaimed(spark: SparkSession, checkpoint: str) -> None:
     Nothing is made or changed.
     """
     files = ClaimFiles(spark, checkpoint.rstrip("/"))
-    while (newest := files.newest()) is not None:
-        if newest.is_free or _is_void(newest, files) or _has_lapsed(newest, files):
-            return
+    while not _may_be_taken(files.newest(), files):
+        pass
 
 
 def require_held(spark: SparkSession, checkpoint: str) -> None:
@@ -233,14 +232,7 @@ def _of_this_process(files: ClaimFiles) -> _HeldClaim:
             return held
     while True:
         number, newest = files.next(), files.newest()
-        if (
-            newest is not None
-            and not newest.is_free
-            and not _is_void(newest, files)
-            and not _has_lapsed(newest, files)
-        ):
-            continue
-        if files.make(number, _owner()):
+        if _may_be_taken(newest, files) and files.make(number, _owner()):
             break
     held = _HeldClaim(files, number)
     held.renewing = threading.Thread(
@@ -250,6 +242,12 @@ def _of_this_process(files: ClaimFiles) -> _HeldClaim:
     with _lock:
         _held[files.place] = held
     return held
+
+
+def _may_be_taken(claim: Claim | None, files: ClaimFiles) -> bool:
+    if claim is None or claim.is_free:
+        return True
+    return _is_void(claim, files) or _has_lapsed(claim, files)
 
 
 def _is_void(claim: Claim, files: ClaimFiles) -> bool:

@@ -13,10 +13,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.checkpoint.batch_log import BatchLog
 from fkjoin.checkpoint.damage import RESTORE, TAKEN_OVER, explain
-from fkjoin.checkpoint.source_topics import source_topics
 from fkjoin.errors import MISPLACED, FkJoinError, set_aside
 from fkjoin.spark.cause import NO_MEMORY, Cause, innermost, texts_of
-from fkjoin.spark.spark_api import java_query, running_session
+from fkjoin.spark.spark_api import java_query, listed, running_session
 
 _SET_ASIDE = re.compile(re.escape(set_aside("\0")).replace("\0", r"(\w+)"))
 _FILE = re.compile(r"error while reading file (\S+?)\.?(?=\s)")
@@ -61,6 +60,9 @@ _NO_ANSWER = re.compile(
 _OF_TOPIC = re.compile(
     r"Topic (\S+) not present in metadata|record\(s\) for (\S+)-\d+|[Pp]artitions? ([\w.-]+)-\d+"
 )
+
+_SOURCE = "StreamingDataSourceV2ScanRelation"
+_BROKERS = "kafka.bootstrap.servers"
 
 
 class QueryError(FkJoinError, StreamingQueryException):
@@ -124,13 +126,14 @@ def failure(query: StreamingQuery, name: str | None = None) -> QueryError | None
         if why is None:
             return None
         checkpoint = str(getattr(query, "_checkpoint", "?"))
-        return QueryError("\n".join(_stopped(called, checkpoint, why)))
+        where = f"where: checkpoint {checkpoint}"
+        return QueryError(f"query {called} failed: {why}\n{where}\nwhat to do: {_ONE_PROCESS}")
     checkpoint = str(handle.streamingQuery().resolvedCheckpointRoot()).removeprefix("file:")
     error = optional.get()
     whole = str(error.toString()).partition(": ")[2]
     messages = [str(error.getMessage() or ""), *texts_of(error.getCause())]
     details = [whole, *(f"Caused by: {text}" for text in messages[1:] if text not in whole)]
-    lines = told(called, checkpoint, _batch(checkpoint), messages, source_topics(query))
+    lines = told(called, checkpoint, _batch(checkpoint), messages, _source_topics(query))
     return QueryError("\n".join(lines), "\n\n".join(details))
 
 
@@ -138,12 +141,6 @@ _ONE_PROCESS = (
     "let one process have the checkpoint: the other one goes on; "
     "this one may be started again once that has ended"
 )
-
-
-def _stopped(name: str, checkpoint: str, why: str) -> tuple[str, str, str]:
-    """Say the three lines about a query that fkjoin itself has stopped."""
-    where, way = f"where: checkpoint {checkpoint}", f"what to do: {_ONE_PROCESS}"
-    return f"query {name} failed: {why}", where, way
 
 
 class _Advice(NamedTuple):
@@ -305,3 +302,23 @@ def _batch(checkpoint: str) -> int | None:
         log = BatchLog(running_session(), checkpoint)
         return log.last if log.last > log.done else None
     return None
+
+
+def _source_topics(query: StreamingQuery) -> dict[str, str]:
+    """Read which topics a query reads, with the brokers of each.
+
+    None before its sources are there, and none of a query of Spark Connect.  A topic that the query
+    reads from two clusters is left out: its name alone would not say which one is meant.
+    """
+    clusters: dict[str, set[str]] = {}
+    with contextlib.suppress(Exception):  # Spark does not say it until it has made the sources
+        plan = java_query(query).streamingQuery().logicalPlan()
+        for leaf in listed(plan.collectLeaves()):
+            if leaf.getClass().getSimpleName() != _SOURCE:
+                continue
+            options: dict[str, str] = dict(leaf.relation().options().asCaseSensitiveMap())
+            named = {name.lower(): value for name, value in options.items()}
+            if {"subscribe", _BROKERS} <= named.keys():
+                for topic in named["subscribe"].split(","):
+                    clusters.setdefault(topic, set()).add(named[_BROKERS])
+    return {topic: next(iter(brokers)) for topic, brokers in clusters.items() if len(brokers) == 1}

@@ -6,7 +6,7 @@ import contextlib
 import json
 import shutil
 import socket
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -19,11 +19,9 @@ from fkjoin.spark.index_home import HOME_FILE, OWNER
 from fkjoin.state.folders import FOLDERS, in_use
 
 
-@contextlib.contextmanager
-def owner(spark: SparkSession, checkpoint: str) -> Iterator[None]:
+def owner(spark: SparkSession, checkpoint: str) -> AbstractContextManager[None]:
     """Queries that are started meanwhile have this checkpoint."""
-    with access(spark).owned(OWNER, files_at(spark, checkpoint).root):
-        yield
+    return access(spark).owned(OWNER, files_at(spark, checkpoint).root)
 
 
 class Found(NamedTuple):

@@ -7,16 +7,14 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from fkjoin.checkpoint.entries import StoredRows
-from fkjoin.checkpoint.python_values import rows_of
 from fkjoin.checkpoint.replica import Replica
 from fkjoin.checkpoint.saved_files import Commit, SavedFiles, at_commit
-from fkjoin.checkpoint.user_keys import encoded
+from fkjoin.checkpoint.user_keys import encoded, rows_of
 from fkjoin.errors import FkJoinError
 from fkjoin.sessions.own_folder import held_folder
 from fkjoin.state import BYTES
@@ -221,12 +219,7 @@ class StateReader:
     def __enter__(self) -> StateReader:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _there(self) -> Replica:

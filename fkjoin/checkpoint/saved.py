@@ -55,9 +55,9 @@ def check_logs(spark: SparkSession, checkpoint: str | Path) -> None:
     checksums: a damaged one could make it skip input.
     """
     files = in_session(spark, checkpoint)
-    sources = [f"sources/{number}" for number in files.numbers("sources")]
+    sources = [f"sources/{number}" for number in files.folder.numbers("sources")]
     for folder in ("offsets", "commits", *sources):
-        for number in files.numbers(folder)[-_NEWEST:]:
+        for number in files.folder.numbers(folder)[-_NEWEST:]:
             files.read(f"{folder}/{number}")
 
 

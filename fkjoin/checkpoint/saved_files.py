@@ -54,7 +54,7 @@ class SavedFiles:
 
     def __init__(self, checkpoint: str | Path, files: Files) -> None:
         self.checkpoint = str(checkpoint).rstrip("/")
-        self._files = files
+        self.folder = files
 
     @classmethod
     def without_spark(cls, checkpoint: str | Path) -> SavedFiles:
@@ -70,27 +70,15 @@ class SavedFiles:
     def read(self, name: str) -> bytes:
         """Read a file; ``FileNotFoundError`` if it is not there, ``FkJoinError`` of damage."""
         try:
-            return self._files.read(name)
+            return self.folder.read(name)
         except FileNotFoundError:
             raise
         except OSError as error:
             raise damaged(self.checkpoint, error, f"{name} is not as it was written") from error
 
-    def names(self, folder: str) -> list[str]:
-        """List the names of files and folders in a folder; none without the folder."""
-        return self._files.names(folder)
-
-    def exist(self) -> bool:
-        """Tell whether the checkpoint's folder is there."""
-        return self._files.exists()
-
-    def numbers(self, folder: str) -> list[int]:
-        """List the numbers that files or folders in a folder are called by, the least first."""
-        return self._files.numbers(folder)
-
     def commits(self) -> list[Committed]:
         """List the committed batches with their times."""
-        logs = [status for status in self._files.listed("commits") if status.name.isdigit()]
+        logs = [status for status in self.folder.listed("commits") if status.name.isdigit()]
         return [Committed(int(log.name), log.changed_ms) for log in logs]
 
 
@@ -119,9 +107,9 @@ def committed(files: SavedFiles, batch: int | None = None) -> int:
 
     ``FkJoinError`` without any.
     """
-    numbers = files.numbers("commits")
+    numbers = files.folder.numbers("commits")
     if not numbers:
-        if not files.exist():
+        if not files.folder.exists():
             raise FkJoinError(f"checkpoint {files.checkpoint} is not there")
         raise FkJoinError(
             f"checkpoint {files.checkpoint} has no committed batch"
@@ -175,7 +163,7 @@ def commit_of(files: SavedFiles, batch: int) -> Commit:
     """Read which versions of the state a batch left; ``FkJoinError`` if their form is another."""
     ids = _second_line(files, f"commits/{batch}").get("stateUniqueIds") or {}
     if not ids:
-        if not files.numbers("state"):
+        if not files.folder.numbers("state"):
             raise FkJoinError(
                 f"checkpoint {files.checkpoint} has no state: its query has no operator that keeps "
                 "any"
@@ -201,7 +189,7 @@ def commit_of(files: SavedFiles, batch: int) -> Commit:
 def is_ours(files: SavedFiles, operator: int) -> bool:
     """Tell whether a stateful operator is one of fkjoin's."""
     folder = f"state/{operator}/_metadata/v2"
-    numbers = files.numbers(folder)
+    numbers = files.folder.numbers(folder)
     if not numbers:
         return False
     about = _second_line(files, f"{folder}/{numbers[-1]}")

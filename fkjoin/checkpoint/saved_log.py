@@ -82,23 +82,12 @@ class SavedPartition(NamedTuple):
         names = [f"{self.folder}/{version.name}.changelog" for version in later]
         if snapshot is not None:
             names.append(f"{self.folder}/{snapshot.name}.zip")
-            inside = set(self.files.names(f"{self.folder}/SSTs"))
+            inside = set(self.files.folder.names(f"{self.folder}/SSTs"))
             for data in self._snapshot(snapshot).data.values():
                 if data not in inside:
                     raise FileNotFoundError(f"{self.folder}/SSTs/{data}")
                 names.append(f"{self.folder}/SSTs/{data}")
         return names
-
-    def latest_first(self) -> Iterator[Changes]:
-        """Read the change files that lead to the version, the latest first, until one is gone."""
-        version: Version | None = self.version
-        while version is not None:
-            try:
-                changes = self._changes(version)
-            except FileNotFoundError:
-                return
-            yield changes
-            version = changes.before
 
     def after_snapshot(self) -> Iterator[Changes]:
         """Read the change files after the newest snapshot, the latest first."""
@@ -108,20 +97,22 @@ class SavedPartition(NamedTuple):
 
     def since(self, known: Version) -> list[Changes] | None:
         """Read what versions after ``known`` changed, the oldest first; None if files are gone."""
-        read: list[Changes] = []
-        if self.version == known:
-            return read
-        for changes in self.latest_first():
+        read, version = list[Changes](), self.version
+        while version != known:
+            try:
+                changes = self._changes(version)
+            except FileNotFoundError:
+                return None
             read.append(changes)
-            if changes.before == known:
-                return read[::-1]
-            if changes.before is None or changes.before.number <= known.number:
-                break
-        return None
+            before = changes.before
+            if before is None or (before != known and before.number <= known.number):
+                return None
+            version = before
+        return read[::-1]
 
     def _parts(self) -> tuple[Version | None, list[Version]]:
         """Find the newest snapshot on the way to the version, and the versions after it."""
-        names = set(self.files.names(self.folder))
+        names = set(self.files.folder.names(self.folder))
         versions = [self.version]
         while f"{versions[0].name}.zip" not in names:
             lineage = self._changes(versions[0]).lineage

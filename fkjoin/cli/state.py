@@ -76,7 +76,7 @@ def list_stores(checkpoint: Checkpoint, batch: _Batch = None) -> None:
 
     with _session(checkpoint, batch) as spark:
         stores = saved_stores(spark, checkpoint, batch)
-        batches = in_session(spark, checkpoint).numbers("commits")
+        batches = in_session(spark, checkpoint).folder.numbers("commits")
         shown = batches[-1] if batch is None else batch
         readable = f"batches {batches[0]} to {batches[-1]} can be read"
         grid = Grid(title=f"State after batch {shown} ({readable})", box=None)

@@ -15,8 +15,16 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
+    ByteType,
+    DataType,
     DateType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
     StringType,
     StructField,
     StructType,
@@ -31,7 +39,6 @@ from fkjoin.files import csv_headers as csv_files
 from fkjoin.files.folders import MISFIT, Folders, as_glob, lowered, without_base
 from fkjoin.files.options import OF_ANY_FILE, require_options
 from fkjoin.files.parquet_kinds import require_kinds
-from fkjoin.files.wider_types import narrowed, wider_fields
 from fkjoin.plan.physical import InWorkers, Physical, Read, by_spark
 from fkjoin.sessions.access import access
 from fkjoin.sessions.settings import prepare, time_zone
@@ -76,11 +83,6 @@ class FilesRead(NamedTuple):
     """Arguments for a table of them."""
     folders: tuple[str, ...]
     """The columns that names of folders are."""
-
-    @property
-    def columns_text(self) -> str:
-        """The columns, for people."""
-        return _columns_text(self.schema)
 
 
 @dataclass(frozen=True)
@@ -217,7 +219,7 @@ def _learned(location: _Location, format: str, pattern: str) -> StructType:
 
 def _json(location: _Location, inner: StructType, folders: Folders) -> Physical:
     """The columns of JSON lines."""
-    columns = _columns_text(inner)
+    columns = columns_text(inner)
     fields = arrow_schema("schema", inner)
     if not parsable(pa.struct(list(fields))):
         raise TopologyError(
@@ -271,7 +273,7 @@ def _by_reader(location: _Location, inner: StructType, folders: Folders) -> Phys
     hidden = StructField(_CORRUPT, StringType())
     hiding = _with_option(location, _CORRUPT_NAME, _CORRUPT)
     read = hiding.stream("json", StructType([*inner, hidden, *folders.texts]))
-    problem = F.when(_corrupt(inner).isNotNull(), F.lit(not_an_object(_columns_text(inner))))
+    problem = F.when(_corrupt(inner).isNotNull(), F.lit(not_an_object(columns_text(inner))))
     return by_spark(partial(_checked, inner, folders, problem), read)
 
 
@@ -294,12 +296,54 @@ def _require_no_times(fields: StructType, location: _Location) -> None:
 
 def _parquet(location: _Location, inner: StructType, folders: Folders) -> Physical:
     require_kinds(location.spark, location.pattern, location.options, inner)
-    wide = wider_fields(inner)
+    wide = _wider_fields(inner)
     read = location.stream("parquet", StructType([*wide, *folders.texts]))
     if wide == StructType([StructField(field.name, field.dataType) for field in inner]):
         return by_spark(partial(_checked, inner, folders, None), read)
-    fitting = by_spark(lambda frame: narrowed(frame, inner, _MISFIT, _CORRUPT), read)
+    fitting = by_spark(partial(_narrowed, inner), read)
     return by_spark(partial(_checked, inner, folders, F.col(_MISFIT)), fitting)
+
+
+def _wider(kind: DataType) -> DataType:
+    """The type, with whole numbers as bigint and fractions as double.
+
+    Spark's reader stops at a wider whole number than it is told to read, and cuts bits off where a
+    table has bytes or shorts.  Maps cannot be compared, and stay.
+    """
+    if isinstance(kind, ByteType | ShortType | IntegerType):
+        return LongType()
+    if isinstance(kind, FloatType):
+        return DoubleType()
+    if isinstance(kind, StructType):
+        return _wider_fields(kind)
+    return ArrayType(_wider(kind.elementType)) if isinstance(kind, ArrayType) else kind
+
+
+def _wider_fields(fields: StructType) -> StructType:
+    """The fields, each in its wider type."""
+    return StructType([StructField(field.name, _wider(field.dataType)) for field in fields])
+
+
+def _narrowed(fields: StructType, read: DataFrame) -> DataFrame:
+    """The columns in the types of ``fields``, null where a value is of none.
+
+    The column ``_MISFIT`` says which value; ``_CORRUPT`` has all of such a row, as JSON.
+    """
+    kinds = {field.name: field.dataType for field in fields}
+    own = {name: kind for name, kind in kinds.items() if _wider(kind) != kind}
+    problem = F.coalesce(*(_misfit_of(name, kind) for name, kind in own.items()))
+    values = {name: F.col(quoted(name)) for name in read.columns}
+    narrow = {name: values[name].try_cast(kind).alias(name) for name, kind in own.items()}
+    row = F.to_json(F.struct(*(F.col(quoted(name)) for name in fields.names)))
+    raw = F.when(problem.isNotNull(), row).alias(_CORRUPT)
+    return read.select(*(values | narrow).values(), problem.alias(_MISFIT), raw)
+
+
+def _misfit_of(name: str, kind: DataType) -> Column:
+    value = F.col(quoted(name))
+    words = f"column {name}: ", f" is no {kind.simpleString()}"
+    problem = F.concat(F.lit(words[0]), value.cast("string"), F.lit(words[1]))
+    return F.when(~value.eqNullSafe(value.try_cast(kind).cast(_wider(kind))), problem)
 
 
 def _csv(location: _Location, inner: StructType, folders: Folders, *, learned: bool) -> Physical:
@@ -318,7 +362,7 @@ def _csv(location: _Location, inner: StructType, folders: Folders, *, learned: b
     problem = None
     if not own:
         unfit = F.when(
-            _corrupt(named).isNotNull(), F.lit(f"not a CSV line of {_columns_text(inner)}")
+            _corrupt(named).isNotNull(), F.lit(f"not a CSV line of {columns_text(inner)}")
         )
         wrong = *_far_years(named), *csv_files.unclosed(named, location.options)
         problem = F.coalesce(unfit, *wrong)
@@ -365,7 +409,8 @@ def _checked(
     return frame.select(*rows, first.alias(PROBLEM), raw)
 
 
-def _columns_text(columns: StructType) -> str:
+def columns_text(columns: StructType) -> str:
+    """The columns, for people."""
     return columns.simpleString()[:200]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fkjoin.checkpoint.progress import several, span
+from fkjoin.errors import shortened
 from fkjoin.metrics.health import Health, of_job
 from fkjoin.metrics.query_report import QueryReport, only
 from fkjoin.sinks.counts import LEFT_OUT, REPEATED, Occurrence
@@ -147,5 +148,4 @@ def table_of(operator: str, tables: Collection[str]) -> str:
 def _last(reason: str | None) -> str:
     if reason is None:
         return ""
-    shown = reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}…"
-    return f", the last time because of: {shown}"
+    return f", the last time because of: {shortened(reason, _LONGEST_REASON)}"

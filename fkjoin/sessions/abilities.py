@@ -6,6 +6,7 @@ refused by name, with the version that has it.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from fkjoin.errors import SessionError
-from fkjoin.spark.spark_api import checkpoint_manager, is_connect, jvm
+from fkjoin.spark.spark_api import checkpoint_manager, jvm
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 
@@ -95,16 +96,10 @@ CONNECT = (
 """Abilities of both sides of a session of Spark Connect, which may be of different releases."""
 
 
-def local_file_manager(spark: SparkSession) -> str | None:
+def local_file_manager() -> str | None:
     """Spark's class that writes a checkpoint's files without processes; None if it is elsewhere."""
-    return next((name for name in _FILE_MANAGERS if _class(spark, name) is not None), None)
-
-
-def _class(spark: SparkSession, name: str) -> Any:
-    """A class of the JVM, or None; a client of Spark Connect has no JVM to ask."""
-    if is_connect(spark):
-        return None
-    try:
-        return jvm().java.lang.Class.forName(name)
-    except Py4JJavaError:
-        return None
+    for name in _FILE_MANAGERS:
+        with contextlib.suppress(Py4JJavaError):
+            jvm().java.lang.Class.forName(name)
+            return name
+    return None

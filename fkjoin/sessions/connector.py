@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -120,16 +120,12 @@ def unresolved(output: str) -> str | None:
     match = _UNRESOLVED.search(output)
     if match is None:
         return None
-    missing = _distinct(":".join(parts) for parts in _COORDINATES.findall(match[1]))
-    where = f"tried {', '.join(_distinct(re.findall(r'==== (.+): tried', output)))}"
-    if silent := _distinct(_SILENT.findall(output)):
+    missing = list(dict.fromkeys(":".join(parts) for parts in _COORDINATES.findall(match[1])))
+    where = f"tried {', '.join(dict.fromkeys(re.findall(r'==== (.+): tried', output)))}"
+    if silent := dict.fromkeys(_SILENT.findall(output)):
         where += f"; not reached: {', '.join(silent)}"
     problem = f"{PACKAGES}: {', '.join(missing)} cannot be had ({where}); "
     if any("-kafka-0-10_" in name and not name.endswith(RELEASES) for name in missing):
         return f"{problem}write {package()}, or leave it out and {HOW}"
     advice = "name releases that are published there, another repository in spark.jars.repositories"
     return f"{problem}{advice}, or jars in {JARS}"
-
-
-def _distinct(names: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(names))

@@ -11,8 +11,6 @@ ADVICE = (
     "install a JDK 17 or 21 (Debian: apt-get install openjdk-17-jdk-headless), "
     "or point JAVA_HOME to it"
 )
-OPTION_VARIABLES = "SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS"
-"""Variables from which the JVM of a session takes options."""
 
 _USABLE = (17, 21)
 

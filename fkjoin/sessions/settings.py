@@ -207,7 +207,7 @@ def _classic(texts: Mapping[str, str]) -> SparkSession:
         spark = SparkSession.builder.config(map=dict(texts)).getOrCreate()
         is_local = (spark.sparkContext.master or "").startswith("local")
         is_free = is_local and spark.conf.get(_FILE_MANAGER, None) is None
-        if is_free and (manager := local_file_manager(spark)):
+        if is_free and (manager := local_file_manager()):
             spark.conf.set(_FILE_MANAGER, manager)
         prepare(spark)
         if words.LOG_LEVEL in texts:

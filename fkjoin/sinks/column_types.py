@@ -112,18 +112,23 @@ def fitting(
             why = f"column {name} is NOT NULL there, and null in the row with {row}"
             raise cannot_be(target, why)
         for days in _days(rows[name].combine_chunks(), of_days):
-            is_date = pa.types.is_date32(days.type)
-            ends = pc.min_max(days.cast(pa.int32() if is_date else pa.int64()))
-            if not ends["min"].is_valid:
-                continue
-            step = 1 if is_date else _DAY_US
-            first, last = ends["min"].as_py() // step, ends["max"].as_py() // step
-            if first < _DAYS[0] or last > _DAYS[1]:
-                why = f"column {name} has a {'date' if is_date else 'time'} outside of the years "
+            if beyond_years(days):
+                kind = "date" if pa.types.is_date32(days.type) else "time"
+                why = f"column {name} has a {kind} outside of the years "
                 why += f"1 to 9999, which {target.partition(' ')[0]} tables cannot have"
                 raise cannot_be(target, why)
     fields = [existing.field(name).with_nullable(True) for name in rows.column_names]
     return rows.cast(pa.schema(fields))
+
+
+def beyond_years(values: pa.Array | pa.ChunkedArray) -> bool:
+    """Tell whether one of some dates, or of times in microseconds, is outside of 1 to 9999."""
+    is_date = pa.types.is_date32(values.type)
+    ends = pc.min_max(values.cast(pa.int32() if is_date else pa.int64()))
+    if not ends["min"].is_valid:
+        return False
+    step = 1 if is_date else _DAY_US
+    return ends["min"].as_py() // step < _DAYS[0] or ends["max"].as_py() // step > _DAYS[1]
 
 
 def row_text(rows: pa.Table, key: Sequence[str]) -> str:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from fkjoin.checkpoint.batch_log import BatchLog, Mark
+from fkjoin.checkpoint.batch_log import BatchLog
 from fkjoin.errors import FkJoinError, TopologyError, masked
 from fkjoin.lowering.table_plan import TablePlan
 from fkjoin.sinks import column_types, delta_log, partitions
@@ -87,15 +87,15 @@ class Delta(TableSink):
             )
 
     def examine(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
-        require_kinds("to_delta", spark_schema(schema))
-        once = replace(self, retry_s=0.0)
-        once._schema, once._key = schema, key
-        once._repeated(lambda: once._prepare(schema, keep=False))
+        replace(self, retry_s=0.0)._prepared(schema, key, keep=False)
 
     def prepare(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
+        self._prepared(schema, key, keep=True)
+
+    def _prepared(self, schema: pa.Schema, key: tuple[str, ...], *, keep: bool) -> None:
         require_kinds("to_delta", spark_schema(schema))
         self._schema, self._key = schema, key
-        self._repeated(lambda: self._prepare(schema, keep=True))
+        self._repeated(lambda: self._prepare(schema, keep=keep))
 
     def _prepare(self, schema: pa.Schema, *, keep: bool) -> None:
         if "://" not in str(self.path):
@@ -151,21 +151,22 @@ class Delta(TableSink):
 
     def _last(self, query: str) -> BatchId | None:
         table = self._existing()
-        return None if table is None else _batch_of(table, query)
+        return None if table is None else delta_log.last(table, query)
 
     def restore(self, table: TablePlan, query: str, log: BatchLog) -> None:
         mark = log.mark(log.done)
-        if not self._repeated(lambda: self._to_version_of(query, mark)):
+        batch = BatchId(query, mark.number, mark.began_ms)
+        if not self._repeated(lambda: self._to_version_of(batch)):
             super().restore(table, query, log)
 
-    def _to_version_of(self, query: str, mark: Mark) -> bool:
+    def _to_version_of(self, batch: BatchId) -> bool:
         """Restore the version of a batch, which has every table's rows; False if it is gone."""
         table = self._opened()
-        version = delta_log.version_of(table, query, mark)
+        version = delta_log.version_of(table, batch.query, batch.mark)
         if version is None:
             return False
         try:
-            table.restore(version, commit_properties=delta_log.commit(query, mark))
+            table.restore(version, commit_properties=delta_log.commit(batch))
         except DeltaError as error:
             if "missing file" not in str(error):  # which were vacuumed
                 raise
@@ -176,7 +177,7 @@ class Delta(TableSink):
         self._repeated(lambda: self._overwrite(batch, rows))
 
     def _overwrite(self, batch: BatchId, rows: pa.Table) -> None:
-        table, properties = self._opened(), delta_log.commit(batch.query, batch.mark)
+        table, properties = self._opened(), delta_log.commit(batch)
         rows = self._fitting(table, rows, self._key)
         write_deltalake(
             table, rows, mode="overwrite", schema_mode="merge", commit_properties=properties
@@ -200,12 +201,12 @@ class Delta(TableSink):
     def _apply(self, batch: BatchId, upserts: pa.Table, gone: pa.Table) -> None:
         if (table := self._existing()) is None:
             raise missing(self.place)
-        if self.has(batch, _batch_of(table, batch.query)):
+        if self.has(batch, delta_log.last(table, batch.query)):
             return
         if upserts.num_rows or gone.num_rows:
             self._write(table, batch, upserts, gone)
         else:
-            delta_log.note(table, batch.query, batch.mark)
+            delta_log.note(table, batch)
         self._keep_up(batch.number)
 
     def _keep_up(self, number: int) -> None:
@@ -220,7 +221,7 @@ class Delta(TableSink):
             self._opened().vacuum(dry_run=False)
 
     def _write(self, table: DeltaTable, batch: BatchId, upserts: pa.Table, gone: pa.Table) -> None:
-        properties = delta_log.commit(batch.query, batch.mark)
+        properties = delta_log.commit(batch)
         if not self._key:
             rows = self._fitting(table, upserts, self._schema.names)
             merge: Any = {"schema_mode": "merge", "commit_properties": properties}
@@ -249,11 +250,6 @@ class Delta(TableSink):
         obstacle, on_disk = partitions.of_delta, "://" not in str(self.path)
         partitions.require_values(self._target, rows, parts, key, obstacle, on_disk=on_disk)
         return rows
-
-
-def _batch_of(table: DeltaTable, query: str) -> BatchId | None:
-    mark = delta_log.last(table, query)
-    return None if mark is None else BatchId(query, mark.number, mark.began_ms)
 
 
 def _absolute(path: str | Path) -> str:

@@ -11,6 +11,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 
 from fkjoin.checkpoint.batch_log import Mark
 from fkjoin.errors import FkJoinError
+from fkjoin.sinks.table_sink import BatchId
 
 _QUERY, _BATCH, _BEGAN = "fkjoin.query", "fkjoin.batch", "fkjoin.beganMs"
 _ROWS_STAY = {
@@ -24,20 +25,21 @@ _NEVER = -1
 """Stands for the time of the batch before the first one."""
 
 
-def commit(query: str, mark: Mark) -> CommitProperties:
+def commit(batch: BatchId) -> CommitProperties:
     """Make the properties of a batch's commit."""
-    began_ms = _NEVER if mark.began_ms is None else mark.began_ms
-    metadata = {_QUERY: query, _BATCH: str(mark.number), _BEGAN: str(began_ms)}
-    transactions = [Transaction(query, mark.number), Transaction(_began(query), began_ms)]
+    query, number = batch.query, batch.number
+    began_ms = _NEVER if batch.began_ms is None else batch.began_ms
+    metadata = {_QUERY: query, _BATCH: str(number), _BEGAN: str(began_ms)}
+    transactions = [Transaction(query, number), Transaction(_began(query), began_ms)]
     return CommitProperties(custom_metadata=metadata, app_transactions=transactions)
 
 
-def last(table: DeltaTable, query: str) -> Mark | None:
+def last(table: DeltaTable, query: str) -> BatchId | None:
     """The query's last batch that is in the table."""
     number, began_ms = table.transaction_version(query), table.transaction_version(_began(query))
     if number is None or _was_restored(table, query):
         return None
-    return Mark(number, None if began_ms == _NEVER else began_ms)
+    return BatchId(query, number, None if began_ms == _NEVER else began_ms)
 
 
 def _was_restored(table: DeltaTable, query: str) -> bool:
@@ -54,9 +56,9 @@ def _was_restored(table: DeltaTable, query: str) -> bool:
     return False
 
 
-def note(table: DeltaTable, query: str, mark: Mark) -> None:
+def note(table: DeltaTable, batch: BatchId) -> None:
     """Commit a batch that has no rows."""
-    properties = commit(query, mark)
+    properties = commit(batch)
     table.create_write_transaction([], "append", table.schema(), commit_properties=properties)
 
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.errors import TopologyError
+from fkjoin.errors import TopologyError, shortened
 from fkjoin.sinks.column_types import cannot_be, row_text
 from fkjoin.spark.schemas import kind_text
 
@@ -84,10 +84,5 @@ def require_values(
                 why = f"whose folder would have a name of more than {LONGEST_NAME} bytes"
             if why is not None:
                 row = row_text(rows.filter(pc.equal(rows[name], value)), key)
-                contrast = f"is {_beginning(value)} in the row with {row}, {why}"
+                contrast = f"is {shortened(repr(value), _SHOWN)} in the row with {row}, {why}"
                 raise cannot_be(target, f"column {name} partitions it and {contrast}")
-
-
-def _beginning(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

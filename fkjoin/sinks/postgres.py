@@ -298,10 +298,9 @@ class Postgres(TableSink):
     def _record(
         self, connection: Connection[Any], batch: BatchId, letters: Sequence[Refused]
     ) -> None:
-        text, lines = SQL(_RECORD).format(self._beside(LETTERS)), []
-        for row in letters:
-            about = batch.query, batch.number, self.into, row.key_text
-            lines.append((*about, row.column_text, row.reason, row.row_text))
+        text = SQL(_RECORD).format(self._beside(LETTERS))
+        about = batch.query, batch.number, self.into
+        lines = [(*about, *row.letter()) for row in letters]
         with connection.cursor() as cursor:
             cursor.executemany(text, lines)
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg import Connection
 
+from fkjoin.errors import shortened
 from fkjoin.sinks.postgres_server import OF_A_VALUE
 from fkjoin.sinks.postgres_values import spelled
 
@@ -56,18 +57,10 @@ class Refused:
         columns = [f"column {name} = {_beginning(self.row[name])}" for name in self.columns]
         return f"{', '.join([*key, *columns])}: {self.reason}"
 
-    @property
-    def column_text(self) -> str | None:
-        return ", ".join(self.columns) or None
-
-    @property
-    def key_text(self) -> str:
-        """JSON that any encoding of a database has."""
-        return json.dumps({name: self.row[name] for name in self.key})
-
-    @property
-    def row_text(self) -> str:
-        return json.dumps(self.row)
+    def letter(self) -> tuple[str, str | None, str, str]:
+        """Key, columns, reason and row, in JSON that any encoding of a database has."""
+        key = json.dumps({name: self.row[name] for name in self.key})
+        return key, ", ".join(self.columns) or None, self.reason, json.dumps(self.row)
 
 
 def unread(
@@ -171,12 +164,8 @@ def _reason(error: psycopg.Error) -> str:
     texts = [error.diag.message_primary]
     if isinstance(error, psycopg.DataError):
         texts.append(error.diag.message_detail)
-    return _shortened(": ".join(" ".join(text.split()) for text in texts if text), 3 * _SHOWN)
+    return shortened(": ".join(" ".join(text.split()) for text in texts if text), 3 * _SHOWN)
 
 
 def _beginning(value: Any) -> str:
-    return _shortened(repr(value), _SHOWN)
-
-
-def _shortened(text: str, length: int) -> str:
-    return text if len(text) <= length else f"{text[:length]}…"
+    return shortened(repr(value), _SHOWN)

@@ -8,11 +8,10 @@ after ``MOST_BATCHES`` batches.
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any
@@ -20,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark import InheritableThread
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from fkjoin.analysis.emission import Emission
@@ -68,8 +67,12 @@ def first_rows(table: Handle, schema: StructType, n: int) -> DataFrame:
     bounded = rebuilt(table._planned, partial(_bounded, reads))
     bounded.require_fitting()
     rows = _Rows(plan(bounded), schema, n)
-    with _checkpoint(spark) as checkpoint:
-        _run(rows, checkpoint)
+    # On the session's own file system, which all workers reach.
+    with held_folder() as folder:
+        try:
+            _run(rows, f"{folder}/checkpoint")
+        finally:
+            files_at(spark, folder).delete()
     return spark.createDataFrame(rows.table, schema)
 
 
@@ -135,16 +138,6 @@ def _run(rows: _Rows, checkpoint: str) -> None:
         stopping.join()
         for folder in rows.plan.planned.index_dirs:
             shutil.rmtree(index_base(folder) / str(query.id), ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _checkpoint(spark: SparkSession) -> Iterator[str]:
-    """A place for a checkpoint on the session's own file system, which all workers reach."""
-    with held_folder() as folder:
-        try:
-            yield f"{folder}/checkpoint"
-        finally:
-            files_at(spark, folder).delete()
 
 
 def _bounded(reads: dict[Read, Read], table: Planned) -> Planned:

@@ -10,7 +10,7 @@ from typing import TypeVar
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from fkjoin.errors import FkJoinError, first_line, masked
+from fkjoin.errors import FkJoinError, first_line, masked, shortened
 from fkjoin.sinks.counts import REPEATED, count
 from fkjoin.spark import repetition
 from fkjoin.spark.query_start import unreached
@@ -53,7 +53,7 @@ def through_outages(
     text_of: Callable[[BaseException], str],
     is_of_target: Callable[[BaseException], bool],
 ) -> _T:
-    """Return what ``work`` returns, see ``repeated``; other errors of the target: ``unreachable``.
+    """Return what ``work`` returns, see ``repeated``; ``FkJoinError`` of what else it says.
 
     Any other error of a library names the target, too.  No error is the cause of another: its text
     may have secrets.
@@ -65,7 +65,7 @@ def through_outages(
     except Exception as error:
         is_away, kind, why = is_of_target(error), type(error).__name__, text_of(error)
     if is_away:
-        raise unreachable(target, why)
+        raise unreached(f"{target} cannot be reached: {why}")
     raise unreached(f"{target}: {kind}: {why.rstrip('.')}", f"{_MEND},")
 
 
@@ -75,8 +75,7 @@ def in_a_line(error: BaseException | str, options: Mapping[str, str] = MappingPr
     for secret in _secrets_of(options):
         text = text.replace(secret, "…")
     text = " ".join(masked(text).replace("↳", ":").split()).replace(" : ", ": ")
-    text = text or type(error).__name__
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return shortened(text or type(error).__name__, _SHOWN)
 
 
 def _secrets_of(options: Mapping[str, str]) -> Iterator[str]:
@@ -87,8 +86,3 @@ def _secrets_of(options: Mapping[str, str]) -> Iterator[str]:
         login = _LOGIN.search(str(value))
         parts = () if login is None else re.split("[:@]", login[1])
         yield from (part for part in parts if len(part) > _SHORT)
-
-
-def unreachable(target: str, why: str) -> FkJoinError:
-    """The error of a target that refuses, or is not there."""
-    return unreached(f"{target} cannot be reached: {why}")

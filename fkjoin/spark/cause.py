@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from py4j.protocol import Py4JJavaError
 
-from fkjoin.errors import users_frames
+from fkjoin.errors import shortened, users_frames
 
 _HEAD = "Traceback (most recent call last):"
 _OF_GROUP = re.compile(r"^ *(?:\+-[-+ 0-9.]*\n|[|+] )", re.MULTILINE)
@@ -132,4 +132,4 @@ def _line(text: str) -> str:
     text = re.sub(r"\s*SQLSTATE: \w{5}\b;?", "", " ".join(text.split()))
     text = _CONDITION.sub("", text)
     text = re.sub(r"^(\w+Error: )\[[A-Z0-9_.]+\] ", r"\1", text)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return shortened(text, _LONGEST)

@@ -42,13 +42,13 @@ class HadoopFiles(Files):
             return []
 
     def read(self, path: str) -> bytes:
-        with self._asked(path), self._opened(path) as stream:
+        with self._asked(path), contextlib.closing(self._system.open(self._path(path))) as stream:
             return bytes(stream.readAllBytes())
 
     def read_end(self, path: str, most: int) -> bytes:
         with self._asked(path):
             size = self._system.getFileStatus(self._path(path)).getLen()
-            with self._opened(path) as stream:
+            with contextlib.closing(self._system.open(self._path(path))) as stream:
                 stream.seek(max(0, size - most))
                 return bytes(stream.readNBytes(most))
 
@@ -108,14 +108,6 @@ class HadoopFiles(Files):
 
     def _path(self, path: str) -> Any:
         return jvm().org.apache.hadoop.fs.Path(self._at(path))
-
-    @contextlib.contextmanager
-    def _opened(self, path: str) -> Iterator[Any]:
-        stream = self._system.open(self._path(path))
-        try:
-            yield stream
-        finally:
-            stream.close()
 
     def _put(self, path: str, data: bytes, *, overwrite: bool) -> None:
         out = self._system.create(self._path(path), overwrite)

@@ -9,7 +9,7 @@ import posixpath
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -111,13 +111,9 @@ class WorkerFiles(Files):
         )
         answer = json.loads(rows.collect()[0][0])
         if "error" in answer:
-            _raise(answer)
+            kind = FileNotFoundError if answer["is_missing"] else OSError
+            raise kind(answer["error"])
         return answer["value"]
-
-
-def _raise(answer: dict[str, Any]) -> NoReturn:
-    kind = FileNotFoundError if answer["is_missing"] else OSError
-    raise kind(answer["error"])
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fkjoin.checkpoint.entries import StoredRows
-from fkjoin.checkpoint.python_values import hashable, rows_of
 from fkjoin.checkpoint.stores import kept_as
-from fkjoin.checkpoint.user_keys import encoded
+from fkjoin.checkpoint.user_keys import encoded, hashable, rows_of
 from fkjoin.codec.arrays import BYTES
 from fkjoin.errors import FkJoinError, nearest
 from fkjoin.events import Enriched

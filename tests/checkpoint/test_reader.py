@@ -24,10 +24,10 @@ from fkjoin import FkJoinError, FormatError, StateReader
 from fkjoin.checkpoint import reader as reader_module
 from fkjoin.checkpoint import replica, saved_files, user_keys
 from fkjoin.checkpoint.entries import StoredRows
-from fkjoin.checkpoint.python_values import rows_of
 from fkjoin.checkpoint.saved_files import SavedFiles, commit_of
 from fkjoin.checkpoint.saved_log import SavedPartition
 from fkjoin.checkpoint.spark_formats import LogPlace, changes_of, key_of, place_of
+from fkjoin.checkpoint.user_keys import rows_of
 from fkjoin.spark.buckets import bucket_ids
 from fkjoin.state import CorruptLogError
 from fkjoin.state.segments import Meta

@@ -11,7 +11,7 @@ pytest.importorskip("grpc")
 from pyspark.sql.connect import functions as F
 from pyspark.sql.types import LongType
 
-from fkjoin.sessions.connect import Connect
+from fkjoin.sessions.access import Connect
 
 CLIENT: Any = Connect(None)  # type: ignore[arg-type]
 

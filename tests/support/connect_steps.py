@@ -23,7 +23,7 @@ from fkjoin.jobs.job_sections import JobSection, SparkSection
 from fkjoin.jobs.runner import job_session
 from fkjoin.kafka import Json
 from fkjoin.metrics import Metrics, watch
-from fkjoin.sessions.connect import Connect
+from fkjoin.sessions.access import Connect
 from fkjoin.sessions.settings import TIME_ZONE
 from fkjoin.sinks import Delta, Iceberg, Kafka, Parquet, Postgres, Sink
 from fkjoin.testing import Driver

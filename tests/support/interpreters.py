@@ -23,10 +23,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, StructType
 
 from fkjoin import Table
-from fkjoin.checkpoint.python_values import rows_of
 from fkjoin.checkpoint.saved_files import SavedFiles
 from fkjoin.checkpoint.saved_log import SavedPartition
 from fkjoin.checkpoint.stores import Identified, SavedStore, with_stores
+from fkjoin.checkpoint.user_keys import rows_of
 from fkjoin.events import Enriched
 from fkjoin.lowering.handle import planned_of
 from fkjoin.plan.physical import Counted, Physical, Read, below, replaced, stages
@@ -111,7 +111,7 @@ class Interpreted:
         if stages(self._plan.top):
             with_stores(SavedFiles.without_spark(checkpoint), None, functools.partial(_add_saved, run))
         # A clock may begin more batches, after those of the history, and the last may be cut off.
-        times = [_began_ms(checkpoint, number) for number in SavedFiles.without_spark(checkpoint).numbers("commits")]
+        times = [_began_ms(checkpoint, number) for number in SavedFiles.without_spark(checkpoint).folder.numbers("commits")]
         del run.results[len(times) :]
         assert len(times) >= len(history), "a batch of the history was not done"
         return run, times
