@@ -47,9 +47,7 @@ def joined(*parts: WireRecords) -> WireRecords:
 
 def picked(records: WireRecords, places: list[int]) -> WireRecords:
     rows = pa.array(places, pa.int64())
-    return WireRecords(
-        records.key.take(rows), records.value.take(rows), tuple(one.take(rows) for one in records.headers)
-    )  # type: ignore[arg-type]
+    return WireRecords(records.key.take(rows), records.value.take(rows), tuple(one.take(rows) for one in records.headers))  # type: ignore[arg-type]
 
 
 def test_golden_bytes() -> None:
