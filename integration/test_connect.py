@@ -71,6 +71,10 @@ def test_tables_and_files_are_the_batch_join_also_after_a_restart(shop: Client, 
         assert {row.pop("order_id"): row for row in iceberg(tmp_path, "shop.joined")} == batch_join(log)
         log.write(changes)
     assert len(list((tmp_path / "parquet").glob("batch=*"))) == 2
+    watched = shop("watched")["joined"]
+    assert watched["batches"] == 2
+    assert watched["all_inputs"] == 120
+    assert set(watched["state"]) >= {"joined"}
 
 
 def test_aggregates_and_saved_state(shop: Client, tmp_path: Path) -> None:
@@ -87,13 +91,6 @@ def test_aggregates_and_saved_state(shop: Client, tmp_path: Path) -> None:
     assert "/ck was made by another job: its operators were " in said
     assert " and are now joined-rekey, joined-subscription, joined-resolve, " in said, said
     assert "and this session has Asia/Tokyo: " in shop("another_job", table="by_region", zone="Asia/Tokyo", **job)
-
-
-def test_queries_are_watched(shop: Client) -> None:
-    said = shop("watched")["joined"]
-    assert said["batches"] == 2
-    assert said["all_inputs"] == 120
-    assert set(said["state"]) >= {"joined"}
 
 
 @pytest.mark.nightly

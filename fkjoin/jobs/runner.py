@@ -237,8 +237,8 @@ def drained_job(path: Path) -> tuple[list[str], list[InFlight]]:
     with _idle_job(path) as (spark, job, checkpoints):
         for checkpoint in (job.spec.checkpoint, *checkpoints.values()):
             require_unclaimed(spark, checkpoint)
-        topics = list(internal_connections(job.stages))
-        return topics, in_flight(spark, job.stages, checkpoints)
+        stages = job.stages
+        return list(internal_connections(stages)), in_flight(spark, stages, checkpoints)
 
 
 def purge_job(path: Path) -> dict[str, dict[int, int]]:

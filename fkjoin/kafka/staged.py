@@ -90,6 +90,7 @@ class ToRecords:
     topics: InternalTopics
 
     def __call__(self, batches: Batches) -> Batches:
+        # In the order of the stages, which ``internal_topics`` gives them.
         registration, response = self.topics.partitions.items()
         for messages in unpacked(batches):
             if messages.schema.equals(SUBSCRIPTION):

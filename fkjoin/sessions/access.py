@@ -27,7 +27,6 @@ from fkjoin.spark.spark_api import (
 from fkjoin.storage.files import Files
 from fkjoin.storage.hadoop_files import HadoopFiles
 from fkjoin.storage.local_files import LocalFiles
-from fkjoin.storage.worker_files import of_client
 
 _MANY = 100_000
 """More rows than a session has tasks."""
@@ -218,6 +217,9 @@ class Connect(Access):
         return list(dict.fromkeys(names))
 
     def files(self, folder: str) -> Files:
+        # Imported here: pyarrow's file systems take a quarter of a second, also of classic sessions.
+        from fkjoin.storage.worker_files import of_client
+
         return of_client(self.spark, folder)
 
 

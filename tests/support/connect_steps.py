@@ -23,9 +23,9 @@ from fkjoin.jobs.job_sections import JobSection, SparkSection
 from fkjoin.jobs.runner import job_session
 from fkjoin.kafka import Json
 from fkjoin.metrics import Metrics, watch
-from fkjoin.sessions.access import Connect
 from fkjoin.sessions.settings import TIME_ZONE
 from fkjoin.sinks import Delta, Iceberg, Kafka, Parquet, Postgres, Sink
+from fkjoin.storage import worker_files
 from fkjoin.testing import Driver
 from tests.support.orders import tables
 from tests.support.replay.on_spark import replay_on_spark
@@ -196,7 +196,7 @@ def session_here(spark: SparkSession, address: str) -> list[bool]:
 
 def elsewhere(spark: SparkSession) -> None:
     """Have this client see none of the server's files, as if it were on another machine."""
-    Connect.of(spark)._doing._same_machine = False
+    worker_files._shares_a_machine = lambda _: False
 
 
 _watched: list[Metrics] = []
