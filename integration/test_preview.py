@@ -20,14 +20,16 @@ def test_a_preview_reads_the_beginning_of_topics_and_makes_none(
     spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small(spark, tmp_path)
-    broker.create("seen-orders", "seen-customers", partitions=1)
-    broker.send("seen-customers", [Record(f"c{at}".encode(), document(name=f"name {at}")) for at in range(3)])
+    broker.create("previewed-orders", "previewed-customers", partitions=1)
+    broker.send("previewed-customers", [Record(f"c{at}".encode(), document(name=f"name {at}")) for at in range(3)])
     orders = [Record(f"o{at:03}".encode(), document(customer=f"c{at % 3}", amount=at)) for at in range(100)]
-    broker.send("seen-orders", [*orders, Record(b"o000", None)])
+    broker.send("previewed-orders", [*orders, Record(b"o000", None)])
     before = set(broker.admin.list_topics(timeout=30).topics)
     value, pace = Json("customer string, amount int"), {"maxOffsetsPerTrigger": 1, "minOffsetsPerTrigger": 1}
-    source = Table.from_kafka(spark, "seen-orders", broker.bootstrap, key="string", value=value, name="orders", options=pace)
-    customers = Table.from_kafka(spark, "seen-customers", broker.bootstrap, key="string", value=Json("name string"))
+    source = Table.from_kafka(
+        spark, "previewed-orders", broker.bootstrap, key="string", value=value, name="orders", options=pace
+    )
+    customers = Table.from_kafka(spark, "previewed-customers", broker.bootstrap, key="string", value=Json("name string"))
     joined = fk_join(source, customers, "customer", joiner=["left.amount", "right.name"], deployment="staged", name="seen")
     sums = source.group_by("customer", name="sums", deployment="staged", emit="periodic 1 hour").sum("amount")
     assert len(source.preview(1000).collect()) == 99
