@@ -9,17 +9,17 @@ demo: .venv/ready
 	$(BIN)/fkjoin demo
 
 # Three lanes at a time, of rooms that come to their ends at about the same time.
-BROKERS := integration tests/house
+AFTER_BROKERS := $(addprefix tests/,house jobs cli)
 QUERIES := $(addprefix tests/,api checkpoint files sinks)
-REST = tests $(patsubst %,--ignore=%,$(filter tests/%,$(BROKERS) $(QUERIES)))
+REST = tests $(addprefix --ignore=,$(AFTER_BROKERS) $(QUERIES))
 PYTEST := $(BIN)/python -m pytest -q
 test: export SPARK_SUBMIT_OPTS = -XX:SharedArchiveFile='$(CURDIR)/$(CLASSES)' -Xlog:disable
 test: .venv/ready $(CLASSES) engine
 	@lane() { status=0; for folder; do $(PYTEST) -m "not nightly" $$folder || status=1; done; return $$status; }; \
-	lane $(BROKERS) >.brokers.log 2>&1 & brokers=$$!; \
+	lane integration "$(AFTER_BROKERS)" >.brokers.log 2>&1 & brokers=$$!; \
 	lane "$(QUERIES)" >.queries.log 2>&1 & queries=$$!; \
 	trap "kill $$brokers $$queries" INT TERM; status=0; lane "$(REST)" || status=1; \
-	echo "on brokers and databases, and of documents:"; wait $$brokers || status=1; cat .brokers.log; \
+	echo "on brokers and databases, of documents, jobs and commands:"; wait $$brokers || status=1; cat .brokers.log; \
 	echo "of queries:"; wait $$queries || status=1; cat .queries.log; exit $$status
 
 # The pure part, without a JVM.

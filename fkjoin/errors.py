@@ -56,7 +56,7 @@ def masked(text: str) -> str:
 
 
 def shortened(text: str, length: int) -> str:
-    """Cut a text after so many characters, and mark that it goes on."""
+    """Cut a text after so many characters; an ellipsis shows that more follows."""
     return text if len(text) <= length else f"{text[:length]}…"
 
 

@@ -217,7 +217,7 @@ class Connect(Access):
         return list(dict.fromkeys(names))
 
     def files(self, folder: str) -> Files:
-        # Imported here: pyarrow's file systems take a quarter of a second, also of classic sessions.
+        # Imported here: pyarrow's file systems take classic sessions a quarter of a second, too.
         from fkjoin.storage.worker_files import of_client
 
         return of_client(self.spark, folder)
