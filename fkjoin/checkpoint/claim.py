@@ -140,7 +140,7 @@ def claimed(spark: SparkSession, checkpoint: str) -> Iterator[_HeldClaim]:
             held.stop.set()
             if not at_once and held.renewing is not None:
                 held.renewing.join(5)
-            if not at_once or files.files.local is not None:
+            if not at_once or files.folder.local is not None:
                 _give_up(held)
 
 
@@ -260,7 +260,7 @@ def _is_void(claim: Claim, files: ClaimFiles) -> bool:
     if owner["process"] == os.getpid() or not _alive(owner["process"]):
         return True
     # Both times are this machine's.
-    if files.files.local is not None and abs(time.time() - claim.changed) <= LAPSES_AFTER_S:
+    if files.folder.local is not None and abs(time.time() - claim.changed) <= LAPSES_AFTER_S:
         raise _in_use(claim, files)
     return False
 

@@ -55,14 +55,14 @@ class ClaimFiles:
     checkpoint: str
 
     @cached_property
-    def files(self) -> Files:
+    def folder(self) -> Files:
         """The files in the checkpoint's folder."""
         return checkpoint_files(self.spark, self.checkpoint)
 
     @property
     def place(self) -> str:
         """The checkpoint's folder in full."""
-        return self.files.root
+        return self.folder.root
 
     def newest(self) -> Claim | None:
         """The claim, which may be free; None if there never was one."""
@@ -80,7 +80,7 @@ class ClaimFiles:
 
     def make(self, number: int, content: bytes) -> bool:
         """Make the claim of that number; False if another process was faster."""
-        if not self.files.create(_name(number), content):
+        if not self.folder.create(_name(number), content):
             return False
         numbers = list(self._numbers())
         if max(numbers, default=number) > number:  # the one of this number had been deleted
@@ -97,12 +97,12 @@ class ClaimFiles:
         A process that is killed while it writes would leave a claim without a name.  In object
         stores, which replace a file as a whole, the file is written again.
         """
-        if not self.files.touch(_name(number)):
+        if not self.folder.touch(_name(number)):
             self.write(number, content)
 
     def write(self, number: int, content: bytes) -> None:
         """Write an own claim again, which another program has deleted or emptied."""
-        self.files.write(_name(number), content)
+        self.folder.write(_name(number), content)
 
     def give_up(self, number: int) -> None:
         """Leave the claim without an owner; the file stays, so that its number does not come again.
@@ -110,32 +110,32 @@ class ClaimFiles:
         No file vanishes from under a program that copies or deletes the folder when the query has
         ended.
         """
-        folder = self.files.local
-        if folder is None:
+        local = self.folder.local
+        if local is None:
             self.write(number, _GIVEN_UP)
             return
-        os.truncate(folder / _name(number), 0)
+        os.truncate(local / _name(number), 0)
         # The query did not come to its start.
-        if self.files.names() == [_name(number)]:
-            (folder / _name(number)).unlink()
-            folder.rmdir()
+        if self.folder.names() == [_name(number)]:
+            (local / _name(number)).unlink()
+            local.rmdir()
 
     def _numbers(self) -> Iterator[int]:
-        matches = map(_NAME.fullmatch, self.files.names())
+        matches = map(_NAME.fullmatch, self.folder.names())
         return (int(match[1]) for match in matches if match is not None)
 
     def _read(self, number: int) -> Claim:
-        content = self.files.read(_name(number))
-        status = self.files.status(_name(number))
+        content = self.folder.read(_name(number))
+        status = self.folder.status(_name(number))
         if status is None:
             raise FileNotFoundError(_name(number))
         # HDFS shows a file that is being made as an empty one: another process has that claim.
-        given_up = _GIVEN_UP if self.files.local is None else b""
+        given_up = _GIVEN_UP if self.folder.local is None else b""
         return Claim(number, content, status.changed_ms / 1000, content == given_up)
 
     def _delete(self, number: int) -> None:
         with contextlib.suppress(Exception):
-            self.files.delete(_name(number))
+            self.folder.delete(_name(number))
 
 
 def _name(number: int) -> str:

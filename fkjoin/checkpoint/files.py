@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -15,6 +14,7 @@ from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.sessions.access import access
 from fkjoin.sessions.settings import require_running
 from fkjoin.spark.cause import cause_of
+from fkjoin.spark.spark_api import jvm
 from fkjoin.storage.files import Files
 
 
@@ -26,7 +26,7 @@ def files_at(spark: SparkSession, folder: str | Path) -> Files:
     except (Py4JJavaError, PySparkException, OSError) as error:
         raise FkJoinError(
             f"{folder} cannot be opened: {cause_of(error)}; give a place that this session can "
-            f"reach, or {_what_is_lacking(spark, str(folder))}"
+            f"reach, or {_what_is_lacking(str(folder))}"
         ) from error
 
 
@@ -34,15 +34,16 @@ _LIBRARIES = {"s3a": "hadoop-aws", "abfs": "hadoop-azure", "abfss": "hadoop-azur
 """Hadoop's libraries for file systems that Spark comes without."""
 
 
-def _what_is_lacking(spark: SparkSession, where: str) -> str:
+def _what_is_lacking(where: str) -> str:
     """Say what would let a session reach a place."""
     if (library := _LIBRARIES.get(where.partition(":")[0])) is None:
         return (
             "a session the jars and the settings of its file system "
             "(spark.jars.packages, spark.hadoop.…)"
         )
-    jvm: Any = getattr(spark, "_jvm", None)  # a client of Spark Connect has none
-    version = "VERSION" if jvm is None else jvm.org.apache.hadoop.util.VersionInfo.getVersion()
+    classes, version = jvm(), "VERSION"
+    if classes is not None:  # a client of Spark Connect has none
+        version = classes.org.apache.hadoop.util.VersionInfo.getVersion()
     return f'a session the setting spark.jars.packages = "org.apache.hadoop:{library}:{version}"'
 
 

@@ -190,9 +190,8 @@ def _lines(location: _Location) -> Read:
         # A client of Spark Connect asks its server now.
         on_spark(location.spark, lines).columns  # noqa: B018
     except Exception as error:
-        files_at(
-            location.spark, location.pattern
-        )  # which says why where the session cannot reach it
+        # It says why, where the session cannot reach it.
+        files_at(location.spark, location.pattern)
         if not isinstance(error, AnalysisException) or error.getCondition() != "PATH_NOT_FOUND":
             raise
         raise TopologyError(

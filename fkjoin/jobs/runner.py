@@ -244,18 +244,19 @@ def drained_job(path: Path) -> tuple[list[str], list[InFlight]]:
 def purge_job(path: Path) -> dict[str, dict[int, int]]:
     """Delete records of a job's internal topics that all its queries have read: see ``purge``."""
     with _idle_job(path) as (spark, job, checkpoints):
-        if not job.stages:
+        stages = job.stages
+        if not stages:
             raise JobError(
                 f'{path}: no join or aggregate has deployment = "staged", so there are no internal '
                 "topics"
             )
-        topics = list(internal_connections(job.stages))
+        topics = list(internal_connections(stages))
         readers = [
             checkpoint
             for checkpoint in checkpoints.values()
             if committed_offsets(spark, checkpoint, topics) != {}
         ]
-        return purge(job.stages, readers)
+        return purge(stages, readers)
 
 
 @contextlib.contextmanager

@@ -105,9 +105,8 @@ class BatchFolders:
             match = FOLDER.match(name)
             if match is not None and match[2] == query[:8]:
                 gone = f"{UNFINISHED}/{_GONE}{uuid.uuid4().hex}"
-                with contextlib.suppress(
-                    FkJoinError, OSError
-                ):  # its owner is alive, and has thrown it away
+                # Its owner may be alive, and have thrown it away.
+                with contextlib.suppress(FkJoinError, OSError):
                     self._files.rename(draft, gone)
                     self._files.delete(gone)
             elif name.startswith(_GONE):

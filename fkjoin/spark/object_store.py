@@ -74,7 +74,7 @@ def opened(address: str, options: Mapping[str, str]) -> tuple[fs.FileSystem, str
     bucket, slash, path = rest.partition("/")
     try:
         files, base = (
-            _by_address(scheme, bucket)
+            by_address(scheme, bucket)
             if not options
             else (_by_options(scheme, bucket, options), _base(bucket))
         )
@@ -87,7 +87,8 @@ def opened(address: str, options: Mapping[str, str]) -> tuple[fs.FileSystem, str
     return files, f"{base}{slash}{path}".rstrip("/")
 
 
-def _by_address(scheme: str, bucket: str) -> tuple[fs.FileSystem, str]:
+def by_address(scheme: str, bucket: str) -> tuple[fs.FileSystem, str]:
+    """Open the store of an address without options; it, and the bucket's path in it."""
     files, base = fs.FileSystem.from_uri(by_one_name(f"{scheme}://{bucket}"))
     return files, base.rstrip("/")
 

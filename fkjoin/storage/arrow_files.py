@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pyarrow as pa
-from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType
+from pyarrow.fs import FileInfo, FileSelector, FileType
 
-from fkjoin.spark.object_store import by_one_name
+from fkjoin.spark.object_store import by_address
 from fkjoin.storage.files import Files, FileStatus
 from fkjoin.storage.local_files import LocalFiles
 
@@ -22,12 +21,13 @@ class ArrowFiles(Files):
     def __init__(self, root: str) -> None:
         """Find the file system; ``OSError`` if pyarrow does not reach it."""
         self.root = root
-        parts = urlsplit(by_one_name(root))
+        scheme, _, rest = root.partition("://")
+        bucket, slash, path = rest.partition("/")
         try:
-            self._system, base = FileSystem.from_uri(f"{parts.scheme}://{parts.netloc}")
+            self._system, base = by_address(scheme, bucket)
         except (pa.ArrowException, OSError) as error:
             raise OSError(f"{root}: pyarrow cannot reach it: {error}") from error
-        self._folder = base.rstrip("/") + parts.path
+        self._folder = f"{base}{slash}{path}"
 
     def status(self, path: str = "") -> FileStatus | None:
         info = self._system.get_file_info(self._path(path))
@@ -83,12 +83,17 @@ def _status(info: FileInfo) -> FileStatus:
     return FileStatus(info.base_name, info.type == FileType.Directory, info.size or 0, changed_ms)
 
 
+def is_elsewhere(where: str) -> bool:
+    """Tell whether a path names a file system other than that of a machine."""
+    return "://" in where and not where.startswith(LOCAL)
+
+
 def without_spark(where: str) -> Files:
     """The files of a folder that this process reaches without a session.
 
     ``OSError`` if it does not reach them.
     """
-    if "://" in where and not where.startswith(LOCAL):
+    if is_elsewhere(where):
         return ArrowFiles(where.rstrip("/"))
     # By its text, as Hadoop does: ".." after a link leaves the folder in which the link is.
     return LocalFiles(Path(os.path.normpath(Path(where.removeprefix(LOCAL)).absolute())))

@@ -10,13 +10,12 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from fkjoin.errors import FkJoinError
-from fkjoin.storage.arrow_files import LOCAL, without_spark
+from fkjoin.storage.arrow_files import LOCAL, is_elsewhere, without_spark
 from fkjoin.storage.files import Files, FileStatus
 
 _SERVER = "SPARK_CONNECT_LOCAL_URL"
@@ -39,8 +38,7 @@ def of_client(spark: SparkSession, where: str) -> Files:
 
 def _in_full(where: str) -> str:
     """The path as Hadoop has it; ``FkJoinError`` if it is relative, to whose folder ever."""
-    parts = urlsplit(where)
-    if parts.scheme and parts.scheme != LOCAL.rstrip(":"):
+    if is_elsewhere(where):
         return where.rstrip("/")
     path = where.removeprefix(LOCAL)
     if not path.startswith("/"):

@@ -265,7 +265,7 @@ def test_an_owner_whose_checkpoint_was_restored_and_started_elsewhere_has_lost_i
     with claimed(SPARK, str(tmp_path)) as held:
         held.queries.append(cast(Any, query))
         (tmp_path / f"{CLAIM_FILE}.{held.number}").unlink()
-        (tmp_path / f"{CLAIM_FILE}.1").write_text("" if held.files.files.local else "{}")
+        (tmp_path / f"{CLAIM_FILE}.1").write_text("" if held.files.folder.local else "{}")
         other = Other(tmp_path)
         if not goes_on:
             other.files.give_up(other.number)
@@ -340,7 +340,7 @@ def test_one_of_two_that_an_object_store_let_make_the_same_file_stops(tmp_path: 
 def test_a_claim_that_somebody_has_deleted_or_emptied_is_written_again(tmp_path: Path) -> None:
     with claimed(SPARK, str(tmp_path)) as held:
         file = tmp_path / f"{CLAIM_FILE}.{held.number}"
-        for spoil in (file.unlink, lambda: file.write_text("" if held.files.files.local else "{}")):
+        for spoil in (file.unlink, lambda: file.write_text("" if held.files.folder.local else "{}")):
             spoil()
             assert holder(tmp_path) == {}
             held.renew()

@@ -262,8 +262,9 @@ def test_paths_of_a_client_are_in_full(tmp_path: Path) -> None:
     assert set(roots) == {"file:/a/b"}
     assert isinstance(of_client(session(), "s3://bucket/a/"), WorkerFiles)
     assert of_client(session(), "s3://bucket/a/").root == "s3://bucket/a"
-    with pytest.raises(FkJoinError, match="path: a/b is relative, .* write the path in full"):
-        of_client(session(), "a/b")
+    for relative in ("a/b", "run:1/ck"):
+        with pytest.raises(FkJoinError, match=f"path: {relative} is relative, .* write the path in full"):
+            of_client(session(), relative)
 
 
 def test_a_client_on_the_machine_of_its_workers_asks_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
