@@ -8,23 +8,19 @@ CLASSES := .venv/share/fkjoin/classes.jsa
 demo: .venv/ready
 	$(BIN)/fkjoin demo
 
-# Three lanes at a time, of rooms that come to their ends at about the same time.
-AFTER_BROKERS := $(addprefix tests/,house jobs cli)
-QUERIES := $(addprefix tests/,api checkpoint files sinks)
-REST = tests $(addprefix --ignore=,$(AFTER_BROKERS) $(QUERIES))
+# A process takes the next module as soon as it is done with one, and has one Spark session and one broker for all of its modules.
+WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest -q
-test: export SPARK_SUBMIT_OPTS = -XX:SharedArchiveFile='$(CURDIR)/$(CLASSES)' -Xlog:disable
-test: .venv/ready $(CLASSES) engine
-	@lane() { status=0; for folder; do $(PYTEST) -m "not nightly" $$folder || status=1; done; return $$status; }; \
-	lane integration "$(AFTER_BROKERS)" >.brokers.log 2>&1 & brokers=$$!; \
-	lane "$(QUERIES)" >.queries.log 2>&1 & queries=$$!; \
-	trap "kill $$brokers $$queries" INT TERM; status=0; lane "$(REST)" || status=1; \
-	echo "on brokers and databases, of documents, jobs and commands:"; wait $$brokers || status=1; cat .brokers.log; \
-	echo "of queries:"; wait $$queries || status=1; cat .queries.log; exit $$status
+SHARED := --numprocesses $(WORKERS) --dist loadfile
 
 # The pure part, without a JVM.
 unit: .venv/ready
-	$(PYTEST) tests -m "not spark and not nightly"
+	$(PYTEST) $(SHARED) -m "not spark and not nightly" tests
+
+test faults: export SPARK_SUBMIT_OPTS = -XX:SharedArchiveFile='$(CURDIR)/$(CLASSES)' -Xlog:disable
+test: .venv/ready $(CLASSES) engine
+	@status=0; for folder in integration tests; do \
+	$(PYTEST) $(SHARED) -m "not nightly" $$folder || status=1; done; exit $$status
 
 # Older releases of Spark (compat.lock): an environment has its PySpark, and sees all else that .venv has.
 # `make faults` tries them (tests/sessions/test_spark_versions.py).
@@ -97,10 +93,10 @@ nightly:
 
 # All points of the matrices of which the tests try a sample, laws on more examples, and tests that `make test` leaves out;
 # FAULT=sink_is_the_batch_join runs one.
-faults: export SPARK_SUBMIT_OPTS = -XX:SharedArchiveFile='$(CURDIR)/$(CLASSES)' -Xlog:disable
 faults: .venv/ready $(CLASSES) engine $(if $(FAULT),,environments)
 	@status=0; for folder in integration tests; do \
-	FKJOIN_EVERY_FAULT=1 $(PYTEST) -m "faults or nightly" $$folder $(if $(FAULT),-k $(FAULT)) || [ $$? = 5 ] || status=1; done; exit $$status
+	FKJOIN_EVERY_FAULT=1 $(PYTEST) $(SHARED) -m "faults or nightly" $$folder $(if $(FAULT),-k $(FAULT)) || [ $$? = 5 ] || status=1; \
+	done; exit $$status
 
 # All orders of delivery of larger histories than the tests walk, and more histories of random delivery.
 proof: .venv/ready

@@ -5,6 +5,7 @@ Under ``CI=true`` what cannot be had is a failure.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import socket
@@ -35,7 +36,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def prepared(*command: str) -> str:
     """Return the last line that the command prints; if it fails, skip the test, or fail it under CI."""
     environment = os.environ | {"PYTHON": sys.executable}
-    run = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    # Workers of a run prepare the same things: the second one waits, and has what the first one made.
+    with (Path(tempfile.gettempdir()) / "fkjoin-prepared.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        run = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if run.returncode == 0:
         return run.stdout.split()[-1]
     reason = f"{Path(command[-1]).name} failed: {run.stderr.strip()[-2000:] or run.stdout.strip()[-2000:]}"
