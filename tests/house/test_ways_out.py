@@ -61,7 +61,7 @@ _WAY_OUT = re.compile(
 def triples(text: str) -> set[tuple[str, str, str]]:
     """Three words after one another, of twelve characters at least."""
     words = re.findall(r"\w+", text)
-    return {part for part in zip(words, words[1:], words[2:]) if len(" ".join(part)) >= 12}
+    return {part for part in zip(words, words[1:], words[2:], strict=False) if len(" ".join(part)) >= 12}
 
 
 def of_message(text: str) -> set[tuple[str, str, str]]:
