@@ -25,14 +25,12 @@ from fkjoin.state import segments
 from tests.support.documents import blocks, check_printed, check_tutorial, program
 from tests.support.places import ROOT
 from tests.support.reference import reference
-from tests.support.sampling import EVERY
 from tests.support.sessions import short_lived
 from tools import site_pages
 from tools.messages import raised
 
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 
-DOCUMENTS = ["README.md", "docs/tutorial.md"]
 ASIDE = """
 print("<next>")
 made = [path for path in Path().iterdir() if path.name != "document.py"]
@@ -43,39 +41,18 @@ for path in made:
 """Stands between two programs of one process, so that the second begins with an empty folder."""
 
 
-@pytest.fixture(scope="module")
-def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, str, list[tuple[int, str]]]]:
-    """The folders of documents' programs, what those have printed, and the lines that the documents show.
-
-    The programs run one after the other in a process; in ``make faults`` each in one of its own, and so do their commands.
-    It is not the process of the tests: Spark takes relative paths from the folder in which its JVM began.
-    """
-    programs = {document: program(document, here=not EVERY) for document in DOCUMENTS}
-    scripts = {document: script for document, (script, _) in programs.items()}
-    if not EVERY:
-        scripts = {" and ".join(DOCUMENTS): ASIDE.join(scripts.values())}
-    printed = []
-    for script in scripts.values():
-        folder = tmp_path_factory.mktemp("documents")
-        printed += [(folder, text) for text in printed_by(script, folder).split("<next>\n")]
-    return {document: (*ran, programs[document][1]) for document, ran in zip(DOCUMENTS, printed, strict=True)}
-
-
-def printed_by(script: str, folder: Path) -> str:
-    """Run a program in the folder, and return what it prints."""
-    (folder / "document.py").write_text(script)
+@pytest.mark.spark
+def test_the_readme_and_the_tutorial_do_what_they_say(tmp_path: Path) -> None:
+    """They run one after the other in a process of their own: Spark takes relative paths from where its JVM began."""
+    programs = [program(document, here=True) for document in ("README.md", "docs/tutorial.md")]
+    (tmp_path / "document.py").write_text(ASIDE.join(script for script, _ in programs))
     environment = short_lived(PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}", PYTHONPATH=str(ROOT))
     command = [sys.executable, "document.py"]
-    run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
-    return run.stdout
-
-
-@pytest.mark.faults
-@pytest.mark.spark
-def test_the_tutorial_and_the_readme_do_what_they_say(documents: dict[str, tuple[Path, str, list[tuple[int, str]]]]) -> None:
-    check_tutorial(*documents["docs/tutorial.md"])
-    check_printed(*documents["README.md"][1:])
+    readme, tutorial = run.stdout.split("<next>\n")
+    check_printed(readme, programs[0][1])
+    check_tutorial(tmp_path, tutorial, programs[1][1])
 
 
 def test_the_readme_can_be_read_outside_a_checkout() -> None:

@@ -89,14 +89,11 @@ def test_private_names_of_pyspark_stand_in_one_module() -> None:
     assert using == {"spark.spark_api"}
 
 
-def test_metrics_stand_beside_the_face() -> None:
+def test_metrics_stand_beside_the_face_and_only_the_face_lies_in_the_root() -> None:
     """Neither room imports the other one, though one of them must be earlier in the list."""
     of_metrics = {other for module, path in MODULES.items() if room(module) == "metrics" for other in imported_modules(path)}
     assert len(of_metrics) > 10
     assert {other for other in of_metrics if room(other) == "face"} == set()
-
-
-def test_only_the_face_lies_in_the_root() -> None:
     roots = {module for module in MODULES if "." not in module and not (ROOT / "fkjoin" / module).is_dir()}
     assert roots == {"errors", "__main__", *FACE}
 

@@ -157,7 +157,10 @@ def test_a_mistake_while_building_has_its_message(shop: Shop) -> None:
     assert [shop.refusal(make) for make in WHILE_BUILDING.values()] == list(WHILE_BUILDING)
 
 
-@pytest.mark.parametrize("mistake", IN_A_BATCH)
+@pytest.mark.parametrize(
+    "mistake",
+    ["an extractor that throws", *(pytest.param(name, marks=pytest.mark.nightly) for name in list(IN_A_BATCH)[1:])],
+)
 def test_a_query_that_fails_says_why_where_and_what_to_do(shop: Shop, mistake: str) -> None:
     make, says = IN_A_BATCH[mistake]
     assert shop.refusal(make) == says

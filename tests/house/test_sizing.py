@@ -60,18 +60,6 @@ def test_a_batch_takes_longer_as_its_cores_are_busy() -> None:
     assert predict(replace(one, rate=k["rate"], buckets=1)).batch_s == math.inf, "one bucket keeps one core busy"
 
 
-def test_memory_grows_with_cores_and_with_a_fan_out_but_not_with_more_left_rows_than_there_are() -> None:
-    k, found = constants(), predict(SMALL)
-    assert (
-        predict(replace(SMALL, left=100_000, batch_rows=200_000)).memory_mib
-        < predict(replace(SMALL, batch_rows=100_000)).memory_mib
-    )
-    four = predict(replace(SMALL, cores=4))
-    assert four.memory_mib - found.memory_mib == pytest.approx(2 * k["task_mib"] + 6 * k["store_mib"], abs=0.1)
-    half = predict(replace(SMALL, hottest=0.5)).memory_mib - found.memory_mib
-    assert half == pytest.approx((20e6 + 2 * 10 * 20e6 / 2) / 2**20, abs=0.1)
-
-
 @pytest.mark.parametrize(
     ("size", "first"),
     [
@@ -79,8 +67,6 @@ def test_memory_grows_with_cores_and_with_a_fan_out_but_not_with_more_left_rows_
         (replace(SMALL, left=900_000_000, disk_gb=100, memory_gib=64, buckets=2000), "disk"),
         (replace(SMALL, memory_gib=1), "memory"),
         (replace(SMALL, executors=200, memory_gib=64), "requests"),
-        (replace(SMALL, left=50_000_000, hottest=0.9, memory_gib=64), "hottest row"),
-        (replace(SMALL, left=100_000_000, buckets=2, disk_gb=1000, memory_gib=64), "largest store"),
     ],
 )
 def test_the_limit_that_comes_first(size: Size, first: str) -> None:

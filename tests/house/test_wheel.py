@@ -22,41 +22,16 @@ pytestmark = pytest.mark.nightly
 ROOT = next(folder for folder in Path(__file__).parents if (folder / "pyproject.toml").exists())
 
 WORK = """
-import json, sys
+import json
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-
 import fkjoin, state
-from fkjoin.codec import versions
-from fkjoin.codec.messages import CHANGE, table
-from fkjoin.stages import Counters, rekey
-from fkjoin.state import BYTES, BucketStore
+from fkjoin.state import BucketStore
+from fkjoin.testing import JoinTest, left, right
 
-
-class Log(dict):
-    def meta(self):
-        return self.get("meta")
-
-    def set_meta(self, meta):
-        self["meta"] = meta
-
-    segment, put_segment, remove_segment = dict.get, dict.__setitem__, dict.__delitem__
-
-
-def changes(number, customer):
-    made = (pa.array([item], BYTES) for item in (b"order", customer, b"row"))
-    return table(CHANGE, *made, versions.encode(b"orders..", [np.array([number])]), np.array([number]))
-
-
-log, count, found = Log(), Counters(), []
-for number, customer in enumerate([b"Ada", b"Ben", b"Ben"]):
-    with BucketStore(log, Path("bucket")) as store:
-        made = rekey(changes(number, customer), store, count, now_ms=0, retention_ms=1)
-        found.append([[row["foreign_key"].decode(), row["subscribe"]] for row in made.subscriptions.to_pylist()])
-        store.commit()
-print(json.dumps({"fkjoin": fkjoin.__file__, "state": state.WHOSE, "found": found}))
+test = JoinTest(extractor="customer", joiner=lambda order, customer: customer["name"])
+test.feed(left("o1", {"customer": "c1"}), right("c1", {"name": "Ada"}))
+print(json.dumps({"fkjoin": fkjoin.__file__, "state": state.WHOSE, "table": test.table, "store": BucketStore.__module__}))
 """
 
 
@@ -165,13 +140,13 @@ def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 def test_a_state_of_another_package_changes_nothing(
     installed: tuple[Path, Path], tmp_path: Path, own: bool, whose: str
 ) -> None:
-    """A job's stage over a bucket store: beside the job may be a module ``state``, and the index has a package of that name."""
+    """A join in memory: beside the job may be a module ``state``, and the index has a package of that name."""
     python, place = installed
     if own:
         (tmp_path / "state.py").write_text("WHOSE = 'of the user'\n")
     (tmp_path / "job.py").write_text(WORK)
     said = json.loads(run(python, "job.py", folder=tmp_path))
-    assert said["found"] == [[["Ada", True]], [["Ada", False], ["Ben", True]], []]
+    assert (said["table"], said["store"]) == ({"o1": "Ada"}, "fkjoin.state.bucket")
     assert Path(said["fkjoin"]).is_relative_to(place)
     assert said["state"] == whose
     commands = ([python, "-m", "fkjoin"], [python.parent / "fkjoin"])
