@@ -23,23 +23,10 @@ def test_the_page_has_the_constants_that_are_used() -> None:
     assert used | {"rate"} == set(constants())
 
 
-def test_constants_are_the_figures_of_the_page_on_performance() -> None:
-    page, k = (ROOT / "docs" / "performance.md").read_text(), constants()
-
-    def figures(row: str) -> list[float]:
-        (cell,) = re.findall(rf"^\| {re.escape(row)} \| ([^|]+) \|", page, re.M)
-        return [float(figure.replace(",", "")) for figure in re.findall(r"\d[\d,.]*\d|\d", cell)]
-
-    assert figures("a right row, all stages: index; change log")[0] == k["right_index"]
-    assert figures("the same, its index rebuilt, rows a second") == [k["rebuilt"]]
-    assert figures("a batch of 1,000 changes") == [k["fixed_s"]]
-    (of_topics,) = re.findall(r"\*\*Topic to topic.*\n\| fkjoin \| ([\d,]+)", page)
-    assert float(of_topics.replace(",", "")) == 2 * k["rate"]
-    (one,) = figures("an update of a right row with 1,000,000 subscribers")
-    (eight,) = figures("the same with [`spread=8`](joins.md#right-rows-with-very-many-left-rows)")
-    # Of two tasks at a time each has a half with spread=8; what resolve does, both share either way.
-    assert k["fan_out_s"] + k["answer_s"] / 2 == pytest.approx(one)
-    assert k["fan_out_s"] / 2 + k["answer_s"] / 2 == pytest.approx(eight)
+def test_state_grows_with_the_bytes_of_rows() -> None:
+    k, found, longer = constants(), predict(SMALL), predict(replace(SMALL, row_bytes=250))
+    assert longer.index_bytes - found.index_bytes == pytest.approx(100e6 * k["more_index"])
+    assert longer.log_bytes - found.log_bytes == pytest.approx(100e6 * k["more_log"])
 
 
 @pytest.mark.parametrize(("partitions", "files"), [(2, 14), (8, 50), (64, 386)])
