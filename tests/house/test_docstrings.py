@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import doctest
 import importlib
 import inspect
@@ -12,13 +11,11 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import griffe
-import pytest
 
 import fkjoin
 from fkjoin import kafka, sinks, testing
 from fkjoin.events import Enriched
 from fkjoin.grouped import Grouped
-from tests.support.places import ROOT
 from tests.support.reference import reference
 
 MADE_BY_METHODS = (fkjoin.Table, Grouped, Enriched)
@@ -35,42 +32,6 @@ def entries() -> Iterator[tuple[str, Any, list[str] | None]]:
             yield from ((f"{name}.{member}", getattr(found, member), None) for member in members or [])
         else:
             yield name, found, members
-
-
-FOLDERS = ("fkjoin", "state", "tools", "benchmarks", "tests", "integration", "examples")
-"""Folders whose docstrings these tests read."""
-
-_NO_BEGINNING = re.compile(
-    r"(?:Of|As|What|Which|Who(?:m|se)?|Whether|The same|How|When|Where|Why|If|That|Wh(?:at|ich|o|om)ever"
-    r"|From (?:how|which|where)|(?:Under|In|For) wh(?:at|ich))\b"
-)
-"""Beginnings that are neither a noun nor an imperative verb."""
-
-
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_docstrings_begin_with_a_noun_or_a_verb(folder: str) -> None:
-    """Docstrings of modules and attributes do so as well."""
-    found = []
-    for path in sorted((ROOT / folder).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            match node:
-                case ast.Expr(value=ast.Constant(value=str(text))) if _NO_BEGINNING.match(text.strip()):
-                    found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {text.strip().splitlines()[0]}")
-    assert found == []
-
-
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_docstrings_name_the_actor(folder: str) -> None:
-    found = []
-    for path in sorted((ROOT / folder).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            match node:
-                case ast.Expr(value=ast.Constant(value=str(text))) if word := _NO_ACTOR.search(text):
-                    found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {word[0]}")
-    assert found == []
-
-
-_NO_ACTOR = re.compile(r"\b(?:who(?:ever|m)?|nobody|somebody|anybody|everybody)\b", re.IGNORECASE)
 
 
 def test_public_docstrings_name_no_files_of_a_checkout() -> None:
@@ -117,13 +78,13 @@ def signature(of: Any) -> list[str]:
     return [name for name in names if name not in ("self", "cls") and not name.startswith("_")]
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_parameters_are_those_of_the_signature(name: str) -> None:
-    found = sections(PUBLIC[name])
-    listed = [*found.get("parameters", []), *found.get("attributes", [])]
-    assert [one.name for one in listed] == signature(PUBLIC[name])
-    untyped = [one.name for one in listed if one.annotation is None and not one.description.startswith("See")]
-    assert untyped == []
+def test_parameters_are_those_of_the_signature() -> None:
+    for name, of in PUBLIC.items():
+        found = sections(of)
+        listed = [*found.get("parameters", []), *found.get("attributes", [])]
+        assert [one.name for one in listed] == signature(of), name
+        untyped = [one.name for one in listed if one.annotation is None and not one.description.startswith("See")]
+        assert untyped == [], name
 
 
 def returns(found: Any) -> bool:
@@ -131,15 +92,12 @@ def returns(found: Any) -> bool:
     return not inspect.isclass(found) and getattr(found, "__annotations__", {}).get("return") != "None"
 
 
-@pytest.mark.parametrize("name", [name for name, found in PUBLIC.items() if returns(found)])
-def test_what_is_returned_is_said(name: str) -> None:
-    assert {"returns", "yields"} & set(sections(PUBLIC[name]))
-
-
-@pytest.mark.parametrize("name", PUBLIC)
-def test_examples_are_python(name: str) -> None:
-    for example in doctest.DocTestParser().get_examples(inspect.getdoc(PUBLIC[name]) or ""):
-        compile(example.source, name, "exec")
+def test_what_is_returned_is_said_and_examples_are_python() -> None:
+    silent = [name for name, of in PUBLIC.items() if returns(of) and not {"returns", "yields"} & set(sections(of))]
+    assert silent == []
+    for name, of in PUBLIC.items():
+        for example in doctest.DocTestParser().get_examples(inspect.getdoc(of) or ""):
+            compile(example.source, name, "exec")
 
 
 def test_examples_of_tests_without_spark_are_true() -> None:

@@ -66,12 +66,9 @@ def test_an_executor_is_sparks_backend_with_the_options_of_the_driver(programs: 
     values = dict(zip(found[17::2], found[18::2], strict=True))
     assert sorted(values.values()) == sorted(value for name, value in EXECUTOR.items() if name != "SPARK_EXECUTOR_MEMORY")
     assert values["--executor-id"] == "3"
-
-
-def test_an_executor_that_lacks_a_variable_says_which(programs: Path) -> None:
     with pytest.raises(subprocess.CalledProcessError) as ended:
         entered(programs, "executor")
-    assert "SPARK_EXECUTOR_MEMORY" in ended.value.stderr
+    assert "SPARK_EXECUTOR_MEMORY" in ended.value.stderr, "the variable that is lacking"
 
 
 def test_all_else_is_a_command_of_fkjoin(programs: Path) -> None:

@@ -24,9 +24,8 @@ else:  # pragma: no cover
     import tomli as tomllib
 
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS: dict[str, list[str]] = {
-    name: required for name, required in PROJECT["optional-dependencies"].items() if name not in ("all", "dev")
-}
+EXTRAS: dict[str, list[str]] = dict(PROJECT["optional-dependencies"])
+EVERYTHING, _ = EXTRAS.pop("all"), EXTRAS.pop("dev")
 
 
 OF_AN_EXTRA = {
@@ -39,10 +38,8 @@ OF_AN_EXTRA = {
 
 def modules(required: list[str]) -> set[str]:
     """The names by which the packages are imported."""
-    names = {re.split(r"[>;]", one)[0].strip() for one in required}
-    return {name.partition("[")[0].replace("-", "_") for name in names - OF_AN_EXTRA.keys()}.union(
-        *(OF_AN_EXTRA[name] for name in names & OF_AN_EXTRA.keys())
-    )
+    names = [re.split(r"[>;]", one)[0].strip() for one in required]
+    return set().union(*(OF_AN_EXTRA.get(name, {name.partition("[")[0].replace("-", "_")}) for name in names))
 
 
 OPTIONAL = {name for required in EXTRAS.values() for name in modules(required)}
@@ -104,9 +101,8 @@ def refusing(tmp_path_factory: pytest.TempPathFactory) -> str:
 def run(refusing: str, refused: set[str], *arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
     """A program in a Python for which some packages are not installed."""
     environment = short_lived(PYTHONPATH=refusing, REFUSED=",".join(refused))
-    return subprocess.run(
-        [sys.executable, *arguments], env=environment, cwd=folder, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("extra", EXTRAS)
@@ -126,21 +122,14 @@ def test_a_missing_extra_is_an_error_that_says_what_to_install(refusing: str, ex
         assert said == ['fkjoin: the command line needs typer: pip install "fkjoin[cli]"']
 
 
-def test_what_iceberg_tables_with_partitions_need_is_missed_at_once(refusing: str) -> None:
-    """Pyiceberg itself misses it in the first batch."""
-    done = run(refusing, {"pyiceberg_core"}, "-c", "from fkjoin.sinks import Iceberg")
-    assert done.stderr.splitlines()[-1].endswith('to_iceberg needs pyiceberg_core: pip install "fkjoin[iceberg]"')
-
-
 def test_all_is_all_extras() -> None:
-    (everything,) = PROJECT["optional-dependencies"]["all"]
+    (everything,) = EVERYTHING
     assert everything == f"fkjoin[{','.join(sorted(EXTRAS))}]"
     assert set(USES) == set(EXTRAS)
     assert OPTIONAL & modules(PROJECT["dependencies"]) == set()
 
 
 BASE = """
-from importlib import metadata
 from pathlib import Path
 
 import fkjoin
@@ -157,9 +146,9 @@ def tried(left, right) -> str:
 
 for name in fkjoin.__all__:
     getattr(fkjoin, name)
-for name, text in (("orders", '{"id": 1, "customer": "a", "n": 1}'), ("customers", '{"customer": "a", "n": 1}')):
+for name in ("orders", "customers"):
     Path(name).mkdir()
-    Path(name, "1.json").write_text(text)
+    Path(name, "1.json").write_text('{"id": 1, "customer": "a", "n": 1}')
 spark = fkjoin.session("base", "local[1]", sql_shuffle_partitions=1, ui_enabled=False, driver_host="127.0.0.1")
 watched = metrics.watch(spark)
 orders = Table.from_files(spark, "orders", key="id", version="n")

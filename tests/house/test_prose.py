@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.places import ROOT
+from tests.support.rooms import MODULES, nodes
 from tools import site_pages
 from tools.messages import raised
 
@@ -25,6 +27,20 @@ FORBIDDEN = {
     r"ADR \d+": "link to the decision by what it decides",
 }
 """Patterns that prose does not have, and what to do instead."""
+
+NOT_USED = {
+    r"late (?:answer|message|tombstone)s?": "stale",
+    r"stars?": "multi-way join",
+    r"early": "pre-resolve rows",
+    r"unread": "undecoded source",
+    r"packed results?": "encoded results",
+    r"as (?:it was|they were)(?! (?:asked|closed|emitted|read|sent|written)\b)": "unchanged",
+    r"(?<!highwater )marks?": "tombstone marker",
+    r"derived tables?": "view",
+}
+"""Words that are not used, and the names in the glossary that are."""
+
+RULES = FORBIDDEN | {words: f"the name is {name!r}; see docs/glossary.md" for words, name in NOT_USED.items()}
 
 _FENCE = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"``[^\n]+?``|`[^`]+`")
@@ -69,13 +85,13 @@ def passages(text: str) -> Iterator[tuple[int, str]]:
             kept.append(_ITEM.sub("", line).strip())
 
 
-def faults(text: str) -> Iterator[tuple[int, str]]:
+def faults(text: str, rules: dict[str, str] = RULES) -> Iterator[tuple[int, str]]:
     for number, passage in passages(text):
         for sentence in _END.split(passage):
             count = len(re.findall(r"[^\W_][\w'’.,×%-]*", sentence))
             if count > LONGEST_SENTENCE:
                 yield number, f"{count} words, at most {LONGEST_SENTENCE}: {sentence.strip()[:70]}…"
-        for words, advice in FORBIDDEN.items():
+        for words, advice in rules.items():
             for found in re.finditer(rf"\b(?:{words})\b", passage, re.IGNORECASE):
                 yield number, f"{found[0]!r}: {advice}"
     bare = _FENCE.sub(lambda block: "\n" * block[0].count("\n"), text)
@@ -90,7 +106,7 @@ def faults(text: str) -> Iterator[tuple[int, str]]:
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_documents_are_written_by_the_rules(path: Path) -> None:
-    found = sorted(faults(path.read_text()))
+    found = sorted(faults(path.read_text(), FORBIDDEN if path.parent.name == "adr" else RULES))
     assert found == [], "\n".join(f"{path.relative_to(ROOT)}:{number}: {what}" for number, what in found)
 
 
@@ -101,9 +117,59 @@ def test_pages_that_are_made_of_the_code_are_written_by_the_rules(name: str) -> 
     assert found == []
 
 
-def test_messages_name_the_actor() -> None:
-    said = [(words, message.text) for message in raised() for words in FORBIDDEN]
-    assert [text for words, text in said if re.search(rf"\b(?:{words})\b", text, re.IGNORECASE)] == []
+def test_messages_name_the_actor_and_keep_to_the_names_of_the_glossary() -> None:
+    wrong = re.compile(rf"\b(?:{'|'.join(RULES)})\b", re.IGNORECASE)
+    assert [message for message in raised() if wrong.search(message.text)] == []
+
+
+def test_the_glossary_has_the_names_that_are_kept_to() -> None:
+    names = re.findall(r"\*\*([^*]+)\*\*", (ROOT / "docs" / "glossary.md").read_text())
+    assert set(NOT_USED.values()) - set(names) == set()
+    assert len(names) == len(set(names))
+
+
+_NO_BEGINNING = re.compile(
+    r"(?:Of|As|What|Which|Who(?:m|se)?|Whether|The same|How|When|Where|Why|If|That|Wh(?:at|ich|o|om)ever"
+    r"|From (?:how|which|where)|(?:Under|In|For) wh(?:at|ich))\b"
+)
+"""Beginnings that are neither a noun nor an imperative verb."""
+_NO_ACTOR = re.compile(r"\b(?:who(?:ever|m)?|nobody|somebody|anybody|everybody)\b", re.IGNORECASE)
+
+
+def texts(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
+    """The docstrings of a module, with their lines: those of attributes, too."""
+    for node in nodes:
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                yield node.lineno, text.strip()
+
+
+def test_docstrings_begin_with_a_noun_or_a_verb_and_name_the_actor() -> None:
+    others = [
+        path for folder in ("tools", "benchmarks", "tests", "integration", "examples") for path in (ROOT / folder).rglob("*.py")
+    ]
+    found = []
+    for path in [*MODULES.values(), *others]:
+        for line, text in texts(nodes(path) if path in MODULES.values() else ast.walk(ast.parse(path.read_text()))):
+            if wrong := _NO_BEGINNING.match(text) or _NO_ACTOR.search(text):
+                found.append(f"{path.relative_to(ROOT)}:{line}: {wrong[0]}")
+    assert found == []
+
+
+def test_docstrings_and_classes_keep_to_the_names_of_the_glossary() -> None:
+    not_used = re.compile(rf"\b(?:{'|'.join(NOT_USED)})\b", re.IGNORECASE)
+    found = []
+    for module, path in MODULES.items():
+        said = [re.sub(r"``[^`]*``", "", text) for _, text in texts(nodes(path))]
+        classes = [node.name for node in nodes(path) if isinstance(node, ast.ClassDef) and node.name not in OF_SINKS]
+        said += [" ".join(re.findall(r"[A-Z]?[a-z]+", name)).replace("Derived", "derived tables") for name in classes]
+        found += [(module, wrong[0]) for text in said if (wrong := not_used.search(" ".join(text.split())))]
+    assert len(MODULES) > 100
+    assert found == []
+
+
+OF_SINKS = {"Mark"}
+"""A batch as a sink remembers it: neither of the marks in the glossary."""
 
 
 @pytest.mark.parametrize(

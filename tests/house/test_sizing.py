@@ -23,46 +23,16 @@ def test_the_page_has_the_constants_that_are_used() -> None:
     assert used | {"rate"} == set(constants())
 
 
-def test_constants_are_the_figures_of_the_page_on_performance() -> None:
-    page, k = (ROOT / "docs" / "performance.md").read_text(), constants()
-
-    def figures(row: str) -> list[float]:
-        (cell,) = re.findall(rf"^\| {re.escape(row)} \| ([^|]+) \|", page, re.M)
-        return [float(figure.replace(",", "")) for figure in re.findall(r"\d[\d,.]*\d|\d", cell)]
-
-    assert figures("a right row, all stages: index; change log")[0] == k["right_index"]
-    assert figures("the same, its index rebuilt, rows a second") == [k["rebuilt"]]
-    assert figures("a batch of 1,000 changes") == [k["fixed_s"]]
-    (of_topics,) = re.findall(r"\*\*Topic to topic.*\n\| fkjoin \| ([\d,]+)", page)
-    assert float(of_topics.replace(",", "")) == 2 * k["rate"]
-    (one,) = figures("an update of a right row with 1,000,000 subscribers")
-    (eight,) = figures("the same with [`spread=8`](joins.md#right-rows-with-very-many-left-rows)")
-    # Of two tasks at a time each has a half with spread=8; what resolve does, both share either way.
-    assert k["fan_out_s"] + k["answer_s"] / 2 == pytest.approx(one)
-    assert k["fan_out_s"] / 2 + k["answer_s"] / 2 == pytest.approx(eight)
-
-
-def test_state_grows_with_rows_and_their_bytes() -> None:
-    k, found = constants(), predict(SMALL)
-    assert found.index_bytes == 1_000_000 * k["left_index"] + 200_000 * k["right_index"]
-    assert found.log_bytes == 1_000_000 * k["left_log"] + 200_000 * k["right_log"]
-    longer = predict(replace(SMALL, row_bytes=250))
+def test_state_grows_with_the_bytes_of_rows() -> None:
+    k, found, longer = constants(), predict(SMALL), predict(replace(SMALL, row_bytes=250))
     assert longer.index_bytes - found.index_bytes == pytest.approx(100e6 * k["more_index"])
     assert longer.log_bytes - found.log_bytes == pytest.approx(100e6 * k["more_log"])
-    shorter = predict(replace(SMALL, row_bytes=60))
-    assert (shorter.index_bytes, shorter.memory_mib) == (found.index_bytes, found.memory_mib)
-    spread_out = predict(replace(SMALL, executors=5))
-    assert spread_out.index_bytes == found.index_bytes
-    assert spread_out.disk_bytes == pytest.approx(found.disk_bytes / 5)
-    assert spread_out.rebuild_s == pytest.approx(found.rebuild_s / 5)
 
 
 @pytest.mark.parametrize(("partitions", "files"), [(2, 14), (8, 50), (64, 386)])
 def test_a_batch_writes_the_files_of_the_pages_table(partitions: int, files: int) -> None:
     found = predict(replace(SMALL, cores=partitions, batch_s=10))
     assert found.batch_files == files
-    snapshots, claims = 3 * 3 * partitions * 36, 720
-    assert found.hour_files == pytest.approx(360 * files + snapshots + claims)
 
 
 def test_a_batch_takes_longer_as_its_cores_are_busy() -> None:
@@ -75,35 +45,6 @@ def test_a_batch_takes_longer_as_its_cores_are_busy() -> None:
     assert late.batch_s == pytest.approx(k["fixed_s"] / 0.1)
     assert predict(replace(one, rate=2 * k["rate"])).batch_s == math.inf
     assert predict(replace(one, rate=k["rate"], buckets=1)).batch_s == math.inf, "one bucket keeps one core busy"
-    many = predict(replace(one, right=1000, right_share=0.5))  # 1000 subscribers to each of 500 right changes a second
-    answers = 0.5 * 1000 * 1000 - 500
-    assert many.busy_cores == pytest.approx(1000 / k["rate"] + answers / 1e6 * (k["fan_out_s"] + k["answer_s"]))
-
-
-def test_the_hottest_row_is_the_work_of_one_task_whatever_the_cores() -> None:
-    k = constants()
-    found = [predict(replace(SMALL, hottest=0.5, executors=executors)).hottest_s for executors in (1, 50)]
-    assert found == [pytest.approx(0.5 * (k["fan_out_s"] + k["answer_s"] / cores)) for cores in (2, 100)]
-    assert predict(SMALL).hottest_s == pytest.approx(5e-6 * (k["fan_out_s"] + k["answer_s"] / 2)), "five left rows each"
-
-
-def test_memory_has_a_part_for_each_core_and_for_a_fan_out() -> None:
-    k, found = constants(), predict(SMALL)
-    fixed = k["heap_mib"] + k["jvm_mib"] + k["workers_mib"] + 2 * k["task_mib"]
-    of_indexes = 3_200_000 * k["filters"] / 2**20
-    of_a_batch = 500_000 * 150 * k["batch_bytes"] / 2**20
-    assert found.memory_mib == pytest.approx(fixed + of_indexes + of_a_batch, abs=0.1)
-    smaller = predict(replace(SMALL, batch_rows=100_000))
-    assert found.memory_mib - smaller.memory_mib == pytest.approx(0.8 * of_a_batch, abs=0.1)
-    assert predict(replace(SMALL, left=100_000, batch_rows=200_000)).memory_mib < smaller.memory_mib, "no more than there are"
-    four = predict(replace(SMALL, cores=4))
-    assert four.memory_mib - found.memory_mib == pytest.approx(2 * k["task_mib"] + 6 * k["store_mib"], abs=0.1)
-    half = predict(replace(SMALL, hottest=0.5)).memory_mib - found.memory_mib
-    assert half == pytest.approx((20e6 + 2 * 10 * 20e6 / 2) / 2**20, abs=0.1)
-    most = (
-        predict(replace(SMALL, left=100_000_000, hottest=0.5)).memory_mib - predict(replace(SMALL, left=100_000_000)).memory_mib
-    )
-    assert most == pytest.approx(50e6 * 40 / 2**20 + 2 * 640, abs=1), "answers are unpacked in parts"
 
 
 @pytest.mark.parametrize(
@@ -113,8 +54,6 @@ def test_memory_has_a_part_for_each_core_and_for_a_fan_out() -> None:
         (replace(SMALL, left=900_000_000, disk_gb=100, memory_gib=64, buckets=2000), "disk"),
         (replace(SMALL, memory_gib=1), "memory"),
         (replace(SMALL, executors=200, memory_gib=64), "requests"),
-        (replace(SMALL, left=50_000_000, hottest=0.9, memory_gib=64), "hottest row"),
-        (replace(SMALL, left=100_000_000, buckets=2, disk_gb=1000, memory_gib=64), "largest store"),
     ],
 )
 def test_the_limit_that_comes_first(size: Size, first: str) -> None:
@@ -141,21 +80,16 @@ def test_seconds_are_held_to_the_speed_of_the_first_size(monkeypatch: pytest.Mon
     slow = [{**expected(size), "updates_per_s": 10_000.0, "rebuild_s": 3 * expected(size)["rebuild_s"]} for size in sizes]
     assert {round(differs, 9) for _, differs in compared(list(zip(sizes, slow, strict=True)))} == {0}
     slow[1] |= {"updates_per_s": 5000.0, "index_bytes": 1.2 * slow[1]["index_bytes"]}
-    found = dict(compared(list(zip(sizes, slow, strict=True))))
-    assert [round(differs, 9) for differs in found.values() if round(differs, 9)] == [0.2, -0.5]
-    (line,) = (line for line, differs in found.items() if differs == -0.5)
-    assert line == "| 2,000,000 | 150 | updates_per_s | 1e+04 | 5,000 | -50% |"
+    found = [round(differs, 9) for _, differs in compared(list(zip(sizes, slow, strict=True)))]
+    assert [differs for differs in found if differs] == [0.2, -0.5]
 
 
 @pytest.mark.parametrize(("part", "code"), [(1.2, 0), (1.3, 1), (0.7, 1)])
 def test_a_measurement_that_differs_by_more_than_a_quarter_ends_with_1(
-    part: float, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    part: float, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def found(size: Size, folder: Path) -> dict[str, float]:
-        assert folder.is_dir()
         return expected(size) | ({"peak_mib": part * expected(size)["peak_mib"]} if size.left == 500 else {})
 
     monkeypatch.setattr(sizing, "measured", found)
     assert measure([200, 500]) == code
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| 500 | 150 | peak_mib")]
-    assert [line.rpartition(" | ")[2] for line in lines] == [f"{part - 1:+.0%} |"]

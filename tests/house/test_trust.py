@@ -1,4 +1,4 @@
-"""Checkpoints whose content runs nothing, and sessions that lack something, of which errors say what to do."""
+"""Checkpoints whose content runs nothing."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from typing import Any
 
 import pytest
 from pyspark.ml.linalg import VectorUDT
-from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
-from fkjoin import Table, TopologyError
 from fkjoin.errors import FormatError
 from fkjoin.spark.schemas import kept_type
-from tests.support.places import ROOT
+from tests.support.rooms import MODULES, nodes
 
 
 def test_a_type_in_a_checkpoint_cannot_have_a_module_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,20 +42,15 @@ def _struct(kind: Any) -> dict[str, Any]:
 def test_nothing_that_is_read_is_unpickled_or_evaluated() -> None:
     """Pickles come from the driver, in what a worker is told to do; types of checkpoints go through ``kept_type``."""
     calls: dict[str, set[str]] = {}
-    for path in [*(ROOT / "fkjoin").rglob("*.py"), *(ROOT / "state").rglob("*.py")]:
-        for node in ast.walk(ast.parse(path.read_text())):
+    for module, path in MODULES.items():
+        for node in nodes(path):
             if isinstance(node, ast.Call):
-                calls.setdefault(ast.unparse(node.func), set()).add(path.relative_to(ROOT).as_posix())
+                calls.setdefault(ast.unparse(node.func), set()).add(module)
     unpickled = {name: where for name, where in calls.items() if name.endswith(("pickle.loads", "pickle.load", "Unpickler"))}
-    assert unpickled == {"pickle.loads": {"fkjoin/spark/operator.py"}}
+    assert unpickled == {"pickle.loads": {"spark.operator"}}
     assert not {"eval", "exec", "marshal.loads", "yaml.load", "shelve.open"} & calls.keys()
     assert calls["StructType.fromJson"] <= {
-        "fkjoin/spark/schemas.py",
-        "fkjoin/spark/bucket_run.py",  # what the driver says of the operator
-        "fkjoin/analysis/vectorize.py",  # what Spark's analyzer says of a type
+        "spark.schemas",
+        "spark.bucket_run",  # what the driver says of the operator
+        "analysis.vectorize",  # what Spark's analyzer says of a type
     }
-
-
-def test_a_session_without_the_connector_says_how_to_have_it(spark: SparkSession) -> None:
-    with pytest.raises(TopologyError, match="Spark's Kafka connector is missing: .*session\\(kafka=True\\).*kafka = true"):
-        Table.from_kafka(spark, "orders", "localhost:1", key="string", value="string")

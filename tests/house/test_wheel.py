@@ -12,7 +12,6 @@ import sys
 import sysconfig
 import tarfile
 import zipfile
-from collections.abc import Iterator
 from email.parser import Parser
 from pathlib import Path
 
@@ -23,41 +22,16 @@ pytestmark = pytest.mark.nightly
 ROOT = next(folder for folder in Path(__file__).parents if (folder / "pyproject.toml").exists())
 
 WORK = """
-import json, sys
+import json
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-
 import fkjoin, state
-from fkjoin.codec import versions
-from fkjoin.codec.messages import CHANGE, table
-from fkjoin.stages import Counters, rekey
-from fkjoin.state import BYTES, BucketStore
+from fkjoin.state import BucketStore
+from fkjoin.testing import JoinTest, left, right
 
-
-class Log(dict):
-    def meta(self):
-        return self.get("meta")
-
-    def set_meta(self, meta):
-        self["meta"] = meta
-
-    segment, put_segment, remove_segment = dict.get, dict.__setitem__, dict.__delitem__
-
-
-def changes(number, customer):
-    made = (pa.array([item], BYTES) for item in (b"order", customer, b"row"))
-    return table(CHANGE, *made, versions.encode(b"orders..", [np.array([number])]), np.array([number]))
-
-
-log, count, found = Log(), Counters(), []
-for number, customer in enumerate([b"Ada", b"Ben", b"Ben"]):
-    with BucketStore(log, Path("bucket")) as store:
-        made = rekey(changes(number, customer), store, count, now_ms=0, retention_ms=1)
-        found.append([[row["foreign_key"].decode(), row["subscribe"]] for row in made.subscriptions.to_pylist()])
-        store.commit()
-print(json.dumps({"fkjoin": fkjoin.__file__, "state": state.WHOSE, "found": found}))
+test = JoinTest(extractor="customer", joiner=lambda order, customer: customer["name"])
+test.feed(left("o1", {"customer": "c1"}), right("c1", {"name": "Ada"}))
+print(json.dumps({"fkjoin": fkjoin.__file__, "state": state.WHOSE, "table": test.table, "store": BucketStore.__module__}))
 """
 
 
@@ -80,18 +54,13 @@ def pip(*arguments: str | Path, folder: Path) -> None:
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The checkout without what building and running leave in it, which a wheel would have, too."""
     copy = tmp_path_factory.mktemp("checkout")
-    for name in ("fkjoin", "state"):
+    for name in ("fkjoin", "state", "docs"):
         shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(ROOT / "docs", copy / "docs")
-    for name in (
-        "pyproject.toml",
-        "mkdocs.yml",
-        "MANIFEST.in",
-        "LICENSE",
-        "NOTICE",
-        *(path.name for path in ROOT.glob("*.md")),
+    for path in (
+        *ROOT.glob("*.md"),
+        *(ROOT / name for name in ("pyproject.toml", "mkdocs.yml", "MANIFEST.in", "LICENSE", "NOTICE")),
     ):
-        shutil.copy(ROOT / name, copy)
+        shutil.copy(path, copy)
     return copy
 
 
@@ -107,53 +76,6 @@ def made_wheel(source: Path, folder: Path) -> Path:
     return found
 
 
-def environment(folder: Path) -> tuple[Path, Path]:
-    """The Python of a new environment, and where its packages are: fkjoin's requirements, and a package ``state``."""
-    run(sys.executable, "-m", "venv", "--without-pip", folder, folder=folder.parent)
-    (packages,) = folder.glob("lib/python*/site-packages")
-    (packages / "requirements.pth").write_text(sysconfig.get_path("purelib"))  # hooks of installations there do not run
-    (packages / "state").mkdir()
-    (packages / "state" / "__init__.py").write_text("WHOSE = 'of an index'\n")
-    return folder / "bin" / "python", packages
-
-
-def job(folder: Path, text: str, *, own: bool) -> Path:
-    """A user's job, perhaps with a module ``state`` beside it."""
-    folder.mkdir(exist_ok=True)
-    if own:
-        (folder / "state.py").write_text("WHOSE = 'of the user'\n")
-    (folder / "job.py").write_text(text)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment with the wheel."""
-    folder = tmp_path_factory.mktemp("installed")
-    python, _ = environment(folder / "venv")
-    installed_by(python, wheel, folder=folder)
-    return python
-
-
-def installed_by(python: Path, *what: str | Path, folder: Path) -> None:
-    pip("--python", python, "install", "--no-compile", "--no-deps", "--no-index", "--ignore-installed", *what, folder=folder)
-
-
-@pytest.fixture(scope="module")
-def editable(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment with the development checkout, as ``make`` installs it."""
-    folder = tmp_path_factory.mktemp("editable")
-    python, _ = environment(folder / "venv")
-    installed_by(python, "--no-build-isolation", "--editable", checkout, folder=folder)
-    return python
-
-
-@pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment without fkjoin."""
-    return environment(tmp_path_factory.mktemp("bare") / "venv")[0]
-
-
 def files_of(wheel: Path) -> dict[str, int]:
     """The files of a wheel, and their permissions."""
     with zipfile.ZipFile(wheel) as archive:
@@ -163,99 +85,69 @@ def files_of(wheel: Path) -> dict[str, int]:
 def test_a_wheel_has_one_package_and_all_that_belongs_to_it(wheel: Path) -> None:
     files = files_of(wheel)
     assert {name.partition("/")[0] for name in files} == {"fkjoin", re.sub(r"-py3.*", ".dist-info", wheel.name)}
-    sources = {str(path.relative_to(ROOT)) for path in linked(ROOT / "fkjoin")}
+    walked = os.walk(ROOT / "fkjoin", followlinks=True)
+    sources = {str(Path(folder, name).relative_to(ROOT)) for folder, _, names in walked for name in names}
+    sources = {name for name in sources if "__pycache__" not in name}
     assert sources - set(files) == set()
-    assert {
-        "fkjoin/state/bucket.py",
-        "fkjoin/py.typed",
-        "fkjoin/data/page.js",
-        "fkjoin/data/uPlot.iife.min.js",
-        "fkjoin/sessions/LocalFiles.java",
-    } <= sources
+    assert {"fkjoin/state/bucket.py", "fkjoin/py.typed", "fkjoin/data/page.js", "fkjoin/sessions/LocalFiles.java"} <= sources
     assert files["fkjoin/sessions/local-python"] & stat.S_IXUSR
 
 
-def linked(folder: Path) -> Iterator[Path]:
-    """The files of the package, those behind its links among them."""
-    for path, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if name != "__pycache__"]
-        yield from (Path(path, name) for name in names)
-
-
-@pytest.fixture(scope="module")
-def archive(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The source archive of the checkout."""
-    folder = tmp_path_factory.mktemp("archive")
-    build = f"import setuptools.build_meta as backend; backend.build_sdist({str(folder)!r})"
+def test_a_source_archive_has_the_documents_and_makes_the_same_wheel(checkout: Path, wheel: Path, tmp_path: Path) -> None:
+    build = f"import setuptools.build_meta as backend; backend.build_sdist({str(tmp_path)!r})"
     run(sys.executable, "-c", build, folder=checkout)
-    (found,) = folder.glob("*.tar.gz")
-    return found
-
-
-def test_a_source_archive_makes_the_same_wheel(archive: Path, wheel: Path, tmp_path: Path) -> None:
-    assert files_of(made_wheel(archive, tmp_path)) == files_of(wheel)
-
-
-def test_a_source_archive_has_documents_changes_and_the_license(archive: Path) -> None:
+    (archive,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(archive) as opened:
         names = {name.partition("/")[2] for name in opened.getnames()}
     documents = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*") if path.is_file()}
     assert {"LICENSE", "NOTICE", "CHANGELOG.md", "SECURITY.md", "README.md", "mkdocs.yml", *documents} <= names
+    assert files_of(made_wheel(archive, tmp_path)) == files_of(wheel)
 
 
-def test_an_index_is_told_what_it_shows(wheel: Path) -> None:
+def test_an_index_is_told_the_license_the_extras_and_the_newest_version(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as opened:
         (info,) = {name.partition("/")[0] for name in opened.namelist() if ".dist-info/" in name}
         told = Parser().parsestr(opened.read(f"{info}/METADATA").decode())
-        license_text = opened.read(f"{info}/licenses/LICENSE").decode()
-        assert {f"{info}/licenses/{name}" for name in ("NOTICE", "fkjoin/data/uPlot.LICENSE")} <= set(opened.namelist())
-    assert (told["License-Expression"], told["Author"]) == ("Apache-2.0 AND MIT", "fkjoin maintainers")
-    assert "Apache License" in license_text
+        licenses = {name.removeprefix(f"{info}/licenses/") for name in opened.namelist()}
+    assert {"LICENSE", "NOTICE", "fkjoin/data/uPlot.LICENSE"} <= licenses
+    assert told["License-Expression"] == "Apache-2.0 AND MIT"
     assert {"all", "cli", "delta", "iceberg", "kafka", "postgres", "registry"} <= set(told.get_all("Provides-Extra", []))
-    assert told["Keywords"]
     assert told["Description-Content-Type"] == "text/markdown"
     assert not any(value.startswith("License ::") for value in told.get_all("Classifier", [])), "indexes refuse both"
+    assert re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0] == told["Version"]
 
 
-def test_the_version_is_said_once(wheel: Path) -> None:
-    version = re.findall(r'^__version__ = "(.+)"$', (ROOT / "fkjoin" / "__init__.py").read_text(), re.MULTILINE)
-    assert wheel.name.split("-")[1:2] == version
-    assert re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[:1] == version, "the newest section"
+@pytest.fixture(scope="module", params=["wheel", "checkout"])
+def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The Python of an environment, and where fkjoin is: the wheel, or the checkout, as ``make`` installs it.
 
-
-def test_an_installation_has_the_command_and_the_module(installed: Path, tmp_path: Path) -> None:
-    said = {
-        run(*command, "--version", folder=tmp_path) for command in ([installed, "-m", "fkjoin"], [installed.parent / "fkjoin"])
-    }
-    assert len(said) == 1
-
-
-def works(python: Path, folder: Path, **variables: str) -> tuple[str, str]:
-    """A job's stage over a bucket store; returns where fkjoin is, and whose ``state`` the job has."""
-    said = json.loads(run(python, "job.py", folder=folder, **variables))
-    assert said["found"] == [[["Ada", True]], [["Ada", False], ["Ben", True]], []]
-    return said["fkjoin"], said["state"]
-
-
-@pytest.mark.parametrize(("own", "whose"), [(True, "of the user"), (False, "of an index")])
-def test_a_state_of_somebody_else_changes_nothing_in_an_installed_wheel(
-    installed: Path, tmp_path: Path, own: bool, whose: str
-) -> None:
-    place, state = works(installed, job(tmp_path / "job", WORK, own=own))
-    assert Path(place).is_relative_to(installed.parent.parent)
-    assert state == whose
+    Beside it are fkjoin's requirements, and a package ``state``.
+    """
+    folder, source = tmp_path_factory.mktemp("installed"), request.getfixturevalue(request.param)
+    python = folder / "venv" / "bin" / "python"
+    run(sys.executable, "-m", "venv", "--without-pip", folder / "venv", folder=folder)
+    (packages,) = folder.glob("venv/lib/python*/site-packages")
+    (packages / "requirements.pth").write_text(sysconfig.get_path("purelib"))  # hooks of installations there do not run
+    (packages / "state").mkdir()
+    (packages / "state" / "__init__.py").write_text("WHOSE = 'of an index'\n")
+    what = [source] if request.param == "wheel" else ["--no-build-isolation", "--editable", source]
+    options = ("--no-compile", "--no-deps", "--no-index", "--ignore-installed")
+    pip("--python", python, "install", *options, *what, folder=folder)
+    return python, packages if request.param == "wheel" else source
 
 
 @pytest.mark.parametrize(("own", "whose"), [(True, "of the user"), (False, "of an index")])
-def test_a_state_of_somebody_else_changes_nothing_in_an_editable_installation(
-    editable: Path, checkout: Path, tmp_path: Path, own: bool, whose: str
+def test_a_state_of_another_package_changes_nothing(
+    installed: tuple[Path, Path], tmp_path: Path, own: bool, whose: str
 ) -> None:
-    place, state = works(editable, job(tmp_path / "job", WORK, own=own))
-    assert Path(place).is_relative_to(checkout)
-    assert state == whose
-
-
-def test_a_state_of_the_user_changes_nothing_with_a_checkout_on_the_path(bare: Path, tmp_path: Path) -> None:
-    place, state = works(bare, job(tmp_path / "job", WORK, own=True), PYTHONPATH=str(ROOT))
-    assert Path(place).is_relative_to(ROOT)
-    assert state == "of the user"
+    """A join in memory: beside the job may be a module ``state``, and the index has a package of that name."""
+    python, place = installed
+    if own:
+        (tmp_path / "state.py").write_text("WHOSE = 'of the user'\n")
+    (tmp_path / "job.py").write_text(WORK)
+    said = json.loads(run(python, "job.py", folder=tmp_path))
+    assert (said["table"], said["store"]) == ({"o1": "Ada"}, "fkjoin.state.bucket")
+    assert Path(said["fkjoin"]).is_relative_to(place)
+    assert said["state"] == whose
+    commands = ([python, "-m", "fkjoin"], [python.parent / "fkjoin"])
+    assert len({run(*command, "--version", folder=tmp_path) for command in commands}) == 1

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from fkjoin.sessions import local
 from fkjoin.sessions.local import STARTER, use_this_python
@@ -33,19 +32,9 @@ def test_the_starter_leaves_archives_out_and_the_rest_as_it_is(tmp_path: Path) -
         "/spark/jars/spark-core_2.13-4.1.1.jar",
     ]
     path = os.pathsep.join([*left_out[:2], *kept[:2], left_out[2], *kept[2:]])
-    shown = subprocess.run(
-        [
-            STARTER,
-            "-c",
-            "import os, sys; print(os.environ['PYTHONPATH']); print(sys.executable); print(sys.argv[1:])",
-            "a b",
-            "",
-        ],
-        env=os.environ | {"PYTHONPATH": path, "FKJOIN_PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    program = "import os, sys; print(os.environ['PYTHONPATH']); print(sys.executable); print(sys.argv[1:])"
+    environment = os.environ | {"PYTHONPATH": path, "FKJOIN_PYTHON": sys.executable}
+    shown = subprocess.run([STARTER, "-c", program, "a b", ""], env=environment, capture_output=True, text=True, check=True)
     assert shown.stdout.splitlines() == [os.pathsep.join(kept), sys.executable, "['a b', '']"]
 
 
@@ -71,16 +60,6 @@ def test_where_pyspark_comes_from_elsewhere_workers_are_started_as_spark_does(mo
     monkeypatch.undo()
     monkeypatch.setattr(local, "STARTER", STARTER.with_name("local.py"))  # not a program
     assert chosen() == (sys.executable, {})
-
-
-def test_workers_import_pyspark_from_where_it_is_installed(spark: SparkSession) -> None:
-    def where(_: int) -> str:
-        import pyspark
-
-        return f"{sys.executable} {pyspark.__file__}"
-
-    found = spark.range(1).select(F.udf(where, "string")("id")).collect()[0][0]
-    assert found == f"{sys.executable} {pyspark.__file__}"
 
 
 def test_the_daemon_has_imported_what_workers_need() -> None:
@@ -126,9 +105,13 @@ def test_without_fkjoin_the_daemon_is_sparks(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere libraries do not outlive a fork")
-def test_workers_have_what_the_daemon_has_imported(spark: SparkSession) -> None:
+def test_workers_import_pyspark_from_where_it_is_installed_and_have_what_the_daemon_has_imported(spark: SparkSession) -> None:
     def looked(_: Any) -> Iterator[pa.RecordBatch]:
-        yield pa.record_batch({"frozen": [gc.get_freeze_count()]})
+        import pyspark
 
-    ((frozen,),) = spark.range(1, numPartitions=1).mapInArrow(looked, "frozen long").collect()
+        where = f"{sys.executable} {pyspark.__file__}"
+        yield pa.record_batch({"where": [where], "frozen": [gc.get_freeze_count()]})
+
+    ((where, frozen),) = spark.range(1, numPartitions=1).mapInArrow(looked, "where string, frozen long").collect()
+    assert where == f"{sys.executable} {pyspark.__file__}"
     assert frozen > 10_000

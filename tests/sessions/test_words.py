@@ -126,37 +126,17 @@ def test_a_retry_of_kafkas_client_that_goes_on_is_said_once(
     assert written(*(line.encode() for line in lines), capfd=capfd) == "".join(lines), "as after a minute without it"
 
 
-def test_a_session_does_not_repeat_what_pyspark_says_of_pandas() -> None:
-    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(record=True) as said:
-
-        def told() -> int:
-            return sum(one.category is FutureWarning for one in said)  # others are of what was left open elsewhere
-
+def test_a_session_does_not_repeat_what_pyspark_says_of_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pandas, "__version__", "3.0.0")
+    with warnings.catch_warnings(record=True) as said:
         warnings.resetwarnings()
-        patch.setattr(pandas, "__version__", "3.0.0")
         require_minimum_pandas_version()
-        assert told() == 1
         words.drop_warnings()
         require_minimum_pandas_version()
-        assert told() == 1
         warnings.filterwarnings("always", category=FutureWarning)
-        require_minimum_pandas_version()
-        assert told() == 2, "a program that asks for the warning gets it"
-
-
-def test_standard_error_that_is_closed_later_holds_nobody_up() -> None:
-    reading, writing = os.pipe()
-    program = """if True:
-        import os
-        from fkjoin.sessions.words import output
-        os.write(output().writing, b"x\\n" * 9999)
-        """
-    os.close(reading)
-    try:
-        run = subprocess.run([sys.executable, "-c", program], stderr=writing, check=False)
-    finally:
-        os.close(writing)
-    assert run.returncode == 0
+        require_minimum_pandas_version()  # a program that asks for the warning gets it
+    told = [one for one in said if one.category is FutureWarning]  # others are of what was left open elsewhere
+    assert len(told) == 2
 
 
 def test_no_line_is_lost_where_standard_error_does_not_wait() -> None:
@@ -181,18 +161,25 @@ def test_no_line_is_lost_where_standard_error_does_not_wait() -> None:
     assert arrived == b"".join(lines)
 
 
-def test_standard_error_that_nothing_reads_holds_no_end_up() -> None:
+@pytest.mark.parametrize("closed", [True, False])
+def test_standard_error_that_nothing_reads_or_that_is_closed_holds_no_end_up(closed: bool) -> None:
     reading, writing = os.pipe()
-    program = """if True:
+    program = f"""if True:
         import os, threading
         from fkjoin.sessions.words import output
-        threading.Thread(target=os.write, args=(output().writing, b"x" * 399_999 + b"\\n"), daemon=True).start()
+        writes = threading.Thread(target=os.write, args=(output().writing, b"x\\n" * 199_999), daemon=True)
+        writes.start()
+        if {closed}:
+            writes.join()
         """
+    if closed:
+        os.close(reading)
     try:
         run = subprocess.run([sys.executable, "-c", program], stderr=writing, check=False, timeout=60)
     finally:
         os.close(writing)
-        os.close(reading)
+        if not closed:
+            os.close(reading)
     assert run.returncode == 0
 
 
@@ -217,17 +204,13 @@ def test_a_level_that_there_is_not_is_refused(spark: SparkSession, monkeypatch: 
         spark.sparkContext.setLogLevel("ERROR")
 
 
+REPORT = b":: resolution report ::\n\t0 artifacts copied, 13 already retrieved (0kB/12ms)\nfirst\n"
+
+
 @pytest.mark.parametrize("everything", [True, False])
-@pytest.mark.parametrize(
-    ("before", "wanted"),
-    [
-        (b":: resolution report ::\n\t0 artifacts copied, 13 already retrieved (0kB/12ms)\nfirst\n", "first\nsecond\n"),
-        (b"first\n", "first\nsecond\n"),
-        (LINES, LINES.decode().split("\n\n", 1)[1] + "second\n"),
-    ],
-)
+@pytest.mark.parametrize("before", [REPORT, LINES], ids=["report", "lines"])
 def test_what_is_held_comes_in_its_order_without_the_report_on_packages(
-    everything: bool, before: bytes, wanted: str, capfd: pytest.CaptureFixture[str]
+    everything: bool, before: bytes, capfd: pytest.CaptureFixture[str]
 ) -> None:
     output = words.Output()
     output.everything, output.held = everything, True
@@ -237,6 +220,5 @@ def test_what_is_held_comes_in_its_order_without_the_report_on_packages(
     output.release()
     os.write(output.writing, b"second\n")
     output.catch_up()
-    if everything and before == LINES:
-        wanted = LINES.decode() + "second\n"
-    assert capfd.readouterr().err == wanted
+    shown = "first\n" if before == REPORT else LINES.decode() if everything else LINES.decode().split("\n\n", 1)[1]
+    assert capfd.readouterr().err == shown + "second\n"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from tests.support.places import ROOT
@@ -58,6 +60,12 @@ def modules() -> Iterator[tuple[str, Path]]:
 
 
 MODULES = dict(sorted(modules()))
+
+
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """All nodes of a module's tree, which several tests look at: parsing the package takes seconds."""
+    return tuple(ast.walk(ast.parse(path.read_text())))
 
 
 def room(module: str) -> str:
