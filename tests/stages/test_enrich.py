@@ -37,7 +37,7 @@ class Enriching:
 
 
 @given(batches=st.lists(st.lists(MESSAGE, max_size=9), min_size=1, max_size=6), how=HOWS, data=st.data())
-@settings(max_examples=examples(240))
+@settings(max_examples=examples(150))
 def test_each_event_is_sent_once_with_the_row_after_its_batch(batches: list[list[Message]], how: str, data: Any) -> None:
     """Changes in any order of their versions, some of them again in a later batch; each batch is lost and repeated."""
     enriching, done, changes = Enriching(how), list[list[Message]](), [Change("", 0, None)]

@@ -61,7 +61,7 @@ def shown(results: dict[str, Result]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", [Pairing, InTwo])
 @given(events=st.lists(EVENT, min_size=8, max_size=25), cut=st.integers(1, 9), how=st.sampled_from(HOWS))
-@settings(max_examples=examples(240))
+@settings(max_examples=examples(96))
 def test_after_every_batch_it_is_the_join_of_the_newest_rows(kind: Any, events: list[Event], cut: int, how: str) -> None:
     """Versions in any order, and records twice."""
     pairing = kind(how)
