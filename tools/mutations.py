@@ -42,7 +42,7 @@ MUTATIONS = {
         "fkjoin/stages/subscription.py",
         "    yield _answer_later(right, left, order, count)\n",
         "",
-        "tests/stages/test_every_order.py tests/stages/test_batch_order.py",
+        "tests/replay tests/stages/test_batch_order.py",
     ),
     "subscription answers those that have left": Mutation(
         "fkjoin/stages/subscription.py",

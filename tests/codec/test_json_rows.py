@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from fkjoin.codec import json_read as json_text
 from fkjoin.codec.json_read import read_objects, readable
 from tests.support.json_values import KINDS
+from tests.support.sampling import examples
 
 KIND = pa.struct(
     [
@@ -51,37 +52,10 @@ anything = st.dictionaries(st.sampled_from([*KIND.names, *KINDS, "float"]), json
 broken = st.sampled_from(
     ["", " ", "null", "[]", "{", "}", '{"text":"a"}{"text":"b"}', '{"text":"a"} x', "{}}", '{},"":{}', '{"text":"a']
 )
-PIECES = [
-    *(
-        "Inf",
-        "-Inf",
-        "NaN",
-        "-NaN",
-        "Infinity",
-        "-Infinity",
-        "1e400",
-        "-1e309",
-        "1e39",
-        "1e-400",
-        "01",
-        "1.",
-        "+1",
-        "-",
-        "null",
-    ),
-    *("{", "}", "[", "]", "{}", "}{", ",", ":", '"', '""', "\\", " ", "\n", "\r", "\0", "[[[[[", "]]]]]"),
-    *(
-        '"\\ud800"',
-        '"\\udc00x"',
-        "\\ud800",
-        '"\\ud83d\\ude00"',
-        "\\u0000",
-        ',"other":1',
-        '},"other":{"a":1',
-        ',"long" : 7',
-        '"other": Inf ,',
-    ),
-]
+NUMBERS = "Inf -Inf NaN -NaN Infinity -Infinity 1e400 -1e309 1e39 1e-400 01 1. +1 - null"
+TEXTS = r""""\ud800"|"\udc00x"|\ud800|"\ud83d\ude00"|\u0000|,"other":1|},"other":{"a":1|,"long" : 7|"other": Inf ,"""
+SIGNS = ("{", "}", "[", "]", "{}", "}{", ",", ":", '"', '""', "\\", " ", "\n", "\r", "\0", "[[[[[", "]]]]]")
+PIECES = [*NUMBERS.split(" "), *SIGNS, *TEXTS.split("|")]
 NO_TEXT = [b"\xff", b"\xed\xa0\x80", b"\xef\xbb\xbf"]
 pieces = st.sampled_from([*map(str.encode, PIECES), *NO_TEXT])
 
@@ -125,7 +99,7 @@ def same(one: Any, other: Any) -> bool:
     return one == other or (isinstance(one, float) and isinstance(other, float) and math.isnan(one) and math.isnan(other))
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(720))
 @given(st.lists(lines, max_size=12))
 def test_a_text_is_read_as_it_is_alone_whatever_stands_beside_it(some: list[bytes]) -> None:
     rows, fits, advice = read_objects(as_texts(some), WHOLE)
@@ -134,7 +108,7 @@ def test_a_text_is_read_as_it_is_alone_whatever_stands_beside_it(some: list[byte
         assert repr(together) == alone(text)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(1200))
 @given(lines)
 def test_arrows_reader_takes_only_what_the_other_takes_too(text: bytes) -> None:
     found = json_text.read_together(as_texts([text]), WHOLE)

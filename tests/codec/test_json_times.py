@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fkjoin.codec.json_values import MisfitError, column, scalar
 from fkjoin.codec.units import Unit
+from tests.support.sampling import examples
 
 KINDS: list[pa.DataType] = [pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.date32(), pa.time64("ns"), pa.duration("us")]
 DATES = "2024-01-01|2024-02-29|2023-02-29|2024-1-1|2024|0000-01-01|1500-03-01|+10000-01-01|-0001-12-31|+5881580-07-11|20240101"
@@ -42,7 +43,7 @@ def alone(text: str | None, kind: pa.DataType, unit: Unit | None, zone: str) -> 
         return "misfit"
 
 
-@settings(max_examples=600)
+@settings(max_examples=examples(1800))
 @given(
     some=st.lists(st.none() | texts, min_size=1, max_size=4) | texts.map(lambda text: [text]),
     kind=st.sampled_from(KINDS[:2]) | st.sampled_from(KINDS),

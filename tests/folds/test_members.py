@@ -26,6 +26,7 @@ from fkjoin.stages import Counters, aggregate, regroup
 from fkjoin.state import BucketStore, MemoryStore
 from tests.support.collecting import ALONE, CHANGES, COLLECTED, KEY, VALUE, L, N, T, comparable, recomputed
 from tests.support.grouping import SOURCE, TIMES, Change, Grouping
+from tests.support.sampling import examples
 from tests.support.stores import Log
 
 
@@ -46,7 +47,7 @@ def test_after_every_batch_members_are_those_of_a_plain_recomputation(changes: l
 
 
 @given(changes=CHANGES, seed=st.integers(0, 1 << 30))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(36), deadline=None)
 def test_whatever_the_order_behind_a_topic_the_end_is_the_same(changes: list[Change], seed: int) -> None:
     """Messages between the stages come in any order, some of them twice, a few at a time; the state ends the same, too."""
     rng, ends = random.Random(seed), []
@@ -95,7 +96,9 @@ def test_what_is_collected_goes_back_when_rows_leave() -> None:
     assert shown("ns", "list", "t_set", "text", "most", "three") == [2, ["y"], ["y"], "y", "y", ["y", None]]
     grouping.batch([row("b", 2, None, None)])
     assert shown("ns", "list", "t_set", "text", "most", "two") == [1, [], [], None, None, []]
-    grouping.batch([row("b", 3, 0, "z", None), row("c", 3, 0, "z", None)])
+    grouping.batch([row(key, 1, 7, "q") for key in "defg"])
+    assert shown("two", "three") == [[7, 7], ["q", "q", "q"]], "of rows with one value no more than these"
+    grouping.batch([row(key, 3, 0, "z", None) for key in "bcdefg"])
     assert grouping.table == {}
     assert [entry for entry in grouping.groups.items() if entry[0][:1] == b"o"] == []
 
@@ -116,7 +119,7 @@ class Written(MemoryStore):
 def test_a_change_of_one_member_writes_as_much_in_a_group_of_any_size(every: bool) -> None:
     """One entry for the value that goes and one for the value that comes, for each column; and the group's record."""
     written = []
-    for size in (100, 5_000):
+    for size in (100, 1_000):
         grouping = Grouping(VALUE, *COLLECTED, every=every)
         grouping.groups = Written()
         grouping.batch([Change(f"{at:06}", 1, "g", (at, f"{at:06}", None, None, f"{at:06}")) for at in range(size)])
@@ -192,7 +195,7 @@ def test_a_group_that_does_not_satisfy_the_condition_is_not_in_the_result(every:
 
 
 @given(changes=CHANGES, cut=st.integers(1, 30), of=st.integers(0, 2))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_having_is_a_filter_of_the_recomputation(changes: list[Change], cut: int, of: int) -> None:
     grouping = Grouping(VALUE)
     grouping.fold = Fold(VALUE, COLLECTED, having=_more_than("ns", of))

@@ -34,16 +34,6 @@ def test_after_every_batch_each_right_row_has_its_left_rows(history: list[Change
         module.AT_A_TIME = before
 
 
-def test_groups_that_pages_cut_through_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.import_module("fkjoin.stages.children"), "AT_A_TIME", 2)
-    maps, rights = Maps(4), [b"r%d" % number for number in range(8)]
-    lefts = [Change(True, b"l%02d" % number, b"x", number, rights[number % 7 // 2]) for number in range(20)]
-    maps.batch([*lefts, *(Change(False, key, b"A", 100) for key in rights)])
-    again = [Change(False, key, b"B", 200) for key in rights]
-    maps.batch(again)
-    assert maps.table == wanted([*lefts, *again])
-
-
 def test_one_change_of_many_children_writes_that_child_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     maps = Maps(100)
     rows = [Change(True, b"c%04d" % number, b"x" * 50, number, b"a") for number in range(1000)]

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import copy
-import datetime
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fkjoin.codec import versions
-from fkjoin.codec.arrays import as_bytes, constant
+from fkjoin.codec.arrays import as_bytes
 from fkjoin.codec.messages import GROUPED, JOINED, NO_TIMESTAMP, RESULT, Operation, table
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.folds.extremes import Extreme
@@ -115,7 +113,8 @@ class Windows:
 
     def _take(self, results: pa.Table) -> None:
         keys = KeyCodec(self.windows.key).decode(results.column("key").combine_chunks())
-        ends, regions = keys[1].cast(pa.int64()).to_pylist(), keys[2].to_pylist()
+        starts, ends, regions = (one.to_pylist() for one in (keys[0].cast(pa.int64()), keys[1].cast(pa.int64()), keys[2]))
+        assert [end - start for start, end in zip(starts, ends, strict=True)] == [self.size] * len(ends)
         columns = [one.to_pylist() for one in RowCodec(self.fold.schema).decode(results.column("value").combine_chunks())]
         assert set(results.column("operation").to_pylist()) <= {Operation.INSERT}
         for end, region, *row in zip(ends, regions, *columns, strict=True):
@@ -148,6 +147,16 @@ def messages(changes: Sequence[Change]) -> pa.Table:
 def ends_of(time: int, size: int, slide: int) -> set[int]:
     """The ends of the windows with the time in them, one by one."""
     return {start + size for start in range(-1000 * slide, 1000 * slide, slide) if start <= time < start + size}
+
+
+def final(rows: Iterable[Change], size: int, slide: int) -> dict[Window, list[int]]:
+    """The windows of the rows as they are in the end, whatever the order in which they came."""
+    found = defaultdict[Window, list[int]](list)
+    for row in rows:
+        if row.n is not None:
+            for end in ends_of(row.time, size, slide):
+                found[end, row.region].append(row.n)
+    return {window: sorted(values) for window, values in found.items()}
 
 
 class Model:
@@ -217,7 +226,7 @@ CHANGES = st.builds(
     source=st.integers(0, 1),
 )
 BATCHES = st.lists(
-    st.tuples(st.lists(CHANGES, max_size=6, unique_by=lambda one: (one.key, one.version)), st.none() | st.integers(1, 12)),
+    st.tuples(st.lists(CHANGES, max_size=6, unique_by=lambda one: (one.key, one.version)), st.none() | st.integers(-5, 12)),
     max_size=10,
 )
 
@@ -225,12 +234,12 @@ BATCHES = st.lists(
 @given(
     batches=BATCHES,
     shape=st.sampled_from([(10, 10), (10, 5), (7, 3), (3, 1)]),
-    grace=st.integers(0, 15),
+    grace=st.integers(0, 15) | st.just(200),
     idle=st.none() | st.integers(1, 10),
     crashes=st.sets(st.integers(0, 9)),
     twice=st.booleans(),
 )
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(120))
 def test_a_window_has_one_result_of_all_that_came_before_it_closed(
     batches: list[tuple[list[Change], int | None]],
     shape: tuple[int, int],
@@ -239,7 +248,7 @@ def test_a_window_has_one_result_of_all_that_came_before_it_closed(
     crashes: set[int],
     twice: bool,
 ) -> None:
-    """Any order, duplicates within and across batches, batches cut anywhere, batches that are lost and done again."""
+    """Any order, duplicates, batches cut anywhere or lost and done again, sources that are idle, clocks that are set back."""
     stages = Windows(*shape, grace=grace, sources=2, idle=idle)
     model, tick = Model(stages), 0
     for number, (changes, more) in enumerate(batches):
@@ -257,61 +266,19 @@ def test_a_window_has_one_result_of_all_that_came_before_it_closed(
         stages.batch(last)
         model.batch(last)
     assert stages.sent == model.sent
+    if not model.late:
+        assert {window: row[-1] for window, row in stages.sent.items()} == final(model.rows.values(), *shape)
     assert [key for key, _ in stages.stores[1].items()] == [b"h"], "closed windows leave the store, members and all"
 
 
-@given(
-    changes=st.lists(CHANGES, max_size=20, unique_by=lambda one: (one.key, one.version)),
-    order=st.randoms(use_true_random=False),
-)
-@settings(max_examples=50)
-def test_what_is_not_late_has_one_result_in_any_order(changes: list[Change], order: Any) -> None:
-    """The grace time is as long as the disorder, so each order and each cut gives the sums of the final rows."""
-    changes = [one._replace(source=0) for one in changes]
-    shuffled = changes * 2
-    order.shuffle(shuffled)
-    outcomes = []
-    for history, cut in ((changes, max(1, len(changes))), (shuffled, 3)):
-        stages = Windows(10, 5, grace=100)
-        for start in range(0, len(history), cut):
-            stages.batch(Batch(history[start : start + cut]))
-        stages.batch(Batch([Change("z", 99, 10_000, "z", None)]))
-        outcomes.append(stages.sent)
-        assert stages.count["late-dropped"] == 0
-    assert outcomes[0] == outcomes[1]
-
-
-def test_the_truth_table() -> None:
-    """One source; each line goes on from the one before."""
-    stages = Windows(grace=2)
-    lines: list[tuple[list[Change], dict[Window, int], int]] = [
-        ([Change("a", 1, 1, "n", 5)], {}, 0),  # nothing before the end
-        ([Change("b", 1, 9, "n", 6), Change("c", 1, 11, "n", 1)], {}, 0),  # past the end, within grace
-        ([Change("a", 2, 2, "n", 7)], {}, 0),  # within grace: it counts
-        ([Change("d", 1, 12, "n", 2), Change("e", 1, 3, "n", 1)], {(10, "n"): 14}, 0),  # closes; the same batch still counts
-        ([Change("f", 1, 9, "n", 1)], {}, 1),  # late
-        ([Change("f", 1, 9, "n", 1)], {}, 1),  # comes again: regroup has it
-        ([Change("a", 3, 2, "n", None)], {}, 2),  # taken back too late
-        ([Change("b", 2, 13, "n", 6)], {}, 3),  # moves out of a closed window into an open one
-        ([Change("g", 1, 40, "n", None)], {(20, "n"): 9}, 3),  # a tombstone has a time, too
-    ]
-    for changes, wanted, dropped in lines:
-        before = set(stages.sent)
-        stages.batch(Batch(changes))
-        assert {window: row[1] for window, row in stages.sent.items() if window not in before} == wanted, changes
-        assert stages.count["late-dropped"] == dropped, changes
-    assert stages.open == set()
-
-
-@pytest.mark.parametrize(("grace", "late"), [(0, 1), (1000, 1)])
-def test_a_window_stays_closed_when_the_grace_time_becomes_longer(grace: int, late: int) -> None:
+def test_a_window_stays_closed_when_the_grace_time_becomes_longer() -> None:
     stages = Windows()
     stages.batch(Batch([Change("a", 1, 1, "n", 5), Change("b", 1, 11, "n", 1)]))
     assert stages.sent == {(10, "n"): (1, 5, 5, 1, [5])}
-    stages.closing = replace(stages.closing, grace=grace)
+    stages.closing = replace(stages.closing, grace=1000)
     stages.batch(Batch([Change("c", 1, 2, "n", 3)]))
     stages.batch(Batch([Change("d", 1, 5000, "n", None)]))
-    assert stages.count["late-dropped"] == stages.letters == late
+    assert stages.count["late-dropped"] == stages.letters == 1
     assert {end for end, _ in stages.sent} == {10, 20}
 
 
@@ -321,39 +288,6 @@ def test_a_shorter_grace_time_closes_windows_with_the_next_batch() -> None:
     stages.closing = replace(stages.closing, grace=0)
     stages.batch(Batch([Change("c", 1, 2, "n", 3)]))
     assert (stages.sent, stages.count["late-dropped"]) == ({(10, "n"): (2, 8, 3, 2, [3, 5])}, 0)
-
-
-def test_a_window_whose_rows_have_left_has_no_result() -> None:
-    stages = Windows()
-    stages.batch(Batch([Change("a", 1, 1, "n", 5)]))
-    stages.batch(Batch([Change("a", 2, 1, "n", None)]))
-    assert [key[:1] for key, _ in stages.stores[1].items()] == [b"h"]
-    stages.batch(Batch([Change("b", 1, 50, "n", 1)]))
-    assert stages.sent == {}
-
-
-def test_many_windows_close_in_pages() -> None:
-    stages = Windows()
-    stages.batch(Batch([Change(f"k{number}", 1, 10 * number, "n", number) for number in range(20)]))
-    assert stages.sent == {(10 * number + 10, "n"): (1, number, number, 1, [number]) for number in range(19)}
-    assert stages.open == {200}
-    assert stages.count["out"] == 20 + 19, "contributions that regroup passes on, and results"
-
-
-@pytest.mark.parametrize(("size", "slide"), [(10, 10), (10, 5), (7, 3), (600, 7)])
-def test_a_time_is_in_each_window_around_it(size: int, slide: int) -> None:
-    windows = TimeWindows(size, slide, pa.schema([("time", TIMESTAMP)]))
-    times = [-601, -10, -1, 0, 1, 6, 7, 9, 10, 605]
-    groups = KeyCodec(windows.group).encode([pa.array(times, pa.int64()).cast(TIMESTAMP)], len(times))
-    of, keys = windows.windows_of(pa.concat_arrays([groups, constant(None, 1)]))
-    found: dict[int, set[int]] = defaultdict(set)
-    for number, end in zip(of.tolist(), windows.ends(keys).tolist(), strict=True):
-        found[number].add(end)
-    assert [found[number] for number in range(len(times))] == [ends_of(time, size, slide) for time in times]
-    start, end = KeyCodec(windows.key).decode(keys)
-    assert {after - before for before, after in zip(start.to_pylist(), end.to_pylist(), strict=True)} == {
-        datetime.timedelta(microseconds=size)
-    }
 
 
 def times(*latest: int | None, tick: int | None = None) -> Arrivals:
@@ -390,11 +324,6 @@ def test_stream_time_is_the_least_of_sources_that_are_not_idle() -> None:
         store = MemoryStore()
         time.write(store)
         assert StreamTime.read(store, 2) == time
-
-
-def test_without_an_idle_time_a_source_holds_stream_time_back_for_ever() -> None:
-    time = StreamTime.read(MemoryStore(), 2).after(times(50, None, tick=1), None)
-    assert time.after(times(tick=10**9), None).now == NO_TIMESTAMP
 
 
 def test_a_row_from_the_future_is_set_aside_and_closes_nothing() -> None:

@@ -75,7 +75,7 @@ def joined(join: MemoryJoin, part: list[tuple[int, Any]]) -> tuple[pa.Table, pa.
     how=st.sampled_from(["inner", "left"]),
     by_region=st.booleans(),
 )
-@settings(max_examples=examples(80))
+@settings(max_examples=examples(48))
 def test_answers_make_the_same_aggregates_as_results(events: list[Any], cut: int, how: Any, by_region: bool) -> None:
     """Groups are by a field of the right row, or by the left key alone, which is there without a right row, too."""
     first: Any = ("right", ("region",)) if by_region else ("key", ("id",))
@@ -135,7 +135,7 @@ POSITIVE = Where(
 
 
 @given(events=st.lists(EVENT, max_size=25), cut=st.integers(1, 6), how=st.sampled_from(["inner", "left"]), some=st.booleans())
-@settings(max_examples=examples(80))
+@settings(max_examples=examples(48))
 def test_rows_made_of_answers_are_those_made_of_results(events: list[Any], cut: int, how: Any, some: bool) -> None:
     """With ``some``, a filter leaves rows out; a change that leaves a row as it was is not sent."""
     steps = (POSITIVE, PICKED) if some else (PICKED,)
@@ -178,7 +178,7 @@ OF_A_REGION = st.tuples(st.sampled_from(["north", "south"]), st.sampled_from([b"
     hows=st.tuples(*[st.sampled_from(["inner", "left"])] * 2),
     by_region=st.booleans(),
 )
-@settings(max_examples=examples(80))
+@settings(max_examples=examples(48))
 def test_answers_make_the_same_joins_as_results(events: list[Any], cut: int, hows: Any, by_region: bool) -> None:
     """The next join's foreign key is a field of the right row, or of the left row, which is there without a right row, too."""
     how, then = hows

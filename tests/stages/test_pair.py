@@ -60,8 +60,8 @@ def shown(results: dict[str, Result]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", [Pairing, InTwo])
-@given(events=st.lists(EVENT, max_size=25), cut=st.integers(1, 9), how=st.sampled_from(HOWS))
-@settings(max_examples=examples(50))
+@given(events=st.lists(EVENT, min_size=8, max_size=25), cut=st.integers(1, 9), how=st.sampled_from(HOWS))
+@settings(max_examples=examples(96))
 def test_after_every_batch_it_is_the_join_of_the_newest_rows(kind: Any, events: list[Event], cut: int, how: str) -> None:
     """Versions in any order, and records twice."""
     pairing = kind(how)
@@ -82,57 +82,14 @@ def test_sent_whatever_changes_results_have_both_versions_and_the_later_time(
         assert pairing.table == joined(events[: start + cut], how)
 
 
-@given(events=st.permutations([Event(at % 2, "k", at, row, at) for at, row in enumerate((b"l", b"r", b"m", None, None, b"s"))]))
-def test_the_end_is_the_same_in_every_order(events: list[Event]) -> None:
-    pairing = Pairing("outer")
-    for event in events:
-        pairing.batch([event])
-    assert pairing.table["k"].pair == (None, b"s")
-
-
 L, M, R, S = b"left", b"new left", b"right", b"new right"
-INSERT, UPDATE, DELETE = Operation.INSERT, Operation.UPDATE, Operation.DELETE
-
-TRUTH = [
-    # left row, right row, the change (0: left, 1: right), and what is sent: inner, left, outer
-    (None, None, (0, L), (None, (INSERT, (L, None)), (INSERT, (L, None)))),
-    (None, None, (1, R), (None, None, (INSERT, (None, R)))),
-    (None, None, (0, None), (None, None, None)),
-    (None, None, (1, None), (None, None, None)),
-    (L, None, (0, M), (None, (UPDATE, (M, None)), (UPDATE, (M, None)))),
-    (L, None, (0, L), (None, None, None)),
-    (L, None, (0, None), (None, (DELETE, None), (DELETE, None))),
-    (L, None, (1, R), ((INSERT, (L, R)), (UPDATE, (L, R)), (UPDATE, (L, R)))),
-    (L, None, (1, None), (None, None, None)),
-    (None, R, (0, L), ((INSERT, (L, R)), (INSERT, (L, R)), (UPDATE, (L, R)))),
-    (None, R, (0, None), (None, None, None)),
-    (None, R, (1, S), (None, None, (UPDATE, (None, S)))),
-    (None, R, (1, None), (None, None, (DELETE, None))),
-    (L, R, (0, M), ((UPDATE, (M, R)),) * 3),
-    (L, R, (0, L), (None,) * 3),
-    (L, R, (0, None), ((DELETE, None), (DELETE, None), (UPDATE, (None, R)))),
-    (L, R, (1, S), ((UPDATE, (L, S)),) * 3),
-    (L, R, (1, R), (None,) * 3),
-    (L, R, (1, None), ((DELETE, None), (UPDATE, (L, None)), (UPDATE, (L, None)))),
-]
-
-
-@pytest.mark.parametrize("kind", [Pairing, InTwo])
-@pytest.mark.parametrize("at", range(3), ids=HOWS)
-def test_truth_table(kind: Any, at: int) -> None:
-    for left, right, (number, row), sent in TRUTH:
-        pairing = kind(HOWS[at])
-        pairing.batch([Event(0, "k", 1, left), Event(1, "k", 1, right)])
-        made = pairing.batch([Event(number, "k", 2, row)])
-        found = [(one["operation"], pairing.table["k"].pair if one["value"] is not None else None) for one in made]
-        assert found == ([] if sent[at] is None else [sent[at]]), (left, right, number, row)
 
 
 def test_a_change_of_both_sides_in_one_batch_is_one_result() -> None:
     pairing = Pairing("left")
     pairing.batch([Event(0, "k", 1, L), Event(1, "k", 1, R)])
     (made,) = pairing.batch([Event(1, "k", 2, S, 30), Event(0, "k", 2, M, 20), Event(0, "k", 1, L, 99)])
-    assert (pairing.table["k"], made["operation"]) == (Result((M, S), (2, 2), 30), UPDATE)
+    assert (pairing.table["k"], made["operation"]) == (Result((M, S), (2, 2), 30), Operation.UPDATE)
     assert (pairing.count[counters.LEFT_IN], pairing.count[counters.RIGHT_IN], pairing.count[counters.STALE]) == (3, 2, 1)
 
 
@@ -164,5 +121,5 @@ def test_an_answer_on_which_the_joiner_throws_leaves_the_last_result() -> None:
     assert pairing.table["k"].pair == (L, None)
     assert pairing.batch([Event(1, "k", 1, R)]) == []
     (made,) = pairing.batch([Event(0, "k", 3, L)])
-    assert (made["operation"], pairing.table["k"].pair) == (UPDATE, (L, R))
-    assert pairing.batch([Event(0, "k", 4, None), Event(0, "j", 2, None)])[0]["operation"] == DELETE
+    assert (made["operation"], pairing.table["k"].pair) == (Operation.UPDATE, (L, R))
+    assert pairing.batch([Event(0, "k", 4, None), Event(0, "j", 2, None)])[0]["operation"] == Operation.DELETE

@@ -72,6 +72,7 @@ def messages(some: list[tuple[int, Event]], *, whole: bool) -> pa.Table:
 
 
 @given(events, st.lists(st.integers(0, 14), max_size=4), st.randoms(use_true_random=False))
+@settings(max_examples=examples(100))
 def test_the_table_is_as_if_every_event_had_its_whole_row(drawn: Any, cuts: list[int], rng: Any) -> None:
     numbered = list(enumerate(history(drawn)))
     stores, counts = (MemoryStore(), MemoryStore()), (Counters(), Counters())
@@ -98,7 +99,7 @@ def newest_values(events: list[tuple[int, Event]]) -> dict[str, Row]:
 
 
 @given(drawn=events, cuts=st.sets(st.integers(1, 13)), data=st.data())
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_in_every_order_a_row_has_the_newest_values(drawn: Any, cuts: set[int], data: Any) -> None:
     """Values may never come; then the row is not shown."""
     numbered = [(at, (key, row, sorted(lacking) if row else [])) for at, (key, row, lacking) in enumerate(drawn)]
@@ -170,26 +171,7 @@ def test_what_lacks_a_value_waits_for_it() -> None:
     assert count[counters.STALE] == 1
 
 
-def test_what_lacks_a_value_of_no_row_is_not_shown() -> None:
-    """Neither the first event of a key is, nor the first after its delete; a later whole row is."""
-    store, count = MemoryStore(), Counters()
-    lacking, full = ("a", ("x", 1, None), [0]), ("a", ("y", 2, None), [])
-    gone: Event = ("a", None, [])
-
-    def came(*some: tuple[int, Event]) -> list[Any]:
-        found = resolve(messages(list(some), whole=False), store, count, **TIMES, complete=Complete(CAME))
-        values = RowCodec(WHOLE).decode(as_bytes(found.column("value")))
-        return list(zip(*(column.to_pylist() for column in values), strict=True))
-
-    assert came((1, lacking)) == []
-    assert count[counters.UNAVAILABLE_VALUES] == 1
-    assert came((2, full), (3, gone), (4, lacking)) == []
-    assert count[counters.UNAVAILABLE_VALUES] == 2
-    assert came((5, full), (6, lacking)) == [("y", 1, None)]
-    assert count[counters.UNAVAILABLE_VALUES] == 2
-
-
-@pytest.mark.parametrize("by_workers", [True, False])
+@pytest.mark.parametrize("by_workers", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_a_table_keeps_what_its_events_lack(spark: SparkSession, tmp_path: Path, by_workers: bool) -> None:
     small(spark, tmp_path)
     folder = tmp_path / "people"

@@ -84,10 +84,10 @@ def live(store: MemoryStore, tag: bytes) -> dict[bytes, tuple[int, ...]]:
 
 
 class Join:
-    """The stages of a fused join; ``made``: whether an operator makes the left table, and the right one."""
+    """The stages of a join, fused or not; ``made``: whether an operator makes the left table, and the right one."""
 
-    def __init__(self, how: str, made: tuple[bool, bool] = (False, False)) -> None:
-        self.how, self.made, self.count = how, made, Counters()
+    def __init__(self, how: str, made: tuple[bool, bool] = (False, False), *, in_order: bool = True) -> None:
+        self.how, self.made, self.in_order, self.count = how, made, in_order, Counters()
         self.stores = [MemoryStore() for _ in range(3)]
         self.joined: Joined = {}
 
@@ -95,9 +95,9 @@ class Join:
         first, second, third = map(times, clocks)
         rekeyed = rekey(lefts, self.stores[0], self.count, in_order=self.made[0], **first)
         sides = rekeyed.subscriptions, rights
-        pages = subscription(*sides, self.stores[1], self.count, in_order=True, rights_in_order=self.made[1], **second)
+        pages = subscription(*sides, self.stores[1], self.count, in_order=self.in_order, rights_in_order=self.made[1], **second)
         answers = join_rows(pa.concat_tables([rekeyed.answers, *pages]), self.how)  # type: ignore[arg-type]
-        results = resolve(answers, self.stores[2], self.count, in_order=True, **third)
+        results = resolve(answers, self.stores[2], self.count, in_order=self.in_order, **third)
         apply(results, self.joined)
         return results
 
@@ -119,7 +119,7 @@ def sides(events: list[Change]) -> tuple[pa.Table, pa.Table]:
 
 
 @given(history=HISTORIES, how=st.sampled_from(["inner", "left"]))
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(36))
 def test_a_join_is_that_of_the_rows_its_first_stages_hold(history: list[tuple[list[Change], list[int]]], how: str) -> None:
     join = Join(how)
     for events, clocks in history:
@@ -133,28 +133,10 @@ def test_a_join_is_that_of_the_rows_its_first_stages_hold(history: list[tuple[li
         assert kept == {b"d" + key for key in live(join.stores[0], b"d")}, "a stage that is told keeps no marks of its own"
 
 
-def test_a_change_later_than_its_mark_brings_the_row_back_in_all_stages_together() -> None:
-    join = Join("left")
-    for events, now in (
-        ([event(True, b"k", 10), event(False, b"b", 1)], 0),
-        ([event(True, b"k", 18)], 0),
-        ([event(True, b"k", 11)], RETENTION - 1),
-    ):
-        join.batch(*sides(events), (now, now, now + 100))
-    assert join.joined == {}, "its mark is there"
-    join.batch(*sides([event(True, b"k", 11)]), (RETENTION, 0, 0))
-    assert join.joined == {b"k": (b"k4", None)}, "rekey's clock alone decides"
-    (subscribed,) = live(join.stores[1], b"s")
-    assert subscribed.endswith(b"ak")
-    join.batch(*sides([event(False, b"a", 1)]), (0, 0, 0))
-    assert join.joined == {b"k": (b"k4", b"a1")}
-    join.batch(*sides([event(True, b"k", 18)]), (0, 0, 0))
-    assert join.joined == {}, "as of the newest change that is known"
-
-
-def test_a_right_row_that_left_rows_name_does_not_come_back() -> None:
+@pytest.mark.parametrize("staged", [False, True])
+def test_a_right_row_that_left_rows_name_does_not_come_back(staged: bool) -> None:
     """Answers to the left rows know its last version for good; its mark is kept until no left row names it."""
-    join = Join("left")
+    join = Join("left", in_order=not staged)
     join.batch(*sides([event(True, b"k", 10), event(False, b"a", 10)]), (0, 0, 0))
     assert join.joined == {b"k": (b"k3", b"a3")}
     join.batch(*sides([event(False, b"a", 15)]), (0, 0, 0))
@@ -162,7 +144,8 @@ def test_a_right_row_that_left_rows_name_does_not_come_back() -> None:
         join.batch(*sides([event(False, b"a", 11)]), (now, now, now))
         assert join.joined == {b"k": (b"k3", None)}
     join.batch(*sides([event(True, b"k", 12)]), (5 * RETENTION,) * 3)
-    join.batch(*sides([event(False, b"a", 11)]), (6 * RETENTION,) * 3)
+    for now in (6 * RETENTION, 8 * RETENTION):
+        join.batch(*sides([event(False, b"a", 11)]), (now, now, now))
     assert live(join.stores[1], b"r") == {b"a": (11,)}
 
 
@@ -179,44 +162,24 @@ def second_name(row: bytes) -> bytes | None:
 
 @given(history=HISTORIES, more=st.lists(EVENTS, min_size=12, max_size=12), how=st.sampled_from(["inner", "left"]))
 @settings(max_examples=examples(60))
-def test_joins_in_a_row_are_joins_of_what_the_first_one_shows(
+def test_joins_in_a_row_are_joins_of_what_the_one_before_shows(
     history: list[tuple[list[Change], list[int]]], more: list[list[Change]], how: str
 ) -> None:
-    """A join as the left table of another, and as the right one: also where its rows' versions go back."""
-    first, as_left, as_right = Join(how), Join("left", (True, False)), Join("left", (False, True))
+    """A join as the right table of another, and that one as the left table of a third: also where rows' versions go back."""
+    first, second, third = Join(how), Join("left", (False, True)), Join("left", (True, False))
     for (events, clocks), others in zip(history, more, strict=False):
-        results = first.batch(*sides(events), clocks[:3])
-        as_left.batch(changes_of(results, second_name), messages(others, left=False), clocks[3:])
-        rows = {key: _both(*row) for key, row in first.joined.items()}
-        rights = {key: event(False, key, at[0]).value for key, at in live(as_left.stores[1], b"r").items()}
-        wanted = {key: (row, rights.get(second_name(row) or b"")) for key, row in rows.items()}
-        assert as_left.joined == wanted
-
+        results = changes_of(first.batch(*sides(events), clocks[:3]), lambda _: None)
         lefts = [change._replace(foreign_key=change.foreign_key and KEYS[change.version % 2]) for change in others]
-        as_right.batch(messages(lefts, left=True), changes_of(results, lambda _: None), clocks[3:])
-        held = {key: event(True, key, at[0]) for key, at in live(as_right.stores[0], b"d").items()}
+        results = second.batch(messages(lefts, left=True), results, clocks[3:])
+        rows = {key: _both(*row) for key, row in first.joined.items()}
+        held = {key: event(True, key, at[0]) for key, at in live(second.stores[0], b"d").items()}
         named = {key: KEYS[one.version % 2] if one.foreign_key else b"" for key, one in held.items()}
-        assert as_right.joined == {key: (one.value, rows.get(named[key])) for key, one in held.items()}
+        assert second.joined == {key: (one.value, rows.get(named[key])) for key, one in held.items()}
 
-
-def test_a_row_of_a_join_that_comes_back_with_an_older_version_is_shown_by_the_joins_behind_it() -> None:
-    """They show a left row that stays, whose versions go back with those of the right row."""
-    first, second, third = Join("left"), Join("left", (False, True)), Join("left", (True, False))
-    name = b"a"
-
-    def batch(events: list[Change], others: list[Change], now: int) -> None:
-        results = changes_of(first.batch(*sides(events), (now,) * 3), lambda _: None)
-        named = [change._replace(foreign_key=change.foreign_key and b"k") for change in others if change.left]
-        shown = changes_of(second.batch(messages(named, left=True), results, (now,) * 3), lambda _: name)
-        third.batch(shown, messages(others, left=False), (now,) * 3)
-
-    batch([event(True, b"k", 11)], [event(True, b"j", 10), event(False, name, 1)], 0)
-    assert third.joined[b"j"] == (_both(b"j3", _both(b"k4", None)), b"a1")
-    batch([event(True, b"k", 12)], [], 0)
-    assert third.joined[b"j"] == (_both(b"j3", None), b"a1")
-    batch([event(True, b"k", 10)], [event(False, name, 2)], RETENTION)
-    assert second.joined[b"j"] == (b"j3", _both(b"k3", None))
-    assert third.joined[b"j"] == (_both(b"j3", _both(b"k3", None)), b"a2")
+        third.batch(changes_of(results, second_name), messages(others, left=False), clocks[3:])
+        rows = {key: _both(*row) for key, row in second.joined.items()}
+        rights = {key: event(False, key, at[0]).value for key, at in live(third.stores[1], b"r").items()}
+        assert third.joined == {key: (row, rights.get(second_name(row) or b"")) for key, row in rows.items()}
 
 
 def _both(left: bytes, right: bytes | None) -> bytes:
@@ -227,6 +190,7 @@ def _both(left: bytes, right: bytes | None) -> bytes:
 
 TEXT = pa.schema([("text", pa.string())])
 GROUP = pa.schema([("group", pa.string())])
+FOLD = Fold(TEXT, (Count("rows"),))
 
 
 def rows_of(events: list[Change]) -> pa.Table:
@@ -241,24 +205,33 @@ def rows_of(events: list[Change]) -> pa.Table:
     return table(JOINED, key, version, contributions(GROUP, [groups], TEXT, [texts], there), gone, ts)
 
 
+def count_rows(made: pa.Table, shown: dict[bytes, int]) -> None:
+    """Bring the numbers of groups' rows up to date."""
+    (numbers,) = RowCodec(FOLD.schema).decode(column(made, "value"))
+    shown |= dict(zip(column(made, "key").to_pylist(), numbers.to_pylist(), strict=True))
+    for key in [key for key, number in shown.items() if number is None]:
+        del shown[key]
+
+
+def rows_by_group(store: MemoryStore) -> list[int]:
+    """The numbers of rows that regroup holds for each group."""
+    named = [event(True, key, at[0]).foreign_key for key, at in live(store, b"d").items()]
+    return [named.count(name) for name in set(named) - {None}]
+
+
 @given(history=HISTORIES)
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(36))
 def test_an_aggregate_is_of_the_rows_that_regroup_holds(history: list[tuple[list[Change], list[int]]]) -> None:
-    stores, count, fold, shown = (MemoryStore(), MemoryStore()), Counters(), Fold(TEXT, (Count("rows"),)), dict[bytes, int]()
+    stores, count, shown = (MemoryStore(), MemoryStore()), Counters(), dict[bytes, int]()
     for events, clocks in history:
         grouped = regroup(rows_of(events), stores[0], count, as_read=True, **times(clocks[0]))
-        made = aggregate(grouped, stores[1], count, fold, source=b"a-groups", **times(clocks[1]))
-        (numbers,) = RowCodec(fold.schema).decode(column(made, "value"))
-        for key, number in zip(column(made, "key").to_pylist(), numbers.to_pylist(), strict=True):
-            shown.pop(key, None)
-            if number is not None:
-                shown[key] = number
-        named = [event(True, key, at[0]).foreign_key for key, at in live(stores[0], b"d").items()]
-        assert sorted(shown.values()) == sorted(named.count(name) for name in set(named) - {None})
+        made = aggregate(grouped, stores[1], count, FOLD, source=b"a-groups", **times(clocks[1]))
+        count_rows(made, shown)
+        assert sorted(shown.values()) == sorted(rows_by_group(stores[0]))
 
 
 @given(history=HISTORIES, how=st.sampled_from([("inner", "left"), ("left", "left")]))
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(36))
 def test_a_multi_way_join_is_that_of_the_rows_its_first_stages_hold(
     history: list[tuple[list[Change], list[int]]], how: tuple[str, str]
 ) -> None:
@@ -285,7 +258,7 @@ def test_a_multi_way_join_is_that_of_the_rows_its_first_stages_hold(
 
 
 @given(history=HISTORIES)
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(36))
 def test_each_right_row_has_the_left_rows_that_rekey_holds(history: list[tuple[list[Change], list[int]]]) -> None:
     maps = child_rows.Maps()
     for events, clocks in history:
@@ -305,7 +278,7 @@ def _coded(value: bytes | None) -> bytes | None:
 
 
 @given(history=HISTORIES, others=st.lists(EVENTS, min_size=12, max_size=12))
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(36))
 def test_a_merge_is_of_the_rows_that_it_holds_and_of_those_a_join_shows(
     history: list[tuple[list[Change], list[int]]], others: list[list[Change]]
 ) -> None:
@@ -389,7 +362,7 @@ STEPS = st.lists(st.tuples(EVENTS, st.sampled_from([0, 10, APART, RETENTION // 2
 
 
 @given(steps=STEPS, seed=st.integers(0, 1000), how=st.sampled_from(["inner", "left"]))
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(36))
 def test_a_staged_join_is_that_of_the_rows_its_first_stages_hold(
     steps: list[tuple[list[Change], int]], seed: int, how: str
 ) -> None:
@@ -412,56 +385,19 @@ def test_a_staged_join_is_that_of_the_rows_its_first_stages_hold(
     assert joined == join.wanted()
 
 
-def test_marks_of_stages_behind_a_topic_end_before_those_of_the_first() -> None:
-    stores, count, joined = [MemoryStore() for _ in range(3)], Counters(), Joined()
-    for events, now in (
-        ([event(True, b"k", 10), event(False, b"a", 1)], 0),
-        ([event(True, b"k", 12)], 0),
-        ([event(True, b"k", 11)], RETENTION),
-    ):
-        lefts, rights = sides(events)
-        rekeyed = rekey(lefts, stores[0], count, **times(now))
-        pages = subscription(rekeyed.subscriptions, rights, stores[1], count, **times(now + APART))
-        answers = join_rows(pa.concat_tables([rekeyed.answers, *pages]), "left")
-        apply(resolve(answers, stores[2], count, **times(now + (2 * APART if now == 0 else 0))), joined)
-    assert joined == {b"k": (b"k4", b"a1")}
-
-
-def test_in_a_staged_join_a_right_row_that_left_rows_name_does_not_come_back() -> None:
-    stores, count, joined = [MemoryStore() for _ in range(3)], Counters(), Joined()
-    for events, now in (
-        ([event(True, b"k", 10), event(False, b"a", 10)], 0),
-        ([event(False, b"a", 15)], 0),
-        ([event(False, b"a", 11)], RETENTION),
-        ([event(True, b"k", 14)], RETENTION),
-    ):
-        lefts, rights = sides(events)
-        rekeyed = rekey(lefts, stores[0], count, **times(now))
-        pages = subscription(rekeyed.subscriptions, rights, stores[1], count, **times(now))
-        answers = join_rows(pa.concat_tables([rekeyed.answers, *pages]), "left")
-        apply(resolve(answers, stores[2], count, **times(now)), joined)
-        if now == RETENTION:
-            assert {right for _, right in joined.values()} == {None}, "of all left rows, whoever names it first"
-
-
 @given(steps=STEPS, seed=st.integers(0, 1000))
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(36))
 def test_a_staged_aggregate_is_of_the_rows_that_regroup_holds(steps: list[tuple[list[Change], int]], seed: int) -> None:
-    staged, fold, shown = Staged(2, np.random.default_rng(seed)), Fold(TEXT, (Count("rows"),)), dict[bytes, int]()
+    staged, shown = Staged(2, np.random.default_rng(seed)), dict[bytes, int]()
 
     def round_of(events: list[Change]) -> None:
         staged.send("groups", regroup(rows_of(events), staged.guarded(0), staged.count, as_read=True, **staged.clock))
         how: Any = {"source": b"a-groups", "guarded": True, **staged.clock}
-        made = aggregate(staged.arrive("groups", GROUPED), staged.guarded(1), staged.count, fold, **how)
-        (numbers,) = RowCodec(fold.schema).decode(column(made, "value"))
-        for key, number in zip(column(made, "key").to_pylist(), numbers.to_pylist(), strict=True):
-            shown.pop(key, None)
-            if number is not None:
-                shown[key] = number
+        made = aggregate(staged.arrive("groups", GROUPED), staged.guarded(1), staged.count, FOLD, **how)
+        count_rows(made, shown)
 
     staged.drive(steps, round_of)
-    named = [event(True, key, at[0]).foreign_key for key, at in live(staged.stores[0], b"d").items()]
-    assert sorted(shown.values()) == sorted(named.count(name) for name in set(named) - {None})
+    assert sorted(shown.values()) == sorted(rows_by_group(staged.stores[0]))
 
 
 def test_a_mark_ends_also_where_its_row_had_one_of_another_topic() -> None:

@@ -38,7 +38,8 @@ from fkjoin.state.folders import locked
 from fkjoin.state.index import RocksIndex
 from fkjoin.state.positions import Position
 from tests.support.places import ROOT
-from tests.support.stores import Log, array, contents, index_folder, index_of, key_of, write
+from tests.support.sampling import examples
+from tests.support.stores import Log, array, batch, contents, index_folder, index_of, key_of, write
 
 KEYS = st.sampled_from([bytes((first, second)) for first in b"ab\xff" for second in b"\0x\xff"])
 ENTRIES = st.dictionaries(KEYS, st.none() | st.binary(max_size=3), min_size=1)
@@ -160,17 +161,17 @@ class Stores(RuleBasedStateMachine):
 
 
 TestStores = Stores.TestCase
-TestStores.settings = settings(max_examples=30, stateful_step_count=12)
+TestStores.settings = settings(max_examples=examples(60), stateful_step_count=12)
 
 
 def test_a_log_that_is_mostly_dead_cleans_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fkjoin.state.bucket.SEGMENT_BYTES", 2000)
     monkeypatch.setattr("fkjoin.state.segments.SEGMENT_BYTES", 2000)
     log, model, firsts = Log(), MemoryStore(), [0]
-    for batch in range(120):
-        entries: dict[bytes, bytes | None] = {b"k%02d" % (n % 60): b"%d" % batch * 9 for n in range(batch, batch + 20)}
-        entries[b"k%02d" % (batch % 60)] = None
-        entries[b"once%03d" % batch] = b"stays"
+    for number in range(120):
+        entries: dict[bytes, bytes | None] = {b"k%02d" % (n % 60): b"%d" % number * 9 for n in range(number, number + 20)}
+        entries[b"k%02d" % (number % 60)] = None
+        entries[b"once%03d" % number] = b"stays"
         with BucketStore(log, tmp_path) as store:
             write(store, entries)
             store.commit()
@@ -190,6 +191,7 @@ def test_a_log_that_is_mostly_dead_cleans_itself(tmp_path: Path, monkeypatch: py
 
 
 @given(entries=ENTRIES, wanted=st.lists(st.binary(min_size=1, max_size=2), unique=True, max_size=9))
+@settings(max_examples=examples(60))
 def test_keys_are_found_wherever_their_slice_ends(entries: dict[bytes, bytes | None], wanted: list[bytes]) -> None:
     keys = array([*wanted, *(key for key in entries if key not in wanted)])
     with pytest.MonkeyPatch.context() as patched, tempfile.TemporaryDirectory() as folder:
@@ -201,24 +203,10 @@ def test_keys_are_found_wherever_their_slice_ends(entries: dict[bytes, bytes | N
         index.close()
 
 
-def test_the_index_is_reused_and_not_rebuilt(tmp_path: Path) -> None:
-    log = Log()
-    for batch in range(3):
-        with BucketStore(log, tmp_path) as store:
-            assert not store.rebuilt
-            assert contents(store) == {b"k%d" % n: b"v" for n in range(batch)}
-            write(store, {b"k%d" % batch: b"v"})
-            store.commit()
-        log.commit()
-
-
 def test_an_index_behind_by_several_batches_catches_up_from_the_log(tmp_path: Path) -> None:
     log = Log()
-    for batch in range(4):
-        with BucketStore(log, tmp_path if batch < 2 else tmp_path / "elsewhere") as store:
-            write(store, {b"k%d" % batch: b"v"})
-            store.commit()
-        log.commit()
+    for number in range(4):
+        batch(log, tmp_path if number < 2 else tmp_path / "elsewhere", {b"k%d" % number: b"v"})
     with BucketStore(log, tmp_path) as store:
         assert not store.rebuilt
         assert len(contents(store)) == 4
@@ -227,9 +215,9 @@ def test_an_index_behind_by_several_batches_catches_up_from_the_log(tmp_path: Pa
 def test_log_and_index_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pending, "TAIL_BATCHES", 0)
     log = Log()
-    for batch in range(2):
+    for number in range(2):
         with BucketStore(log, tmp_path) as store:
-            write(store, {b"k": b"%d" % batch, b"l%d" % batch: b"v"})
+            write(store, {b"k": b"%d" % number, b"l%d" % number: b"v"})
             store.commit()
             assert store.disagreement() is None
         log.commit()
@@ -261,10 +249,7 @@ def test_another_identity_is_refused_and_says_both(tmp_path: Path) -> None:
 
 def test_a_newer_format_and_a_broken_log_are_refused(tmp_path: Path) -> None:
     log = Log()
-    with BucketStore(log, tmp_path) as store:
-        write(store, {b"k": b"v"})
-        store.commit()
-    log.commit()
+    batch(log, tmp_path, {b"k": b"v"})
     whole = dict(log.committed)
     shutil.rmtree(tmp_path)
     for name, bytes_, error, says in (
@@ -302,10 +287,7 @@ def test_formats_have_the_bytes_they_always_had() -> None:
 
 def log_of_one_row(folder: Path) -> Log:
     log = Log()
-    with BucketStore(log, folder) as store:
-        write(store, {b"k": b"v"})
-        store.commit()
-    log.commit()
+    batch(log, folder, {b"k": b"v"})
     return log
 
 
@@ -401,11 +383,8 @@ def test_a_log_of_another_batch_is_not_read_with_the_index(tmp_path: Path) -> No
 
 def test_a_process_killed_while_it_applies_leaves_an_index_that_is_brought_up_to_date(tmp_path: Path) -> None:
     log = Log()
-    for batch in range(2):
-        with BucketStore(log, tmp_path) as store:
-            write(store, {b"%05d" % n: b"%d" % batch for n in range(50_000)})
-            store.commit()
-        log.commit()
+    for value in (b"0", b"1"):
+        batch(log, tmp_path, {b"%05d" % n: value for n in range(50_000)})
     script = f"""
         import os, signal, pathlib
         import pyarrow as pa

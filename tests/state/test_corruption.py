@@ -18,8 +18,8 @@ from fkjoin.state import BucketStore, DamagedIndexError, StateError, database, p
 from fkjoin.state import index as index_module
 from fkjoin.state.index import RocksIndex
 from fkjoin.state.seal import Seal
-from tests.support.sampling import EVERY
-from tests.support.stores import Log, array, contents, index_folder, write
+from tests.support.sampling import EVERY, sampled
+from tests.support.stores import Log, array, batch, contents, index_folder
 
 Entries = dict[bytes, bytes | None]
 
@@ -36,10 +36,7 @@ class Bucket:
             pass
 
     def batch(self, entries: Entries) -> None:
-        with BucketStore(self.log, self.folder) as store:
-            write(store, entries)
-            store.commit()
-        self.log.commit()
+        batch(self.log, self.folder, entries)
         self.entries.update(entries)  # type: ignore[arg-type]
 
     def check(self) -> bool:
@@ -110,7 +107,7 @@ def one_of(copy: Bucket, pattern: str) -> Path:
 def test_a_flipped_bit_in_the_index_is_repaired(copy: Bucket, pattern: str) -> None:
     rng = random.Random(pattern)
     size = one_of(copy, pattern).stat().st_size
-    for at in {0, size - 1, *(rng.randrange(size) for _ in range(12 if EVERY else 3))}:
+    for at in {0, size - 1, *(rng.randrange(size) for _ in range(12 if EVERY else 1))}:
         flip(one_of(copy, pattern), min(at, size - 1), rng.randrange(8))
         assert copy.check()
 
@@ -120,7 +117,7 @@ def test_a_bit_that_flips_on_the_disk_is_repaired(copy: Bucket, monkeypatch: pyt
     """No process has written to the file, so its stamp is the old one: RocksDB's checksums notice the bit."""
     monkeypatch.setattr(Seal, "require_as_sealed", lambda seal: None)
     rng = random.Random(7)
-    rebuilt, bits = 0, 30 if EVERY else 10
+    rebuilt, bits = 0, 30 if EVERY else 4
     for _ in range(bits):
         path = one_of(copy, "index-*/*.sst")
         flip(path, rng.randrange(path.stat().st_size), rng.randrange(8))
@@ -137,7 +134,7 @@ def test_an_older_version_that_rocksdb_would_open_is_not_read(copy: Bucket, monk
         size = path.stat().st_size
         path.unlink()
         assert copy.check(), name
-    for at in range(0, size, 7 if EVERY else 29):
+    for at in range(0, size, 7 if EVERY else 97):
         path = one_of(copy, "index-*/MANIFEST-*")
         os.truncate(path, at)
         copy.check()
@@ -160,22 +157,17 @@ def test_a_cut_or_deleted_file_of_the_index_is_repaired(
     assert copy.check()
 
 
+@pytest.mark.faults
 def test_any_two_files_that_are_gone_are_noticed(copy: Bucket) -> None:
     """Such as the one that proves what the index is, and the one without which RocksDB begins an empty database."""
     names = [path.name for path in fresh(copy).iterdir() if not path.name.startswith(("LOCK", "LOG", "rocksdict"))]
-    for first, second in itertools.combinations([*names, "../SEAL"], 2):
+    both = list(itertools.combinations([*names, "../SEAL"], 2))
+    for first, second in sampled(both, [one for one in both if "../SEAL" in one]):
         index = fresh(copy)
         for name in (first, second):
             pattern = "../SEAL" if name == "../SEAL" else f"{name.split('-')[0]}*"
             next(index.glob(pattern) if pattern != "../SEAL" else iter([copy.folder / "SEAL"])).unlink()
         assert copy.check(), (first, second)
-
-
-def test_a_file_that_is_added_is_noticed(copy: Bucket) -> None:
-    """RocksDB would read a journal of writes that lies there."""
-    index = fresh(copy)
-    (index / "000099.log").write_bytes(b"")
-    assert copy.check()
 
 
 def test_a_bit_flipped_while_the_index_is_open_is_repaired_in_the_midst_of_a_scan(
@@ -256,7 +248,7 @@ def test_a_damaged_pending_file_is_not_applied(
     rng = random.Random(5)
     for number in range(len(suffixes)):
         size = files()[number].stat().st_size
-        harms = [partial(flip, at=at, bit=rng.randrange(8)) for at in rng.sample(range(size), min(size, 16 if EVERY else 5))]
+        harms = [partial(flip, at=at, bit=rng.randrange(8)) for at in rng.sample(range(size), min(size, 16 if EVERY else 1))]
         for harm in [*harms, partial(cut, rng=rng), partial(remove, rng=rng)]:
             harm(files()[number])
             assert not bucket.check()
@@ -302,7 +294,7 @@ def test_a_full_disk_fails_the_batch_and_loses_nothing(small_disk: Path) -> None
     bucket.check()
 
 
-@pytest.mark.parametrize("left", ["by a process that was killed", "damaged"])
+@pytest.mark.parametrize("left", ["by a process that was killed", pytest.param("damaged", marks=pytest.mark.nightly)])
 def test_an_index_that_is_not_read_makes_room_for_the_new_one(small_disk: Path, left: str) -> None:
     rng = random.Random(3)
     bucket = Bucket(small_disk / "bucket")

@@ -17,7 +17,7 @@ from tests.support.damage import Damaging, another_process, damaged_stores, smal
 from tests.support.sampling import EVERY
 from tests.support.stores import Log, array, contents, write
 
-HISTORIES = 200 if EVERY else 8
+HISTORIES = 200 if EVERY else 3
 
 
 def attempt(store: BucketStore, entries: dict[bytes, bytes | None], model: MemoryStore) -> None:

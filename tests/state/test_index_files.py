@@ -21,7 +21,7 @@ def test_files_that_small_batches_leave_are_merged(tmp_path: Path, monkeypatch: 
     """Closing stops RocksDB's merging, for which a small batch leaves no time."""
     monkeypatch.setattr(pending, "TAIL_BATCHES", 0)
     log, model, files = Log(), MemoryStore(), list[int]()
-    for number in range(40):
+    for number in range(24):
         entries: dict[bytes, bytes | None] = {b"k%03d" % n: b"%d" % number for n in range(number % 7, 800, 7)}
         batch(log, tmp_path, entries)
         write(model, entries)

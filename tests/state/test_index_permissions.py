@@ -13,7 +13,7 @@ from fkjoin.spark.index_home import index_home
 from fkjoin.state import BucketStore, StateError, pending, segments
 from fkjoin.state.positions import Position
 from fkjoin.state.private import private_folder, write_private
-from tests.support.stores import Log, array, contents, index_of, key_of, write
+from tests.support.stores import Log, array, batch, contents, index_of, key_of
 
 ELSEWHERE = "remove it, or choose another folder for the index \\(spark.fkjoin.index.dir\\)"
 
@@ -66,10 +66,7 @@ def test_files_are_the_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     log, folder = Log(), tmp_path / "bucket"
     for size in (1 << 20, 0, 0):
         monkeypatch.setattr(pending, "TAIL_BYTES", size)
-        with BucketStore(log, folder) as store:
-            write(store, {b"%d" % n: bytes(99) for n in range(100)})
-            store.commit()
-        log.commit()
+        batch(log, folder, {b"%d" % n: bytes(99) for n in range(100)})
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert {path.suffix for path in files} >= {".sst", ".head"}
     assert {mode(path) for path in files} == {0o600}
@@ -79,10 +76,7 @@ def test_files_are_the_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_an_index_that_somebody_has_sealed_without_the_logs_key_is_not_read(tmp_path: Path, key: bytes) -> None:
     """The seal is right in all but the key, so the content does not matter."""
     log = Log()
-    with BucketStore(log, tmp_path) as store:
-        write(store, {b"k": b"ours"})
-        store.commit()
-    log.commit()
+    batch(log, tmp_path, {b"k": b"ours"})
     index = index_of(tmp_path, key_of(log))
     index.apply(array([b"k"]), array([b"theirs"]), Position(segments.Meta.decode(log.committed["meta"]).token, 1))
     index._key = key
@@ -99,10 +93,7 @@ def test_a_pending_file_that_somebody_has_made_without_the_logs_key_is_not_read(
 ) -> None:
     monkeypatch.setattr(pending, "TAIL_BYTES", size)
     log = Log()
-    with BucketStore(log, tmp_path) as store:
-        write(store, {b"k": b"ours"})
-        store.commit()
-    log.commit()
+    batch(log, tmp_path, {b"k": b"ours"})
     meta = segments.Meta.decode(log.committed["meta"])
     for path in tmp_path.glob("pending-*"):
         path.unlink()

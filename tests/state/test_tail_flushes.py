@@ -101,6 +101,7 @@ def test_small_batches_that_are_large_together_go_into_the_index(tmp_path: Path,
     assert openings.count == 1
 
 
+@pytest.mark.nightly
 def test_who_reads_an_index_reads_on_while_others_write_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, model = Log(), MemoryStore()
     for number in range(5):

@@ -125,6 +125,7 @@ CHANGES = st.lists(
         values=VALUES,
         ts=st.integers(0, 9),
     ),
+    min_size=4,
     max_size=14,
     unique_by=lambda change: (change.key, change.version),
 )

@@ -21,19 +21,15 @@ from fkjoin.spark.identity import identity_text
 from fkjoin.spark.operator import StageName, StageProcessor
 from fkjoin.spark.specs import (
     AggregateSpec,
-    OwnersSpec,
     RegroupSpec,
     RekeySpec,
     ResolveSpec,
-    SpreadSpec,
     StageSpec,
     StateSpec,
     SubscriptionSpec,
 )
 from fkjoin.stages import Counters, How
 from tests.support.oracle import Change, messages
-
-STAGES: tuple[StageName, ...] = ("rekey", "subscription", "resolve")
 
 Envelopes = dict[int, list[bytes]]
 
@@ -216,16 +212,3 @@ class LocalAggregate(Engine):
 
     def attempt(self, rows: pa.Table, *, stop_after: StageName | None = None) -> pa.Table:
         return self.attempted({"regroup": self.packed(rows)}, stop_after=stop_after)
-
-
-class LocalFlatMap(Engine):
-    """One flat map, of rows whose values are lists of outputs (``JOINED``)."""
-
-    def __init__(self, folder: Path, buckets: int = 2, *, validate: bool = True, every: bool = False) -> None:
-        def state(kind: type[StageSpec]) -> StateSpec:
-            return StateSpec("lines", buckets, 60_000, str(folder), identity_text({"stage": kind.stage}, {}), validate)
-
-        super().__init__([SpreadSpec(state(SpreadSpec), as_read=True, every=every), OwnersSpec(state(OwnersSpec), every=every)])
-
-    def attempt(self, rows: pa.Table, *, stop_after: StageName | None = None) -> pa.Table:
-        return self.attempted({"spread": self.packed(rows)}, stop_after=stop_after)

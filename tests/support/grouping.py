@@ -150,6 +150,7 @@ CHANGES = st.lists(
         values=VALUES,
         ts=st.integers(0, 9),
     ),
+    min_size=8,
     max_size=30,
     unique_by=lambda change: (change.key, change.version),
 )

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from fkjoin.codec import versions
-from fkjoin.codec.arrays import BYTES
-from fkjoin.codec.messages import CHANGE, JOINED, NUMBERED, table
+from fkjoin.codec import pairs, versions
+from fkjoin.codec.arrays import BYTES, constant, take
+from fkjoin.codec.messages import CHANGE, EVENT, JOINED, NUMBERED, table
 from fkjoin.codec.rows import bytes_codec
-from fkjoin.stages import Counters, merge, regroup, resolve, scatter
+from fkjoin.stages import Counters, enrich, join_rows, merge, pair, regroup, resolve, scatter, spread
 from fkjoin.state import MemoryStore
 from tests.support.oracle import Change
 
@@ -25,6 +25,10 @@ class Place(NamedTuple):
     timestamp: int
     partition: int
     offset: int
+
+
+OLDEST = Place(versions.OLDEST, 0, versions.OLDEST)
+"""Place of a snapshot's rows."""
 
 
 class Sent(NamedTuple):
@@ -56,34 +60,53 @@ GROUP = b"\1\0\0\0g"
 
 
 class Kept:
-    """A table's rows after each batch, as a stage that reads a topic says them."""
+    """A table's rows after each batch, as a stage that reads a topic says them; of two tables, as their ``number`` is."""
 
     def __init__(self, stage: str) -> None:
         self.stage, self.store, self.count = stage, MemoryStore(), Counters()
         self.rows: dict[bytes, bytes | None] = {}
 
-    def batch(self, sent: list[Sent], source: bytes = TOPIC) -> None:
+    def batch(self, sent: list[Sent], source: bytes = TOPIC, number: int = 0) -> None:
         read = changes_of(sent, source)
-        gone = pa.array([one.change.value is None for one in sent], pa.bool_())
-        key, marks, value = (read.column(name).combine_chunks() for name in ("key", "version", "value"))
         if self.stage == "scatter":
             bodies = bytes_codec(1).encode([pa.array([b"fk"] * len(sent), BYTES)], len(sent))
-            rows = read.set_column(read.schema.get_field_index("foreign_key"), "foreign_key", bodies)
-            made = scatter(rows, self.store, self.count, 1, **TIMES).rows
-        elif self.stage == "regroup":
-            value = pa.array([None if one is None else GROUP + one for one in value.to_pylist()], BYTES)
-            rows = pa.table([key, marks, value, gone, read.column("ts")], schema=JOINED)
-            made = regroup(rows, self.store, self.count, as_read=True, **TIMES)
-            self.rows |= dict(zip(made.column("row").to_pylist(), made.column("new").to_pylist(), strict=True))
+            self.take(read.set_column(read.schema.get_field_index("foreign_key"), "foreign_key", bodies))
             return
+        key, marks, value = (read.column(name).combine_chunks() for name in ("key", "version", "value"))
+        gone = value.is_null()
+        if self.stage == "regroup":
+            value = pa.array([None if one is None else GROUP + one for one in value.to_pylist()], BYTES)
+        elif self.stage == "spread":
+            there = np.flatnonzero(value.is_valid())
+            value = pairs.encode(pairs.Pairs(there, take(constant(b"output", len(sent)), there), take(value, there)), len(sent))
+        rows = pa.table([key, marks, value, gone, read.column("ts")], schema=JOINED)
+        if self.stage in {"merge", "pair"}:
+            rows = pa.table([*rows.columns, pa.array(np.full(len(sent), number, np.int8))], schema=NUMBERED)
+        self.take(rows)
+
+    def take(self, rows: pa.Table) -> None:
+        """Work on rows as the stage reads them."""
+        names = "key", "value"
+        if self.stage == "scatter":
+            made = scatter(rows, self.store, self.count, 1, **TIMES).rows
+        elif self.stage in {"regroup", "spread"}:
+            stage, names = {"regroup": regroup, "spread": spread}[self.stage], ("row", "new")
+            made = stage(rows, self.store, self.count, as_read=True, **TIMES)
+        elif self.stage == "resolve":
+            made = resolve(rows, self.store, self.count, materialized=True, as_read=True, **TIMES)
+        elif self.stage == "merge":
+            made = merge(rows, self.store, self.count, 2, source=b"merged..", **TIMES)
+        elif self.stage == "pair":
+            made = pair(rows, self.store, self.count, lambda rows: join_rows(rows, "outer"), parts=(1, 1), **TIMES)
         else:
-            rows = pa.table([key, marks, value, gone, read.column("ts")], schema=JOINED)
-            if self.stage == "resolve":
-                made = resolve(rows, self.store, self.count, materialized=True, as_read=True, **TIMES)
-            else:
-                numbered = pa.table([*rows.columns, pa.array(np.zeros(len(sent), np.int8))], schema=NUMBERED)
-                made = merge(numbered, self.store, self.count, 2, source=b"merged..", **TIMES)
-        self.rows |= dict(zip(made.column("key").to_pylist(), made.column("value").to_pylist(), strict=True))
+            keys, names = pa.array(sorted({*self.rows, *rows.column("key").to_pylist()}), BYTES), ("key", "row")
+            events = table(EVENT, keys, np.ones(len(keys), bool), keys)
+            made = enrich(rows, events, self.store, self.count, how="left", **TIMES)
+        self.rows |= dict(zip(*(made.column(name).to_pylist() for name in names), strict=True))
+
+    @property
+    def live(self) -> dict[bytes, bytes]:
+        return {key: value for key, value in self.rows.items() if value is not None}
 
 
 STAGES = ["resolve", "regroup", "merge", "scatter"]
