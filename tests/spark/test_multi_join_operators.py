@@ -65,13 +65,13 @@ def test_attempts_that_fail_leave_no_trace_and_parts_are_worked_on_some_at_a_tim
     monkeypatch.setattr("fkjoin.spark.specs.GatherSpec.part_bytes", 300)
     rng, how = random.Random(4), ("inner", "left")
     engine, changes = LocalMultiJoin(tmp_path, of_rights(*how)), list[Change]()
-    for at in range(12):
+    for fail_after in (None, "scatter", "subscription", "gather"):
         for _ in range(25):
             version, text = len(changes) + 1, rng.choice(("x", "y", None))
             foreign = rng.choice(("a", "b", None)), rng.choice(("a", "b"))
             left = Change(LEFT, f"k{rng.randrange(9)}", version, text, foreign)
             changes.append(left if rng.random() < 0.7 else Change(rng.randrange(2), rng.choice("ab"), version, text))
-        engine.batch(changes[-25:], fail_after=(None, "scatter", "subscription", "gather")[at % 4])  # type: ignore[arg-type]
+        engine.batch(changes[-25:], fail_after=fail_after)  # type: ignore[arg-type]
         assert engine.joined == batch_join(changes, how)
         assert len(engine.batch(changes[-40:])) == 0, "what comes again changes nothing"
     assert engine.joined
