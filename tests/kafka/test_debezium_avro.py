@@ -179,9 +179,7 @@ RAW = PLACEHOLDER.encode()
 LACKING: list[tuple[DataType, Any, Any, Any]] = [
     (StringType(), "string", PLACEHOLDER, "long text"),
     (BinaryType(), "bytes", RAW, b"long"),
-    (ArrayType(StringType()), {"type": "array", "items": "string"}, [PLACEHOLDER], ["a"]),
     (ArrayType(LongType()), {"type": "array", "items": "long"}, list(RAW), [1]),
-    (MapType(StringType(), StringType()), {"type": "map", "values": "string"}, {PLACEHOLDER: PLACEHOLDER}, {"a": "b"}),
     (BinaryType(), GEOMETRY, {"wkb": bytes.fromhex("0101000020e6100000000000fc83d797c1000000fc83d797c1"), "srid": 4326},
      {"wkb": b"\x01", "srid": None}),
 ]  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -49,34 +48,6 @@ def test_objects_are_told_from_what_is_none_and_can_keep_their_text() -> None:
     assert read(ReadObjects(ROW, "this"), *values)[2][6] == wrong
     wrapped = read(ReadKeys(ROW, "this"), b'{"schema": 1, "payload": {"fk": "in"}}', b'{"fk": "out"}')
     assert [row["fk"] for row in wrapped[0]] == ["in", "out"]
-
-
-def test_change_events() -> None:
-    def event(op: str | None, after: Any = None, **more: Any) -> bytes:
-        return json.dumps({"payload": {"op": op, "after": after, "before": {"n": "never looked at"}, **more}}).encode()
-
-    rows, deleted, problems = read(
-        ReadEvents(EventRows(ROW), "this"),
-        event("c", {"fk": "a", "n": 1}),
-        json.dumps({"op": "u", "after": {"fk": "b"}}).encode(),
-        event("d"),
-        None,
-        event("x"),
-        event("r"),
-        event(None, {"fk": "c"}),
-        b"{",
-        event("u", {"n": "x"}),
-    )
-    assert [rows[0], rows[1]] == [{"fk": "a", "n": 1}, {"fk": "b", "n": None}]
-    assert deleted == [False, False, True, True, False, False, False, False, False]
-    assert problems[:4] == [None] * 4
-    assert problems[4:] == [
-        "unknown operation 'x'",
-        "operation 'r' without after",
-        "a change event without op",
-        "not JSON that fits this",
-        "not JSON that fits this",
-    ]
 
 
 def records(*items: tuple[bytes | None, bytes | None]) -> pa.RecordBatch:
