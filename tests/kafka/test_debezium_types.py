@@ -98,35 +98,30 @@ CASES: list[tuple[str, dict[str, Any], Any, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("kind", "of", "value", "wanted"), CASES, ids=[f"{c[0]}-{c[1].get('name', c[1]['type'])}" for c in CASES]
-)
-def test_the_schema_part_says_what_a_value_is(
-    spark: SparkSession, kind: str, of: dict[str, Any], value: Any, wanted: Any
-) -> None:
-    form = Debezium(f"id int, it {kind}")
-    fields = [field("id", "int32"), of]
-    event, nothing = wrapped(fields, {"id": 1, "it": value}), wrapped(fields, {"id": 2, "it": None}, "u")
-    assert read(form, event, nothing, None)[:2] == [{"id": 1, "it": wanted}, {"id": 2, "it": None}]
-
-
-def test_spark_and_workers_read_the_same(spark: SparkSession) -> None:
+def test_the_schema_part_says_what_a_value_is_and_spark_and_workers_read_the_same(spark: SparkSession) -> None:
     """One batch has all types in one row, with and without a ``schema`` part."""
-    form = Debezium(", ".join(f"c{place} {kind}" for place, (kind, *_) in enumerate(CASES)))
-    fields = [of | {"field": f"c{place}"} for place, (_, of, *_) in enumerate(CASES)]
-    after = {f"c{place}": value for place, (_, _, value, _) in enumerate(CASES)}
-    values = [wrapped(fields, after), plain(dict.fromkeys(after)), wrapped(fields[:5], after), None, plain(after), b"{"]
-    frame = spark.createDataFrame([(at, value) for at, value in enumerate(values)], "at int, value binary").repartition(1)
-    told = form.decode(F.col("value"))
-    shown = frame.sort("at").select(F.to_json(told.row, {"ignoreNullFields": "false"}), told.deleted, told.problem)
+    names = [f"c{place}" for place in range(len(CASES))]
+    form = Debezium(", ".join(f"{name} {kind}" for name, (kind, *_) in zip(names, CASES, strict=True)))
+    fields = [of | {"field": name} for name, (_, of, *_) in zip(names, CASES, strict=True)]
+    after = {name: value for name, (_, _, value, _) in zip(names, CASES, strict=True)}
+    nulls = dict.fromkeys(names)
+    whole = [wrapped(fields, after), wrapped(fields, nulls, "u"), plain(nulls)]
+    values = [*whole, wrapped(fields[:5], after), None, plain(after), b"{"]
     how = reader(form)
     assert how is not None
-    direct = how(pa.array(values, pa.binary()))
-    assert [row[2] for row in shown.collect()] == direct.problem.to_pylist()
-    assert [row[1] for row in shown.collect()] == direct.deleted.tolist() == [False, False, False, True, False, False]
-    assert [row is None for row in direct.problem.to_pylist()] == [True, True, False, True, False, False]
-    first = json.loads(shown.first()[0])
-    assert (first["c1"], first["c8"], first["c19"]) == ("2023-07-26T10:22:47.048Z"[:19] + ".048Z", "2023-07-26", -26588.24)
+    found = how(pa.array(values, pa.binary()))
+    read_rows = found.rows.to_pylist()
+    for name, (kind, of, _, wanted) in zip(names, CASES, strict=True):
+        assert read_rows[0][name] == wanted, (kind, of)
+    assert read_rows[1:3] == [nulls, nulls]
+    assert [problem is None for problem in found.problem.to_pylist()] == [True, True, True, False, True, False, False]
+    assert found.deleted.tolist() == [place == 4 for place in range(len(values))]
+    frame = spark.createDataFrame([(at, value) for at, value in enumerate(values)], "at int, value binary").coalesce(1)
+    told = form.decode(F.col("value"))
+    shown = frame.sort("at").select(F.to_json(told.row, {"ignoreNullFields": "false"}), told.deleted, told.problem).collect()
+    assert [row[1:] for row in shown] == list(zip(found.deleted.tolist(), found.problem.to_pylist(), strict=True))
+    first = json.loads(shown[0][0])
+    assert (first["c1"], first["c8"], first["c19"]) == ("2023-07-26T10:22:47.048Z", "2023-07-26", -26588.24)
 
 
 @pytest.mark.parametrize(
