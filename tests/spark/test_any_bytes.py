@@ -122,6 +122,13 @@ schemas = st.builds(
 bodies = st.builds('{{"op":"{}","before":{},"after":{}}}'.format, st.sampled_from("crudtmx"), objects, objects)
 wrapped = st.builds('{{"schema":{},"payload":{}}}'.format, schemas | values, bodies | objects)
 wrapped |= st.builds('\n {{"payload": {}, "schema": {}}}'.format, bodies | objects, schemas)
+timed = st.builds(
+    '{{"schema":{{"fields":[{{"field":"after","fields":[{{"field":"at","type":"int64"{}}}]}}]}},'
+    '"payload":{{"op":"u","before":{{"text":"b"}},"after":{{"at":{},"text":{}}}}}}}'.format,
+    st.sampled_from(["", *(f',"name":"io.debezium.time.{unit}Timestamp"' for unit in ("", "Micro", "Nano"))]),
+    st.sampled_from(["null", "7", "86400000", '"2023-07-26T10:22:47Z"', '"x"']),
+    st.sampled_from(["null", '"a"', f'"{PLACEHOLDER}"', f'["{PLACEHOLDER}"]']),
+)
 texts = (objects | bodies | wrapped | st.sampled_from(LEVELS).map(wide)).map(lambda text: text.encode())
 cut = st.tuples(texts, st.integers(0, 400)).map(lambda both: both[0][: both[1]] + both[0][both[1] + 1 :])
 trees = st.sampled_from(LEVELS).map(tree)
@@ -178,6 +185,13 @@ def test_odd_values_wherever_they_are(registry: SmallRegistry, name: str) -> Non
 @given(some=st.lists(st.none() | bare | framed, min_size=1, max_size=5))
 def test_each_has_a_row_or_a_problem_as_alone(registry: SmallRegistry, name: str, some: list[bytes | None]) -> None:
     require_alike(readers(registry)[name], some)
+
+
+@pytest.mark.parametrize("name", ["events", "events with marks"])
+@given(some=st.lists(timed, min_size=2, max_size=6))
+def test_what_an_event_means_does_not_depend_on_those_beside_it(registry: SmallRegistry, name: str, some: list[str]) -> None:
+    """Each has a schema part, which says what its number counts, or says nothing."""
+    require_alike(readers(registry)[name], [one.encode() for one in some])
 
 
 @given(some=st.lists(bare, min_size=1, max_size=5))
