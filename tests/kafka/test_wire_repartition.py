@@ -151,6 +151,18 @@ def unpaired(records: WireRecords) -> WireRecords:
     return records._replace(headers=(*others, pa.nulls(len(pair), BYTES)))
 
 
+def test_halves_without_the_header_of_pairs_are_one_change() -> None:
+    """The row stays in its group, in one batch or in two, also if the second half comes first."""
+    for order in ([0, 1], [1, 0]):
+        for cut in (1, 2):
+            staged = Staged(N, *COLUMNS)
+            staged.read(staged.written([Change("a", 1, "g", (1,))]))
+            halves = unpaired(staged.written([Change("a", 2, "g", (2,))], two_records=True))
+            for places in (order[:cut], order[cut:], order):
+                staged.read(picked(halves, places))
+            assert staged.table == {"g": (1, 2, 2)}
+
+
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=examples(40))
 def test_records_that_come_twice_late_and_in_any_order_end_in_the_same_aggregates(seed: int) -> None:
