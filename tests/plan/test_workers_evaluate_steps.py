@@ -23,12 +23,13 @@ from fkjoin.spark.stepped import Stepped
 from fkjoin.spark.topic_records import ReadBytes, TopicRecords
 from tests.support.bound import vector, vectors
 from tests.support.orders import CUSTOMER, ORDER, History, tables
-from tests.support.queries import run, table_of
+from tests.support.queries import run, table_of, values
 
 pytestmark = pytest.mark.usefixtures("own_rules")
 
 
 BY = "case when items > 2 then 'c1' else customer_id end"
+NAMES = ["buyer", "more", "twice", "some", "region"]
 GONE = "op = 'd' or (items between 3 and 4 and amount is null)"
 WAYS = (({}, ""), ({}, WORKERS_EVALUATE_STEPS), ({"mode": "PERMISSIVE"}, ""))
 """By workers, and by Spark: without the rule, and of lines that Spark reads itself, with an option of its reader."""
@@ -37,7 +38,9 @@ WAYS = (({}, ""), ({}, WORKERS_EVALUATE_STEPS), ({"mode": "PERMISSIVE"}, ""))
 def bought(orders: Table) -> Table:
     """Conditions over row and key, one after the other; columns; and a condition over what they make."""
     some = orders.filter("items > 0 and (amount >= 0.2 or amount is null)").filter("order_id <> 'o3'")
-    made = some.map_values([f"{BY} as buyer", "items + 1 as more", "if(items > 1, amount * 2, null) as twice"])
+    made = some.map_values(
+        [f"{BY} as buyer", "items + 1 as more", "amount * 2 as twice", "if(items > 1, amount, null) as some"]
+    )
     return made.filter("more < 5", name="bought")
 
 
@@ -50,7 +53,8 @@ def wanted(history: History) -> dict[tuple[str], tuple[Any, ...]]:
         if not gone and 0 < items < 4 and (amount is None or amount >= 0.2) and key != "o3":
             buyer = "c1" if items > 2 else row["customer_id"]
             region = history.customers.get(buyer, {}).get("region")
-            rows[(key,)] = buyer, items + 1, None if amount is None or items < 2 else amount * 2, region
+            twice = None if amount is None else amount * 2
+            rows[(key,)] = buyer, items + 1, twice, amount if items > 1 else None, region
     return rows
 
 
@@ -68,12 +72,12 @@ def test_rows_after_steps_are_those_of_python(spark: SparkSession, tmp_path: Pat
     about: Any = {"version": "lsn", "format": "json", "options": options}
     orders = Table.from_files(spark, tmp_path / "orders", key="order_id", schema=ORDER, deleted=GONE, **about)
     customers = Table.from_files(spark, tmp_path / "customers", key="customer_id", schema=CUSTOMER, deleted="op = 'd'", **about)
-    columns = ["left.buyer", "left.more", "left.twice", "right.region"]
+    columns = [*(f"left.{name}" for name in NAMES[:-1]), "right.region"]
     joined = fk_join(bought(orders), customers, "coalesce(buyer, 'c1')", "left", columns, "it")
-    assert parsed_by_workers(joined) == (0 if options else 1 if off else 2), joined.describe()
-    found = table_of(run(joined.changes, tmp_path / "checkpoint").rows, "order_id")
-    assert {key: (row["buyer"], row["more"], row["twice"], row["region"]) for key, row in found.items()} == wanted(history)
-    assert len({row[3] for row in wanted(history).values()}) == 3
+    assert parsed_by_workers(joined) == (0 if options else 1 if off else 2)
+    found = values(table_of(run(joined.changes, tmp_path / "checkpoint").rows, "order_id"), NAMES)
+    assert {key: tuple(row) for key, row in found.items()} == wanted(history)
+    assert len({row[-1] for row in wanted(history).values()}) == 3
 
 
 def test_why_it_does_not_fire(spark: SparkSession, tmp_path: Path) -> None:
