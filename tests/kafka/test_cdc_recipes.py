@@ -92,12 +92,7 @@ def test_aws_dms(spark: SparkSession) -> None:
 
 
 def test_golden_gate(spark: SparkSession) -> None:
-    about = {
-        "table": "GG.TCUSTMER",
-        "op_ts": "2023-07-26 10:22:47.048491",
-        "current_ts": "2023-07-26T10:22:48.1",
-        "pos": "0001444",
-    }
+    about = {"table": "GG.TCUSTMER", "op_ts": "2023-07-26 10:22:47.048491", "pos": "0001444"}
     row = {"CUST_CODE": "WILL", "NAME": "BG SOFTWARE CO."}
     found = rows_of(
         spark,
@@ -122,19 +117,16 @@ def test_mongo_db(spark: SparkSession) -> None:
         {"payload": {"op": "d", "before": None, "after": None}},
     )
     assert found == [("Anne",), ("Anne",), None]
-    assert (
-        key_of(spark, "MongoDB", {"schema": {}, "payload": {"id": '{"$numberLong":"1004"}'}}).payload.id
-        == '{"$numberLong":"1004"}'
-    )
+    key = '{"$numberLong":"1004"}'
+    assert key_of(spark, "MongoDB", {"schema": {}, "payload": {"id": key}}).payload.id == key
 
 
 def test_canal(spark: SparkSession) -> None:
     code = block("**Canal**")
     (form,) = calls(code, "Json")
-    steps = {name: [ast.literal_eval(arg) for arg in calls(code, name)[-1].args] for name in ("where",)}
-    first, second = (
-        [ast.literal_eval(arg) for arg in call.args] for call in sorted(calls(code, "selectExpr"), key=lambda call: call.lineno)
-    )
+    where = ast.literal_eval(calls(code, "where")[-1].args[0])
+    selected = sorted(calls(code, "selectExpr"), key=lambda call: call.lineno)
+    first, second = ([ast.literal_eval(arg) for arg in call.args] for call in selected)
     about = {"database": "inventory", "table": "products", "es": 1589373560000, "isDdl": False, "pkNames": ["id"]}
     data = [{"id": "111", "name": "scooter", "weight": "5.18"}, {"id": "112", "name": "ball", "weight": None}]
     messages = (
@@ -144,7 +136,7 @@ def test_canal(spark: SparkSession) -> None:
         about | {"type": "ALTER", "isDdl": True, "data": None, "sql": "ALTER TABLE products …"},
     )
     frame = decoded(spark, eval(ast.unparse(form), {"Json": Json}), *messages).select(F.col("row").alias("m"), "offset")
-    made = frame.where(steps["where"][0]).selectExpr(*first).selectExpr(*second).orderBy("offset", "place")
+    made = frame.where(where).selectExpr(*first).selectExpr(*second).orderBy("offset", "place")
     assert [tuple(row) for row in made.collect()] == [
         (111, 5.18, "INSERT", 0, 0),
         (112, None, "INSERT", 0, 1),

@@ -12,7 +12,6 @@ import pytest
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
-    BooleanType,
     DataType,
     DateType,
     DayTimeIntervalType,
@@ -56,28 +55,18 @@ GEOMETRY = named("record", DATA + "geometry.Geometry", name="Geometry", namespac
 GEOMETRY["fields"] = [{"name": "wkb", "type": "bytes"}, {"name": "srid", "type": ["null", "int"], "default": None}]
 
 CASES: list[tuple[DataType, Any, Any, Any]] = [
-    (TimestampType(), named("long", TIME + "Timestamp"), 1690366967048, MILLIS),
     (TimestampType(), named("long", TIME + "MicroTimestamp"), 1690366967048491, MOMENT),
-    (TimestampType(), named("long", TIME + "NanoTimestamp"), 1690366967048491123, MOMENT),
-    (TimestampNTZType(), named("long", TIME + "MicroTimestamp"), 1690366967048491, CLOCK),
-    (LongType(), named("long", TIME + "MicroTimestamp"), 1690366967048491, 1690366967048491),
     (TimestampType(), named("long", CONNECT + "Timestamp", logicalType="timestamp-millis"), MILLIS, MILLIS),
     (TimestampNTZType(), named("long", CONNECT + "Timestamp", logicalType="timestamp-millis"), MOMENT.replace(microsecond=0),
      CLOCK.replace(microsecond=0)),
     (LongType(), named("long", CONNECT + "Timestamp", logicalType="timestamp-millis"), MILLIS, 1690366967048),
     (TimestampType(), named("string", TIME + "ZonedTimestamp"), "2023-07-26T12:22:47.048491+02:00", MOMENT),
-    (TimestampNTZType(), named("string", TIME + "IsoTimestamp"), "2023-07-26T10:22:47.048491Z", CLOCK),
-    (StringType(), named("string", TIME + "ZonedTimestamp"), "2023-07-26T12:22:47Z", "2023-07-26T12:22:47Z"),
     (DateType(), named("int", TIME + "Date"), 19564, DAY),
     (DateType(), named("int", CONNECT + "Date", logicalType="date"), DAY, DAY),
-    (DateType(), named("long", TIME + "Timestamp"), 1690329600000, DAY),  # Oracle's DATE
     (IntegerType(), named("int", CONNECT + "Date", logicalType="date"), DAY, 19564),
     (TimestampType(), named("int", TIME + "Date"), 19564, datetime.datetime(2023, 7, 26, tzinfo=datetime.timezone.utc)),
-    (LongType(), named("long", TIME + "MicroTime"), 37367048491, 37367048491),
     (IntegerType(), named("int", CONNECT + "Time", logicalType="time-millis"), datetime.time(10, 22, 47, 48000), 37367048),
-    (IntegerType(), named("int", TIME + "Year"), 2023, 2023),
     (DayTimeIntervalType(), named("long", TIME + "MicroDuration"), 90_000_000, datetime.timedelta(seconds=90)),
-    (StringType(), named("string", TIME + "Interval"), "P1Y2M3DT4H5M6.78S", "P1Y2M3DT4H5M6.78S"),
     (DecimalType(10, 2), decimal(2, 10), Decimal("-26588.24"), Decimal("-26588.24")),
     (DecimalType(10, 2), decimal(3, 10), Decimal("0.482"), Decimal("0.48")),
     (DecimalType(10, 2), VARIABLE, {"scale": 2, "value": b"\x01\xe2"}, Decimal("4.82")),
@@ -86,14 +75,11 @@ CASES: list[tuple[DataType, Any, Any, Any]] = [
     (BinaryType(), GEOMETRY, {"wkb": b"\x01\x01", "srid": 4326}, b"\x01\x01"),
     (StructType([StructField("wkb", BinaryType()), StructField("srid", IntegerType())]), GEOMETRY,
      {"wkb": b"\x01\x01", "srid": None}, {"wkb": b"\x01\x01", "srid": None}),
-    (BooleanType(), "boolean", True, True),
     (StringType(), named("string", DATA + "Enum", **{"connect.parameters": {"allowed": "a,b"}}), "a", "a"),
-    (StringType(), named("string", DATA + "Json"), '{"a": 1.50}', '{"a": 1.50}'),
     (MapType(StringType(), StringType()), {"type": "map", "values": ["null", "string"]}, {"a": "1", "b": None},
      [("a", "1"), ("b", None)]),
     (ArrayType(TimestampType()), {"type": "array", "items": ["null", named("long", TIME + "MicroTimestamp")]},
      [1690366967048491, None], [MOMENT, None]),
-    (ArrayType(StringType()), {"type": "array", "items": ["null", "string"]}, ["a", None], ["a", None]),
 ]  # fmt: skip
 NAMES = [f"c{place}" for place in range(len(CASES))]
 
@@ -101,38 +87,25 @@ NAMES = [f"c{place}" for place in range(len(CASES))]
 def envelope(fields: list[dict[str, Any]]) -> dict[str, Any]:
     """The schema of a table's events; ``before`` defines the row's type, and ``after`` names it."""
     row = {"type": "record", "name": "Value", "fields": fields, "connect.name": "shop.public.orders.Value"}
-    source = [
-        ("version", "string"),
-        ("ts_ms", "long"),
-        ("snapshot", ["string", "null"]),
-        ("db", "string"),
-        ("lsn", ["null", "long"]),
-    ]
+    source = [("version", "string"), ("ts_ms", "long"), ("snapshot", ["string", "null"]), ("lsn", ["null", "long"])]
+    of_source = {"type": "record", "name": "Source", "fields": [{"name": name, "type": kind} for name, kind in source]}
+    parts = {
+        "before": ["null", row],
+        "after": ["null", "Value"],
+        "source": of_source,
+        "op": "string",
+        "ts_ms": ["null", "long"],
+    }
     return {
         "type": "record",
         "name": "Envelope",
         "namespace": "shop.public.orders",
-        "fields": [
-            {"name": "before", "type": ["null", row], "default": None},
-            {"name": "after", "type": ["null", "Value"], "default": None},
-            {
-                "name": "source",
-                "type": {
-                    "type": "record",
-                    "name": "Source",
-                    "namespace": "io.debezium.connector.postgresql",
-                    "fields": [{"name": name, "type": kind} for name, kind in source],
-                    "connect.name": "io.debezium.connector.postgresql.Source",
-                },
-            },
-            {"name": "op", "type": "string"},
-            {"name": "ts_ms", "type": ["null", "long"], "default": None},
-        ],
+        "fields": [{"name": name, "type": kind} for name, kind in parts.items()],
         "connect.name": "shop.public.orders.Envelope",
     }
 
 
-SOURCE = {"version": "3.0", "ts_ms": 5, "snapshot": "false", "db": "shop", "lsn": 17}
+SOURCE = {"version": "3.0", "ts_ms": 5, "snapshot": "false", "lsn": 17}
 ID = {"name": "id", "type": "int"}
 
 
@@ -191,20 +164,10 @@ def test_operations_and_what_is_no_event(registry: SmallRegistry) -> None:
     schema = envelope([ID])
     number = registry.add(schema)
     flat = {"type": "record", "name": "R", "fields": [ID]}
-    some = [
-        event("u", {"id": 1}, {"id": 1}),
-        event("d", None, {"id": 1}),
-        event("t", None),
-        event("x", {"id": 1}),
-        event("c", None),
-    ]
-    found = read(
-        debezium(registry),
-        *[framed(number, schema, one) for one in some],
-        None,
-        framed(registry.add(flat), flat, {"id": 1}),
-        b"{}",
-    )
+    row = {"id": 1}
+    some = [event("u", row, row), event("d", None, row), event("t", None), event("x", row), event("c", None)]
+    events = [framed(number, schema, one) for one in some]
+    found = read(debezium(registry), *events, None, framed(registry.add(flat), flat, row), b"{}")
     assert found[:2] == [{"id": 1}, "gone"]
     assert found[2].startswith("operation 't' (truncate) empties the whole table")
     assert found[3:5] == ["unknown operation 'x'", "operation 'c' without after"]
@@ -216,9 +179,7 @@ RAW = PLACEHOLDER.encode()
 LACKING: list[tuple[DataType, Any, Any, Any]] = [
     (StringType(), "string", PLACEHOLDER, "long text"),
     (BinaryType(), "bytes", RAW, b"long"),
-    (ArrayType(StringType()), {"type": "array", "items": "string"}, [PLACEHOLDER], ["a"]),
     (ArrayType(LongType()), {"type": "array", "items": "long"}, list(RAW), [1]),
-    (MapType(StringType(), StringType()), {"type": "map", "values": "string"}, {PLACEHOLDER: PLACEHOLDER}, {"a": "b"}),
     (BinaryType(), GEOMETRY, {"wkb": bytes.fromhex("0101000020e6100000000000fc83d797c1000000fc83d797c1"), "srid": 4326},
      {"wkb": b"\x01", "srid": None}),
 ]  # fmt: skip

@@ -58,7 +58,6 @@ TIME = "io.debezium.time."
 CONNECT = "org.apache.kafka.connect.data."
 DATA = "io.debezium.data."
 
-UUID = "f1b6c0de-0000-4000-8000-000000000001"
 TIMES = {"type": "int64", "name": TIME + "Timestamp"}
 
 CASES: list[tuple[str, dict[str, Any], Any, Any]] = [
@@ -79,10 +78,7 @@ CASES: list[tuple[str, dict[str, Any], Any, Any]] = [
     ("time(6)", field("it", "int64", TIME + "NanoTime"), 37367048491123, datetime.time(10, 22, 47, 48491)),
     ("time(6)", field("it", "int32", CONNECT + "Time"), 37367048, datetime.time(10, 22, 47, 48000)),
     ("time(6)", field("it", "string", TIME + "ZonedTime"), "10:22:47.048Z", datetime.time(10, 22, 47, 48000)),
-    ("string", field("it", "string", TIME + "ZonedTime"), "10:22:47.048Z", "10:22:47.048Z"),
-    ("int", field("it", "int32", TIME + "Year"), 2023, 2023),
     ("interval day to second", field("it", "int64", TIME + "MicroDuration"), 90_000_000, datetime.timedelta(seconds=90)),
-    ("bigint", field("it", "int64", TIME + "MicroDuration"), 90_000_000, 90_000_000),
     ("string", field("it", "string", TIME + "Interval"), "P1Y2M3DT4H5M6.78S", "P1Y2M3DT4H5M6.78S"),
     ("decimal(10,2)", field("it", "bytes", CONNECT + "Decimal", parameters={"scale": "2"}), "1234", Decimal("-26588.24")),
     ("decimal(10,2)", field("it", "bytes", CONNECT + "Decimal", parameters={"scale": "3"}), "AeI=", Decimal("0.48")),
@@ -90,63 +86,49 @@ CASES: list[tuple[str, dict[str, Any], Any, Any]] = [
     ("decimal(10,0)", field("it", "string"), "1234", Decimal("1234")),  # decimal.handling.mode=string
     ("decimal(10,2)", field("it", "double"), 12.5, Decimal("12.50")),  # decimal.handling.mode=double
     ("binary", field("it", "bytes", DATA + "Bits", parameters={"length": "10"}), "qwI=", b"\xab\x02"),
-    ("boolean", field("it", "boolean"), True, True),  # bit(1)
     ("binary", field("it", "bytes"), "3q2+7w==", bytes.fromhex("deadbeef")),
     ("binary", field("it", "struct", DATA + "geometry.Geometry"), {"wkb": "AQE=", "srid": 4326}, b"\x01\x01"),
     ("struct<wkb: binary, srid: int>", field("it", "struct", DATA + "geometry.Point"),
      {"x": 1.0, "y": 2.0, "wkb": "AQE=", "srid": None}, {"wkb": b"\x01\x01", "srid": None}),
     ("string", field("it", "string", DATA + "Enum", parameters={"allowed": "a,b"}), "a", "a"),
-    ("string", field("it", "string", DATA + "EnumSet", parameters={"allowed": "a,b"}), "a,b", "a,b"),
-    ("string", field("it", "string", DATA + "Uuid"), UUID, UUID),
     ("string", field("it", "string", DATA + "Json"), '{"a": 1.50}', '{"a": 1.50}'),
-    ("string", field("it", "string", DATA + "Xml"), "<a/>", "<a/>"),
-    ("string", field("it", "string", DATA + "Json"), '{"a":"1"}', '{"a":"1"}'),  # hstore.handling.mode=json
     ("map<string,string>", field("it", "map", keys={"type": "string"}, values={"type": "string"}), {"a": "1"}, [("a", "1")]),
     ("array<timestamp>", field("it", "array", items=TIMES), [1690366967048, None], [MOMENT, None]),
     ("array<string>", field("it", "array", items={"type": "string"}), ["a", None], ["a", None]),
-    ("string", field("it", "string"), "[2023-07-26,2023-07-27)", "[2023-07-26,2023-07-27)"),  # ranges
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("kind", "of", "value", "wanted"), CASES, ids=[f"{c[0]}-{c[1].get('name', c[1]['type'])}" for c in CASES]
-)
-def test_the_schema_part_says_what_a_value_is(
-    spark: SparkSession, kind: str, of: dict[str, Any], value: Any, wanted: Any
-) -> None:
-    form = Debezium(f"id int, it {kind}")
-    fields = [field("id", "int32"), of]
-    event, nothing = wrapped(fields, {"id": 1, "it": value}), wrapped(fields, {"id": 2, "it": None}, "u")
-    assert read(form, event, nothing, None)[:2] == [{"id": 1, "it": wanted}, {"id": 2, "it": None}]
-
-
-def test_spark_and_workers_read_the_same(spark: SparkSession) -> None:
+def test_the_schema_part_says_what_a_value_is_and_spark_and_workers_read_the_same(spark: SparkSession) -> None:
     """One batch has all types in one row, with and without a ``schema`` part."""
-    form = Debezium(", ".join(f"c{place} {kind}" for place, (kind, *_) in enumerate(CASES)))
-    fields = [of | {"field": f"c{place}"} for place, (_, of, *_) in enumerate(CASES)]
-    after = {f"c{place}": value for place, (_, _, value, _) in enumerate(CASES)}
-    values = [wrapped(fields, after), plain(dict.fromkeys(after)), wrapped(fields[:5], after), None, plain(after), b"{"]
-    frame = spark.createDataFrame([(at, value) for at, value in enumerate(values)], "at int, value binary").repartition(1)
-    told = form.decode(F.col("value"))
-    shown = frame.sort("at").select(F.to_json(told.row, {"ignoreNullFields": "false"}), told.deleted, told.problem)
+    names = [f"c{place}" for place in range(len(CASES))]
+    form = Debezium(", ".join(f"{name} {kind}" for name, (kind, *_) in zip(names, CASES, strict=True)))
+    fields = [of | {"field": name} for name, (_, of, *_) in zip(names, CASES, strict=True)]
+    after = {name: value for name, (_, _, value, _) in zip(names, CASES, strict=True)}
+    nulls = dict.fromkeys(names)
+    whole = [wrapped(fields, after), wrapped(fields, nulls, "u"), plain(nulls)]
+    values = [*whole, wrapped(fields[:5], after), None, plain(after), b"{"]
     how = reader(form)
     assert how is not None
-    direct = how(pa.array(values, pa.binary()))
-    assert [row[2] for row in shown.collect()] == direct.problem.to_pylist()
-    assert [row[1] for row in shown.collect()] == direct.deleted.tolist() == [False, False, False, True, False, False]
-    assert [row is None for row in direct.problem.to_pylist()] == [True, True, False, True, False, False]
-    first = json.loads(shown.first()[0])
-    assert (first["c1"], first["c8"], first["c22"]) == ("2023-07-26T10:22:47.048Z"[:19] + ".048Z", "2023-07-26", -26588.24)
+    found = how(pa.array(values, pa.binary()))
+    read_rows = found.rows.to_pylist()
+    for name, (kind, of, _, wanted) in zip(names, CASES, strict=True):
+        assert read_rows[0][name] == wanted, (kind, of)
+    assert read_rows[1:3] == [nulls, nulls]
+    assert [problem is None for problem in found.problem.to_pylist()] == [True, True, True, False, True, False, False]
+    assert found.deleted.tolist() == [place == 4 for place in range(len(values))]
+    frame = spark.createDataFrame([(at, value) for at, value in enumerate(values)], "at int, value binary").coalesce(1)
+    told = form.decode(F.col("value"))
+    shown = frame.sort("at").select(F.to_json(told.row, {"ignoreNullFields": "false"}), told.deleted, told.problem).collect()
+    assert [row[1:] for row in shown] == list(zip(found.deleted.tolist(), found.problem.to_pylist(), strict=True))
+    first = json.loads(shown[0][0])
+    assert (first["c1"], first["c8"], first["c19"]) == ("2023-07-26T10:22:47.048Z", "2023-07-26", -26588.24)
 
 
 @pytest.mark.parametrize(
     ("kind", "value", "words"),
     [
         ("timestamp", 1690366967048491, 'it: 1690366967048491 is a number without a unit; give units={"it": "micros"}'),
-        ("date", 19564, "it: 19564 is a number without a unit"),
-        ("time(6)", 5, "it: 5 is a number without a unit"),
         ("decimal(10,2)", "1234", "it: '1234' may be base64 or a number"),
-        ("decimal(10,2)", "AeI=", "it: 'AeI=' may be base64 or a number"),
         ("timestamp", "nonsense", "not JSON that fits struct<op:string,after:struct<id:int,it:timestamp>"),
     ],
 )
@@ -159,10 +141,7 @@ def test_without_schema_and_units_nothing_is_guessed(spark: SparkSession, kind: 
     ("kind", "unit", "value", "wanted"),
     [
         ("timestamp", "millis", 1690366967048, MOMENT),
-        ("date", "days", 19564, DAY),
         ("decimal(10,2)", "base64", "AeI=", Decimal("4.82")),
-        ("decimal(10,0)", "text", "1234", Decimal(1234)),
-        ("binary", "hex", "deadbeef", bytes.fromhex("deadbeef")),
         ("binary", "base64-url", "-_8", b"\xfb\xff"),
         ("array<date>", "days", [19564], [DAY]),
     ],
@@ -215,13 +194,7 @@ def test_keys(spark: SparkSession) -> None:
 
 B64 = base64.b64encode(TOAST.encode()).decode()
 LARGE = "id int, bio string, data binary, texts array<string>, numbers array<int>, kept map<string, string>"
-HIDDEN = {
-    "bio": TOAST,
-    "data": B64,
-    "texts": [TOAST],
-    "numbers": list(TOAST.encode()),
-    "kept": {TOAST: TOAST},
-}
+HIDDEN = {"bio": TOAST, "data": B64, "texts": [TOAST], "numbers": list(TOAST.encode()), "kept": {TOAST: TOAST}}
 
 
 @pytest.mark.parametrize("name", HIDDEN)
@@ -245,7 +218,6 @@ ELSEWHERE: dict[str, tuple[pa.DataType, Any]] = {
     "uuids": (pa.list_(pa.string()), ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"]),
     "geometry": (SHAPE, {"wkb": "AQEAACDmEAAAAAAA/IPXl8EAAAD8g9eXwQ==", "srid": None}),
     "geography": (SHAPE, {"wkb": "AQEAACDmEAAADCHn/f9/ZkAYQs77/39WQA==", "srid": None}),
-    "point": (pa.struct([("x", pa.float64()), ("y", pa.float64())]), {"x": -99999999.0, "y": -99999999.0}),
     "java's point": (pa.struct([("x", pa.float64()), ("y", pa.float64())]), {"x": -9.9999999e7, "y": -9.9999999e7}),
 }
 """Values of other types by which Debezium's connector for PostgreSQL says that an event lacks one."""
@@ -254,7 +226,7 @@ ELSEWHERE: dict[str, tuple[pa.DataType, Any]] = {
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_arrays_of_uuids_and_shapes_that_the_event_does_not_have(name: str) -> None:
     kind, hidden = ELSEWHERE[name]
-    there = {"uuids": ["x"], "point": {"x": 1.0, "y": 2.0}, "java's point": {"x": 1.0, "y": 2.0}}.get(name, {"wkb": "q80="})
+    there = {"uuids": ["x"], "java's point": {"x": 1.0, "y": 2.0}}.get(name, {"wkb": "q80="})
     how = ReadEvents(EventRows(pa.schema([("id", pa.int64()), (name, kind)])), "the value")
     events = [plain({"id": 1, name: hidden}, "u", before={"id": 1, name: there}), plain({"id": 1, name: hidden}, "u")]
     if name == "java's point":
@@ -274,10 +246,6 @@ def test_placeholders_of_your_own_and_in_hex(spark: SparkSession) -> None:
     assert read(form, plain(after | {"bio": TOAST}, "u", before={"data": "ab"}))[0]["bio"] == TOAST
 
 
-def test_a_column_that_is_not_taken_may_be_missing(spark: SparkSession) -> None:
-    assert read(Debezium("id int"), plain({"id": 1, "bio": TOAST}, "u")) == [{"id": 1}]
-
-
 def test_events_that_are_about_no_row_say_so(spark: SparkSession) -> None:
     truncate = {"source": {"table": "t"}, "op": "t", "ts_ms": 1}
     message = {"op": "m", "source": {}, "message": {"prefix": "p", "content": "q80="}}
@@ -288,12 +256,3 @@ def test_events_that_are_about_no_row_say_so(spark: SparkSession) -> None:
     assert found[0].startswith("operation 't' (truncate) empties the whole table")
     assert found[1].startswith("operation 'm' (a logical decoding message) is about no row")
     assert found[2:] == ["a change event without op"] * 3
-
-
-def test_a_changed_primary_key_is_a_delete_and_a_create(spark: SparkSession) -> None:
-    how = reader(Debezium("id int"))
-    assert how is not None
-    events = [plain(None, "d", before={"id": 1}), None, plain({"id": 2})]
-    found = how(pa.array(events, pa.binary()))
-    assert found.deleted.tolist() == [True, True, False]
-    assert found.problem.null_count == 3

@@ -7,14 +7,12 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from fkjoin import TopologyError
 from fkjoin.kafka import Debezium, Registry
 from fkjoin.kafka.formats import decode_key, reader
-from tests.support.protobuf import add_field, classes, file_of, record
 from tests.support.schema_registry import SmallRegistry, framed, small_registry
 
 NAME = {"name": "name", "type": ["null", "string"], "default": None}
@@ -85,37 +83,6 @@ def test_spark_writes_and_reads_rows_without_the_schema_id(spark: SparkSession, 
     down = Registry("avro", "id int", registry.url, retry_s=0).decode(F.lit(b"\0\0\0\0\x70?"))
     with pytest.raises(Exception, match=rf"FkJoinError: schema registry {registry.url}: .*500.*tried once"):
         spark.range(1).select(down.problem).collect()
-
-
-def test_spark_reads_protobuf_as_workers_do(spark: SparkSession, registry: SmallRegistry) -> None:
-    """Rows of two messages and a record that is broken, one that is another message's, and a tombstone."""
-    one, other = DescriptorProto(name="One"), DescriptorProto(name="Other")
-    for message in (one, other):
-        add_field(message, "id", FieldDescriptorProto.TYPE_INT64)
-    add_field(one, "at", ".google.protobuf.Timestamp")
-    add_field(one, "tags", FieldDescriptorProto.TYPE_STRING, label=3)
-    file = file_of(one, other)
-    made, number = classes(file), registry.add_protobuf(file)
-    sent = made["shop.One"](id=1, at={"seconds": 1690366967, "nanos": 48491000}, tags=["a", "b"])
-    whole = record(number, sent)
-    data = [whole, record(number, made["shop.Other"](id=2), b"\2\2"), whole[:-1], record(number, sent, b"\2\4"), b"{}", None]
-    value = Registry("protobuf", "id bigint, at timestamp, tags array<string>", registry.url)
-    how = value.reader()
-    frame = spark.createDataFrame(list(enumerate(data)), "n int, value binary").coalesce(1)
-    decoded = value.decode(F.col("value"))
-    found = frame.select("n", decoded.row.alias("row"), decoded.deleted.alias("deleted"), decoded.problem.alias("problem"))
-    read = how(pa.array(data, pa.binary()))
-    problems = read.problem.to_pylist()
-    assert [problem is None for problem in problems] == [True, True, False, False, False, True]
-    told = found.select("n", "row.id", F.col("row.at").cast("double").alias("at"), "row.tags", "deleted", "problem").collect()
-    rows = read.rows.to_pylist()
-    assert [line.n for line in told] == list(range(6))
-    assert [line.problem for line in told] == problems
-    assert [line.deleted for line in told] == read.deleted.tolist() == [False] * 5 + [True]
-    assert [(line.id, line.tags) for line in told] == [(1, ["a", "b"]), (2, None), *[(None, None)] * 4]
-    assert [(row["id"], row["tags"]) for row in rows[:2]] == [(1, ["a", "b"]), (2, None)]
-    assert [line.at for line in told[:2]] == [1690366967.048491, None]
-    assert rows[0]["at"].timestamp() == 1690366967.048491
 
 
 def test_mistakes_of_writers_are_told() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -31,14 +32,11 @@ def version(*offsets: int) -> bytes:
     return b"".join(parts)
 
 
-def subscriptions(rows: list[tuple[Any, ...]]) -> pa.Table:
-    columns = list(zip(*rows, strict=True)) or [()] * len(SUBSCRIPTION)
-    return pa.table([pa.array(column, field.type) for column, field in zip(columns, SUBSCRIPTION, strict=True)], SUBSCRIPTION)
+def table_of(schema: pa.Schema, rows: list[tuple[Any, ...]]) -> pa.Table:
+    return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
 
 
-def answers(rows: list[tuple[Any, ...]]) -> pa.Table:
-    columns = list(zip(*rows, strict=True)) or [()] * len(ANSWER)
-    return pa.table([pa.array(column, field.type) for column, field in zip(columns, ANSWER, strict=True)], ANSWER)
+subscriptions, answers = (functools.partial(table_of, schema) for schema in (SUBSCRIPTION, ANSWER))
 
 
 SUBSCRIPTIONS = st.lists(
@@ -75,22 +73,10 @@ def test_golden_registrations() -> None:
     one = [(b"a", b"bc", True, version(7), b"row", 9), (b"a", b"bc", False, version(7), None, 9)]
     mark = "01" + "0a0b0c0d00000005" + "8000000000000007"
     key = "00000001" + "61" + "6263"
-    assert hexes(wire.registrations(subscriptions(one[:1]))) == [
-        key,
-        "726f77",
-        "01" + mark,
-        "02",
-        "01",
-        "0000000000000009",
-    ]
-    assert hexes(wire.registrations(subscriptions(one[1:]))) == [
-        key,
-        None,
-        "01" + mark,
-        "00",
-        "00",
-        "0000000000000009",
-    ]
+    propagated = [key, "726f77", "01" + mark, "02", "01", "0000000000000009"]
+    assert hexes(wire.registrations(subscriptions(one[:1]))) == propagated
+    left = [key, None, "01" + mark, "00", "00", "0000000000000009"]
+    assert hexes(wire.registrations(subscriptions(one[1:]))) == left
 
 
 def test_golden_responses() -> None:

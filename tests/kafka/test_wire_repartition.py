@@ -21,6 +21,7 @@ from fkjoin.kafka import wire_repartition as wire_change
 from fkjoin.kafka.wire import WireRecords
 from fkjoin.stages import aggregate, regroup
 from tests.support.grouping import SOURCE, TIMES, Change, Grouping, recomputed_sums
+from tests.support.sampling import examples
 
 BODY = st.none() | st.binary(max_size=6)
 
@@ -38,11 +39,9 @@ def records_of(*records: tuple[bytes | None, bytes | None, tuple[bytes | None, .
 
 
 def joined(*parts: WireRecords) -> WireRecords:
-    def together(arrays: Any) -> Any:
-        return pa.concat_arrays(list(arrays))
-
-    headers = tuple(together(part.headers[at] for part in parts) for at in range(4))
-    return WireRecords(together(part.key for part in parts), together(part.value for part in parts), headers)  # type: ignore[arg-type]
+    headers = tuple(pa.concat_arrays([part.headers[at] for part in parts]) for at in range(4))
+    key, value = (pa.concat_arrays([part[at] for part in parts]) for at in (0, 1))
+    return WireRecords(key, value, headers)  # type: ignore[arg-type]
 
 
 def picked(records: WireRecords, places: list[int]) -> WireRecords:
@@ -165,7 +164,7 @@ def test_halves_without_the_header_of_pairs_are_one_change() -> None:
 
 
 @given(seed=st.integers(0, 10_000))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_records_that_come_twice_late_and_in_any_order_end_in_the_same_aggregates(seed: int) -> None:
     rng = random.Random(seed)
     staged, changes = Staged(N, *COLUMNS), history(rng, 30)

@@ -1,35 +1,24 @@
-"""Column pruning: fields that a joiner does not read neither travel nor are kept, and results are the same."""
+"""Column pruning: which fields a joiner reads, and rows without the rest.  Results: tests/plan/test_optimizer.py."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from fkjoin import Table, fk_join
 from fkjoin.analysis.checks import is_function
 from fkjoin.analysis.columns import without_stars
 from fkjoin.analysis.joiner import BoundJoiner, bound_joiner
-from fkjoin.checkpoint.saved import entries, saved_stores
-from fkjoin.checkpoint.stores import named
 from fkjoin.codec.arrays import narrowed
 from fkjoin.codec.rows import RowCodec
 from fkjoin.lowering.pruning import Kept, narrow, needed
-from fkjoin.plan.rules import JOIN_KEEPS_WHAT_IT_NEEDS
-from fkjoin.sessions.settings import EXCLUDED
 from fkjoin.spark.schemas import spark_schema
 from fkjoin.spark.unpacking import UnpackAnswers
-from tests.support.orders import ORDER, History, tables
-from tests.support.queries import run, table_of
-from tests.support.sampling import EVERY
-from tests.support.sessions import small
 
 INNER = pa.struct([("a", pa.int64()), ("b", pa.string()), ("deep", pa.struct([("x", pa.bool_()), ("y", pa.string())]))])
 SCHEMA = pa.schema([("id", pa.string()), ("value", INNER), ("list", pa.list_(INNER)), ("n", pa.int32())])
@@ -99,17 +88,6 @@ def test_a_schema_keeps_the_fields_that_are_named() -> None:
     assert narrow(pa.schema([("a", pa.string())]), []) == pa.schema([("a", pa.string())])
 
 
-@pytest.fixture(autouse=True)
-def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
-    if request.node.get_closest_marker("spark") is None:
-        yield
-        return
-    spark = request.getfixturevalue("spark")
-    small(spark, tmp_path)
-    yield
-    spark.conf.set(EXCLUDED, "")
-
-
 def bound(spark: SparkSession, joiner: Any) -> BoundJoiner:
     """A joiner of rows of ``SCHEMA``, each ``*`` in it written out."""
     answers = UnpackAnswers(SCHEMA, SCHEMA, "inner", pa.schema([("key", pa.int64())]))
@@ -128,6 +106,8 @@ def bound(spark: SparkSession, joiner: Any) -> BoundJoiner:
         (lambda: [F.col("left.value").getField("a"), F.lit(1).alias("one")], ["value.a"], ["n"]),
         ("coalesce(left.value, right.value).b as b", ["value"], ["value"]),
         ("left.value.*", ["value"], ["n"]),
+        ("to_json(left) as text", SCHEMA.names, ["n"]),
+        ("left.*", SCHEMA.names, ["n"]),
         (lambda: F.struct("left.n", F.struct("right.id").alias("r")).alias("s"), ["n"], ["id"]),
     ],
 )
@@ -148,39 +128,3 @@ def test_what_an_expression_reads(spark: SparkSession, joiner: Any, left: list[s
 )
 def test_why_all_of_both_rows_is_needed(spark: SparkSession, joiner: Any, why: str) -> None:
     assert needed(bound(spark, joiner), Kept(SCHEMA, SCHEMA)) == why
-
-
-@pytest.mark.parametrize("joiner", ["to_json(left) as text", "left.*"])
-def test_a_row_that_is_wanted_as_a_whole_is_kept(spark: SparkSession, joiner: str) -> None:
-    kept = needed(bound(spark, joiner), Kept(SCHEMA, SCHEMA))
-    assert not isinstance(kept, str)
-    assert kept.left == SCHEMA
-    assert kept.right == narrow(SCHEMA, [])
-
-
-@pytest.mark.faults
-def test_the_rule_leaves_results_as_they_are_and_less_in_the_state(spark: SparkSession, tmp_path: Path) -> None:
-    """Without the rule, in a sample, in one batch."""
-    history, found = History(tmp_path), {}
-    for part in range(2):
-        history.write(70)
-        for rules in ("", JOIN_KEEPS_WHAT_IT_NEEDS) if part or EVERY else ("",):
-            spark.conf.set(EXCLUDED, rules)
-            orders, customers = tables(spark, tmp_path)
-            if part and not rules:  # a column that nobody reads may come without a new checkpoint
-                more = f"note string, {ORDER}"
-                about: Any = {"key": "order_id", "version": "lsn", "deleted": "op = 'd'", "format": "json"}
-                orders = Table.from_files(spark, tmp_path / "orders", schema=more, **about)
-                assert "note" in orders._planned.row_type.names
-            joined = fk_join(orders, customers, "customer_id", "left", ["left.items", "upper(right.region) as up"], "joined")
-            rows = found.setdefault(rules, list[Row]())
-            rows += run(joined.changes, tmp_path / f"ck{rules}").rows
-        plain = [{key: (row["items"], row["up"]) for key, row in table_of(rows, "order_id").items()} for rows in found.values()]
-        assert all(rows_ == plain[0] for rows_ in plain)
-        assert plain[0]
-    assert len(plain) == 2
-    stored = entries(spark, named("joined-subscription", saved_stores(spark, tmp_path / "ck")))
-    subscription = stored.where("kind = 'subscription' and not gone").first()
-    assert subscription is not None
-    assert subscription.row.startswith('{"items": ')
-    assert subscription.row.count(":") == 1, "neither amount, nor customer_id, nor op"

@@ -5,10 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, replace
 
-import pytest
-
-from fkjoin.analysis.checks import refuse_same_name
-from fkjoin.errors import TopologyError
 from fkjoin.plan.base import Node, NodeText, StageText, in_order, manifest, periodic
 from fkjoin.plan.describe.picture import svg
 from fkjoin.plan.describe.render import draw, drawn
@@ -72,8 +68,9 @@ def test_it_stands_after_what_it_reads() -> None:
 
 def test_a_checkpoint_is_bound_to_it() -> None:
     assert manifest(DISTINCT)["distinct seen"] == {"of": ["large"]}
-    held = manifest(replace(DISTINCT, emit="periodic 5 s"))
-    assert held["distinct seen"] == {"of": ["large"], "periodic": True}
+    held = replace(DISTINCT, emit="periodic 5 s")
+    assert (periodic(DISTINCT), periodic(held)) == (False, True)
+    assert manifest(held)["distinct seen"] == {"of": ["large"], "periodic": True}
     latest = manifest(Latest("seen", LARGE, ("shop",)))
     assert latest["latest seen"] == {"of": "large", "by": ["shop"]}
 
@@ -111,11 +108,6 @@ def test_every_form_of_describe_has_it() -> None:
     assert "▸ Sub-topology: 1, values by shop" in svg(steps, {("distinct seen", "of"): "7/s"})
 
 
-def test_its_rows_are_held_back_as_those_of_others() -> None:
-    assert not periodic(DISTINCT)
-    assert periodic(replace(DISTINCT, emit="periodic 5 s"))
-
-
 def test_its_rows_have_lost_their_roots_unless_it_says_that_they_have_not() -> None:
     assert (summed_up(LARGE), summed_up(DISTINCT), summed_up(JOINED)) == (False, True, True)
     assert origins(Merge("all", (ORDERS, LARGE), "on-change")) == (1, 1)
@@ -126,9 +118,3 @@ def test_the_optimizer_leaves_it_alone() -> None:
     assert answers_keep_what_is_read(JOINED, {}) == JOINED
     view = View("shown", DISTINCT, (("filter", "n > 1"),))
     assert view_reads_answers(view, {}) == view
-
-
-def test_its_name_is_taken() -> None:
-    with pytest.raises(TopologyError, match="name: 'seen' already names an input of this join"):
-        refuse_same_name("seen", (DISTINCT, SHOPS), "join")
-    refuse_same_name("other", (DISTINCT, SHOPS), "join")

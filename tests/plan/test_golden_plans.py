@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -105,3 +106,19 @@ def test_the_plan_without_each_rule_is_pinned_of_a_topology() -> None:
     assert set(FIRST_WITHOUT) == set(RULES)
     assert set(FIRST_WITHOUT.values()) <= set(SAMPLE)
     assert set(TOPOLOGIES.known) > KNOWN_FROM_OTHERS
+
+
+@pytest.mark.parametrize("name", [name for name in TOPOLOGIES.known if not name.startswith("job_")])
+def test_the_stages_that_are_described_are_those_with_state(name: str) -> None:
+    """Sub-topologies have numbers one after the other: one for each source, and each operator with state."""
+    text = (GOLDEN / f"{name}.txt").read_text()
+    described, ran = text[: text.index("\n  rules")], text.split("\n  query ")[1]
+    stores = Counter[str]()
+    for store, times in re.findall(r"Sub-topology: .*store ([\w-]+)(?:.*?, (\d+) times)?", described):
+        stores[store] += int(times or 1)
+    assert stores == Counter(re.findall(r"\n +operator \d+: (\S+)", ran))
+    numbers = list[int]()
+    for first, last in re.findall(r"Sub-topology: (\d+)(?: to (\d+))?", described):
+        numbers += range(int(first), int(last or first) + 1)
+    sources = len(re.findall(r"\n +source \d+: (?!fkjoin-clock)", ran)) - described.count("\n      snapshot ")
+    assert sorted(numbers) == list(range(sources + stores.total()))

@@ -1,10 +1,12 @@
-"""Topologies as text, JSON and Mermaid: snapshots, from frozen data alone."""
+"""Topologies as text, JSON, Mermaid and picture, from frozen data alone.
+
+Texts of all operators, with the rules and without: tests/plan/test_golden_plans.py; here are those of staged deployments.
+"""
 
 from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -14,9 +16,8 @@ from fkjoin.plan.base import manifest
 from fkjoin.plan.describe.picture import svg
 from fkjoin.plan.describe.render import draw, drawn
 from fkjoin.plan.describe.steps import SinkStep, job_steps
-from fkjoin.plan.nodes import Aggregate, Children, FlatMap, Join, Source, View
+from fkjoin.plan.nodes import Aggregate, Children, Join, Source, View
 from fkjoin.plan.physical import Running
-from fkjoin.plan.rules import JOIN_READS_ANSWERS, JOINS_SHARE_STAGES, Verdict
 from tests.support.drawn import drawn_whole, whole
 
 ORDERS = Source("orders", ("id",), ("lsn",), "op = 'd'", None, ("id", "customer"), "stream of id, customer, lsn, op")
@@ -119,134 +120,9 @@ def test_mermaid() -> None:
     assert drawn(job_steps([SinkStep("out", BOOK, 'say "hi" </>')], whole(BOOK)), "mermaid") == MERMAID
 
 
-FIRED = Verdict(JOIN_READS_ANSWERS)
-
-
-def test_stages_that_do_not_run_are_not_drawn_and_those_that_run_twice_say_for_what() -> None:
-    plain = Join("joined", ORDERS, CUSTOMERS, "inner", "customer", None)
-    merged = Aggregate("totals", plain, ("region",), ("right.region",), (), (("n", "count()"),), "on-change", rules=(FIRED,))
-    text = draw(merged, whole(merged, without=("joined-resolve",)))
-    assert "store joined-resolve" not in text.replace("in place of joined-resolve", "")
-    assert "store totals-regroup, in place of joined-resolve" in text
-    assert "  rule         join-reads-answers fired\n" in text
-    twice = [*whole(merged), Running("joined", "rekey", "totals", "joined")]
-    assert "  Sub-topology: 2 to 3  rekey         repartition by id; store joined-rekey, 2 times, for it and totals\n" in draw(
-        merged, twice
-    )
-
-
 def test_a_stage_that_no_step_has_is_not_left_out() -> None:
     with pytest.raises(InvariantError, match="the stages other-pair run, and no step of the topology has them"):
         draw(TOTALS, [*whole(TOTALS), Running("other", "pair", "totals", "other")])
-
-
-REGIONS = Source("regions", ("region",), ("lsn",), None, None, ("name",), "stream of region, name, lsn")
-TWICE = """\
-fk_join joined  (inner)
-  left         orders
-  right        customers
-  foreign key  customer = customers(customer)
-  joiner       both rows
-  Sub-topology: 2  rekey         repartition by id; store joined-rekey
-  Sub-topology: 3  subscription  repartition by foreign key; store joined-subscription
-  Sub-topology: 4  resolve       repartition by id; store joined-resolve
-view seen  (on-change)
-  of           joined
-  filter       left.n > 1
-fk_join both  (left)
-  left         seen
-  right        regions
-  foreign key  right.region = regions(region)
-  joiner       both rows
-  rule         join-reads-answers did not fire: no
-  Sub-topology: 6  rekey         repartition by id; store both-rekey
-  Sub-topology: 7  subscription  repartition by foreign key; store both-subscription
-  Sub-topology: 8  resolve       repartition by id; store both-resolve"""
-
-
-def test_a_join_of_a_join_before_and_after_the_rule() -> None:
-    plain = Join("joined", ORDERS, CUSTOMERS, "inner", "customer", None)
-    seen = View("seen", plain, (("filter", "left.n > 1"),))
-
-    def drawn_of(rule: Verdict) -> str:
-        both = Join("both", seen, REGIONS, "left", "right.region", None, rules=(rule,))
-        text = draw(both, whole(both, without=("seen-resolve", "joined-resolve" if rule.fired else "")))
-        return text[: text.index("source regions")] + text[text.index("fk_join both") :]
-
-    customers = draw(CUSTOMERS, []).replace("Sub-topology: 0", "Sub-topology: 1")
-    before = f"{draw(ORDERS, [])}\n{customers}\n{TWICE}"
-    assert drawn_of(Verdict(JOIN_READS_ANSWERS, "no")) == before
-    after = before.replace("  Sub-topology: 4  resolve       repartition by id; store joined-resolve\n", "")
-    for number in (6, 7, 8):
-        after = after.replace(f"Sub-topology: {number}", f"Sub-topology: {number - 1}")
-    after = after.replace("did not fire: no", "fired").replace("both-rekey", "both-rekey, in place of joined-resolve")
-    assert drawn_of(FIRED) == after
-
-
-SHARED = """\
-fk_join joined  (inner)
-  left         orders
-  right        customers
-  foreign key  customer = customers(customer)
-  joiner       both rows
-fk_join both  (left)
-  left         joined
-  right        regions
-  foreign key  left.region = regions(region)
-  joiner       both rows
-  rule         joins-share-stages fired
-  Sub-topology: 3  scatter       repartition by id; store both-scatter
-  Sub-topology: 4  subscription  repartition by foreign key; store both-subscription, of customers, regions
-  Sub-topology: 5  gather        repartition by id; store both-gather"""
-
-
-def test_joins_that_are_one_before_and_after_the_rule() -> None:
-    plain = Join("joined", ORDERS, CUSTOMERS, "inner", "customer", None)
-
-    def both(rule: Verdict) -> Join:
-        return Join("both", plain, REGIONS, "left", "left.region", None, rules=(rule,))
-
-    def joins(text: str) -> str:
-        kept = text.replace("\nfk_join", "\n\nfk_join").replace("\nsource", "\n\nsource").split("\n\n")
-        return "\n".join(part for part in kept if part.startswith("fk_join"))
-
-    def stages(join: str, first: int) -> str:
-        parts = enumerate((("rekey", "id"), ("subscription", "foreign key"), ("resolve", "id")), first)
-        return "".join(
-            f"  Sub-topology: {at}  {stage:14}repartition by {by}; store {join}-{stage}\n" for at, (stage, by) in parts
-        )
-
-    before = SHARED[: SHARED.index("  Sub-topology: 3")].replace("fired", "did not fire: no") + stages("both", 6)
-    before = before.replace("both rows\nfk_join", f"both rows\n{stages('joined', 2)}fk_join")
-    assert joins(drawn_whole(both(Verdict(JOINS_SHARE_STAGES, "no")))) + "\n" == before
-    shared = both(Verdict(JOINS_SHARE_STAGES))
-    without = tuple(f"joined-{stage}" for stage in ("rekey", "subscription", "resolve"))
-    assert joins(draw(shared, whole(shared, without=without))) == SHARED
-
-
-def test_a_rule_that_did_not_fire_says_why() -> None:
-    held = View("view", JOINED, (("filter", "true"),), rules=(Verdict("a-rule", "the join is staged"),))
-    assert "  rule         a-rule did not fire: the join is staged\n" in drawn_whole(held)
-
-
-def test_a_table_that_is_held_back_has_a_stage_for_it() -> None:
-    lines = drawn_whole(Join("joined", ORDERS, CUSTOMERS, "inner", "customer", None, emit="periodic 5 s")).split("\n")
-    assert "fk_join joined  (inner, periodic 5 s)" in lines
-    assert lines[-1] == "  Sub-topology: 5  pace          repartition by id; store joined-pace"
-
-
-def test_a_checkpoint_is_bound_to_periodic_emission_and_older_ones_need_not_say() -> None:
-    plain, held = (
-        Join("joined", ORDERS, CUSTOMERS, "inner", "customer", None, emit=emit) for emit in ("on-change", "periodic")
-    )
-    assert manifest(held)["join joined"] == {**manifest(plain)["join joined"], "periodic": True}
-
-
-def test_a_checkpoint_is_bound_to_a_snapshot_and_not_to_its_place() -> None:
-    begun, moved = (replace(ORDERS, snapshot=place) for place in ("lake/orders", "lake/moved"))
-    assert manifest(begun) == manifest(moved)
-    assert manifest(begun)["table orders"] == {**manifest(ORDERS)["table orders"], "snapshot": True}
-    assert "  snapshot   lake/orders" in draw(begun, []).split("\n")
 
 
 def test_the_picture_has_every_step_and_what_flows() -> None:
@@ -277,28 +153,6 @@ def test_the_steps_of_a_picture_can_be_buttons() -> None:
 def test_another_format_is_refused() -> None:
     with pytest.raises(TopologyError, match='format: \'png\' is not one of "text", "json", "mermaid", "svg"'):
         draw(ORDERS, [], "png")
-
-
-def test_rows_under_other_keys_and_what_binds_their_checkpoint() -> None:
-    lines = FlatMap("lines", ORDERS, "items", ("id", "sku"), ("id", "lower(sku) as sku"))
-    by_sku = FlatMap("by-sku", lines, None, ("sku",), ("sku",), materialized="kept")
-    running = [Running(name, stage, "by-sku", name) for name in ("lines", "by-sku") for stage in ("spread", "owners")]
-    assert draw(by_sku, running).split("\n")[8:] == [
-        "flat_map lines  (on-change)",
-        "  of           orders",
-        "  rows         items",
-        "  key          id, lower(sku) as sku",
-        "  Sub-topology: 1  spread        repartition by id; store lines-spread",
-        "  Sub-topology: 2  owners        repartition by id, sku; store lines-owners",
-        "rekey by-sku  (on-change)",
-        "  of           lines",
-        "  key          sku",
-        "  Sub-topology: 3  spread        repartition by id, sku; store by-sku-spread",
-        "  Sub-topology: 4  owners        repartition by sku; store by-sku-owners, materialized as kept",
-    ]
-    bound = manifest(by_sku)
-    assert bound["flat map lines"] == {"of": "orders", "rows": "items", "key": ["id", "lower(sku) as sku"]}
-    assert bound["rekey by-sku"] == {"of": "lines", "rows": None, "key": ["sku"]}
 
 
 def test_a_topic_is_ordered_by_the_numbers_that_its_versions_have() -> None:

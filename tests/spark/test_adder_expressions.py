@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import defaultdict
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,7 @@ from pyspark.sql import functions as F
 
 from fkjoin import TopologyError
 from fkjoin.analysis.vectorize import scalar_of
-from tests.support.orders import History, tables
-from tests.support.queries import run, table_of
+from tests.support.orders import tables
 from tests.support.sessions import small
 
 
@@ -42,7 +40,6 @@ VALUES: dict[str, list[Any]] = {
 }
 EXPRESSIONS = [
     "a + b",
-    "a - 2 * b",
     "a * 1.5D + x",
     "x / 2",
     "a / b",
@@ -50,42 +47,31 @@ EXPRESSIONS = [
     "a % b",
     "-a",
     "abs(b)",
-    "d + 1",
     "d * d",
     "d / 3",
     "cast(d as int) + a",
-    "cast(x as float)",
     "cast(b as decimal(10,3)) - d",
     "cast(ok as int)",
     "if(a > b, a, b)",
     "case when ok then 'yes' when a = 7 then t else concat(t, '!') end",
-    "case when x > 1 then 1 end",
-    "coalesce(a, b, 0)",
     "ifnull(t, 'none')",
     "greatest(a, b, 1)",
     "least(x, 1.0D)",
     "x = x and not ok",
-    "ok or x < 0.5",
     "a <=> b or t <> 'b'",
     "a is null and t is not null",
     "t >= 'a' and x <= x",
-    "array_union(l, array(t))",
     "array_except(l, array('b'))",
     "array_intersect(l, array('a', 'a'))",
-    "array_distinct(l)",
     "array_remove(l, 'b')",
-    "array_contains(l, 'b')",
     "concat(l, array('z'))",
     "size(l) + length(t)",
-    "s.n + 1",
     "concat(s.m, t)",
     "A + S.N",
     "a <> 0 and 7 / a > 1",
     "b is null or b = 2 or 7 % (b - 2) = 0",
-    "a between b and 7",
     "x = 0.1F or cast(x as float) = 0.1F",
     "array_union(n, array(x))",
-    "array_except(n, array(x))",
     "array_intersect(n, array(x, x))",
     "array_distinct(n)",
     "array_remove(n, x)",
@@ -145,11 +131,8 @@ def test_where_spark_raises_it_raises(spark: SparkSession, text: str, says: str,
     ("text", "says"),
     [
         ("rand()", r"adder: rand\(.*\) cannot be evaluated outside of the JVM \(Rand\); give a Python callable"),
-        ("aggregate(l, 0, (acc, x) -> acc + 1)", "cannot be evaluated outside of the JVM"),
-        ("try_add(a, 1)", "cannot be evaluated outside of the JVM"),
         ("try_cast(a as int)", r"cannot be evaluated outside of the JVM \(Cast\)"),
         ("cast(t as bigint)", r"cannot be evaluated outside of the JVM \(Cast\)"),
-        ("cast(v as interval day)", r"cannot be evaluated outside of the JVM \(Cast\)"),
         ("v > interval '1' day", "adder: a constant of type interval day cannot be used here; give a Python callable"),
     ],
 )
@@ -168,32 +151,19 @@ def test_a_text_with_a_collation_is_refused_and_taken_as_a_string(spark: SparkSe
 
 
 def test_expressions_as_adder_and_subtractor(spark: SparkSession, tmp_path: Path) -> None:
-    history = History(tmp_path)
-    history.write(120)
+    """What they add and subtract in a query: tests/lowering/test_interpreters.py, aggregate_by_expressions."""
     orders, _ = tables(spark, tmp_path)
     grouped = orders.group_by("customer_id", value=["order_id", "items"], name="ids")
-    ids = grouped.aggregate(
-        [],
-        "array_union(aggregate, array(order_id))",
-        F.expr("array_except(Aggregate, array(ORDER_ID))"),
-        returns="array<string>",
-    )
-    wanted: dict[Any, set[str]] = defaultdict(set)
-    for key, order in history.orders.items():
-        wanted[(order["customer_id"],)].add(key)
-    found = table_of(run(ids.changes, tmp_path / "one").rows, "customer_id")
-    assert {key: set(row["value"]) for key, row in found.items()} == wanted
+    subtractor = F.expr("array_except(Aggregate, array(ORDER_ID))")
+    ids = grouped.aggregate([], "array_union(aggregate, array(order_id))", subtractor, returns="array<string>")
+    assert ids.columns == ["customer_id", "value"]
     for text in ("aggregate + rand()", "if(interval '1' day > interval '2' day, aggregate, 0.0)"):
         with pytest.raises(TopologyError, match="adder: .*; give a Python callable"):
             grouped.aggregate(0.0, text, "aggregate")
-    assert grouped.aggregate(0.0, lambda _, ids, total: total, lambda _, ids, total: total).columns == ["customer_id", "value"]
+    assert grouped.aggregate(0.0, lambda _, ids, total: total, lambda _, ids, total: total).columns == ids.columns
     drawn = orders.group_by("customer_id", value="rand() as r").aggregate(0.0, "aggregate + r", "aggregate - r")
-    assert drawn.columns == ["customer_id", "value"], "what Spark evaluates"
+    assert drawn.columns == ids.columns, "what Spark evaluates"
     with pytest.raises(TopologyError, match="adder: in 'aggregate \\+ itms', .* has no column 'itms'"):
         grouped.aggregate(0, "aggregate + itms", "aggregate - items")
     with pytest.raises(TopologyError, match="subtractor: a column is called 'aggregate', as the aggregate is"):
         orders.group_by("op", value=F.col("items").alias("aggregate")).aggregate(0, max, "aggregate - items")
-    named = orders.group_by("op", value=F.col("items").alias("n")).aggregate(
-        0, "aggregate + n", "aggregate - n", returns="bigint"
-    )
-    assert named.columns == ["op", "value"]

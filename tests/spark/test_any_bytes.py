@@ -26,6 +26,7 @@ from fkjoin.spark.topic_records import ReadBytes, Reader, ReadObjects, ValuesRea
 from fkjoin.spark.unavailable import PLACEHOLDER
 from tests.support.json_values import KINDS
 from tests.support.protobuf import add_field, file_of
+from tests.support.sampling import sampled
 from tests.support.schema_registry import SmallRegistry, small_registry
 
 ROW = pa.schema([*KINDS.items(), ("map", pa.map_(pa.string(), pa.string())), ("list", pa.list_(pa.float32()))])
@@ -111,7 +112,7 @@ values = st.sampled_from(VALUES) | st.builds(nested, st.sampled_from(LEVELS), st
 members = st.tuples(st.sampled_from([*ROW.names, "other", "op", "schema", "payload"]), values)
 objects = st.lists(members, max_size=3).map(lambda some: "{" + ",".join(f'"{name}":{value}' for name, value in some) + "}")
 DECIMAL = '"name":"org.apache.kafka.connect.data.Decimal","parameters":{"scale":"…"}'
-MEANINGS = ['"name":"io.debezium.time.Date"', '"type":"string"']
+MEANINGS = ['"name":"io.debezium.time.Date"', '"name":"io.debezium.time.MicroTimestamp"', '"type":"string"']
 MEANINGS += [DECIMAL.replace("…", scale) for scale in ("²", "--5", LONG, "2")]
 schemas = st.builds(
     '{{"fields":[{{"field":"after","fields":[{{"field":"{}",{}}}]}}]}}'.format,
@@ -120,6 +121,14 @@ schemas = st.builds(
 )
 bodies = st.builds('{{"op":"{}","before":{},"after":{}}}'.format, st.sampled_from("crudtmx"), objects, objects)
 wrapped = st.builds('{{"schema":{},"payload":{}}}'.format, schemas | values, bodies | objects)
+wrapped |= st.builds('\n {{"payload": {}, "schema": {}}}'.format, bodies | objects, schemas)
+timed = st.builds(
+    '{{"schema":{{"fields":[{{"field":"after","fields":[{{"field":"at","type":"int64"{}}}]}}]}},'
+    '"payload":{{"op":"u","before":{{"text":"b"}},"after":{{"at":{},"text":{}}}}}}}'.format,
+    st.sampled_from(["", *(f',"name":"io.debezium.time.{unit}Timestamp"' for unit in ("", "Micro", "Nano"))]),
+    st.sampled_from(["null", "7", "86400000", '"2023-07-26T10:22:47Z"', '"x"']),
+    st.sampled_from(["null", '"a"', f'"{PLACEHOLDER}"', f'["{PLACEHOLDER}"]']),
+)
 texts = (objects | bodies | wrapped | st.sampled_from(LEVELS).map(wide)).map(lambda text: text.encode())
 cut = st.tuples(texts, st.integers(0, 400)).map(lambda both: both[0][: both[1]] + both[0][both[1] + 1 :])
 trees = st.sampled_from(LEVELS).map(tree)
@@ -134,14 +143,20 @@ def shown(found: ValuesRead, place: int) -> Any:
 
 
 def require_alike(read: Reader, some: list[bytes | None]) -> None:
-    """Read records together and each alone."""
+    """Read records together and each alone; in a row of an event a placeholder is no value."""
     together = read(pa.array(some, pa.binary()))
     assert together.rows.type == pa.struct(list(read.schema))
     for place, data in enumerate(some):
-        assert shown(together, place) == shown(read(pa.array([data], pa.binary())), 0)
+        problem, deleted, row = shown(together, place)
+        assert (problem, deleted, row) == shown(read(pa.array([data], pa.binary())), 0)
+        assert not isinstance(read, ReadEvents) or row is None or f'"{PLACEHOLDER}"' not in row
 
 
-NAMES = sorted(readers(SmallRegistry()))
+NAMES = sampled(
+    sorted(readers(SmallRegistry())),
+    ["text", "json with its text", "events with marks", "json of a registry", "protobuf", "avro events"],
+)
+DEPTHS = sampled(LEVELS, [DEEPEST - 1, DEEPEST, 3_000])
 PLACES = [
     '{"text":…,"number":1}',
     '{"number":1,"other":…}',
@@ -153,9 +168,10 @@ PLACES = [
 ]
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("name", NAMES)
 def test_odd_values_wherever_they_are(registry: SmallRegistry, name: str) -> None:
-    odd = [*VALUES, *(nested(levels, kind) for levels in LEVELS for kind in (True, False))]
+    odd = [*VALUES, *(nested(levels, kind) for levels in DEPTHS for kind in (True, False))]
     bodies = [place.replace("…", value).encode() for place in PLACES for value in odd]
     head = {"json of a registry": JSON, "avro": AVRO, "avro events": EVENTS, "protobuf": PROTOBUF}.get(name)
     if head is None:
@@ -169,6 +185,13 @@ def test_odd_values_wherever_they_are(registry: SmallRegistry, name: str) -> Non
 @given(some=st.lists(st.none() | bare | framed, min_size=1, max_size=5))
 def test_each_has_a_row_or_a_problem_as_alone(registry: SmallRegistry, name: str, some: list[bytes | None]) -> None:
     require_alike(readers(registry)[name], some)
+
+
+@pytest.mark.parametrize("name", ["events", "events with marks"])
+@given(some=st.lists(timed, min_size=2, max_size=6))
+def test_what_an_event_means_does_not_depend_on_those_beside_it(registry: SmallRegistry, name: str, some: list[str]) -> None:
+    """Each has a schema part, which says what its number counts, or says nothing."""
+    require_alike(readers(registry)[name], [one.encode() for one in some])
 
 
 @given(some=st.lists(bare, min_size=1, max_size=5))

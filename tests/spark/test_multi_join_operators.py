@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
-from fkjoin.codec.arrays import BYTES, as_bytes
 from fkjoin.codec.messages import LEFT
-from fkjoin.codec.rows import RowCodec
 from fkjoin.spark.identity import identity_text
 from fkjoin.spark.operator import StageName
 from fkjoin.spark.specs import GatherSpec, MultiSubscriptionSpec, ScatterSpec, StageSpec, StateSpec
 from fkjoin.stages import counters
-from fkjoin.stages.multi_join import Field, MultiJoin, Nested, fields_at, pruned
+from fkjoin.stages.multi_join import MultiJoin
 from tests.support.engine import Engine
-from tests.support.multi_join import TEXT, Change, Joined, batch_join, messages, of_rights, right_messages
+from tests.support.multi_join import Change, Joined, batch_join, messages, of_rights, right_messages
 from tests.support.oracle import rows
 
 
@@ -65,13 +62,13 @@ def test_attempts_that_fail_leave_no_trace_and_parts_are_worked_on_some_at_a_tim
     monkeypatch.setattr("fkjoin.spark.specs.GatherSpec.part_bytes", 300)
     rng, how = random.Random(4), ("inner", "left")
     engine, changes = LocalMultiJoin(tmp_path, of_rights(*how)), list[Change]()
-    for at in range(12):
+    for fail_after in (None, "scatter", "subscription", "gather"):
         for _ in range(25):
             version, text = len(changes) + 1, rng.choice(("x", "y", None))
             foreign = rng.choice(("a", "b", None)), rng.choice(("a", "b"))
             left = Change(LEFT, f"k{rng.randrange(9)}", version, text, foreign)
             changes.append(left if rng.random() < 0.7 else Change(rng.randrange(2), rng.choice("ab"), version, text))
-        engine.batch(changes[-25:], fail_after=(None, "scatter", "subscription", "gather")[at % 4])  # type: ignore[arg-type]
+        engine.batch(changes[-25:], fail_after=fail_after)  # type: ignore[arg-type]
         assert engine.joined == batch_join(changes, how)
         assert len(engine.batch(changes[-40:])) == 0, "what comes again changes nothing"
     assert engine.joined
@@ -85,42 +82,3 @@ def test_a_hot_key_is_named_by_its_key(tmp_path: Path) -> None:
     assert engine.count[f'{counters.HOT_KEY}"b"'] == 2 * counters.HOT, "in two attempts"
     assert len(engine.joined) == counters.HOT
     assert {row[2] for row in engine.joined.values()} == {"changed"}
-
-
-@pytest.mark.parametrize(
-    ("paths", "names"),
-    [
-        ([("left",)], ["left"]),
-        ([("left",), ("key",)], ["key", "left"]),
-        ([("both", "first", "text")], ["both"]),
-        ([("both",)], ["both"]),
-        ([], ["key"]),
-    ],
-)
-def test_of_a_multi_way_join_some_columns_are_made(paths: list[tuple[str, ...]], names: list[str]) -> None:
-    whole = of_rights("left", "left")
-    some = replace(whole, result=pruned(whole.result, paths))
-    assert some.schema.names == names
-    again = MultiJoin.from_facts(
-        json.loads(json.dumps(some.facts(), sort_keys=True)),
-        {"key": some.key, "left": TEXT, **{f"{side}{at}": TEXT for side in ("right", "foreign_key") for at in (0, 1)}},
-    )
-    assert (again.result, again.schema) == (some.result, some.schema)
-    left = RowCodec(TEXT).encode([pa.array(["l", "l"])], 2)
-    first = as_bytes(pa.array([*RowCodec(TEXT).encode([pa.array(["r"])], 1).to_pylist(), None], BYTES))
-    rows = some.rows(as_bytes(pa.array(["k", "k"])), left, [first, pa.nulls(2, BYTES)])
-    one, other = pa.table(RowCodec(some.schema).decode(rows), some.schema.names).to_pylist()
-    wanted = {"key": "k", "left": "l", "both": {"first": {"text": "r"}}}
-    assert one == {name: wanted[name] for name in names}
-    assert other == {name: {**wanted, "both": {"first": None}}[name] for name in names}, "no row is not a row of nulls"
-
-
-def test_what_is_read_of_a_multi_way_join() -> None:
-    made = Nested((("left", Nested((("mine", Field(LEFT, ("a",))), ("theirs", Field(0, ()))))), ("other", Field(1, ("b",)))))
-
-    def at(*paths: tuple[str, ...]) -> list[tuple[int, tuple[str, ...]]]:
-        return [tuple(field) for field in fields_at(made, paths)]
-
-    assert at(("left", "theirs", "x"), ("other", "y")) == [(0, ("x",)), (1, ("b", "y"))]
-    assert at(("left",)) == [(LEFT, ("a",)), (0, ())]
-    assert at(("left", "mine")) == [(LEFT, ("a",))]

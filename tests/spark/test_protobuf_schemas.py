@@ -83,6 +83,8 @@ def test_an_index_is_zigzag_numbers_behind_their_count(octets: bytes, index: tup
     for end in range(len(octets)):
         with pytest.raises(ValueError, match="the record ends in the index"):
             message_index(b"head" + octets[:end], 4)
+    with pytest.raises(ValueError, match="101 is no length of a message's index"):
+        message_index(b"\xca\1" + b"\0" * 101, 0)
 
 
 def test_schemas_import_others_which_import_others(registry: SmallRegistry) -> None:
@@ -150,22 +152,6 @@ def test_known_types_need_no_reference_and_one_that_is_given_counts(registry: Sm
     assert read(registry, b"\0" + number.to_bytes(4, "big") + b"\0\x12\3\x0a\1x", kind=kind) == [{"where": {"note": "x"}}]
 
 
-def test_a_row_under_two_schemas_is_one_row(registry: SmallRegistry) -> None:
-    """A field more changes nothing, nor does the order in which entries of a map were written."""
-    older, newer = message("Row", id=F.TYPE_INT32), message("Row", id=F.TYPE_INT32)
-    for made in (older, newer):
-        add_map(made, "shop.Row", "tags", F.TYPE_STRING, F.TYPE_INT32)
-    add_field(newer, "more", F.TYPE_STRING)
-    first, second = (registry.add_protobuf(file_of(made)) for made in (older, newer))
-    entries = [b"\x12\5\x0a\1" + name + b"\x10" + bytes([place]) for place, name in enumerate((b"b", b"a", b"c"))]
-    kind = pa.struct([("id", pa.int32()), ("tags", pa.map_(pa.string(), pa.int32()))])
-    some = [
-        b"\0" + first.to_bytes(4, "big") + b"\0\x08\1" + b"".join(entries),
-        b"\0" + second.to_bytes(4, "big") + b"\0\x1a\1x" + b"".join(reversed(entries)) + b"\x08\1",
-    ]
-    assert read(registry, *some, kind=kind) == [{"id": 1, "tags": [("a", 1), ("b", 0), ("c", 2)]}] * 2
-
-
 def test_a_registry_that_gives_only_texts_stops_the_batch_and_one_with_descriptors_does_not(registry: SmallRegistry) -> None:
     file = file_of(message("Row", id=F.TYPE_INT32))
     sent = record(registry.add_protobuf(file), classes(file)["shop.Row"](id=1))
@@ -224,9 +210,3 @@ def test_a_schema_that_cannot_be_read_with_is_the_records_problem(registry: Smal
     kind = pa.struct([("price", pa.decimal128(5, 2))])
     (problem,) = read(registry, b"\0" + number.to_bytes(4, "big") + b"\0", kind=kind)
     assert problem.startswith(f"schema {number} cannot be used: KeyError")
-
-
-def test_the_length_of_an_index_is_bounded() -> None:
-    with pytest.raises(ValueError, match="101 is no length of a message's index"):
-        message_index(b"\xca\1" + b"\0" * 101, 0)
-    assert message_index(b"\xc8\1" + b"\0" * 100, 0) == ((0,) * 100, 102)

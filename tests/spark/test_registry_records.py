@@ -172,45 +172,33 @@ def reader(registry: SmallRegistry, kind: pa.StructType, **more: Any) -> ReadReg
 
 @given(st.data(), st.lists(records(), min_size=1, max_size=2))
 def test_columns_are_what_fastavro_reads_record_by_record(registry: SmallRegistry, data: Any, made: list[Any]) -> None:
-    """A batch has records of one or two schemas, and nulls; the columns are those of the first schema."""
+    """A batch has records of one or two schemas, nulls and broken records; the columns are those of the first schema."""
     kind = made[0][1]
-    records, wanted = [], []
-    for schema, own, values in made[: 1 if len(made) == 1 or made[1][1] != kind else 2]:
-        assert own == kind
+    records, wanted = list[bytes | None](), list[Any]()
+    for schema, _, values in [one for one in made if one[1] == kind]:
         schema = named(schema, [0])
         number = registry.add(schema)
         for value in data.draw(st.lists(values, min_size=1, max_size=4)):
-            records += [framed(number, schema, value), None]
-            again = fastavro.schemaless_reader(io.BytesIO(records[-2][5:]), fastavro.parse_schema(schema), None)
+            good = framed(number, schema, value)
+            again = fastavro.schemaless_reader(io.BytesIO(good[5:]), fastavro.parse_schema(schema), None)
+            records += [good, None]
             wanted += [as_column(again, kind), None]
+    broken = st.binary(max_size=6) | st.binary(max_size=9).map(good[:5].__add__)
+    records += [good[:-1], b"\0\0\0\xff\xff?", *data.draw(st.lists(broken, max_size=4))]
     order = data.draw(st.permutations(range(len(records))))
-    found = reader(registry, kind)(pa.array([records[at] for at in order], pa.binary()))
-    assert found.problem.to_pylist() == [None] * len(records)
-    assert found.rows.type == kind
-    assert found.rows.to_pylist() == [wanted[at] for at in order]
-    assert found.deleted.tolist() == [records[at] is None for at in order]
-
-
-@given(st.data(), records())
-def test_a_broken_record_is_one_problem_and_each_is_read_as_alone(registry: SmallRegistry, data: Any, made: Any) -> None:
-    schema, kind, values = named(made[0], [0]), made[1], made[2]
-    number = registry.add(schema)
-    good = framed(number, schema, data.draw(values))
-    head = good[:5]
-    bad = data.draw(st.lists(st.binary(max_size=6) | st.binary(max_size=9).map(head.__add__), min_size=1, max_size=4))
-    bad += [good[:-1], b"", b"\0\0\0\xff\xff?", b"{}"]
-    records = data.draw(st.permutations([good, *bad, good]))
     read = reader(registry, kind)
-    together = read(pa.array(records, pa.binary()))
-    for place, record in enumerate(records):
-        alone = read(pa.array([record], pa.binary()))
-        assert alone.problem[0].as_py() == together.problem[place].as_py()
-        assert alone.rows.to_string() == together.rows.slice(place, 1).to_string()  # also years that Python does not know
-        if record == good:
-            assert alone.problem[0].as_py() is None
-        if len(record) <= 5 or record[0]:
-            assert "no header of a registry" in str(alone.problem[0])
-    assert "not avro of the registry's schema: Schema not found" in str(read(pa.array([b"\0\0\0\xff\xff?"])).problem[0])
+    found = read(pa.array([records[at] for at in order], pa.binary()))
+    assert found.rows.type == kind
+    assert found.deleted.tolist() == [records[at] is None for at in order]
+    for place, at in enumerate(order):
+        problem, row = found.problem[place].as_py(), found.rows.slice(place, 1)
+        if at < len(wanted):
+            assert (problem, row.to_pylist()) == (None, [wanted[at]])
+        else:
+            alone = read(pa.array([records[at]]))
+            assert alone.problem[0].as_py() == problem
+            assert alone.rows.to_string() == row.to_string()  # also years that Python does not know
+    assert "not avro of the registry's schema: Schema not found" in found.problem[order.index(len(wanted) + 1)].as_py()
 
 
 RECORD = {"type": "record", "name": "inner", "fields": [{"name": "a", "type": "long"}]}
@@ -219,7 +207,6 @@ LOCAL = {"type": "long", "logicalType": "local-timestamp-micros"}
 MOMENT = datetime.datetime(2023, 7, 26, 10, 22, 47, 48491, datetime.timezone.utc)
 KINDS: list[tuple[Any, Any, pa.DataType, Any]] = [
     (RECORD, {"a": 1}, pa.string(), '{"a":1}'),
-    ({"type": "map", "values": "double"}, {"k": 1.5}, pa.string(), '{"k":1.5}'),
     ({"type": "array", "items": ["null", "string"]}, ["é", None], pa.string(), '["é",null]'),
     ("boolean", True, pa.string(), "true"),
     (logical("bytes", "decimal", precision=6, scale=2), Decimal("12.50"), pa.string(), "12.50"),
@@ -232,18 +219,14 @@ KINDS: list[tuple[Any, Any, pa.DataType, Any]] = [
     ("string", "ab", pa.binary(), 'it: a text may be base64 or hex; give units={"it": "base64"}'),
     ("string", "2023-07-26T12:22:47.048491+02:00", INSTANT, MOMENT),
     ("string", "12.5", pa.decimal128(6, 2), Decimal("12.50")),
-    ("int", 1, pa.float64(), 1.0),
-    ("long", 10**18, pa.float64(), 1e18),
     ("long", (1 << 53) + 1, pa.float64(), "it: a double column cannot have 9007199254740993 exactly; take a bigint or"),
     ("long", (1 << 24) + 1, pa.float32(), "it: a float column cannot have 16777217 exactly; take a bigint or decimal"),
     ("double", 1e39, pa.float32(), "it: a float column has no number as great as 1e+39; take a double column"),
-    ("double", 1e39, pa.float64(), 1e39),
     ("long", 125, pa.decimal128(6, 2), Decimal("125.00")),
     ("long", 12500, pa.decimal128(6, 2), "it: 12500 in a column of another type"),
     ("double", 12.5, pa.decimal128(6, 2), "it: 12.5 is float; give the column the type that it has"),
     ("boolean", True, pa.float64(), "it: True is bool; give the column the type that it has"),
     ("long", 1 << 40, pa.int32(), "it: "),
-    (MICROS, MOMENT, pa.date32(), "it: datetime.datetime(2023, 7, 26"),
     ({"type": "array", "items": RECORD}, [{"a": 1}], pa.list_(pa.struct([("a", pa.string())])), [{"a": "1"}]),
 ]  # fmt: skip
 

@@ -109,15 +109,8 @@ def test_json_byte_by_byte() -> None:
         return texts(pa.array(values, kind)).to_pylist()
 
     assert of(["a", None, 'b"\\\n\x01'], pa.string()) == ['"a"', "null", r'"b\"\\\n\u0001"']
-    assert of([1.0, 0.5, None, 1e20, *ODD], pa.float64()) == [
-        "1.0",
-        "0.5",
-        "null",
-        "1e+20",
-        '"NaN"',
-        '"Infinity"',
-        '"-Infinity"',
-    ]
+    odd = ['"NaN"', '"Infinity"', '"-Infinity"']
+    assert of([1.0, 0.5, None, 1e20, *ODD], pa.float64()) == ["1.0", "0.5", "null", "1e+20", *odd]
     assert of([[1, None], [], None], pa.list_(pa.int64())) == ["[1,null]", "[]", "null"]
     assert of([{"é": 1}, None], pa.struct([("é", pa.int8())])) == ['{"é":1}', "null"]
     sliced = pa.array([["cut"], ["a", "b"], None, ["c"]], pa.list_(pa.string())).slice(1, 2)
@@ -149,12 +142,9 @@ def test_which_formats_workers_can_write() -> None:
         (lambda: F.concat(F.lit("é"), F.col("id")), ("é", ("id",))),
         ("'only this'", ("only this",)),
         ("concat('n', left.n)", None),
-        ("left.n", None),
         ("upper(id)", None),
         ("concat(id, null)", None),
-        ("concat(id, cast(null as string))", None),
         ("concat(array(id), array(id))", None),
-        ("_operation", None),
         ("nothing.such", None),
     ],
 )
@@ -254,9 +244,7 @@ CONCAT = "concat('{\"order\":', left.whole, ',\"customer\":', right.name, '}')"
         ("id string", "string", CONCAT, False),
         ("id string", Json(""), lambda: F.concat(F.lit("<"), F.col("id"), F.col("left.whole")), False),
         ("id string", "bytes", "right.name", True),
-        ("id string", None, "concat('only ', 'this')", False),
         ('id bigint, `a "pa\trt"` string', None, None, False),
-        ("id bigint, part string", None, "concat(part, left.customer)", False),
     ],
 )
 def test_workers_make_the_records_that_sparks_expressions_make(
@@ -276,15 +264,13 @@ def test_workers_make_the_records_that_sparks_expressions_make(
         assert {json.loads(row.headers[0].value)[0][0]["topic"] for row in found} == {"orders"}
 
 
-@pytest.mark.parametrize("value", ["upper(left.whole)", "concat(_operation, id)", Registry("json", "a int", "http://nowhere")])
-def test_what_workers_cannot_make_is_left_to_spark(spark: SparkSession, tmp_path: Path, value: Any) -> None:
+def test_what_workers_cannot_make_is_left_to_spark(spark: SparkSession, tmp_path: Path) -> None:
+    """Java spells doubles in its own way, and keys stay byte by byte what they were."""
+    for folder in ("texts", "doubles"):
+        (tmp_path / folder).mkdir()
     small(spark, tmp_path)
-    given = by_hand(spark, tmp_path, "id string")
-    assert by_workers(given, None, value) is None
-    assert by_workers(given, None, "left.whole") is not None
-
-
-def test_keys_stay_byte_by_byte_what_they_were(spark: SparkSession, tmp_path: Path) -> None:
-    small(spark, tmp_path)
-    given = by_hand(spark, tmp_path, "id string, price double")
-    assert by_workers(given, None, None) is None  # Java spells doubles in its own way
+    texts = by_hand(spark, tmp_path / "texts", "id string")
+    for value in ("upper(left.whole)", "concat(_operation, id)", Registry("json", "a int", "http://nowhere")):
+        assert by_workers(texts, None, value) is None
+    assert by_workers(texts, None, "left.whole") is not None
+    assert by_workers(by_hand(spark, tmp_path / "doubles", "id string, price double"), None, None) is None

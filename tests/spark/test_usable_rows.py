@@ -1,4 +1,7 @@
-"""Rows that workers make by expressions, where some of the rows cannot be used; no Spark."""
+"""Rows that workers make by expressions, where some of the rows cannot be used; no Spark.
+
+Of topologies: tests/lowering/test_rows_that_throw.py; rows that are not there: tests/lowering/test_absent_rows.py.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ from fkjoin.codec.expressions import Part
 from fkjoin.codec.messages import ANSWER, column, table
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.codec.vectors import Columns, Where, throwing
-from fkjoin.errors import FkJoinError
 from fkjoin.spark.stepped import Stepped
 from fkjoin.stages import Counters, counters
 from fkjoin.stages.answer_rows import AnswerRows, CarryRows, ContributeRows, Joined, RowMaker, usable
@@ -79,10 +81,9 @@ def batch(some: list[dict[str, int]]) -> pa.RecordBatch:
     )
 
 
-def stepped(some: list[dict[str, int]], failing: str | None = None) -> list[dict[str, object]]:
-    packing = Stepped(Reading(), STEPS).packing(  # type: ignore[arg-type]
-        lambda batches: batches, Columns((("k0", more(named("k"))),), "extractor of it"), failing=failing
-    )
+def stepped(some: list[dict[str, int]]) -> list[dict[str, object]]:
+    by = Columns((("k0", more(named("k"))),), "extractor of it")
+    packing = Stepped(Reading(), STEPS).packing(lambda batches: batches, by)  # type: ignore[arg-type]
     made = packing(iter([batch(some)]))
     return [row for one in made for row in one.to_pylist()]
 
@@ -99,12 +100,6 @@ def test_rows_that_throw_have_a_problem_and_the_others_are_as_without_them(seed:
         wanted += stepped([row])
     assert [row["row"] for row in usable_rows] == [row["row"] for row in wanted]
     assert [row["foreign_key"] for row in usable_rows] == [row["foreign_key"] for row in wanted]
-
-
-def test_a_table_that_is_to_fail_names_operator_and_key() -> None:
-    some = [{"f": 1, "m": 1, "k": 1}, {"f": 1, "m": MOST, "k": 1}]
-    with pytest.raises(FkJoinError, match=r"map_values of it, key o1: ArithmeticError: overflow of int64"):
-        stepped(some, "it")
 
 
 def answers(some: list[dict[str, int]]) -> pa.Table:
@@ -124,9 +119,9 @@ JOINER = Columns(
 )
 
 
-def makers(*, fail: bool) -> list[Joined | ContributeRows | CarryRows]:
+def makers() -> list[Joined | ContributeRows | CarryRows]:
     fields = Fields(KEY, ROW, RATE, "inner")
-    made = AnswerRows(fields, RowMaker(JOINER, STEPS), fail)
+    made = AnswerRows(fields, RowMaker(JOINER, STEPS), fail=False)
     schema = pa.schema([("m", pa.int64()), ("k", pa.int64())])
     one = Columns((("k0", more(named("k"))),), "extractor of it")
     return [
@@ -139,7 +134,7 @@ def makers(*, fail: bool) -> list[Joined | ContributeRows | CarryRows]:
 @pytest.mark.parametrize("kind", range(3))
 @pytest.mark.parametrize("seed", range(3))
 def test_answers_on_which_an_expression_throws_are_left_out_and_counted(kind: int, seed: int) -> None:
-    make = makers(fail=False)[kind]
+    make = makers()[kind]
     some = rows(random.Random(seed), 40)
     count = Counters()
     found = usable(make, answers(some), count, "it")
@@ -149,48 +144,3 @@ def test_answers_on_which_an_expression_throws_are_left_out_and_counted(kind: in
     assert "of it: overflow of int64" in reason, "the expression, and the commonest of what it throws"
     assert found.equals(make(answers(some).take(left).combine_chunks()))
     assert column(found, "key").to_pylist() == column(answers(some), "key").take(pa.array(left)).to_pylist()
-
-
-def test_a_join_that_is_to_fail_names_operator_and_key() -> None:
-    some = [{"f": 1, "m": 1, "k": 1}, {"f": 1, "m": 1, "k": MOST}]
-    for make in makers(fail=True):
-        with pytest.raises(FkJoinError, match=r"joiner of it, key o1: ArithmeticError: overflow of int64"):
-            usable(make, answers(some), Counters(), "it")
-
-
-def never_null(child: Part) -> Part:
-    """One more than the child, or an overflow on null."""
-    return more(Part("Coalesce", pa.int64(), (child, Part("Literal", pa.int64(), argument=MOST))))
-
-
-def test_a_row_that_is_gone_is_no_row_on_which_an_expression_throws() -> None:
-    """All columns are null in deleted rows, and in those that a filter leaves out."""
-    columns = Columns((("m", never_null(named("m"))),), "map_values of it")
-    packing = Stepped(Reading(), (STEPS[0], columns)).packing(  # type: ignore[arg-type]
-        lambda batches: batches, Columns((("k0", never_null(named("m"))),), "extractor of it"), failing="it"
-    )
-    some = [{"f": 1, "m": 1, "k": 1}, {"f": -5, "m": 1, "k": 1}, {"f": 1, "m": 1, "k": 1}]
-    came = batch(some)
-    came = came.set_column(came.schema.get_field_index("deleted"), "deleted", pa.array([True, False, False]))
-    found = [row for one in packing(iter([came])) for row in one.to_pylist()]
-    assert [(row["deleted"], row["problem"], row["row"]) for row in found] == [
-        (True, None, None),
-        (True, None, None),
-        (False, None, {"m": 2}),
-    ]
-
-
-@pytest.mark.parametrize("kind", range(3))
-def test_an_answer_without_a_right_row_is_no_row_on_which_an_expression_throws(kind: int) -> None:
-    fields = Fields(KEY, ROW, RATE, "inner")
-    joiner = Columns((("f", of_left("f")), ("m", never_null(of_left("m"))), ("k", of_left("k"))), "joiner of it")
-    steps = (STEPS[0], Columns((("m", never_null(named("m"))), ("k", named("k"))), "map_values of it"))
-    made = AnswerRows(fields, RowMaker(joiner, steps), fail=True)
-    schema = pa.schema([("m", pa.int64()), ("k", pa.int64())])
-    one = Columns((("k0", never_null(named("m"))),), "extractor of it")
-    make = (Joined(made, schema), ContributeRows(made, one, one), CarryRows(made, one, schema))[kind]
-    came = answers([{"f": 1, "m": 1, "k": 1}, {"f": 1, "m": 1, "k": 1}, {"f": -5, "m": 1, "k": 1}])
-    right = column(came, "right").to_pylist()
-    came = came.set_column(came.schema.get_field_index("right"), "right", pa.array([None, *right[1:]], BYTES))
-    found = usable(make, came, Counters(), "it")
-    assert [value is None for value in column(found, "value").to_pylist()] == [True, False, True]
