@@ -23,7 +23,7 @@ from fkjoin.jobs.shown import panel
 from fkjoin.metrics import Metrics
 from fkjoin.metrics.page import ShownJob, status
 from fkjoin.metrics.query_report import QueryReport
-from fkjoin.metrics.report import JobReport, Mode
+from fkjoin.metrics.report import Mode
 from fkjoin.sinks.retry import repeated
 from tests.support.progress import idle, progress
 
@@ -229,23 +229,6 @@ def test_rows_that_started_over_late_ones_and_dead_letters_are_said(followed: Fo
     assert "batch 3: joined: 5 of 10" not in said
     assert "sink-out: batch 4: joined: 6 of 10 changes came to windows that were closed." in said
     assert followed.follower.report().troubles == ("2 dead letters in joined", "1,200 rows started over in joined")
-
-
-def test_an_operator_that_runs_twice_counts_its_dead_letters_once() -> None:
-    """In two queries, or for two readers; a table's own name may look like that of such an operator."""
-    one = {"joined": {"dead-letters": 3, "out": 9}, "joined-answers-for-sums": {"dead-letters": 2}}
-    other = {
-        "joined": {"dead-letters": 2, "index-rebuilt": 1},
-        "joined-rekey": {"dead-letters": 1},
-        "sums-for-b": {"dead-letters": 1},
-    }
-    queries = {name: QueryReport(name, totals=totals) for name, totals in (("one", one), ("other", other))}
-    assert JobReport(0, queries, tables=["joined", "sums", "sums-for-b"]).troubles == (
-        "3 dead letters in joined",
-        "1 dead letter in joined-rekey",
-        "1 dead letter in sums-for-b",
-        "1 index rebuilt in joined",
-    )
 
 
 def test_a_log_on_a_full_disk_is_named(followed: Followed, tmp_path: Path) -> None:

@@ -93,17 +93,6 @@ def test_the_map_leaves_rules_to_the_box_that_is_chosen() -> None:
     assert rule in found["steps"][-1]["facts"]
 
 
-def test_the_last_hour_has_a_point_for_batches_of_some_seconds() -> None:
-    metrics = taken(0, 1, 6)
-    columns = history(metrics)["queries"]["sink-out"]
-    assert columns["time"] == [FIRST_MS / 1000 + 1.5, FIRST_MS / 1000 + 6.5]
-    assert columns["read"] == [pytest.approx(200 / 1.5, abs=0.01), 20.0]
-    assert (columns["lag"], columns["batch"]) == ([14, 14], [0.5, 0.5])
-    assert columns["out"] == {"joined": [pytest.approx(100 / 1.5, abs=0.01), 10.0]}
-    assert columns["state"] == {"joined": [9000, 9000]}
-    json.dumps(columns, allow_nan=False)
-
-
 def test_a_recent_batch_has_the_time_of_its_stages_alone() -> None:
     """Its bar on the page; the totals go on from batch to batch."""
     metrics = taken(0, 1)
@@ -117,25 +106,19 @@ def test_a_recent_batch_has_the_time_of_its_stages_alone() -> None:
 
 
 def test_figures_of_this_moment_fall_while_no_batch_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    metrics = taken(9)
-    assert status(ShownJob("shop"), metrics)["health"]["queries"]["sink-out"]["read"] == 200.0, "of the batch, half a second"
-    monkeypatch.setattr("time.time", lambda: FIRST_MS / 1000 + 19.5)
-    assert status(ShownJob("shop"), metrics)["health"]["queries"]["sink-out"]["read"] == 10.0
-    metrics.take(idle(10), "sink-out")
-    found = status(ShownJob("shop"), metrics)["health"]
-    assert (found["state"], found["queries"]["sink-out"]["read"]) == ("healthy", 0.0), "nine records came meanwhile"
-
-
-def test_nothing_flows_on_the_map_while_a_query_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The query's own figure says the same: it reads nothing."""
+    """Those on the map, too."""
     metrics, shop = taken(9), ShownJob("shop", [ORDERS, CUSTOMERS, JOINED, SINK])
 
-    def flows() -> list[str]:
-        return re.findall(r">([\d,]+/s)<", status(shop, metrics)["picture"])
+    def figures() -> tuple[float, list[str]]:
+        found = status(shop, metrics)
+        return found["health"]["queries"]["sink-out"]["read"], re.findall(r">([\d,]+/s)<", found["picture"])
 
-    assert flows() == ["180/s", "20/s", "100/s"]
+    assert figures() == (200.0, ["180/s", "20/s", "100/s"]), "of the batch, half a second"
+    monkeypatch.setattr("time.time", lambda: FIRST_MS / 1000 + 19.5)
+    assert figures()[0] == 10.0
     metrics.take(idle(10), "sink-out")
-    assert flows() == ["0/s", "0/s", "0/s"]
+    assert figures() == (0.0, ["0/s", "0/s", "0/s"])
+    assert status(shop, metrics)["health"]["state"] == "healthy", "nine records came meanwhile"
 
 
 def test_a_step_says_for_whom_its_stages_run() -> None:
