@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -21,9 +20,8 @@ from pyspark import SparkContext
 from fkjoin.errors import FkJoinError
 from fkjoin.jobs.ending import naming_the_end_of_the_jvm
 from fkjoin.sessions import launch, own_folder
-from tests.support.job_files import GOOD, job
+from tests.support.job_files import GOOD, job, write_rows
 from tests.support.processes import Command, ends, interruptible, linux
-from tests.support.queries import write_lines
 from tests.support.sampling import sampled
 
 pytestmark = linux
@@ -70,9 +68,9 @@ def test_nothing_is_left_of_a_job(
     of_java: bool,
 ) -> None:
     """The signal goes to the command, or to its JVM."""
-    write_lines(tmp_path / "orders", "1", [{"id": n, "customer": "c", "amount": n, "lsn": 1, "op": "u"} for n in range(9)])
-    write_lines(tmp_path / "customers", "1", [{"customer": "c", "name": "Ada", "lsn": 1}])
-    text = GOOD.replace('trigger = "available-now"\n', "").replace('"spark.fkjoin.index.dir" = "{folder}/index"\n', "")
+    write_rows(tmp_path)
+    text = GOOD.replace("deleted = \"op = 'd'\"\n", "").replace('trigger = "available-now"\n', "")
+    text = text.replace('"spark.fkjoin.index.dir" = "{folder}/index"\n', "")
     one = command("run", str(job(tmp_path, text)), "--spark-log", str(tmp_path / "spark.log"))
     one.wait_for(moment, reached(moment, one, tmp_path))
     victim = one.java() if of_java else one.process.pid
@@ -105,31 +103,6 @@ def test_nothing_is_left_of_a_job(
     assert kept <= {f"fkjoin-{os.getuid()}"}, "but indexes, which the next start goes on with"
 
 
-@pytest.mark.nightly
-@pytest.mark.spark
-def test_a_job_whose_workers_are_killed_while_it_waits_says_so_in_the_next_batch(
-    command: Callable[..., Command], tmp_path: Path
-) -> None:
-    """A local session without retries: the query fails, and goes on when it is started again."""
-    write_lines(tmp_path / "orders", "1", [{"id": 1, "customer": "c", "amount": 1, "lsn": 1, "op": "u"}])
-    write_lines(tmp_path / "customers", "1", [{"customer": "c", "name": "Ada", "lsn": 1}])
-    text = GOOD.replace('trigger = "available-now"\n', "")
-    one = command("run", str(job(tmp_path, text)), "--spark-log", str(tmp_path / "spark.log"))
-    one.wait_for("a batch", reached("a batch", one, tmp_path))
-    for process, line in one.processes().items():
-        if "pyspark.daemon" in line:
-            os.kill(process, signal.SIGKILL)
-    write_lines(tmp_path / "orders", "2", [{"id": 2, "customer": "c", "amount": 2, "lsn": 2, "op": "u"}])
-    one.ends()
-    said = one.said.read_text()
-    assert one.process.returncode == 1
-    assert "Traceback" not in said
-    # Spark asks its daemon for another worker, or reads from one of those that are gone.
-    cause = r"fkjoin: query sink-out failed: (Python worker exited unexpectedly|IOException: Stream closed)"
-    assert re.search(cause, said)
-    assert "start the query again: it goes on with this batch" in said
-
-
 def test_how_a_jvm_has_ended_is_said_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error of a JVM that runs is what it is, as is one of a JVM that others have started."""
     error = ConnectionRefusedError()
@@ -159,12 +132,11 @@ def test_how_a_jvm_has_ended_is_said_with_what_to_do(tmp_path: Path, monkeypatch
         raise error
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_start_of_a_jvm(tmp_path: Path, number: signal.Signals) -> None:
-    """No hook of forks runs, in which Python would drop what a signal's handler raises."""
+def test_a_signal_ends_the_start_of_a_jvm(tmp_path: Path) -> None:
+    """No hook of forks runs, in which Python would drop what a signal's handler raises.  Ctrl-C: tests/cli/test_terminal.py."""
     (tmp_path / "bin").mkdir()
     shell = tmp_path / "bin" / "spark-submit"
-    shell.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/process\nsleep 0.3\nkill -{int(number)} $PPID\nexec sleep 600\n")
+    shell.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/process\nsleep 0.3\nkill -TERM $PPID\nexec sleep 600\n")
     shell.chmod(0o755)
     program = f"""
 import os
@@ -175,7 +147,7 @@ end_when_told()
 os.register_at_fork(after_in_parent=lambda: print("a hook"))
 try:
     launch.launch({{}})
-except (KeyboardInterrupt, SystemExit) as told:
+except SystemExit as told:
     print(type(told).__name__)
 """
     environment = os.environ | {"TMPDIR": str(tmp_path)}
@@ -188,7 +160,7 @@ except (KeyboardInterrupt, SystemExit) as told:
         check=True,
         preexec_fn=interruptible,
     )
-    assert run.stdout.strip() == {signal.SIGINT: "KeyboardInterrupt", signal.SIGTERM: "SystemExit"}[number]
+    assert run.stdout == "SystemExit\n"
     assert ends(int((tmp_path / "process").read_text()))
     assert list(tmp_path.glob("fkjoin-*")) == []
 
@@ -272,19 +244,13 @@ def starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def test_a_process_that_has_a_jvm_asks_for_no_folder(
+def test_one_jvm_is_started_for_two_threads_and_none_where_there_is_one(
     tmp_path: Path, starts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as submitted:
         submitted.setenv("PYSPARK_GATEWAY_PORT", "1")
         launch.launch({})
-    monkeypatch.setattr(SparkContext, "_gateway", object())
-    launch.launch({})
-    assert starts == []
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_one_jvm_is_started_for_two_threads(tmp_path: Path, starts: list[str]) -> None:
+    assert (starts, list(tmp_path.iterdir())) == ([], []), "nor is a folder made"
     both = threading.Barrier(2)
 
     def at_once() -> None:
@@ -296,6 +262,7 @@ def test_one_jvm_is_started_for_two_threads(tmp_path: Path, starts: list[str]) -
         one.start()
     for one in threads:
         one.join()
+    launch.launch({})
     assert len(starts) == 1
     (folder,) = tmp_path.iterdir()
     assert list(folder.iterdir()) == [], "files of the start are gone"
