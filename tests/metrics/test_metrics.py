@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQueryProgress
 
 from fkjoin.checkpoint.progress import progress_since
 from fkjoin.metrics import Listener, Metrics, watch
-from fkjoin.metrics.page import _flows, _rates_on_arrows
+from fkjoin.metrics.page import _rates_on_arrows
 from fkjoin.plan.describe.steps import Step, StepStage
 from tests.support.places import ROOT
 from tests.support.progress import idle, progress
@@ -217,21 +217,17 @@ def test_prometheus_reads_it() -> None:
     assert found["fkjoin_internal_topic_records", "shop-joined-subscription-response"] == 7
 
 
-def test_what_flows_is_written_on_the_arrows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fkjoin.metrics.collector.time.time", lambda: FIRST)
-    metrics = Metrics()
-    metrics.take(progress(0), "sink-out")
+def test_what_flows_is_written_on_the_arrows() -> None:
+    """Of a plain join: tests/metrics/test_page_data.py."""
     counted = ("joined-rekey", "joined-subscription", "joined", "joined-answers-for-sums")
     stages = tuple(StepStage(name, "id", f"joined-{name}", counted_as=(name,)) for name in counted)
     join = Step("fk_join", "joined", "inner", (("left", "orders"), ("right", "customers")), (), stages)
     view = Step("view", "large", "", (("of", "joined"),), (), ())
-    sinks = [Step("sink", name, "/out", (("of", name),), (), ()) for name in ("joined", "unknown")]
-    steps = [join, view, *sinks]
-    assert _rates_on_arrows(steps, _flows(metrics._report().queries.values())) == {
+    joined = {"joined": {"left-in": 180.0, "right-in": 20.0, "out": 100.0}}
+    assert _rates_on_arrows([join, view], joined) == {
         ("fk_join joined", "left"): "180/s",
         ("fk_join joined", "right"): "20/s",
         ("view large", "of"): "100/s",
-        ("sink joined", "of"): "100/s",
     }
     summed = {"sums-regroup": {"rows-in": 5.0}, "sums": {"rows-in": 4.0, "out": 1.0}}
     merged = {"joined-answers-for-sums": {"left-in": 7.0}, **summed}
