@@ -103,6 +103,7 @@ def test_a_job_whose_files_were_archived_starts_with_the_columns_and_the_format_
     assert sorted((row.id, row.left.amount, row.left.region) for row in rows) == [("o1", 1, "eu"), ("o2", 2, "eu")]
 
 
+@pytest.mark.nightly
 def test_dead_letters_that_have_later_batches_than_a_restored_checkpoint_are_refused(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -35,6 +35,12 @@ from tests.support.job_files import GOOD, job
 TOKEN = "c2VjcmV0"
 
 
+@pytest.fixture(autouse=True)
+def _ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page that was looked at stays for a moment; integration/test_page.py sees why."""
+    monkeypatch.setattr(page_server, "LAST_S", 0.0)
+
+
 @contextmanager
 def page(**access: Any) -> Iterator[int]:
     """The port of a job's page."""
