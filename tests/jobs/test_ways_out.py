@@ -1,4 +1,4 @@
-"""Mistakes in job files, in formats and in values, each with the way out that its message names."""
+"""Mistakes in job files and formats, each with the way out that its message names."""
 
 from __future__ import annotations
 
@@ -198,39 +198,29 @@ table = "windows"
 """
 
 
-VALUES: dict[str, tuple[tuple[str, Unit | None, str], tuple[str, Unit]]] = {
-    "1690366967048491 is a number without a unit": (("at", None, "1690366967048491"), ("at", Unit("micros"))),
-    "'1234' may be base64 or a number": (("price", Unit("unsure"), '"1234"'), ("price", Unit("text"))),
-    "a text may be base64 or hex": (("data", Unit("unsure"), '"abcd"'), ("data", Unit("base64"))),
-}
+def test_a_value_is_read_with_the_unit_that_the_message_names() -> None:
+    for kind, unit, value, says, named in (
+        ("at", None, "1690366967048491", "1690366967048491 is a number without a unit", "micros"),
+        ("price", Unit("unsure"), '"1234"', "'1234' may be base64 or a number", "text"),
+        ("data", Unit("unsure"), '"abcd"', "a text may be base64 or hex", "base64"),
+    ):
+        found, told = read(KINDS[kind], unit, value)
+        assert (found, says in str(told), f'"{named}"' in str(told)) == (None, True, True)
+        found, told = read(KINDS[kind], Unit(named), value)
+        assert (found is None, told) == (False, None)
 
 
-@pytest.mark.parametrize("beginning", VALUES)
-def test_a_value_is_read_with_the_unit_that_the_message_names(beginning: str) -> None:
-    (kind, unit, value), (again, better) = VALUES[beginning]
-    found, told = read(KINDS[kind], unit, value)
-    assert found is None
-    assert beginning in str(told)
-    found, told = read(KINDS[again], better, value)
-    assert (found is None, told) == (False, None)
-
-
-WIDER: dict[str, tuple[str, Unit | None, str, str, str]] = {
-    "days": ("day", Unit("millis"), "1690366967048", "a timestamp", "at"),
-    "clocks": ("time", Unit("micros"), "86400000000", "a bigint or interval", "span"),
-    "times of day": ("at", Unit("micros", "time"), "5", "a bigint", "number"),
-    "months": ("span", None, '"P1Y2M3D"', "a string", "text"),
-}
-
-
-@pytest.mark.parametrize("what", WIDER)
-def test_a_value_is_read_into_the_type_that_the_message_names(what: str) -> None:
-    kind, unit, value, named, wider = WIDER[what]
-    found, told = read(KINDS[kind], unit, value)
-    assert found is None
-    assert f"take {named} column" in str(told)
-    found, told = read(KINDS[wider], unit, value)
-    assert (found is None, told) == (False, None)
+def test_a_value_is_read_into_the_type_that_the_message_names() -> None:
+    for kind, unit, value, named, wider in (
+        ("day", Unit("millis"), "1690366967048", "a timestamp", "at"),
+        ("time", Unit("micros"), "86400000000", "no time of day; take a bigint or interval", "span"),
+        ("at", Unit("micros", "time"), "5", "a bigint", "number"),
+        ("span", None, '"P1Y2M3D"', "a string", "text"),
+    ):
+        found, told = read(KINDS[kind], unit, value)
+        assert (found, f"{named} column" in str(told)) == (None, True)
+        found, told = read(KINDS[wider], unit, value)
+        assert (found is None, told) == (False, None)
 
 
 def test_a_format_is_taken_when_it_is_what_the_message_says() -> None:
