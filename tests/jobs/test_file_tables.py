@@ -94,11 +94,12 @@ def test_a_job_whose_files_were_archived_starts_with_the_columns_and_the_format_
     spark.conf.set(TIME_ZONE, "Asia/Tokyo")
     try:
         with pytest.raises(FkJoinError, match=f"dead-letters-joined was begun in the time zone {zone}, .* Asia/Tokyo: "):
-            started.check()
+            job(spark, tmp_path).check()
     finally:
         spark.conf.set(TIME_ZONE, zone)
-    put(2)
     run_queries(started)
+    put(2)
+    run_queries(job(spark, tmp_path))
     rows = spark.read.parquet(str(tmp_path / "out")).collect()
     assert sorted((row.id, row.left.amount, row.left.region) for row in rows) == [("o1", 1, "eu"), ("o2", 2, "eu")]
 
