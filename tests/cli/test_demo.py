@@ -6,23 +6,26 @@ import io
 import re
 from pathlib import Path
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 
-from fkjoin.cli.demo import FIRST_RUN, PARTS, run_demo
-from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
+from fkjoin.cli import demo
 from tests.support.places import ROOT
+from tests.support.sessions import small
 
 
-def test_the_demo_is_right_and_goes_on_from_its_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
-    spark.conf.set(PARTITIONS, "2")
-    spark.conf.set(BUCKETS, "2")
-    spark.conf.set(INDEX_DIR, str(tmp_path / "index"))
+def test_the_demo_is_right_and_goes_on_from_its_checkpoint(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With all of its rows, in fewer batches."""
+    small(spark, tmp_path)
+    monkeypatch.setattr(demo, "PARTS", 3)
+    monkeypatch.setattr(demo, "FIRST_RUN", 2)
     said = io.StringIO()
-    first = run_demo(tmp_path / "demo", Console(file=said, width=160), spark)
-    second = run_demo(tmp_path / "demo", Console(file=said, width=160), spark)
-    assert (first.resumed, first.batches, first.wrong) == (False, FIRST_RUN, 0)
-    assert (second.resumed, second.batches, second.wrong) == (True, PARTS - FIRST_RUN, 0)
+    first, second = (demo.run_demo(tmp_path / "demo", Console(file=said, width=160), spark) for _ in range(2))
+    assert (first.resumed, first.batches, first.wrong) == (False, 2, 0)
+    assert (second.resumed, second.batches, second.wrong) == (True, 1, 0)
     assert first.rows > 3000
     for name in ("left-in", "right-in", "stale-dropped", "tombstones-suppressed", "idempotent-update-skip", "out"):
         assert first.count[name] > 0, name

@@ -37,12 +37,22 @@ def test_the_screen_stands_before_spark_is_imported() -> None:
 
 
 @pytest.mark.spark
+def test_ctrl_c_amid_the_start_ends_it_at_once(folder: Path) -> None:
+    job(folder, GOOD)
+    terminal = OnTerminal(folder, "run", "job.toml")
+    with contextlib.closing(terminal):
+        at = terminal.wait_for(r"reading job\.toml  0 s")
+        terminal.wait_for(r"starting Spark at local\[2\]  \d+ s", at)
+        terminal.press("\x03")
+        assert terminal.ends() == 130
+    assert re.search(r"– starting Spark at local\[2\]  stopped after \d+\.\d s\s*$", terminal.said)
+
+
+@pytest.mark.nightly
+@pytest.mark.spark
 def test_the_screen_says_at_each_moment_what_goes_on(folder: Path) -> None:
-    text = (
-        GOOD.replace('"available-now"', '"1 second"')
-        .replace("[kafka]\n", "")
-        .replace('bootstrap_servers = "localhost:1"\n', "")
-    )
+    """Its words: tests/jobs/test_panel.py, tests/jobs/test_follower.py."""
+    text = GOOD.replace('"available-now"', '"1 second"').replace('[kafka]\nbootstrap_servers = "localhost:1"\n', "")
     job(folder, text)
     terminal = OnTerminal(folder, "run", "job.toml")
     with contextlib.closing(terminal):
@@ -76,6 +86,7 @@ def test_the_screen_says_at_each_moment_what_goes_on(folder: Path) -> None:
 def test_without_a_terminal_there_is_a_line_for_each_stage_of_the_start_and_one_at_the_end(
     folder: Path, fkjoin_here: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Lines of JSON, if they go to standard output, have it for themselves."""
     forget_counts(monkeypatch)  # of sinks of other tests
     lines = fkjoin_here("run", job(folder, GOOD)).splitlines()
     assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", line) for line in lines)
@@ -92,9 +103,6 @@ def test_without_a_terminal_there_is_a_line_for_each_stage_of_the_start_and_one_
         rf"orders has read all that was there {took}",
         said,
     ), said
-
-
-def test_lines_of_json_have_standard_output_for_themselves(folder: Path, fkjoin_here: Callable[..., str]) -> None:
-    text = GOOD.replace('log = "{folder}/job.log"', 'log = "-"')
-    (line,) = fkjoin_here("run", job(folder, text)).splitlines()
+    write_lines(folder / "orders", "2", [{**ORDER, "id": 2, "lsn": 2}])
+    (line,) = fkjoin_here("run", job(folder, GOOD.replace('log = "{folder}/job.log"', 'log = "-"'))).splitlines()
     assert json.loads(line)["query"] == "sink-out"

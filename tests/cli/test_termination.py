@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -23,7 +22,6 @@ from fkjoin.jobs.ending import naming_the_end_of_the_jvm
 from fkjoin.sessions import launch, own_folder
 from tests.support.job_files import GOOD, job, write_rows
 from tests.support.processes import Command, ends, interruptible, linux
-from tests.support.queries import write_lines
 from tests.support.sampling import sampled
 
 pytestmark = linux
@@ -50,12 +48,10 @@ def reached(moment: str, one: Command, folder: Path) -> Callable[[], object]:
 
 
 SAMPLE = [
-    ("a shell of Spark's", signal.SIGINT, False),
     ("the JVM", signal.SIGKILL, True),
     ("the JVM", signal.SIGKILL, False),
-    ("a batch", signal.SIGKILL, True),
 ]
-"""A few; ``make faults`` tries ``ALL``.  Of a batch and of the stop: tests/jobs/test_secrets.py, no process has a secret."""
+"""A few; ``make faults`` tries ``ALL``.  Of a batch and of the stop: tests/jobs/test_secrets.py."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 ALL = [(moment, number, of_java) for moment in MOMENTS for number in SIGNALS for of_java in (False, True)]
 
@@ -72,9 +68,9 @@ def test_nothing_is_left_of_a_job(
     of_java: bool,
 ) -> None:
     """The signal goes to the command, or to its JVM."""
-    write_lines(tmp_path / "orders", "1", [{"id": n, "customer": "c", "amount": n, "lsn": 1, "op": "u"} for n in range(9)])
-    write_lines(tmp_path / "customers", "1", [{"customer": "c", "name": "Ada", "lsn": 1}])
-    text = GOOD.replace('trigger = "available-now"\n', "").replace('"spark.fkjoin.index.dir" = "{folder}/index"\n', "")
+    write_rows(tmp_path)
+    text = GOOD.replace("deleted = \"op = 'd'\"\n", "").replace('trigger = "available-now"\n', "")
+    text = text.replace('"spark.fkjoin.index.dir" = "{folder}/index"\n', "")
     one = command("run", str(job(tmp_path, text)), "--spark-log", str(tmp_path / "spark.log"))
     one.wait_for(moment, reached(moment, one, tmp_path))
     victim = one.java() if of_java else one.process.pid
@@ -107,32 +103,7 @@ def test_nothing_is_left_of_a_job(
     assert kept <= {f"fkjoin-{os.getuid()}"}, "but indexes, which the next start goes on with"
 
 
-@pytest.mark.nightly
-@pytest.mark.spark
-def test_a_job_whose_workers_are_killed_while_it_waits_says_so_in_the_next_batch(
-    command: Callable[..., Command], tmp_path: Path
-) -> None:
-    """A local session without retries: the query fails, and goes on when it is started again."""
-    write_lines(tmp_path / "orders", "1", [{"id": 1, "customer": "c", "amount": 1, "lsn": 1, "op": "u"}])
-    write_lines(tmp_path / "customers", "1", [{"customer": "c", "name": "Ada", "lsn": 1}])
-    text = GOOD.replace('trigger = "available-now"\n', "")
-    one = command("run", str(job(tmp_path, text)), "--spark-log", str(tmp_path / "spark.log"))
-    one.wait_for("a batch", reached("a batch", one, tmp_path))
-    for process, line in one.processes().items():
-        if "pyspark.daemon" in line:
-            os.kill(process, signal.SIGKILL)
-    write_lines(tmp_path / "orders", "2", [{"id": 2, "customer": "c", "amount": 2, "lsn": 2, "op": "u"}])
-    one.ends()
-    said = one.said.read_text()
-    assert one.process.returncode == 1
-    assert "Traceback" not in said
-    # Spark asks its daemon for another worker, or reads from one of those that are gone.
-    cause = r"fkjoin: query sink-out failed: (Python worker exited unexpectedly|IOException: Stream closed)"
-    assert re.search(cause, said)
-    assert "start the query again: it goes on with this batch" in said
-
-
-def test_how_a_jvm_has_ended_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_a_jvm_has_ended_is_said_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error of a JVM that runs is what it is, as is one of a JVM that others have started."""
     error = ConnectionRefusedError()
     monkeypatch.setattr(launch, "_END_S", 0.01)
@@ -151,40 +122,21 @@ def test_how_a_jvm_has_ended_is_said_with_what_to_do(monkeypatch: pytest.MonkeyP
         with pytest.raises(FkJoinError, match=on_from), naming_the_end_of_the_jvm(heard.append):
             raise error
         assert heard[0].startswith(says)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert str(launch._failure(1)) == (
+        f"Java: there is none at JAVA_HOME, which is {tmp_path}, so that no session can start: install a JDK 17 or 21 "
+        "(Debian: apt-get install openjdk-17-jdk-headless), or point JAVA_HOME to it"
+    )
     monkeypatch.setattr(SparkContext, "_gateway", None)
     with pytest.raises(ConnectionRefusedError), naming_the_end_of_the_jvm():
         raise error
 
 
-@pytest.mark.spark
-def test_a_command_that_has_ended_leaves_nothing_and_prints_nothing_else(
-    command: Callable[..., Command], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nor does it start a process for each file that Hadoop makes, to set its permissions (``fkjoin.sessions.local``)."""
-    chmod = tmp_path / "bin" / "chmod"
-    chmod.parent.mkdir()
-    chmod.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/started\nexec /bin/chmod "$@"\n')
-    chmod.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{chmod.parent}{os.pathsep}{os.environ['PATH']}")
-    write_rows(tmp_path)
-    text = GOOD.replace("deleted = \"op = 'd'\"\n", "")
-    one = command("run", str(job(tmp_path, text)), "--spark-log", str(tmp_path / "spark.log"))
-    one.wait_for("a JVM", lambda: one.java() is not None)
-    one.ends()
-    lines = one.said.read_text().splitlines()
-    assert one.process.returncode == 0, lines
-    assert [line for line in lines if not re.match(r"\d{4}-\d\d-\d\d [\d:]{8} \w", line)] == []
-    assert "orders has read all that was there" in lines[-1]
-    assert list(one.temporary.iterdir()) == []
-    assert not (tmp_path / "started").exists()
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_start_of_a_jvm(tmp_path: Path, number: signal.Signals) -> None:
-    """No hook of forks runs, in which Python would drop what a signal's handler raises."""
+def test_a_signal_ends_the_start_of_a_jvm(tmp_path: Path) -> None:
+    """No hook of forks runs, in which Python would drop what a signal's handler raises.  Ctrl-C: tests/cli/test_terminal.py."""
     (tmp_path / "bin").mkdir()
     shell = tmp_path / "bin" / "spark-submit"
-    shell.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/process\nsleep 0.3\nkill -{int(number)} $PPID\nexec sleep 600\n")
+    shell.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/process\nsleep 0.3\nkill -TERM $PPID\nexec sleep 600\n")
     shell.chmod(0o755)
     program = f"""
 import os
@@ -195,7 +147,7 @@ end_when_told()
 os.register_at_fork(after_in_parent=lambda: print("a hook"))
 try:
     launch.launch({{}})
-except (KeyboardInterrupt, SystemExit) as told:
+except SystemExit as told:
     print(type(told).__name__)
 """
     environment = os.environ | {"TMPDIR": str(tmp_path)}
@@ -208,48 +160,28 @@ except (KeyboardInterrupt, SystemExit) as told:
         check=True,
         preexec_fn=interruptible,
     )
-    assert run.stdout.strip() == {signal.SIGINT: "KeyboardInterrupt", signal.SIGTERM: "SystemExit"}[number]
+    assert run.stdout == "SystemExit\n"
     assert ends(int((tmp_path / "process").read_text()))
     assert list(tmp_path.glob("fkjoin-*")) == []
 
 
-def test_a_folder_is_swept_once_its_owner_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    program = f"""
-import sys, tempfile
-tempfile.tempdir = {str(tmp_path)!r}
-from fkjoin.sessions.own_folder import HeldFolder
-folder = HeldFolder()
-(folder.path / "file").touch()
-print(folder.path, flush=True)
-sys.stdin.read()
-"""
-    owner = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert owner.stdout is not None
-    folder = Path(owner.stdout.readline().strip())
-    own_folder.sweep()
-    assert folder.is_dir(), "its owner is there"
-    owner.kill()
-    owner.communicate()
-    (tmp_path / "fkjoin-0").mkdir()
-    with own_folder.held_folder() as mine:  # which sweeps
-        assert not folder.exists()
-        assert mine.stat().st_mode & 0o777 == 0o700
-        assert len(mine.name) <= 40, "there is room for sockets"
-    assert {path.name for path in tmp_path.iterdir()} == {"fkjoin-0"}
-
-
-def test_a_folder_stays_while_another_process_holds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_swept_once_all_that_hold_it_have_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A JVM inherits the lock."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "fkjoin-0").mkdir()
     folder = own_folder.HeldFolder()
     assert folder.lock is not None
     other = subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=[folder.lock])
     folder.let_go()
-    assert folder.path.is_dir()
-    other.communicate()
     own_folder.sweep()
-    assert not folder.path.exists()
+    assert folder.path.is_dir(), "another process holds it"
+    other.kill()
+    other.communicate()
+    with own_folder.held_folder() as mine:  # which sweeps
+        assert not folder.path.exists()
+        assert mine.stat().st_mode & 0o777 == 0o700
+        assert len(mine.name) <= 40, "there is room for sockets"
+    assert {path.name for path in tmp_path.iterdir()} == {"fkjoin-0"}
 
 
 def test_folders_of_other_kernels_and_users_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,19 +244,13 @@ def starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def test_a_process_that_has_a_jvm_asks_for_no_folder(
+def test_one_jvm_is_started_for_two_threads_and_none_where_there_is_one(
     tmp_path: Path, starts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as submitted:
         submitted.setenv("PYSPARK_GATEWAY_PORT", "1")
         launch.launch({})
-    monkeypatch.setattr(SparkContext, "_gateway", object())
-    launch.launch({})
-    assert starts == []
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_one_jvm_is_started_for_two_threads(tmp_path: Path, starts: list[str]) -> None:
+    assert (starts, list(tmp_path.iterdir())) == ([], []), "nor is a folder made"
     both = threading.Barrier(2)
 
     def at_once() -> None:
@@ -336,6 +262,7 @@ def test_one_jvm_is_started_for_two_threads(tmp_path: Path, starts: list[str]) -
         one.start()
     for one in threads:
         one.join()
+    launch.launch({})
     assert len(starts) == 1
     (folder,) = tmp_path.iterdir()
     assert list(folder.iterdir()) == [], "files of the start are gone"
@@ -352,35 +279,3 @@ def test_the_users_temporary_folder_is_that_of_the_jvm(starts: list[str], monkey
     assert starts[0].startswith("-Djava.io.tmpdir=")
     assert starts[0].endswith(f" -Da=b {option}")
     assert [text.strip() for text in starts[1:]] == ["", ""]
-
-
-@pytest.mark.nightly
-@pytest.mark.spark
-def test_threads_share_a_session_in_the_users_folders(tmp_path: Path) -> None:
-    program = """
-import sys
-from concurrent.futures import ThreadPoolExecutor
-import fkjoin
-def made(_):
-    return fkjoin.session(master="local[1]", settings={"spark.local.dir": sys.argv[1], "spark.ui.enabled": False})
-with ThreadPoolExecutor(2) as pool:
-    first, second = pool.map(made, range(2))
-assert first.sparkContext is second.sparkContext
-assert first.createDataFrame([(1,)], "a int").mapInPandas(lambda them: them, "a int").count() == 1
-print(first._jvm.java.lang.System.getProperty("java.io.tmpdir"), *first._jvm.org.apache.spark.util.Utils.getConfiguredLocalDirs(
-    first.sparkContext._jsc.sc().conf()))
-"""
-    (tmp_path / "tmp").mkdir()
-    theirs, local = tmp_path / "theirs", tmp_path / "local"
-    theirs.mkdir()
-    options = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -Djava.io.tmpdir={theirs}"
-    environment = os.environ | {"TMPDIR": str(tmp_path / "tmp"), "SPARK_SUBMIT_OPTS": options}
-    command = [sys.executable, "-c", program, str(local)]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr[-3000:]
-    assert run.stdout.split() == [str(theirs), str(local)]
-    for _ in range(600):  # the JVM ends a little later
-        if not list((tmp_path / "tmp").glob(f"{own_folder.folder_prefix()}*")):
-            return
-        time.sleep(0.1)
-    raise AssertionError(list((tmp_path / "tmp").iterdir()))

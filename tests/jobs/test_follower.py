@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,7 +23,7 @@ from fkjoin.jobs.shown import panel
 from fkjoin.metrics import Metrics
 from fkjoin.metrics.page import ShownJob, status
 from fkjoin.metrics.query_report import QueryReport
-from fkjoin.metrics.report import JobReport, Mode
+from fkjoin.metrics.report import Mode
 from fkjoin.sinks.retry import repeated
 from tests.support.progress import idle, progress
 
@@ -98,6 +99,8 @@ def test_a_query_is_followed_from_its_start_through_a_batch_to_idleness(followed
     assert followed.follower.report().flow == "orders, customers → joined → out"
     assert followed.look(0).phase is QueryPhase.STARTS
     assert followed.look(9).doing.startswith("starts for 9 s: ")
+    followed.query.done(idle(11))
+    assert followed.look(9).behind is None, "it has not ended a batch"
     followed.query.status = WORKING
     assert [followed.look(at).doing for at in (10, 11)] == ["first batch for 0 s", "first batch for 1 s"]
     followed.query.done(progress(11))
@@ -106,12 +109,6 @@ def test_a_query_is_followed_from_its_start_through_a_batch_to_idleness(followed
     assert found.doing == f"waits for data since {moment(START + 11.5, START)}", "since the end of its batch"
     assert (found.batches, found.rows, found.behind, found.read) == (1, 100, 14, 200)
     assert json.loads(followed.log.getvalue())["batch"] == 11
-
-
-def test_a_query_that_has_not_ended_a_batch_has_no_lag(followed: Followed) -> None:
-    followed.query.done(idle(0))
-    followed.query.status = WAITING
-    assert followed.look(10).behind is None
 
 
 def test_a_query_that_waits_keeps_its_numbers_and_learns_how_far_it_is_behind(followed: Followed) -> None:
@@ -206,64 +203,32 @@ def test_tasks_of_a_batch_are_counted_through_all_of_sparks_jobs(followed: Follo
 
 
 def test_the_time_stands_still_when_a_job_has_ended(followed: Followed) -> None:
-    followed.look(1)
-    followed.now = START + 5
-    followed.follower.turn(Mode.STOPPED)
-    followed.now = START + 50
-    report = followed.follower.report()
-    assert (report.now, report.queries["sink-out"].phase) == (START + 5, QueryPhase.STOPPED)
-
-
-def test_a_query_that_could_not_start_has_failed(followed: Followed) -> None:
     shop = ShownJob("shop")
     assert status(shop, followed.metrics)["ended"] is None
+    followed.now = START + 5
     followed.follower.turn(Mode.FAILED, "sinks.out.path: it is full")
-    assert followed.follower.report().queries["sink-out"].phase is QueryPhase.FAILED
+    followed.now = START + 50
+    report = followed.follower.report()
+    assert (report.now, report.queries["sink-out"].phase) == (START + 5, QueryPhase.FAILED)
     end = status(shop, followed.metrics)["ended"]
-    assert (end["state"], end["words"]) == ("failed", "failed after 0 s: sinks.out.path: it is full")
+    assert (end["state"], end["words"]) == ("failed", "failed after 5 s: sinks.out.path: it is full")
 
 
-def test_rows_that_started_over_and_dead_letters_are_said(followed: Followed) -> None:
-    event = json.loads(progress(3).json)
-    event["observedMetrics"]["fkjoin:joined"] |= {"source-restarts": 1200, "dead-letters": 2}
-    followed.query.done(SimpleNamespace(timestamp="3", json=json.dumps(event)))
-    followed.look(4)
-    assert "sink-out: batch 3: joined: 1,200 rows started over: their topic was created again" in followed.said.getvalue()
-    assert followed.follower.report().troubles == ("2 dead letters in joined", "1,200 rows started over in joined")
-
-
-def test_most_rows_of_a_batch_being_late_is_said(followed: Followed) -> None:
-    for number, late in ((3, 5), (4, 6)):
+def test_rows_that_started_over_late_ones_and_dead_letters_are_said(followed: Followed) -> None:
+    """Late ones only if they are most rows of a batch."""
+    for number, counted in (
+        (3, {"source-restarts": 1200, "dead-letters": 2, "late-dropped": 5, "rows-in": 10}),
+        (4, {"late-dropped": 6, "rows-in": 10}),
+    ):
         event = json.loads(progress(number).json)
-        event["observedMetrics"]["fkjoin:joined"] |= {"late-dropped": late, "rows-in": 10}
+        event["observedMetrics"]["fkjoin:joined"] |= counted
         followed.query.done(SimpleNamespace(timestamp=str(number), json=json.dumps(event)))
         followed.look(number + 1)
     said = followed.said.getvalue()
-    assert "batch 3: joined" not in said
+    assert "sink-out: batch 3: joined: 1,200 rows started over: their topic was created again" in said
+    assert "batch 3: joined: 5 of 10" not in said
     assert "sink-out: batch 4: joined: 6 of 10 changes came to windows that were closed." in said
-
-
-def test_an_operator_that_runs_twice_counts_its_dead_letters_once() -> None:
-    """In two queries, or for two readers; a table's own name may look like that of such an operator."""
-    one = {"joined": {"dead-letters": 3, "out": 9}, "joined-answers-for-sums": {"dead-letters": 2}}
-    other = {
-        "joined": {"dead-letters": 2, "index-rebuilt": 1},
-        "joined-rekey": {"dead-letters": 1},
-        "sums-for-b": {"dead-letters": 1},
-    }
-    queries = {name: QueryReport(name, totals=totals) for name, totals in (("one", one), ("other", other))}
-    assert JobReport(0, queries, tables=["joined", "sums", "sums-for-b"]).troubles == (
-        "3 dead letters in joined",
-        "1 dead letter in joined-rekey",
-        "1 dead letter in sums-for-b",
-        "1 index rebuilt in joined",
-    )
-
-
-def test_what_sinks_count_is_said_amid_a_batch(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = {("dead_letters", "postgres t"): 1, ("retries", "delta /out"): 2}
-    monkeypatch.setattr("fkjoin.metrics.collector.counted", lambda: counts)
-    assert followed.follower.report().troubles == ("1 row that postgres t cannot have", "work on delta /out repeated 2 times")
+    assert followed.follower.report().troubles == ("2 dead letters in joined", "1,200 rows started over in joined")
 
 
 def test_a_log_on_a_full_disk_is_named(followed: Followed, tmp_path: Path) -> None:
@@ -283,90 +248,95 @@ def test_brokers_are_asked_for_topics_alone() -> None:
     assert _tables(JobSection.model_validate(letters)) == "tables orders, customers, and asking the brokers at localhost:1"
 
 
+class Running:
+    """A job of two queries, its screen of lines, and the panels that a terminal would have shown."""
+
+    def __init__(self) -> None:
+        self.said, self.stop, self.panels = io.StringIO(), Stop(), list[str]()
+        screen = Screen(Console(file=self.said, width=200))
+        self.follower = Follower(SPEC, ["sink-a", "sink-b"], (), metrics=Metrics(), log=None, screen=screen)
+        screen.watch(self.follower.report)
+
+    def run(self, **starts: Callable[[], Any]) -> None:
+        planned = [PlannedQuery(f"sink-{name}", "", "its target", start) for name, start in starts.items()]
+        _run(planned, self.stop, self.follower, one_by_one=False)
+
+    def show(self) -> None:
+        console = Console(file=io.StringIO(), width=100)
+        console.print(Group(*panel(self.follower.report())))
+        self.panels.append(cast(io.StringIO, console.file).getvalue())
+
+    def lines(self) -> list[str]:
+        return [line[20:] for line in self.said.getvalue().splitlines()]
+
+
 def test_a_start_that_waits_says_why_and_ends_when_the_job_is_to_stop() -> None:
-    said, stop, panels = io.StringIO(), Stop(), list[str]()
-    screen = Screen(Console(file=said, width=200))
-    follower = Follower(SPEC, ["sink-a", "sink-b"], (), metrics=Metrics(), log=None, screen=screen)
-    screen.watch(follower.report)
-    tries = 0
+    job, tries = Running(), 0
 
     def refused() -> Any:
         nonlocal tries
         tries += 1
         if tries == 3:
-            stop.ask(2, None)
-            console = Console(file=io.StringIO(), width=100)
-            console.print(Group(*panel(follower.report())))
-            panels.append(console.file.getvalue())  # type: ignore[attr-defined]
+            job.stop.ask(2, None)
+            job.show()
         raise ConnectionError("Connection refused, port 15999")
 
     def started() -> Any:
         return repeated("postgres of-a-start", refused, lambda _: True, 60)
 
-    _run([PlannedQuery(name, "", "its target", started) for name in ("sink-a", "sink-b")], stop, follower, one_by_one=False)
+    job.run(a=started, b=started)
     assert tries == 3
     reason = "the last time because of: Connection refused, port 15999"
-    lines = [line[20:] for line in said.getvalue().splitlines()]
-    assert any(f"work on postgres of-a-start repeated 1 time, {reason}" in line for line in lines)
-    assert "stops when the batches at work are done; a second signal ends it at once" in lines
-    (shown,) = panels
+    assert any(f"work on postgres of-a-start repeated 1 time, {reason}" in line for line in job.lines())
+    assert "stops when the batches at work are done; a second signal ends it at once" in job.lines()
+    (shown,) = job.panels
     assert "stops when the batches at work are done; Ctrl-C again ends it at once" in shown
     assert f"repeated 2 times, {reason}" in " ".join(shown.split())
-    report = follower.report()
+    report = job.follower.report()
     assert (report.mode, report.queries["sink-a"].phase) == (Mode.STOPPED, QueryPhase.STOPPED)
     assert report.queries["sink-b"].phase is QueryPhase.PLANNED
 
 
 def test_while_another_batch_runs_on_a_failure_is_said_and_two_signals_end_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    said, stop, panels = io.StringIO(), Stop(), list[str]()
-    screen = Screen(Console(file=said, width=200))
-    follower = Follower(SPEC, ["sink-a", "sink-b"], (), metrics=Metrics(), log=None, screen=screen)
-    screen.watch(follower.report)
-    failed, works = Query(), Query()
+    job, failed, works = Running(), Query(), Query()
     failed.isActive, failed._why_stopped, failed._checkpoint = False, "it broke", "ck/a"  # type: ignore[attr-defined]
     works.status = WORKING
 
     def signal_comes(_: float) -> None:
-        console = Console(file=io.StringIO(), width=100)
-        console.print(Group(*panel(follower.report())))
-        panels.append(console.file.getvalue())  # type: ignore[attr-defined]
-        stop.ask(2, None)
+        job.show()
+        job.stop.ask(2, None)
 
     monkeypatch.setattr("fkjoin.jobs.runner.time.sleep", signal_comes)
-    planned = [PlannedQuery(name, "", "", lambda query=query: query) for name, query in (("sink-b", works), ("sink-a", failed))]
     with pytest.raises(SystemExit):
-        _run(planned, stop, follower, one_by_one=False)
-    assert [line[20:] for line in said.getvalue().splitlines()][-3:] == [
+        job.run(b=lambda: works, a=lambda: failed)
+    assert job.lines()[-3:] == [
         "query sink-a failed: it broke",
         "fails when the batches at work are done; two signals end it at once",
         "stops when the batches at work are done; a second signal ends it at once",
     ]
-    assert follower.report().mode is Mode.CUT
-    assert "fails when the batches at work are done; Ctrl-C twice ends it at once" in panels[0]
-    assert "stops when the batches at work are done; Ctrl-C again ends it at once" in panels[1]
-    assert all("since the start: sink-a failed" in shown and "no errors" not in shown for shown in panels)
+    assert job.follower.report().mode is Mode.CUT
+    assert "fails when the batches at work are done; Ctrl-C twice ends it at once" in job.panels[0]
+    assert "stops when the batches at work are done; Ctrl-C again ends it at once" in job.panels[1]
+    assert all("since the start: sink-a failed" in shown and "no errors" not in shown for shown in job.panels)
 
 
 def test_each_query_stops_at_the_end_of_its_own_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """While one query works on a long batch, others begin no further ones."""
-    stop = Stop()
-    follower = Follower(SPEC, ["sink-a", "sink-b"], (), metrics=Metrics(), log=None, screen=Screen(Console(file=io.StringIO())))
-    slow, quick = Query(), Query()
+    job, slow, quick = Running(), Query(), Query()
     slow.status = quick.status = WORKING
     batches, ends, now = {slow: 0, quick: 0}, {slow: 50, quick: 1}, 0
 
     def passes(_: float) -> None:
         nonlocal now
         now += 1
-        stop.asked = True
+        job.stop.asked = True
         for query, after in ends.items():
             if query.isActive and now % after == 0:
                 batches[query] += 1
                 query.done(progress(batches[query]))
 
     monkeypatch.setattr("fkjoin.jobs.runner.time.sleep", passes)
-    planned = [PlannedQuery(name, "", "", lambda query=query: query) for name, query in (("sink-a", slow), ("sink-b", quick))]
-    _run(planned, stop, follower, one_by_one=False)
-    assert follower.report().mode is Mode.STOPPED
+    job.run(a=lambda: slow, b=lambda: quick)
+    assert job.follower.report().mode is Mode.STOPPED
     assert batches[slow] == 1
     assert batches[quick] <= 2, "one that ended as the stop was asked for, and the one at work"

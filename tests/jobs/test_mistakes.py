@@ -16,8 +16,6 @@ from pyspark.sql import SparkSession
 
 from fkjoin import FkJoinError, QueryError
 from fkjoin.checkpoint import claim_files
-from fkjoin.jobs.job_file import read_job
-from tests.support.commands import fkjoin
 from tests.support.job_files import GOOD, job, write_rows
 from tests.support.sessions import small
 
@@ -30,53 +28,13 @@ def folder(spark: SparkSession, tmp_path: Path) -> Path:
     return tmp_path
 
 
-OF_JOB_FILES: dict[str, tuple[tuple[str, str], str]] = {
-    "an unknown setting": (("trigger =", "triger ="), "triger: there is no such setting; did you mean 'trigger'?"),
-    "a join of an unknown table": (
-        ('right = "customers"', 'right = "custmers"'),
-        "joins.joined.right: there is no table or join 'custmers'; did you mean 'customers'?",
-    ),
-    "a sink of an unknown table": (
-        ('table = "joined"', 'table = "joind"'),
-        "sinks.out.table: there is no table or join 'joind'; did you mean 'joined'?",
-    ),
-    "one folder for two sinks": (
-        ("[kafka]", '[sinks.copy]\ntable = "orders"\npath = "{folder}/out/"\n[kafka]'),
-        "sinks.copy.path: this is the folder of sinks.out, too; give each a folder of its own",
-    ),
-    "a sink in a table's folder": (
-        ('path = "{folder}/out"', 'path = "{folder}/orders"'),
-        "sinks.out.path: this is the folder of tables.orders, too; give each a folder of its own",
-    ),
-    "a sink among dead letters": (
-        ("[kafka]", '[dead_letters]\npath = "{folder}/out"\n[kafka]'),
-        "sinks.out.path: this is the folder of dead_letters, too; give each a folder of its own",
-    ),
-    "a sink in a folder of dead letters": (
-        ("[kafka]", '[dead_letters]\npath = "{folder}"\n[sinks.two]\ntable = "joined"\npath = "{folder}/joined"\n[kafka]'),
-        "sinks.two.path: this is the folder of dead_letters, too; give each a folder of its own",
-    ),
-    "tables made of themselves": (
-        ('left = "orders"', 'left = "joined"'),
-        "these read each other in a circle: joins.joined",
-    ),
-    "a topic without brokers": (
-        ('[kafka]\nbootstrap_servers = "localhost:1"\n', '[dead_letters]\ntopic = "dead"\n'),
-        'dead_letters: topics need a section [kafka] with bootstrap_servers = "host:port"',
-    ),
+SCHEMAS = {
+    "orders": "id string, customer string, amount bigint, lsn bigint",
+    "customers": "customer string, name string, lsn bigint",
 }
-
-
-@pytest.mark.parametrize("mistake", OF_JOB_FILES)
-def test_each_mistake_in_a_job_file_is_found_without_spark(tmp_path: Path, mistake: str) -> None:
-    change, says = OF_JOB_FILES[mistake]
-    assert change[0] in GOOD
-    with pytest.raises(FkJoinError) as found:
-        read_job(job(tmp_path, GOOD.replace(*change, 1)))
-    assert str(found.value) == f"{tmp_path}/job.toml: {says}"
-
-
 PLAIN = GOOD.replace("deleted = \"op = 'd'\"\n", "")
+for name, schema in SCHEMAS.items():
+    PLAIN = PLAIN.replace(f'/{name}"\n', f'/{name}"\nformat = "json"\nschema = "{schema}"\n')
 OUT = 'table = "joined"\npath = "{folder}/out"'
 CHECKED: dict[str, tuple[str, str]] = {
     "a database that is not there": (
@@ -87,10 +45,6 @@ CHECKED: dict[str, tuple[str, str]] = {
     "a source kept in Delta": (
         'table = "orders"\npath = "{folder}/out"\nformat = "delta"',
         "sinks.out: orders: a source's changes come as they are read",
-    ),
-    "a folder in a file": (
-        'table = "joined"\npath = "{folder}/job.toml"',
-        "FOLDER/job.toml cannot be written to: FOLDER/job.toml is a file; make",
     ),
     "Spark's own sink in a file": (
         f'{OUT.replace("out", "job.toml")}\nformat = "json"',
@@ -121,6 +75,9 @@ PLACES: dict[str, tuple[tuple[str, str], str]] = {
     "a log below a file": (("{folder}/job.log", "{folder}/job.toml/log"), A_FILE),
     "a log that is a folder": (("{folder}/job.log", "{folder}"), "log: FOLDER is no file that can be written to; name another"),
     "dead letters in a file": (("[kafka]", LETTERS), A_FILE.replace(" cannot", "/joined cannot", 1)),
+}
+"""Places besides the sinks, which a run looks at as a check does."""
+STARTS: dict[str, tuple[tuple[str, str], str]] = {
     "a folder among those of the system": (
         ('"{folder}/out"', '"/proc/nothing/out"'),
         "/proc/nothing/out cannot be written to: ",
@@ -129,12 +86,9 @@ PLACES: dict[str, tuple[tuple[str, str], str]] = {
         ('"{folder}/out"', '"{folder}/out"\nformat = "jsn"'),
         "sinks.out.format: Spark has no 'jsn'; did you mean 'json'? For a format of another package, name the package in",
     ),
-    "an option that is no number": (
-        ("[tables.customers]", 'options = {maxFilesPerTrigger = "x"}\n[tables.customers]'),
-        "tables.orders.options: maxFilesPerTrigger is 'x': give a whole number from 1 on",
-    ),
 }
-"""Places besides the sinks, which a run finds before it starts, too."""
+"""What a run finds before it starts, too."""
+CHECK, RUN = ("run", "--check"), ("run",)
 
 
 def test_what_a_check_calls_fine_does_start(folder: Path, fkjoin_here: Callable[..., str]) -> None:
@@ -146,14 +100,13 @@ def test_what_a_check_calls_fine_does_start(folder: Path, fkjoin_here: Callable[
         with pytest.raises(FkJoinError) as found:
             fkjoin_here("run", "--check", job(folder, text))
         assert str(found.value).replace(str(folder), "FOLDER").startswith(says)
-    for (old, new), says in PLACES.values():
-        text = job(folder, PLAIN.replace(old, new, 1))
-        for call in (["run", "--check"], ["run"]):
-            with pytest.raises(FkJoinError) as found:
-                fkjoin_here(*call, text)
-            assert says in str(found.value).replace(str(folder), "FOLDER"), new
+    calls = [(CHECK, mistake) for mistake in (*PLACES.values(), *STARTS.values())]
+    for call, ((old, new), says) in (*calls, *((RUN, mistake) for mistake in STARTS.values())):
+        with pytest.raises(FkJoinError) as found:
+            fkjoin_here(*call, job(folder, PLAIN.replace(old, new, 1)))
+        assert says in str(found.value).replace(str(folder), "FOLDER"), new
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        for call in (["run", "--check"], ["run"]):
+        for call in (CHECK, RUN):
             with pytest.raises(
                 FkJoinError, match=r"^--ui: 127.0.0.1:\d+ cannot be used \(Address already in use.*; choose another port$"
             ):
@@ -162,21 +115,16 @@ def test_what_a_check_calls_fine_does_start(folder: Path, fkjoin_here: Callable[
     claim = folder / "checkpoint" / f"{claim_files.CLAIM_FILE}.1"
     claim.parent.mkdir()
     claim.write_text(json.dumps({"host": socket.gethostname(), "process": os.getppid()}))
-    for call in (["run", "--check"], ["run"]):
+    for call in (CHECK, RUN):
         with pytest.raises(FkJoinError, match=rf"checkpoint is in use by process {os.getppid()} on .*: stop that job first"):
             fkjoin_here(*call, job(folder, PLAIN))
     shutil.rmtree(claim.parent)
     kept = PLAIN.replace(OUT, 'table = "orders"\npath = "{folder}/kept"\nformat = "delta"')
     kept = kept.replace('key = "id"\n', 'key = "id"\nmaterialize = true\n', 1)
-    assert "fine; 1 query: sink-out" in fkjoin_here("run", "--check", job(folder, kept))
-    assert not (folder / "kept").exists()
-    assert not (folder / "checkpoint").exists()
-    assert " sink-out: 1 batch, 1 row read\n" in fkjoin_here("run", job(folder, kept))
-    plain = PLAIN.replace(OUT, f'{OUT.replace("out", "lines")}\nformat = "json"\noptions = {{compression = "gzip"}}')
-    plain = plain.replace("{folder}/checkpoint", "{folder}/of-lines")
-    assert "fine; 1 query: sink-out" in fkjoin_here("run", "--check", job(folder, plain))
-    assert not (folder / "lines").exists()
-    fkjoin_here("run", job(folder, plain))
+    kept += f'[sinks.lines]\n{OUT.replace("/out", "/lines")}\nformat = "json"\noptions = {{compression = "gzip"}}\n'
+    assert "fine; 2 queries: sink-out, sink-lines" in fkjoin_here(*CHECK, job(folder, kept))
+    assert [name for name in ("kept", "lines", "checkpoint") if (folder / name).exists()] == []
+    assert " sink-out: 1 batch, 1 row read\n" in fkjoin_here(*RUN, job(folder, kept))
     assert list((folder / "lines").glob("*.json.gz"))
     assert DeltaTable(folder / "kept").to_pyarrow_table().to_pylist() == [{"id": "o1", "amount": 5, "customer": "c1"}]
 
@@ -194,12 +142,3 @@ def test_a_job_that_fails_says_so_in_four_lines_and_names_the_log(folder: Path, 
     with pytest.raises(FkJoinError) as refused:
         fkjoin_here("run", job(folder, PLAIN.replace('"{folder}/checkpoint"', '"s3a://bucket/ck"')))
     assert str(refused.value).startswith("s3a://bucket/ck cannot be opened: ClassNotFoundException: Class org.")
-
-
-def test_without_java_a_job_says_so_in_a_line(tmp_path: Path) -> None:
-    run = fkjoin("run", job(tmp_path, GOOD), "--spark-log", tmp_path / "spark.log", JAVA_HOME=str(tmp_path))
-    assert run.returncode == 1
-    assert run.stderr == (
-        f"fkjoin: Java: there is none at JAVA_HOME, which is {tmp_path}, so that no session can start: install a JDK 17 or 21 "
-        "(Debian: apt-get install openjdk-17-jdk-headless), or point JAVA_HOME to it\n"
-    )

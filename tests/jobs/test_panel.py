@@ -1,8 +1,10 @@
-"""The panel of ``fkjoin run``: reports on a job in, the lines of a terminal or of a log out."""
+"""The screen of ``fkjoin run``: stages of a start and reports on a job in, the lines of a terminal or of a log out."""
 
 from __future__ import annotations
 
+import contextlib
 import io
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +14,9 @@ import pytest
 from rich.console import Console, Group
 
 from fkjoin.checkpoint.progress import QueryPhase, doing_of, span
+from fkjoin.errors import FkJoinError
 from fkjoin.jobs.follower import _flow
+from fkjoin.jobs.screen import Screen, Terminal, screen_on
 from fkjoin.jobs.shown import Lines, panel
 from fkjoin.metrics.history import History, Point
 from fkjoin.metrics.query_report import Activity, Lag, QueryReport
@@ -96,25 +100,15 @@ def test_the_panel_says_what_each_query_does_and_since_when() -> None:
     )
 
 
-def test_eighty_columns_are_enough() -> None:
-    """Words that are too long go on in the next line."""
-    assert shown(JOB, 80) == (
-        "shop  runs for 1 h 56 min, since 06:03:20\n"
-        "orders, customers → joined → regions → changes, regions\n"
-        "\n"
-        "query                now                 behind  rows/s  batch   took  rows read\n"
-        "sink-changes         waits for data           0     0.0    #12  0.8 s      1,203\n"
-        "                     since 07:55:50\n"
-        "sink-regions         batch 14 for 4 s,   31,000     240    #13  2.1 s    120,300\n"
-        "                     12 of 40 tasks\n"
-        "dead-letters-orders  first batch for 1        –     0.0      –      –          0\n"
-        "                     min 15 s\n"
-        "sink-late            not started yet          –     0.0      –      –          0\n"
-        "\n"
-        "no errors, no dead letters since the start\n"
-        "Ctrl-C stops it after the batch at work\n"
-        "Spark's log is in spark.log"
-    )
+def test_words_that_are_too_long_go_on_in_the_next_line() -> None:
+    lines = shown(JOB, 80).splitlines()
+    assert lines[5:9] == [
+        "                     since 07:55:50",
+        "sink-regions         batch 14 for 4 s,   31,000     240    #13  2.1 s    120,300",
+        "                     12 of 40 tasks",
+        "dead-letters-orders  first batch for 1        –     0.0      –      –          0",
+    ]
+    assert shown(JOB, 50).splitlines()[1] == "orders, customers → joined → regions → changes, r…", "but the topology is cut"
 
 
 def test_the_documents_show_the_panel() -> None:
@@ -161,20 +155,20 @@ def test_at_the_end_there_is_how_much_was_done_and_what_went_wrong() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("mode", "says"),
-    [
-        (Mode.STOPS, "shop  stops when the batches at work are done; Ctrl-C again ends it at once"),
-        (Mode.FAILS, "shop  fails when the batches at work are done; Ctrl-C twice ends it at once"),
-        (Mode.DONE, "shop  has read all that was there in 1 h 56 min"),
-        (Mode.FAILED, "shop  failed after 1 h 56 min"),
-        (Mode.CUT, "shop  ended at once, after 1 h 56 min; the next start repeats the batches at work"),
-    ],
-)
-def test_the_first_line_says_how_the_job_is(mode: Mode, says: str) -> None:
-    lines = shown(replace(JOB, mode=mode), 140).splitlines()
-    assert lines[0] == says
-    assert ("no errors, no dead letters since the start" in lines) == (mode is not Mode.FAILED)
+MODES = {
+    Mode.STOPS: "shop  stops when the batches at work are done; Ctrl-C again ends it at once",
+    Mode.FAILS: "shop  fails when the batches at work are done; Ctrl-C twice ends it at once",
+    Mode.DONE: "shop  has read all that was there in 1 h 56 min",
+    Mode.FAILED: "shop  failed after 1 h 56 min",
+    Mode.CUT: "shop  ended at once, after 1 h 56 min; the next start repeats the batches at work",
+}
+
+
+def test_the_first_line_says_how_the_job_is() -> None:
+    for mode, says in MODES.items():
+        lines = shown(replace(JOB, mode=mode), 140).splitlines()
+        assert lines[0] == says
+        assert ("no errors, no dead letters since the start" in lines) == (mode is not Mode.FAILED)
 
 
 def test_an_arrow_leads_from_an_operator_to_one_that_reads_it() -> None:
@@ -185,44 +179,22 @@ def test_an_arrow_leads_from_an_operator_to_one_that_reads_it() -> None:
     assert _flow(sources, [], sinks) == "orders, customers → changes, regions"
 
 
-def test_a_topology_that_is_too_long_for_a_line_is_cut() -> None:
-    assert shown(JOB, 50).splitlines()[1] == "orders, customers → joined → regions → changes, r…"
+def test_times_are_said_in_two_units() -> None:
+    times = {-0.1: "0 s", 0.44: "0.4 s", 9.96: "10 s", 59.4: "59 s", 59.9: "1 min", 190: "3 min 10 s", 3600: "1 h"}
+    for seconds, says in (times | {8_059: "2 h 14 min", 273_700: "3 d 4 h"}).items():
+        assert span(seconds) == says
 
 
-@pytest.mark.parametrize(
-    ("seconds", "says"),
-    [
-        (-0.1, "0 s"),
-        (0.44, "0.4 s"),
-        (4.04, "4 s"),
-        (9.96, "10 s"),
-        (59.4, "59 s"),
-        (59.9, "1 min"),
-        (60, "1 min"),
-        (190, "3 min 10 s"),
-        (3600, "1 h"),
-        (8_059, "2 h 14 min"),
-        (273_700, "3 d 4 h"),
-    ],
-)
-def test_times_are_said_in_two_units(seconds: float, says: str) -> None:
-    assert span(seconds) == says
-
-
-@pytest.mark.parametrize(
-    ("message", "active", "data", "does"),
-    [
+def test_what_spark_says_of_a_query_in_words() -> None:
+    for message, active, data, does in (
         ("Initializing sources", False, False, QueryPhase.STARTS),
         ("Waiting for data to arrive", False, False, QueryPhase.WAITS),
         ("Getting offsets from FileStreamSource[file:/orders]", True, False, QueryPhase.ASKS),
         ("Waiting for next trigger", False, False, QueryPhase.WAITS),
         ("Waiting for next trigger", False, True, QueryPhase.DUE),
         ("Processing new data", True, True, QueryPhase.BATCH),
-        ("Writing offsets to log", True, True, QueryPhase.BATCH),
-    ],
-)
-def test_what_spark_says_of_a_query_in_words(message: str, active: bool, data: bool, does: QueryPhase) -> None:
-    assert doing_of({"message": message, "isTriggerActive": active, "isDataAvailable": data}) is does
+    ):
+        assert doing_of({"message": message, "isTriggerActive": active, "isDataAvailable": data}) is does
 
 
 def test_lines_of_a_log_say_the_start_at_once_and_the_rest_now_and_then() -> None:
@@ -289,3 +261,68 @@ def test_at_the_end_all_is_said_that_was_not() -> None:
         "sink-changes: 1 batch, 1 row read",
         "shop has read all that was there in 1 h 56 min",
     ]
+
+
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
+
+
+def terminal(error: BaseException | None) -> str:
+    """The text on a terminal after two stages of a start, of which the second may end with an error."""
+    out = io.StringIO()
+    with (
+        contextlib.suppress(FkJoinError, KeyboardInterrupt, SystemExit),
+        Terminal(Console(file=out, force_terminal=True)) as screen,
+    ):
+        screen.wait("reading job.toml")
+        screen.begin("starting Spark at local[2]")
+        screen.say("a [red] word")
+        screen.begin("looking at tables")
+        if error is not None:
+            raise error
+        screen.wait("stopping Spark")
+    return _CONTROL.sub("", out.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("error", "last"),
+    [
+        (None, r"✓ looking at tables  \d\.\d s"),
+        (FkJoinError("no"), r"✗ looking at tables  \d\.\d s"),
+        (KeyboardInterrupt(), r"– looking at tables  stopped after \d\.\d s"),
+        (SystemExit(143), r"– looking at tables  stopped after \d\.\d s"),
+    ],
+)
+def test_each_stage_leaves_a_line_that_says_how_it_ended(error: BaseException | None, last: str) -> None:
+    said = terminal(error)
+    assert re.search(r"reading job\.toml  0 s", said), "while it lasts"
+    assert not re.search("[✓✗–] reading", said)
+    assert re.search(r"✓ starting Spark at local\[2\]  \d\.\d s\n", said)
+    assert "a [red] word\n" in said, "text, and no markup"
+    assert re.search(f"{last}\n", said)
+    assert not re.search("[✓✗–] stopping", said)
+
+
+def test_what_comes_after_a_job_that_was_killed_has_a_line_of_its_own() -> None:
+    """The panel is on the screen still, and a shell writes its prompt where the cursor is."""
+    out = io.StringIO()
+    with Terminal(Console(file=out, force_terminal=True, width=80)) as screen:
+        screen.watch(lambda: JobReport(9_000, {}, 0, name="shop"))
+        assert re.search(r"Ctrl-C stops it after the batch at work *\n *$", _CONTROL.sub("", out.getvalue()))
+
+
+def test_a_dumb_terminal_and_a_pipe_get_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    assert type(screen_on(Console(file=io.StringIO(), force_terminal=True))) is Screen
+    monkeypatch.setenv("TERM", "xterm")
+    assert isinstance(screen_on(Console(file=io.StringIO(), force_terminal=True)), Terminal)
+    assert type(screen_on(Console(file=io.StringIO()))) is Screen
+
+
+def test_lines_leave_standard_output_when_they_are_told_to(capsys: pytest.CaptureFixture[str]) -> None:
+    with screen_on(Console(force_terminal=False, width=20)) as screen:
+        screen.begin("a stage of a start that is longer than a line")
+        screen.aside()
+        screen.begin("another")
+    out, error = capsys.readouterr()
+    assert re.fullmatch(r"\S+ \S+ a stage of a start that is longer than a line\n", out)
+    assert re.fullmatch(r"\S+ \S+ another\n", error)

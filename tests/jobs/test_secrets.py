@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -14,10 +16,8 @@ from fkjoin.errors import SessionError
 from fkjoin.jobs.job_file import read_job
 from fkjoin.jobs.job_kinds import JobError
 from fkjoin.sessions import launch
-from tests.support.commands import fkjoin
-from tests.support.job_files import GOOD, job
+from tests.support.job_files import GOOD, job, write_rows
 from tests.support.processes import Command, linux
-from tests.support.queries import write_lines
 
 CANARY = "hush-4f1d9"
 
@@ -43,10 +43,9 @@ def test_a_file_that_is_not_there_is_named_and_no_contents_are(tmp_path: Path) -
 @pytest.mark.parametrize("wrong", ['version = ["${file:{folder}/secret}", 1]', 'on_error = "${file:{folder}/secret}"'])
 def test_a_secret_in_the_wrong_place_is_not_printed(tmp_path: Path, wrong: str) -> None:
     (tmp_path / "secret").write_text(CANARY)
-    run = fkjoin("run", job(tmp_path, GOOD.replace('version = "lsn"', wrong, 1)), "--spark-log", tmp_path / "spark.log")
-    assert run.returncode == 1
-    assert "tables.orders." in run.stderr
-    assert CANARY not in run.stderr + run.stdout
+    with pytest.raises(JobError, match="tables.orders.") as refused:
+        read_job(job(tmp_path, GOOD.replace('version = "lsn"', wrong, 1)))
+    assert CANARY not in str(refused.value)
 
 
 def test_properties_and_options_are_read_as_they_were_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,12 +84,21 @@ def test_options_that_cannot_be_taken_apart_are_refused_and_not_printed(tmp_path
 
 @linux
 def test_no_process_log_or_file_of_a_job_has_a_secret(
-    command: Callable[..., Command], tmp_path: Path, fkjoin_here: Callable[..., str]
+    command: Callable[..., Command], tmp_path: Path, fkjoin_here: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A job that is told to end leaves nothing, and prints nothing else than its lines.
+
+    Nor does it start a process for each file that Hadoop makes, to set its permissions (``fkjoin.sessions.local``).
+    """
+    chmod = tmp_path / "bin" / "chmod"
+    chmod.parent.mkdir()
+    chmod.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/started\nexec /bin/chmod "$@"\n')
+    chmod.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{chmod.parent}{os.pathsep}{os.environ['PATH']}")
     (tmp_path / "secret").write_text(f"{CANARY}\n")
-    write_lines(tmp_path / "orders", "1", [{"id": 1, "customer": "c", "amount": 1, "lsn": 1, "op": "u"}])
-    write_lines(tmp_path / "customers", "1", [{"customer": "c", "name": "Ada", "lsn": 1}])
-    text = GOOD.replace('trigger = "available-now"\n', "").replace(
+    write_rows(tmp_path)
+    text = GOOD.replace("deleted = \"op = 'd'\"\n", "").replace('trigger = "available-now"\n', "")
+    text = text.replace(
         '"spark.driver.extraJavaOptions" = "',
         '"spark.hadoop.fs.s3a.secret.key" = "${file:{folder}/secret}"\n'
         '"spark.driver.extraJavaOptions" = "-Djavax.net.ssl.trustStorePassword=${file:{folder}/secret} ',
@@ -109,11 +117,17 @@ def test_no_process_log_or_file_of_a_job_has_a_secret(
     assert CANARY.encode() not in environment
     (folder,) = one.temporary.glob("fkjoin-run-*")
     assert folder.stat().st_mode & 0o777 == 0o700
-    os.kill(one.process.pid, 15)
+    os.kill(one.process.pid, signal.SIGTERM)
     one.ends()
+    said = one.said.read_text()
+    assert one.process.returncode == 0, said
+    assert [line for line in said.splitlines() if not re.match(r"\d{4}-\d\d-\d\d [\d:]{8} \w", line)] == []
+    assert "orders stopped after" in said.splitlines()[-1]
+    assert list(one.temporary.iterdir()) == []
+    assert not (tmp_path / "started").exists()
     described = fkjoin_here("describe", tmp_path / "job.toml")
     assert "fk_join joined" in described
-    assert CANARY not in described + one.said.read_text()
+    assert CANARY not in described + said
     places = [path for path in tmp_path.rglob("*") if path.is_file() and path != tmp_path / "secret"]
     assert len(places) > 20
     assert [path for path in places if CANARY.encode() in path.read_bytes()] == []

@@ -1,18 +1,21 @@
-"""The health of queries: its words, and since when it holds."""
+"""The last hour of a query, of which its health is told: what is kept of its batches, its words, and since when it holds."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fkjoin.metrics.health import Health, of_job, of_query
-from fkjoin.metrics.history import History, Point
+from fkjoin.metrics.history import HOUR_MS, STEP_MS, WAIT_MS, History, Point
 from fkjoin.sinks.counts import LEFT_OUT, REPEATED, Occurrence
 
-MINUTE = 60_000
 
-
-def batch(begun_ms: int, seconds: float = 1.0, read: int = 100, lag: int | None = 0) -> Point:
-    return Point(begun_ms, begun_ms + round(1000 * seconds), read=read, slowest=seconds, lag=lag, out={}, stored={}, dead={})
+def batch(begun_ms: int, seconds: float = 1.0, read: int = 100, lag: int | None = 0, **more: Any) -> Point:
+    given: dict[str, Any] = {"out": {"joined": 50}, "stored": {"joined": 9000}, "dead": {}} | more
+    return Point(begun_ms, begun_ms + round(1000 * seconds), read=read, slowest=seconds, lag=lag, **given)
 
 
 def history(*points: Point) -> History:
@@ -20,6 +23,106 @@ def history(*points: Point) -> History:
     for point in points:
         made.add(point)
     return made
+
+
+def test_batches_of_five_seconds_are_one_point() -> None:
+    """Rows and dead letters are sums, times are the worst, sizes are the last ones."""
+    made = history(
+        batch(10_000, dead={"joined": 1}),
+        batch(11_000, 2.5, 400, lag=7, stored={"joined": 9500}, dead={"joined": 2}),
+        batch(15_000, lag=None),
+    )
+    first, second = made.points
+    assert (first.begun_ms, first.ended_ms, first.batches, first.read, first.slowest) == (10_000, 13_500, 2, 500, 2.5)
+    assert (first.lag, dict(first.stored), dict(first.out), dict(first.dead)) == (
+        7,
+        {"joined": 9500},
+        {"joined": 100},
+        {"joined": 3},
+    )
+    assert (second.batches, second.lag) == (1, None)
+    assert made.dead(12_500) == {"joined": 3}
+
+
+def test_dead_letters_are_those_of_the_last_hour_also_while_a_query_waits() -> None:
+    made = history(batch(10_000, dead={"joined": 5}), batch(20_000, dead={"joined": 2}))
+    made.wait(HOUR_MS, 0)
+    assert made.dead(HOUR_MS) == {"joined": 7}
+    assert made.dead(HOUR_MS + 15_000) == {"joined": 2}
+    assert made.dead(5 * HOUR_MS) == {}
+
+
+def test_a_rate_counts_the_time_between_batches_but_not_the_time_in_which_there_was_nothing_to_read() -> None:
+    made = history(batch(0), batch(5_000), batch(5_000 + 1_000 + WAIT_MS + 1))
+    assert [point.rate for point in made.points] == [100.0, 100 / 5, 100.0]
+    told = history(batch(0))
+    told.wait(4_000, 0)
+    told.add(batch(6_000))
+    assert [point.rate for point in told.points] == [100.0, 100.0], "it said that it waited"
+
+
+def test_a_delay_is_that_of_a_record_that_came_right_after_the_batch_before_had_begun() -> None:
+    made = history(batch(0, 3.0), batch(3_000, 4.0))
+    assert [point.delay for point in made.points] == [3.0, 7.0]
+    made.wait(20_000, 0)
+    made.add(batch(25_000, 2.0))
+    assert made.points[-1].delay == 7.0, "after it had looked last, five seconds before it began"
+    made.add(batch(27_000, 4.0, read=400, lag=300))
+    assert made.points[-1].delay == 6.0 + 3.0, "and the lag is worked off first: three seconds at 100 rows a second"
+
+
+def test_a_lag_of_a_query_that_reads_nothing_is_no_delay_in_figures() -> None:
+    made = history(batch(0, read=0, lag=5))
+    assert (made.points[0].catch_up, made.points[0].delay) == (float("inf"), 1.0)
+
+
+def test_curves_are_zero_while_a_query_waits() -> None:
+    made = history(batch(0), batch(60_000))
+    columns = made.columns(61_000)
+    assert columns["time"] == [1.0, 1.001, 60.0, 61.0]
+    assert columns["read"] == [100.0, 0.0, 0.0, 100.0]
+    assert columns["out"] == {"joined": [50.0, 0.0, 0.0, 50.0]}
+    assert columns["batch"] == [1.0, None, None, 1.0], "there was none"
+    assert columns["state"] == {"joined": [9000, 9000, 9000, 9000]}
+    made.wait(75_000, 4)
+    columns = made.columns(76_000)
+    assert (columns["time"][-2:], columns["read"][-2:], columns["lag"][-2:]) == ([61.001, 75.001], [0.0, 0.0], [0, 4])
+    assert made.waits
+
+
+def test_a_long_batch_is_no_wait() -> None:
+    made = history(batch(0), batch(1_000, 600.0, read=6000))
+    assert made.columns(700_000)["read"] == [100.0, 10.0]
+
+
+def test_after_a_clock_went_back_times_still_grow() -> None:
+    made = history(batch(0), batch(90_000), batch(30_000))
+    assert made.columns(HOUR_MS)["time"] == [1.0, 1.001, 30.0, 31.0]
+
+
+@given(st.lists(st.tuples(st.integers(0, 200_000), st.integers(0, 400_000)), max_size=300))
+def test_an_hour_is_kept_in_a_bounded_number_of_points(steps: list[tuple[int, int]]) -> None:
+    made, now, read = History(), 0, 0
+    for pause_ms, took_ms in steps:
+        made.add(batch(now + pause_ms, took_ms / 1000))
+        now += pause_ms + took_ms
+        read += 100
+    points = list(made.points)
+    assert len(points) <= HOUR_MS // STEP_MS + 1
+    assert [point.ended_ms for point in points] == sorted({point.ended_ms for point in points})
+    assert all(point.ended_ms >= now - HOUR_MS for point in points)
+    assert sum(point.read for point in points) == read or now > HOUR_MS, "no batch is lost within the hour"
+    times = made.columns(now)["time"]
+    assert times == sorted(times)
+
+
+def test_a_busy_hour_has_a_point_every_five_seconds() -> None:
+    made = history(*(batch(1_000 * second) for second in range(70 * 60)))
+    assert len(made.points) == HOUR_MS // STEP_MS + 1
+    assert len(made.columns(4_200_000)["time"]) <= HOUR_MS // STEP_MS + 1
+
+
+MINUTE = 60_000
 
 
 BUSY = [batch(1_000 * second) for second in range(120)]
@@ -64,7 +167,6 @@ def test_a_query_that_no_longer_says_that_it_waits_stands_still() -> None:
         "For 2 min no batch has ended, and it has not said that it waits: a batch takes long, or its sources do not answer. "
         "Before, it was silent for 10 s at most."
     )
-    assert of_query(made, 0, None, 86_400_000).state == "still"
     made.wait(86_400_000, 0)
     assert of_query(made, 0, None, 86_400_000).state == "idle"
     hourly = history(batch(0))
@@ -92,24 +194,6 @@ def test_a_query_is_behind_from_half_a_minute_of_work_on() -> None:
     assert of_query(nothing, 0, None, 2_000).words == "5 records are left to read."
 
 
-def test_a_query_stands_still_when_a_batch_takes_much_longer_than_others() -> None:
-    """Not while it says that it waits, and not within its usual pace."""
-    found = of_query(history(*BUSY), 0, None, 120_000 + 5 * MINUTE)
-    assert (found.state, found.since_ms) == ("still", 120_000)
-    assert found.words == (
-        "For 5 min no batch has ended, and it has not said that it waits: a batch takes long, or its sources do not answer. "
-        "Before, it was silent for 1 s at most."
-    )
-    assert of_query(history(*BUSY), 0, None, 120_000 + 50_000).state == "healthy"
-    hourly = history(*(batch(number * 60 * MINUTE) for number in range(2)))
-    assert of_query(hourly, 0, None, 60 * MINUTE + 59 * MINUTE).state == "healthy"
-    first = history(batch(0))
-    assert of_query(first, 0, None, 59 * MINUTE).state == "still"
-    first.interval_s = 3600.0
-    assert of_query(first, 0, None, 59 * MINUTE).state == "healthy", "its trigger lets it"
-    assert of_query(first, 0, None, 181 * MINUTE).state == "still"
-
-
 def waiting(*points: Point, until_ms: int) -> History:
     """A query that says every ten seconds, from one batch to the next and then up to a time, that it waits."""
     made = History()
@@ -121,12 +205,20 @@ def waiting(*points: Point, until_ms: int) -> History:
     return made
 
 
+FIRST = history(batch(0))
+HOURLY = history(batch(0))
+HOURLY.interval_s = 3600.0
 MINUTES = [batch(MINUTE * minute, 60.0, 6000) for minute in range(12)]
 
 
 @pytest.mark.parametrize(
     ("past", "left", "now_ms", "state"),
     [
+        (history(*BUSY), 0, 120_000 + 5 * MINUTE, "still"),
+        (history(batch(0), batch(60 * MINUTE)), 0, 119 * MINUTE, "healthy"),
+        (FIRST, 0, 59 * MINUTE, "still"),
+        (HOURLY, 0, 59 * MINUTE, "healthy"),
+        (HOURLY, 0, 181 * MINUTE, "still"),
         (history(*BUSY), 1_000_000, 170_000, "behind"),
         (history(*BUSY), 3_000, 170_000, "healthy"),
         (history(*BUSY), 3_001, 170_000, "behind"),
@@ -143,6 +235,11 @@ MINUTES = [batch(MINUTE * minute, 60.0, 6000) for minute in range(12)]
         (history(*BUSY, batch(125_000, read=0)), 3_000, 127_000, "healthy"),
     ],
     ids=[
+        "a batch that takes much longer than others",
+        "within its usual pace",
+        "one batch and nothing more",
+        "its trigger lets it",
+        "three turns without a word",
         "far behind amid a batch",
         "30 s of work",
         "more than 30 s of work",
@@ -165,14 +262,10 @@ def test_a_query_is_judged_by_what_is_left_at_this_moment(past: History, left: i
     assert of_query(past, 0, None, now_ms).state == state
 
 
-@pytest.mark.parametrize(
-    ("why", "state", "words"),
-    [("ValueError: no number", "failing", "It has failed: ValueError: no number"), ("", "ended", "It has ended.")],
-)
-def test_a_query_that_ended_has_failed_or_was_stopped(why: str, state: str, words: str) -> None:
-    found = of_query(history(*BUSY), 0, why, 130_000)
-    assert (found.state, found.words, found.since_ms) == (state, words, 120_000)
-    assert of_query(History(), 0, why, 130_000).since_ms == 130_000
+def test_a_query_that_ended_has_failed_or_was_stopped() -> None:
+    for why, state, words in (("no number", "failing", "It has failed: no number"), ("", "ended", "It has ended.")):
+        assert of_query(history(*BUSY), 0, why, 130_000) == Health(state, words, 120_000)
+        assert of_query(History(), 0, why, 130_000).since_ms == 130_000
 
 
 def of(**states: str) -> Health:
@@ -194,6 +287,7 @@ def test_queries_that_are_well_are_told_together() -> None:
     assert of(**twenty).words == "All 20 queries keep up."
     assert of(a="idle", b="healthy", c="idle").words == "1 of 3 queries keeps up; 2 wait for more."
     assert of(a="idle", b="idle", c="idle").words == "All 3 queries have read all that there is, and wait for more."
+    assert of(a="healthy", b="idle").words == "1 of 2 queries keeps up; 1 waits for more."
     assert of(a="healthy", b="starting", c="starting").words == "2 of 3 queries have not ended a batch yet."
 
 
@@ -227,8 +321,3 @@ def test_a_query_that_works_off_what_came_at_once_does_not_fall_behind() -> None
     assert of_query(made, 0, None, 16_000).words.endswith("It falls further behind.")
     made.wait(17_000, 90_000)
     assert "falls further behind" not in of_query(made, 0, None, 18_000).words
-
-
-def test_queries_that_wait_beside_others_are_no_laggards() -> None:
-    assert of(a="healthy", b="idle", c="healthy", d="idle").words == "2 of 4 queries keep up; 2 wait for more."
-    assert of(a="healthy", b="idle").words == "1 of 2 queries keeps up; 1 waits for more."

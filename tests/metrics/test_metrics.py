@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import time
-import urllib.request
 from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
@@ -18,10 +17,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQueryProgress
 
 from fkjoin.checkpoint.progress import progress_since
-from fkjoin.errors import FkJoinError
 from fkjoin.metrics import Listener, Metrics, watch
-from fkjoin.metrics.page import ShownJob, _flows, _rates_on_arrows, served
-from fkjoin.metrics.server import ClientAccess
+from fkjoin.metrics.page import _rates_on_arrows
 from fkjoin.plan.describe.steps import Step, StepStage
 from tests.support.places import ROOT
 from tests.support.progress import idle, progress
@@ -44,22 +41,27 @@ class Query:
         return self.kept
 
 
-@pytest.mark.parametrize(
-    ("kept", "since", "found", "asked_for_all"),
-    [
+def test_progress_that_is_new() -> None:
+    """All that Spark keeps is asked for only if more than the last is new: writing out a hundred takes it 0.1 s."""
+    for kept, since, found, asked_for_all in (
         ((), -1, [], 0),
         ((0,), -1, [0], 0),
         ((4, 5, 6), 6, [], 0),
         ((4, 5, 6), 5, [6], 0),
         ((4, 5, 6), 4, [5, 6], 1),
         ((4, 5, 6), -1, [4, 5, 6], 1),
-    ],
-)
-def test_progress_that_is_new(kept: tuple[int, ...], since: int, found: list[int], asked_for_all: int) -> None:
-    """All that Spark keeps is asked for only if more than the last is new: writing out a hundred takes it 0.1 s."""
-    query: Any = Query(*kept)
-    assert [progress.batchId for progress in progress_since(query, since)] == found
-    assert query.asked_for_all == asked_for_all
+    ):
+        query: Any = Query(*kept)
+        assert [progress.batchId for progress in progress_since(query, since)] == found
+        assert query.asked_for_all == asked_for_all
+    waiting = idle(6)  # a query says that it waits under the number of its next batch
+    query = Query(4, 5)
+    query.kept.append(waiting)
+    assert progress_since(query, 5) == []
+    assert progress_since(query, 5, idle=True) == [waiting]
+    assert progress_since(query, 6, idle=True) == []
+    query.kept.append(SimpleNamespace(batchId=6, durationMs={"addBatch": 1}))
+    assert [progress.durationMs for progress in progress_since(query, 5)] == [{"addBatch": 1}]
 
 
 def test_a_query_that_waits_is_no_batch_and_loses_nothing() -> None:
@@ -82,15 +84,6 @@ def test_a_query_that_waits_is_no_batch_and_loses_nothing() -> None:
     ]
     assert [name.split("{")[0] for name, _ in differ] == ["fkjoin_lag_records", "fkjoin_lag_timestamp_seconds"]
     assert metrics.take(progress(1), "sink-out") is not None
-
-
-def test_the_batch_after_a_wait_is_new_though_it_has_the_number_that_was_waited_under() -> None:
-    query: Any = Query(4, 5)
-    query.kept.append(idle(6))
-    assert [progress.batchId for progress in progress_since(query, 5)] == []
-    assert [progress.batchId for progress in progress_since(query, 4)] == [5]
-    query.kept.append(SimpleNamespace(batchId=6, durationMs={"addBatch": 1}))
-    assert [progress.durationMs for progress in progress_since(query, 5)] == [{"addBatch": 1}]
 
 
 def test_an_operator_that_is_silent_in_a_batch_keeps_its_totals() -> None:
@@ -204,6 +197,7 @@ def test_prometheus_reads_it() -> None:
     metrics._end("b", "it failed")
     metrics.take(progress(0), "a")
     metrics.take(progress(1), "a")
+    metrics._internal = {"shop-joined-subscription-response": 7}
     found = {
         (sample.name, *sorted(sample.labels.values())): sample.value
         for family in text_string_to_metric_families(metrics.prometheus().decode())
@@ -220,29 +214,20 @@ def test_prometheus_reads_it() -> None:
     assert found["fkjoin_lag_records", "0", "a", "orders"] == 5
     assert found["fkjoin_log_bytes", "a", "joined"] == 12000
     assert found["fkjoin_fan_out_max", "a", "joined"] == 7
+    assert found["fkjoin_internal_topic_records", "shop-joined-subscription-response"] == 7
 
 
-def test_a_listener_takes_every_event() -> None:
-    metrics = Metrics()
-    Listener(metrics).onQueryProgress(SimpleNamespace(progress=progress(4)))  # type: ignore[arg-type]
-    assert metrics.snapshot()["3f9a"]["batch"] == 4
-
-
-def test_what_flows_is_written_on_the_arrows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fkjoin.metrics.collector.time.time", lambda: FIRST)
-    metrics = Metrics()
-    metrics.take(progress(0), "sink-out")
+def test_what_flows_is_written_on_the_arrows() -> None:
+    """Of a plain join: tests/metrics/test_page_data.py."""
     counted = ("joined-rekey", "joined-subscription", "joined", "joined-answers-for-sums")
     stages = tuple(StepStage(name, "id", f"joined-{name}", counted_as=(name,)) for name in counted)
     join = Step("fk_join", "joined", "inner", (("left", "orders"), ("right", "customers")), (), stages)
     view = Step("view", "large", "", (("of", "joined"),), (), ())
-    sinks = [Step("sink", name, "/out", (("of", name),), (), ()) for name in ("joined", "unknown")]
-    steps = [join, view, *sinks]
-    assert _rates_on_arrows(steps, _flows(metrics._report().queries.values())) == {
+    joined = {"joined": {"left-in": 180.0, "right-in": 20.0, "out": 100.0}}
+    assert _rates_on_arrows([join, view], joined) == {
         ("fk_join joined", "left"): "180/s",
         ("fk_join joined", "right"): "20/s",
         ("view large", "of"): "100/s",
-        ("sink joined", "of"): "100/s",
     }
     summed = {"sums-regroup": {"rows-in": 5.0}, "sums": {"rows-in": 4.0, "out": 1.0}}
     merged = {"joined-answers-for-sums": {"left-in": 7.0}, **summed}
@@ -265,23 +250,15 @@ def test_what_flows_is_written_on_the_arrows(monkeypatch: pytest.MonkeyPatch) ->
     assert _rates_on_arrows([join], staged) == {("fk_join joined", "left"): "3/s", ("fk_join joined", "right"): "2/s"}
 
 
-def test_a_page_is_served_and_a_taken_port_is_named() -> None:
-    metrics = Metrics()
-    metrics.take(progress(0), "sink-out")
-    with served(ShownJob("shop", []), metrics, 0, ClientAccess(), "--ui") as address:
-        with urllib.request.urlopen(f"{address}status.json") as answer:
-            status = json.load(answer)
-        assert (status["job"], status["queries"]["sink-out"]["batch"]) == ("shop", 0)
-        port = int(address.rsplit(":", 1)[1].rstrip("/"))
-        with pytest.raises(FkJoinError, match=f"--ui: 127.0.0.1:{port} cannot be used .* choose another port"):
-            served(ShownJob("shop", []), metrics, port, ClientAccess(), "--ui").__enter__()
-
-
 def test_queries_of_a_session_are_watched(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a call for each number of an event: of a join there are some 500."""
+    """Without a call for each number of an event: of a join there are some 500.  A listener can be taken away."""
     asked = []
     monkeypatch.setattr(StreamingQueryProgress, "fromJObject", asked.append)
-    metrics = watch(spark)
+    metrics, of_none = watch(spark), Metrics()
+    listener = Listener(of_none)
+    for _ in range(2):
+        spark.streams.addListener(listener)
+        spark.streams.removeListener(listener)
     rows = spark.readStream.format("rate").load().observe("fkjoin:rates", F.count("value").alias("rows-in"))
     query = rows.writeStream.format("noop").trigger(once=True).queryName("rated").start()
     query.awaitTermination()
@@ -290,18 +267,7 @@ def test_queries_of_a_session_are_watched(spark: SparkSession, monkeypatch: pyte
     (mine,) = query.recentProgress
     assert (line["batch"], line["inputs"], line["time"]) == (0, mine.numInputRows, mine.timestamp)
     assert asked == []
-
-
-def test_a_listener_can_be_taken_away(spark: SparkSession) -> None:
-    metrics = Metrics()
-    listener = Listener(metrics)
-    for _ in range(2):
-        spark.streams.addListener(listener)
-        spark.streams.removeListener(listener)
-    query = spark.readStream.format("rate").load().writeStream.format("noop").trigger(once=True).start()
-    query.awaitTermination()
-    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()  # type: ignore[union-attr]
-    assert metrics.snapshot() == {}
+    assert of_none.snapshot() == {}
 
 
 def test_the_dashboard_the_alerts_and_the_page_of_documentation_name_metrics_that_there_are() -> None:
@@ -314,12 +280,6 @@ def test_the_dashboard_the_alerts_and_the_page_of_documentation_name_metrics_tha
         assert named <= there, path
     table = (ROOT / "docs/watching.md").read_text().split("| Prometheus | what it is |")[1].split("\n\n")[0]
     assert set(re.findall(r"\bfkjoin_\w+", table)) == there
-
-
-def test_records_of_internal_topics_are_a_gauge_by_topic() -> None:
-    metrics = Metrics()
-    metrics._internal = {"shop-joined-subscription-response": 7}
-    assert 'fkjoin_internal_topic_records{topic="shop-joined-subscription-response"} 7.0' in metrics.prometheus().decode()
 
 
 def test_each_alert_has_labels_that_its_metrics_have_and_says_what_to_do() -> None:

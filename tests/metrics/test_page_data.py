@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fkjoin.checkpoint.progress import QueryPhase, progress_since
+from fkjoin.checkpoint.progress import QueryPhase
 from fkjoin.metrics import Listener, Metrics
 from fkjoin.metrics.page import ShownJob, history, status
 from fkjoin.metrics.query_report import Activity
@@ -93,17 +93,6 @@ def test_the_map_leaves_rules_to_the_box_that_is_chosen() -> None:
     assert rule in found["steps"][-1]["facts"]
 
 
-def test_the_last_hour_has_a_point_for_batches_of_some_seconds() -> None:
-    metrics = taken(0, 1, 6)
-    columns = history(metrics)["queries"]["sink-out"]
-    assert columns["time"] == [FIRST_MS / 1000 + 1.5, FIRST_MS / 1000 + 6.5]
-    assert columns["read"] == [pytest.approx(200 / 1.5, abs=0.01), 20.0]
-    assert (columns["lag"], columns["batch"]) == ([14, 14], [0.5, 0.5])
-    assert columns["out"] == {"joined": [pytest.approx(100 / 1.5, abs=0.01), 10.0]}
-    assert columns["state"] == {"joined": [9000, 9000]}
-    json.dumps(columns, allow_nan=False)
-
-
 def test_a_recent_batch_has_the_time_of_its_stages_alone() -> None:
     """Its bar on the page; the totals go on from batch to batch."""
     metrics = taken(0, 1)
@@ -117,35 +106,19 @@ def test_a_recent_batch_has_the_time_of_its_stages_alone() -> None:
 
 
 def test_figures_of_this_moment_fall_while_no_batch_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    metrics = taken(9)
-    assert status(ShownJob("shop"), metrics)["health"]["queries"]["sink-out"]["read"] == 200.0, "of the batch, half a second"
-    monkeypatch.setattr("time.time", lambda: FIRST_MS / 1000 + 19.5)
-    assert status(ShownJob("shop"), metrics)["health"]["queries"]["sink-out"]["read"] == 10.0
-    metrics.take(idle(10), "sink-out")
-    found = status(ShownJob("shop"), metrics)["health"]
-    assert (found["state"], found["queries"]["sink-out"]["read"]) == ("healthy", 0.0), "nine records came meanwhile"
-
-
-def test_nothing_flows_on_the_map_while_a_query_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The query's own figure says the same: it reads nothing."""
+    """Those on the map, too."""
     metrics, shop = taken(9), ShownJob("shop", [ORDERS, CUSTOMERS, JOINED, SINK])
 
-    def flows() -> list[str]:
-        return re.findall(r">([\d,]+/s)<", status(shop, metrics)["picture"])
+    def figures() -> tuple[float, list[str]]:
+        found = status(shop, metrics)
+        return found["health"]["queries"]["sink-out"]["read"], re.findall(r">([\d,]+/s)<", found["picture"])
 
-    assert flows() == ["180/s", "20/s", "100/s"]
+    assert figures() == (200.0, ["180/s", "20/s", "100/s"]), "of the batch, half a second"
+    monkeypatch.setattr("time.time", lambda: FIRST_MS / 1000 + 19.5)
+    assert figures()[0] == 10.0
     metrics.take(idle(10), "sink-out")
-    assert flows() == ["0/s", "0/s", "0/s"]
-
-
-def test_a_step_has_its_operators_and_a_source_its_topics() -> None:
-    found = status(ShownJob("shop", [ORDERS, CUSTOMERS, JOINED, SINK]), taken(0))["steps"]
-    assert [(step["id"], step["operators"], step["topics"]) for step in found] == [
-        ("source orders", [], ["orders"]),
-        ("source customers", [], []),
-        ("fk_join joined", ["joined"], []),
-        ("sink joined", [], []),
-    ]
+    assert figures() == (0.0, ["0/s", "0/s", "0/s"])
+    assert status(shop, metrics)["health"]["state"] == "healthy", "nine records came meanwhile"
 
 
 def test_a_step_says_for_whom_its_stages_run() -> None:
@@ -153,7 +126,8 @@ def test_a_step_says_for_whom_its_stages_run() -> None:
         StepStage("rekey", "id", "joined-rekey", readers=("it", "sums"), subtopologies=(0, 1)),
         StepStage("resolve", "id", "joined", readers=("it",), subtopologies=(2,)),
     )
-    *_, found = status(ShownJob("shop", [ORDERS, CUSTOMERS, replace(JOINED, stages=stages)]), taken(0))["steps"]
+    *others, found = status(ShownJob("shop", [ORDERS, CUSTOMERS, replace(JOINED, stages=stages)]), taken(0))["steps"]
+    assert [(step["id"], step["topics"]) for step in others] == [("source orders", ["orders"]), ("source customers", [])]
     assert found["facts"] == [
         ("foreign key", "x"),
         ("stage rekey", "repartition by id, runs 2 times, for it and sums"),
@@ -220,14 +194,11 @@ def test_reasons_of_dead_letters_are_there_once_each_with_their_last_time() -> N
             metrics.take_json(json.dumps(about), name)
     counts.count("postgres shop", counts.LEFT_OUT, 1, ["too long"])
     found = status(ShownJob("shop", [ORDERS, CUSTOMERS, JOINED]), metrics)["dead_letters"]["last"]
-    said = [("joined", "too deep", FIRST_MS + 1_500), ("joined", "no JSON", FIRST_MS + 2_500)]
     assert [(event["place"], event["words"], event["at_ms"]) for event in found] == [
-        *said,
+        ("joined", "too deep", FIRST_MS + 1_500),
+        ("joined", "no JSON", FIRST_MS + 2_500),
         ("postgres shop", "too long", FIRST_MS + 10_000),
     ]
-    for number in range(20):
-        counts.count("postgres shop", counts.LEFT_OUT, 1, [f"too long {number}"])
-    assert len(status(ShownJob("shop", [ORDERS, CUSTOMERS, JOINED]), metrics)["dead_letters"]["last"]) == 10
 
 
 def test_a_query_of_a_program_that_fails_says_so_and_is_well_after_a_new_start() -> None:
@@ -243,15 +214,6 @@ def test_a_query_of_a_program_that_fails_says_so_and_is_well_after_a_new_start()
     assert status(ShownJob("etl"), metrics)["health"]["state"] == "starting"
     listener.onQueryTerminated(SimpleNamespace(**about | {"runId": "2"}, exception=None))
     assert status(ShownJob("etl"), metrics)["health"]["state"] == "ended"
-
-
-def test_what_a_query_says_while_it_waits_is_read_too() -> None:
-    """A job's page tells from it that there is nothing to read; it comes last, and again until there is a batch."""
-    waiting, done = SimpleNamespace(batchId=6, durationMs={}), SimpleNamespace(batchId=5, durationMs={"addBatch": 1})
-    query: Any = SimpleNamespace(lastProgress=waiting, recentProgress=[done, waiting])
-    assert progress_since(query, 5, idle=True) == [waiting]
-    assert progress_since(query, 4, idle=True) == [done, waiting]
-    assert progress_since(query, 6, idle=True) == []
 
 
 def test_every_counter_has_words_for_people_on_the_page() -> None:

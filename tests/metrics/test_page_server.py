@@ -35,6 +35,12 @@ from tests.support.job_files import GOOD, job
 TOKEN = "c2VjcmV0"
 
 
+@pytest.fixture(autouse=True)
+def _ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page that was looked at stays for a moment; integration/test_page.py sees why."""
+    monkeypatch.setattr(page_server, "LAST_S", 0.0)
+
+
 @contextmanager
 def page(**access: Any) -> Iterator[int]:
     """The port of a job's page."""
@@ -62,18 +68,22 @@ def answered(connection: socket.socket) -> bytes:
 
 
 def test_the_loopback_address_is_listened_on_unless_another_is_chosen() -> None:
-    with served(ShownJob("shop", []), Metrics(), 0, ClientAccess(), "--ui") as address:
-        assert address.startswith("http://127.0.0.1:")
-        assert reached(address) == ["127.0.0.1"]
-    with served(ShownJob("shop", []), Metrics(), 0, ClientAccess("0.0.0.0"), "--ui") as address:
-        assert reached(address) == ["127.0.0.1", "127.0.0.3"]
+    """Prometheus asks for a container's address, which is not known before: that to which a connection came is a host."""
+    with page() as port:
+        assert reached(port) == ["127.0.0.1"]
+    with page(host="0.0.0.0") as port:
+        assert reached(port) == ["127.0.0.1", "127.0.0.3"]
+        connection = http.client.HTTPConnection("127.0.0.3", port, timeout=20)
+        connection.request("GET", "/metrics")
+        assert connection.getresponse().status == 200
+        connection.close()
+        assert ask(port, Host="127.0.0.3")[0] == 421, "it came to another"
     with served(ShownJob("shop", []), Metrics(), 0, ClientAccess("[::1]"), "--ui") as address:
         assert address.startswith("http://[::1]:")
 
 
-def reached(address: str) -> list[str]:
+def reached(port: int) -> list[str]:
     """Those of this machine's addresses at which the server listens."""
-    port = int(address.rsplit(":", 1)[1].rstrip("/"))
     found = []
     for host in ("127.0.0.1", "127.0.0.3"):
         with contextlib.suppress(ConnectionRefusedError), socket.create_connection((host, port), timeout=20):
@@ -88,7 +98,7 @@ def test_metrics_of_a_program_are_served_with_the_same_rules() -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     watch(spark, port, token=TOKEN, names=["metrics.example.com"])
-    assert reached(f"http://127.0.0.1:{port}/") == ["127.0.0.1"]
+    assert reached(port) == ["127.0.0.1"]
     assert ask(port, "/metrics")[0] == 401
     status, text, headers = ask(port, "/metrics", Authorization=f"Bearer {TOKEN}", Host="metrics.example.com")
     assert (status, headers["x-content-type-options"]) == (200, "nosniff")
@@ -98,36 +108,18 @@ def test_metrics_of_a_program_are_served_with_the_same_rules() -> None:
         watch(spark, port)
 
 
-@pytest.mark.parametrize(
-    "host", ["localhost", "LOCALHOST:1", "127.0.0.1:8080", "[::1]", "[::1]:8080", "jobs.example.com", "a.b."]
-)
-def test_hosts_that_may_be_asked_for(host: str) -> None:
-    with page(names=("Jobs.example.com", "a.b")) as port:
-        assert ask(port, Host=host)[0] == 200
-
-
-@pytest.mark.parametrize(
-    "host", ["rebound.example.com", "localhost.example.com", "127.0.0.2", "", "[::1", "localhost:1:2", "a b"]
-)
-def test_a_name_that_somebody_else_points_here_is_refused(host: str) -> None:
+def test_a_name_that_somebody_else_points_here_is_refused() -> None:
     """A page of another site can make its own name lead here (DNS rebinding): then this is the Host that a browser sends."""
-    with page() as port:
-        for path in ("/", "/metrics", "/status.json", "/nothing"):
-            status, text, _ = ask(port, path, Host=host)
-            assert status in (400, 421)
-            assert "shop" not in text
-        if status == 421:
-            assert "names" in text
-
-
-def test_the_address_that_a_connection_came_to_is_a_host_of_the_page() -> None:
-    """Prometheus asks for a container's address, which is not known before."""
-    with page(host="0.0.0.0") as port:
-        connection = http.client.HTTPConnection("127.0.0.3", port, timeout=20)
-        connection.request("GET", "/metrics")
-        assert connection.getresponse().status == 200
-        connection.close()
-        assert ask(port, Host="127.0.0.3")[0] == 421, "it came to another"
+    ours = ("localhost", "LOCALHOST:1", "127.0.0.1:8080", "[::1]", "[::1]:8080", "jobs.example.com", "a.b.")
+    others = ("rebound.example.com", "localhost.example.com", "127.0.0.2", "", "[::1", "localhost:1:2", "a b")
+    with page(names=("Jobs.example.com", "a.b")) as port:
+        assert [host for host in ours if ask(port, Host=host)[0] != 200] == []
+        for host in others:
+            for path in ("/", "/metrics", "/status.json", "/nothing"):
+                status, text, _ = ask(port, path, Host=host)
+                assert status in (400, 421), host
+                assert "shop" not in text
+            assert status == 400 or "names" in text
 
 
 def test_a_page_with_a_token_shows_nothing_without_it() -> None:
@@ -158,25 +150,17 @@ def test_a_token_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -
     assert compared == [{b"x", TOKEN.encode()}]
 
 
-@pytest.mark.parametrize("token", ["", " ", "two words", "schlüssel", "line\n"])
-def test_a_token_that_no_client_can_send_is_refused(token: str) -> None:
-    with pytest.raises(FkJoinError, match="token: .*openssl rand -hex 32"):
-        ClientAccess(token=token)
-
-
-@pytest.mark.parametrize(
-    "name", ["", "*", "https://jobs.example.com/", "a b", "a,b", "jobs..com", "[::1", ".", "schlüssel.example"]
-)
-def test_what_is_no_name_of_a_host_is_refused(name: str) -> None:
-    with pytest.raises(FkJoinError, match=f"^names: {re.escape(repr(name))} is no name of a host; write it as in "):
-        ClientAccess(names=("localhost", name))
+def test_what_is_no_name_of_a_host_is_refused() -> None:
+    for name in ("", "*", "https://jobs.example.com/", "a b", "a,b", "jobs..com", "[::1", ".", "schlüssel.example"):
+        with pytest.raises(FkJoinError, match=f"^names: {re.escape(repr(name))} is no name of a host; write it as in "):
+            ClientAccess(names=("localhost", name))
     ClientAccess(names=("jobs.example.com", "jobs_1", "jobs.example.com:8080", "10.0.0.7", "[fe80::1]", "::1"))  # as it says
 
 
-@pytest.mark.parametrize("host", ["", "[]"])
-def test_no_host_does_not_mean_all_of_them(host: str) -> None:
-    with pytest.raises(FkJoinError, match=r'^host: it is empty; leave it out .*, or give "0\.0\.0\.0" for all addresses'):
-        ClientAccess(host)
+def test_no_host_does_not_mean_all_of_them() -> None:
+    for host in ("", "[]"):
+        with pytest.raises(FkJoinError, match=r'^host: it is empty; leave it out .*, or give "0\.0\.0\.0" for all addresses'):
+            ClientAccess(host)
     assert [ClientAccess().open, ClientAccess("0.0.0.0").open] == [False, True]
 
 
@@ -186,17 +170,15 @@ def test_a_page_is_open_where_others_reach_it_and_no_token_is_asked_for() -> Non
         assert not ClientAccess(host, token=TOKEN).open
 
 
-@pytest.mark.parametrize(
-    ("ui", "token", "warns"), [("0.0.0.0", None, True), ("0.0.0.0", TOKEN, False), ("127.0.0.1", None, False)]
-)
-def test_a_job_says_so_when_other_hosts_can_read_its_page(ui: str, token: str | None, warns: bool) -> None:
-    spec = JobSection(name="shop", checkpoint="ck", tables={}, sinks={}, ui=PageSection(token=token))
-    console = Console(file=io.StringIO(), width=40)
-    with _follower(cast(Job, SimpleNamespace(spec=spec, steps=list, letters=None)), Screen(console), (ui, 0)):
-        pass
-    said = [line[20:] for line in cast(io.StringIO, console.file).getvalue().splitlines()[1:]]
-    assert [line.partition(":")[0] for line in said] == ["Other hosts can read the page"] * warns
-    assert all("token in section [ui] of the job file" in line for line in said)
+def test_a_job_says_so_when_other_hosts_can_read_its_page() -> None:
+    for host, token, warns in (("0.0.0.0", None, True), ("0.0.0.0", TOKEN, False), ("127.0.0.1", None, False)):
+        spec = JobSection(name="shop", checkpoint="ck", tables={}, sinks={}, ui=PageSection(token=token))
+        console = Console(file=io.StringIO(), width=40)
+        with _follower(cast(Job, SimpleNamespace(spec=spec, steps=list, letters=None)), Screen(console), (host, 0)):
+            pass
+        said = [line[20:] for line in cast(io.StringIO, console.file).getvalue().splitlines()[1:]]
+        assert [line.partition(":")[0] for line in said] == ["Other hosts can read the page"] * warns
+        assert all("token in section [ui] of the job file" in line for line in said)
 
 
 def test_a_page_that_cannot_be_made_is_an_answer_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -212,22 +194,20 @@ def test_a_page_that_cannot_be_made_is_an_answer_and_is_logged(caplog: pytest.Lo
     server.close()  # once more is nothing
 
 
-@pytest.mark.parametrize("port", [-1, 65_536, 70_000])
-def test_a_port_that_there_is_not_is_refused(port: int) -> None:
-    with pytest.raises(FkJoinError, match=f"^port: port {port} cannot be used; choose one from 1 to 65535$"):
-        PageServer({}, port, ClientAccess(), "port")
-    with contextlib.closing(PageServer({}, 0, ClientAccess(), "port")) as server:
-        assert 1 <= int(server.address.rsplit(":", 1)[1].rstrip("/")) <= 65_535
+def test_a_port_that_there_is_not_is_refused() -> None:
+    for port in (-1, 65_536):
+        with pytest.raises(FkJoinError, match=f"^port: port {port} cannot be used; choose one from 1 to 65535$"):
+            PageServer({}, port, ClientAccess(), "port")
+    for host in ("nowhere.invalid", "192.0.2.1", "a..b", "ü" * 80):
+        with pytest.raises(FkJoinError, match=f"^port: {host}:0 cannot be used .*; choose another host$"):
+            PageServer({}, 0, ClientAccess(host), "port")
 
 
-@pytest.mark.parametrize("host", ["nowhere.invalid", "192.0.2.1", "a..b", "ü" * 80])
-def test_a_host_that_this_machine_is_not_is_refused(host: str) -> None:
-    with pytest.raises(FkJoinError, match=f"^port: {host}:0 cannot be used .*; choose another host$"):
-        PageServer({}, 0, ClientAccess(host), "port")
-
-
-def test_a_token_is_not_in_texts() -> None:
+def test_a_token_is_not_in_texts_and_one_that_no_client_can_send_is_refused() -> None:
     assert TOKEN not in repr(ClientAccess(token=TOKEN))
+    for token in ("", " ", "two words", "schlüssel", "line\n"):
+        with pytest.raises(FkJoinError, match="token: .*openssl rand -hex 32"):
+            ClientAccess(token=token)
 
 
 def test_a_job_file_says_who_may_see_the_page(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,25 +224,19 @@ def test_a_job_file_says_who_may_see_the_page(tmp_path: Any, monkeypatch: pytest
 
 
 def test_every_answer_says_what_a_browser_may_do_with_it() -> None:
+    """The page's own files and the style of the picture, and no others."""
     with page() as port:
-        for path, method in (("/", "GET"), ("/status.json", "GET"), ("/metrics", "HEAD"), ("/nothing", "GET"), ("/", "POST")):
-            headers = ask(port, path, method)[2]
+        for path, method in (("/status.json", "GET"), ("/metrics", "HEAD"), ("/nothing", "GET"), ("/", "POST"), ("/", "GET")):
+            _, text, headers = ask(port, path, method)
             assert headers["x-content-type-options"] == "nosniff"
             assert headers["referrer-policy"] == "no-referrer"
             assert headers["cache-control"] == "no-store"
-            assert "default-src 'none'" in headers["content-security-policy"]
-            assert "frame-ancestors 'none'" in headers["content-security-policy"]
+            policy = dict(one.split(" ", 1) for one in headers["content-security-policy"].split("; "))
+            assert policy["default-src"] == policy["frame-ancestors"] == "'none'"
             assert "unsafe" not in headers["content-security-policy"]
-
-
-def test_the_policy_of_the_page_allows_its_own_files_and_the_style_of_the_picture_and_no_others() -> None:
-    with page() as port:
-        _, text, headers = ask(port, "/")
-    policy = dict(one.split(" ", 1) for one in headers["content-security-policy"].split("; "))
     (inside,) = re.findall("<style>(.*?)</style>", svg([]), re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
     assert policy["style-src"] == f"'self' 'sha256-{digest}'"
-    assert policy["default-src"] == "'none'"
     assert {policy[kind] for kind in ("script-src", "connect-src", "img-src")} == {"'self'"}
     assert re.findall(r"<script(?![^>]* src=)|<style|\son\w+=|\sstyle=|javascript:", text) == [], "the policy allows none"
 

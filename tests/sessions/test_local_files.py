@@ -1,6 +1,6 @@
 """The file system of local sessions: Hadoop's, but for how it sets permissions.
 
-``tests/cli/test_termination.py`` sees that no process does.
+``tests/jobs/test_secrets.py`` sees that no process does.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from fkjoin.plan.base import Node
 from fkjoin.testing import CRASH, DUPLICATE, REORDER, Driver
 from tests.support.documents import blocks
 from tests.support.driven import BATCHES, KINDS, OF_EVENTS, SCHEMAS, VISITS, Change, Shop, feed, order, visited, write
+from tests.support.job_files import GOOD, job, write_rows
 from tests.support.places import ROOT
 from tests.support.queries import run, write_lines
 from tests.support.sessions import small
@@ -122,9 +123,7 @@ NAMED = st.builds(dict, name=st.sampled_from(["Ada", "Bo"]))
 CHANGES = st.one_of(
     st.tuples(st.just("orders"), st.sampled_from(["o1", "o2"]), st.none() | ORDERS),
     st.tuples(st.just("returns"), st.sampled_from(["o1", "o2"]), st.none() | ORDERS),
-    st.tuples(
-        st.just("customers"), st.sampled_from(["c1", "c2"]), st.none() | st.builds(dict, name=st.sampled_from(["Ada", "Bo"]))
-    ),
+    st.tuples(st.just("customers"), st.sampled_from(["c1", "c2"]), st.none() | NAMED),
 )
 STEPS = st.lists(
     st.tuples(st.lists(CHANGES, max_size=4), st.sampled_from([None, CRASH, DUPLICATE, REORDER])), min_size=1, max_size=3
@@ -274,34 +273,12 @@ def test_the_example_in_the_how_to_is_true(spark: SparkSession, tmp_path: Path) 
         exec(block.text, there)
 
 
-JOB = """
-name = "shop"
-checkpoint = "{folder}/ck"
-
-[tables.orders]
-path = "{folder}/orders"
-format = "json"
-key = "order_id"
-version = "lsn"
-deleted = "op = 'd'"
-schema = "order_id string, customer_id string, amount int, items array<string>, lsn bigint, op string"
-
-[views.large]
-of = "orders"
-filter = "amount > 2"
-
-[sinks.out]
-table = "large"
-format = "parquet"
-path = "{folder}/out"
-"""
-
-
-def test_a_job_files_table_is_driven(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
-    (tmp_path / "orders").mkdir()
-    (tmp_path / "JOB.toml").write_text(JOB.format(folder=tmp_path))
-    driver = Driver(job_tables(spark, tmp_path / "JOB.toml")["large"])
-    driver.input("orders").change("o1", order("c1", 5))
+def test_a_job_files_table_is_driven(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+    write_rows(tmp_path)
+    driver = Driver(job_tables(spark, job(tmp_path, GOOD.replace("deleted = \"op = 'd'\"\n", "")))["joined"])
+    driver.input("customers").change("c1", {"name": "Ada"})
+    driver.input("orders").change("o1", {"customer": "c1", "amount": 5})
     assert [change.key for change in driver.run()] == ["o1"]
 
 

@@ -46,6 +46,9 @@ def test_a_test_reads_like_this() -> None:
     assert (test.table, test.subscriptions) == ({}, {})
     assert [kind for _, kind, _ in test.results] == ["insert", "update", "delete"]
     assert set(test.stored("resolve")) >= {b"do1"}
+    given = left("o2", {"customer": "c1", "n": 2}, version=17), left("o2", {"customer": "c1", "n": 1}, version=15)
+    test.feed(*given)
+    assert test.table["o2"] == [2, None], "the version decides"
 
 
 EVENTS = st.lists(
@@ -77,17 +80,6 @@ def test_whatever_happens_the_table_is_the_batch_join(events: list[Any], how: An
         if row is not None and (other is not None or how == "left"):
             wanted[key] = {"left": row, "right": other}
     assert test.table == wanted
-
-
-def test_versions_may_be_given_and_decide() -> None:
-    test = JoinTest("fk")
-    test.feed(right("a", {"m": 1}), left("o", {"fk": "a", "n": 2}, version=7), left("o", {"fk": "a", "n": 1}, version=5))
-    assert test.table["o"]["left"]["n"] == 2
-
-
-def test_a_foreign_key_that_is_no_text_is_refused() -> None:
-    with pytest.raises(FkJoinError, match="extractor: the key that 'o' names is 3; here keys are texts, or None"):
-        JoinTest("fk").feed(left("o", {"fk": 3}))
 
 
 def members() -> MembersTest:
@@ -124,6 +116,8 @@ def test_what_a_test_does_not_take_is_refused_before_anything_is_processed(name:
         (change("o2", row, version="2"), "feed: version '2' of 'o2' is no whole number"),  # type: ignore[arg-type]
         (change("o2", row, version=True), "feed: version True of 'o2' is no whole number"),
     ]
+    if "event" in functions:
+        refused.append((event(None), "the row of event '' is None, which is no dict of columns"))  # type: ignore[arg-type]
     for wrong, said in refused:
         with pytest.raises(FkJoinError, match=said):
             test.feed(change("o1", row), CRASH, wrong)
@@ -161,6 +155,8 @@ def test_a_column_that_a_row_lacks_is_refused_by_name_and_nothing_is_processed(n
     assert (test.table, test.results, test.count) == ({}, [], {})
     with pytest.raises(FkJoinError, match=f"^{argument}: {whose} has no column 'nope'; there are fk, n"):
         make("nope").feed(changed(row))
+    with pytest.raises(FkJoinError, match=f"^{argument}: the key that .* names is 7; here keys are texts, or None$"):
+        make("fk").feed(changed({"fk": 7, "n": 1}))
     named = make("fk")
     assert named.feed(changed({"fk": None, "n": 1})) == named.results
     assert make("fk").feed(right("a", {}) if name == "extractor" else DUPLICATE, changed(row)) != []
@@ -191,6 +187,8 @@ def test_a_value_of_another_type_than_its_column_is_refused_by_name() -> None:
     with pytest.raises(FkJoinError, match="^schema: the row of 'o1' has no column 'n'; there are fk, m"):
         test.feed(change("o1", {"fk": "a", "m": 1}))
     assert (test.table, test.results) == ({}, [])
+    with pytest.raises(FkJoinError, match="columns: it is of 'm', and the schema has n"):
+        MembersTest("zoo", pa.schema([("n", pa.int64())]), {"it": agg.max_by("n", "m")})
     text = MembersTest("fk", pa.schema([("n", pa.string())]), {"all": agg.collect_set("n")})
     with pytest.raises(FkJoinError, match="^the row of 'o1': 1 cannot be a n, which is string: it is a int$"):
         text.feed(change("o1", {"fk": "a", "n": 1}))
@@ -203,7 +201,7 @@ HOWS: dict[str, tuple[Callable[[Any], Any], dict[str, str | None]]] = {
         {"full": "outer", "full_outer": "outer", "fullouter": "outer", "LEFT": "left", "left_outer": "left", "semi": None},
     ),
     "by foreign key": (lambda how: JoinTest("fk", how=how), {"leftouter": "left", "right": None, "cross": None}),
-    "of events": (lambda how: EnrichTest("fk", how=how), {"left_outer": "left", "full": None, "right": None}),
+    "of events": (lambda how: EnrichTest("fk", how=how), {"left_outer": "left", "outer": None, "right": None}),
 }
 """Kits, which check ``how`` as the library does, and by words of Spark's what is to be written."""
 
@@ -226,11 +224,6 @@ def test_a_right_join_is_a_left_one_of_swapped_tables() -> None:
     assert swapped.feed(left("1", {"m": 1}), right("2", {"n": 1})) == [("1", "insert", {"left": {"m": 1}, "right": None})]
     with pytest.raises(TopologyError, match='how: "full" is of joins by primary key'):
         JoinTest("fk", how="full")  # type: ignore[arg-type]
-
-
-def test_an_event_without_columns_is_refused() -> None:
-    with pytest.raises(FkJoinError, match="the row of event '' is None, which is no dict of columns"):
-        EnrichTest(on="fk").feed(event(None))  # type: ignore[arg-type]
 
 
 def test_reordered_messages_arrive_in_another_order() -> None:
@@ -268,18 +261,13 @@ def test_examples_in_documents_hold(document: str) -> None:
         exec(block, {})
 
 
-def zoo(**more: Any) -> AggregateTest:
-    return AggregateTest(
+def test_a_test_of_an_aggregate_reads_like_this() -> None:
+    test = AggregateTest(
         group="zoo",
         initializer=set,
         adder=lambda zoo, row, animals: animals | {row["animal"]},
         subtractor=lambda zoo, row, animals: animals - {row["animal"]},
-        **more,
     )
-
-
-def test_a_test_of_an_aggregate_reads_like_this() -> None:
-    test = zoo()
     results = test.feed(change("1", {"zoo": "Berlin", "animal": "tiger"}), change("2", {"zoo": "Bonn", "animal": "owl"}), CRASH)
     assert sorted(results) == [("Berlin", "insert", {"tiger"}), ("Bonn", "insert", {"owl"})]
     assert test.feed(DUPLICATE) == []
@@ -287,8 +275,6 @@ def test_a_test_of_an_aggregate_reads_like_this() -> None:
     assert test.table == {"Berlin": {"owl"}}
     assert test.feed(change("2", {"zoo": None, "animal": "owl"})) == [("Berlin", "delete", None)]
     assert set(test.stored("regroup")) >= {b"d1", b"d2"}
-    with pytest.raises(FkJoinError, match="group: the key that '3' names is 7; here keys are texts, or None"):
-        test.feed(change("3", {"zoo": 7}))
 
 
 def test_a_test_of_an_enrich_reads_like_this() -> None:
@@ -309,10 +295,6 @@ def test_a_test_of_an_enrich_reads_like_this() -> None:
     assert sorted(result.value["n"] for result in test.feed(*many, REORDER)) == [*range(9)], "each comes once"
     assert test.feed(change("c1", None)) == []
     assert test.table == {}
-    with pytest.raises(FkJoinError, match="on: the key that .* names is 7; here keys are texts, or None"):
-        test.feed(event({"customer": 7}))
-    with pytest.raises(TopologyError, match="how: 'outer' is not one of"):
-        EnrichTest(on="customer", how="outer")  # type: ignore[arg-type]
 
 
 def test_a_test_of_a_flat_map_reads_like_this() -> None:
@@ -327,12 +309,8 @@ def test_a_test_of_a_flat_map_reads_like_this() -> None:
     assert test.table == {"b": {"sku": "b", "n": 2}}
     assert b"d2" in test.stored("spread")
     assert b"db" in test.stored("owners")
-    for items, wrong in (
-        ([{"sku": 7}], "the key that '3' names is 7; here keys are texts, or None"),
-        ([{"sku": "a"}] * 2, "rows of '3': two of its rows have"),
-    ):
-        with pytest.raises(FkJoinError, match=wrong):
-            test.feed(change("3", {"items": items}))
+    with pytest.raises(FkJoinError, match="rows of '3': two of its rows have"):
+        test.feed(change("3", {"items": [{"sku": "a"}] * 2}))
 
 
 def test_a_test_of_a_join_by_primary_key_reads_like_this() -> None:
@@ -344,8 +322,6 @@ def test_a_test_of_a_join_by_primary_key_reads_like_this() -> None:
     assert test.feed(left("1", {"n": -1}), right("2", None)) == [("1", "delete", None), ("2", "delete", None)]
     assert test.table == {}
     assert set(test.stored("pair")) >= {b"d1", b"d2"}
-    with pytest.raises(TopologyError, match="how: 'banana' is not one of"):
-        KeyJoinTest(how="banana")  # type: ignore[arg-type]
 
 
 CHANGES = st.builds(
@@ -356,56 +332,44 @@ CHANGES = st.builds(
 BATCHES = st.lists(st.tuples(st.lists(CHANGES, max_size=9), st.sampled_from([CRASH, DUPLICATE, REORDER])), max_size=6)
 
 
-@given(batches=BATCHES, seed=st.integers(0, 99))
-@settings(max_examples=examples(150))
-def test_whatever_happens_the_aggregate_is_that_of_the_rows(batches: list[tuple[list[Any], Any]], seed: int) -> None:
+def last_rows(test: Any, batches: list[tuple[list[Any], Any]]) -> dict[str, dict[str, Any]]:
+    """Feed a test, and return the rows that there are then."""
     events = [event for changes, sentinel in batches for event in (*changes, sentinel)]
-    test = AggregateTest(
-        "zoo", 0, lambda zoo, row, total: total + row["n"], lambda zoo, row, total: total - row["n"], seed=seed
-    )
     test.feed(*events)
     rows = {event.key: event.row for event in events if isinstance(event, kit.Change)}
+    return {key: row for key, row in sorted(rows.items()) if row is not None}
+
+
+@given(batches=BATCHES, seed=st.integers(0, 99))
+@settings(max_examples=examples(90))
+def test_whatever_happens_the_aggregate_is_that_of_the_rows(batches: list[tuple[list[Any], Any]], seed: int) -> None:
+    test = AggregateTest("zoo", 0, lambda zoo, row, n: n + row["n"], lambda zoo, row, n: n - row["n"], seed=seed)
     wanted: dict[str, int] = {}
-    for row in rows.values():
-        if row is not None and row["zoo"] is not None:
+    for row in last_rows(test, batches).values():
+        if row["zoo"] is not None:
             wanted[row["zoo"]] = wanted.get(row["zoo"], 0) + row["n"]
     assert test.table == wanted
 
 
 @given(batches=BATCHES, seed=st.integers(0, 99))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(60))
 def test_whatever_happens_a_flat_map_is_that_of_the_rows(batches: list[tuple[list[Any], Any]], seed: int) -> None:
-    events = [event for changes, sentinel in batches for event in (*changes, sentinel)]
     test = FlatMapTest(lambda key, row: [{"zoo": row["zoo"], "n": row["n"]}, {"zoo": "all", "n": row["n"]}], "zoo", seed=seed)
-    test.feed(*events)
-    rows = {event.key: event.row for event in events if isinstance(event, kit.Change)}
     wanted: dict[str, Any] = {}
-    for _, row in sorted(rows.items(), reverse=True):  # the least key shows its row
-        if row is not None:
-            wanted |= {zoo: {"zoo": zoo, "n": row["n"]} for zoo in (row["zoo"], "all") if zoo is not None}
+    for row in reversed(last_rows(test, batches).values()):  # the least key shows its row
+        wanted |= {zoo: {"zoo": zoo, "n": row["n"]} for zoo in (row["zoo"], "all") if zoo is not None}
     assert test.table == wanted
 
 
 @given(batches=BATCHES, seed=st.integers(0, 99))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(60))
 def test_whatever_happens_members_are_those_of_the_rows(batches: list[tuple[list[Any], Any]], seed: int) -> None:
-    events = [event for changes, sentinel in batches for event in (*changes, sentinel)]
     columns = {"all": agg.collect_list("n"), "most": agg.max_by("n", "n"), "kinds": agg.count_distinct("n")}
     test = MembersTest("zoo", pa.schema([("n", pa.int64())]), columns, having=lambda row: row["kinds"] > 1, seed=seed)
-    test.feed(*events)
-    rows = {event.key: event.row for event in events if isinstance(event, kit.Change)}
     wanted: dict[str, list[int]] = {}
-    for _, row in sorted(rows.items()):
-        if row is not None and row["zoo"] is not None:
+    for row in last_rows(test, batches).values():
+        if row["zoo"] is not None:
             wanted.setdefault(row["zoo"], []).append(row["n"])
     assert test.table == {
         zoo: {"all": some, "most": max(some), "kinds": len(set(some))} for zoo, some in wanted.items() if len(set(some)) > 1
     }
-
-
-def test_members_of_columns_that_are_not_there_are_refused() -> None:
-    with pytest.raises(FkJoinError, match="columns: it is of 'm', and the schema has n"):
-        MembersTest("zoo", pa.schema([("n", pa.int64())]), {"it": agg.max_by("n", "m")})
-    test = MembersTest("zoo", pa.schema([("n", pa.int64())]), {"it": agg.collect_set("n")})
-    with pytest.raises(FkJoinError, match="group: the key that '1' names is 3; here keys are texts, or None"):
-        test.feed(change("1", {"zoo": 3}))
