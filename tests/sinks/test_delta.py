@@ -58,31 +58,6 @@ def prepared(path: Path) -> Delta:
     return made
 
 
-def test_rows_come_change_and_go_and_a_repeated_batch_does_nothing(tmp_path: Path) -> None:
-    delta = prepared(tmp_path)
-    delta.apply(batch_id(0), rows(row("a", 1), row("b", 2), row("c")), keys())
-    assert table_at(tmp_path) == [row("a", 1), row("b", 2), row("c")]
-    delta.apply(batch_id(1), rows(row("a", 7)), keys("b", "never there"))
-    assert table_at(tmp_path) == [row("a", 7), row("c")]
-    prepared(tmp_path).apply(batch_id(1), rows(row("a", 1), row("b", 2)), keys("c"))
-    assert table_at(tmp_path) == [row("a", 7), row("c")]
-    delta.apply(batch_id(0, query="another query"), rows(row("d", 4)), keys())
-    assert [found["id"] for found in table_at(tmp_path)] == ["a", "c", "d"]
-    assert (DeltaTable(tmp_path).transaction_version("q"), DeltaTable(tmp_path).transaction_version("another query")) == (1, 0)
-
-
-def test_another_batch_of_a_number_that_is_there_is_refused(tmp_path: Path) -> None:
-    delta = prepared(tmp_path)
-    delta.apply(batch_id(0), rows(row("a", 1)), keys())
-    delta.apply(batch_id(1), rows(row("b", 2)), keys())
-    delta.apply(batch_id(1), rows(row("b", 9)), keys())
-    for batch, what in ((batch_id(1, 201), "another batch of that number"), (batch_id(0), "batch 0")):
-        says = f"has batch 1 of the query, which is about to write {what}: the query runs twice"
-        with pytest.raises(FkJoinError, match=says):
-            delta.apply(batch, rows(row("c", 3)), keys("b"))
-    assert table_at(tmp_path) == [row("a", 1), row("b", 2)]
-
-
 def test_events_of_a_batch_that_two_attempts_append_at_a_time_are_there_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
