@@ -22,7 +22,6 @@ from fkjoin.cli import state as state_cli
 from fkjoin.state.segments import Meta
 from tests.support import golden_operators
 from tests.support.golden import CHECKPOINTS
-from tests.support.sampling import sampled
 from tests.support.saved_query import SavedQuery
 from tests.support.sessions import SPARK_4_0
 
@@ -196,8 +195,8 @@ def test_each_kind_of_operator_tells_what_it_knows_of_a_key(command: Callable[..
         assert {json.loads(line)["store"].rpartition("-")[0] for line in lines} == {operator}
 
 
-@pytest.mark.faults
-@pytest.mark.parametrize("query", sampled(QUERIES, QUERIES[:1]))
+@pytest.mark.nightly
+@pytest.mark.parametrize("query", QUERIES)
 def test_files_have_what_spark_reads(spark: SparkSession, folder: Path, query: str) -> None:
     """Spark's own source of state has the same records of each store's logs."""
     if SPARK_4_0:

@@ -393,7 +393,7 @@ WAYS: dict[str, str] = {
     ),
     "{}: a source's changes come as they are read": BUILDING,
     "checkpoint: {} is in use by process {} on": (
-        "tests/checkpoint/test_damage.py::test_a_claim_is_refused_while_its_owner_lives"
+        "tests/checkpoint/test_claims.py::test_a_checkpoint_that_another_process_uses_is_refused_by_every_call"
     ),
     "{} is empty, so that no classes are kept": (
         "tests/sessions/test_class_archive.py::test_a_session_begins_with_what_another_has_kept"
