@@ -168,7 +168,7 @@ MUTATIONS = {
         "fkjoin/sinks/table_sink.py",
         'gone = pc.equal(rows["_operation"], "delete")',
         'gone = pc.equal(rows["_operation"], "insert")',
-        "tests/sinks/test_own_sink.py tests/sinks/test_delta.py",
+        "tests/sinks/test_own_sink.py tests/sinks/test_several_sinks.py",
     ),
     "two processes make one claim": Mutation(
         "fkjoin/storage/local_files.py",

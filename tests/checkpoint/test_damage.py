@@ -6,9 +6,6 @@ import json
 import os
 import re
 import shutil
-import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -52,10 +49,9 @@ def test_errors_that_come_from_a_checkpoint_say_what_to_do(error: str, says: str
     assert explain("ArithmeticException: / by zero\n=== Streaming Query ===\nCANNOT_LOAD_STATE_STORE", "/ck") is None
 
 
-@pytest.mark.parametrize("name", ["my checkpoints", "[a]", "{b}*?", "100%", "state/0/7"])
-def test_a_folder_may_have_any_name(spark: SparkSession, tmp_path: Path, name: str) -> None:
+def test_a_folder_may_have_any_name(spark: SparkSession, tmp_path: Path) -> None:
     """Some letters are patterns to Spark, which reads the files."""
-    folder = tmp_path / name
+    folder = tmp_path / "my [a] {b}*?" / "100%" / "state" / "0" / "7"
     folder.mkdir(parents=True)
     checkpoint = unpack(CHECKPOINTS / "join-1.tar.gz", folder)
     assert verify(spark, checkpoint) == []
@@ -106,22 +102,6 @@ def test_damage_is_named_before_anything_runs(spark: SparkSession, tmp_path: Pat
                 other.write_bytes(content)
         with pytest.raises(FkJoinError, match="checkpoint .* is damaged.* restore it from a backup"):
             verify(spark, checkpoint)
-
-
-def test_a_claim_is_refused_while_its_owner_lives(spark: SparkSession, tmp_path: Path) -> None:
-    (tmp_path / "metadata").touch()
-    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    owner = {"host": socket.gethostname(), "process": other.pid}
-    (tmp_path / f"{CLAIM_FILE}.1").write_text(json.dumps(owner))
-    with pytest.raises(FkJoinError, match=f"in use by process {other.pid} on .*: stop that job first"):
-        claimed(spark, str(tmp_path)).__enter__()
-    other.kill()
-    other.wait()
-    for number in (2, 3):
-        with claimed(spark, str(tmp_path)) as held:
-            assert held.number == number
-            assert json.loads((tmp_path / f"{CLAIM_FILE}.{number}").read_text())["process"] == os.getpid()
-        assert (tmp_path / f"{CLAIM_FILE}.{number}").read_text() == "", "it is nobody's"
 
 
 def test_a_claim_is_renewed_and_whole_whenever_its_owner_is_killed(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,26 +42,26 @@ def found(spark: SparkSession, job: Path) -> indexes.Found:
     return one
 
 
-def note(job: Path) -> Path:
-    (file,) = (job / "index").glob(f"*/{index_home.HOME_FILE}")
-    return file
-
-
 def test_an_index_of_a_checkpoint_that_is_gone_is_removed(
-    spark: SparkSession,
-    job: Path,
-    state_command: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    spark: SparkSession, job: Path, state_command: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One stays as long as the checkpoint is the query's, or a process has the index open."""
+
     def refused(path: Path) -> None:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
 
-    prune = ("prune", "--index-dir", str(job / "index"))
+    prune, checkpoint = ("prune", "--index-dir", str(job / "index")), job / "checkpoint"
     _, lines = state_command(*prune, "--remove")
     assert "kept" in lines[0]
-    assert f"{job}/checkpoint" in lines[0]
+    assert str(checkpoint) in lines[0]
     assert lines[1] == f"no index under {job}/index is of a checkpoint that is gone"
-    shutil.rmtree(job / "checkpoint")
+    (checkpoint / "metadata").write_text(json.dumps({"id": "of another"}))
+    (checkpoint / ".metadata.crc").unlink()
+    assert query_id(spark, str(checkpoint)) == "of another"
+    assert found(spark, job)[2:] == ("gone", f"file:{checkpoint} is now of another query")
+    shutil.rmtree(checkpoint)
+    with held(next((job / "index").rglob("index-*"))):
+        assert found(spark, job)[2:] == ("kept", f"file:{checkpoint} is gone, but a process has an index open")
     folder = found(spark, job).folder
     _, lines = state_command(*prune)
     assert lines[0].startswith("gone ")
@@ -73,12 +75,17 @@ def test_an_index_of_a_checkpoint_that_is_gone_is_removed(
     assert list((job / "index").iterdir()) == []
 
 
-def test_a_checkpoint_that_another_query_has_begun_is_not_the_indexs(spark: SparkSession, job: Path) -> None:
-    metadata = job / "checkpoint" / "metadata"
-    metadata.write_text(json.dumps({"id": "of another"}))
-    (metadata.parent / ".metadata.crc").unlink()
-    assert query_id(spark, str(job / "checkpoint")) == "of another"
-    assert found(spark, job)[2:] == ("gone", f"file:{job}/checkpoint is now of another query")
+@contextlib.contextmanager
+def held(index: Path) -> Iterator[None]:
+    """Have another process hold the index open."""
+    program = (
+        f"import pathlib; from state.folders import locked; print(locked(pathlib.Path({str(index)!r})), flush=True); input()"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    yield
+    holder.communicate(b"\n")
 
 
 @pytest.mark.parametrize(
@@ -100,18 +107,3 @@ def test_an_index_of_which_too_little_is_known_stays(spark: SparkSession, tmp_pa
     assert one.why.startswith(why)
     assert indexes.remove([one]) == []
     assert folder.is_dir()
-
-
-def test_an_index_that_a_process_has_open_stays(spark: SparkSession, job: Path) -> None:
-    shutil.rmtree(job / "checkpoint")
-    index = next((job / "index").rglob("index-*"))
-    program = (
-        f"import pathlib; from state.folders import locked; print(locked(pathlib.Path({str(index)!r})), flush=True); input()"
-    )
-    holder = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert holder.stdout is not None
-    holder.stdout.readline()
-    one = found(spark, job)
-    holder.communicate(b"\n")
-    assert one[2:] == ("kept", f"file:{job}/checkpoint is gone, but a process has an index open")
-    assert found(spark, job).fate == "gone"

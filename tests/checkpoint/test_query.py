@@ -120,21 +120,12 @@ def test_one_whose_sources_do_not_answer_does_not_say_that_it_waits(monkeypatch:
     assert repr(waits) == f"joined: waits for data since 00:00:01; {BATCH.partition(';')[0]}; 9 behind"
 
 
-def test_one_that_has_ended_says_so() -> None:
-    java = JavaQuery("Stopped", progress(1))
-    java.active = False
-    assert repr(Query(java)) == f"joined: has ended; {BATCH}"
-
-
-def test_one_that_has_failed_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    failed = QueryError("query joined failed: no: at all\nwhere: there\nwhat to do: mend that")
-    monkeypatch.setattr("fkjoin.checkpoint.query.failure", lambda query: failed)
-    java = JavaQuery("Terminated with exception")
-    java.active = False
-    assert repr(Query(java)) == "joined: failed: no: at all"
-
-
-def test_each_call_that_waits_raises_three_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_has_ended_says_so_and_one_that_has_failed_says_why_in_each_call_that_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended = JavaQuery("Stopped", progress(1))
+    ended.active = False
+    assert repr(Query(ended)) == f"joined: has ended; {BATCH}"
     failed = QueryError("query joined failed: no: at all\nwhere: there\nwhat to do: mend that")
     monkeypatch.setattr("fkjoin.checkpoint.query.failure", lambda query: failed)
 
@@ -142,8 +133,10 @@ def test_each_call_that_waits_raises_three_lines(monkeypatch: pytest.MonkeyPatch
         raise StreamingQueryException("[STREAM_FAILED] Query [id = 1] terminated with exception: no")
 
     java = JavaQuery("Terminated with exception")
+    java.active = False
     java.awaitTermination = java.processAllAvailable = fails  # type: ignore[attr-defined,method-assign]
     query = Query(java)
+    assert repr(query) == "joined: failed: no: at all"
     for call in (query.awaitTermination, lambda: query.awaitTermination(1), query.processAllAvailable):
         with pytest.raises(QueryError) as found:
             call()
@@ -259,14 +252,12 @@ def test_a_terminal_keeps_no_line_of_a_query_that_goes_on_and_none_of_another_th
     assert terminal.said() == f"\r{works}\r{' ' * len(works)}\r"
 
 
-@pytest.mark.parametrize("shell", ["none", "a terminal's"])
-def test_elsewhere_nothing_is_shown(monkeypatch: pytest.MonkeyPatch, shell: str) -> None:
-    if shell != "none":
-        notebook = Notebook(monkeypatch, kernel=False)
+def test_elsewhere_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook = Notebook(monkeypatch, kernel=False)
     java = JavaQuery("Processing new data", progress(1))
     Query(java).awaitTermination()
     assert java.waits == 2, "PySpark's own call"
-    assert shell == "none" or notebook.shown == []
+    assert notebook.shown == []
 
 
 def as_connect_says(event: str) -> str:

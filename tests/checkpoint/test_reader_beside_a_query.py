@@ -18,7 +18,7 @@ from fkjoin.checkpoint.saved import Committed, newest
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
 from tests.support import golden
 
-BATCHES = 6
+BATCHES = 5
 EARLY = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -139,22 +138,6 @@ def content(row: Row) -> tuple[Any, ...]:
     return row.left.customer, row.left.amount, row.right and row.right.name
 
 
-@contextmanager
-def warned(spark: SparkSession) -> Iterator[Callable[[], str]]:
-    """Collect the warnings and errors of Spark's log."""
-    log4j = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
-    writer, root = spark._jvm.java.io.StringWriter(), log4j.core.LoggerContext.getContext(False).getRootLogger()  # type: ignore[union-attr]
-    appender = log4j.core.appender.WriterAppender.createAppender(None, None, writer, "warned", False, True)
-    appender.start()
-    root.addAppender(appender)
-    spark.sparkContext.setLogLevel("WARN")
-    try:
-        yield lambda: str(writer.toString())
-    finally:
-        spark.sparkContext.setLogLevel("ERROR")
-        root.removeAppender(appender)
-
-
 @pytest.mark.faults
 def test_a_materialized_table_is_read_as_of_any_batch(spark: SparkSession, place: Path) -> None:
     checkpoint = place / "checkpoint"
@@ -169,13 +152,6 @@ def test_a_materialized_table_is_read_as_of_any_batch(spark: SparkSession, place
         read_state(spark, checkpoint, "kept", batch=7)
     with pytest.raises(FkJoinError, match="has no committed batch; there are checkpoints in it: checkpoint:"):
         read_state(spark, place, "kept")
-
-
-def test_spark_is_not_asked_for_the_state_of_a_folder_without_any(spark: SparkSession, tmp_path: Path) -> None:
-    """It would warn of it in its log."""
-    with warned(spark) as words, pytest.raises(FkJoinError, match="has no committed batch: give the checkpointLocation"):
-        read_state(spark, tmp_path, "kept")
-    assert words() == ""
 
 
 def test_the_command_line_shows_what_is_known_of_a_key_and_exports_everything(
@@ -195,21 +171,14 @@ def test_the_command_line_shows_what_is_known_of_a_key_and_exports_everything(
     wanted = golden.batch_join(2)
     key = next(key for key, row in wanted.items() if row[2] is not None)
     status, lines = state_command("get", str(key), checkpoint)
-    found = {entry["kind"]: entry for entry in map(json.loads, lines)}
-    assert list(found) == ["left", "right", "subscription", "result"]
-    customer, amount, name = wanted[key]
-    assert found["left"]["foreign_key"] == found["right"]["foreign_key"] == customer
-    assert found["subscription"]["row"]["amount"] == found["result"]["row"]["left"]["amount"] == amount
-    assert found["right"]["row"]["name"] == name
-    assert state_command("get", "777", checkpoint)[1] == ["nothing is known of 777"]
+    assert [json.loads(line)["kind"] for line in lines] == ["left", "right", "subscription", "result"]
+    assert json.loads(lines[-1])["row"]["left"]["amount"] == wanted[key][1]
     with pytest.raises(FkJoinError, match="has no operator 'silver'; add --operator with one of golden"):
         state_command("get", "777", checkpoint, "--operator", "silver")
     assert state_command("get", str(key), checkpoint, "--operator", "golden") == (status, lines)
     with monkeypatch.context() as elsewhere:  # where only Spark reads files
         elsewhere.setattr(saved_files, "files_here", lambda _: None)
         assert state_command("get", str(key), checkpoint) == (status, lines)
-    with pytest.raises(FkJoinError, match="key 'abc' is not id"):
-        state_command("get", "abc", checkpoint)
     out = str(place / "out")
     status, lines = state_command("export", checkpoint, out, "--store", "golden-resolve")
     assert lines == [f"{out}/golden-resolve"]
@@ -223,6 +192,7 @@ def test_the_command_line_shows_what_is_known_of_a_key_and_exports_everything(
         state_command("export", checkpoint, out, "--store", "golden")
 
 
+@pytest.mark.nightly
 def test_a_checkpoint_that_only_hadoop_reaches_is_read_by_its_files(
     spark: SparkSession, place: Path, state_command: Any
 ) -> None:

@@ -1,4 +1,4 @@
-"""Headers of CSV with names that are missing or repeat, columns of folders beside a schema, and new fields in structs."""
+"""Headers of CSV with names that are missing or repeat, and new fields in structs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ pytestmark = pytest.mark.usefixtures("own_rules")
 
 def test_a_column_without_a_name_is_left_out(spark: SparkSession, tmp_path: Path) -> None:
     put(tmp_path / "in", "1.csv", ",id,lsn,n\n0,a,1,5\n1,b,1\n")
-    for name, more in {"learned": {}, "given": {"schema": "id string, lsn bigint, n bigint"}}.items():
-        made = table(spark, tmp_path / "in", name=name, **more)
-        assert made._planned.row_type.names == ["id", "n"]
-        assert kept(made, tmp_path / name, "id", "n") == [("a", 5)]
-        assert [bytes(row.value) for row in collected(made.dead_letters, tmp_path / f"{name}-letters")] == [b"1,b,1"]
+    given = table(spark, tmp_path / "in", schema="id string, lsn bigint, n bigint")
+    learned = table(spark, tmp_path / "in")
+    assert given._planned.row_type.names == learned._planned.row_type.names == ["id", "n"]
+    assert kept(learned, tmp_path / "kept", "id", "n") == [("a", 5)]
+    assert [bytes(row.value) for row in collected(given.dead_letters, tmp_path / "letters")] == [b"1,b,1"]
     with pytest.raises(TopologyError, match=r"1.csv has no column _c0; its header is \(no name\), id, lsn, n\."):
         table(spark, tmp_path / "in", schema="_c0 int, id string, lsn bigint")
 
@@ -33,17 +33,6 @@ def test_a_name_that_repeats_is_refused(spark: SparkSession, tmp_path: Path, mor
     put(tmp_path / "in", "1.csv", "id,lsn,x,X\na,1,2,3\n")
     with pytest.raises(TopologyError, match=r"path: .*1\.csv has several columns X in its header"):
         table(spark, tmp_path / "in", **more)
-
-
-def test_a_folder_in_the_key_is_text_unless_the_schema_names_it(spark: SparkSession, tmp_path: Path) -> None:
-    for year in ("007", "7"):
-        put(tmp_path / "in", f"year={year}/1.json", '{"id":"a","lsn":1}\n')
-    made = table(spark, tmp_path / "in", key=["year", "id"])
-    assert kept(made, tmp_path / "kept", "year", "id") == [("007", "a"), ("7", "a")]
-    typed = table(spark, tmp_path / "in", key=["year", "id"], schema="id string, lsn bigint, year int")
-    assert typed._planned.key_type["year"].dataType.simpleString() == "int"
-    with pytest.raises(TopologyError, match="key: .*year"):
-        table(spark, tmp_path / "in", key=["year", "id"], schema="id string, lsn bigint")
 
 
 def test_a_new_field_in_a_struct_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -21,7 +21,8 @@ from tests.support.sampling import EVERY
 
 @pytest.mark.faults
 class TestDelta(SinkContract):
-    every = 1 if EVERY else 3
+    every = 1 if EVERY else 11
+    types = SinkContract.types if EVERY else SinkContract.types[::3]
 
     @pytest.fixture(autouse=True)
     def folder(self, tmp_path: Path) -> None:
@@ -40,7 +41,7 @@ class TestDelta(SinkContract):
 class OfParquet(SinkContract):
     """Changes of a table in Parquet: a batch is there once, whole or not at all."""
 
-    every = 1 if EVERY else 25
+    every = 1 if EVERY else 60
     code = (parquet, parquet_folders, parquet_objects)
 
     def __init__(self, spark: SparkSession, at: Callable[[str], BatchPlace]) -> None:

@@ -1,4 +1,4 @@
-"""Delta tables kept up to date: what a batch does, once, and a query through restarts."""
+"""Delta tables kept up to date: what a batch does, once."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
-from pyspark.sql import SparkSession
 
-from fkjoin import TopologyError, fk_join
+from fkjoin import TopologyError
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks import delta_log
 from fkjoin.sinks.delta import Delta, _absolute
 from tests.support.batch_ids import batch_id
-from tests.support.orders import History, tables
-from tests.support.sessions import small
+from tests.support.writers import stands_still
 
 ARROW = pa.schema(
     [
@@ -48,8 +46,8 @@ def row(key: str, number: int | None = None) -> dict[str, Any]:
     return {"id": key, 'odd "name': number, **(whole if number else dict.fromkeys(whole))}
 
 
-def table_at(path: Path, key: str = "id") -> list[dict[str, Any]]:
-    return sorted(DeltaTable(path).to_pyarrow_table().to_pylist(), key=lambda found: found[key])
+def table_at(path: Path) -> list[dict[str, Any]]:
+    return sorted(DeltaTable(path).to_pyarrow_table().to_pylist(), key=lambda found: found["id"])
 
 
 def prepared(path: Path) -> Delta:
@@ -58,47 +56,15 @@ def prepared(path: Path) -> Delta:
     return made
 
 
-def test_rows_come_change_and_go_and_a_repeated_batch_does_nothing(tmp_path: Path) -> None:
-    delta = prepared(tmp_path)
-    delta.apply(batch_id(0), rows(row("a", 1), row("b", 2), row("c")), keys())
-    assert table_at(tmp_path) == [row("a", 1), row("b", 2), row("c")]
-    delta.apply(batch_id(1), rows(row("a", 7)), keys("b", "never there"))
-    assert table_at(tmp_path) == [row("a", 7), row("c")]
-    prepared(tmp_path).apply(batch_id(1), rows(row("a", 1), row("b", 2)), keys("c"))
-    assert table_at(tmp_path) == [row("a", 7), row("c")]
-    delta.apply(batch_id(0, query="another query"), rows(row("d", 4)), keys())
-    assert [found["id"] for found in table_at(tmp_path)] == ["a", "c", "d"]
-    assert (DeltaTable(tmp_path).transaction_version("q"), DeltaTable(tmp_path).transaction_version("another query")) == (1, 0)
-
-
-def test_another_batch_of_a_number_that_is_there_is_refused(tmp_path: Path) -> None:
-    delta = prepared(tmp_path)
-    delta.apply(batch_id(0), rows(row("a", 1)), keys())
-    delta.apply(batch_id(1), rows(row("b", 2)), keys())
-    delta.apply(batch_id(1), rows(row("b", 9)), keys())
-    for batch, what in ((batch_id(1, 201), "another batch of that number"), (batch_id(0), "batch 0")):
-        says = f"has batch 1 of the query, which is about to write {what}: the query runs twice"
-        with pytest.raises(FkJoinError, match=says):
-            delta.apply(batch, rows(row("c", 3)), keys("b"))
-    assert table_at(tmp_path) == [row("a", 1), row("b", 2)]
-
-
 def test_events_of_a_batch_that_two_attempts_append_at_a_time_are_there_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One attempt stands still between its look at the table and its commit, and the other one commits meanwhile."""
     events = rows(row("a", 1), row("a", 1))
-    slow, fast, opened = Delta(str(tmp_path)), Delta(str(tmp_path)), Delta._opened
+    slow, fast = Delta(str(tmp_path)), Delta(str(tmp_path))
     for sink in (slow, fast):
         sink.prepare(ARROW, ())
-
-    def standing_still(sink: Delta) -> DeltaTable:
-        table = opened(sink)
-        if sink is slow:
-            fast.apply(batch_id(0), events, keys())
-        return table
-
-    monkeypatch.setattr(Delta, "_opened", standing_still)
+    stands_still(monkeypatch, slow, [lambda: fast.apply(batch_id(0), events, keys())])
     slow.apply(batch_id(0), events, keys())
     assert table_at(tmp_path) == [row("a", 1), row("a", 1)]
 
@@ -236,26 +202,6 @@ def test_of_two_queries_that_make_a_table_at_the_same_moment_the_second_compares
     monkeypatch.setattr(Delta, "_make", second)
     with pytest.raises(FkJoinError, match=r"lacks the columns name \(it has id, n\)"):
         Delta(tmp_path).prepare(schema.append(pa.field("name", pa.string())), ("id",))
-
-
-def test_a_join_is_kept_as_a_delta_table_through_restarts(spark: SparkSession, tmp_path: Path) -> None:
-    small(spark, tmp_path)
-    history = History(tmp_path)
-    for _ in range(2):
-        history.write(60)
-        orders, customers = tables(spark, tmp_path)
-        joined = fk_join(orders, customers, "customer_id", joiner=["left.items", "right.region", "left.customer_id as _of"])
-        query = joined.to_delta(tmp_path / "delta", checkpoint=tmp_path / "ck", trigger={"availableNow": True})
-        query.awaitTermination()
-        written = table_at(tmp_path / "delta", "order_id")
-        found = {one["order_id"]: (one["items"], one["region"], one["_of"]) for one in written}
-        assert found == {
-            key: (order["items"], history.customers[order["customer_id"]]["region"], order["customer_id"])
-            for key, order in history.orders.items()
-            if order["customer_id"] in history.customers
-        }
-    with pytest.raises(TopologyError, match=r'orders: a source.*write .materialize\("orders"\) first'):
-        orders.to_delta(tmp_path / "other", checkpoint=tmp_path / "other-ck")
 
 
 def test_a_table_that_another_has_restored_has_no_batch_of_the_query(tmp_path: Path) -> None:

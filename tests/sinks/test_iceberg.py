@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import logging
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +30,15 @@ from fkjoin.testing import SinkContract
 from tests.support.batch_ids import batch_id
 from tests.support.sampling import EVERY
 from tests.support.sinks import iceberg, lake
-from tests.support.writers import write_at_once
+from tests.support.writers import stands_still, write_at_once
 
 SCHEMA = pa.schema([("id", pa.string()), ("n", pa.int64())])
 
 
 @pytest.mark.faults
 class TestIceberg(SinkContract):
-    every = 1 if EVERY else 19
+    every = 1 if EVERY else 50
+    types = SinkContract.types if EVERY else SinkContract.types[::3]
 
     @pytest.fixture(autouse=True)
     def folder(self, tmp_path: Path) -> None:
@@ -118,16 +121,9 @@ def test_an_attempt_that_stands_still_adds_nothing_to_what_another_one_commits(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Before it commits, another attempt commits the batch, and another writer a row of the same key."""
-    slow, fast, opened = shop.sink(), shop.sink(), Iceberg._opened
-    between = [lambda: fast.apply(batch_id(0), *batch(a=1))]
-
-    def standing_still(sink: Iceberg) -> Table:
-        table = opened(sink)
-        if sink is slow and between:
-            between.pop(0)()
-        return table
-
-    monkeypatch.setattr(Iceberg, "_opened", standing_still)
+    slow, fast = shop.sink(), shop.sink()
+    between: list[Callable[[], object]] = [lambda: fast.apply(batch_id(0), *batch(a=1))]
+    stands_still(monkeypatch, slow, between)
     with caplog.at_level(logging.WARNING, "fkjoin"):
         slow.apply(batch_id(0), *batch(a=1))
         assert shop.rows == [{"id": "a", "n": 1}]
@@ -369,17 +365,10 @@ def test_a_driver_that_stood_still_writes_nothing_after_batches_without_rows(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, own: Any
 ) -> None:
     """It has looked for its batch, and another run commits two batches without rows before its commit."""
-    slow, fast, opened = shop.sink(), shop.sink(), Iceberg._opened
+    slow, fast = shop.sink(), shop.sink()
     fast.apply(batch_id(0), *batch(a=1))
-    later = [BatchId("q", 1, 777, 100), BatchId("q", 2, 888, 777)]
-
-    def standing_still(sink: Iceberg) -> Any:
-        table = opened(sink)
-        while sink is slow and later:
-            fast.apply(later.pop(0), *batch())
-        return table
-
-    monkeypatch.setattr(Iceberg, "_opened", standing_still)
+    later = BatchId("q", 1, 777, 100), BatchId("q", 2, 888, 777)
+    stands_still(monkeypatch, slow, [partial(fast.apply, one, *batch()) for one in later])
     with pytest.raises(FkJoinError, match="has batch 2 of the query, which is about to write batch 1"):
         slow.apply(batch_id(1), *own)
     assert shop.rows == [{"id": "a", "n": 1}]

@@ -68,14 +68,15 @@ def opened(folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", EVERY, ids=str)
 def test_delta_reads_each_partition_as_it_was_written(tmp_path: Path, kind: pa.DataType) -> None:
     """Each value is written twice: in the key, too, it finds its row again."""
-    for number, value in enumerate([*EVERY[kind], None]):
-        folder = tmp_path / str(number)
-        for key in (("id",), ("id", "p")) if value is not None else (("id",),):
-            sink = delta(folder / str(len(key)), kind, key)
-            for batch_number in range(2):
-                rows, _ = batch(kind, a=value)
-                sink.apply(batch_id(batch_number), rows, rows.select(list(key)).slice(0, 0))
-            assert opened(folder / str(len(key))) == {"a": value}
+    rows = {f"k{number}": value for number, value in enumerate([*EVERY[kind], None])}
+    for key in (("id",), ("id", "p")):
+        if len(key) == 2:
+            del rows[f"k{len(EVERY[kind])}"]  # a key has no nulls
+        sink = delta(tmp_path / str(len(key)), kind, key)
+        for number in range(2):
+            upserts, _ = batch(kind, **rows)
+            sink.apply(batch_id(number), upserts, upserts.select(list(key)).slice(0, 0))
+        assert opened(tmp_path / str(len(key))) == rows
 
 
 @pytest.mark.parametrize(("kind", "value", "why"), REFUSED_BY_DELTA)

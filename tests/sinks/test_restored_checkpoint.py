@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import copy
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from typer.testing import CliRunner
 
 from fkjoin import Table, TopologyError
-from fkjoin.cli import main as cli
 from fkjoin.errors import FkJoinError
-from fkjoin.jobs import runner
 from fkjoin.sinks import Delta, Iceberg, Parquet, iceberg_catalog, parquet_folders
 from fkjoin.sinks.ledger import require_spark_at
 from fkjoin.storage.local_files import LocalFiles
@@ -125,7 +123,7 @@ def plain(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Past
 def stateful(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Past:
     """A join whose state has its rows.  Its last batch has none: places note it, too."""
     past = Past(spark, tmp_path_factory.mktemp("stateful"), *SINKS, materialized=True)
-    for changes in (60, 60, 60, 0):
+    for changes in (60, 60, 0):
         past.history.write(changes)
         past.batch()
     return past
@@ -137,44 +135,73 @@ def settings(spark: SparkSession, plain: Past, stateful: Past, tmp_path: Path) -
     small(spark, tmp_path)
 
 
-def test_sinks_that_are_ahead_of_a_restored_checkpoint_are_refused_until_they_are_restored(plain: Past) -> None:
-    """A row that came and went since the backup stays sent: no deletion follows in a topic."""
+def dies(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_sinks_that_are_ahead_of_a_restored_checkpoint_are_refused_until_they_are_restored(
+    plain: Past, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that came and went since the backup stays sent: no deletion follows in a topic.
+
+    A restore that is ended is repeated.  Parquet moves folder by folder, and the Delta table comes after it.
+    """
     plain.back(2)
     plain.back(0, "ck")
     assert "o-sent" in plain.rows("parquet")
     plain.history.write(60)
     write_lines(plain.folder / "orders", "deleted", [{**SENT_AND_DELETED, "lsn": 10**9, "op": "d"}])
     del plain.history.orders["o-sent"]
-    for _ in range(2):
-        plain.require_refused(
-            r"ck is at batch 0, and parquet .* is ahead, at batch 2: the checkpoint was .*fkjoin restore JOB.toml"
-        )
+    plain.require_refused(
+        r"ck is at batch 0, and parquet .* is ahead, at batch 2: the checkpoint was .*fkjoin restore JOB.toml"
+    )
+    moves, renamed = iter([LocalFiles.rename, dies]), LocalFiles.rename
+    with monkeypatch.context() as ended:
+        ended.setattr(LocalFiles, "rename", lambda *arguments: next(moves)(*arguments))
+        with pytest.raises(KeyboardInterrupt):
+            plain.restore()
+    assert LocalFiles.rename is renamed
+    plain.require_refused(r"ck is at batch 0, and parquet .* is ahead, at batch 1")
     assert plain.restore() == FILES
     assert plain.restore() == [], "they are where the checkpoint is"
     plain.run()
     assert plain.is_whole()
     assert plain.sent.taken[1]
     assert not any("o-sent" in row for row in plain.sent.taken[1])
+    aside = sorted(path.name for path in (plain.folder / "parquet" / "_set-aside").iterdir())
+    assert [name[:15] for name in aside] == ["batch=00000001-", "batch=00000002-"]
 
 
-def test_a_target_that_is_behind_its_checkpoint_is_refused_and_gets_its_rows_from_the_state(stateful: Past) -> None:
-    stateful.back(3)
+def test_a_target_that_is_behind_its_checkpoint_or_gone_is_refused_and_gets_its_rows_from_the_state(
+    stateful: Past, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if a restore was ended when Parquet had set its batches aside and had not written the state's rows."""
+    stateful.back(2)
     for kind in SINKS:
         stateful.back(0, kind)
-        says = rf"ck is at batch 3, and {kind} .* is behind, at batch 0: it was restored .* lacks later rows.* fkjoin restore"
+        says = rf"ck is at batch 2, and {kind} .* is behind, at batch 0: it was restored .* lacks later rows.* fkjoin restore"
         stateful.require_refused(says)
-        assert stateful.restore() == [kind]
-        assert stateful.is_whole()
-
-
-def test_a_target_that_was_dropped_is_refused_and_made_from_the_state(stateful: Past) -> None:
-    stateful.back(3)
+        stateful.back(2, kind)
+    stateful.back(0, *SINKS)
+    with monkeypatch.context() as ended:
+        ended.setattr(parquet_folders.BatchFolders, "publish", dies)
+        with pytest.raises(KeyboardInterrupt):
+            stateful.restore()
+    stateful.require_refused(r"ck is at batch 2, and parquet .* has no batch of its query")
+    assert stateful.restore() == SINKS
+    assert stateful.is_whole()
+    stateful.back(0, "sqlite")
+    with monkeypatch.context() as without:
+        without.delattr(Restorable, "replace")
+        with pytest.raises(FkJoinError, match=r"sqlite joined .* cannot be restored: Restorable has no method replace"):
+            stateful.restore()
     stateful.remove(*SINKS)
-    stateful.require_refused(r"ck is at batch 3, and parquet .* has no batch of its query: it is another place")
+    stateful.require_refused(r"ck is at batch 2, and parquet .* has no batch of its query: it is another place")
     assert stateful.restore() == SINKS
     assert stateful.is_whole()
 
 
+@pytest.mark.nightly
 def test_the_checkpoint_that_a_backup_replaced_is_refused_and_restored_too(stateful: Past) -> None:
     """The two copies have batches of one number with other rows."""
     stateful.back(2)
@@ -189,52 +216,8 @@ def test_the_checkpoint_that_a_backup_replaced_is_refused_and_restored_too(state
     assert stateful.is_whole()
 
 
-def test_a_restore_that_is_ended_is_repeated(plain: Past, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parquet moves folder by folder, and the Delta table comes after it."""
-    plain.back(2)
-    plain.back(0, "ck")
-    moves, renamed = 0, LocalFiles.rename
-
-    def dies(*arguments: Any) -> bool:
-        nonlocal moves
-        moves += 1
-        if moves == 2:
-            raise KeyboardInterrupt
-        return renamed(*arguments)
-
-    monkeypatch.setattr(LocalFiles, "rename", dies)
-    with pytest.raises(KeyboardInterrupt):
-        plain.restore()
-    monkeypatch.undo()
-    plain.require_refused(r"ck is at batch 0, and parquet .* is ahead, at batch 1")
-    assert plain.restore() == FILES
-    plain.run()
-    assert plain.is_whole()
-    aside = sorted(path.name for path in (plain.folder / "parquet" / "_set-aside").iterdir())
-    assert [name[:15] for name in aside] == ["batch=00000001-", "batch=00000002-"]
-
-
-def test_a_restore_of_a_folder_from_the_state_that_is_ended_is_repeated(
-    stateful: Past, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All batches are set aside by then, and the batch of the state's rows is not there yet."""
-    stateful.back(2)
-    stateful.back(1, "parquet")
-
-    def dies(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(parquet_folders.BatchFolders, "publish", dies)
-    with pytest.raises(KeyboardInterrupt):
-        stateful.restore()
-    monkeypatch.undo()
-    stateful.require_refused(r"ck is at batch 2, and parquet .* has no batch of its query")
-    assert stateful.restore() == ["parquet"]
-    assert stateful.is_whole()
-
-
 def test_rows_that_neither_state_nor_target_has_are_not_made_up(plain: Past) -> None:
-    """A plain join keeps hashes.  The way out is a new checkpoint."""
+    """A plain join keeps hashes."""
     plain.back(1)
     plain.back(0, "parquet")
     before = plain.rows("parquet")
@@ -242,22 +225,6 @@ def test_rows_that_neither_state_nor_target_has_are_not_made_up(plain: Past) -> 
     with pytest.raises(FkJoinError, match=says):
         plain.restore()
     assert plain.rows("parquet") == before
-    plain.remove("ck", *FILES)
-    plain.run()
-    assert plain.is_whole()
-
-
-def test_a_sink_of_ones_own_is_restored_beside_others(stateful: Past, monkeypatch: pytest.MonkeyPatch) -> None:
-    stateful.back(1)
-    stateful.back(2, "sqlite", "orders", "customers")
-    stateful.require_refused(r"ck is at batch 1, and sqlite joined is ahead, at batch 2")
-    with monkeypatch.context() as without:
-        without.delattr(Restorable, "replace")
-        with pytest.raises(FkJoinError, match=r"sqlite joined .* cannot be restored: Restorable has no method replace"):
-            stateful.restore()
-    assert stateful.restore() == ["sqlite"]
-    stateful.run()
-    assert stateful.is_whole()
 
 
 def test_what_cannot_be_restored_is_said(spark: SparkSession, tmp_path: Path) -> None:
@@ -290,6 +257,7 @@ def test_a_folder_of_sparks_own_sink_that_is_ahead_is_named(spark: SparkSession,
         require_spark_at(spark, str(tmp_path / "ck"), str(tmp_path / "out"))
 
 
+@pytest.mark.nightly
 def test_who_has_read_what_was_set_aside_is_refused_and_who_has_not_goes_on(
     spark: SparkSession, plain: Past, tmp_path: Path
 ) -> None:
@@ -321,60 +289,35 @@ def test_who_has_read_what_was_set_aside_is_refused_and_who_has_not_goes_on(
 
 
 def test_fkjoin_run_refuses_and_fkjoin_restore_restores(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, fkjoin_here: Callable[..., str]
 ) -> None:
     """The checkpoint is from before its first batch was done: restored targets are empty."""
-    file = tmp_path / "job.toml"
-    file.write_text(f"""
-        name = "job"
-        checkpoint = "{tmp_path}/job"
-        trigger = "available-now"
-        [tables.orders]
-        path = "{tmp_path}/orders"
-        key = "order_id"
-        version = "lsn"
-        deleted = "op = 'd'"
-        schema = "{ORDER}"
-        [tables.customers]
-        path = "{tmp_path}/customers"
-        key = "customer_id"
-        version = "lsn"
-        deleted = "op = 'd'"
-        schema = "{CUSTOMER}"
-        [joins.joined]
-        left = "orders"
-        right = "customers"
-        extractor = "customer_id"
-        joiner = ["left.items", "right.region"]
-        [sinks.one]
-        table = "joined"
-        path = "{tmp_path}/parquet"
-        [sinks.two]
-        table = "joined"
-        path = "{tmp_path}/delta"
-        format = "delta"
-    """)
-    monkeypatch.setattr(runner, "job_session", lambda spec: spark)
-    monkeypatch.setattr(SparkSession, "stop", lambda session: None)
-
-    def fkjoin(command: str) -> str:
-        arguments = [command, str(file), "--spark-log", str(tmp_path / "spark.log")]
-        return CliRunner().invoke(cli.app, arguments, catch_exceptions=False).output
-
+    file, about = tmp_path / "job.toml", ["version = 'lsn'", "deleted = \"op = 'd'\"", "format = 'json'"]
+    sections = {
+        "tables.orders": [f"path = '{tmp_path}/orders'", "key = 'order_id'", f"schema = '{ORDER}'", *about],
+        "tables.customers": [f"path = '{tmp_path}/customers'", "key = 'customer_id'", f"schema = '{CUSTOMER}'", *about],
+        "joins.joined": ["left = 'orders'", "right = 'customers'", "extractor = 'customer_id'"],
+        "sinks.one": ["table = 'joined'", f"path = '{tmp_path}/parquet'"],
+        "sinks.two": ["table = 'joined'", f"path = '{tmp_path}/delta'", "format = 'delta'"],
+    }
+    sections["joins.joined"].append("joiner = ['left.items', 'right.region']")
+    lines = ["name = 'job'", f"checkpoint = '{tmp_path}/job'", "trigger = 'available-now'"]
+    for name, settings in sections.items():
+        lines += [f"[{name}]", *settings]
+    file.write_text("\n".join(lines))
     history = History(tmp_path)
     history.write(60)
     with pytest.raises(FkJoinError, match=r"checkpoint: .*job has no job, so there is nothing to restore"):
-        fkjoin("restore")
-    fkjoin("run")
+        fkjoin_here("restore", file)
+    fkjoin_here("run", file)
     for name in ("commits", "offsets", "state"):
         shutil.rmtree(tmp_path / "job" / "sinks-joined" / name)
-    history.write(60)
     says = r"job/sinks-joined is at its beginning, and parquet .* is ahead, at batch 0: .*run fkjoin restore JOB.toml"
     with pytest.raises(FkJoinError, match=says):
-        fkjoin("run")
-    assert fkjoin("restore").count("is at the checkpoint's batch again") == 2
+        fkjoin_here("run", file)
+    assert fkjoin_here("restore", file).count("is at the checkpoint's batch again") == 2
     assert delta(tmp_path / "delta") == {}
-    assert "all targets are at the checkpoint's batch: nothing was changed" in fkjoin("restore")
-    fkjoin("run")
+    assert "all targets are at the checkpoint's batch: nothing was changed" in fkjoin_here("restore", file)
+    fkjoin_here("run", file)
     for kind in FILES:
         assert there(spark, tmp_path, kind) == batch_join(history)

@@ -17,7 +17,7 @@ from fkjoin.sessions.settings import EXCLUDED
 from fkjoin.sinks import Delta, Parquet
 from tests.support.orders import History, batch_join, tables
 from tests.support.sessions import small
-from tests.support.sinks import Memory, delta, finished, joined
+from tests.support.sinks import Memory, finished, joined, there
 
 NOW = {"availableNow": True}
 
@@ -26,49 +26,36 @@ def parquet(spark: SparkSession, folder: Path) -> list[str]:
     return sorted(map(str, spark.read.parquet(str(folder)).drop("batch").collect()))
 
 
-def test_several_sinks_have_what_each_has_alone(spark: SparkSession, tmp_path: Path) -> None:
-    small(spark, tmp_path)
-    history, memory = History(tmp_path), Memory()
-    for _ in range(2):
-        history.write(60)
-        sinks = Parquet(tmp_path / "together"), Delta(tmp_path / "delta"), memory
-        finished(joined(spark, tmp_path).to(*sinks, checkpoint=tmp_path / "ck", trigger=NOW))
-        finished(joined(spark, tmp_path).to_parquet(tmp_path / "alone", checkpoint=tmp_path / "alone-ck", trigger=NOW))
-        alone = parquet(spark, tmp_path / "alone")
-        assert parquet(spark, tmp_path / "together") == alone
-        assert sorted(change for batch in memory.taken.values() for change in batch) == alone
-        assert delta(tmp_path / "delta") == batch_join(history)
-    assert memory.kept
-    assert sorted(memory.taken) == [0, 1]
-    (name,) = memory.names  # the same after a restart, and no other sink's
-    assert name.endswith(" memory")
-    assert not spark.sparkContext._jsc.getPersistentRDDs(), "what was kept for a batch is let go"
-
-
 def test_a_batch_that_fails_in_one_sink_counts_once_in_each(spark: SparkSession, tmp_path: Path) -> None:
     small(spark, tmp_path)
     history, full, before = History(tmp_path), Memory("disk", {1}), Memory("before")
 
-    def sinks() -> tuple[Any, ...]:
-        return before, Parquet(tmp_path / "out"), Delta(tmp_path / "delta"), full
+    def run() -> None:
+        sinks = before, Parquet(tmp_path / "out"), Delta(tmp_path / "delta"), full
+        finished(joined(spark, tmp_path).to(*sinks, checkpoint=tmp_path / "ck", trigger=NOW))
 
     history.write(60)
-    finished(joined(spark, tmp_path).to(*sinks(), checkpoint=tmp_path / "ck", trigger=NOW))
+    run()
     history.write(60)
     with pytest.raises(StreamingQueryException, match="disk is full"):
-        finished(joined(spark, tmp_path).to(*sinks(), checkpoint=tmp_path / "ck", trigger=NOW))
+        run()
     assert (sorted(before.taken), sorted(full.taken)) == ([0, 1], [0])
     written = parquet(spark, tmp_path / "out")
     had = before.taken.pop(1)
     assert not spark.sparkContext._jsc.getPersistentRDDs()
 
     full.broken.clear()
-    finished(joined(spark, tmp_path).to(*sinks(), checkpoint=tmp_path / "ck", trigger=NOW))
+    run()
     assert before.taken[1] == full.taken[1] == had
-    assert parquet(spark, tmp_path / "out") == written
-    assert delta(tmp_path / "delta") == batch_join(history)
+    assert parquet(spark, tmp_path / "out") == written == sorted(change for batch in full.taken.values() for change in batch)
+    assert there(spark, tmp_path, "delta") == batch_join(history)
+    assert full.kept
+    (name,) = full.names  # the same after a restart, and no other sink's
+    assert name.endswith(" disk")
+    assert not spark.sparkContext._jsc.getPersistentRDDs(), "what was kept for a batch is let go"
 
 
+@pytest.mark.nightly
 def test_another_job_does_not_go_on_where_a_sink_has_the_first_batch(spark: SparkSession, tmp_path: Path) -> None:
     """The sink that has it would leave the batch out, and keep rows that the other sink never gets."""
     small(spark, tmp_path)
@@ -80,8 +67,6 @@ def test_another_job_does_not_go_on_where_a_sink_has_the_first_batch(spark: Spar
     def finish(how: Any, *sinks: Any) -> None:
         finished(joined(spark, tmp_path, how).to(*sinks, checkpoint=checkpoint, trigger=NOW))
 
-    with pytest.raises(StreamingQueryException, match="memory is full"):
-        finish("inner", broken, out)  # no sink has anything: the job may change
     with pytest.raises(StreamingQueryException, match="memory is full"):
         finish("left", out, broken)
     with pytest.raises(FkJoinError, match=r"made by another job: .*how.*, and parquet .*out has a batch of that one; start"):
@@ -134,15 +119,9 @@ def test_what_cannot_be_is_said_before_anything_runs(spark: SparkSession, tmp_pa
     with pytest.raises(TopologyError, match=r'orders: a source.*write .materialize\("orders"\) first'):
         tables(spark, tmp_path)[0].to(out, Delta(tmp_path / "delta"), checkpoint=checkpoint, trigger=NOW)
     assert not checkpoint.exists()
-    plain = table.changes.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "plain-ck"))
-    finished(plain.trigger(availableNow=True).start(str(tmp_path / "plain")))
-    assert spark.read.parquet(str(tmp_path / "plain")).count() > 0
     finished(table.to_parquet(tmp_path / "alone", checkpoint=checkpoint, trigger=NOW))
     with pytest.raises(TopologyError, match=r"checkpoint: .*ck is of a query with one sink: go on with to_kafka"):
         table.to(out, checkpoint=checkpoint, trigger=NOW)
-    finished(table.to_parquet(tmp_path / "alone", checkpoint=checkpoint, trigger=NOW))
-    finished(table.to(out, checkpoint=tmp_path / "another", trigger=NOW))
-    assert parquet(spark, tmp_path / "out") == parquet(spark, tmp_path / "alone")
 
 
 def test_a_source_goes_to_several_places(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
-"""Two queries that write the same rows at the same time."""
+"""Two queries that write the same rows at the same time, and a writer that stands still."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from fkjoin.sinks import TableSink
 from tests.support.batch_ids import batch_id
@@ -30,3 +32,17 @@ def write_at_once(make: Callable[[], TableSink], batch: Callable[..., tuple[pa.T
     for writer in writers:
         writer.join(120)
     assert errors == []
+
+
+def stands_still(monkeypatch: pytest.MonkeyPatch, slow: TableSink, between: list[Callable[[], object]]) -> None:
+    """Let the sink call these functions, each once, between its look at the table and its commit."""
+    kind: Any = type(slow)
+    opened = kind._opened
+
+    def standing_still(sink: TableSink) -> Any:
+        table = opened(sink)
+        while sink is slow and between:
+            between.pop(0)()
+        return table
+
+    monkeypatch.setattr(kind, "_opened", standing_still)
