@@ -89,6 +89,19 @@ def test_a_fold_without_rows_begins_anew() -> None:
     assert seen == [(1, 9, 5), (1, 9, None), (1, 9, 1)]
 
 
+def test_extremes_of_one_table_are_not_those_of_another() -> None:
+    """Each column's values are entries of its own in the store: when one leaves, the next is of the same table."""
+    store, sides, table = MemoryStore(), [Grouping(VALUE, *fold.columns) for fold in FOLDS], Grouping(VALUE)
+    table.fold = CoFold(FOLDS)  # type: ignore[assignment]
+    steps = [[("0a", "g", 1), ("0b", "g", 2)], [("1c", "g", 0), ("1d", "g", 3)], [("0a", None, 0)], [("1d", None, 0)]]
+    for version, step in enumerate(steps):
+        at = int(step[0][0][0])
+        changes = [Change(key, version, group, (n,)) for key, group, n in step]
+        grouped = numbered(regroup(sides[at].messages(changes), sides[at].rows, sides[at].count, **TIMES), at)
+        table.apply(aggregate(grouped, store, Counters(), CoFold(FOLDS), source=SOURCE, **TIMES))
+    assert table.table == {"g": (1, 2, 0, 0)}
+
+
 @pytest.fixture(scope="module")
 def described(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Table, Table]:
     """Tables that no query reads."""
