@@ -15,6 +15,7 @@ from fkjoin.analysis.change_columns import ChangeColumns
 from fkjoin.analysis.record_columns import with_change_columns
 from fkjoin.kafka import Debezium, Json
 from tests.support.places import ROOT
+from tests.support.sampling import sampled
 
 PAGE = ROOT / "docs" / "order.md"
 ROW = "id int, n int"
@@ -57,7 +58,8 @@ def versions_on_the_page() -> dict[str, list[str]]:
     return {name: one if isinstance(one, list) else [one] for name, one in found.items()}
 
 
-@pytest.mark.parametrize("database", SOURCES)
+@pytest.mark.faults
+@pytest.mark.parametrize("database", sampled(list(SOURCES), ["PostgreSQL", "SQL Server"]))
 def test_the_versions_on_the_page_order_the_changes_of_each_database(spark: SparkSession, database: str) -> None:
     columns = ChangeColumns(version=versions_on_the_page()[database])
     events = [{"op": "u", "after": {"id": 1}, "source": source} for source in SOURCES[database]]

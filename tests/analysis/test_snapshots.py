@@ -17,13 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from fkjoin import Table, TopologyError, fk_join
-from fkjoin import aggregates as agg
 from fkjoin.analysis.snapshots import _is_one_of
-from fkjoin.jobs.job import Job
-from fkjoin.jobs.job_file import read_job
 from fkjoin.sinks import Kafka
 from fkjoin.testing import REORDER, Driver
-from tests.support.job_files import run_queries
 from tests.support.queries import run, table_of, values, write_lines
 
 pytestmark = pytest.mark.usefixtures("own_rules")
@@ -87,17 +83,6 @@ def test_a_query_begins_with_the_rows_of_snapshots_and_goes_on_with_changes(spar
     write_lines(tmp_path / "customers", "1", [{"id": 1, "name": "Ada L.", "lsn": 1}])
     second = run(joined().changes, tmp_path / "ck").rows
     assert shown([*first, *second]) == {"kept": (5, "Ada L."), "more": (6, "Ada L.")}
-    described = orders(spark, tmp_path).with_snapshot(place).describe()
-    assert f"snapshot   {place}" in described
-    assert sorted(row.name for row in joined().preview().collect()) == ["Ada L.", "Ada L."]
-
-
-def test_workers_sum_up_rows_of_a_snapshot_as_changes(spark: SparkSession, tmp_path: Path) -> None:
-    write_lines(tmp_path / "orders", "1", [change("gone", 1, 9, 1, "d"), change("kept", 1, 5, -4)])
-    summed = orders(spark, tmp_path).with_snapshot(taken(tmp_path)).group_by("customer", name="sums").agg(n=agg.sum("n"))
-    found = run(summed.changes, tmp_path / "ck", "fkjoin:sums-regroup")
-    assert {row.customer: row.n for row in found.rows} == {1: 5, 2: 3}
-    assert found.count["null-key-dropped"] == 1
 
 
 def test_the_driver_feeds_rows_of_a_snapshot(spark: SparkSession, tmp_path: Path) -> None:
@@ -117,16 +102,16 @@ def test_the_driver_feeds_rows_of_a_snapshot(spark: SparkSession, tmp_path: Path
 
 def test_what_is_no_snapshot_of_a_table_is_refused_and_the_way_out_is_one(spark: SparkSession, tmp_path: Path) -> None:
     table, place = orders(spark, tmp_path), taken(tmp_path)
-    rows = spark.createDataFrame([("a", 1, 2)], "id string, customer long, n int").selectExpr("*", "cast(null as string) as op")
-    rows.write.parquet(str(tmp_path / "written"))
-    rows.drop("n").write.parquet(str(tmp_path / "lacking"))
-    rows.withColumn("n", rows.n.cast("bigint")).write.parquet(str(tmp_path / "wide"))
-    rows.write.parquet(str(tmp_path / "lake"))
-    (tmp_path / "lake" / "_delta_log").mkdir()
+    columns: dict[str, Any] = {"id": ["a"], "customer": pa.array([1], pa.int64()), "op": pa.nulls(1, pa.string())}
+    narrow, wide = pa.array([2], pa.int32()), pa.array([2], pa.int64())
+    snapshot(tmp_path / "written", **columns, n=narrow)
+    snapshot(tmp_path / "lacking", **columns)
+    snapshot(tmp_path / "wide", **columns, n=wide)
+    (snapshot(tmp_path / "lake", **columns, n=narrow) / "_delta_log").mkdir()
     begun = table.with_snapshot(place)
     refused: dict[str, Any] = {
         r"path: a query reads a snapshot from files, and this is a DataFrame; write it with df\.write\.parquet": lambda: (
-            table.with_snapshot(rows)  # type: ignore[arg-type]
+            table.with_snapshot(spark.range(1))  # type: ignore[arg-type]
         ),
         "path: the folder of the snapshot's Parquet files is needed, this is a int": lambda: table.with_snapshot(3),  # type: ignore[arg-type]
         "with_snapshot: kept is made by an operator; call it on a table that is read": lambda: table.filter(
@@ -247,41 +232,6 @@ def test_the_jvm_is_not_asked_once_for_each_file(spark: SparkSession, monkeypatc
         _is_one_of("name", map(str, range(many)))
         times.append(asked)
     assert 0 < times[0] <= times[1] < 100
-
-
-def test_a_job_that_has_read_its_snapshot_goes_on_with_a_further_column(spark: SparkSession, tmp_path: Path) -> None:
-    place = snapshot(tmp_path / "taken", id=["a", "b"], n=pa.array([1, 2], pa.int32()))
-    (tmp_path / "log").mkdir()
-
-    def job(columns: str, checkpoint: str) -> Job:
-        text = f"""
-            name = "counted"
-            checkpoint = "{tmp_path}/{checkpoint}"
-            trigger = "available-now"
-            [tables.orders]
-            path = "{tmp_path}/log"
-            format = "json"
-            schema = "{columns}"
-            key = "id"
-            version = "lsn"
-            snapshot = "{place}"
-            [aggregates.counts]
-            of = "orders"
-            group_by = "n"
-            columns.count = "count()"
-            [sinks.out]
-            table = "counts"
-            path = "{tmp_path}/{checkpoint}-out"
-        """
-        (tmp_path / "job.toml").write_text(text)
-        return Job(read_job(tmp_path / "job.toml"), spark)
-
-    columns = "id string, n int, lsn bigint"
-    run_queries(job(columns, "ck"))
-    assert counts(tmp_path / "ck-out") == {1: 1, 2: 1}
-    job(f"{columns}, more string", "ck").check()
-    with pytest.raises(TopologyError, match="orders has the column more string, and the files have none of that name"):
-        job(f"{columns}, more string", "new").check()
 
 
 def test_deletes_and_columns_of_folders_are_as_the_table_has_them(spark: SparkSession, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from fkjoin.analysis.vectorize import ANSI
 from fkjoin.codec.vectors import Where, taken
 from fkjoin.spark.schemas import arrow_schema
 from tests.support.bound import vector, vectors
+from tests.support.sampling import examples
 
 VALUES: dict[str, tuple[str, list[Any]]] = {
     "i": ("int", [0, 1, -1, 2**31 - 1]),
@@ -105,6 +106,7 @@ def test_columns_are_those_of_spark(rows: DataFrame) -> None:
     assert_same(small, [text for text in listed(EVALUATED) if "+ 1" in text or "* 1L" in text][:1])
 
 
+@pytest.mark.faults
 def test_so_are_those_that_are_put_together_at_random(rows: DataFrame) -> None:
     rng = random.Random(7)
 
@@ -138,9 +140,9 @@ def test_so_are_those_that_are_put_together_at_random(rows: DataFrame) -> None:
             return f"({text(depth - 1)} is {rng.choice(['', 'not '])}null)"
         return f"({number(depth - 1)} {compare} {number(depth - 1)})"
 
-    made = [rng.choice([truth, truth, text])(3) for _ in range(200)]
+    made = [rng.choice([truth, truth, text])(3) for _ in range(examples(360))]
     taken_ = [one for one in made if vector(F.expr(one), rows, rows.columns) is not None]
-    assert len(taken_) > 120, "others have something that can raise, or is folded by Spark into another type"
+    assert len(taken_) > len(made) / 2, "others have something that can raise, or is folded by Spark into another type"
     assert_same(rows, taken_)
 
 

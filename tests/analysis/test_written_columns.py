@@ -10,10 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fkjoin import Table
-from fkjoin.jobs.job import Job
-from fkjoin.jobs.job_file import read_job
-from tests.support.job_files import run_queries
-from tests.support.written import JOB, NOW, single, written
+from tests.support.written import NOW, single, written
 
 pytestmark = pytest.mark.usefixtures("own_rules")
 
@@ -37,26 +34,13 @@ def test_columns_are_kept_and_new_ones_are_reported_once(
         rows = spark.read.parquet(str(tmp_path / "again-out")).collect()
         return reported(), {row.id: row.asDict().get("n") for row in rows}
 
-    job = tmp_path / "job.toml"
-    job.write_text(JOB.replace("{folder}", str(tmp_path)).replace('"fkjoin"', '"fkjoin"\non_error = "skip"'))
-
-    def run() -> tuple[list[str], tuple[str, ...]]:
-        made = Job(read_job(job), spark)
-        run_queries(made)
-        assert made.tables["kept"]._planned.on_error == "skip"
-        return reported(), made.tables["kept"]._planned.rest
-
-    job.write_text(f'trigger = "available-now"\n{job.read_text()}')
     with caplog.at_level(logging.WARNING, "fkjoin"):
         write("a", "id string, lsn bigint, n bigint")
         assert read() == ([], {"a": 1})
-        assert run() == ([], ("n",))
         write("b", "id string, lsn bigint, n bigint, more string")
         said = ["table kept: its files have a new field more"]
         assert read() == (said, {"a": 1, "b": 1})
         assert read()[0] == []
-        assert run() == (said, ("n",))
-        assert run()[0] == []
         assert Table.from_fkjoin(spark, tmp_path / "kept")._planned.rest == ("n", "more"), "those of the newest batch"
         write("c", "id string, lsn bigint, more string")
         assert read() == ([], {"a": 1, "b": 1, "c": None}), "a column is not lost"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
@@ -16,9 +15,10 @@ from fkjoin import aggregates as agg
 from fkjoin.checkpoint.entries import look_up, remarks
 from fkjoin.checkpoint.saved import saved_stores
 from fkjoin.checkpoint.upkeep import verify
-from fkjoin.errors import FkJoinError
 from fkjoin.sessions.settings import OPTIMIZE
 from fkjoin.stages.counters import metrics_name
+from fkjoin.testing import CRASH, Driver
+from tests.support.driven import Change, feed
 from tests.support.orders import History, tables
 from tests.support.queries import run, table_of, write_lines
 from tests.support.sampling import sampled
@@ -28,6 +28,13 @@ from tests.support.sessions import small
 @pytest.fixture(autouse=True)
 def settings(spark: SparkSession, tmp_path: Path) -> None:
     small(spark, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def described(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Table:
+    """A table that no query reads."""
+    orders, _ = tables(spark, tmp_path_factory.mktemp("described"))
+    return orders
 
 
 @pytest.mark.faults
@@ -55,218 +62,151 @@ def test_a_join_is_summed_up_by_group_through_restarts_and_can_be_read(
         assert {key: (one[0], one[1] and round(one[1], 9), one[2]) for key, one in now.items()} == wanted
         assert found.count["out"] == len(found.rows)
     assert verify(spark, tmp_path / "checkpoint") == []
-    known = look_up(saved_stores(spark, tmp_path / "checkpoint"), "regions", "north")
+    state = saved_stores(spark, tmp_path / "checkpoint")
+    known = look_up(state, "regions", "north")
     assert [(entry["kind"], entry["row"]["orders"]) for entry in known] == [("aggregate", now[("north",)][0])]
     order = next(iter(history.orders))
-    kinds = [entry["kind"] for entry in look_up(saved_stores(spark, tmp_path / "checkpoint"), "regions", order)]
-    assert kinds == ["contribution"]
-    state = saved_stores(spark, tmp_path / "checkpoint")
+    assert [entry["kind"] for entry in look_up(state, "regions", order)] == ["contribution"]
     (join,) = {store.operator_name for store in state} - {"regions"}
     of_join = look_up(state, join, order)
     assert ("result" in {entry["kind"] for entry in of_join}) == (not merged)
     (says,) = remarks(state, join, of_join)
     assert says.startswith("The join keeps no results" if merged else "A result has its row here")
     assert remarks(state, "regions", known) == []
-    with pytest.raises(FkJoinError, match=f"has several operators; add --operator with one of {join}, regions"):
-        look_up(state, "", order)
     kept = read_state(spark, str(tmp_path / "checkpoint"), "regions").collect()
     assert {(row.region,): (row.orders, row.revenue, row.most) for row in kept} == now
     assert kept[0]._version == table_of(rows, "region")[(kept[0].region,)]._version
 
 
+def after(table: Table, *batches: list[Change]) -> dict[Any, dict[str, Any]]:
+    """The table after these batches, in memory."""
+    driver = Driver(table)
+    for batch in batches:
+        feed(driver, batch)
+        driver.run()
+    return driver.table
+
+
 def test_an_aggregate_is_a_table_again(spark: SparkSession, tmp_path: Path) -> None:
     """Grouped once more, and joined with: customers with their orders' totals, by number of orders."""
     history = History(tmp_path)
-    history.write(150)
     orders, customers = tables(spark, tmp_path)
     totals = orders.group_by("customer_id", name="totals").agg(orders=agg.count(), items=agg.sum("items"))
     with_names = fk_join(totals, customers, "customer_id", joiner=["left.orders", "right.region"], name="named")
     sizes = with_names.group_by(["region", "orders"], name="sizes").count()
     assert sizes.key == ("region", "orders")
-    found = table_of(run(sizes.changes, tmp_path / "checkpoint").rows, "region", "orders")
-    wanted: dict[Any, int] = defaultdict(int)
-    for key, customer in history.customers.items():
-        mine = sum(order["customer_id"] == key for order in history.orders.values())
-        if mine and customer["region"] is not None:
-            wanted[customer["region"], mine] += 1
+    found = after(sizes, history.write(75), history.write(75))
+    mine = Counter(order["customer_id"] for order in history.orders.values())
+    regions = [(customer["region"], mine[key]) for key, customer in history.customers.items()]
+    wanted = Counter(group for group in regions if None not in group and group[1])
     assert {key: row["count"] for key, row in found.items()} == wanted
-
-    other = with_names.group_by(["region", "orders"], name="sizes").agg(count=agg.sum("orders"))
-    history.write(10)
-    with pytest.raises(
-        StreamingQueryException, match=r'store sizes-(regroup|aggregate), columns was \["count = count\(\): int64"\]'
-    ):
-        run(other.changes, tmp_path / "checkpoint")
 
 
 def test_a_literal_is_not_taken_for_the_column_that_it_reads_like(spark: SparkSession, tmp_path: Path) -> None:
     history = History(tmp_path)
-    history.write(80)
     joined = fk_join(*tables(spark, tmp_path), "customer_id", name="joined")
     totals = joined.group_by(F.lit("order_id").alias("all"), name="totals").agg(
         rows=agg.count(), one=agg.max(F.lit("order_id")), other=agg.max("order_id")
     )
-    (row,) = table_of(run(totals.changes, tmp_path / "checkpoint").rows, "all").values()
+    found = after(totals, history.write(80))
     live = [key for key, order in history.orders.items() if order["customer_id"] in history.customers]
-    assert (row["all"], row["rows"], row["one"], row["other"]) == ("order_id", len(live), "order_id", max(live))
+    assert found == {"order_id": {"rows": len(live), "one": "order_id", "other": max(live)}}
 
 
 def test_python_functions_get_values_and_rows(spark: SparkSession, tmp_path: Path) -> None:
     history = History(tmp_path)
-    history.write(120)
+    drawn = history.write(120)
     orders, _ = tables(spark, tmp_path)
     ids = orders.group_by("customer_id", value="order_id", name="ids").aggregate(
         set, lambda key, order, ids: ids | {order}, lambda key, order, ids: ids - {order}, returns="array<string>"
     )
-    found = table_of(run(ids.changes, tmp_path / "one").rows, "customer_id")
-    wanted: dict[Any, list[str]] = defaultdict(list)
-    for key, order in sorted(history.orders.items()):
-        wanted[(order["customer_id"],)].append(key)
-    assert {key: row["value"] for key, row in found.items()} == wanted
     items = orders.group_by(F.upper("customer_id").alias("customer"), name="items").aggregate(
         0, lambda key, row, n: n + row.items + len(key), lambda key, row, n: n - row["items"] - len(key), column="n"
     )
-    found = table_of(run(items.changes, tmp_path / "two").rows, "customer")
-    sums: dict[Any, int] = defaultdict(int)
-    for order in history.orders.values():
-        sums[(order["customer_id"].upper(),)] += order["items"] + 2
-    assert {key: row["n"] for key, row in found.items()} == sums
     latest = orders.group_by("customer_id", value=["order_id", "items"], name="latest").reduce(
         lambda before, row: row, lambda before, row: before
     )
-    found = table_of(run(latest.changes, tmp_path / "three").rows, "customer_id")
-    assert {key: row["value"]["items"] for key, row in found.items()}.keys() == wanted.keys()
+    of_customers: dict[str, list[str]] = defaultdict(list)
+    sums: dict[str, int] = defaultdict(int)
+    for key, order in sorted(history.orders.items()):
+        of_customers[order["customer_id"]].append(key)
+        sums[order["customer_id"].upper()] += order["items"] + 2
+    assert after(ids, drawn) == {key: {"value": value} for key, value in of_customers.items()}
+    assert after(items, drawn) == {key: {"n": n} for key, n in sums.items()}
+    assert after(latest, drawn).keys() == of_customers.keys()
 
 
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda t: t.group_by([]), "key: name at least one column"),
         (lambda t: t.group_by("custmer_id"), "key: table orders has no column 'custmer_id'; did you mean 'customer_id'"),
-        (lambda t: t.group_by("customer_id").agg(), "agg: name each column, such as agg"),
         (lambda t: t.group_by("customer_id").agg({"amount": "sum"}), "agg: name each column, such as agg"),
         (
             lambda t: t.group_by("customer_id").agg(n="amount"),
             "agg: n must be one of avg, collect_list, collect_set, count, count_distinct, max, max_by, min, min_by,",
         ),
-        (lambda t: t.group_by("customer_id").sum("op"), "sum: op is string, a number is needed; cast it"),
-        (
-            lambda t: t.group_by("customer_id").max("struct(items)"),
-            r"max: struct\(items\) is struct<.*, which has no order",
-        ),
-        (lambda t: t.group_by("customer_id").agg(customer_id=agg.count()), "agg: column 'customer_id' is already there as"),
-        (
-            lambda t: t.group_by("customer_id", value="items").sum("amount"),
-            "agg: amount is not the plain name of a column of the v",
-        ),
         (lambda t: t.group_by("customer_id", name="orders").count(), "name: 'orders' already names an input of this aggregate"),
         (lambda t: t.group_by("customer_id", emit="never").count(), "emit: 'never' is not one of"),
-        (
-            lambda t: t.group_by("op").count().to_kafka("t", "b", checkpoint="c", positions=True),
-            "positions: a row that sums up",
-        ),
         (lambda t: t.group_by("op", upgrade_from=0).count(), 'upgrade_from: it is for deployment="staged"'),
-        (lambda t: t.group_by("op", deployment="staged").count(), r"deployment: the staged deployment aggregates tables made"),
         (lambda t: t.group_by(["customer_id", "customer_id"]).count(), "key: two columns are called 'customer_id'"),
         (lambda t: t.group_by("op").aggregate([], 3, max), r"adder: a callable of \(key, value, aggregate\) is needed, 3"),
-        (
-            lambda t: t.group_by("op").aggregate(0, "array(amount)", "aggregate"),
-            r"adder: array\(amount\) is array<\w+>, the aggregate is bigint: cast it, or give returns=",
-        ),
-        (
-            lambda t: t.group_by("op").aggregate([], max, max),
-            "returns: give the aggregate's Spark type",
-        ),
         (lambda t: t.group_by("op").aggregate([], max, max, returns="arry<x>"), "returns: 'arry<x>' is no type of Spark's"),
         (lambda t: t.group_by("op").reduce(max, 3), r"subtractor: a callable of \(aggregate, value\) is needed, 3 is none"),
     ],
 )
-def test_an_aggregate_described_wrongly_is_refused(spark: SparkSession, tmp_path: Path, make: Any, says: str) -> None:
-    orders, _ = tables(spark, tmp_path)
+def test_an_aggregate_described_wrongly_is_refused(described: Table, make: Any, says: str) -> None:
     with pytest.raises(TopologyError, match=says):
-        make(orders)
-
-
-def test_describe_reads_like_this(spark: SparkSession, tmp_path: Path) -> None:
-    orders, _ = tables(spark, tmp_path)
-    sums = orders.group_by("customer_id", name="sums").agg(n=agg.count(), total=agg.sum("amount * items"))
-    assert sums.materialize("by-customer").describe().split("\n")[8:] == [
-        "aggregate sums  (on-change)",
-        "  of           orders",
-        "  group by     customer_id",
-        "  value        amount * items",
-        "  n            count()",
-        "  total        sum(amount * items)",
-        "  rule         workers-evaluate-steps fired",
-        "  Sub-topology: 1  regroup       repartition by order_id; store sums-regroup",
-        "  Sub-topology: 2  aggregate     repartition by group; store sums-aggregate, materialized as by-customer",
-    ]
+        make(described)
 
 
 def test_filter_and_map_values_send_what_changes_and_tombstones_of_what_leaves(spark: SparkSession, tmp_path: Path) -> None:
-    """KIP-557: a row's change that leaves what is seen of it as it was is dropped, also after a restart."""
-    folder = tmp_path / "orders"
-
-    def write(name: str, *rows: tuple[str, float, int, str]) -> None:
-        write_lines(folder, name, [{"order_id": k, "amount": a, "lsn": n, "op": op} for k, a, n, op in rows])
-
-    def seen(table: Table) -> list[tuple[Any, ...]]:
-        rows = run(table.changes, tmp_path / table.name, metrics_name(table.name))
-        skipped.update(rows.count)
-        return sorted(tuple(row)[:-2] for row in rows.rows)
-
-    def build() -> tuple[Table, Table]:
-        orders = Table.from_files(spark, folder, key="order_id", version="lsn", deleted="op = 'd'", name="orders")
-        large = orders.filter("amount >= 10", name="large")
-        return large, large.map_values("round(amount / 10) as tens", name="tens")
-
-    skipped: dict[str, int] = {}
-    write("1", ("a", 10.0, 1, "u"), ("b", 5.0, 2, "u"), ("c", 30.0, 3, "u"), ("d", 1.0, 4, "d"))
-    large, tens = build()
-    assert seen(large) == [("a", 10.0, "u", "insert"), ("c", 30.0, "u", "insert")]
-    assert seen(tens) == [("a", 1.0, "insert"), ("c", 3.0, "insert")]
-    write("2", ("a", 11.0, 5, "u"), ("b", 6.0, 6, "u"), ("c", 3.0, 7, "u"), ("d", 1.0, 8, "d"))
-    write("3", ("a", 11.0, 5, "u"))
-    large, tens = build()
-    assert seen(large) == [("a", 11.0, "u", "update"), ("c", None, None, "delete")]
-    assert seen(tens) == [("c", None, "delete")]
-    assert (skipped["idempotent-update-skip"], skipped["tombstones-suppressed"], skipped["stale-dropped"]) == (1, 2, 1)
-    by_op = tens.group_by("tens", name="by-tens").count()
-    assert [tuple(row)[:3] for row in run(by_op.changes, tmp_path / "by-tens").rows] == [(1.0, 1, "insert")]
-    assert large.describe().split("\n")[8:] == [
-        "view large  (on-change)",
-        "  of           orders",
-        "  filter       amount >= 10",
-        "  rule         workers-evaluate-steps fired",
-        "  Sub-topology: 1  for sinks     repartition by order_id; store large-resolve",
+    """KIP-557: a row's change that leaves what is seen of it as it was is dropped, also after a crash."""
+    orders, _ = tables(spark, tmp_path)
+    large = orders.filter("amount >= 10", name="large")
+    tens = large.map_values("round(amount / 10) as tens", name="tens")
+    drivers = Driver(large.select("amount")), Driver(tens)
+    batches: list[list[Change]] = [
+        [("orders", key, amount and {"amount": amount}) for key, amount in rows.items()]
+        for rows in ({"a": 10.0, "b": 5.0, "c": 30.0, "d": None}, {"a": 11.0, "b": 6.0, "c": 3.0, "d": None})
     ]
-    with pytest.raises(TopologyError, match="condition: amount is double, a boolean is needed"):
-        large.filter("amount")
-    with pytest.raises(TopologyError, match="columns: two columns are called 'op'"):
-        large.map_values(["op", "op"])
+    sent = []
+    for driver in drivers:
+        for batch in batches:
+            feed(driver, batch)
+            sent.append([(change.key, change.row and list(change.row.values())) for change in driver.run(CRASH)])
+    assert [sorted(rows) for rows in sent] == [
+        [("a", [10.0]), ("c", [30.0])],
+        [("a", [11.0]), ("c", None)],
+        [("a", [1.0]), ("c", [3.0])],
+        [("c", None)],
+    ]
+    count = drivers[1].count
+    assert (count["idempotent-update-skip"], count["tombstones-suppressed"]) == (1, 4)
+    for wrong, says in (
+        (lambda: large.filter("amount"), "condition: amount is double, a boolean is needed"),
+        (lambda: large.map_values(["op", "op"]), "columns: two columns are called 'op'"),
+    ):
+        with pytest.raises(TopologyError, match=says):
+            wrong()
 
 
 def test_a_source_can_be_materialized_and_drops_what_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
     """The older timestamp stays; and what is kept is kept also where the table is only read by another."""
-    folder, checkpoint = tmp_path / "orders", tmp_path / "checkpoint"
-
-    def build() -> Table:
-        about: Any = {"key": "id", "version": "lsn", "timestamp": "at", "deleted": "gone", "name": "orders"}
-        return Table.from_files(spark, folder, **about).materialize("orders-now").filter("amount < 100", name="small")
-
-    write_lines(folder, "1", [{"id": n, "amount": n, "lsn": n, "at": n, "gone": False} for n in (1, 2, 3)])
-    assert {row["_operation"] for row in run(build().changes, checkpoint).rows} == {"insert"}
-    again = [
-        {"id": 1, "amount": 1, "lsn": 4, "at": 9},
-        {"id": 2, "amount": 7, "lsn": 5, "at": 9},
-        {"id": 3, "amount": 3, "lsn": 6},
-    ]
-    write_lines(folder, "2", [{"at": 9, "gone": line["id"] == 3, **line} for line in again])
-    found = run(build().changes, checkpoint, metrics_name("orders-rows"))
-    assert sorted((row["id"], row["_operation"]) for row in found.rows) == [(2, "update"), (3, "delete")]
-    assert found.count["idempotent-update-skip"] == 1
-    kept = read_state(spark, str(checkpoint), "orders-now").collect()
-    assert sorted((row.id, row.amount, row._timestamp, row._version) for row in kept) == [(1, 1, 1, [4]), (2, 7, 9, [5])]
+    (tmp_path / "orders").mkdir()
+    about: Any = {"key": "id", "version": "lsn", "timestamp": "at", "name": "orders"}
+    about |= {"schema": "id int, amount int, lsn int, at bigint", "format": "json"}
+    kept = Table.from_files(spark, tmp_path / "orders", **about).materialize("orders-now")
+    driver = Driver(kept.filter("amount < 100", name="small"))
+    orders = driver.input("orders")
+    for n in (1, 2, 3):
+        orders.change(n, {"amount": n}, version=n, timestamp=n)
+    assert {change.operation for change in driver.run()} == {"insert"}
+    orders.change(1, {"amount": 1}, version=4, timestamp=9)
+    orders.change(2, {"amount": 7}, version=5, timestamp=9)
+    orders.delete(3, version=6, timestamp=9)
+    assert sorted((change.key, change.operation) for change in driver.run()) == [(2, "update"), (3, "delete")]
+    rows = sorted((row["id"], row["amount"], row["_timestamp"], row["_version"]) for row in driver.store("orders-now").all())
+    assert rows == [(1, 1, 1, [4]), (2, 7, 9, [5])]
 
 
 def test_right_rows_with_their_left_rows_by_key(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The examples, each as its README says."""
+"""The examples, each as its README says: one, and in ``make faults`` the others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.support.places import ROOT
-from tests.support.sampling import EVERY
+from tests.support.sampling import sampled
 from tests.support.sessions import short_lived
 
 EXAMPLES = ROOT / "examples"
@@ -23,26 +23,7 @@ README = (EXAMPLES / "README.md").read_text()
 COMMANDS = dict(re.findall(r"^\| `(\w+)` \|.*\| `((?:fkjoin|python) [^`]+)` \|$", README, re.MULTILINE))
 
 
-TOGETHER = """
-import runpy, sys
-from pathlib import Path
-from pyspark.sql import SparkSession
-from fkjoin.cli.main import app
-
-SparkSession.stop = lambda session: None
-for line in sys.argv[1:]:
-    program, *arguments = line.split()
-    print(f"<{line}>", flush=True)
-    if program == "python":
-        sys.path.insert(0, str(Path(arguments[0]).parent))
-        runpy.run_path(arguments[0], run_name="__main__")
-        del sys.path[0]
-    else:
-        assert app(arguments, standalone_mode=False) in (None, 0), line
-"""
-"""Runs the commands that it is given one after the other in one session: a JVM takes ten seconds."""
-
-RUNS = ["orders", "regions", "sqlite", "sqlite", "debezium"]
+RUNS = sampled(["orders", "regions", "sqlite", "sqlite", "debezium"], ["orders"])
 
 
 class Ran(NamedTuple):
@@ -62,19 +43,13 @@ def python(checkout: Path, *arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    """All of them, in one process; in ``make faults`` each command is a process of its own."""
+    """Each command in a process of its own."""
     checkout, printed = tmp_path_factory.mktemp("checkout"), defaultdict[str, list[str]](list)
     shutil.copytree(EXAMPLES, checkout / "examples")
-    commands = [COMMANDS[name] for name in RUNS]
-    if EVERY:
-        for name, command in zip(RUNS, commands, strict=True):
-            program, *arguments = command.split()
-            printed[name].append(python(checkout, *([] if program == "python" else ["-m", "fkjoin"]), *arguments))
-    else:
-        rest = python(checkout, "-c", TOGETHER, *commands)
-        for name, command in reversed(list(zip(RUNS, commands, strict=True))):
-            rest, _, last = rest.rpartition(f"<{command}>\n")
-            printed[name].insert(0, last)
+    for name in RUNS:
+        program, *arguments = COMMANDS[name].split()
+        module = [] if program == "python" else ["-m", "fkjoin"]
+        printed[name].append(python(checkout, *module, *arguments))
     return Ran(checkout, printed)
 
 
@@ -101,7 +76,7 @@ def test_orders(ran: Ran) -> None:
     }
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_regions(ran: Ran) -> None:
     (row,) = DeltaTable(ran.checkout / "build/examples/regions/table").to_pyarrow_table().to_pylist()
@@ -109,7 +84,7 @@ def test_regions(ran: Ran) -> None:
     assert [change["items"] for change in changes(ran.checkout / "build/examples/regions/changes")] == [3]
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_sqlite(ran: Ran) -> None:
     """Also when it is run again."""
@@ -117,7 +92,7 @@ def test_sqlite(ran: Ran) -> None:
     assert [[line for line in one.splitlines() if line.startswith("(")] for one in ran.printed["sqlite"]] == [wanted] * 2
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_debezium(ran: Ran) -> None:
     (printed,) = ran.printed["debezium"]

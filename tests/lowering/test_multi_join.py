@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from fkjoin import FkJoinError, Table, fk_join, read_state
+from fkjoin import Table, fk_join, read_state
 from fkjoin import aggregates as agg
 from fkjoin.checkpoint import upkeep
 from fkjoin.checkpoint.entries import look_up
@@ -20,11 +20,10 @@ from fkjoin.checkpoint.stores import SavedStore
 from fkjoin.checkpoint.upkeep import verify
 from fkjoin.plan.rules import JOINS_SHARE_STAGES
 from fkjoin.sessions.settings import EXCLUDED
-from fkjoin.stages.counters import metrics_name
 from fkjoin.testing import Driver
-from tests.support.queries import run, table_of, values, write_lines
+from tests.support.driven import feed_lines
+from tests.support.queries import run, values, write_lines
 from tests.support.sessions import small
-from tests.support.sinks import finished
 from tests.support.stores import contents
 
 ORDER = "order_id string, customer_id string, product struct<id: string, n: bigint>, shop string, amount double"
@@ -49,7 +48,7 @@ class Shop:
     """Random changes of four tables, as files, and the tables that they lead to."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.rng, self.lsn, self.files = folder, random.Random(3), 0, 0
+        self.rng, self.lsn = random.Random(3), 0
         self.now: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in KEYS}
         for name in KEYS:
             (folder / name).mkdir()
@@ -80,12 +79,6 @@ class Shop:
             if not gone:
                 self.now[kind][row[KEYS[kind]]] = row
         return lines
-
-    def write(self, changes: int) -> None:
-        """Draw changes, and write them into files."""
-        for kind, rows in self.change(changes).items():
-            write_lines(self.folder / kind, str(self.files), rows)
-        self.files += 1
 
     def sold(self) -> dict[str, list[Any]]:
         """By order: amount, customer, title and price, town; a shop need not be known."""
@@ -134,13 +127,7 @@ def sold_through_frames(orders: Table, *sides: Table) -> Table:
 def feed(driver: Driver, lines: dict[str, list[dict[str, Any]]]) -> dict[Any, dict[str, Any]]:
     """Run the changes as a batch; the table after it."""
     for name in driver.inputs:
-        for line in lines[name]:
-            row = {column: value for column, value in line.items() if column not in ("lsn", "op")}
-            key, lsn = row[KEYS.get(name, "name")], line["lsn"]
-            if line["op"] == "d":
-                driver.input(name).delete(key, version=lsn, timestamp=lsn)
-            else:
-                driver.input(name).change(key, row, version=lsn, timestamp=lsn)
+        feed_lines(driver, name, lines[name], 1)
     driver.run()
     return driver.table
 
@@ -170,23 +157,9 @@ def test_joins_of_one_left_table_are_one_and_come_out_the_same(spark: SparkSessi
     assert shop.sold()
 
 
-def test_a_multi_way_join_on_spark_is_the_batch_join_and_its_state_has_its_rows(spark: SparkSession, tmp_path: Path) -> None:
-    small(spark, tmp_path, partitions=2)
-    shop = Shop(tmp_path)
-    shop.write(120)
-    table = sold(*tables(spark, tmp_path)).materialize("sold")
-    results = run(table.changes, tmp_path / "ck", metrics_name("sold"))
-    newest = {key: row for (key,), row in table_of(results.rows, "order_id").items()}
-    assert values(newest, SOLD) == shop.sold()
-    assert newest
-    assert results.count["out"] == len(results.rows)
-    assert verify(spark, tmp_path / "ck") == []
-    in_state = {row["order_id"]: row for row in read_state(spark, str(tmp_path / "ck"), "sold").collect()}
-    columns = [*SOLD, "_left_version", "_right_version"]
-    assert values(in_state, columns) == values(newest, columns)
-
-
-def test_state_of_a_multi_way_join_is_readable(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_spark_a_multi_way_join_and_its_state_have_their_rows(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Shop(tmp_path)
     rows: dict[str, dict[str, Any]] = {
         "orders": {"order_id": "o1", "customer_id": "c1", "product": {"id": "p1", "n": 7}, "shop": "s1", "amount": 2.5},
@@ -196,7 +169,9 @@ def test_state_of_a_multi_way_join_is_readable(spark: SparkSession, tmp_path: Pa
     for name, row in rows.items():
         write_lines(tmp_path / name, "0", [{**row, "lsn": 1, "op": "u"}])
     table = sold(*tables(spark, tmp_path))
-    run(table.changes, tmp_path / "ck")
+    (row,) = run(table.changes, tmp_path / "ck").rows
+    made = {"amount": 2.5, "name": "Ann", "title": "pen", "price": 1.0, "town": None}
+    assert {name: row[name] for name in SOLD} == made
     state = saved_stores(spark, tmp_path / "ck")
     left, *others, result = look_up(state, "sold", "o1")
     assert left["foreign_key"] == {"customers": "c1", "products": "p1", "shops": "s1"}
@@ -206,13 +181,14 @@ def test_state_of_a_multi_way_join_is_readable(spark: SparkSession, tmp_path: Pa
         {"products": "p1"},
         {"shops": "s1"},
     ]
-    assert result["row"] == {"amount": 2.5, "name": "Ann", "title": "pen", "price": 1.0, "town": None}
+    assert result["row"] == made
     assert result["version"] == [[1], [1], [1], []]
     assert {store.name for store in state} == {"sold-scatter", "sold-subscription", "sold-gather"}
     everything = [json.loads(row.row) for store in state for row in entries(spark, store).collect() if row.row]
     assert {"name": "Ann"} in everything, "of a customer nothing is kept that no joiner reads"
     with pytest.raises(Exception, match="keeps only hashes|no table is materialized"):
         read_state(spark, str(tmp_path / "ck"), "sold")
+    assert verify(spark, tmp_path / "ck") == []
     examined = upkeep._examined
 
     def without_subscriptions(spark: SparkSession, store: SavedStore) -> DataFrame:
@@ -223,28 +199,6 @@ def test_state_of_a_multi_way_join_is_readable(spark: SparkSession, tmp_path: Pa
     assert problem.startswith(
         "store sold-subscription lacks the subscriptions of 3 left rows, first b'\\x00o1' under b'\\x00c1'"
     )
-
-
-def test_a_checkpoint_is_of_one_choice(spark: SparkSession, tmp_path: Path) -> None:
-    shop = Shop(tmp_path)
-    shop.write(20)
-
-    def both(*columns: str) -> Table:
-        orders, customers, products, _ = tables(spark, tmp_path)
-        first = fk_join(orders, customers, "customer_id", joiner=["left.product", "right.name", "right.tier"], name="first")
-        return fk_join(first, products, "product.id", joiner=list(columns), name="both")
-
-    def start(table: Table) -> None:
-        finished(table.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck", trigger={"availableNow": True}))
-
-    start(both("left.name as one", "left.tier as other"))
-    other = r'columns was \["one = customers.name", "other = customers.tier"\] and is now \["one = customers.tier"'
-    with pytest.raises(FkJoinError, match=other):
-        start(both("left.tier as one", "left.name as other"))
-    spark.conf.set(EXCLUDED, JOINS_SHARE_STAGES)
-    with pytest.raises(FkJoinError, match="its operators were both-scatter, .* and are now first-rekey, "):
-        start(both("left.name as one", "left.tier as other"))
-    spark.conf.set(EXCLUDED, "")
 
 
 def test_the_same_right_table_twice_and_who_reads_a_multi_way_join(spark: SparkSession, tmp_path: Path) -> None:
@@ -332,19 +286,23 @@ def test_why_joins_are_not_one_is_said(spark: SparkSession, tmp_path: Path) -> N
         (line,) = [line for line in table.describe().splitlines() if "joins-share-stages did not fire" in line]
         return line.split(": ", 1)[1]
 
-    joined = fk_join(orders, customers, "customer_id", name="joined")
+    def first(name: str, **more: Any) -> Table:
+        return fk_join(orders, customers, "customer_id", name=name, **more)
+
+    joined = first("joined")
     assert why(fk_join(joined, products, "right.tier")) == "the foreign key reads a right table's columns"
     assert why(fk_join(joined, products, "upper(left.shop)")) == "the foreign key is more than fields"
     assert why(fk_join(joined, products, lambda key, row: None)).startswith("the extractor is a function")
-    assert why(fk_join(joined, shops, "left.shop", emit="on-update")) == "it is on-update"
-    counted = fk_join(joined, shops, "left.shop", joiner=["left.left.amount * 2 as twice"])
-    assert why(counted) == "the joiner makes more of the rows than fields of them"
-    assert why(fk_join(joined.filter("left.amount > 1", name="some"), shops, "left.shop")) == "some stands between the joins"
-    assert why(fk_join(joined.materialize("kept"), shops, "left.shop")) == "joined keeps its rows, as kept"
-    updates = fk_join(orders, customers, "customer_id", name="updates", emit="on-update")
-    assert why(fk_join(updates, shops, "left.shop")) == "updates is on-update"
-    made = fk_join(orders, customers, "customer_id", joiner=["upper(right.name) as name", "left.shop"], name="made")
+    some = joined.filter("left.amount > 1", name="some")
+    for left, more, said in (
+        (joined, {"emit": "on-update"}, "it is on-update"),
+        (joined, {"joiner": ["left.left.amount * 2 as twice"]}, "the joiner makes more of the rows than fields of them"),
+        (some, {}, "some stands between the joins"),
+        (joined.materialize("kept"), {}, "joined keeps its rows, as kept"),
+        (first("updates", emit="on-update"), {}, "updates is on-update"),
+        (first("slow", emit="periodic"), {}, "slow is held back"),
+    ):
+        assert why(fk_join(left, shops, "left.shop", **more)) == said
+    made = first("made", joiner=["upper(right.name) as name", "left.shop"])
     assert why(fk_join(made, shops, "shop")) == "made makes more of the rows than fields of them"
-    periodic = fk_join(orders, customers, "customer_id", name="slow", emit="periodic")
-    assert why(fk_join(periodic, shops, "left.shop")) == "slow is held back"
     assert "share" not in fk_join(orders, shops, "shop").describe()

@@ -17,8 +17,7 @@ from fkjoin import FkJoinError, Table, fk_join
 from fkjoin.analysis.extractor import _extracting
 from fkjoin.analysis.joiner import _called, _catching, _in_short
 from fkjoin.spark.returned import as_type
-from tests.support.queries import run, write_lines
-from tests.support.sessions import small
+from fkjoin.testing import Driver
 
 PAIR = StructType().add("a", LongType()).add("b", StringType())
 
@@ -76,11 +75,9 @@ def test_a_joiner() -> None:
     assert join(True, "text", None) == (None, "TypeError: 'text' is no bigint")
 
 
-def test_rows_are_set_aside_and_the_query_goes_on(spark: SparkSession, tmp_path: Path) -> None:
-    small(spark, tmp_path, buckets=1)
-    names = ("good", "short", "text", "joiner")
-    write_lines(tmp_path / "a", "0", [{"id": name, "lsn": 1} for name in names])
-    write_lines(tmp_path / "b", "0", [{"c": 1, "d": "x", "lsn": 1}])
+def test_rows_are_set_aside_and_the_rest_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
     about: Any = {"format": "json", "version": "lsn"}
     left = Table.from_files(spark, tmp_path / "a", key="id", schema="id string, lsn int", **about)
     right = Table.from_files(spark, tmp_path / "b", key=["c", "d"], schema="c int, d string, lsn int", **about)
@@ -91,10 +88,12 @@ def test_rows_are_set_aside_and_the_query_goes_on(spark: SparkSession, tmp_path:
     def joiner(left: Any, right: Any) -> int:
         return "text" if left["id"] == "joiner" else 7  # type: ignore[return-value]
 
-    joined = fk_join(left, right, extractor, "inner", joiner, name="joined")
-    assert [(row["id"], row["value"]) for row in run(joined.changes, tmp_path / "it").rows] == [("good", 7)]
-    letters = joined.dead_letters
-    assert letters is not None
-    found = {json.loads(row["key"] or row["value"])["id"]: row["reason"] for row in run(letters, tmp_path / "letters").rows}
+    driver = Driver(fk_join(left, right, extractor, "inner", joiner, name="joined"))
+    driver.input("b").change((1, "x"), {})
+    for name in ("good", "short", "text", "joiner"):
+        driver.input("a").change(name, {})
+    driver.run()
+    assert driver.table == {"good": {"value": 7}}
+    found = {json.loads(letter["key"] or letter["value"])["id"]: letter["reason"] for letter in driver.dead_letters}
     assert found.keys() == {"short", "text", "joiner"}
     assert found["joiner"] == "joiner: TypeError: 'text' is no bigint"

@@ -10,6 +10,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from fkjoin import Table
+from tests.support.driven import Change
 from tests.support.queries import write_lines
 
 ORDER = "order_id string, customer_id string, amount double, items bigint, lsn bigint, op string"
@@ -33,7 +34,9 @@ class History:
         self.orders: dict[str, dict[str, Any]] = {}
         self.customers: dict[str, dict[str, Any]] = {}
 
-    def write(self, changes: int) -> None:
+    def write(self, changes: int) -> list[Change]:
+        """Draw changes, and write them into files; they can be fed to a driver, too."""
+        drawn: list[Change] = []
         lines: dict[str, list[dict[str, Any]]] = {"orders": [], "customers": []}
         rng = self.rng
         for _ in range(changes):
@@ -47,6 +50,7 @@ class History:
                 row = {"customer_id": key, "region": rng.choice(("north", "south", None))}
             gone = rng.random() < 0.2
             lines[kind].append({**row, "lsn": self.lsn, "op": "d" if gone else "u"})
+            drawn.append((kind, key, None if gone else row))
             table = self.orders if kind == "orders" else self.customers
             table.pop(key, None)
             if not gone:
@@ -54,6 +58,7 @@ class History:
         for kind, rows in lines.items():
             write_lines(self.folder / kind, str(self.files), rows)
         self.files += 1
+        return drawn
 
     def by_region(self) -> dict[Any, tuple[Any, ...]]:
         """Orders, revenue and the largest order by region."""
