@@ -59,6 +59,9 @@ REFUSED = "tests/house/test_mistakes.py::test_what_spark_refuses_has_a_way_out_t
 GONE = "tests/house/test_mistakes.py::test_what_is_gone_can_be_made_again_or_another_place_be_given"
 VERSIONS = "tests/sessions/test_spark_versions.py::test_a_job_that_is_killed_goes_on_there_and_on_the_newest"
 SIDES = "tests/sessions/test_abilities.py::test_both_sides_of_spark_connect_are_asked_and_each_is_refused_with_its_own_release"
+TOPICS = "integration/test_broker.py::test_a_topic_that_is_not_there_or_does_not_fit_is_refused_before_a_query_starts"
+PURGED = "integration/test_internal_topics.py::test_what_all_queries_have_read_is_purged_and_new_ones_need_the_first_records"
+ANOTHER_APPLICATION = "integration/test_internal_topics.py::test_a_job_that_runs_purges_and_another_application_begins_anew"
 CONNECT = "integration/test_connect.py::test_what_cannot_be_had_is_refused_by_name"
 
 HABIT = "tests/api/test_inspection.py::test_each_habit_of_dataframes_is_refused_and_what_is_named_is_one"
@@ -135,18 +138,10 @@ WAYS: dict[str, str] = {
     "{}; give it that type, and convert it with": (
         "tests/files/test_parquet_types.py::test_a_kind_that_spark_misreads_is_refused_and_the_type_that_is_named_is_read"
     ),
-    "checkpoints: {} belongs to a query that reads none": (
-        "integration/test_join.py::test_internal_topics_keep_their_records_and_a_new_query_needs_the_first_ones"
-    ),
-    "checkpoints: none belongs to a query that reads {};": (
-        "integration/test_join.py::test_internal_topics_keep_their_records_and_a_new_query_needs_the_first_ones"
-    ),
-    "internal topic {} begins at offset {} of": (
-        "integration/test_join.py::test_internal_topics_keep_their_records_and_a_new_query_needs_the_first_ones"
-    ),
-    "{}{}: {} is not a number from 1; write one,": (
-        "integration/test_join.py::test_internal_topics_keep_their_records_and_a_new_query_needs_the_first_ones"
-    ),
+    "checkpoints: {} belongs to a query that reads none": PURGED,
+    "checkpoints: none belongs to a query that reads {};": PURGED,
+    "internal topic {} begins at offset {} of": ANOTHER_APPLICATION,
+    "{}{}: {} is not a number from 1; write one,": TOPICS,
     "a Table has no items; ask for {} in table.columns": "tests/api/test_inspection.py::test_a_column_is_named_and_not_taken",
     "make a Table with Table.from_files, from_kafka": "tests/api/test_inspection.py::test_a_table_is_not_made_by_its_class",
     "{}: {} is {}, a number is needed; cast it": BUILDING,
@@ -278,9 +273,7 @@ WAYS: dict[str, str] = {
     "{} writes one column of text or bytes, these": BUILDING,
     "Json: the schema has a column {} already": BUILDING,
     "Debezium: a key's column cannot be called": BUILDING,
-    "internal topic {} has {} partitions, {} are": (
-        "integration/test_join.py::test_races_converge_when_internal_records_are_delayed_doubled_and_reordered"
-    ),
+    "internal topic {} has {} partitions, {} are": TOPICS,
     "topic {} was created again and has no records": ANEW,
     "options: {} is set by fkjoin; give it as": OPTION,
     "{}: {} in a text column; give the column": REGISTRY,
