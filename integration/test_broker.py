@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from fkjoin import Table, TopologyError, fk_join
+from fkjoin import FkJoinError, Table, TopologyError, fk_join
 from fkjoin.kafka import Json, admin
 from fkjoin.kafka.internal import read_internal
 from fkjoin.kafka.reading import records_of
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("small_tables")
 
 
 def test_a_topic_that_is_not_there_or_does_not_fit_is_refused_before_a_query_starts(
-    spark: SparkSession, broker: Broker, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.create("there-left", "there-right", partitions=2)
     left, right = tables(spark, broker, "there")
@@ -46,14 +46,19 @@ def test_a_topic_that_is_not_there_or_does_not_fit_is_refused_before_a_query_sta
     for wrong in ("3.4", 1, False):  # a release of Kafka Streams, this release's own wire version, and no number
         with pytest.raises(TopologyError, match=rf"upgrade_from: {wrong!r} is not an older wire version of .* \(0\); leave it"):
             totals(wrong)
-    (joining,) = {id(stage.topics): stage.topics for stage in staged().stages}.values()
-    broker.create(next(iter(joining.partitions)), partitions=1)
+    joining = staged().stages[0].topics
+    registration = next(iter(joining.partitions))
+    broker.create(registration, partitions=1)
     with pytest.raises(
         TopologyError, match=r"internal topic .* has 1 partitions, 2 are needed.*: stop the stages .*, delete it"
     ):
         joining.create()
-    delete(broker, next(iter(joining.partitions)))
+    delete(broker, registration)
     joining.create()
+    broker.send(registration, [Record(b"k", b"v", partition=0)])
+    admin.delete_records(registration, broker.bootstrap, {}, {0: 1})
+    with pytest.raises(FkJoinError, match=f"internal topic {registration} begins at offset 1 of partition 0"):
+        staged().stages[1].start(tmp_path / "new")
     with monkeypatch.context() as patch:
         patch.setattr(admin, "_TIMEOUT_S", 1)
         with pytest.raises(TopologyError, match="bootstrap_servers: no broker answers at localhost:1 within 1 s"):
