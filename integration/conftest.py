@@ -20,7 +20,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.sessions import fkjoin_here, only_session, pytest_runtest_makereport, refused_here
+from tests.support.sessions import fkjoin_here, only_session, pytest_runtest_makereport, refused_here, small
 
 __all__ = ["fkjoin_here", "pytest_runtest_makereport", "refused_here"]
 
@@ -78,6 +78,12 @@ def connector() -> str:
 @pytest.fixture(scope="session")
 def spark(connector: str) -> Iterator[SparkSession]:
     yield from only_session("fkjoin integration tests", jars=connector)
+
+
+@pytest.fixture
+def small_tables(spark: SparkSession, tmp_path: Path) -> None:
+    """Settings for tables of some rows."""
+    small(spark, tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from fkjoin.sessions.settings import SHORT_LIVED
-from tests.support.sampling import EVERY
 
 from .broker import Broker, Record
 from .faults.cluster import ROOT, SPARK_HOME, Standalone
@@ -60,8 +59,7 @@ def commands() -> str:
     return found[1]
 
 
-@pytest.mark.faults
-@pytest.mark.skipif(not EVERY, reason="it installs and packs an environment: make faults")
+@pytest.mark.nightly
 def test_a_job_from_an_archive_goes_on_when_an_executor_is_killed(broker: Broker, tmp_path: Path) -> None:
     broker.create("archived-orders", "archived-customers", "archived-out")
     broker.send("archived-orders", [Record(b"o1", b'{"customer": "c1"}'), Record(b"o2", b'{"customer": "c2"}')])

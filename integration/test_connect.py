@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +12,6 @@ from integration.broker import Broker, Record
 from integration.postgres import select
 from tests.support.connect import Client, Server, client
 from tests.support.orders import History, batch_join
-from tests.support.replay.traces import TRACES, assert_agrees, expected
-from tests.support.sampling import EVERY
 from tests.support.sessions import SPARK_4_0
 from tests.support.sinks import iceberg
 
@@ -46,15 +43,6 @@ def history(folder: Path) -> History:
     made = History(folder)
     made.write(60)
     return made
-
-
-@pytest.mark.faults
-@pytest.mark.skipif(not (EVERY or "FKJOIN_COMPAT" in os.environ), reason="tables below are the batch join: make faults")
-def test_traces(shop: Client, tmp_path: Path) -> None:
-    names = ["left-delete-and-reinsert", "inner-move-between-two-live-rights"]
-    paths = [TRACES / f"{name}.in.jsonl" for name in names]
-    for path, outcome in zip(paths, shop("traces", names=list(map(str, paths)), folder=str(tmp_path)), strict=True):
-        assert_agrees(outcome, expected(path))
 
 
 @pytest.mark.nightly
@@ -140,6 +128,7 @@ def test_the_session_that_is_there_is_completed(shop: Client, server: Server) ->
     assert shop("session_here", address=server.address) == [True, True, True]
 
 
+@pytest.mark.nightly
 def test_topics_and_postgres(shop: Client, tmp_path: Path, broker: Broker, dsn: str) -> None:
     broker.create("it-orders", "it-customers", "it-joined", partitions=2)
     broker.send("it-customers", [Record(f"c{n}".encode(), json.dumps({"name": f"n{n}"}).encode()) for n in range(2)])

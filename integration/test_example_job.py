@@ -1,19 +1,28 @@
-"""The example of a job from Debezium's events to PostgreSQL and a topic, with another trigger and the tests' connector."""
+"""Jobs of the documents on a broker: the example from Debezium's events to PostgreSQL, and programs of docs/first-job.md."""
 
 from __future__ import annotations
 
 import json
+import re
+import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import ConfigResource, ResourceType
 
+from tests.support.documents import blocks
 from tests.support.places import ROOT
 
 from .broker import Broker, Record
 from .jobs import document
 from .postgres import select
+
+ADDRESS = "localhost:9092"
+"""The broker of docs/first-job.md."""
 
 ORDERS, CUSTOMERS, JOINED = "shop.public.orders", "shop.public.customers", "orders-with-customers"
 
@@ -23,7 +32,7 @@ def event(op: str, before: dict[str, Any] | None = None, **after: Any) -> Record
     return Record(document(id=key), document(op=op, before=before, after=after or None, source={"lsn": 1}))
 
 
-def test_the_debezium_job(
+def test_the_debezium_job_with_another_trigger_and_the_tests_connector(
     broker: Broker, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fkjoin_here: Callable[..., str]
 ) -> None:
     text = (ROOT / "examples" / "debezium" / "job.toml").read_text()
@@ -37,7 +46,6 @@ def test_the_debezium_job(
     broker.send(ORDERS, [event("c", id=n, customer_id=7, amount=10.0 * n) for n in (1, 2)])
     broker.send(ORDERS, [Record(b"not json", b"{}")])
 
-    fkjoin_here("run", job, "--check")
     fkjoin_here("run", job)
     assert select(dsn, "select * from shop.orders_with_customers order by id") == [(1, 7, 10.0, "Ada"), (2, 7, 20.0, "Ada")]
     letters = [json.loads(line) for path in (tmp_path / "dead-letters").rglob("*.json") for line in path.open()]
@@ -49,3 +57,37 @@ def test_the_debezium_job(
     assert select(dsn, "select * from shop.orders_with_customers order by id") == [(1, 7, 10.0, "Ada L.")]
     found = {json.loads(key)["id"]: json.loads(value) for key, value in broker.table(JOINED).items()}
     assert found == {1: {"customer_id": 7, "amount": 10.0, "name": "Ada L."}}
+
+
+def test_the_programs_make_compacted_topics_and_write_their_records(broker: Broker, tmp_path: Path) -> None:
+    found = list(blocks(ROOT / "docs" / "first-job.md"))
+    topics, write = (block.text for block in found if block.language == "python")
+    for name, program in (("topics.py", topics), ("write.py", write)):
+        assert program.count(ADDRESS) == 1
+        (tmp_path / name).write_text(program.replace(ADDRESS, broker.bootstrap))
+
+    def run(*arguments: str) -> tuple[int, str]:
+        command = [sys.executable, *arguments]
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+        return ended.returncode, ended.stderr
+
+    assert run("write.py", "orders", "o1", "{}") == (1, "topic orders is not there: run topics.py first\n")
+    assert "orders" not in broker.admin.list_topics(timeout=10).topics
+    (commands,) = (block.text for block in found if block.text.startswith("python topics.py"))
+    for command in commands.splitlines():
+        assert run(*shlex.split(command)[1:]) == (0, ""), command
+    made = ["orders", "customers"]
+    asked = broker.admin.describe_configs([ConfigResource(ResourceType.TOPIC, name) for name in made])
+    policies = [settings.result(30)["cleanup.policy"].value for settings in asked.values()]
+    assert policies == ["compact", "compact"]
+    lines = re.findall(r"(\w+) (\w+) '(.*)'$", commands, re.MULTILINE)
+    written = {(topic, key): json.loads(value) for topic, key, value in lines}
+
+    def there() -> dict[tuple[str, str], object]:
+        return {(name, key.decode()): json.loads(value) for name in made for key, value in broker.table(name).items()}
+
+    assert there() == written
+    assert run("write.py", "orders", "o3") == (0, "")
+    assert there() == {place: record for place, record in written.items() if place != ("orders", "o3")}
+    for deleted in broker.admin.delete_topics(made).values():
+        deleted.result(30)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,18 +12,11 @@ from typing import Any
 import pytest
 
 from integration.faults.cluster import WORKER_POINTS, written
-from tests.support import sampling
-from tests.support.sampling import sampled
 
 from .faults.cluster import Cluster
 
+pytestmark = pytest.mark.nightly
 Table = dict[str, tuple[int, str | None]]
-
-FAULTS = [
-    ("log write", "after", "zombie"),
-    ("state commit", "after", "executor"),
-]
-"""A sample; ``make faults`` tries ``EVERY`` one."""
 
 EVERY = [
     *[
@@ -135,9 +127,6 @@ def cluster(processes: Cluster) -> Iterator[Cluster]:
     processes.end()
 
 
-whole = pytest.mark.skipif(not sampling.EVERY, reason="each process of a cluster is killed at each point: make faults")
-
-
 def killed_in_turn(
     cluster: Cluster, job: str, logs: Logs, faults: Sequence[tuple[str, str, str]], right: Callable[[], bool]
 ) -> None:
@@ -148,9 +137,7 @@ def killed_in_turn(
     logs.grow()
     cluster.begin(logs.folder, job)
     cluster.wait("the first batch", right)
-    took = {}
     for point, when, victim in faults:
-        begun = time.monotonic()
         draft = cluster.fault.with_name("fault.draft")
         draft.write_text(f"{point}|{when}|{victim}")
         draft.rename(cluster.fault)
@@ -161,21 +148,16 @@ def killed_in_turn(
         done.unlink()
         cluster.wait(f"{name}: the table is right", right)
         cluster.wake_zombies()
-        took[name] = round(time.monotonic() - begun, 1)
-    print(took)
 
 
-@pytest.mark.nightly
-@pytest.mark.faults
 def test_processes_killed_at_points_of_a_batch_on_a_cluster(cluster: Cluster, tmp_path: Path) -> None:
     """The job is a join with windows beside it, each of which has one result."""
     logs = Logs(tmp_path)
-    faults = sampled([*EVERY, *OF_WINDOWS], FAULTS)
-    killed_in_turn(cluster, "joined", logs, faults, lambda: written(tmp_path) == {**logs.joined(), **logs.windows()})
+    killed_in_turn(
+        cluster, "joined", logs, [*EVERY, *OF_WINDOWS], lambda: written(tmp_path) == {**logs.joined(), **logs.windows()}
+    )
 
 
-@pytest.mark.faults
-@whole
 def test_sums_are_exact_whoever_is_killed(cluster: Cluster, tmp_path: Path) -> None:
     logs, stages = Logs(tmp_path), {"resolve": "regroup"}
     every = [(stages.get(point, point), when, victim) for point, when, victim in EVERY]
@@ -184,8 +166,6 @@ def test_sums_are_exact_whoever_is_killed(cluster: Cluster, tmp_path: Path) -> N
     killed_in_turn(cluster, "summed", logs, every, lambda: written(tmp_path, "c", columns) == logs.summed())
 
 
-@pytest.mark.faults
-@whole
 def test_each_event_is_sent_once_whoever_is_killed(cluster: Cluster, tmp_path: Path) -> None:
     logs = Logs(tmp_path)
 
@@ -200,8 +180,6 @@ def test_each_event_is_sent_once_whoever_is_killed(cluster: Cluster, tmp_path: P
     killed_in_turn(cluster, "enriched", logs, EVENTS, sent_once)
 
 
-@pytest.mark.faults
-@whole
 def test_joins_that_are_one_converge_whoever_is_killed(cluster: Cluster, tmp_path: Path) -> None:
     logs, stages = Logs(tmp_path), {"rekey": "scatter", "resolve": "gather"}
     every = [(stages.get(point, point), when, victim) for point, when, victim in EVERY]

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import sysconfig
 import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pyspark
 import pytest
@@ -18,7 +16,6 @@ from kubeflow_spark_api.models import SparkV1beta2SparkApplication
 
 from fkjoin.jobs.job_file import read_job
 from tests.support.queries import write_lines
-from tests.support.sampling import EVERY
 
 from .conftest import DOCKER, prepared
 from .pods import HOST, api, confined, docker, documents, of_pod
@@ -58,39 +55,13 @@ LOCAL = f"""
 
 pytestmark = [
     pytest.mark.nightly,
-    pytest.mark.faults,
     pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the image has Python 3.11, and these packages"),
 ]
 
 
-class Image(NamedTuple):
-    name: str
-    how: list[str]
-    """Options of `docker run` by which it has what it lacks."""
-
-
 @pytest.fixture(scope="module")
-def image(docker: None, tmp_path_factory: pytest.TempPathFactory) -> Image:
-    """Build the whole image in `make faults`, which takes minutes; else its first stage, with the packages of the tests."""
-    if EVERY:
-        return Image(prepared(str(DOCKER / "job" / "build.sh")), [])
-    base = prepared(str(DOCKER / "base.sh"))
-    build = ("--build-arg", f"BASE={base}", "--target", "layout", "--tag", "fkjoin-test", str(DOCKER / "job"))
-    subprocess.run(["docker", "build", "--quiet", *build], check=True, stdout=subprocess.DEVNULL)
-    home = tmp_path_factory.mktemp("home") / "open"  # to the image's user: pytest's folder is not
-    home.mkdir()
-    (home / "bin").mkdir()
-    (home / "bin" / "python3").symlink_to("/usr/bin/python3")
-    program = (DOCKER / "job" / "job.py").read_text()
-    (home / "bin" / "fkjoin").write_text(f"#!/opt/fkjoin/bin/python3\n{program}")
-    (home / "bin" / "fkjoin").chmod(0o755)
-    (home / "jobs").mkdir()
-    (home / "jobs" / "job.py").write_text(program)
-    packages = sysconfig.get_path("purelib")
-    places = {home: "/opt/fkjoin", packages: "/packages", ROOT / "fkjoin": "/fkjoin/fkjoin", ROOT / "state": "/fkjoin/state"}
-    places |= {f"{packages}/pyspark/{part}": f"/opt/spark/{part}" for part in ("bin", "jars", "python")}
-    volumes = [one for here, there in places.items() for one in ("--volume", f"{here}:{there}:ro")]
-    return Image("fkjoin-test", [*volumes, "--env", "PYTHONPATH=/fkjoin:/packages"])
+def image(docker: None) -> str:
+    return prepared(str(DOCKER / "job" / "build.sh"))
 
 
 @pytest.fixture
@@ -123,10 +94,10 @@ def first_batch(name: str) -> subprocess.Popen[str]:
     return following
 
 
-def test_a_job_runs_as_the_images_user_on_a_read_only_file_system(image: Image, name: str, job: Path) -> None:
+def test_a_job_runs_as_the_images_user_on_a_read_only_file_system(image: str, name: str, job: Path) -> None:
     (job / "job.toml").write_text(JOB + LOCAL)
     how = ("--read-only", "--tmpfs", "/tmp:exec", "--volume", f"{name}:/data", "--volume", f"{job}:/job:ro")
-    docker("run", "--detach", "--name", name, *how, *image.how, image.name, "run", "/job/job.toml")
+    docker("run", "--detach", "--name", name, *how, image, "run", "/job/job.toml")
     following = first_batch(name)
     assert docker("exec", name, "id", "-u").strip() == USER
     assert docker("exec", name, "cat", "/proc/1/comm").strip() == "tini"
@@ -138,15 +109,14 @@ def test_a_job_runs_as_the_images_user_on_a_read_only_file_system(image: Image, 
     assert "Using incubator modules" in docker("logs", name), "the JVM's log is on standard error"
 
 
-@pytest.mark.skipif(not EVERY, reason="two JVMs start in containers, one after the other: make faults")
-def test_driver_and_executor_run_as_the_operator_starts_them(image: Image, name: str, job: Path, tmp_path: Path) -> None:
+def test_driver_and_executor_run_as_the_operator_starts_them(image: str, name: str, job: Path, tmp_path: Path) -> None:
     """The manifest's command, settings, volumes and restrictions apply.  A container is the pod that Spark asks the API for."""
     application = documents()["SparkApplication"]
     spec, config = application["spec"], tmp_path / "config"
     config.mkdir()
     (config / "job.toml").write_text(JOB)
     volumes = {"orders-with-customers": name, "ConfigMap orders-with-customers": str(config)}
-    extra = [*image.how, "--volume", f"{job}:/job:ro"]
+    extra = ["--volume", f"{job}:/job:ro"]
     with api() as (address, asked):
         settings = spec["sparkConf"] | {
             "spark.master": f"k8s://{address}",
@@ -170,14 +140,14 @@ def test_driver_and_executor_run_as_the_operator_starts_them(image: Image, name:
         command = ["driver", "--properties-file", "/opt/spark/conf/spark.properties"]
         command += ["--class", "org.apache.spark.deploy.PythonRunner", spec["mainApplicationFile"], *spec["arguments"]]
         how = confined(application, "driver", name, volumes)
-        docker("run", "--detach", "--name", name, *how, *as_pods, *extra, image.name, *command)
+        docker("run", "--detach", "--name", name, *how, *as_pods, *extra, image, *command)
         executor = f"{name}-executor"
 
         def kubelet() -> None:
             group = spec["executor"]["podSecurityContext"]["fsGroup"]
             given, arguments = of_pod(asked.get(), executor, group)
             how = confined(application, "executor", executor, volumes)
-            docker("run", "--detach", "--name", executor, *how, *given, *extra, image.name, *arguments)
+            docker("run", "--detach", "--name", executor, *how, *given, *extra, image, *arguments)
 
         threading.Thread(target=kubelet, daemon=True).start()
         following = first_batch(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,12 +17,14 @@ from fkjoin.cli.main import app
 from fkjoin.errors import FkJoinError
 from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_file import read_job
+from fkjoin.kafka import purge
 
 from .broker import Broker, Record
+from .jobs import document
 
 JOB = """
 name = "{name}"
-checkpoint = "{folder}/checkpoint"
+checkpoint = "{folder}/checkpoint-of-{name}"
 trigger = "available-now"
 log = "{folder}/job.log"
 purge = "{purge}"
@@ -30,10 +32,12 @@ purge = "{purge}"
 "spark.sql.streaming.minBatchesToRetain" = {retained}
 "spark.sql.shuffle.partitions" = 2
 "spark.fkjoin.index.dir" = "{folder}/index"
+"spark.fkjoin.topic.partitions" = 1
+"spark.fkjoin.topic.segment.bytes" = 1048576
 [kafka]
 bootstrap_servers = "{bootstrap}"
 [tables.orders]
-topic = "{name}-orders"
+topic = "{orders}"
 key = "string"
 value = {{format = "json", schema = "customer string"}}
 [aggregates.counts]
@@ -43,106 +47,157 @@ columns = {{n = "count()"}}
 deployment = "{deployment}"
 [sinks.out]
 table = "counts"
-path = "{folder}/out"
+path = "{folder}/out-of-{name}"
 [dead_letters]
-path = "{folder}/letters"
+path = "{folder}/letters-of-{name}"
 """
-TOPIC = "drain-counts-repartition"
 
 
-def test_a_job_is_drained_when_all_its_queries_have_read_its_internal_topics(
+@pytest.fixture(autouse=True)
+def settings(spark: SparkSession) -> Iterator[None]:
+    """Let no other test have the settings of these jobs' topics."""
+    yield
+    for name in ("partitions", "segment.bytes"):
+        spark.conf.unset(f"spark.fkjoin.topic.{name}")
+
+
+class Counting:
+    """A job that counts orders by customer; its topic is made here, and runs start when the test says so."""
+
+    def __init__(self, spark: SparkSession, broker: Broker, folder: Path, name: str, partitions: int = 1) -> None:
+        self.spark, self.broker, self.folder, self.name = spark, broker, folder, name
+        self.orders, self.file = f"{name}-orders", folder / "job.toml"
+        broker.create(self.orders, partitions=partitions)
+
+    @property
+    def topic(self) -> str:
+        return f"{self.name}-counts-repartition"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / f"checkpoint-of-{self.name}"
+
+    def write(self, deployment: str, retained: int, purge: str) -> None:
+        about = {"folder": self.folder, "bootstrap": self.broker.bootstrap, "orders": self.orders, "name": self.name}
+        self.file.write_text(JOB.format(**about, deployment=deployment, retained=retained, purge=purge))
+
+    def send(self, *keys: str) -> None:
+        self.broker.send(self.orders, [Record(key.encode(), document(customer="c")) for key in keys])
+
+    def job(self) -> Job:
+        return Job(read_job(self.file), self.spark)
+
+    def offsets(self) -> list[int | None]:
+        return [record.offset() for record in self.broker.read(self.topic)]
+
+    def counted(self) -> int:
+        frame = self.spark.read.parquet(str(self.folder / f"out-of-{self.name}"))
+        return int(frame.agg({"n": "max"}).first()[0])  # type: ignore[index]
+
+
+def test_what_all_queries_have_read_is_purged_and_new_ones_need_the_first_records(
     spark: SparkSession, broker: Broker, tmp_path: Path, fkjoin_here: Callable[..., str]
 ) -> None:
-    """A topic that is not there yet has nothing in flight, and a job without stages has no topics."""
-    broker.create("drain-orders", partitions=1)
-    job = tmp_path / "job.toml"
+    """A job is drained when nothing is left: its topic is not there yet, or all have read it, or it has no stages.
 
-    def write(deployment: str) -> None:
-        about = {"folder": tmp_path, "bootstrap": broker.bootstrap, "retained": 100, "purge": "never"}
-        job.write_text(JOB.format(name="drain", deployment=deployment, **about))
+    A purge leaves what the oldest batch of a checkpoint may need, and the checkpoints that are there go on.
+    """
+    counting = Counting(spark, broker, tmp_path, "drain", partitions=3)
 
-    def send_and_regroup(*keys: str) -> None:
+    def regroup(*keys: str) -> None:
         """Send orders, and run the first stage alone."""
-        broker.send("drain-orders", [Record(key.encode(), json.dumps({"customer": "c"}).encode()) for key in keys])
-        regroup = Job(read_job(job), spark).queries()[0].start()
-        regroup.awaitTermination()
+        counting.send(*keys)
+        counting.job().queries()[0].start().awaitTermination()
 
     def drained() -> tuple[int, str]:
-        command = ["state", "drained", str(job), "--spark-log", str(tmp_path / "log")]
+        command = ["state", "drained", str(counting.file), "--spark-log", str(tmp_path / "log")]
         done = CliRunner().invoke(app, command, catch_exceptions=False)
         return done.exit_code, done.stdout
 
     def left(records: int) -> str:
-        lines = [f"{TOPIC}: {records} records are left for {query}" for query in ("sink-out", "dead-letters-counts")]
+        lines = [f"{counting.topic}: {records} records are left for {query}" for query in ("sink-out", "dead-letters-counts")]
         return "\n".join([*lines, 'not drained; run the job with trigger = "available-now" until it ends', ""])
 
-    write("fused")
+    counting.write("fused", 100, "never")
     assert drained() == (0, "drained: the job has no internal topics\n")
     with pytest.raises(FkJoinError, match="no join or aggregate has deployment = "):
-        fkjoin_here("state", "purge", job)
-    write("staged")
-    nothing = 0, f"drained: no record is left in {TOPIC}\n"
+        fkjoin_here("state", "purge", counting.file)
+    counting.write("staged", 100, "never")
+    nothing = 0, f"drained: no record is left in {counting.topic}\n"
     assert drained() == nothing
-    send_and_regroup("a", "b", "c")
+    regroup("a", "b", "c")
     assert drained() == (1, left(3))
     with pytest.raises(FkJoinError, match="has no batch that is committed; purge when its query has read something"):
-        fkjoin_here("state", "purge", job)
-    fkjoin_here("run", job)
+        fkjoin_here("state", "purge", counting.file)
+    fkjoin_here("run", counting.file)
     assert drained() == nothing
-    send_and_regroup("d")
+    regroup("d")
     assert drained() == (1, left(1))
-    fkjoin_here("run", job)
+
+    assert counting.offsets() == [0, 1, 2, 3], 'purge = "never"'
+    stages = counting.job().stages
+    for wrong, says in (
+        ([counting.checkpoint / "counts-regroup"], r"counts-regroup belongs to a query that reads none of .*; leave it out"),
+        ([], rf"none belongs to a query that reads {counting.topic}; name those of all"),
+    ):
+        with pytest.raises(FkJoinError, match=says):
+            purge(stages, wrong)
+    assert f"{counting.topic}: partition 0 from 3\n" in fkjoin_here("state", "purge", counting.file)
+    assert counting.offsets() == [3]
+    missing = rf"internal topic {counting.topic} begins at offset 3 of partition 0, .* give another application= .*, and all"
+    with pytest.raises(FkJoinError, match=missing):
+        counting.job().tables["counts"].to_parquet(tmp_path / "new", checkpoint=tmp_path / "new-checkpoint")
+    fkjoin_here("run", counting.file)
+    assert counting.counted() == 4, "the checkpoints that are there go on"
     assert drained() == nothing
 
-    assert sum(broker.ends(TOPIC).values()) == 4
-    assert [record.offset() for record in broker.read(TOPIC)] == [0, 1, 2, 3], 'purge = "never"'
-    assert f"{TOPIC}: partition 0 from 3\n" in fkjoin_here("state", "purge", job), "the first batch may be gone back to"
-    assert [record.offset() for record in broker.read(TOPIC)] == [3]
-    assert drained() == nothing
+    of_topic = ConfigResource(ConfigResource.Type.TOPIC, counting.topic)
+    settings = broker.admin.describe_configs([of_topic])[of_topic].result(30)
+    wanted = {"retention.ms": "-1", "cleanup.policy": "delete", "segment.bytes": "1048576"}
+    assert {name: settings[name].value for name in wanted} == wanted
     owner = {"host": socket.gethostname(), "process": os.getppid()}
-    (tmp_path / "checkpoint/counts-regroup/fkjoin-job.claim.99").write_text(json.dumps(owner))
+    (counting.checkpoint / "counts-regroup/fkjoin-job.claim.99").write_text(json.dumps(owner))
     with pytest.raises(FkJoinError, match=f"counts-regroup is in use by process {os.getppid()} on .*: stop that job first"):
         drained()
 
 
 @pytest.mark.nightly
-def test_a_job_that_runs_purges_what_all_its_stages_have_read_and_no_batch_may_need_again(
+def test_a_job_that_runs_purges_and_another_application_begins_anew(
     spark: SparkSession, broker: Broker, tmp_path: Path, fkjoin_here: Callable[..., str]
 ) -> None:
-    """Each run purges when it begins; the second to last batch of each query is kept.  A topic that refuses is said once."""
-    broker.create("purged-orders", partitions=1)
-    job, topic = tmp_path / "job.toml", "purged-counts-repartition"
-    about = {"name": "purged", "folder": tmp_path, "bootstrap": broker.bootstrap, "deployment": "staged"}
-    job.write_text(JOB.format(**about, retained=2, purge="1 hour"))
+    """Each run purges when it begins what no batch may need again: the second to last of each query is kept.
+
+    A topic that refuses is said once.
+    """
+    counting = Counting(spark, broker, tmp_path, "purged")
+    counting.write("staged", 2, "1 hour")
 
     def run(key: str) -> str:
-        broker.send("purged-orders", [Record(key.encode(), json.dumps({"customer": "c"}).encode())])
-        return fkjoin_here("run", job)
-
-    def offsets() -> list[int | None]:
-        return [record.offset() for record in broker.read(topic)]
-
-    def counted() -> int:
-        return int(spark.read.parquet(str(tmp_path / "out")).agg({"n": "max"}).first()[0])  # type: ignore[index]
+        counting.send(key)
+        return fkjoin_here("run", counting.file)
 
     def oldest_kept() -> int:
-        return min(int(path.name) for path in (tmp_path / "checkpoint/sink-out/offsets").glob("[0-9]*"))
+        return min(int(path.name) for path in (counting.checkpoint / "sink-out/offsets").glob("[0-9]*"))
 
     first = run("a")
-    assert offsets() == [0]
+    assert counting.offsets() == [0]
     run("b")
     run("c")
     before = oldest_kept()
     run("d")
-    (begin, *_) = offsets()
+    (begin, *_) = counting.offsets()
     assert before + 1 <= (begin or 0) <= oldest_kept() + 1, "each batch of this job has one record"
-    assert counted() == 4
-    newest = max((tmp_path / "checkpoint/sink-out/commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    assert counting.counted() == 4
+    newest = max((counting.checkpoint / "sink-out/commits").glob("[0-9]*"), key=lambda path: int(path.name))
     newest.unlink()
     compact = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
-    of_topic = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[compact])
+    of_topic = ConfigResource(ConfigResource.Type.TOPIC, counting.topic, incremental_configs=[compact])
     broker.admin.incremental_alter_configs([of_topic])[of_topic].result(30)
-    says = f"internal topics are not purged: topic {topic}: the brokers did not delete its records: "
+    says = f"internal topics are not purged: topic {counting.topic}: the brokers did not delete its records: "
     assert says not in first
     assert run("e").count(says) == 1
-    assert counted() == 5, "a batch that is repeated has its records"
+    assert counting.counted() == 5, "a batch that is repeated has its records"
+    counting.name = "purged-anew"
+    counting.write("staged", 2, "1 hour")
+    run("f")
+    assert counting.counted() == 6

@@ -28,8 +28,6 @@ from fkjoin.sinks import Delta, Iceberg, Kafka, Parquet, Postgres, Sink
 from fkjoin.storage import worker_files
 from fkjoin.testing import Driver
 from tests.support.orders import tables
-from tests.support.replay.on_spark import replay_on_spark
-from tests.support.replay.traces import read_trace
 from tests.support.sinks import lake
 
 
@@ -107,12 +105,6 @@ def state(spark: SparkSession, checkpoint: str, name: str, key: str) -> dict[str
     """The rows of a table that was materialized, by their key."""
     rows = (row.asDict() for row in fkjoin.read_state(spark, checkpoint, name).collect())
     return {row.pop(key): {name: value for name, value in row.items() if name[0] != "_"} for row in rows}
-
-
-def traces(spark: SparkSession, names: list[str], folder: str) -> list[list[dict[str, Any]]]:
-    """The outcomes of some traces."""
-    paths = [Path(name) for name in names]
-    return [replay_on_spark(spark, read_trace(path), 2, Path(folder) / path.stem) for path in paths]
 
 
 def throwing(spark: SparkSession, folder: str) -> dict[str, Any]:
@@ -218,7 +210,6 @@ STEPS = {
         follow,
         delta,
         state,
-        traces,
         throwing,
         refused,
         not_refused,
