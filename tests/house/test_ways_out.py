@@ -50,10 +50,7 @@ FOLDERS = (
 LOG = "tests/state/test_bucket_store.py::test_a_newer_format_and_a_broken_log_are_refused"
 JOB = "tests/jobs/test_job.py::test_a_job_runs_is_checked_and_its_checkpoint_is_bound_to_it"
 START_OVER = "integration/test_new_topics.py::test_what_cannot_start_over_says_so"
-BACK = (
-    "integration/test_postgres_restored.py::"
-    "test_a_table_that_the_state_does_not_have_is_refused_and_the_way_on_is_a_new_checkpoint"
-)
+BACK = "tests/sinks/test_restored_checkpoint.py::test_rows_that_neither_state_nor_target_has_are_not_made_up"
 CONNECTOR = "tests/sessions/test_connector.py::test_a_session_with_kafka_has_the_connector_that_fits"
 REFUSED = "tests/house/test_mistakes.py::test_what_spark_refuses_has_a_way_out_that_is_one"
 GONE = "tests/house/test_mistakes.py::test_what_is_gone_can_be_made_again_or_another_place_be_given"
