@@ -126,6 +126,7 @@ def test_a_query_told_to_fail_says_which_record_it_was(spark: SparkSession, brok
         query.awaitTermination()
 
 
+@pytest.mark.nightly
 def test_workers_make_the_records_of_a_topic_where_they_can(
     spark: SparkSession, broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,7 +17,6 @@ from fkjoin.jobs.job_file import _filled, tomllib
 from fkjoin.kafka import Json
 from fkjoin.kafka.admin import create_topics, delete_records, offset_ranges
 from integration.jobs import anew
-from tests.support.sampling import sampled
 from tests.support.sessions import small
 
 from .broker import Record
@@ -49,8 +48,6 @@ WAYS = {
     "mTLS with PEM texts": "MTLS",
 }
 """The ways in that docs/security.md has, and the listeners for them."""
-SAMPLE = ["SASL/SCRAM"]
-"""By PEM texts a job writes and reads below; the others differ by the names and values of settings."""
 
 
 def section(way: str, broker: SecuredBroker) -> str:
@@ -102,14 +99,20 @@ def require_unseen(secret: list[str], folder: Path, *shown: str) -> None:
     assert [one for one in secret if one in "".join(shown)] == []
 
 
-@pytest.mark.faults
-@pytest.mark.parametrize("way", sampled([*WAYS], SAMPLE))
+@pytest.mark.nightly
+@pytest.mark.parametrize("way", WAYS)
 def test_each_documented_way_in_reads_writes_and_asks_about_topics(
-    way: str, secured: SecuredBroker, spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    way: str,
+    secured: SecuredBroker,
+    spark: SparkSession,
+    tmp_path: Path,
+    fkjoin_here: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """A topic that was made anew is noticed, too."""
+    """A topic that was made anew is noticed, too; of Java's stores, JKS reads and PKCS 12 writes."""
     name = re.sub(r"\W+", "-", way)
-    secured.create(f"{name}-in", f"{name}-out", partitions=2)
+    secured.create(*(f"{name}-{end}" for end in ("in", "out", "more", "dead")), partitions=2)
     secured.send(f"{name}-in", [Record(b"a", document(n=1)), Record(b"b", document(n=2))])
     place, options = secured.places[WAYS[way]], documented(way, secured)
     spark._jvm.java.lang.System.setProperty(ALLOWED, secured.login.address)  # type: ignore[union-attr]
@@ -120,11 +123,16 @@ def test_each_documented_way_in_reads_writes_and_asks_about_topics(
     with pytest.raises(TopologyError, match=f"no topic '{name}-im' at .*; did you mean '{name}-in'"):
         table(f"{name}-im")
     read = table(f"{name}-in")
-    how: Any = {"checkpoint": tmp_path, "trigger": {"availableNow": True}, "options": options}
+    writing = {option: value.replace("client.jks", "client.p12") for option, value in options.items()}
+    how: Any = {"checkpoint": tmp_path / "ck", "trigger": {"availableNow": True}, "options": writing}
     with pytest.raises(TopologyError, match=f"no topic '{name}-pout' at .*; did you mean '{name}-out'"):
         read.to_kafka(f"{name}-pout", place, **how)
     read.to_kafka(f"{name}-out", place, **how).awaitTermination()
     assert {key: json.loads(value) for key, value in secured.table(f"{name}-out").items()} == {b"a": {"n": 1}, b"b": {"n": 2}}
+    give_secrets(monkeypatch)
+    job = tmp_path / "job.toml"
+    job.write_text(RUN.format(folder=tmp_path, kafka=section(way, secured)).replace('"job', f'"{name}'))
+    checked = fkjoin_here("run", job, "--check")
     create_topics(place, options, {f"{name}-internal": 2}, replication=-1, config={"retention.ms": "-1"})
     assert offset_ranges(f"{name}-internal", place, options) == {0: range(0), 1: range(0)}
     ends = secured.ends(f"{name}-in")
@@ -133,7 +141,7 @@ def test_each_documented_way_in_reads_writes_and_asks_about_topics(
     anew(secured, f"{name}-in", partitions=1)
     with pytest.raises(FkJoinError, match=f"topic {name}-in was deleted and created again"):
         table(f"{name}-in").to_kafka(f"{name}-out", place, **how)
-    require_unseen(secrets(secured), tmp_path, read.describe(), plans(spark), *capfd.readouterr())
+    require_unseen(secrets(secured), tmp_path, checked, read.describe(), plans(spark), *capfd.readouterr())
 
 
 RUN = """

@@ -58,6 +58,7 @@ def event(op: str, row: dict[str, Any] | None, lsn: int) -> bytes:
     return json.dumps({"payload": {"op": op, "before": None, "after": row, "source": {"lsn": lsn, "table": "t"}}}).encode()
 
 
+@pytest.mark.nightly
 def test_a_version_of_the_source_decides_whatever_the_offsets_say(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     topic = "by-lsn"
     broker.create(topic, partitions=2)
@@ -91,6 +92,7 @@ def test_a_version_of_the_source_decides_whatever_the_offsets_say(spark: SparkSe
     assert (dead.offset, dead.reason) == (5, "no version: source.lsn is null")
 
 
+@pytest.mark.nightly
 def test_a_topic_goes_on_from_a_snapshot_whoever_reads_it(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     """Its records are older and newer than the snapshot, and events of Debezium lack values that its rows have."""
     topic, place = "begun", str(tmp_path / "taken")
