@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -134,6 +135,9 @@ def test_each_documented_way_in_reads_writes_and_asks_about_topics(
     job.write_text(RUN.format(folder=tmp_path, kafka=section(way, secured)).replace('"job', f'"{name}'))
     checked = fkjoin_here("run", job, "--check")
     create_topics(place, options, {f"{name}-internal": 2}, replication=-1, config={"retention.ms": "-1"})
+    deadline = time.monotonic() + 30
+    while f"{name}-internal" not in secured.admin.list_topics(timeout=10).topics:  # brokers know of it a moment later
+        assert time.monotonic() < deadline
     assert offset_ranges(f"{name}-internal", place, options) == {0: range(0), 1: range(0)}
     ends = secured.ends(f"{name}-in")
     delete_records(f"{name}-in", place, options, ends)
