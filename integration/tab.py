@@ -26,11 +26,17 @@ class Tab:
         os.close(to_write)
         self._rest, self._number = b"", 0
         self._session: dict[str, str] = {}
+        self._target = ""
         self.requests: list[str] = []
         self.complaints: list[str] = []
 
     def open(self, address: str, *, width: int = 1280, dark: bool = False) -> None:
-        target = self._call("Target.createTarget", url="about:blank")["targetId"]
+        """Open a page in the place of the one before."""
+        self._session, before = {}, self._target
+        target = self._target = self._call("Target.createTarget", url="about:blank")["targetId"]
+        if before:
+            self._call("Target.closeTarget", targetId=before)
+        self.requests, self.complaints = [], []
         self._session = {"sessionId": self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]}
         for domain in ("Page", "Runtime", "Log", "Network"):
             self._call(f"{domain}.enable")
@@ -60,6 +66,10 @@ class Tab:
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
+    def text(self, element: str) -> str:
+        """The text of the element with the id, as it is seen."""
+        return str(self.evaluate(f"document.getElementById('{element}').innerText"))
+
     def wait(self, condition: str) -> None:
         until = time.monotonic() + 60
         there = 'location.href !== "about:blank" && document.readyState === "complete"'
@@ -86,7 +96,8 @@ class Tab:
             if answer.get("id") == self._number:
                 assert "error" not in answer, answer
                 return answer["result"]
-            self._event(answer)
+            if self._session.get("sessionId") == answer.get("sessionId"):
+                self._event(answer)
 
     def _event(self, event: dict[str, Any]) -> None:
         about = event.get("params", {})

@@ -5,9 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import signal
-import socket
-import subprocess
 import sys
 import time
 import urllib.error
@@ -28,6 +25,8 @@ from fkjoin.metrics.report import Mode
 from fkjoin.metrics.server import ClientAccess
 from fkjoin.plan.describe.steps import Step, StepStage
 from fkjoin.sinks import counts
+from integration.broker import free_port
+from integration.jobs import Process
 from integration.tab import Tab
 from tests.support.job_files import GOOD, job
 from tests.support.progress import progress
@@ -45,44 +44,28 @@ def address(tmp_path: Path) -> Iterator[str]:
     write_lines(tmp_path / "orders", "1", orders)
     write_lines(tmp_path / "customers", "1", [{"customer": "Ada & <b>", "name": "Ada", "lsn": 1}])
     path = job(tmp_path, GOOD.replace('trigger = "available-now"', 'trigger = "1 second"'))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [
-        sys.executable,
-        "-m",
-        "fkjoin",
-        "run",
-        str(path),
-        "--ui",
-        str(port),
-        "--spark-log",
-        str(tmp_path / "spark.log"),
-    ]
-    with (tmp_path / "out.txt").open("w") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=out)
+    port = free_port()
     here = f"http://127.0.0.1:{port}/"
+    command = [sys.executable, "-m", "fkjoin", "run", path, "--ui", str(port), "--spark-log", tmp_path / "spark.log"]
+    process = Process(tmp_path, list(map(str, command)))
     try:
-        wait_until(here, process, lambda query: query["totals"]["joined"]["out"] == SUBSCRIBERS)
+        process.wait_for("each order's row", lambda: done_at(here)[1] == SUBSCRIBERS)
         write_lines(tmp_path / "customers", "2", [{"customer": "Ada & <b>", "name": "Grace", "lsn": 2}])
-        wait_until(here, process, lambda query: query["batches"] == 2)
+        process.wait_for("a second batch", lambda: done_at(here)[0] == 2)
         assert f"{here} shows the job" in (tmp_path / "out.txt").read_text()
         yield here
+        assert process.terminate() == 0
     finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
+        process.kill()
 
 
-def wait_until(address: str, process: subprocess.Popen[bytes], there: Any) -> None:
-    until = time.monotonic() + 120
-    while time.monotonic() < until:
-        assert process.poll() is None, "the job has ended"
-        with contextlib.suppress(urllib.error.URLError, KeyError):
-            query = json.loads(read(f"{address}status.json"))["queries"]["sink-out"]
-            if there(query):
-                return
-        time.sleep(0.3)
-    raise AssertionError("the job did not come to it within two minutes")
+def done_at(address: str) -> tuple[int, int]:
+    """The number of batches that the page's query has had by now, and of rows that came out of its join."""
+    try:
+        query = json.loads(read(f"{address}status.json"))["queries"]["sink-out"]
+        return query["batches"], query["totals"]["joined"]["out"]
+    except (OSError, KeyError):  # the page, or the query, is not there yet
+        return 0, 0
 
 
 def read(address: str) -> str:
@@ -90,44 +73,37 @@ def read(address: str) -> str:
         return str(answer.read().decode())
 
 
-def test_a_running_job_can_be_watched(address: str, browser: str) -> None:
-    tab = Tab(browser)
-    with contextlib.closing(tab):
-        tab.open(address)
-        tab.wait(f"""{TEXT}.includes("Hot keys") && document.querySelector(".uplot") !== null""")
-        assert tab.evaluate("document.title").startswith("orders · ")
-        tab.wait("""document.getElementById("state").textContent === "Idle" """)
-        text = tab.evaluate(TEXT)
-        for words in ("#1, ", "files have no lag", "1,202 rows since the start", "All numbers", "source customers"):
-            assert words in text, words
-        assert tab.evaluate("""[...document.querySelectorAll("#hot td")].map(cell => cell.innerHTML)[0]""") == (
-            '"Ada &amp; &lt;b&gt;"'
-        ), "the hot key, as text"
-        tab.evaluate(
-            """document.querySelector('[data-step="fk_join joined"]').dispatchEvent(new MouseEvent("click", {bubbles: true}))"""
-        )
-        detail = tab.evaluate("""document.getElementById("detail").innerText""")
-        for words in (
-            "Changes of left rows",
-            "Results",
-            f"{2 * SUBSCRIBERS:,}",
-            "subscription",
-            "Rows and keys",
-            "foreign key",
-        ):
-            assert words in detail, words
-        assert tab.complaints == []
+@pytest.fixture(scope="module")
+def tab(browser: str) -> Iterator[Tab]:
+    made = Tab(browser)
+    yield made
+    made.close()
 
-    families = {family.name: family for family in text_string_to_metric_families(read(f"{address}metrics"))}
-    values = {
-        (name, *sorted(sample.labels.values())): sample.value for name, family in families.items() for sample in family.samples
-    }
-    assert values["fkjoin_out", "joined", "sink-out"] == 2 * SUBSCRIBERS
-    assert values["fkjoin_left_in", "joined", "sink-out"] == SUBSCRIBERS
+
+def test_a_running_job_can_be_watched(address: str, tab: Tab) -> None:
+    tab.open(address)
+    tab.wait(f"""{TEXT}.includes("Hot keys") && document.querySelector(".uplot") !== null""")
+    assert tab.evaluate("document.title").startswith("orders · ")
+    tab.wait("""document.getElementById("state").textContent === "Idle" """)
+    text = tab.evaluate(TEXT)
+    for words in ("#1, ", "files have no lag", "1,202 rows since the start", "All numbers", "source customers"):
+        assert words in text, words
+    hot = tab.evaluate("""document.querySelector("#hot td").innerHTML""")
+    assert hot == '"Ada &amp; &lt;b&gt;"', "the hot key, as text"
+    tab.evaluate(
+        """document.querySelector('[data-step="fk_join joined"]').dispatchEvent(new MouseEvent("click", {bubbles: true}))"""
+    )
+    detail = tab.text("detail")
+    for words in ("Changes of left rows", "Results", f"{2 * SUBSCRIBERS:,}", "subscription", "Rows and keys", "foreign key"):
+        assert words in detail, words
+    assert tab.complaints == []
+
+    samples = [sample for family in text_string_to_metric_families(read(f"{address}metrics")) for sample in family.samples]
+    values = {(sample.name, *sorted(sample.labels.values())): sample.value for sample in samples}
+    assert values["fkjoin_out_total", "joined", "sink-out"] == 2 * SUBSCRIBERS
+    assert values["fkjoin_left_in_total", "joined", "sink-out"] == SUBSCRIBERS
     assert values["fkjoin_fan_out_max", "joined", "sink-out"] == SUBSCRIBERS
-    assert values["fkjoin_batches", "sink-out"] == 2
     assert values["fkjoin_state_bytes", "joined", "sink-out"] > 20 * SUBSCRIBERS
-    assert {values["fkjoin_stage_seconds", "joined", "sink-out", stage] > 0 for stage in ("subscription",)} == {True}
     with pytest.raises(urllib.error.HTTPError, match="404"):
         read(f"{address}nothing")
 
@@ -158,102 +134,92 @@ def busy(**state: Any) -> Metrics:
     return metrics
 
 
+def served_shop(metrics: Metrics, steps: list[Step] = SHOP, **access: Any) -> contextlib.AbstractContextManager[str]:
+    """The address of a page of these metrics, which is served meanwhile."""
+    return served(ShownJob("shop", steps), metrics, 0, ClientAccess(**access), "--ui")
+
+
 @contextlib.contextmanager
-def shown(browser: str, metrics: Metrics, steps: list[Step] = SHOP, **look: Any) -> Iterator[Tab]:
-    """Show the page in a browser, and assert in the end that it complained of nothing and asked its own server only."""
-    tab = Tab(browser)
-    with contextlib.closing(tab), served(ShownJob("shop", steps), metrics, 0, ClientAccess(), "--ui") as address:
+def shown(tab: Tab, metrics: Metrics, steps: list[Step] = SHOP, **look: Any) -> Iterator[None]:
+    """Show the page in the tab, and assert in the end that it complained of nothing and asked its own server only."""
+    with served_shop(metrics, steps) as address:
         tab.open(address, **look)
         tab.wait("""!document.getElementById("main").hidden""")
-        yield tab
+        yield
         assert tab.complaints == []
         assert {request.startswith(address) for request in tab.requests if not request.startswith("data:")} == {True}
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (400, False), (400, True)])
-def test_the_page_fits_in_wide_and_narrow_windows_light_and_dark(browser: str, width: int, dark: bool) -> None:
-    with shown(browser, busy(), width=width, dark=dark) as tab:
+@pytest.mark.parametrize(("width", "dark", "tiles"), [(1280, False, 1), (400, True, 3)])
+def test_the_page_fits_in_wide_and_narrow_windows_light_and_dark(tab: Tab, width: int, dark: bool, tiles: int) -> None:
+    """In a window of another scheme, charts are drawn anew."""
+    swatch = """getComputedStyle(document.querySelector(".swatch")).backgroundColor"""
+    with shown(tab, busy(), width=width, dark=dark):
         tab.wait("""document.querySelectorAll(".uplot canvas").length === 6""")
         assert tab.evaluate("document.documentElement.scrollWidth") <= width, "it does not scroll sideways"
-        tiles = tab.evaluate("""[...document.querySelectorAll(".tile")].map(tile => tile.offsetTop)""")
-        assert len(set(tiles)) == (1 if width == 1280 else 3)
+        tops = tab.evaluate("""[...document.querySelectorAll(".tile")].map(tile => tile.offsetTop)""")
+        assert len(set(tops)) == tiles
         channels = tab.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
         ink = tab.evaluate("getComputedStyle(document.querySelector('#picture text')).fill.match(/\\d+/g).map(Number)")
         assert (max(channels) < 60) == dark
         assert (min(ink) > 120) == dark, "letters of the picture, too"
         charts = tab.evaluate("""[...document.querySelectorAll(".field")].map(field => field.getAttribute("aria-label"))""")
-        assert [chart.partition(":")[0] for chart in charts] == [
-            "Left to read",
-            "Rows a second",
+        assert charts[:2] == ["Left to read: records 14", "Rows a second: rows read 100, results of joined 50"]
+        assert [chart.partition(":")[0] for chart in charts[2:]] == [
             "Delay, and time of batches",
             "Each batch, by step",
             "Work in each batch, by stage",
             "Growth of state",
         ]
-        assert charts[0] == "Left to read: records 14"
-        assert charts[1] == "Rows a second: rows read 100, results of joined 50"
         assert charts[4] == "Work in each batch, by stage: joined: subscription 250 ms, joined: rekey 100 ms"
+        before = tab.evaluate(swatch)
+        tab.scheme("light" if dark else "dark")
+        tab.wait(f"{swatch} !== '{before}'")
 
 
-def test_charts_are_drawn_anew_when_the_scheme_changes(browser: str) -> None:
-    swatch = """getComputedStyle(document.querySelector(".swatch")).backgroundColor"""
-    with shown(browser, busy()) as tab:
-        tab.wait("document.querySelector('.swatch') !== null")
-        light = tab.evaluate(swatch)
-        tab.scheme("dark")
-        tab.wait(f"{swatch} !== '{light}'")
-
-
-def test_a_box_of_the_map_is_chosen_with_the_keyboard(browser: str) -> None:
+def test_a_box_of_the_map_is_chosen_with_the_keyboard(tab: Tab) -> None:
     """The rates on its arrows change meanwhile, and the focus stays."""
-    metrics = busy()
-    focused = "document.activeElement.dataset.step"
-    with shown(browser, metrics) as tab:
+    with shown(tab, busy()):
         for _ in range(30):
             tab.press("Tab")
-            if tab.evaluate(focused) == "fk_join joined":
+            if tab.evaluate("document.activeElement.dataset.step") == "fk_join joined":
                 break
         rates = """[...document.querySelectorAll("text.rate")].map(text => text.textContent).join()"""
         before = tab.evaluate(rates)
         tab.evaluate("window.box = document.activeElement")
         tab.wait(f"{rates} !== '{before}'")
         assert tab.evaluate("document.activeElement === window.box"), "a click that begins on it ends on it"
-        assert tab.evaluate("getComputedStyle(document.activeElement.querySelector('.box')).strokeWidth") == "2.5px", (
-            "it is seen"
-        )
+        width = tab.evaluate("getComputedStyle(document.activeElement.querySelector('.box')).strokeWidth")
+        assert width == "2.5px", "it is seen"
         tab.press("Enter")
         assert tab.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"
-        detail = tab.evaluate("document.getElementById('detail').innerText")
-        assert "Changes of left rows" in detail
+        assert "Changes of left rows" in tab.text("detail")
         assert tab.evaluate("document.querySelector('#detail td span').title") == (
             "fkjoin_left_in_total: changes of the left table that reached the join"
         )
         tab.press("Enter")
-        assert tab.evaluate("document.getElementById('detail').innerText") == "", "and it is let go"
+        assert tab.text("detail") == "", "and it is let go"
 
 
-def test_the_headline_says_how_the_job_is_and_what_is_below_says_why(browser: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_headline_says_how_the_job_is_and_what_is_below_says_why(tab: Tab, monkeypatch: pytest.MonkeyPatch) -> None:
     forget_counts(monkeypatch)
-    state = """document.getElementById("state").textContent"""
-    metrics = busy(**{"hot-key": '"C-1"', "fan-out-max": 2_000})
-    with shown(browser, metrics) as tab:
-        assert tab.evaluate(state) == "Healthy"
-        assert "100 rows read a second" in tab.evaluate("document.getElementById('words').textContent")
-        hot = tab.evaluate("document.getElementById('hot').innerText")
-        assert '"C-1"' in hot
-        assert "joiner" in hot, "and what to do"
+    with shown(tab, busy(**{"hot-key": '"C-1"', "fan-out-max": 2_000})):
+        assert tab.text("state") == "Healthy"
+        assert "100 rows read a second" in tab.text("words")
+        assert '"C-1"' in tab.text("hot")
+        assert "joiner" in tab.text("hot"), "and what to do"
         counts.count("postgres shop.out", counts.LEFT_OUT, 1, ["id = 7: <b>too long</b>"])
         counts.count("postgres shop.out", counts.REPEATED, reasons=["connection refused"])
-        tab.wait(f'{state} === "Failing"')
-        assert "connection refused" in tab.evaluate("document.getElementById('words').textContent")
-        assert "id = 7: <b>too long</b>" in tab.evaluate("document.getElementById('letters').innerText")
+        tab.wait("""document.getElementById("state").textContent === "Failing" """)
+        assert "connection refused" in tab.text("words")
+        assert "id = 7: <b>too long</b>" in tab.text("letters")
 
 
-def test_a_page_without_a_batch_says_what_will_be_there(browser: str) -> None:
+def test_a_page_without_a_batch_says_what_will_be_there(tab: Tab) -> None:
     metrics = Metrics()
     metrics._start("sink-out")
-    with shown(browser, metrics, width=400) as tab:
-        assert tab.evaluate("""document.getElementById("state").textContent""") == "Starting"
+    with shown(tab, metrics, width=400):
+        assert tab.text("state") == "Starting"
         empty = tab.evaluate(
             """[...document.querySelectorAll(".empty")].filter(words => words.offsetParent).map(it => it.innerText)"""
         )
@@ -263,18 +229,18 @@ def test_a_page_without_a_batch_says_what_will_be_there(browser: str) -> None:
         tab.wait("""document.getElementById("tiles").innerText.includes("#0")""")
 
 
-def test_the_page_of_a_program_lists_its_operators_and_its_queries(browser: str) -> None:
+def test_the_page_of_a_program_lists_its_operators_and_its_queries(tab: Tab) -> None:
     """There is no picture: only the program knows the topology.  Figures are those of the query that is chosen."""
     metrics = busy()
     metrics.take(progress(3), "other")
     metrics._end("other", "ValueError: no number")
-    with shown(browser, metrics, []) as tab:
-        assert tab.evaluate("document.getElementById('words').textContent") == "other: It has failed: ValueError: no number"
-        assert "#3" in tab.evaluate("document.getElementById('tiles').innerText")
+    with shown(tab, metrics, []):
+        assert tab.text("words") == "other: It has failed: ValueError: no number"
+        assert "#3" in tab.text("tiles")
         tab.evaluate("""document.querySelector('[data-key="sink-out"]').click()""")
-        assert "#19" in tab.evaluate("document.getElementById('tiles').innerText")
+        assert "#19" in tab.text("tiles")
         tab.evaluate("""document.querySelector('[data-step="joined"]').click()""")
-        assert "Changes of left rows" in tab.evaluate("document.getElementById('detail').innerText")
+        assert "Changes of left rows" in tab.text("detail")
 
 
 DRAWN = """(() => {
@@ -286,7 +252,7 @@ DRAWN = """(() => {
 """JavaScript that tells whether the first series of the first chart is in its picture."""
 
 
-def test_names_are_those_of_tables_and_the_batch_at_work_is_seen(browser: str) -> None:
+def test_names_are_those_of_tables_and_the_batch_at_work_is_seen(tab: Tab) -> None:
     """Operators of one table are shown as one, results count where they leave it, and a single point is drawn."""
     metrics = Metrics()
     metrics._start("sink-out")
@@ -301,9 +267,9 @@ def test_names_are_those_of_tables_and_the_batch_at_work_is_seen(browser: str) -
     query = metrics._query("sink-out")
     query.activity = Activity(QueryPhase.BATCH, time.time(), tasks=(3, 8))
     fields = """[...document.querySelectorAll(".chart:not([hidden]) .field")]"""
-    with shown(browser, metrics) as tab:
+    with shown(tab, metrics):
         tab.wait("""document.getElementById("now").textContent.includes("3 of 8 tasks")""")
-        assert "started " in tab.evaluate("""document.getElementById("now").textContent""")
+        assert "started " in tab.text("now")
         tab.wait("document.querySelector('.uplot') !== null")
         assert tab.evaluate(DRAWN), "a point through which no line goes"
         told = tab.evaluate(f"{fields}.map(field => field.getAttribute('aria-label')).join()")
@@ -311,65 +277,53 @@ def test_names_are_those_of_tables_and_the_batch_at_work_is_seen(browser: str) -
         assert "results of joined 100" in told, "several readers get the same results"
         assert "joined: subscription 500 ms" in told, "but each has its work"
         assert "Left to read" not in told, "no topic: no chart"
-        hot = tab.evaluate("document.getElementById('hot').innerText")
-        assert "joined" in hot
-        assert "answers-for" not in hot
+        assert "joined" in tab.text("hot")
+        assert "answers-for" not in tab.text("hot")
         query.activity = Activity(QueryPhase.WAITS)
         tab.wait("""!document.getElementById("now").textContent.includes("batch")""")
 
 
-def test_a_page_whose_job_has_ended_says_so_and_keeps_what_it_has(browser: str) -> None:
-    tab = Tab(browser)
-    with contextlib.closing(tab):
-        with served(ShownJob("shop", SHOP), busy(), 0, ClientAccess(), "--ui") as address:
-            tab.open(address)
-            tab.wait("document.querySelector('.tile') !== null")
-        tab.wait("""document.getElementById("state").textContent === "No answer" """)
-        assert "has ended, or cannot be reached" in tab.evaluate("document.getElementById('words').textContent")
-        assert "#19" in tab.evaluate("document.getElementById('tiles').innerText")
+def test_a_page_whose_job_has_ended_says_so_and_keeps_what_it_has(tab: Tab) -> None:
+    with served_shop(busy()) as address:
+        tab.open(address)
+        tab.wait("document.querySelector('.tile') !== null")
+    tab.wait("""document.getElementById("state").textContent === "No answer" """)
+    assert "has ended, or cannot be reached" in tab.text("words")
+    assert "#19" in tab.text("tiles")
 
 
-def test_a_page_that_is_open_keeps_why_its_job_has_failed(browser: str) -> None:
+def test_a_page_that_is_open_keeps_why_its_job_has_failed(tab: Tab) -> None:
     """The server stays for as long as an open page takes to ask once more."""
     metrics, why = busy(), "query sink-out failed: ValueError: no <b>number</b>"
-    tab = Tab(browser)
-    with contextlib.closing(tab):
-        with served(ShownJob("shop", SHOP), metrics, 0, ClientAccess(), "--ui") as address:
-            tab.open(address)
-            tab.wait("document.querySelector('.tile') !== null")
-            metrics._turn(Mode.FAILED, why)
-        tab.wait("document.body.classList.contains('lost')")
-        said = tab.evaluate("""["state", "words"].map(id => document.getElementById(id).textContent)""")
-        assert said[0] == "Failed"
-        assert re.fullmatch(rf"The job ended: it failed after \d.* s: {re.escape(why)}", said[1])
-        assert "#19" in tab.evaluate("document.getElementById('tiles').innerText")
-        assert tab.evaluate("document.title") == "shop · failed · fkjoin"
+    with served_shop(metrics) as address:
+        tab.open(address)
+        tab.wait("document.querySelector('.tile') !== null")
+        metrics._turn(Mode.FAILED, why)
+    tab.wait("document.body.classList.contains('lost')")
+    assert tab.text("state") == "Failed"
+    assert re.fullmatch(rf"The job ended: it failed after \d.* s: {re.escape(why)}", tab.text("words"))
+    assert "#19" in tab.text("tiles")
+    assert tab.evaluate("document.title") == "shop · failed · fkjoin"
 
 
-def test_a_page_with_a_token_asks_for_it(browser: str) -> None:
-    metrics = Metrics()
-    metrics.take(progress(0), "sink-out")
-    tab = Tab(browser)
+def test_a_page_with_a_token_asks_for_it(tab: Tab) -> None:
     submit = """document.getElementById("token").value = "{}"; document.querySelector("#ask button").click()"""
     words = """document.getElementById("words").textContent"""
-    with contextlib.closing(tab), served(ShownJob("shop", []), metrics, 0, ClientAccess(token="c2VjcmV0"), "--ui") as address:
+    with served_shop(busy(), [], token="c2VjcmV0") as address:
         tab.open(address)
         tab.wait(f'{words} === "The job is shown to those that have its token."')
         assert tab.evaluate("""document.getElementById("main").hidden""") is True
         tab.evaluate(submit.format("wrong"))
         tab.wait(f"""{words} === "This is not the job's token." """)
         tab.evaluate(submit.format("c2VjcmV0"))
-        tab.wait("""document.getElementById("tiles").innerText.includes("#0")""")
-        assert tab.evaluate("document.title").startswith("shop · ")
+        tab.wait("""document.getElementById("tiles").innerText.includes("#19")""")
         assert tab.evaluate("""document.getElementById("ask").hidden""") is True
         assert tab.evaluate("location.href") == address, "the token is in no address"
 
 
-def test_nothing_but_the_page_itself_runs_in_it(browser: str) -> None:
+def test_nothing_but_the_page_itself_runs_in_it(tab: Tab) -> None:
     """The picture is styled, and the page's Content-Security-Policy lets nothing run that a name brings in."""
-    step = Step("source", "orders", "", (), (), ())
-    tab = Tab(browser)
-    with contextlib.closing(tab), served(ShownJob("shop", [step]), Metrics(), 0, ClientAccess(), "--ui") as address:
+    with served_shop(Metrics()) as address:
         tab.open(address)
         tab.wait("document.querySelector('.title') !== null")
         assert tab.evaluate("getComputedStyle(document.querySelector('.title')).fontWeight") == "600"

@@ -32,7 +32,6 @@ def test_a_preview_reads_the_beginning_of_topics_and_makes_none(
     customers = Table.from_kafka(spark, "previewed-customers", broker.bootstrap, key="string", value=Json("name string"))
     joined = fk_join(source, customers, "customer", joiner=["left.amount", "right.name"], deployment="staged", name="seen")
     sums = source.group_by("customer", name="sums", deployment="staged", emit="periodic 1 hour").sum("amount")
-    assert len(source.preview(1000).collect()) == 99
     assert {tuple(row) for row in sums.preview().collect()} == {(f"c{at}", sum(range(at, 100, 3))) for at in range(3)}
     monkeypatch.setattr(preview, "_OF_TOPICS", {"maxOffsetsPerTrigger": 10})
     some = joined.preview(15).collect()

@@ -6,7 +6,6 @@ import json
 import random
 import sys
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from typer.testing import CliRunner
 from fkjoin.cli.doctor import examine
 from fkjoin.cli.main import app
 from fkjoin.errors import FkJoinError
-from fkjoin.jobs.job_tables import job_tables
 from fkjoin.kafka import admin
 from integration.faults.cluster import WORKER_POINTS
 from integration.jobs import Process
@@ -271,77 +269,6 @@ def test_events_of_a_topic_are_sent_once_with_the_rows_of_another(
     headers = dict(dead.headers())
     assert (json.loads(dead.value()), headers["fkjoin.table"]) == ({"number": "none", "page": "p"}, b"clicks")
     assert headers["fkjoin.reason"].startswith(b"enrich: concat('c', cast(number as int)): ")
-
-
-WINDOWS = """
-name = "closing"
-checkpoint = "{folder}/checkpoint"
-trigger = "available-now"
-[kafka]
-bootstrap_servers = "{bootstrap}"
-[tables.orders]
-topic = "closing-orders"
-key = "string"
-value = {{format = "json", schema = "customer string, amount int, at timestamp"}}
-[tables.customers]
-topic = "closing-customers"
-key = "string"
-value = {{format = "json", schema = "region string"}}
-[joins.joined]
-left = "orders"
-right = "customers"
-extractor = "customer"
-joiner = ["left.at", "left.amount", "right.region"]
-[aggregates.windows]
-of = "joined"
-group_by = "region"
-window = {{time = "at", size = "10 minutes", grace = "2 minutes", idle = "1 hour"}}
-emit = "on-close"
-columns = {{n = "count()", total = "sum(amount)"}}
-[sinks.out]
-table = "windows"
-topic = "closing-out"
-[dead_letters]
-topic = "closing-dead"
-"""
-
-
-@pytest.mark.nightly
-def test_windows_of_two_topics_close_by_the_timestamps_of_their_records(
-    broker: Broker, spark: SparkSession, tmp_path: Path, fkjoin_here: Callable[..., str]
-) -> None:
-    """The job file makes dead letters of rows for closed windows, and a preview shows the closed windows."""
-    broker.create("closing-orders", "closing-customers", "closing-out", "closing-dead", partitions=2)
-    job = tmp_path / "job.toml"
-    job.write_text(WINDOWS.format(folder=tmp_path, bootstrap=broker.bootstrap))
-    # Brokers delete records with the timestamps of last month.
-    hour = datetime.now(timezone.utc).replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
-
-    def send(topic: str, key: str, minute: int, **row: Any) -> None:
-        time = hour + timedelta(minutes=minute)
-        value = json.dumps({**row, "at": time.isoformat()}).encode()
-        broker.send(f"closing-{topic}", [Record(key.encode(), value, timestamp_ms=int(time.timestamp() * 1000))])
-
-    def written() -> list[tuple[str, int, int]]:
-        found = [(json.loads(m.key()), json.loads(m.value())) for m in broker.read("closing-out")]
-        assert all(key["region"] == "north" for key, _ in found)
-        return sorted((key["window_start"][14:16], row["n"], row["total"]) for key, row in found)
-
-    send("customers", "c1", 30, region="north")
-    send("orders", "o1", 1, customer="c1", amount=5)
-    send("orders", "o2", 11, customer="c1", amount=7)
-    send("orders", "o1", 4, customer="c1", amount=6)
-    send("orders", "o3", 25, customer="c1", amount=1)
-    fkjoin_here("run", job)
-    assert written() == [("00", 1, 6), ("10", 1, 7)]
-    send("orders", "late", 5, customer="c1", amount=100)
-    send("orders", "o4", 50, customer="c1", amount=1)
-    fkjoin_here("run", job)
-    assert written() == [("00", 1, 6), ("10", 1, 7)], "customers are at half past, and hold the next window open"
-    (dead,) = broker.read("closing-dead")
-    assert (json.loads(dead.key()), dict(dead.headers())["fkjoin.table"]) == ({"key": "late"}, b"windows")
-    shown = job_tables(spark, job)["windows"].preview().collect()
-    assert sorted((row["window_start"].minute, row["n"], row["total"]) for row in shown) == [(0, 2, 106), (10, 1, 7)]
 
 
 def test_the_doctor_looks_at_connector_workers_and_brokers(
