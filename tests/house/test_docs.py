@@ -128,7 +128,7 @@ def test_the_site_builds_strictly(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", ["index.md", "first-job.md"])
 def test_the_first_jobs_file_is_one(tmp_path: Path, page: str) -> None:
-    """``integration/test_first_job.py`` runs the programs of the page on a first job."""
+    """``integration/test_example_job.py`` runs the programs of the page on a first job."""
     (file,) = (block.text for block in blocks(ROOT / "docs" / page) if block.language == "toml")
     (tmp_path / "shop.toml").write_text(file)
     assert read_job(tmp_path / "shop.toml").joins["joined"].left == "orders"
