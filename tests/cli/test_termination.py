@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from fkjoin.jobs.ending import naming_the_end_of_the_jvm
 from fkjoin.sessions import launch, own_folder
 from tests.support.job_files import GOOD, job, write_rows
 from tests.support.processes import Command, ends, interruptible, linux
+from tests.support.queries import write_lines
 from tests.support.sampling import sampled
 
 pytestmark = linux
@@ -101,6 +103,29 @@ def test_nothing_is_left_of_a_job(
         time.sleep(0.1)
     kept = {path.name for path in one.temporary.iterdir()}
     assert kept <= {f"fkjoin-{os.getuid()}"}, "but indexes, which the next start goes on with"
+
+
+@pytest.mark.nightly
+@pytest.mark.spark
+def test_a_job_whose_workers_are_killed_while_it_waits_says_so_in_the_next_batch(
+    command: Callable[..., Command], tmp_path: Path
+) -> None:
+    """A local session without retries: the query fails, and continues when it is started again."""
+    write_rows(tmp_path)
+    text = GOOD.replace("deleted = \"op = 'd'\"\n", "").replace('trigger = "available-now"\n', "")
+    one = command("run", str(job(tmp_path, text)), "--spark-log", str(tmp_path / "spark.log"))
+    one.wait_for("a batch", reached("a batch", one, tmp_path))
+    for process, line in one.processes().items():
+        if "pyspark.daemon" in line:
+            os.kill(process, signal.SIGKILL)
+    write_lines(tmp_path / "orders", "2", [{"id": "o2", "customer": "c1", "amount": 2, "lsn": 2}])
+    one.ends()
+    said = one.said.read_text()
+    assert one.process.returncode == 1
+    assert "Traceback" not in said
+    # Spark asks its daemon for another worker, or reads from one of those that are gone.
+    assert re.search(r"fkjoin: query sink-out failed: (Python worker exited unexpectedly|IOException: Stream closed)", said)
+    assert "start the query again: it goes on with this batch" in said
 
 
 def test_how_a_jvm_has_ended_is_said_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,3 +65,16 @@ def test_nothing_is_purged_before_each_query_has_committed_a_batch(monkeypatch: 
     read["new"] = {"topic": [{0: 3}]}
     assert of_kafka.purge_read([stage], list(read)) == {"topic": {0: 7}}
     assert purged == [["resolve", "new"]], "rekey reads no internal topic"
+
+
+def test_records_are_deleted_up_to_the_reader_that_is_furthest_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader without an offset of a partition has read nothing of it."""
+    read: dict[str, Any] = {"one": {"topic": [{0: 7, 1: 4}]}, "another": {"topic": [{0: 3}]}}
+    deleted = list[Any]()
+    stage: Any = SimpleNamespace(spark=None)
+    connection = SimpleNamespace(bootstrap_servers="kafka:9092", options={})
+    monkeypatch.setattr(of_kafka, "internal_connections", lambda stages: {"topic": connection})
+    monkeypatch.setattr(of_kafka, "committed_offsets", lambda spark, checkpoint, topics: read[checkpoint])
+    monkeypatch.setattr(of_kafka, "delete_records", lambda topic, servers, options, before: deleted.append((topic, before)))
+    assert of_kafka.purge([stage], list(read)) == {"topic": {0: 3, 1: 0}}
+    assert deleted == [("topic", {0: 3, 1: 0})]
