@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fkjoin.folds.bulk import bulk_column, collected_column, first_column
 from fkjoin.folds.fold import AggregateColumn
+from tests.support import grouping
 from tests.support.grouping import Change
 
 VALUE = pa.schema(
@@ -40,15 +41,7 @@ COLLECTED: tuple[AggregateColumn, ...] = (
 
 def recomputed(changes: Iterable[Change]) -> dict[str, tuple[Any, ...]]:
     """The aggregated table from nothing, by plain Python; compare it with ``comparable``."""
-    newest: dict[str, Change] = {}
-    for change in changes:
-        if change.key not in newest or change.version > newest[change.key].version:
-            newest[change.key] = change
-    groups: dict[str, list[tuple[Any, ...]]] = {}
-    for change in newest.values():
-        if change.group is not None:
-            groups.setdefault(change.group, []).append(change.values)
-    return {group: tuple(_collected(rows)) for group, rows in groups.items()}
+    return grouping.recomputed(changes, _collected)
 
 
 def _collected(rows: list[tuple[Any, ...]]) -> Iterable[Any]:
