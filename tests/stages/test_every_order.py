@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from tests.support import pairing
-from tests.support.exploring import WrongEndError
+from tests.support.exploring import History, WrongEndError
 from tests.support.sampling import sampled
 from tests.support.small_histories import (
-    History,
     aggregates,
     aggregates_cases,
     flat_map,

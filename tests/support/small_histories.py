@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -33,38 +32,14 @@ from fkjoin.stages import (
     spread,
 )
 from fkjoin.stages import subscription as answers_of
-from fkjoin.stages.invariants import live_subscriptions
 from fkjoin.state import MemoryStore
 from tests.support import flat_maps, grouping, multi_join, oracle, pairing
-from tests.support.exploring import Node, System
-from tests.support.machines import END, Held, Message, Tables, messages_of
+from tests.support.exploring import History, Node, System
+from tests.support.machines import END, Message, Tables, messages_of
 
 TIMES: Any = {"now_ms": 0, "retention_ms": 1000}
 KEY = "k" + END
 """The key of the one left row."""
-
-
-class History(NamedTuple):
-    """Changes, the nodes that they come to, and what these hold of some of the changes: ``exploring.Case``."""
-
-    changes: Sequence[Any]
-    sources: list[Message]
-    nodes: list[Node]
-    wanted: Callable[[Node, Sequence[Any]], Any]
-
-    def wrong(self, node: Node, held: Held, arrived: Iterable[Message]) -> str:
-        """Tell what is wrong with what a node holds when these sources have arrived, and all that comes of them."""
-        there = set(arrived)
-        changes = zip(self.changes, self.sources, strict=True)
-        wanted = self.wanted(node, [change for change, source in changes if source in there])
-        found = subscribers(held) if node.stage == "subscription" else held.shown
-        return "" if found == wanted else f"it comes to {found}, and the final tables to {wanted}"
-
-
-@cache
-def subscribers(held: Held) -> int:
-    """Count the rows that would be answered."""
-    return sum(map(len, live_subscriptions(held.store())))
 
 
 def untimed(messages: pa.Table) -> pa.Table:
