@@ -18,13 +18,7 @@ from fkjoin.codec.messages import RESULT, unpack
 from fkjoin.spark.buckets import bucket_ids, packed_by_bucket
 from fkjoin.spark.identity import identity_text
 from fkjoin.spark.operator import StageName, StageProcessor
-from fkjoin.spark.specs import (
-    RekeySpec,
-    ResolveSpec,
-    StageSpec,
-    StateSpec,
-    SubscriptionSpec,
-)
+from fkjoin.spark.specs import RekeySpec, ResolveSpec, StageSpec, StateSpec, SubscriptionSpec
 from fkjoin.stages import Counters, How
 from tests.support.oracle import Change, messages
 
@@ -163,26 +157,21 @@ class Engine:
 class LocalEngine(Engine):
     """One join."""
 
-    def __init__(
-        self, folder: Path, how: How = "inner", buckets: int = 2, *, validate: bool = True, materialized: bool = False
-    ) -> None:
+    def __init__(self, folder: Path, how: How = "inner", buckets: int = 2) -> None:
         def state(kind: type[StageSpec]) -> StateSpec:
             identity = identity_text({"join": "join", "stage": kind.stage}, {})
-            return StateSpec("join", buckets, 60_000, str(folder), identity, validate)
+            return StateSpec("join", buckets, 60_000, str(folder), identity, True)
 
         super().__init__(
             [
                 RekeySpec(state(RekeySpec)),
                 SubscriptionSpec(state(SubscriptionSpec), in_order=True),
-                ResolveSpec(state(ResolveSpec), how=how, materialized=materialized, in_order=True),
+                ResolveSpec(state(ResolveSpec), how=how, in_order=True),
             ]
         )
 
-    def attempt(self, changes: Sequence[Change], *, stop_after: StageName | None = None) -> pa.Table:
-        sides = (self.packed(messages(changes, left=left)) for left in (True, False))
-        return self.attempted(dict(zip(("rekey", "subscription"), sides, strict=True)), stop_after=stop_after)
-
     def batch(self, changes: Sequence[Change]) -> pa.Table:
-        results = self.attempt(changes)
+        left, right = (self.packed(messages(changes, left=left)) for left in (True, False))
+        results = self.attempted({"rekey": left, "subscription": right})
         self.commit()
         return results
