@@ -68,7 +68,7 @@ class LocalPlace:
 
 @dataclass
 class StorePlace:
-    """The same in an object store."""
+    """A folder in an object store, likewise."""
 
     store: ObjectStore
     name: str
