@@ -35,10 +35,17 @@ from fkjoin.sinks.batches import Batch, Write
 from fkjoin.sinks.postgres import Postgres
 from fkjoin.spark.names import named, quoted, require_beside, twice
 from fkjoin.testing import Driver
-from tests.support.names import FK, KEY, NASTY, RIGHT
 from tests.support.queries import run, write_lines
 from tests.support.sampling import sampled
 from tests.support.sessions import small
+
+NASTY = [
+    *("a.b", "ti`ck", "Capital", "two words", " blank ahead", "duck 🦆", "Größe", "ключ"),
+    *('double"quote', "single'quote", "[x]", ".dot", "per%cent", "{brace}", "colon: semi;", "(round), comma"),
+    *("equals=", "sla/sh", "back\\slash", "select", "*", "a.*", "left", "key", "row", "value", "cls", "0 digit", "$dollar"),
+    *("-", "`x`"),
+]
+KEY, FK, RIGHT = "the.`key` 🦆", "customer.no", "no.`of` customer"
 
 
 def test_names_in_backticks_are_names_and_expressions_are_not() -> None:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 from typer.testing import CliRunner
 
 from fkjoin.cli.main import app
-from tests.support.commands import fkjoin
 from tests.support.job_files import GOOD, job
+
+
+def fkjoin(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run ``fkjoin …`` to its end."""
+    command, given = [sys.executable, "-m", "fkjoin", *map(str, arguments)], os.environ | environment
+    return subprocess.run(command, env=given, capture_output=True, text=True, encoding="utf-8", check=False)
 
 
 def test_a_command_prints_what_is_asked_for_and_nothing_else() -> None:

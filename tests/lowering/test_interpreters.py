@@ -6,6 +6,7 @@ Each golden topology runs a history that is drawn by its seed, with many rows si
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable
 
@@ -15,6 +16,8 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from fkjoin.jobs.job import Job
+from fkjoin.plan import nodes
+from fkjoin.plan.base import Node, in_order
 from tests.support.interpreters import Interpreted
 from tests.support.plans.topologies import TOPOLOGIES, Sources
 from tests.support.sampling import EVERY, sampled
@@ -22,7 +25,7 @@ from tests.support.sessions import small
 
 JOBS = {"job_with_sinks", "job_of_everything", "job_of_events"}
 """Jobs whose tables are of operators that other topologies have; only a job has windows that close."""
-NAMES = [name for name in TOPOLOGIES.known if name not in JOBS]
+NAMES = [name for name in TOPOLOGIES if name not in JOBS]
 SAMPLE = [
     "join_left_to_spark",
     "star",
@@ -30,7 +33,11 @@ SAMPLE = [
     "merge_of_views",
     "join_by_key",
     "job_of_windows",
+    "cogroup_of_sources",
+    "join_with_children",
+    "flat_map_of_a_view_summed_up",
 ]
+"""They have each kind of node."""
 WITHOUT_NULLS = {"aggregate_by_functions", "reduced"}
 """Functions of users that end a query at a null."""
 WITHOUT_TIES = {"aggregate_by_expressions"}
@@ -48,11 +55,18 @@ def interpreted(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
     small(spark, folder)
     sources = Sources(spark, folder, {})
 
+    @functools.cache
     def build(name: str) -> Interpreted:
-        topology = TOPOLOGIES.known[name].build(sources)
+        topology = TOPOLOGIES[name].build(sources)
         return Interpreted(topology.tables["windows"] if isinstance(topology, Job) else topology)
 
     return build
+
+
+def test_every_kind_of_node_is_in_the_sample(interpreted: Callable[[str], Interpreted]) -> None:
+    tried = {type(node) for name in SAMPLE for node in in_order(interpreted(name).planned.node)}
+    known = [kind for name, kind in vars(nodes).items() if isinstance(kind, type) and not name.startswith("_")]
+    assert tried == {kind for kind in known if issubclass(kind, Node)} - {Node}
 
 
 @pytest.mark.parametrize("name", sampled(NAMES, SAMPLE))

@@ -78,14 +78,15 @@ def test_windows_of_two_joined_sources_close_once(spark: SparkSession, tmp_path:
     write_lines(tmp_path / "orders", "0", [*changed, *first])
     rows = run(table.changes, checkpoint).rows
     assert [end for _, end, *_ in shown(rows)] == ["10:05", "10:05", "10:10", "10:10"]
+    letters = table.dead_letters
+    assert letters is not None
+    assert run(letters, tmp_path / "letters").rows == []
 
     write_lines(tmp_path / "orders", "2", [order("late", "c1", 100, "10:03", 6), order("o5", "c1", 9, "10:40", 7)])
     late = run(table.changes, checkpoint, metrics_name("sums"))
     assert late.count["late-dropped"] == 2, "one for each of its windows"
     rows += late.rows
     assert shown(rows) == recomputed([changed[1], *first]), "stream time was kept, and is that of the slower source"
-    letters = table.dead_letters
-    assert letters is not None
     dead = run(letters, tmp_path / "letters").rows
     assert [(one["table"], bytes(one["key"])) for one in dead] == [("sums", b'{"order_id":"late"}')] * 2
     state = saved_stores(spark, checkpoint)

@@ -49,7 +49,7 @@ def sums_of_a_view_with_rows(of: Sources) -> Table:
 
 
 OWN: dict[str, Callable[[Sources], Table]] = {made.__name__: made for made in (joiner_of_structs, sums_of_a_view_with_rows)}
-PAIRS = [(name, f"without {rule}") for name, one in TOPOLOGIES.known.items() for rule in one.without if "job" not in name]
+PAIRS = [(name, f"without {rule}") for name, one in TOPOLOGIES.items() for rule in one.without if "job" not in name]
 FIRST = list({choice: (name, choice) for name, choice in reversed(PAIRS)}.values())
 OTHERS = [*((name, f"without {RESOLVE_MAKES_ROWS}") for name in OWN), ("join_with_an_aggregate_of_itself", "no rules")]
 
@@ -76,7 +76,7 @@ def tables_after(table: Table, history: History) -> list[dict[Any, dict[str, Any
 @pytest.mark.parametrize(("name", "choice"), sampled([*PAIRS, *OTHERS], [*FIRST, *OTHERS]))
 def test_a_table_is_the_same_without_a_rule(spark: SparkSession, tmp_path: Path, name: str, choice: str) -> None:
     small(spark, tmp_path)
-    build = OWN[name] if name in OWN else TOPOLOGIES.known[name].build
+    build = OWN[name] if name in OWN else TOPOLOGIES[name].build
     history, found = None, []
     for rules_of_session in ("all rules", choice):
         with rules(spark, rules_of_session):

@@ -43,33 +43,36 @@ def is_stage(kind: object) -> bool:
 
 
 def history(kind: type[Operator], folder: Path, rng: random.Random, seen: Counter[str]) -> None:
-    """Batches of an operator, each compared with a recomputation; ``seen`` counts what happened."""
-    damage = Damaging(folder, rng, rng.choice([0.02, 0.1, 0.3]), seen)
-    with pytest.MonkeyPatch.context() as patched:
-        small_files(patched, rng)
-        patched.setattr("fkjoin.spark.bucket_run.BucketStore", damaged_stores(damage))
-        operator, changes, size = kind(folder, rng), list[object](), rng.choice([1, 5, 30])
+    """Batches of an operator, each compared with those of one that nothing happens to; ``seen`` counts what happened."""
+    damage, seed = Damaging(folder, rng, rng.choice([0.02, 0.1, 0.3]), seen), rng.random()
+    operator, plain = (kind(place, random.Random(seed)) for place in (folder, folder.with_name(f"{folder.name}-plain")))
+    version, size = 0, rng.choice([1, 5, 30])
 
-        def step() -> None:
-            batch = [operator.change(rng, len(changes) + at) for at in range(rng.randint(1, size))]
-            for tries in range(4):  # as often as Spark tries a task
-                damage()
-                try:
-                    results = operator.attempt(batch)
-                except StateError:
-                    seen["failed"] += 1
-                    assert tries < 3
-                    continue
-                if rng.random() < 0.9:  # else it is repeated all the same
-                    break
-            operator.commit()
-            changes.extend(batch)
-            operator.apply(results)
-            assert operator.table == operator.wanted(changes)
+    def step() -> list[str]:
+        for tries in range(4):  # as often as Spark tries a task
+            damage()
+            try:
+                results = operator.attempt(batch)
+            except StateError:
+                seen["failed"] += 1
+                assert tries < 3
+                continue
+            if rng.random() < 0.9:  # else it is repeated all the same
+                break
+        operator.commit()
+        return results
 
-        for _ in range(rng.randint(3, BATCHES)):
-            if rng.random() < 0.3:
+    batches = rng.randint(3, BATCHES)
+    for number in range(batches + 1):
+        batch = [operator.change(rng, version + at) for at in range(rng.randint(1, size))]
+        version += len(batch)
+        with pytest.MonkeyPatch.context() as patched:
+            small_files(patched, rng)
+            patched.setattr("fkjoin.spark.bucket_run.BucketStore", damaged_stores(damage))
+            if number == batches:
+                shutil.rmtree(folder, ignore_errors=True)  # what follows is of what the logs have, alone
+            elif rng.random() < 0.3:
                 another_process()
-            step()
-        shutil.rmtree(folder, ignore_errors=True)
-        step()  # of what the logs have, alone
+            results = step()
+        assert results == plain.attempt(batch)
+        plain.commit()

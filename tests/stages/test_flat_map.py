@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fkjoin.codec import pairs, versions
-from fkjoin.codec.messages import GROUPED, Operation, table, unpack
+from fkjoin.codec.messages import GROUPED, table, unpack
 from fkjoin.codec.pairs import Pairs
 from fkjoin.errors import FkJoinError
 from fkjoin.spark.packing_outputs import Gather, OutputLetters, PackOutputs
@@ -22,6 +22,7 @@ from fkjoin.stages import Counters, counters, owners, spread
 from fkjoin.stages.invariants import GuardedStore
 from fkjoin.stages.owners import shown_outputs
 from fkjoin.state import MemoryStore
+from tests.support.changes import take
 from tests.support.flat_maps import Change, messages, recomputed, text
 from tests.support.sampling import examples
 
@@ -54,12 +55,7 @@ class FlatMap:
         made = owners(outputs, second, self.count, source=b"a-mapped", **how).to_pylist()
         for one in made:
             key = one["key"].decode()
-            before = self.table.pop(key, None)
-            wanted = Operation.DELETE if one["value"] is None else Operation.INSERT if before is None else Operation.UPDATE
-            assert one["operation"] == wanted
-            assert self.every or one["value"] != before, "neither a stale tombstone nor what is as it was"
-            if one["value"] is not None:
-                self.table[key] = one["value"]
+            take(self.table, key, one["operation"], one["value"], every=self.every)
             self.versions[key].append(versions.decode(one["version"])[0][1][0])
         return made
 

@@ -18,6 +18,7 @@ from fkjoin.errors import TopologyError
 from fkjoin.spark.clock import ClockReader
 from fkjoin.stages import Counters, pace
 from fkjoin.state import MemoryStore
+from tests.support.changes import take
 from tests.support.stores import contents
 
 Rows = dict[bytes, bytes | None]
@@ -49,18 +50,8 @@ class Paced:
         for page in pace(changes, self.store, self.count, over=over):
             assert page.schema.equals(RESULT)
             for one in page.to_pylist():
-                self._apply(one)
-
-    def _apply(self, one: dict[str, Any]) -> None:
-        key, value, before = one["key"], one["value"], self.table.get(one["key"])
-        kind = Operation(one["operation"])
-        assert kind == (Operation.DELETE if value is None else Operation.INSERT if before is None else Operation.UPDATE)
-        assert value != before, "sent again as it was, or a tombstone of nothing"
-        self.sent.append((key, kind.name, value))
-        if value is None:
-            del self.table[key]
-        else:
-            self.table[key] = value
+                take(self.table, one["key"], one["operation"], one["value"])
+                self.sent.append((one["key"], Operation(one["operation"]).name, one["value"]))
 
 
 rows_of_a_batch = st.lists(

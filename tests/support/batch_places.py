@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
@@ -41,27 +41,10 @@ class HeardBatch:
         return rows
 
 
-class BatchPlace(Protocol):
-    """A place of batches, as the sink sees it and as it is."""
-
-    def batches(self, spark: SparkSession) -> Any:
-        """The batches, as the sink sees them."""
-
-    def sink(self) -> Parquet:
-        """The sink into it."""
-
-    def names(self) -> list[str]:
-        """The Parquet files in it, in order."""
-
-    def rows(self) -> list[dict[str, Any]]:
-        """The rows that a reader sees, the oldest batch first."""
-
-    def put(self, name: str, data: bytes) -> None:
-        """Put a file there."""
-
-
 @dataclass
 class LocalPlace:
+    """A folder, as the sink sees it and as it is; rows are those that a reader sees, the oldest batch first."""
+
     path: Path
 
     def batches(self, spark: SparkSession) -> BatchFolders:
@@ -85,6 +68,8 @@ class LocalPlace:
 
 @dataclass
 class StorePlace:
+    """A folder in an object store, likewise."""
+
     store: ObjectStore
     name: str
     retry_s: float = 60
@@ -108,3 +93,6 @@ class StorePlace:
     def put(self, name: str, data: bytes) -> None:
         with self.store.files.open_output_stream(f"{BUCKET}/{self.name}/{name}") as stream:
             stream.write(data)
+
+
+BatchPlace = LocalPlace | StorePlace

@@ -7,11 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from fkjoin.codec.messages import Operation, column
+from fkjoin.codec.messages import column
 from fkjoin.codec.rows import RowCodec
 from fkjoin.stages import Counters, rekey
 from fkjoin.stages.children import Family, children
 from fkjoin.state import MemoryStore
+from tests.support.changes import take
 from tests.support.oracle import Change, messages
 
 ROW = pa.schema([("v", pa.binary())])
@@ -50,14 +51,9 @@ class Maps:
     def apply(self, results: pa.Table) -> None:
         rows = [part.to_pylist() for part in RowCodec(RESULT).decode(column(results, "value"))]
         for one, value, mapped in zip(results.to_pylist(), *rows, strict=True):
-            key, before = one["key"], self.table.get(one["key"])
-            gone = one["value"] is None
-            assert one["operation"] == (Operation.DELETE if gone else Operation.INSERT if before is None else Operation.UPDATE)
+            row = None if one["value"] is None else (value, [(child, part["v"]) for child, part in mapped])
+            take(self.table, one["key"], one["operation"], row, every=True)
             self.sent += 1
-            if gone:
-                del self.table[key]
-            else:
-                self.table[key] = value, [(child, row["v"]) for child, row in mapped]
 
 
 def wanted(changes: list[Change]) -> Table:

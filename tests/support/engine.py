@@ -15,19 +15,10 @@ import pandas as pd
 import pyarrow as pa
 
 from fkjoin.codec.messages import RESULT, unpack
-from fkjoin.folds.fold import Fold
-from fkjoin.spark.buckets import TICK, bucket_ids, packed_by_bucket
+from fkjoin.spark.buckets import bucket_ids, packed_by_bucket
 from fkjoin.spark.identity import identity_text
 from fkjoin.spark.operator import StageName, StageProcessor
-from fkjoin.spark.specs import (
-    AggregateSpec,
-    RegroupSpec,
-    RekeySpec,
-    ResolveSpec,
-    StageSpec,
-    StateSpec,
-    SubscriptionSpec,
-)
+from fkjoin.spark.specs import RekeySpec, ResolveSpec, StageSpec, StateSpec, SubscriptionSpec
 from fkjoin.stages import Counters, How
 from tests.support.oracle import Change, messages
 
@@ -99,49 +90,44 @@ class Engine:
 
         ``told``: counters that come to all buckets of a stage.
         """
-        passed = self.passed(given, stop_after, told=told)
-        return RESULT.empty_table() if stop_after else self.results(passed)
+        passed = self.passed(given, stop_after, told)
+        if stop_after:
+            return RESULT.empty_table()
+        results = [unpack(payload) for payloads in passed.values() for payload in payloads if payload]
+        return pa.concat_tables(results or [RESULT.empty_table()])
 
     def passed(
         self,
         given: dict[StageName, Envelopes],
         stop_after: StageName | None = None,
-        *,
-        over: bool = False,
         told: Mapping[StageName, Mapping[str, int]] = MappingProxyType({}),
     ) -> Envelopes:
-        """Return what the last stage sends; ``over``: an interval is over; ``told``: see ``attempted``."""
+        """Return what the last stage sends; ``told``: see ``attempted``."""
         self._attempt = {}
         passed: Envelopes = defaultdict(list)
         for stage in self.specs:
             for bucket, payloads in given.get(stage, {}).items():
                 passed[bucket] += payloads
-            heard = {**told.get(stage, {}), **({TICK: 1} if over and stage == "pace" else {})}
             if stage in told:
                 passed = defaultdict(list, {bucket: passed.get(bucket, []) for bucket in bucket_ids(self.buckets)})
-            passed = self._run(stage, passed, heard)
+            passed = self._run(stage, passed, told.get(stage, {}))
             if stage == stop_after:
                 break
         return passed
-
-    @staticmethod
-    def results(passed: Envelopes) -> pa.Table:
-        """The results that a last stage has sent."""
-        found = [unpack(payload) for payloads in passed.values() for payload in payloads if payload]
-        return pa.concat_tables(found or [RESULT.empty_table()])
 
     def commit(self) -> None:
         """Make the states of all stages durable together, as Spark does at the end of a batch."""
         self._committed.update(self._attempt)
         self.now_ms += 1000
 
-    def packed(self, messages: pa.Table) -> Envelopes:
+    def packed(self, *tables: pa.Table) -> Envelopes:
         """Messages by key, and an envelope that wakes each bucket."""
         passed: Envelopes = defaultdict(list)
         for bucket in bucket_ids(self.buckets):
             passed[bucket].append(b"")
-        for bucket, payload in packed_by_bucket(messages, "key", self.buckets):
-            passed[bucket].append(payload)
+        for rows in tables:
+            for bucket, payload in packed_by_bucket(rows, "key", self.buckets):
+                passed[bucket].append(payload)
         return passed
 
     def _run(self, stage: StageName, passed: Envelopes, heard: Mapping[str, int]) -> Envelopes:
@@ -171,44 +157,21 @@ class Engine:
 class LocalEngine(Engine):
     """One join."""
 
-    def __init__(
-        self, folder: Path, how: How = "inner", buckets: int = 2, *, validate: bool = True, materialized: bool = False
-    ) -> None:
+    def __init__(self, folder: Path, how: How = "inner", buckets: int = 2) -> None:
         def state(kind: type[StageSpec]) -> StateSpec:
             identity = identity_text({"join": "join", "stage": kind.stage}, {})
-            return StateSpec("join", buckets, 60_000, str(folder), identity, validate)
+            return StateSpec("join", buckets, 60_000, str(folder), identity, True)
 
         super().__init__(
             [
                 RekeySpec(state(RekeySpec)),
                 SubscriptionSpec(state(SubscriptionSpec), in_order=True),
-                ResolveSpec(state(ResolveSpec), how=how, materialized=materialized, in_order=True),
+                ResolveSpec(state(ResolveSpec), how=how, in_order=True),
             ]
         )
-
-    def attempt(self, changes: Sequence[Change], *, stop_after: StageName | None = None) -> pa.Table:
-        sides = (self.packed(messages(changes, left=left)) for left in (True, False))
-        return self.attempted(dict(zip(("rekey", "subscription"), sides, strict=True)), stop_after=stop_after)
 
     def batch(self, changes: Sequence[Change]) -> pa.Table:
-        results = self.attempt(changes)
+        left, right = (self.packed(messages(changes, left=left)) for left in (True, False))
+        results = self.attempted({"rekey": left, "subscription": right})
         self.commit()
         return results
-
-
-class LocalAggregate(Engine):
-    """One aggregate, of rows that contribute (``JOINED``)."""
-
-    def __init__(self, folder: Path, fold: Fold, buckets: int = 2, *, validate: bool = True, every: bool = False) -> None:
-        def state(kind: type[StageSpec]) -> StateSpec:
-            return StateSpec("sums", buckets, 60_000, str(folder), identity_text({"stage": kind.stage}, {}), validate)
-
-        super().__init__(
-            [
-                RegroupSpec(state(RegroupSpec), as_read=True, every=every),
-                AggregateSpec(state(AggregateSpec), fold=fold, in_order=True, every=every),
-            ]
-        )
-
-    def attempt(self, rows: pa.Table, *, stop_after: StageName | None = None) -> pa.Table:
-        return self.attempted({"regroup": self.packed(rows)}, stop_after=stop_after)

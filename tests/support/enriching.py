@@ -11,6 +11,7 @@ import pyarrow as pa
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES, as_bytes, valid
 from fkjoin.codec.messages import EVENT, JOINED, table
+from tests.support.changes import newest
 
 SOURCE = versions.identity("customers")
 
@@ -65,11 +66,8 @@ def sent(results: pa.Table) -> list[Sent]:
 
 def wanted(batches: Sequence[Sequence[Message]], how: str) -> list[Sent]:
     """Results of the last batch: its events, with the newest rows of all changes so far."""
-    newest: dict[str, Change] = {}
-    for change in (one for batch in batches for one in batch if isinstance(one, Change)):
-        if change.key not in newest or change.version > newest[change.key].version:
-            newest[change.key] = change
-    rows = {key: change.row for key, change in newest.items() if change.row is not None}
+    changes = newest(one for batch in batches for one in batch if isinstance(one, Change))
+    rows = {key: change.row for key, change in changes.items() if change.row is not None}
     events = [one for one in batches[-1] if isinstance(one, Event)]
     given = ((one.number, None if one.key is None else rows.get(one.key)) for one in events)
     return in_order((number, row) for number, row in given if how == "left" or row is not None)

@@ -11,8 +11,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import islice, product
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
+from fkjoin.stages.invariants import live_subscriptions
 from tests.support.machines import Held, Known, Machine, Message, Point, Stage, letters, single, together
 
 
@@ -26,18 +27,27 @@ class Node(NamedTuple):
         return f"{self.stage} of {letters(self.key)}"
 
 
-class Case(Protocol):
-    """A history: its changes, and the nodes to which anything of it can come, in the order of their stages."""
+class History(NamedTuple):
+    """Changes, the nodes that they come to, in the order of their stages, and what these hold of some of the changes."""
 
-    @property
-    def sources(self) -> Sequence[Message]: ...
-
-    @property
-    def nodes(self) -> Sequence[Node]: ...
+    changes: Sequence[Any]
+    sources: list[Message]
+    nodes: list[Node]
+    wanted: Callable[[Node, Sequence[Any]], Any]
 
     def wrong(self, node: Node, held: Held, arrived: Iterable[Message]) -> str:
-        """Tell what is wrong with what a node holds when these changes, and all that comes of them, have arrived."""
-        ...
+        """Tell what is wrong with what a node holds when these sources have arrived, and all that comes of them."""
+        there = set(arrived)
+        changes = zip(self.changes, self.sources, strict=True)
+        wanted = self.wanted(node, [change for change, source in changes if source in there])
+        found = subscribers(held) if node.stage == "subscription" else held.shown
+        return "" if found == wanted else f"it comes to {found}, and the final tables to {wanted}"
+
+
+@cache
+def subscribers(held: Held) -> int:
+    """Count the rows that would be answered."""
+    return sum(map(len, live_subscriptions(held.store())))
 
 
 class WrongEndError(AssertionError):
@@ -69,11 +79,11 @@ class System:
         self._node = cache(lambda bit: to(*self.known.messages(bit)))
         self.routed = cache(self._routed)
 
-    def check(self, cases: Iterable[Case]) -> int:
+    def check(self, cases: Iterable[History]) -> int:
         """Walk all orders of the cases and look at all ends; returns how many ends there are, or raises ``WrongEndError``."""
         return sum(len(explored.ends) for some in _portions(cases) for explored in self._explored(some))
 
-    def _explored(self, cases: Sequence[Case]) -> list[_Explored]:
+    def _explored(self, cases: Sequence[History]) -> list[_Explored]:
         explored = [_Explored(self, case) for case in cases]
         for stage, machine in self.machines.items():
             machine.walk({bits for one in explored for bits in one.inputs(stage)})
@@ -81,7 +91,7 @@ class System:
                 one.go_on(stage)
         return explored
 
-    def every_run(self, case: Case) -> set[tuple[Node, int]]:
+    def every_run(self, case: History) -> set[tuple[Node, int]]:
         """Walk all interleavings of all stages; the numbers of what nodes can hold when all messages have arrived."""
         place = {node: at for at, node in enumerate(case.nodes)}
         start = ((0,) * len(place), 0, self.known.bits(case.sources))
@@ -99,12 +109,12 @@ class System:
                         queue.append(after)
         return ends
 
-    def stage_by_stage(self, case: Case) -> set[tuple[Node, int]]:
+    def stage_by_stage(self, case: History) -> set[tuple[Node, int]]:
         """Walk one stage after the other; the numbers of what nodes can hold when all messages have arrived."""
         (explored,) = self._explored([case])
         return {(case.nodes[at], held) for at, held in explored.ends}
 
-    def lockstep(self, cases: Iterable[Case]) -> int:
+    def lockstep(self, cases: Iterable[History]) -> int:
         """Walk all orders, cuts and repetitions of the sources, where each batch goes through all stages at once.
 
         All nodes are looked at after each batch.  Returns the number of points, or raises ``WrongEndError``.
@@ -136,7 +146,7 @@ class System:
 class _Explored:
     """A case on its way through the stages: the worlds in front of each stage, and how they were come to."""
 
-    def __init__(self, system: System, case: Case) -> None:
+    def __init__(self, system: System, case: History) -> None:
         self._system, self._case = system, case
         self._place = {node: at for at, node in enumerate(case.nodes)}
         first = self._with([0] * len(case.nodes), system.known.bits(case.sources))
@@ -204,7 +214,7 @@ class _Explored:
 class _Lockstep:
     """A case all of whose stages work on a batch before the next one comes."""
 
-    def __init__(self, system: System, case: Case) -> None:
+    def __init__(self, system: System, case: History) -> None:
         self.case, self.place = case, {node: at for at, node in enumerate(case.nodes)}
         self._system, self._sources = system, system.known.bits(case.sources)
         self.level: list[tuple[int, tuple[int, ...]]] = [(0, (0,) * len(case.nodes))]
@@ -268,7 +278,7 @@ def steps(way: Mapping[Any, Any], end: Any) -> list[tuple[Any, int]]:
 _MOST_CASES = 200
 
 
-def _portions(cases: Iterable[Case]) -> Iterator[list[Case]]:
+def _portions(cases: Iterable[History]) -> Iterator[list[History]]:
     """Cases whose steps are computed together; few at first, so that what is wrong with small ones is seen soon."""
     rest, size = iter(cases), 8
     while some := list(islice(rest, size)):

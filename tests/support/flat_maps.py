@@ -12,6 +12,7 @@ from fkjoin.codec import pairs, versions
 from fkjoin.codec.arrays import as_bytes
 from fkjoin.codec.messages import JOINED, table
 from fkjoin.codec.pairs import Pairs
+from tests.support.changes import newest
 
 Outputs = Mapping[str, bytes]
 
@@ -26,13 +27,10 @@ class Change(NamedTuple):
 
 def recomputed(changes: Sequence[Change]) -> dict[str, bytes]:
     """The output of the first row that makes one, for each key, of the rows as they are after the changes."""
-    newest: dict[str, Change] = {}
-    for change in changes:
-        newest[change.key] = max(newest.get(change.key, change), change, key=lambda one: one.version)
-    found: dict[str, bytes] = {}
-    for key in sorted(newest, reverse=True):
-        found |= newest[key].outputs or {}
-    return found
+    table: dict[str, bytes] = {}
+    for _, change in sorted(newest(changes).items(), reverse=True):
+        table |= change.outputs or {}
+    return table
 
 
 def text(values: Sequence[str]) -> pa.Array:

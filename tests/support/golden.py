@@ -6,7 +6,6 @@ a format in the state changes (segments, records, rows, versions), before the ch
 
 from __future__ import annotations
 
-import json
 import random
 import re
 import sys
@@ -20,6 +19,7 @@ from pyspark.sql import SparkSession
 from fkjoin import Table, fk_join, session
 from tests.support.archives import extract
 from tests.support.places import ROOT
+from tests.support.queries import run, write_lines
 
 CHECKPOINTS = ROOT / "tests" / "golden" / "checkpoints"
 SETTINGS = {"sql_shuffle_partitions": 2, "fkjoin_buckets": 2}
@@ -61,10 +61,7 @@ def batch_join(half: int) -> dict[int, tuple[str | None, float, str | None]]:
 def write_half(folder: Path, half: int) -> None:
     """The logs' first or second half (1 or 2), where the tables look."""
     for rows, name in zip(logs(), ("orders", "customers"), strict=True):
-        place = folder / name
-        place.mkdir(parents=True, exist_ok=True)
-        part = rows[(half - 1) * len(rows) // 2 : half * len(rows) // 2]
-        (place / f"{half}.json").write_text("".join(json.dumps(row) + "\n" for row in part))
+        write_lines(folder / name, str(half), rows[(half - 1) * len(rows) // 2 : half * len(rows) // 2])
 
 
 def table(spark: SparkSession, folder: Path, name: str) -> Table:
@@ -85,23 +82,26 @@ def main(name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         write_half(Path(folder), 1)
         checkpoint = Path(folder) / "checkpoint"
-        writer = joined(spark, Path(folder)).changes.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
-        writer.trigger(availableNow=True).start().awaitTermination()
+        run(joined(spark, Path(folder)).changes, checkpoint)
         with tarfile.open(CHECKPOINTS / f"{name}.tar.gz", "w:gz") as archive:
             archive.add(checkpoint, "checkpoint")
 
 
 def unpack(path: Path, place: Path) -> Path:
-    """The checkpoint, as if it had been made in ``place``: Spark keeps absolute paths in it."""
+    """The checkpoint, as if it had been made in ``place``."""
     extract(path, place)
     write_half(place, 1)
-    checkpoint = place / "checkpoint"
+    move(place / "checkpoint", place)
+    return place / "checkpoint"
+
+
+def move(checkpoint: Path, place: Path) -> None:
+    """Have a checkpoint be as if it had been made in ``place``: Spark keeps absolute paths in it."""
     found = re.search(r"file:(/[^\"]*)/checkpoint/", (checkpoint / "state/0/_metadata/v2/0").read_text())
     assert found is not None
     for log in [*checkpoint.glob("sources/*/[0-9]*"), *checkpoint.glob("state/*/_metadata/v2/[0-9]*")]:
         log.write_text(log.read_text().replace(found[1], str(place)))
-        log.with_name(f".{log.name}.crc").unlink()
-    return checkpoint
+        log.with_name(f".{log.name}.crc").unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

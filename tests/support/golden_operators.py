@@ -7,9 +7,7 @@ operators are, and never touch those that are there.
 
 from __future__ import annotations
 
-import json
 import random
-import re
 import sys
 import tarfile
 import tempfile
@@ -25,7 +23,8 @@ from fkjoin import Table, cogroup, fk_join, session, window
 from fkjoin import aggregates as agg
 from fkjoin.events import Enriched
 from tests.support.archives import extract
-from tests.support.golden import CHECKPOINTS
+from tests.support.golden import CHECKPOINTS, move
+from tests.support.queries import run, write_lines
 
 SETTINGS = {"sql_shuffle_partitions": 1, "fkjoin_buckets": 2}
 PARTS = 3
@@ -65,10 +64,7 @@ def write_part(folder: Path, part: int) -> None:
     changes = log()
     size = len(changes) // PARTS
     for name in KINDS:
-        place = folder / name
-        place.mkdir(parents=True, exist_ok=True)
-        rows = [row for of, row in changes[(part - 1) * size : part * size] if of == name]
-        (place / f"{part}.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_lines(folder / name, str(part), [row for of, row in changes[(part - 1) * size : part * size] if of == name])
 
 
 def final(parts: int) -> dict[str, Rows]:
@@ -279,22 +275,16 @@ def main(name: str, *queries: str) -> None:
             for query, (build, _) in QUERIES.items():
                 if queries and query not in queries:
                     continue
-                writer = build(Tables(spark, folder), LONG).changes.writeStream.format("noop")
-                writer = writer.option("checkpointLocation", str(folder / "checkpoint" / query))
-                writer.trigger(availableNow=True).start().awaitTermination()
+                run(build(Tables(spark, folder), LONG).changes, folder / "checkpoint" / query)
         with tarfile.open(CHECKPOINTS / f"{name}.tar.xz", "w:xz") as archive:
             archive.add(folder / "checkpoint", "checkpoint")
 
 
 def unpacked(path: Path, place: Path) -> Path:
-    """The folder of the queries' checkpoints, as if they had been made in ``place``: Spark keeps absolute paths in them."""
+    """The folder of the queries' checkpoints, as if they had been made in ``place``."""
     extract(path, place)
     for checkpoint in (place / "checkpoint").iterdir():
-        found = re.search(r"file:(/[^\"]*)/checkpoint/", (checkpoint / "state/0/_metadata/v2/0").read_text())
-        assert found is not None
-        for entry in [*checkpoint.glob("sources/*/[0-9]*"), *checkpoint.glob("state/*/_metadata/v2/[0-9]*")]:
-            entry.write_text(entry.read_text().replace(found[1], str(place)))
-            entry.with_name(f".{entry.name}.crc").unlink(missing_ok=True)
+        move(checkpoint, place)
     return place / "checkpoint"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from decimal import ROUND_HALF_UP, Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import as_bytes, masked, paired
-from fkjoin.codec.messages import JOINED, RESULT, Operation, table
+from fkjoin.codec.messages import JOINED, RESULT, table
 from fkjoin.codec.rows import RowCodec
 from fkjoin.folds.extremes import Extreme
 from fkjoin.folds.fold import AggregateColumn, Fold
 from fkjoin.folds.sums import Count, DecimalSum, DoubleSum, WholeSum
 from fkjoin.stages import Counters, aggregate, regroup
 from fkjoin.state import MemoryStore
+from tests.support.changes import newest, take
 
 SOURCE = versions.identity("test")
 TIMES: Any = {"now_ms": 0, "retention_ms": 1000}
@@ -73,14 +74,8 @@ class Grouping:
         rows = list(zip(*columns, strict=True)) if columns else []
         for at, one in enumerate(results.to_pylist()):
             group, value = one["key"].decode(), None if one["value"] is None else rows[at]
-            before = self.table.get(group)
-            wanted = Operation.DELETE if value is None else Operation.INSERT if before is None else Operation.UPDATE
-            assert one["operation"] == wanted
+            take(self.table, group, one["operation"], value, every=True)
             self.sent.append((group, value, one["ts"]))
-            if value is None:
-                del self.table[group]
-            else:
-                self.table[group] = value
 
 
 VALUE = pa.schema(
@@ -99,19 +94,6 @@ COLUMNS: tuple[AggregateColumn, ...] = (
 )
 
 
-def recomputed(changes: Iterable[Change]) -> dict[str, tuple[Any, ...]]:
-    """The aggregated table from nothing, by plain Python."""
-    newest: dict[str, Change] = {}
-    for change in changes:
-        if change.key not in newest or change.version > newest[change.key].version:
-            newest[change.key] = change
-    groups: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
-    for change in newest.values():
-        if change.group is not None:
-            groups[change.group].append(change.values)
-    return {group: tuple(summed(rows)) for group, rows in groups.items()}
-
-
 def summed(rows: list[tuple[Any, ...]]) -> Iterable[Any]:
     n, x, d, t, at = ([value for value in column if value is not None] for column in zip(*rows, strict=True))
     yield len(rows)
@@ -126,6 +108,17 @@ def summed(rows: list[tuple[Any, ...]]) -> Iterable[Any]:
         for pick in (min, max):
             found = pick(values) if values else None
             yield found.decode() if isinstance(found, bytes) else found
+
+
+def recomputed(
+    changes: Iterable[Change], columns: Callable[[list[tuple[Any, ...]]], Iterable[Any]] = summed
+) -> dict[str, tuple[Any, ...]]:
+    """The aggregated table from nothing, by plain Python; ``columns`` makes a group's of its rows."""
+    groups: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
+    for change in newest(changes).values():
+        if change.group is not None:
+            groups[change.group].append(change.values)
+    return {group: tuple(columns(rows)) for group, rows in groups.items()}
 
 
 def recomputed_sums(rows: list[Change]) -> dict[str, Any]:

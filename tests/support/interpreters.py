@@ -69,8 +69,8 @@ class Interpreted:
     """A table whose plan both interpreters run."""
 
     def __init__(self, table: Table | Enriched) -> None:
-        planned = table._planned if isinstance(table, Enriched) else planned_of("table", table)
-        self._plan, self._inputs = fed(planned)
+        self.planned = table._planned if isinstance(table, Enriched) else planned_of("table", table)
+        self._plan, self._inputs = fed(self.planned)
 
     def history(self, by: random.Random, batches: int, most: int, nulls: float, *, ties: bool = True) -> History:
         """Draw changes: deletions, late and repeated versions, ties, and unusable rows.

@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import as_bytes
-from fkjoin.codec.messages import NUMBERED, Operation, table
+from fkjoin.codec.messages import NUMBERED, table
+from tests.support.changes import take
 
 Event = tuple[int, str, int, bytes | None]
 """Number of a table, key, version, row."""
@@ -42,9 +43,4 @@ def overlaid(events: Iterable[Event]) -> dict[str, bytes]:
 def apply(results: pa.Table, table: dict[str, bytes]) -> None:
     """Bring ``table`` up to date; fails on a result that changes nothing."""
     for one in results.to_pylist():
-        key, before = one["key"].decode(), table.pop(one["key"].decode(), None)
-        wanted = Operation.DELETE if one["value"] is None else Operation.INSERT if before is None else Operation.UPDATE
-        assert one["operation"] == wanted
-        assert one["value"] != before, "neither a stale tombstone nor what is as it was"
-        if one["value"] is not None:
-            table[key] = one["value"]
+        take(table, one["key"].decode(), one["operation"], one["value"])

@@ -10,10 +10,11 @@ import pyarrow as pa
 
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES, as_bytes
-from fkjoin.codec.messages import CHANGE, LEFT, NO_TIMESTAMP, Operation, table
+from fkjoin.codec.messages import CHANGE, LEFT, NO_TIMESTAMP, table
 from fkjoin.codec.rows import RowCodec
 from fkjoin.stages.multi_join import KEY, Field, MultiJoin, Nested, Right
 from fkjoin.stages.scatter import foreign_keys, tagged
+from tests.support.changes import take
 
 TEXT = pa.schema([("text", pa.string())])
 MADE = Nested((("key", Field(KEY, ("id",))), ("left", Field(LEFT, ("text",))), ("both", Nested((("first", Field(0, ())),)))))
@@ -82,18 +83,13 @@ class Joined(dict[str, Row]):
         values = RowCodec(self.of.schema).decode(results.column("value").combine_chunks())
         key, left, both, second = (column.to_pylist() for column in values)
         for at, one in enumerate(results.to_pylist()):
-            name, before = one["key"].decode(), self.pop(one["key"].decode(), None)
-            wanted = Operation.DELETE if one["value"] is None else Operation.INSERT if before is None else Operation.UPDATE
-            assert one["operation"] == wanted, (name, before)
+            name, row = one["key"].decode(), None
             parts = versions.decode(one["version"])
             self.versions.setdefault(name, []).append(parts[0][1])
             assert len(parts) == 3
-            if one["value"] is None:
-                assert before is not None, f"a tombstone for {name}, which has no result"
-                continue
-            assert key[at] == name
-            first = both[at]["first"]
-            row = (left[at], None if first is None else first["text"], second[at])
-            assert row != before, f"the same result again for {name}"
-            assert one["ts"] != NO_TIMESTAMP
-            self[name] = row
+            if one["value"] is not None:
+                assert key[at] == name
+                assert one["ts"] != NO_TIMESTAMP
+                first = both[at]["first"]
+                row = (left[at], first and first["text"], second[at])
+            take(self, name, one["operation"], row)

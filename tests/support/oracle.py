@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES
-from fkjoin.codec.messages import CHANGE, RESULT, Operation, table
+from fkjoin.codec.messages import CHANGE, RESULT, table
 from fkjoin.stages import split_rows
+from tests.support.changes import take
 
 LEFT, RIGHT = versions.identity("left"), versions.identity("right")
 
@@ -61,23 +62,9 @@ def messages(changes: Iterable[Change], *, left: bool) -> pa.Table:
 def apply(results: pa.Table, joined: Joined) -> None:
     """Bring ``joined`` up to date; fails on a result that changes nothing."""
     left, right = split_rows(results.column("value").combine_chunks())
-    rows = zip(
-        results.column("key").to_pylist(),
-        results.column("operation").to_pylist(),
-        left.to_pylist(),
-        right.to_pylist(),
-        strict=True,
-    )
-    for key, operation, one, other in rows:
-        before = joined.get(key)
-        expected = Operation.DELETE if one is None else Operation.INSERT if before is None else Operation.UPDATE
-        assert operation == expected, (key, operation, before)
-        if one is None:
-            assert before is not None, f"a tombstone for {key!r}, which has no result"
-            del joined[key]
-        else:
-            assert before != (one, other), f"the same result again for {key!r}"
-            joined[key] = (one, other)
+    columns = (results.column("key"), results.column("operation"), left, right)
+    for key, operation, one, other in zip(*(column.to_pylist() for column in columns), strict=True):
+        take(joined, key, operation, None if one is None else (one, other))
 
 
 EVENT = st.tuples(

@@ -17,11 +17,11 @@ ORDER = "order_id string, customer_id string, amount double, items bigint, lsn b
 CUSTOMER = "customer_id string, region string, lsn bigint, op string"
 
 
-def tables(spark: SparkSession, folder: Path) -> tuple[Table, Table]:
+def tables(spark: SparkSession, folder: Path, **more: Any) -> tuple[Table, Table]:
     """Orders and customers as a ``History`` writes them into ``folder``."""
     for name in ("orders", "customers"):
         (folder / name).mkdir(exist_ok=True)
-    about: Any = {"version": "lsn", "deleted": "op = 'd'", "format": "json"}
+    about: Any = {"version": "lsn", "deleted": "op = 'd'", "format": "json", **more}
     orders = Table.from_files(spark, folder / "orders", key="order_id", schema=ORDER, **about)
     return orders, Table.from_files(spark, folder / "customers", key="customer_id", schema=CUSTOMER, **about)
 

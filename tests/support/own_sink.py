@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
 import sqlite3
+import sys
 from contextlib import closing
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
 
 from fkjoin.sinks import BatchId
-from tests.support.examples import module_of
+from tests.support.places import ROOT
+
+
+def module_of(example: str, name: str) -> ModuleType:
+    """Import a module of an example, as its own programs do."""
+    if (folder := str(ROOT / "examples" / example)) not in sys.path:
+        sys.path.append(folder)
+    return importlib.import_module(name)
+
 
 sqlite_sink = module_of("sqlite", "sqlite_sink")
 Sqlite: Any = sqlite_sink.Sqlite

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -10,12 +11,12 @@ import pyarrow as pa
 
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES, as_bytes
-from fkjoin.codec.messages import NUMBERED, Operation, table
+from fkjoin.codec.messages import NUMBERED, table
 from fkjoin.stages import split_rows
+from tests.support.changes import newest, take
 
 HOWS = ("inner", "left", "outer")
 SOURCES = b"the-left", b"theright"
-NEVER = -(1 << 63)
 
 
 class Event(NamedTuple):
@@ -49,19 +50,9 @@ def messages(events: Iterable[Event]) -> pa.Table:
     return table(NUMBERED, keys, of, values, values.is_null(), np.array(ts, np.int64), np.array(number, np.int8))
 
 
-def newest(events: Iterable[Event]) -> dict[tuple[str, int], Event]:
-    """The newest change of each row; of two of one version, the first."""
-    found: dict[tuple[str, int], Event] = {}
-    for event in events:
-        before = found.get((event.key, event.number))
-        if before is None or event.version > before.version:
-            found[event.key, event.number] = event
-    return found
-
-
 def joined(events: Iterable[Event], how: str) -> dict[str, Result]:
     """The join of the newest rows, with their versions and the later timestamp."""
-    last = newest(events)
+    last = newest(events, attrgetter("key", "number"))
     found = {}
     for key in {key for key, _ in last}:
         sides = [last.get((key, number)) for number in (0, 1)]
@@ -82,15 +73,11 @@ def pair_of(value: bytes) -> Pair:
 def apply(results: pa.Table, table: dict[str, Result], *, every: bool = False) -> None:
     """Bring ``table`` up to date; fails on a result that changes nothing, and on versions that do not grow."""
     for one in results.to_pylist():
-        key, before = one["key"].decode(), table.pop(one["key"].decode(), None)
-        wanted = Operation.DELETE if one["value"] is None else Operation.INSERT if before is None else Operation.UPDATE
-        assert one["operation"] == wanted
-        assert before is not None or one["value"] is not None, "no tombstone of what was not there"
-        if one["value"] is None:
-            continue
-        numbers = tuple(part[0] if part else -1 for _, part in versions.decode(one["version"]))
-        after = Result(pair_of(one["value"]), (numbers[0], numbers[1]), one["ts"])
-        if before is not None:
+        key, after = one["key"].decode(), None
+        if one["value"] is not None:
+            numbers = tuple(part[0] if part else -1 for _, part in versions.decode(one["version"]))
+            after = Result(pair_of(one["value"]), (numbers[0], numbers[1]), one["ts"])
+        before = take(table, key, one["operation"], after)
+        if before is not None and after is not None:
             assert every or after.pair != before.pair, "what is as it was is not sent again"
             assert after.versions > before.versions, "versions only grow"
-        table[key] = after

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 
-def ends(process: int, within_s: float = 10) -> bool:
-    """Tell whether a process ends in time, and its parent is told of it."""
-    for _ in range(int(100 * within_s)):
+def ends(process: int) -> bool:
+    """Tell whether a process ends within ten seconds, and its parent is told of it."""
+    for _ in range(1000):
         try:
             os.kill(process, 0)
         except ProcessLookupError:

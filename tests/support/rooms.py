@@ -35,14 +35,7 @@ ROOMS = [
 """Each imports only from itself and from those above it in this list."""
 
 FACE = [
-    *(
-        "aggregates",
-        "cogroups",
-        "events",
-        "grouped",
-        "inspection",
-        "join",
-    ),
+    *("aggregates", "cogroups", "events", "grouped", "inspection", "join"),
     *("operators", "outputs", "row_operators", "sources", "table", "table_outputs", "table_sources"),
 ]
 

@@ -43,11 +43,11 @@ Table = dict[tuple[str, int], dict[str, Any]]
 class SavedQuery:
     """The query, batch by batch; ``rows`` is the table after its last one."""
 
-    def __init__(self, folder: Path, *, partitions: int = 2, buckets: int = 4, codec: str = "lz4", name: str = NAME) -> None:
+    def __init__(self, folder: Path, *, partitions: int = 2, buckets: int = 4, codec: str = "lz4") -> None:
         self.checkpoint, self.partitions, self.buckets, self.codec = folder / "checkpoint", partitions, buckets, codec
 
         self.key, self.row = arrow_schema("key", KEY), arrow_schema("row", ROW)
-        facts = {"join": "orders", "stage": "resolve", "buckets": buckets, "joiner": "columns", "materialized": name}
+        facts = {"join": "orders", "stage": "resolve", "buckets": buckets, "joiner": "columns", "materialized": NAME}
         about = {"key": KEY.jsonValue(), "result": ROW.jsonValue(), "parts": [1, 1]}
         self._identity = identity_text(facts, about)
         self._logs = {bucket: Log() for bucket in bucket_ids(buckets)}

@@ -69,8 +69,8 @@ def finished(query: StreamingQuery) -> StreamingQuery:
 class Backup:
     """A copy of a checkpoint."""
 
-    def __init__(self, folder: Path, name: str = "backup") -> None:
-        self.folder, self.copy = folder, folder.with_name(name)
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.copy = folder, folder.with_name("backup")
         shutil.copytree(folder, self.copy)
 
     def restore(self) -> None:

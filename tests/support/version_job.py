@@ -23,7 +23,7 @@ from fkjoin import FkJoinError, Table, fk_join, read_state, session
 from fkjoin import aggregates as agg
 from fkjoin.checkpoint.upkeep import rescale
 from fkjoin.sessions.settings import SHORT_LIVED
-from tests.support.orders import CUSTOMER, ORDER
+from tests.support.orders import tables
 from tests.support.queries import run
 from tests.support.sessions import small
 
@@ -31,15 +31,10 @@ CRASH = 1
 """The batch."""
 
 
-def tables(spark: SparkSession, folder: Path) -> tuple[Table, Table]:
-    about: Any = {"version": "lsn", "deleted": "op = 'd'", "format": "json", "options": {"maxFilesPerTrigger": "1"}}
-    orders = Table.from_files(spark, folder / "orders", key="order_id", schema=ORDER, **about)
-    return orders, Table.from_files(spark, folder / "customers", key="customer_id", schema=CUSTOMER, **about)
-
-
 def sum_up(spark: SparkSession, folder: Path, crash: bool = False) -> None:
     """Write each batch's results to ``out/BATCH.jsonl`` until all is read."""
-    joined = fk_join(*tables(spark, folder), "customer_id", name="joined", validate=True).materialize("joined")
+    orders, customers = tables(spark, folder, options={"maxFilesPerTrigger": "1"})
+    joined = fk_join(orders, customers, "customer_id", name="joined", validate=True).materialize("joined")
     regions = joined.group_by("right.region", name="regions", validate=True)
     table = regions.agg(orders=agg.count(), revenue=agg.sum("left.amount"), most=agg.max("left.items"))
     (folder / "out").mkdir(exist_ok=True)

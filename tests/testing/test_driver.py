@@ -1,8 +1,10 @@
-"""``fkjoin.testing.Driver``: any topology in memory comes to what its query comes to, whatever happens on the way."""
+"""``fkjoin.testing.Driver``: whatever happens on the way, the table is what a batch comes to.
+
+That its interpreter makes what a query makes: tests/lowering/test_interpreters.py.
+"""
 
 from __future__ import annotations
 
-import functools
 import json
 from datetime import timedelta
 from pathlib import Path
@@ -11,27 +13,53 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from fkjoin import FkJoinError, Table, TopologyError, fk_join
 from fkjoin import aggregates as agg
+from fkjoin.events import Enriched
 from fkjoin.jobs.job_tables import job_tables
-from fkjoin.plan import nodes
-from fkjoin.plan.base import Node
 from fkjoin.testing import CRASH, DUPLICATE, REORDER, Driver
 from tests.support.documents import blocks
-from tests.support.driven import BATCHES, KINDS, OF_EVENTS, SCHEMAS, VISITS, Change, Shop, feed, order, visited, write
+from tests.support.driven import Change, feed
 from tests.support.job_files import GOOD, job, write_rows
 from tests.support.places import ROOT
-from tests.support.queries import run, write_lines
 from tests.support.sessions import small
 
+SCHEMAS = {
+    "orders": "order_id string, customer_id string, amount int, items array<string>",
+    "customers": "customer_id string, name string",
+    "returns": "order_id string, customer_id string, amount int, items array<string>",
+}
+KEYS = {"orders": "order_id", "customers": "customer_id", "returns": "order_id"}
 
-def test_every_kind_of_node_is_driven() -> None:
-    named = [kind for name, kind in vars(nodes).items() if isinstance(kind, type) and not name.startswith("_")]
-    kinds = {kind for kind in named if issubclass(kind, Node)}
-    assert set(KINDS) | OF_EVENTS == kinds - {Node}
+
+def order(customer: str | None, amount: int, *items: str) -> dict[str, Any]:
+    return {"customer_id": customer, "amount": amount, "items": list(items)}
+
+
+class Shop:
+    """The tables that are read: of JSON lines in folders, which need not have any."""
+
+    def __init__(self, spark: SparkSession, folder: Path, **more: Any) -> None:
+        for name, schema in SCHEMAS.items():
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            about: dict[str, Any] = {"version": "lsn", "deleted": "gone", "format": "json", "name": name} | more
+            columns = f"{schema}, lsn bigint, gone boolean"
+            setattr(self, name, Table.from_files(spark, folder / name, key=KEYS[name], schema=columns, **about))
+
+    orders: Table
+    customers: Table
+    returns: Table
+
+
+def visited(of: Shop, folder: Path) -> Enriched:
+    """Visits, each with what its visitor has ordered; of columns of the stream's own."""
+    (folder / "visits").mkdir(exist_ok=True)
+    visits = of.orders._planned.spark.readStream.schema("visitor string, page string").json(str(folder / "visits"))
+    spent = of.orders.group_by("customer_id", name="spent").agg(spent=agg.sum("amount"), n=agg.count())
+    shown = visits.where("page is not null")
+    return spent.enrich(shown, on=shown["visitor"], how="left", name="visited", events_name="visits")
 
 
 @pytest.fixture(scope="module")
@@ -39,55 +67,6 @@ def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Shop:
     folder = tmp_path_factory.mktemp("shop")
     small(spark, folder)
     return Shop(spark, folder)
-
-
-def comparable(rows: Any) -> Any:
-    """Rows as JSON has them, in an order."""
-    return sorted(json.dumps(row, sort_keys=True, default=str) for row in rows)
-
-
-def test_each_kind_of_node_comes_to_what_its_query_comes_to(spark: SparkSession, tmp_path: Path) -> None:
-    small(spark, tmp_path, partitions=2)
-    shop = Shop(spark, tmp_path)
-    write(tmp_path, BATCHES)
-    tables = {kind.__name__: build(shop) for kind, build in KINDS.items()}
-
-    def told(name: str, table: Table) -> DataFrame:
-        changes, columns = table.changes, [*table.columns]
-        row = F.to_json(F.struct(*columns), {"ignoreNullFields": "false"})
-        key = F.to_json(F.struct(*columns[: len(table._planned.key)]))
-        return changes.select(F.lit(name).alias("table"), key.alias("key"), "_operation", row.alias("row"))
-
-    events = visited(shop, tmp_path)
-    write_lines(tmp_path / "visits", "1", VISITS)
-    row = F.to_json(F.struct(*events.columns), {"ignoreNullFields": "false"})
-    seen = events.events.select(F.lit("visited"), F.lit("null"), F.lit("insert"), row)
-    frames = [*(told(name, table) for name, table in tables.items()), seen]
-    rows = run(functools.reduce(DataFrame.unionAll, frames), tmp_path / "ck").rows
-    for name, table in tables.items():
-        final: dict[str, Any] = {}
-        for row in rows:
-            if row.table == name:
-                final.pop(row.key, None)
-                if row["_operation"] != "delete":
-                    final[row.key] = json.loads(row.row)
-        driver = Driver(table)
-        for batch in BATCHES:
-            feed(driver, [change for change in batch if change[0] in driver.inputs])
-            driver.run()
-        names = table._planned.key
-        keys = {key: key if isinstance(key, tuple) else (key,) for key in driver.table}
-        found = [dict(zip(names, keys[key], strict=True)) | row for key, row in driver.table.items()]
-        assert comparable(found) == comparable(final.values()), name
-        assert final, name
-    driver = Driver(events)
-    for change in BATCHES:
-        feed(driver, [one for one in change if one[0] == "orders"])
-    for visit in VISITS:
-        driver.input("visits").event(visit)
-    sent = [json.loads(row.row) for row in rows if row.table == "visited"]
-    assert comparable(change.row for change in driver.run()) == comparable(sent)
-    assert len(sent) == len(VISITS)
 
 
 def test_each_event_is_joined_once_with_the_row_of_its_batch(shop: Shop, tmp_path: Path) -> None:

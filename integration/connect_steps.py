@@ -201,25 +201,6 @@ def watched(spark: SparkSession) -> dict[str, Any]:
     return _watched[0].snapshot()
 
 
-STEPS = {
-    one.__name__: one
-    for one in (
-        write,
-        another_job,
-        topics,
-        follow,
-        delta,
-        state,
-        throwing,
-        refused,
-        not_refused,
-        session_here,
-        elsewhere,
-        watched,
-    )
-}
-
-
 def main(address: str, folder: str) -> None:
     """Do each line of the input, one after the other; what else is printed goes to the log."""
     out, sys.stdout = sys.stdout, sys.stderr
@@ -231,7 +212,7 @@ def main(address: str, folder: str) -> None:
     for line in sys.stdin:
         asked = json.loads(line)
         try:
-            said = {"returned": STEPS[asked["step"]](session(), **asked["given"])}
+            said = {"returned": globals()[asked["step"]](session(), **asked["given"])}
         except Exception as error:
             said = {"error": f"{traceback.format_exc(limit=-5)[:3000]} ... {str(error)[:3000]}"}
         out.write(json.dumps(said) + "\n")
