@@ -27,7 +27,7 @@ def written(made: Table, folder: Path) -> list[str]:
     out, checkpoint = folder / "out", folder / "checkpoint"
     query = made.to_parquet(out, checkpoint=checkpoint, trigger={"availableNow": True})
     query.awaitTermination()
-    return sorted(row.number for row in query.sparkSession.read.parquet(str(out)).collect())
+    return sorted(row.number for row in SparkSession.active().read.parquet(str(out)).collect())
 
 
 def test_what_becomes_of_lines_that_do_not_fit_does_not_bind_a_checkpoint(spark: SparkSession, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def gone_on(made: Table, folder: Path, *names: str) -> list[tuple[Any, ...]]:
     out = folder / "out"
     query = made.materialize("kept").to_parquet(out, checkpoint=folder / "ck", trigger={"availableNow": True})
     query.awaitTermination()
-    return sorted(tuple(row[name] for name in names) for row in query.sparkSession.read.parquet(str(out)).collect())
+    return sorted(tuple(row[name] for name in names) for row in SparkSession.active().read.parquet(str(out)).collect())
 
 
 def test_columns_of_folders_are_there_and_may_be_keys(spark: SparkSession, tmp_path: Path) -> None:
