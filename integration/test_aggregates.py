@@ -45,7 +45,7 @@ class Shop:
         return grouped.agg(orders=agg.count(), revenue=agg.sum("left.amount"), largest=agg.max("left.amount"))
 
     def again(self) -> dict[str, Any]:
-        """What ``by_region`` is to be."""
+        """Recompute ``by_region``."""
         groups = defaultdict(list)
         for order in self.rows["orders"].values():
             customer = self.rows["customers"].get(order["customer"])
@@ -80,9 +80,9 @@ class Shop:
 
 
 def test_a_join_is_summed_up_from_topic_to_topic(broker: Broker, spark: SparkSession, tmp_path: Path) -> None:
-    """What a row contributes is in one group, however often it comes; what is no change of KIP-904 is a dead letter.
+    """A row contributes to one group, however often it comes; a record that is not a change of KIP-904 is a dead letter.
 
-    Fused, of files: tests/api/test_aggregates.py; of topics: integration/test_new_topics.py.
+    The fused aggregate is in tests/api/test_aggregates.py and integration/test_new_topics.py.
     """
     shop = Shop(broker, spark, "summed")
     topic = "summed-regions-repartition"

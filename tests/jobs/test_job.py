@@ -207,7 +207,7 @@ def test_mistakes_between_tables_are_found_without_spark(tmp_path: Path) -> None
 
 
 def test_a_job_puts_tables_together(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As ``fkjoin describe`` shows it; its settings of Spark are those of the tests."""
+    """The job is built as ``fkjoin describe`` builds it, with the settings of Spark of the tests."""
     small(spark, tmp_path)
     write_rows(tmp_path)
 

@@ -87,7 +87,7 @@ STARTS: dict[str, tuple[tuple[str, str], str]] = {
         "sinks.out.format: Spark has no 'jsn'; did you mean 'json'? For a format of another package, name the package in",
     ),
 }
-"""What a run finds before it starts, too."""
+"""Mistakes that a run finds before it starts, too."""
 CHECK, RUN = ("run", "--check"), ("run",)
 
 

@@ -218,7 +218,7 @@ def test_prometheus_reads_it() -> None:
 
 
 def test_what_flows_is_written_on_the_arrows() -> None:
-    """Of a plain join: tests/metrics/test_page_data.py."""
+    """A plain join is in tests/metrics/test_page_data.py."""
     counted = ("joined-rekey", "joined-subscription", "joined", "joined-answers-for-sums")
     stages = tuple(StepStage(name, "id", f"joined-{name}", counted_as=(name,)) for name in counted)
     join = Step("fk_join", "joined", "inner", (("left", "orders"), ("right", "customers")), (), stages)

@@ -45,7 +45,7 @@ def bought(orders: Table) -> Table:
 
 
 def wanted(history: History) -> dict[tuple[str], tuple[Any, ...]]:
-    """Of each order what is bought, by plain Python, with its customer's region."""
+    """Return what each order buys, by plain Python, with its customer's region."""
     rows = {}
     for key, row in history.orders.items():
         amount, items = row["amount"], row["items"]

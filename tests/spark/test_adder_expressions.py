@@ -151,7 +151,7 @@ def test_a_text_with_a_collation_is_refused_and_taken_as_a_string(spark: SparkSe
 
 
 def test_expressions_as_adder_and_subtractor(spark: SparkSession, tmp_path: Path) -> None:
-    """What they add and subtract in a query: tests/lowering/test_interpreters.py, aggregate_by_expressions."""
+    """A query of them is in tests/lowering/test_interpreters.py: aggregate_by_expressions."""
     orders, _ = tables(spark, tmp_path)
     grouped = orders.group_by("customer_id", value=["order_id", "items"], name="ids")
     subtractor = F.expr("array_except(Aggregate, array(ORDER_ID))")

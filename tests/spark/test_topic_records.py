@@ -140,7 +140,7 @@ def test_columns_that_may_not_be_null_can_be(spark: SparkSession) -> None:
 
 
 def test_of_text_workers_say_what_sparks_expressions_say(spark: SparkSession) -> None:
-    """Of other formats Spark's expressions call the workers' readers."""
+    """For other formats, Spark's expressions call the workers' readers."""
     values = [None, b"", "é".encode(), b"\xff", b'{"fk":"\xc3\x28"}']
     for form in (String("it"), Bytes("it")):
         told = form.decode(F.col("value"))

@@ -57,7 +57,7 @@ class Paced:
 rows_of_a_batch = st.lists(
     st.tuples(st.sampled_from([b"a", b"b", b"", b"ab"]), st.sampled_from([None, b"", b"1", b"2"])), max_size=5
 )
-"""Of several changes of a key the last one counts."""
+"""The last one of several changes of a key counts."""
 
 
 @given(st.lists(st.tuples(rows_of_a_batch, st.booleans()), max_size=12))

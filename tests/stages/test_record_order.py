@@ -76,7 +76,7 @@ def test_places_are_read_from_versions() -> None:
 
 
 def history(number: int, rng: random.Random, *, left: bool) -> list[Sent]:
-    """Of one side of a small join: some rows of a snapshot, and records.
+    """Rows of a snapshot, and records, of one side of a small join.
 
     Partitions are added on the way, clocks go back, and many times are equal.
     """
