@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import sys
 import tarfile
 from collections import Counter
 from collections.abc import Iterator
@@ -29,6 +30,11 @@ from fkjoin.sinks.postgres import BATCHES, LETTERS
 from tests.support.documents import FENCE, blocks
 from tests.support.places import ROOT
 from tests.support.rooms import MODULES, nodes
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 PAGES = [ROOT / "docs" / name for name in ("runbook.md", "upgrading.md", "sizing.md")]
 RULES_FILE = ROOT / "docker" / "prometheus" / "rules.yml"
@@ -111,6 +117,27 @@ def is_said(line: str) -> bool:
     return any(pattern.search(text) for text in said())
 
 
+def unknown(value: Any, about: dict[str, Any], name: str = "") -> Iterator[str]:
+    """Settings in a part of a job file that its schema does not have."""
+    for option in about.get("anyOf", ()):
+        if "$ref" in option:
+            yield from unknown(value, option, name)
+    if "$ref" in about:
+        about = json_schema()["$defs"][about["$ref"].rpartition("/")[2]]
+    if not isinstance(value, dict):
+        return
+    known, others = about.get("properties", {}), about.get("additionalProperties")
+    for key, inner in value.items():
+        if key in known:
+            yield from unknown(inner, known[key], key)
+        elif name == "options":
+            yield from () if key in OF_SOURCES or key.startswith("kafka.") else (key,)
+        elif isinstance(others, dict):
+            yield from unknown(inner, others)
+        elif known:
+            yield key
+
+
 def alerts() -> dict[str, dict[str, Any]]:
     (group,) = yaml.safe_load(RULES_FILE.read_text())["groups"]
     return {rule["alert"]: rule for rule in group["rules"]}
@@ -134,6 +161,8 @@ def test_names_on_the_page_are_there(page: Path) -> None:
     known = {name for about in (schema, *schema["$defs"].values()) for name in about["properties"]} | OF_SOURCES
     named = {match[1] for found in spans(text) if (match := re.match(r"(\w+) ?= ?\S", found))}
     assert {name for name in named if not name.isupper()} - known == set()
+    jobs = [tomllib.loads(block.text) for block in blocks(page) if block.language == "toml"]
+    assert [name for job in jobs for name in unknown(job, schema)] == []
     rules = {name for found in spans(text) for name in re.findall(r"excludedRules = \"([\w,-]+)\"", found)}
     assert {rule for names in rules for rule in names.split(",")} - set(RULES) == set()
     lines = [line for block in blocks(page) if block.language == "text" for line in block.text.splitlines()]
