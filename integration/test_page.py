@@ -73,6 +73,12 @@ def read(address: str) -> str:
         return str(answer.read().decode())
 
 
+@pytest.fixture(autouse=True)
+def own_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sinks of other modules have counted in this process."""
+    forget_counts(monkeypatch)
+
+
 @pytest.fixture(scope="module")
 def tab(browser: str) -> Iterator[Tab]:
     made = Tab(browser)
@@ -201,8 +207,7 @@ def test_a_box_of_the_map_is_chosen_with_the_keyboard(tab: Tab) -> None:
         assert tab.text("detail") == "", "and it is let go"
 
 
-def test_the_headline_says_how_the_job_is_and_what_is_below_says_why(tab: Tab, monkeypatch: pytest.MonkeyPatch) -> None:
-    forget_counts(monkeypatch)
+def test_the_headline_says_how_the_job_is_and_what_is_below_says_why(tab: Tab) -> None:
     with shown(tab, busy(**{"hot-key": '"C-1"', "fan-out-max": 2_000})):
         assert tab.text("state") == "Healthy"
         assert "100 rows read a second" in tab.text("words")
