@@ -21,8 +21,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.sessions import fkjoin_here, only_session, pytest_runtest_makereport, refused_here, small
+from tests.support.sink_counts import own_counts
 
-__all__ = ["fkjoin_here", "pytest_runtest_makereport", "refused_here"]
+__all__ = ["fkjoin_here", "own_counts", "pytest_runtest_makereport", "refused_here"]
 
 DOCKER = Path(__file__).parent.parent / "docker"
 

@@ -31,7 +31,6 @@ from integration.tab import Tab
 from tests.support.job_files import GOOD, job
 from tests.support.progress import progress
 from tests.support.queries import write_lines
-from tests.support.sink_counts import forget_counts
 
 SUBSCRIBERS = 1_200
 TEXT = "document.body.innerText"
@@ -71,12 +70,6 @@ def done_at(address: str) -> tuple[int, int]:
 def read(address: str) -> str:
     with urllib.request.urlopen(address, timeout=10) as answer:
         return str(answer.read().decode())
-
-
-@pytest.fixture(autouse=True)
-def own_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sinks of other modules have counted in this process."""
-    forget_counts(monkeypatch)
 
 
 @pytest.fixture(scope="module")

@@ -13,13 +13,14 @@ from tests.support.delta_connector import delta_settings
 from tests.support.processes import Command
 from tests.support.sampling import EVERY
 from tests.support.sessions import fkjoin_here, only_session, pytest_runtest_makereport, small
+from tests.support.sink_counts import own_counts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.support.object_store import ObjectStore
 
-__all__ = ["fkjoin_here", "pytest_runtest_makereport"]
+__all__ = ["fkjoin_here", "own_counts", "pytest_runtest_makereport"]
 
 settings.register_profile(
     "fkjoin",

@@ -21,7 +21,6 @@ import pytest
 
 from tests.support.job_files import GOOD, job
 from tests.support.queries import write_lines
-from tests.support.sink_counts import forget_counts
 
 _CONTROL = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]|\r")
 
@@ -152,10 +151,9 @@ def test_the_screen_says_at_each_moment_what_goes_on(folder: Path) -> None:
 
 
 def test_without_a_terminal_there_is_a_line_for_each_stage_of_the_start_and_one_at_the_end(
-    folder: Path, fkjoin_here: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, fkjoin_here: Callable[..., str]
 ) -> None:
     """Lines of JSON, if they go to standard output, have it for themselves."""
-    forget_counts(monkeypatch)  # of sinks of other tests
     lines = fkjoin_here("run", job(folder, GOOD)).splitlines()
     assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", line) for line in lines)
     said = "\n".join(line[20:] for line in lines)

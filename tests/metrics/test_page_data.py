@@ -19,7 +19,6 @@ from fkjoin.sinks import counts
 from fkjoin.stages import counters
 from tests.support.places import ROOT
 from tests.support.progress import idle, progress
-from tests.support.sink_counts import forget_counts
 
 ORDERS = Step("source", "orders", "", (), (("from", "Kafka topic orders, by offset"),), ())
 CUSTOMERS = Step("source", "customers", "", (), (("from", "stream of name, orders_made"),), ())
@@ -34,7 +33,6 @@ FIRST_MS = 1_767_225_600_000
 def now(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten seconds after the first batch began."""
     monkeypatch.setattr("time.time", lambda: FIRST_MS / 1000 + 10)
-    forget_counts(monkeypatch)
 
 
 def taken(*batches: int) -> Metrics:

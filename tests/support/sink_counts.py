@@ -9,7 +9,8 @@ import pytest
 from fkjoin.sinks import counts
 
 
-def forget_counts(patch: pytest.MonkeyPatch) -> None:
-    """Begin to count anew; after the test, the counts are as they were."""
-    patch.setattr(counts, "_counts", Counter())
-    patch.setattr(counts, "_events", {what: deque(maxlen=events.maxlen) for what, events in counts._events.items()})
+@pytest.fixture(autouse=True)
+def own_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sinks of other tests have counted in this process, too."""
+    monkeypatch.setattr(counts, "_counts", Counter())
+    monkeypatch.setattr(counts, "_events", {what: deque(maxlen=events.maxlen) for what, events in counts._events.items()})
