@@ -38,7 +38,7 @@ def prepared(*command: str) -> str:
     """Return the last line that the command prints; if it fails, skip the test, or fail it under CI."""
     environment = os.environ | {"PYTHON": sys.executable}
     # Workers of a run prepare the same things: the second one waits, and has what the first one made.
-    with (Path(tempfile.gettempdir()) / "fkjoin-prepared.lock").open("w") as lock:
+    with Path(tempfile.gettempdir(), f"fkjoin-prepared-{os.getuid()}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         run = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if run.returncode == 0:
