@@ -34,6 +34,7 @@ from fkjoin.stages import (
     regroup,
     rekey,
     resolve,
+    retention,
     scatter,
     subscription,
 )
@@ -412,6 +413,20 @@ def test_a_mark_ends_also_where_its_row_had_one_of_another_topic() -> None:
     assert len(store) == 3
     rekey(CHANGE.empty_table(), store, count, **times(RETENTION + 1))
     assert store.items() == []
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_mark_that_ends_takes_its_record_unless_the_row_is_back_with_the_marks_version(gone: bool) -> None:
+    """Answers with the version of the result that is held count, too."""
+    names, version = pa.array([b"row"], BYTES), versions.encode(versions.identity("test"), [np.array([7])])
+    record = records.encode(np.array([retention.GONE * gone], np.uint8), np.array([0]), version, pa.array([b"body"], BYTES))
+    store = MemoryStore()
+    store.write(names, record)
+    store.write(*retention.due_entries(names, version, 10))
+    retention.sweep(store, 9)
+    assert len(store.items()) == 2, "it is not yet due"
+    retention.sweep(store, 10)
+    assert store.items() == ([] if gone else [(b"row", record[0].as_py())])
 
 
 @pytest.mark.parametrize(
