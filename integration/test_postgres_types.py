@@ -82,6 +82,7 @@ def _number(kind: pa.DataType) -> pa.DataType:
     return pa.int32() if pa.types.is_date(kind) else pa.int64() if pa.types.is_temporal(kind) else kind
 
 
+@pytest.mark.faults
 @settings(QUICK, max_examples=examples(36))
 @given(table=st.one_of(TAKEN.every_type(20), replace(TAKEN, below_zero=False).tables(8)))
 def test_any_row_comes_back(spark: SparkSession, dsn: str, table: pa.Table) -> None:

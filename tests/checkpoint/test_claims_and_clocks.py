@@ -239,6 +239,7 @@ def test_an_owner_that_stood_still_stops_its_queries_when_another_has_its_claim(
         held.renew()
         assert query.ended
         assert "has taken over the claim on checkpoint" in query._why_stopped
+        assert lose is not taken or "process 7 on elsewhere" in query._why_stopped
         assert "its queries in this process are stopped" in caplog.text
     given_up = lose in (taken_and_given_up, restored_and_given_up)
     assert holder(tmp_path).get("host") == (None if given_up else "elsewhere"), "it gives up its own claim only"

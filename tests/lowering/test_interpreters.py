@@ -36,8 +36,11 @@ SAMPLE = [
     "cogroup_of_sources",
     "join_with_children",
     "flat_map_of_a_view_summed_up",
+    "aggregate_by_expressions",
+    "aggregate_by_functions",
+    "aggregate_of_members",
 ]
-"""They have each kind of node."""
+"""They have each kind of node, and functions and expressions of users."""
 WITHOUT_NULLS = {"aggregate_by_functions", "reduced"}
 """Functions of users that end a query at a null."""
 WITHOUT_TIES = {"aggregate_by_expressions"}

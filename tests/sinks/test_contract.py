@@ -77,7 +77,6 @@ def rows_of(changes: Iterable[dict[str, Any]], key: str) -> list[dict[str, Any]]
 @pytest.mark.faults
 class TestDelta(SinkContract):
     every = 1 if EVERY else 11
-    types = SinkContract.types if EVERY else SinkContract.types[::3]
 
     @pytest.fixture(autouse=True)
     def folder(self, tmp_path: Path) -> None:

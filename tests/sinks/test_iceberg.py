@@ -38,7 +38,6 @@ SCHEMA = pa.schema([("id", pa.string()), ("n", pa.int64())])
 @pytest.mark.faults
 class TestIceberg(SinkContract):
     every = 1 if EVERY else 50
-    types = SinkContract.types if EVERY else SinkContract.types[::3]
 
     @pytest.fixture(autouse=True)
     def folder(self, tmp_path: Path) -> None:

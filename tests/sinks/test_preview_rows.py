@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pyarrow as pa
+import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
 from fkjoin.analysis.emission import Emission
@@ -42,6 +43,7 @@ def history_of(chance: random.Random) -> list[dict[tuple[str, int], int | None]]
     return [{key: chance.choice((None, None, 1, 2)) for key in batch} for batch in batches]
 
 
+@pytest.mark.faults
 def test_fewer_rows_than_wanted_are_the_table_and_as_many_are_rows_of_it() -> None:
     chance = random.Random(0)
     for _ in range(examples(1800)):

@@ -26,7 +26,7 @@ def test_a_table_is_right_whatever_happens_to_files(kind: type[Operator], tmp_pa
     seen = Counter[str]()
     for seed in range(HISTORIES):
         history(kind, tmp_path / str(seed), random.Random(seed), seen)
-    assert seen["rebuilt"] >= HISTORIES
+    assert seen["rebuilt"] > HISTORIES, "once at the end of each, and where a file was damaged"
     assert seen["failed"] == 0, "an attempt fails where its index is being written to"
     if EVERY:
         assert all(seen[harm.__name__] > HISTORIES for harm in HARMS)

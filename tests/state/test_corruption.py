@@ -170,6 +170,12 @@ def test_any_two_files_that_are_gone_are_noticed(copy: Bucket) -> None:
         assert copy.check(), (first, second)
 
 
+def test_a_file_that_is_added_is_noticed(copy: Bucket) -> None:
+    """RocksDB would read a journal of writes that lies there."""
+    (fresh(copy) / "000099.log").write_bytes(b"")
+    assert copy.check()
+
+
 def test_a_bit_flipped_while_the_index_is_open_is_repaired_in_the_midst_of_a_scan(
     copy: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
