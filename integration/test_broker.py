@@ -247,7 +247,7 @@ def test_joins_that_run_as_one_say_where_rows_came_from_as_joins_in_a_row_do(
 def test_what_a_job_upstream_publishes_twice_counts_once_and_another_root_starts_over(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
-    broker.create("raw", "clean", "clients", "mirror", partitions=1)
+    broker.create("raw", "clean", "seen", "clients", "mirror", partitions=1)
     fk = Json("fk string, n int")
     raw = Table.from_kafka(spark, "raw", broker.bootstrap, key="string", value=fk)
     broker.send("raw", [Record(b"a", document(fk="c", n=number)) for number in range(3)])
@@ -262,7 +262,17 @@ def test_what_a_job_upstream_publishes_twice_counts_once_and_another_root_starts
     times = [record.timestamp()[1] for record in broker.read("raw")]
     assert passed_on == 2 * [[[root(offset) | {"timestamp": time}]] for offset, time in enumerate(times)]
 
-    clean = Table.from_kafka(spark, "clean", broker.bootstrap, key="string", value=fk, roots=1)
+    clean = Table.from_kafka(spark, "clean", broker.bootstrap, key="string", value=fk, roots=1, positions=True)
+    published(clean, "seen", broker, tmp_path / "seen")
+    cleaned = [root(record.offset(), "clean") | {"timestamp": record.timestamp()[1]} for record in broker.read("clean")]
+    seen = broker.read("seen")
+    assert [json.loads(dict(record.headers())["fkjoin-positions"]) for record in seen] == [
+        [[*chain, own]] for (chain,), own in zip(passed_on, cleaned, strict=True)
+    ]
+    assert [json.loads(record.value())["_position"] for record in seen] == [
+        root(at, "clean") | {"chains": [[{**place, "shown": None} for place in chain]]} for at, (chain,) in enumerate(passed_on)
+    ]
+
     clients = Table.from_kafka(spark, "clients", broker.bootstrap, key="string", value="string")
     joined = fk_join(clean, clients, "fk", name="positions", joiner=["left.n as n", "right.value as client"])
     counted = published(joined, "mirror", broker, tmp_path / "join")

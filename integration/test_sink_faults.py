@@ -57,7 +57,7 @@ EVERY = [
     if not {(fault, kind), (moment, kind), (fault, moment, kind)} & NO_POINT.keys()
 ]
 
-SAMPLE = [(KILLED, AT_COMMIT, "postgres")]
+SAMPLE = [(SECOND, BEFORE, "parquet"), (KILLED, AT_COMMIT, "postgres")]
 """``make faults`` tries ``EVERY`` one.
 
 In ``make test``, backups taken between batches: tests/sinks/test_restored_checkpoint.py; several attempts at a time:

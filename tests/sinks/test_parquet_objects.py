@@ -106,7 +106,13 @@ def test_a_table_in_an_object_store_is_the_batch_join_through_repeats_and_restor
     history.write(60)
     run()
     assert there() == batch_join(history)
-    assert [name[:15] for name in place.names()] == ["batch=00000000-", "batch=00000001-"], "a file for each batch"
+    written = place.names()
+    assert [name[:15] for name in written] == ["batch=00000000-", "batch=00000001-"], "a file for each batch"
+
+    for name in ("1", ".1.crc"):  # the batch is repeated
+        (tmp_path / "ck" / "commits" / name).unlink()
+    run()
+    assert place.names() == written
 
     backup.restore()
     history.write(60)
