@@ -179,6 +179,10 @@ def test_a_target_that_is_behind_its_checkpoint_or_gone_is_refused_and_gets_its_
 ) -> None:
     """Also if a restore was ended when Parquet had set its batches aside and had not written the state's rows."""
     stateful.back(2)
+    stateful.back(0, "ck", "orders", "customers")
+    assert stateful.restore() == SINKS, "they are ahead"
+    assert stateful.is_whole()
+    stateful.back(2)
     for kind in SINKS:
         stateful.back(0, kind)
         says = rf"ck is at batch 2, and {kind} .* is behind, at batch 0: it was restored .* lacks later rows.* fkjoin restore"
