@@ -147,7 +147,10 @@ class Parquet:
         later = [folder for folder in folders if folder not in earlier]
         count = restores(batches.noted(ABOUT)) + 1
         writer, note = writer_of(query, count), about(table.node, table.timestamps, count)
-        if last is not None and last.number > log.done and _are_of(log, batches, earlier):
+        ahead = last is not None and last.number > log.done
+        # A restore before this one may have left one batch, a later one, in the place of all.
+        has_earlier = bool(earlier) or log.done < 0
+        if ahead and has_earlier and _are_of(log, batches, earlier):
             note_batch(batches, query, mark)
             batches.put(ABOUT, note)
             batches.clear_drafts(query)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,16 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from fkjoin import Table, TopologyError
+from fkjoin.aggregates import count
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks import Delta, Iceberg, Parquet, iceberg_catalog, parquet_folders
 from fkjoin.sinks.ledger import require_spark_at
 from fkjoin.storage.local_files import LocalFiles
-from tests.support.orders import CUSTOMER, ORDER, History, batch_join
+from tests.support.orders import CUSTOMER, ORDER, History, batch_join, tables
 from tests.support.own_sink import Restorable, rows_of
 from tests.support.queries import write_lines
 from tests.support.sessions import small
-from tests.support.sinks import Memory, delta, finished, joined, lake, there
+from tests.support.sinks import Backup, Memory, delta, finished, joined, lake, there
 
 NOW = {"availableNow": True}
 FILES = ["parquet", "delta"]
@@ -177,6 +179,10 @@ def test_a_target_that_is_behind_its_checkpoint_or_gone_is_refused_and_gets_its_
 ) -> None:
     """Also if a restore was ended when Parquet had set its batches aside and had not written the state's rows."""
     stateful.back(2)
+    stateful.back(0, "ck", "orders", "customers")
+    assert stateful.restore() == SINKS, "they are ahead"
+    assert stateful.is_whole()
+    stateful.back(2)
     for kind in SINKS:
         stateful.back(0, kind)
         says = rf"ck is at batch 2, and {kind} .* is behind, at batch 0: it was restored .* lacks later rows.* fkjoin restore"
@@ -195,9 +201,13 @@ def test_a_target_that_is_behind_its_checkpoint_or_gone_is_refused_and_gets_its_
         without.delattr(Restorable, "replace")
         with pytest.raises(FkJoinError, match=r"sqlite joined .* cannot be restored: Restorable has no method replace"):
             stateful.restore()
+    assert stateful.restore() == ["sqlite"], "the others are where the checkpoint is"
     stateful.remove(*SINKS)
     stateful.require_refused(r"ck is at batch 2, and parquet .* has no batch of its query: it is another place")
     assert stateful.restore() == SINKS
+    assert stateful.is_whole()
+    stateful.back(0, "ck", "orders", "customers")
+    assert stateful.restore() == SINKS, "they have one batch of the state, which is later, in the place of all earlier ones"
     assert stateful.is_whole()
 
 
@@ -214,6 +224,32 @@ def test_the_checkpoint_that_a_backup_replaced_is_refused_and_restored_too(state
     assert stateful.restore() == SINKS
     stateful.run()
     assert stateful.is_whole()
+
+
+def test_an_aggregate_that_is_ahead_gets_its_rows_from_the_state(spark: SparkSession, tmp_path: Path) -> None:
+    history = History(tmp_path)
+
+    def totals() -> Table:
+        return tables(spark, tmp_path)[0].group_by("customer_id", name="totals").agg(orders=count())
+
+    def run() -> None:
+        history.write(60)
+        finished(totals().to(Restorable(tmp_path / "db", "totals"), checkpoint=tmp_path / "ck", trigger=NOW))
+
+    def rows() -> dict[str, int]:
+        return {row["customer_id"]: row["orders"] for row in rows_of(tmp_path / "db", "totals")}
+
+    run()
+    backup, before = Backup(tmp_path / "ck"), rows()
+    run()
+    assert rows() != before
+    backup.restore()
+    with pytest.raises(FkJoinError, match=r"ck is at batch 0, and sqlite totals is ahead, at batch 1"):
+        run()
+    assert totals().restore(Restorable(tmp_path / "db", "totals"), checkpoint=tmp_path / "ck") == ["sqlite totals"]
+    assert rows() == before
+    run()
+    assert rows() == Counter(order["customer_id"] for order in history.orders.values())
 
 
 def test_rows_that_neither_state_nor_target_has_are_not_made_up(plain: Past) -> None:
