@@ -38,8 +38,9 @@ environments: $(SPARKS:%=.venv-%/ready)
 
 # What each release of Spark runs, and pandas 3. Left out is what is marked `newest`: what older ones do not have, and their plans.
 # Where a Spark lacks what a test needs, the test is skipped with the words of the refusal.
-ROOMS := $(addprefix tests/,api checkpoint codec files folds kafka lowering replay sinks spark stages testing)
-TOPICS := $(addprefix integration/,test_join.py test_aggregates.py test_records.py test_postgres.py)
+ROOMS := $(addprefix tests/,api checkpoint codec files folds kafka lowering replay sinks spark stages testing \
+	sessions/test_abilities.py sessions/test_words.py)
+TOPICS := $(addprefix integration/,test_join.py test_aggregates.py test_records.py test_postgres.py test_connect.py)
 COMPAT := -q -m "not nightly and not newest"
 compat: export FKJOIN_COMPAT = 1
 compat: export PYTHONPATH = $(CURDIR)

@@ -64,6 +64,7 @@ def test_the_next_operator_wakes_up_and_all_its_buckets_if_they_are_to_be_checke
     assert woken == (list(bucket_ids(4)) if validate else [0])
 
 
+@pytest.mark.newest
 def test_a_query_starts_without_what_only_the_work_needs() -> None:
     """Spark opens each operator in a process of its own, before the first batch, and asks for its states alone."""
     script = """if True:
