@@ -20,10 +20,10 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.sessions import fkjoin_here, only_session, pytest_runtest_makereport, refused_here, small
+from tests.support.sessions import fkjoin_here, only_session, pytest_runtest_makereport, refused_here, small_tables
 from tests.support.sink_counts import own_counts
 
-__all__ = ["fkjoin_here", "own_counts", "pytest_runtest_makereport", "refused_here"]
+__all__ = ["fkjoin_here", "own_counts", "pytest_runtest_makereport", "refused_here", "small_tables"]
 
 DOCKER = Path(__file__).parent.parent / "docker"
 
@@ -79,12 +79,6 @@ def connector() -> str:
 @pytest.fixture(scope="session")
 def spark(connector: str) -> Iterator[SparkSession]:
     yield from only_session("fkjoin integration tests", jars=connector)
-
-
-@pytest.fixture
-def small_tables(spark: SparkSession, tmp_path: Path) -> None:
-    """Settings for tables of some rows."""
-    small(spark, tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -12,15 +12,13 @@ from hypothesis import HealthCheck, settings
 from tests.support.delta_connector import delta_settings
 from tests.support.processes import Command
 from tests.support.sampling import EVERY
-from tests.support.sessions import fkjoin_here, only_session, pytest_runtest_makereport, small
+from tests.support.sessions import fkjoin_here, only_session, pytest_runtest_makereport, small_tables
 from tests.support.sink_counts import own_counts
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from tests.support.object_store import ObjectStore
 
-__all__ = ["fkjoin_here", "own_counts", "pytest_runtest_makereport"]
+__all__ = ["fkjoin_here", "own_counts", "pytest_runtest_makereport", "small_tables"]
 
 settings.register_profile(
     "fkjoin",
@@ -30,16 +28,6 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("fkjoin")
-
-
-@pytest.fixture
-def own_rules(spark: SparkSession, tmp_path: Path) -> Iterator[None]:
-    """Small tables, and rules that a test may leave out: they are back for the tests after it."""
-    from fkjoin.sessions.settings import EXCLUDED
-
-    small(spark, tmp_path)
-    yield
-    spark.conf.set(EXCLUDED, "")
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ from fkjoin.sinks import Kafka
 from fkjoin.testing import REORDER, Driver
 from tests.support.queries import run, table_of, values, write_lines
 
-pytestmark = pytest.mark.usefixtures("own_rules")
+pytestmark = pytest.mark.usefixtures("small_tables")
 
 ORDERS = "id string, customer bigint, n int, lsn bigint, op string"
 

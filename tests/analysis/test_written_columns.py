@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from fkjoin import Table
 from tests.support.written import NOW, single, written
 
-pytestmark = pytest.mark.usefixtures("own_rules")
+pytestmark = pytest.mark.usefixtures("small_tables")
 
 
 def test_columns_are_kept_and_new_ones_are_reported_once(

@@ -24,10 +24,7 @@ from tests.support.queries import run, table_of, write_lines
 from tests.support.sampling import sampled
 from tests.support.sessions import small
 
-
-@pytest.fixture(autouse=True)
-def settings(spark: SparkSession, tmp_path: Path) -> None:
-    small(spark, tmp_path)
+pytestmark = pytest.mark.usefixtures("small_tables")
 
 
 @pytest.fixture(scope="module")

@@ -26,15 +26,11 @@ from fkjoin.inspection import HABITS, Inspection
 from fkjoin.operators import Operators
 from fkjoin.sinks import preview
 from tests.support.queries import write_lines
-from tests.support.sessions import small
+
+pytestmark = pytest.mark.usefixtures("small_tables")
 
 ORDERS = "order_id string, customer_id string, amount double, lsn bigint, gone boolean"
 CUSTOMERS = "customer_id string, name string, lsn bigint"
-
-
-@pytest.fixture(autouse=True)
-def settings(spark: SparkSession, tmp_path: Path) -> None:
-    small(spark, tmp_path)
 
 
 def order(name: str, customer: str, amount: float, lsn: int, *, gone: bool = False) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from fkjoin.checkpoint.entries import look_up, remarks
 from fkjoin.checkpoint.saved import entries, saved_stores
 from fkjoin.checkpoint.stores import named
 from fkjoin.checkpoint.upkeep import verify
-from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
+from fkjoin.sessions.settings import BUCKETS
 from fkjoin.spark.buckets import spark_hash
 from fkjoin.stages.counters import metrics_name
 from fkjoin.testing import Driver
@@ -36,6 +36,7 @@ from tests.support.replay.traces import (
     read_trace,
     trace_files,
 )
+from tests.support.sessions import small
 
 _SCHEMA = "index bigint, left boolean, key string, foreign_key string, value string, ts bigint"
 
@@ -86,9 +87,7 @@ def _result(row: Row) -> tuple[str, Any, int]:
 
 @pytest.fixture(autouse=True)
 def settings(spark: SparkSession, tmp_path: Path) -> None:
-    spark.conf.set(PARTITIONS, "2")
-    spark.conf.set(BUCKETS, "2")
-    spark.conf.set(INDEX_DIR, str(tmp_path / "index"))
+    small(spark, tmp_path, partitions=2)
 
 
 def test_the_hash_is_sparks(spark: SparkSession) -> None:

@@ -15,7 +15,8 @@ from fkjoin.errors import TopologyError
 from fkjoin.testing import Driver
 from tests.support.driven import feed
 from tests.support.orders import CUSTOMER, ORDER, History, tables
-from tests.support.sessions import small
+
+pytestmark = pytest.mark.usefixtures("small_tables")
 
 MEMBERS: dict[str, Any] = {
     "buyers": agg.count_distinct("left.customer_id"),
@@ -27,11 +28,6 @@ MEMBERS: dict[str, Any] = {
     "largest": agg.max_by("struct(left.order_id, left.items)", "left.items", 2),
     "when_null": agg.max_by("left.amount", "left.order_id"),
 }
-
-
-@pytest.fixture(autouse=True)
-def settings(spark: SparkSession, tmp_path: Path) -> None:
-    small(spark, tmp_path)
 
 
 def regions(spark: SparkSession, folder: Path) -> Table:

@@ -22,7 +22,7 @@ from fkjoin.sinks import Delta, Kafka, Parquet
 from fkjoin.spark.schemas import struct_type
 from tests.support.own_sink import Sqlite
 
-pytestmark = pytest.mark.usefixtures("own_rules")
+pytestmark = pytest.mark.usefixtures("small_tables")
 
 AVRO = '{"type": "record", "name": "order", "fields": [{"name": "customer", "type": "string"}]}'
 

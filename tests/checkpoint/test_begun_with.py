@@ -24,7 +24,7 @@ from fkjoin.plan.physical import Physical, Union
 from fkjoin.sessions.settings import TIME_ZONE
 from tests.support.queries import write_lines
 
-pytestmark = pytest.mark.usefixtures("own_rules")
+pytestmark = pytest.mark.usefixtures("small_tables")
 
 BERLIN = "Europe/Berlin"
 

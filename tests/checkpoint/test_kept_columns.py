@@ -16,7 +16,7 @@ from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_sections import JobSection
 from tests.support.job_files import run_queries
 
-pytestmark = pytest.mark.usefixtures("own_rules")
+pytestmark = pytest.mark.usefixtures("small_tables")
 
 Put = Callable[[str, str, dict[str, Any]], None]
 

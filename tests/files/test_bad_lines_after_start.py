@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from fkjoin import Table, TopologyError, fk_join
 from tests.support.queries import write_lines
 
-pytestmark = pytest.mark.usefixtures("own_rules")
+pytestmark = pytest.mark.usefixtures("small_tables")
 
 # In the order of learned columns, which is by name.
 ORDERS = "at bigint, customer bigint, gone boolean, lsn bigint, number string"

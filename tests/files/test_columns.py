@@ -15,7 +15,7 @@ from fkjoin.stages.counters import metrics_name
 from tests.support.files import collected, kept, put, table
 from tests.support.queries import run
 
-pytestmark = pytest.mark.usefixtures("own_rules")
+pytestmark = pytest.mark.usefixtures("small_tables")
 
 
 def gone_on(made: Table, folder: Path, *names: str) -> list[tuple[Any, ...]]:

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from tests.support.files import collected, kept, put, table
 
-pytestmark = pytest.mark.usefixtures("own_rules")
+pytestmark = pytest.mark.usefixtures("small_tables")
 
 ROWS = [
     ("plain", 1, "x", "y"),

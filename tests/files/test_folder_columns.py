@@ -17,7 +17,7 @@ from fkjoin.files.kept_schemas import keep
 from tests.support.files import collected, put, table
 from tests.support.sampling import sampled
 
-pytestmark = pytest.mark.usefixtures("own_rules")
+pytestmark = pytest.mark.usefixtures("small_tables")
 
 GIVEN = "id string, lsn bigint"
 FORMS: dict[str, dict[str, Any]] = {"workers": {}, "spark": {"options": {"multiLine": False}}, "csv": {}}

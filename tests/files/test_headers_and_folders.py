@@ -14,7 +14,7 @@ from fkjoin.checkpoint.begun import LearnedColumns
 from fkjoin.files.kept_schemas import keep
 from tests.support.files import collected, kept, put, table
 
-pytestmark = pytest.mark.usefixtures("own_rules")
+pytestmark = pytest.mark.usefixtures("small_tables")
 
 
 def test_a_column_without_a_name_is_left_out(spark: SparkSession, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from fkjoin.sessions.settings import TIME_ZONE
 from tests.support.files import table
 from tests.support.queries import run, table_of, write_lines
 
-pytestmark = pytest.mark.usefixtures("own_rules")
+pytestmark = pytest.mark.usefixtures("small_tables")
 
 SCHEMA = "id int, lsn bigint, at timestamp, day date, price decimal(9,2), data binary, it string, tags map<string, string>"
 

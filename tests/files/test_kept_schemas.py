@@ -16,7 +16,7 @@ from fkjoin.checkpoint.begun import Begun
 from fkjoin.lowering.as_begun import _learned, bound_again, read_below
 from tests.support.queries import write_lines
 
-pytestmark = pytest.mark.usefixtures("own_rules")
+pytestmark = pytest.mark.usefixtures("small_tables")
 
 
 def put(folder: Path, name: str, *rows: dict[str, Any]) -> None:

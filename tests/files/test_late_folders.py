@@ -15,7 +15,7 @@ from fkjoin import QueryError, Table, fk_join
 from tests.support.files import table
 from tests.support.sampling import sampled
 
-pytestmark = pytest.mark.usefixtures("own_rules")
+pytestmark = pytest.mark.usefixtures("small_tables")
 
 FORMS: dict[str, dict[str, Any]] = {
     "json": {"format": "json"},

@@ -20,7 +20,7 @@ from tests.support.queries import run
 from tests.support.sampling import EVERY
 from tests.support.sessions import SPARK_4_0
 
-pytestmark = pytest.mark.usefixtures("own_rules")
+pytestmark = pytest.mark.usefixtures("small_tables")
 
 SCHEMA = "id string, n bigint, lsn bigint, inner struct<a: double, t: string>"
 OBJECT = "not JSON that fits struct<id:string,n:bigint,lsn:bigint,inner:struct<a:double,t:string>>"

@@ -145,7 +145,7 @@ def test_what_is_nested_is_nothing_else() -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.usefixtures("own_rules")
+@pytest.mark.usefixtures("small_tables")
 @pytest.mark.parametrize("vectorized", ["true", "false"])
 def test_spark_reads_every_allowed_type_as_arrow_does(spark: SparkSession, tmp_path: Path, vectorized: str) -> None:
     pairs = [(given, name) for given, names in ALLOWED.items() for name in names.split()]

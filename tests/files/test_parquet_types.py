@@ -21,7 +21,7 @@ from fkjoin.storage.local_files import LocalFiles
 from tests.support.files import collected, table
 from tests.support.sampling import sampled
 
-pytestmark = pytest.mark.usefixtures("own_rules")
+pytestmark = pytest.mark.usefixtures("small_tables")
 
 VECTORIZED = "spark.sql.parquet.enableVectorizedReader"
 

@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from fkjoin import Table, TopologyError, fk_join
 from fkjoin.errors import FkJoinError
-from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS
 from fkjoin.spark.json_lines import plain_path
+from tests.support.sessions import small
 
 SCHEMA = pa.schema(
     [
@@ -45,9 +45,7 @@ def test_names_of_fields_are_plain(given: Any, path: tuple[str, ...] | None) -> 
 
 @pytest.fixture
 def settings(spark: SparkSession, tmp_path: Path) -> None:
-    spark.conf.set(PARTITIONS, "2")
-    spark.conf.set(BUCKETS, "2")
-    spark.conf.set(INDEX_DIR, str(tmp_path / "index"))
+    small(spark, tmp_path, partitions=2)
 
 
 def lines(folder: Path, name: str, items: list[dict[str, Any] | str]) -> None:

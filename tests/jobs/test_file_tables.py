@@ -22,7 +22,7 @@ from fkjoin.spark.dead_letters import as_records
 from tests.support.files import write
 from tests.support.job_files import run_queries
 
-pytestmark = pytest.mark.usefixtures("own_rules")
+pytestmark = pytest.mark.usefixtures("small_tables")
 
 
 def job(spark: SparkSession, folder: Path, sinks: Sequence[str] = (), **orders: Any) -> Job:

@@ -23,8 +23,9 @@ from fkjoin.sessions.settings import EXCLUDED
 from fkjoin.testing import Driver
 from tests.support.driven import feed_lines
 from tests.support.queries import run, values, write_lines
-from tests.support.sessions import small
 from tests.support.stores import contents
+
+pytestmark = pytest.mark.usefixtures("small_tables")
 
 ORDER = "order_id string, customer_id string, product struct<id: string, n: bigint>, shop string, amount double"
 SIDES = {
@@ -37,11 +38,6 @@ KEYS = {"orders": "order_id", "customers": "customer_id", "products": "id", "sho
 
 SOLD = ["amount", "name", "title", "price", "town"]
 """Rows that the joins in a row make of an order."""
-
-
-@pytest.fixture(autouse=True)
-def settings(spark: SparkSession, tmp_path: Path) -> None:
-    small(spark, tmp_path)
 
 
 class Shop:

@@ -94,7 +94,7 @@ def test_each_rule_of_tables_is_left_out_of_a_topology_and_documented() -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.usefixtures("own_rules")
+@pytest.mark.usefixtures("small_tables")
 def test_who_reads_the_join_and_what_is_made_of_it_gets_both(spark: SparkSession, tmp_path: Path) -> None:
     """The join stands twice in the query, for the aggregate without resolve and with it: neither rebuilds the other one."""
     history = Orders(tmp_path)
@@ -110,7 +110,7 @@ def test_who_reads_the_join_and_what_is_made_of_it_gets_both(spark: SparkSession
     assert len(homes) == 4, "two buckets, twice"
 
 
-@pytest.mark.usefixtures("own_rules")
+@pytest.mark.usefixtures("small_tables")
 def test_a_rule_that_there_is_not_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     orders, _ = tables(spark, tmp_path)
     spark.conf.set(EXCLUDED, "view-reads-answer")

@@ -25,7 +25,7 @@ from tests.support.bound import vector, vectors
 from tests.support.orders import CUSTOMER, ORDER, History, tables
 from tests.support.queries import run, table_of, values
 
-pytestmark = pytest.mark.usefixtures("own_rules")
+pytestmark = pytest.mark.usefixtures("small_tables")
 
 
 BY = "case when items > 2 then 'c1' else customer_id end"

@@ -53,6 +53,16 @@ def small(spark: SparkSession, folder: Path, buckets: int = 2, partitions: int =
         spark.conf.set(name, str(value))
 
 
+@pytest.fixture
+def small_tables(spark: SparkSession, tmp_path: Path) -> Iterator[None]:
+    """Small tables, and rules that a test may leave out: they are back for the tests after it."""
+    from fkjoin.sessions.settings import EXCLUDED
+
+    small(spark, tmp_path)
+    yield
+    spark.conf.set(EXCLUDED, "")
+
+
 def only_session(name: str, **conf: Any) -> Iterator[SparkSession]:
     """One local Spark session for all tests of a run that need a JVM; of thousands of executions it keeps the last plans."""
     from fkjoin.sessions.settings import SHORT_LIVED, session
