@@ -5,7 +5,8 @@
 FOLDER has the harness of Kafka Streams and its jars (see ``benchmarks.streams``).  In turn, fkjoin and Kafka Streams with its
 default settings, but without a cache, join the topics customers and orders into the topic joined, ``--rows`` rows on each side.
 The engine ``floor`` is the join's plan on Spark, whose operators only hand the records on: what it takes is Spark's own.
-``fkjoin/1`` and ``floor/1`` have one partition in place of two, and two buckets as well.
+``fkjoin/1`` has one partition and one bucket in place of two of each, so one operator of Spark; ``fkjoin/1x3`` has them in
+three operators, and ``floor/1`` is what those take.
 Then changes come at ``--rate`` a second, nine of ten to orders.  Two kinds do not count: those of the first ``--warm`` seconds,
 and those of customers that no order points at, which have no output.  Each value has a number of its own, by which the output
 is told.  Prints a JSON line per run, in milliseconds, with the median of each half minute: it falls while the JVM compiles its
@@ -42,13 +43,14 @@ from benchmarks.topics import JOINED
 from fkjoin import Table, fk_join
 from fkjoin.kafka import Json
 from fkjoin.kafka.reading import records_of
+from fkjoin.plan.rules import STAGES_SHARE_AN_OPERATOR
 from fkjoin.spark.buckets import ENVELOPE
 from fkjoin.spark.on_spark import on_spark
 
 _NUMBER = re.compile(rb'"n":(\d+)')
 _TICK_S = 0.005
 BUCKETS = 2
-_ENGINES = "fkjoin", "fkjoin/1", "floor", "floor/1", "kafka streams"
+_ENGINES = "fkjoin", "fkjoin/1", "fkjoin/1x3", "floor", "floor/1", "kafka streams"
 
 
 def serve(bootstrap: str, folder: Path, jars: str, engine: str) -> None:
@@ -59,8 +61,8 @@ def serve(bootstrap: str, folder: Path, jars: str, engine: str) -> None:
         settings={"spark.jars": jars},
         ui_enabled="false",
         driver_memory="1g",
-        sql_shuffle_partitions=1 if engine.endswith("/1") else 2,
-        fkjoin_buckets=BUCKETS,
+        sql_shuffle_partitions=1 if "/1" in engine else BUCKETS,
+        fkjoin_optimizer_excludedRules=STAGES_SHARE_AN_OPERATOR if engine == "fkjoin/1x3" else "",
         fkjoin_index_dir=folder / "index",
     )
     spark.sparkContext.setLogLevel("ERROR")

@@ -86,7 +86,7 @@ class Replica:
         self.held = following.held
 
     def _partitions(self, commit: Commit) -> tuple[SavedPartition, ...]:
-        return partitions_of(self._files, commit, self.store.operator)
+        return partitions_of(self._files, commit, self.store.operator, self.store.number)
 
     def _copied(self, commit: Commit) -> tuple[RocksIndex, Held]:
         index = RocksIndex.new(self._folder, _NOWHERE, os.urandom(KEY_BYTES))

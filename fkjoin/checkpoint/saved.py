@@ -71,7 +71,7 @@ def on_logs(
 
     ``FileNotFoundError`` if Spark has removed files of the batch.
     """
-    checkpoint = store.checkpoint
+    checkpoint, stage = store.checkpoint, store.number
     versions = {partition.folder: partition.version for partition in store.partitions}
     with ThreadPoolExecutor(_AT_ONCE) as readers:
         listed = list(readers.map(SavedPartition.file_names, store.partitions))
@@ -87,7 +87,8 @@ def on_logs(
                     copy.write_bytes(content.as_buffer())
             for folder, version in versions.items():
                 if (copies / folder).exists():
-                    partition = SavedPartition(SavedFiles.without_spark(copies), folder, version)
+                    saved = SavedFiles.without_spark(copies)
+                    partition = SavedPartition(saved, folder, version, stage)
                     with damage_named(checkpoint), partition.opened() as log:
                         yield from work(log)
 

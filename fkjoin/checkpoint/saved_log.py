@@ -33,6 +33,7 @@ from fkjoin.checkpoint.spark_formats import (
 )
 from fkjoin.errors import FormatError
 from fkjoin.sessions.own_folder import held_folder
+from fkjoin.spark.change_log import meta_of, saved_number, stage_number
 from fkjoin.state import BucketStore
 from fkjoin.state.segments import Meta
 
@@ -50,6 +51,8 @@ class SavedPartition(NamedTuple):
     files: SavedFiles
     folder: str
     version: Version
+    stage: int = 0
+    """The number of the stage in its operator."""
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[SavedLog]:
@@ -59,7 +62,7 @@ class SavedPartition(NamedTuple):
         for version in later:
             written |= self._changes(version).written
         if snapshot is None:
-            yield SavedLog(self.folder, written)
+            yield SavedLog(self.folder, written, stage=self.stage)
             return
         saved = self._snapshot(snapshot)
         with held_folder() as copy:
@@ -72,7 +75,7 @@ class SavedPartition(NamedTuple):
             with _reading(self.folder):
                 base = Rdict(str(copy), options, access_type=mode)
             try:
-                yield SavedLog(self.folder, written, base, saved.numbers)
+                yield SavedLog(self.folder, written, base, saved.numbers, self.stage)
             finally:
                 base.close()
 
@@ -96,14 +99,17 @@ class SavedPartition(NamedTuple):
             yield self._changes(version)
 
     def since(self, known: Version) -> list[Changes] | None:
-        """Read what versions after ``known`` changed, the oldest first; None if files are gone."""
+        """Read what versions after ``known`` changed of the stage, the oldest first.
+
+        None if files are gone.
+        """
         read, version = list[Changes](), self.version
         while version != known:
             try:
                 changes = self._changes(version)
             except FileNotFoundError:
                 return None
-            read.append(changes)
+            read.append(_of_stage(changes, self.stage))
             before = changes.before
             if before is None or (before != known and before.number <= known.number):
                 return None
@@ -149,6 +155,21 @@ class SavedPartition(NamedTuple):
         return _Snapshot(members, data, numbers)
 
 
+def _of_stage(changes: Changes, stage: int) -> Changes:
+    """The changes of one stage's log, with its own numbers of segments."""
+    written: dict[LogPlace, bytes | None] = {}
+    for record, data in changes.written.items():
+        if record.number is None:
+            meta = None if data is None else meta_of(data, stage)
+            if data is None or meta is not None:
+                written[record] = meta
+        else:
+            owner, number = stage_number(record.number)
+            if owner == stage:
+                written[record._replace(number=number)] = data
+    return Changes(changes.lineage, written)
+
+
 class _Snapshot(NamedTuple):
     """The content of a snapshot's archive."""
 
@@ -176,18 +197,24 @@ def _reading(folder: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class SavedLog:
-    """The logs of all buckets of a partition, as of a version."""
+    """The logs of a stage's buckets in a partition, as of a version."""
 
     folder: str
     written: Mapping[LogPlace, bytes | None]
-    """Records that were put after the snapshot; None for those that were deleted."""
+    """Records that were put after the snapshot, of all stages; None for those that were deleted."""
     base: Rdict | None = None
     """The snapshot."""
     numbers: Mapping[str, int] = field(default_factory=dict)
     """The numbers of its state variables."""
+    stage: int = 0
 
     def metas(self) -> dict[int, bytes]:
         """Read the meta record of each bucket."""
+        metas = {bucket: meta_of(data, self.stage) for bucket, data in self.all_metas().items()}
+        return {bucket: meta for bucket, meta in metas.items() if meta is not None}
+
+    def all_metas(self) -> dict[int, bytes]:
+        """Read the meta records of all stages, packed, of each bucket."""
         with _reading(self.folder):
             metas = dict(self._saved_metas())
         for record, data in self.written.items():
@@ -199,7 +226,7 @@ class SavedLog:
 
     def segment(self, bucket: int, number: int) -> bytes | None:
         """Read a segment of a bucket's log; None if it is not there."""
-        record = LogPlace(bucket, number)
+        record = LogPlace(bucket, saved_number(self.stage, number))
         if record in self.written or self.base is None:
             return self.written.get(record)
         with _reading(self.folder):

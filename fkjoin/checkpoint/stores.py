@@ -14,6 +14,7 @@ from fkjoin.checkpoint.saved_log import SavedPartition
 from fkjoin.errors import FkJoinError, nearest
 from fkjoin.sessions.own_folder import held_folder
 from fkjoin.spark.buckets import spark_hash
+from fkjoin.spark.change_log import unpacked_metas
 from fkjoin.spark.identity import read_identity
 from fkjoin.spark.schemas import arrow_schema, kept_type
 from fkjoin.spark.specs import STAGES, StageSpec
@@ -118,6 +119,8 @@ class SavedStore(Identified):
     checkpoint: str
     operator: int
     """The number of the stateful operator."""
+    number: int
+    """The number of the stage in the operator."""
     partitions: tuple[SavedPartition, ...]
     identity_data: bytes
     """The identity, as it stands in a bucket's log."""
@@ -150,10 +153,9 @@ def stores_of(files: SavedFiles, commit: Commit) -> list[SavedStore]:
     stores = []
     for operator in sorted(commit.versions, reverse=True):  # Spark counts from the sink
         if is_ours(files, operator):
-            partitions = partitions_of(files, commit, operator)
-            identity = _identity(partitions)
-            if identity is not None:
-                stores.append(SavedStore(files.checkpoint, operator, partitions, identity))
+            for stage, identity in _identities(partitions_of(files, commit, operator)).items():
+                partitions = partitions_of(files, commit, operator, stage)
+                stores.append(SavedStore(files.checkpoint, operator, stage, partitions, identity))
     if not stores:
         raise FkJoinError(
             f"checkpoint {files.checkpoint} has no store of fkjoin with anything in it"
@@ -161,24 +163,36 @@ def stores_of(files: SavedFiles, commit: Commit) -> list[SavedStore]:
     return stores
 
 
-def partitions_of(files: SavedFiles, commit: Commit, operator: int) -> tuple[SavedPartition, ...]:
-    """The partitions of a stateful operator's store after a batch; none without the operator."""
+def partitions_of(
+    files: SavedFiles, commit: Commit, operator: int, stage: int = 0
+) -> tuple[SavedPartition, ...]:
+    """The partitions of a stage's store after a batch; none without the operator."""
     versions = enumerate(commit.versions.get(operator, ()))
-    return tuple(SavedPartition(files, f"state/{operator}/{n}", version) for n, version in versions)
+    return tuple(
+        SavedPartition(files, f"state/{operator}/{n}", version, stage) for n, version in versions
+    )
 
 
-def _identity(partitions: Sequence[SavedPartition]) -> bytes | None:
-    """Read what a store says of itself, in the change files after a snapshot, or else in that."""
+def _identities(partitions: Sequence[SavedPartition]) -> dict[int, bytes]:
+    """Read what the stores of an operator say of themselves, by the number of the stage.
+
+    It stands in the change files after a snapshot, or else in that.
+    """
     for partition in partitions:
         for changes in partition.after_snapshot():
             for record, data in changes.written.items():
                 if record.number is None and data is not None:
-                    return Meta.decode(data).identity
+                    return _in(data)
     for partition in partitions:
         with partition.opened() as log:
-            for data in log.metas().values():
-                return Meta.decode(data).identity
-    return None
+            for data in log.all_metas().values():
+                return _in(data)
+    return {}
+
+
+def _in(metas: bytes) -> dict[int, bytes]:
+    records = enumerate(unpacked_metas(metas))
+    return {stage: Meta.decode(meta).identity for stage, meta in records if meta}
 
 
 def named(name: str, stores: Sequence[SavedStore]) -> SavedStore:

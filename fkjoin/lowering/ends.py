@@ -9,6 +9,7 @@ from fkjoin.analysis.planned import Planned
 from fkjoin.lowering.stage import rows_of, state_spec
 from fkjoin.lowering.table_plan import Packed, TablePlan, dead_of_all, stages_of
 from fkjoin.plan.base import Node
+from fkjoin.plan.optimizer import stages_share_an_operator
 from fkjoin.plan.physical import Counted, MessagesOnly, Physical, Stage, Ticks, Union
 from fkjoin.spark.specs import PaceSpec
 from fkjoin.spark.unpacking import UnpackResults
@@ -33,7 +34,9 @@ def table_of(
         "stages": stages_of(*tables),
         "packed": Packed(results, unpack),
     }
-    return TablePlan(planned, node, **{**common, **parts})
+    settings = planned.bound.settings
+    shared = stages_share_an_operator(node, settings.off, settings.buckets)
+    return TablePlan(planned, shared, **{**common, **parts})
 
 
 def paced(

@@ -18,6 +18,7 @@ from fkjoin.analysis.planned import Settings
 from fkjoin.plan.base import Node
 from fkjoin.plan.nodes import join_below, read_from
 from fkjoin.plan.physical import BySpark, Counted, InWorkers, Physical, Picked, Stage, by_spark
+from fkjoin.plan.rules import STAGES_SHARE_AN_OPERATOR
 from fkjoin.spark.buckets import ENVELOPE
 from fkjoin.spark.frame import (
     DELETED,
@@ -56,6 +57,9 @@ def state_spec(
     facts = {"join": operator, "stage": kind.stage, "buckets": settings.buckets, **bound_to}
     if spread > 1:
         facts["spread"] = spread
+    together = settings.buckets == 1 and STAGES_SHARE_AN_OPERATOR not in settings.off
+    if together:
+        facts["together"] = True
     texts = dict(about)
     for name, item in about.items():
         if isinstance(item, DataType):
@@ -69,6 +73,7 @@ def state_spec(
         settings.validate,
         spread,
         dict(tables),
+        together,
     )
 
 

@@ -178,7 +178,7 @@ def _step(step: Step, operators: Collection[str], topics: Collection[str]) -> di
 
 
 def _runs(stage: StepStage) -> str:
-    by = f"repartition by {stage.repartition_by}"
+    by = stage.input
     return f"{by}, runs {stage.times}" if stage.times else by
 
 

@@ -103,6 +103,11 @@ def workers_evaluate_steps(node: N, off: Off, obstacle: str | None = None) -> N:
     return _with(node, rules.WORKERS_EVALUATE_STEPS, off, obstacle)
 
 
+def stages_share_an_operator(node: N, off: Off, buckets: int) -> N:
+    """Stages of one bucket that read one another run in one operator of Spark."""
+    return node if buckets > 1 else _with(node, rules.STAGES_SHARE_AN_OPERATOR, off, None)
+
+
 def _with(node: N, rule: str, off: Off, obstacle: str | None) -> N:
     verdicts = (*node.rules, Verdict(rule, off.get(rule, obstacle)))
     ordered = sorted(verdicts, key=lambda verdict: rules.RULES.index(verdict.rule))

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +110,7 @@ class InWorkers(_OverOne):
 
 @dataclass(frozen=True, eq=False)
 class Stage(_OverOne):
-    """Envelopes through a stage, behind a shuffle by bucket."""
+    """Envelopes through a stage; see ``operator_of`` for where it runs."""
 
     spec: Any
     """The ``StageSpec``."""
@@ -163,6 +164,69 @@ def stages(plan: Physical) -> list[Any]:
     return [node.spec for node in below(plan) if isinstance(node, Stage)]
 
 
+class StatefulOperator(NamedTuple):
+    """A stateful operator of Spark, behind a shuffle by bucket: its stages run one by one."""
+
+    stages: tuple[OperatorStage, ...]
+    """Each after those that it reads."""
+    entries: tuple[tuple[int, Physical], ...]
+    """Nodes outside, each with the number of the stage that reads it."""
+
+
+class OperatorStage(NamedTuple):
+    """A stage in an operator."""
+
+    node: Stage
+    reader: int | None
+    """The number of the stage that gets its results; None: they leave the operator."""
+    counted: Counted | None
+    """The node that sums up its counters within the operator."""
+
+    @property
+    def counted_as(self) -> str | None:
+        return None if self.counted is None else self.counted.name
+
+
+def operator_of(last: Stage) -> StatefulOperator:
+    """Find the operator that a stage is the last of.
+
+    A stage alone has an operator of its own, unless the optimizer lets stages share one
+    (``StateSpec.together``).  Then stages that read one another directly are in one operator: with
+    one bucket, a shuffle between them would move nothing.
+    """
+    stages, entries = list[OperatorStage](), list[tuple[int, Physical]]()
+
+    def add(stage: Stage, counted: Counted | None) -> int:
+        inside, outside = [], []
+        for node in _alternatives(stage.input):
+            below, counts = _uncounted(node)
+            if isinstance(below, Stage) and stage.spec.state.together:
+                inside.append(add(below, counts))
+            else:
+                outside.append(node)
+        number = len(stages)
+        for read in inside:
+            stages[read] = stages[read]._replace(reader=number)
+        stages.append(OperatorStage(stage, None, counted))
+        if outside:
+            entries.append((number, union(*outside)))
+        return number
+
+    add(last, None)
+    return StatefulOperator(tuple(stages), tuple(entries))
+
+
+def _alternatives(node: Physical) -> tuple[Physical, ...]:
+    return node.inputs if isinstance(node, Union) else (node,)
+
+
+def _uncounted(node: Physical) -> tuple[Physical, Counted | None]:
+    """The node below, whose counters are summed up and then left out; else the node."""
+    if isinstance(node, MessagesOnly) and isinstance(node.input, Counted):
+        return node.input.input, node.input
+    return node, None
+
+
 def replaced(plan: Physical, other: Callable[[Physical], Physical | None]) -> Physical:
     """The plan with ``other`` nodes in the place of some.
 
@@ -188,7 +252,7 @@ def _with_inputs(node: Physical, again: Callable[[Physical], Physical]) -> Physi
 
 @dataclass(frozen=True)
 class Running:
-    """A stateful operator of a query."""
+    """A stage of a query."""
 
     operator: str
     """The table that it is a stage of."""
@@ -198,6 +262,8 @@ class Running:
     """Reader of its results, through further stages of the table: another table, or the end."""
     counted_as: str
     """Name of the counters in the progress that have its own."""
+    operator_id: Any = field(default=None, compare=False, repr=False)
+    """Equal for stages that share an operator of Spark; None: it has one of its own."""
 
     @property
     def store(self) -> str:
@@ -205,21 +271,28 @@ class Running:
 
 
 def running_in(
-    node: Physical, reader: str, above: str = "", counted_as: str = ""
+    node: Physical,
+    reader: str,
+    above: str = "",
+    counted_as: str = "",
+    operator_ids: Mapping[Physical, object] = MappingProxyType({}),
 ) -> Iterator[Running]:
-    """The stateful operators of a query, each after those that it reads.
+    """The stages of a query, each after those that it reads.
 
     ``reader``: the end of the query, or what reads ``above``.  ``above``: the table of the nearest
-    stateful operator above; ``counted_as``: the nearest name above under which counters are summed
-    up.
+    stage above; ``counted_as``: the nearest name above under which counters are summed up;
+    ``operator_ids``: those of the stages of the operator above.
     """
     if isinstance(node, Stage):
         operator = node.spec.state.operator
         reader = above if above and above != operator else reader
         above = operator
+        if node not in operator_ids:
+            stages = [stage.node for stage in operator_of(node).stages]
+            operator_ids = dict.fromkeys(stages, object() if len(stages) > 1 else None)
     if isinstance(node, Counted):
         counted_as = node.name
     for below_it in node.inputs:
-        yield from running_in(below_it, reader, above, counted_as)
+        yield from running_in(below_it, reader, above, counted_as, operator_ids)
     if isinstance(node, Stage):
-        yield Running(above, node.spec.stage, reader, counted_as)
+        yield Running(above, node.spec.stage, reader, counted_as, operator_ids[node])

@@ -18,6 +18,8 @@ RESOLVE_MAKES_ROWS = "resolve-makes-rows"
 """Resolve applies joiners, and steps of views: answers do not become rows of Spark's before it."""
 SINKS_SHARE_A_QUERY = "sinks-share-a-query"
 """A job's sinks of one table are one query, which works a batch out once and writes it to all."""
+STAGES_SHARE_AN_OPERATOR = "stages-share-an-operator"
+"""Stages of one bucket that read one another run in one operator: nothing is shuffled between."""
 VIEW_READS_ANSWERS = "view-reads-answers"
 """A view of a join (``filter``, ``map_values``) goes to a sink through one resolve, not two."""
 WORKERS_EVALUATE_STEPS = "workers-evaluate-steps"
@@ -35,6 +37,7 @@ RULES = (
     JOIN_KEEPS_WHAT_IT_NEEDS,
     RESOLVE_MAKES_ROWS,
     WORKERS_EVALUATE_STEPS,
+    STAGES_SHARE_AN_OPERATOR,
     SINKS_SHARE_A_QUERY,
 )
 """The rules, in the order in which ``describe()`` names them."""

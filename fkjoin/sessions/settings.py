@@ -25,6 +25,7 @@ from fkjoin.spark.cause import cause_of
 from fkjoin.spark.spark_api import is_connect, java_context, running_context
 
 BUCKETS = "spark.fkjoin.buckets"
+LATENCY = "spark.fkjoin.latency"
 INDEX_DIR = "spark.fkjoin.index.dir"
 VALIDATE = "spark.fkjoin.validate"
 OPTIMIZE = "spark.fkjoin.optimize"
@@ -311,7 +312,8 @@ def prepare(spark: SparkSession) -> None:
         if spark.conf.get(name, None) is None:
             spark.conf.set(name, value)
     if spark.conf.get(PARTITIONS, None) is None:
-        spark.conf.set(PARTITIONS, str(max(2, asked.parallelism())))
+        partitions = 1 if _is_low(spark) else max(2, asked.parallelism())
+        spark.conf.set(PARTITIONS, str(partitions))
     asked.set_up(_WORKERS, _SIMPLE)
 
 
@@ -325,8 +327,11 @@ def require_running(spark: SparkSession) -> None:
 
 
 def bucket_count(spark: SparkSession) -> int:
-    """The buckets of new state: ``spark.fkjoin.buckets``, by default the shuffle partitions."""
-    return _positive(spark, BUCKETS, str(spark.conf.get(PARTITIONS)))
+    """The buckets of new state: ``spark.fkjoin.buckets``.
+
+    By default they are as many as the shuffle partitions, or with ``spark.fkjoin.latency=low`` one.
+    """
+    return _positive(spark, BUCKETS, "1" if _is_low(spark) else str(spark.conf.get(PARTITIONS)))
 
 
 def retention_ms(spark: SparkSession) -> int:
@@ -363,6 +368,17 @@ def switched_off(spark: SparkSession) -> dict[str, str]:
     if not _truth(spark, OPTIMIZE, "true"):
         return dict.fromkeys(RULES, f"{OPTIMIZE} is false")
     return dict.fromkeys(names, f"{EXCLUDED} names it")
+
+
+def _is_low(spark: SparkSession) -> bool:
+    """Tell whether a session wants results soon: ``spark.fkjoin.latency``, ``low`` or ``default``.
+
+    Raises ``SessionError``.
+    """
+    text = spark.conf.get(LATENCY, "default") or "default"
+    if text not in ("low", "default"):
+        raise SessionError(f"{LATENCY} is {text!r}: it must be low or default")
+    return text == "low"
 
 
 def _truth(spark: SparkSession, name: str, default: str) -> bool:

@@ -9,12 +9,12 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -25,16 +25,18 @@ from fkjoin.codec.messages import SUBSCRIPTION, column, unpack
 from fkjoin.errors import FkJoinError, InvariantError
 from fkjoin.spark.buckets import (
     BATCH_MS,
+    ENTRY,
     TICK,
     bucket_ids,
     buckets_of,
+    counted_name,
     framed,
     packed_into,
     places_of,
 )
 from fkjoin.spark.identity import bucket_folder, difference, home_of, read_identity, with_home
 from fkjoin.spark.index_home import index_home, note_owner
-from fkjoin.spark.specs import Messages, StageSpec
+from fkjoin.spark.specs import Messages, StageSpec, WorkerStage
 from fkjoin.spark.worker import give_back, settle
 from fkjoin.stages import Counters, counters
 from fkjoin.stages.invariants import GuardedStore
@@ -47,11 +49,55 @@ from fkjoin.state.segments import Meta
 if TYPE_CHECKING:
     import pandas as pd
 
+    from fkjoin.spark.change_log import SparkLog
+
 Envelope = tuple[int, bytes | None, str | None, int]
 """The columns of ``ENVELOPE``."""
 
 _PRIME = 1_000_003
 """Salt that makes parts independent of the buckets that keys are in."""
+
+
+@dataclass
+class Inbox:
+    """Envelopes that have come to a bucket of a stage in a batch."""
+
+    now_ms: int = 0
+    payloads: list[bytes] = field(default_factory=list)
+    latest: dict[int, int] = field(default_factory=dict)
+    """The latest time of each source whose rows came, by the source's number."""
+    passed: Counters = field(default_factory=Counters)
+    """Counters of stages before this one."""
+
+    def add(self, payload: bytes | None, counter: str | None, count: int) -> None:
+        """Take an envelope."""
+        if payload is not None:
+            self.payloads.append(payload)
+        if not isinstance(counter, str):
+            return
+        if counter.startswith(CAME):
+            number = int(counter.removeprefix(CAME))
+            self.latest[number] = max(self.latest.get(number, count), count)
+        else:
+            self.passed[counter] += count
+
+
+def received(rows: Iterable[pd.DataFrame], stages: int = 1) -> list[Inbox]:
+    """Sort envelopes by the stage that they come to, which ``ENTRY`` says where there are several.
+
+    The time of all is that of the batch.
+    """
+    inboxes = [Inbox() for _ in range(stages)]
+    now_ms = 0
+    for frame in rows:
+        now_ms = int(max(frame[BATCH_MS], default=now_ms))
+        entries = frame[ENTRY] if stages > 1 else [0] * len(frame)
+        columns = entries, frame["payload"], frame["counter"], frame["count"]
+        for entry, payload, counter, count in zip(*columns, strict=True):
+            inboxes[int(entry)].add(payload, counter, int(count))
+    for inbox in inboxes:
+        inbox.now_ms = now_ms
+    return inboxes
 
 
 class BucketRun:
@@ -61,38 +107,32 @@ class BucketRun:
         self._spec, self._state, self._bucket, self._log = spec, spec.state, bucket, log
 
     def process(self, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        """Take envelopes and yield those to send.
+        """Take frames of envelopes, and yield those to send; see ``envelopes``."""
+        (inbox,) = received(rows)
+        # Payloads that are sent are let go.
+        yield from map(frame_of, framed(self.envelopes(inbox)))
+
+    def envelopes(self, inbox: Inbox) -> Iterator[Envelope]:
+        """Work on what has come, and yield the envelopes to send.
 
         The store hands its log what it commits, before the last of them.
         """
         try:
-            # Payloads that are sent are let go.
-            yield from map(_frame, framed(self._envelopes(rows)))
+            yield from self._envelopes(inbox)
         except (FkJoinError, StateError) as error:
             if re.search(rf" of (store )?{re.escape(self._state.operator)}\b", str(error)):
                 raise
             raise type(error)(f"{self._spec.name}, bucket {self._bucket}: {error}") from error
 
-    def _envelopes(self, rows: Iterator[pd.DataFrame]) -> Iterator[Envelope]:
+    def _envelopes(self, inbox: Inbox) -> Iterator[Envelope]:
         settle()
         spec, state, bucket = self._spec, self._state, self._bucket
         count: Counters = Counters()
-        passed: Counters = Counters()
-        payloads: list[bytes] = []
-        latest: dict[int, int] = {}
-        now_ms = 0
-        for frame in rows:
-            now_ms = int(max(frame[BATCH_MS], default=now_ms))
-            payloads += (payload for payload in frame["payload"] if payload is not None)
-            for name, value in zip(frame["counter"], frame["count"], strict=True):
-                if isinstance(name, str) and name.startswith(CAME):
-                    number = int(name.removeprefix(CAME))
-                    latest[number] = max(latest.get(number, int(value)), int(value))
-                elif isinstance(name, str):
-                    passed[name] += int(value)
-        payloads, through = spec.sorted_out(payloads)
+        passed, now_ms = inbox.passed, inbox.now_ms
+        payloads, through = spec.sorted_out(inbox.payloads)
+        inbox.payloads = []  # the parts of a huge fan-out are let go one by one
         yield from ((bucket, payload, None, 0) for payload in through)
-        arrivals = Arrivals(latest, passed.pop(TICK, None))
+        arrivals = Arrivals(inbox.latest, passed.pop(TICK, None))
         ended = [name for name in passed if name.startswith(PASSED)]
         # A stage that has the source's rows hears of it, and no stage after that.
         for name in ended:
@@ -246,71 +286,30 @@ class InMemoryRun(BucketRun):
         """Do nothing: there is no index."""
 
 
-class SparkLog:
-    """A ``SegmentLog`` in Spark's state: committed with the batch, restored and moved by Spark.
+def one_by_one(
+    stages: Sequence[WorkerStage], bucket: int, log: SparkLog, rows: Iterator[pd.DataFrame]
+) -> Iterator[pd.DataFrame]:
+    """Run an operator's stages on a bucket, each after those that it reads.
 
-    Each call is a question to the JVM by a socket, and a thread sends what is written.  The JVM
-    takes 2 ms for a question, and each bucket of a small batch has two to ask.  Meanwhile the
-    operator writes its pending file and hands its results on.
-
-    A context manager: its end means that all is written, or raises the error.  One thing is asked
-    at a time, in the order of the calls.  So a read waits for the writes before it, and nothing is
-    written after a write that failed.
+    Takes and yields frames of envelopes.  The column ``ENTRY`` of several stages' envelopes says
+    which stage they are for.
     """
+    inboxes = received(rows, len(stages))
 
-    def __init__(self, meta: Any, segments: Any) -> None:
-        """Keep the log in ``meta``, a ``ValueState``, and ``segments``, a ``MapState``.
+    def envelopes() -> Iterator[Envelope]:
+        for number, (spec, reader, counted_as) in enumerate(stages):
+            run = BucketRun(spec, bucket, log.of(number))
+            for envelope in run.envelopes(inboxes[number]):
+                receiver, payload, counter, count = envelope
+                if counter is not None and counted_as is not None:
+                    yield receiver, payload, counted_name(counted_as, counter), count
+                elif reader is not None:
+                    inboxes[reader].add(payload, counter, count)
+                else:
+                    yield envelope
 
-        Nothing else may use them meanwhile.
-        """
-        self._meta, self._segments = meta, segments
-        self._known: bytes | None = None
-        self._writer = ThreadPoolExecutor(1, "change-log")
-        self._last: Future[None] | None = None
-
-    def __enter__(self) -> SparkLog:
-        return self
-
-    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
-        self._writer.shutdown()
-        if failed is None:
-            self._wait()
-
-    def meta(self) -> bytes | None:
-        if self._known is None:
-            self._wait()
-            if (row := self._meta.get()) is not None:
-                self._known = bytes(row[0])
-        return self._known
-
-    def set_meta(self, meta: bytes) -> None:
-        self._later(self._meta.update, (meta,))
-        self._known = meta
-
-    def segment(self, number: int) -> bytes | None:
-        self._wait()
-        row = self._segments.getValue((number,))
-        return None if row is None else bytes(row[0])
-
-    def put_segment(self, number: int, data: bytes) -> None:
-        self._later(self._segments.updateValue, (number,), (data,))
-
-    def remove_segment(self, number: int) -> None:
-        self._later(self._segments.removeKey, (number,))
-
-    def _later(self, write: Callable[..., None], *values: Any) -> None:
-        self._last = self._writer.submit(_after, self._last, write, *values)
-
-    def _wait(self) -> None:
-        """Wait until all is written."""
-        if self._last is not None:
-            self._last.result()
-
-
-def _after(before: Future[None] | None, write: Callable[..., None], *values: Any) -> None:
-    if before is not None:
-        before.result()  # done: there is one thread
-    write(*values)
+    # Payloads that are sent are let go.
+    yield from map(frame_of, framed(envelopes()))
 
 
 def _part(messages: pa.Table, part: int, parts: int) -> pa.Table:
@@ -320,7 +319,7 @@ def _part(messages: pa.Table, part: int, parts: int) -> pa.Table:
     )
 
 
-def _frame(envelopes: list[Envelope]) -> pd.DataFrame:
+def frame_of(envelopes: list[Envelope]) -> pd.DataFrame:
     # Not with this module: Spark imports it once per operator in a process that needs no frames.
     import pandas as pd
 

@@ -30,6 +30,9 @@ Spark logs it with the batch's offsets.  With a clock of the worker's, a batch t
 would forget more than it did.
 """
 
+ENTRY = "entry"
+"""A column of envelopes that come to an operator of several stages: the stage that they are for."""
+
 TICK = "tick"
 """A counter that is none: the end of an interval.  A bucket of ``pace`` sends what waits then."""
 
@@ -38,6 +41,11 @@ PAYLOAD_BYTES = 3 << 20
 
 FRAME_BYTES = 1 << 20
 """Payloads travel together until they have about this size."""
+
+
+def counted_name(name: str, counter: str) -> str:
+    """The counter of a stage that is counted under a name within an operator."""
+    return f"{name}/{counter}"
 
 
 def spark_hash(value: int) -> int:

@@ -63,7 +63,7 @@ def difference(stored: bytes, now: bytes, tables: Mapping[str, str]) -> str | No
         for name in names
     ]
     # Facts of rows alone differ: the same join, perhaps under other rules.
-    if names and {"left", "right"}.issuperset(names):
+    if names and {"left", "right", "together"}.issuperset(names):
         changes.append(
             "if the tables are the same, a rule of the optimizer is not: "
             "set spark.fkjoin.optimizer.excludedRules"

@@ -23,14 +23,16 @@ from fkjoin.plan.physical import (
     Picked,
     Read,
     Stage,
+    StatefulOperator,
     Ticks,
     Union,
     below,
+    operator_of,
 )
-from fkjoin.spark.buckets import BATCH_MS, ENVELOPE, TICK, bucket_ids
+from fkjoin.spark.buckets import BATCH_MS, ENTRY, ENVELOPE, TICK, bucket_ids, counted_name
 from fkjoin.spark.clock import ticks
 from fkjoin.spark.operator import StageProcessor
-from fkjoin.spark.specs import STAGES
+from fkjoin.spark.specs import STAGES, WorkerStage
 from fkjoin.stages import counters
 from fkjoin.stages.counters import metrics_name, state_metrics_name
 
@@ -59,6 +61,9 @@ def on_spark(spark: SparkSession, plan: Physical) -> DataFrame:
 def _frame(spark: SparkSession, plan: Physical) -> DataFrame:
     frame = _FRAMES.get(plan)
     if frame is None:
+        if isinstance(plan, Stage):
+            frame = _FRAMES[plan] = _operator(spark, operator_of(plan))
+            return frame
         inputs = [_frame(spark, node) for node in plan.inputs]
         frame = _FRAMES[plan] = _MADE[type(plan)](spark, plan, *inputs)
     return frame
@@ -120,9 +125,25 @@ def _in_workers(_: SparkSession, node: InWorkers, rows: DataFrame) -> DataFrame:
     return read.mapInArrow(node.function, node.schema)
 
 
-def _stage(_: SparkSession, node: Stage, envelopes: DataFrame) -> DataFrame:
-    grouped = _dated(envelopes).groupBy("bucket")
-    return grouped.transformWithStateInPandas(StageProcessor(node.spec), ENVELOPE, "append", "None")
+def _operator(spark: SparkSession, operator: StatefulOperator) -> DataFrame:
+    stages = [
+        WorkerStage(stage.node.spec, stage.reader, stage.counted_as) for stage in operator.stages
+    ]
+    frames = [_frame(spark, node) for _, node in operator.entries]
+    if len(stages) > 1:
+        numbers = [number for number, _ in operator.entries]
+        pairs = zip(frames, numbers, strict=True)
+        frames = [frame.withColumn(ENTRY, F.lit(number)) for frame, number in pairs]
+    envelopes = functools.reduce(DataFrame.unionAll, frames)
+    results = (
+        _dated(envelopes)
+        .groupBy("bucket")
+        .transformWithStateInPandas(StageProcessor(*stages), ENVELOPE, "append", "None")
+    )
+    for stage in operator.stages:
+        if stage.counted is not None:
+            results = _observed(results, stage.counted, counted_name(stage.counted.name, ""))
+    return results
 
 
 def _dated(rows: DataFrame) -> DataFrame:
@@ -137,7 +158,8 @@ def _dated(rows: DataFrame) -> DataFrame:
     return rows.withColumn(BATCH_MS, time[0])
 
 
-def _counted(_: SparkSession, node: Counted, envelopes: DataFrame) -> DataFrame:
+def _observed(envelopes: DataFrame, node: Counted, prefix: str = "") -> DataFrame:
+    """Sum up counters whose names begin with a prefix, in the progress of the query."""
     sums = [*counters.ALL]
     sizes = [*counters.SIZES]
     greatest = [counters.FAN_OUT]
@@ -146,31 +168,31 @@ def _counted(_: SparkSession, node: Counted, envelopes: DataFrame) -> DataFrame:
         greatest = [*STAGES[stage].greatest, *greatest]
     for end in ("-ms", counters.SKIPS):
         sizes += [f"{stage}{end}" for stage in node.stages]
-    observed = envelopes.observe(metrics_name(node.name), *map(_sum, sums))
+
+    def total(counter: str) -> Column:
+        is_one = F.col("counter") == prefix + counter
+        return F.sum(F.when(is_one, F.col("count")).otherwise(0)).alias(counter)
+
+    def most(counter: str) -> Column:
+        is_one = F.col("counter") == prefix + counter
+        return F.max(F.when(is_one, F.col("count"))).alias(counter)
+
+    def commonest(beginning: str, name: str) -> Column:
+        """The end of the counter's name with the greatest count, among names that begin so."""
+        counter = F.col("counter")
+        is_one = counter.startswith(prefix + beginning)
+        end = F.substr(counter, F.lit(len(prefix + beginning) + 1))
+        return F.max_by(F.when(is_one, end), F.when(is_one, F.col("count"))).alias(name)
+
+    observed = envelopes.observe(metrics_name(node.name), *map(total, sums))
     return observed.observe(
         state_metrics_name(node.name),
-        *map(_sum, sizes),
-        *map(_greatest, greatest),
-        _commonest(counters.HOT_KEY).alias("hot-key"),
-        _commonest(counters.REASON).alias("dead-letter"),
-        _commonest(counters.HOLDS).alias("holds-windows"),
+        *map(total, sizes),
+        *map(most, greatest),
+        commonest(counters.HOT_KEY, "hot-key"),
+        commonest(counters.REASON, "dead-letter"),
+        commonest(counters.HOLDS, "holds-windows"),
     )
-
-
-def _sum(counter: str) -> Column:
-    return F.sum(F.when(F.col("counter") == counter, F.col("count")).otherwise(0)).alias(counter)
-
-
-def _greatest(counter: str) -> Column:
-    return F.max(F.when(F.col("counter") == counter, F.col("count"))).alias(counter)
-
-
-def _commonest(beginning: str) -> Column:
-    """The end of the counter's name with the greatest count, among names with this beginning."""
-    name = F.col("counter")
-    is_one = name.startswith(beginning)
-    end = F.substr(name, F.lit(len(beginning) + 1))
-    return F.max_by(F.when(is_one, end), F.when(is_one, F.col("count")))
 
 
 _MADE: dict[type, Callable[..., DataFrame]] = {
@@ -180,8 +202,7 @@ _MADE: dict[type, Callable[..., DataFrame]] = {
     BySpark: lambda _, node, *rows: node.transform(*rows),
     InWorkers: _in_workers,
     Picked: _picked,
-    Stage: _stage,
-    Counted: _counted,
+    Counted: lambda _, node, envelopes: _observed(envelopes, node),
     MessagesOnly: lambda _, node, envelopes: envelopes.where("counter is null"),
     Union: lambda _, node, *rows: functools.reduce(DataFrame.unionAll, rows),
 }

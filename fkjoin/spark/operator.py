@@ -1,4 +1,4 @@
-"""A stage as a stateful Spark operator over buckets.
+"""Stages as a stateful Spark operator over buckets.
 
 Rows of the stream are *envelopes*: a bucket's id with a payload of packed messages, or with a
 counter and its value.  A payload of no bytes only opens the store, so that each batch notices a
@@ -23,7 +23,7 @@ from pyspark.sql.types import BinaryType, LongType, StructType
 if TYPE_CHECKING:
     import pandas as pd
 
-    from fkjoin.spark.specs import StageSpec
+    from fkjoin.spark.specs import WorkerStage
 
 _NUMBER, _DATA = StructType().add("number", LongType()), StructType().add("data", BinaryType())
 """Not as text: each worker would ask the JVM what it means, in every batch."""
@@ -33,16 +33,16 @@ StageName = str
 
 
 class StageProcessor(StatefulProcessor):
-    """Run a pure stage on all of a bucket's messages of a micro-batch."""
+    """Run pure stages, one after the other, on all of a bucket's messages of a micro-batch."""
 
-    def __init__(self, spec: StageSpec) -> None:
-        self._pickled: bytes = cloudpickle.dumps(spec)  # type: ignore[no-untyped-call]
-        """The spec's bytes: a task that only asks for the operator's states need not load it."""
+    def __init__(self, *stages: WorkerStage) -> None:
+        self._pickled: bytes = cloudpickle.dumps(stages)  # type: ignore[no-untyped-call]
+        """The stages' bytes: a task that only asks for the operator's states need not load them."""
 
     @cached_property
-    def _spec(self) -> StageSpec:
-        spec: StageSpec = pickle.loads(self._pickled)
-        return spec
+    def _stages(self) -> tuple[WorkerStage, ...]:
+        stages: tuple[WorkerStage, ...] = pickle.loads(self._pickled)
+        return stages
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._meta = handle.getValueState("meta", _DATA)
@@ -55,10 +55,11 @@ class StageProcessor(StatefulProcessor):
         rows: Iterator[pd.DataFrame],
         timerValues: Any,  # noqa: N803
     ) -> Iterator[pd.DataFrame]:
-        from fkjoin.spark.bucket_run import BucketRun, SparkLog
+        from fkjoin.spark.bucket_run import one_by_one
+        from fkjoin.spark.change_log import SparkLog
 
-        with SparkLog(self._meta, self._segments) as log:
-            yield from BucketRun(self._spec, int(key[0]), log).process(rows)
+        with SparkLog(self._meta, self._segments, len(self._stages)) as log:
+            yield from one_by_one(self._stages, int(key[0]), log, rows)
 
     def close(self) -> None:
         pass

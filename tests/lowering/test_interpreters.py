@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import Phase, given, settings
@@ -41,6 +42,13 @@ SAMPLE = [
     "aggregate_of_members",
 ]
 """They have each kind of node, and functions and expressions of users."""
+SHARED = {
+    "join_with_an_aggregate_of_itself": 2,
+    "star": 1,
+    "merge_of_views": 2,
+    "flat_map_of_a_view_summed_up": 2,
+}
+"""Topologies, and how many operators of Spark they have with one bucket: rows that Spark makes are between two."""
 WITHOUT_NULLS = {"aggregate_by_functions", "reduced"}
 """Functions of users that end a query at a null."""
 WITHOUT_TIES = {"aggregate_by_expressions"}
@@ -52,21 +60,32 @@ BATCHES, MOST = (4, 40) if EVERY else (3, 25)
 """Batches of a history, and changes of an input in a batch."""
 
 
-@pytest.fixture(scope="module")
-def interpreted(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Interpreted]:
-    folder = tmp_path_factory.mktemp("sources")
-    small(spark, folder)
+Build = Callable[[str], Interpreted]
+
+
+def built(spark: SparkSession, folder: Path, buckets: int) -> Build:
     sources = Sources(spark, folder, {})
 
     @functools.cache
     def build(name: str) -> Interpreted:
+        small(spark, folder, buckets)
         topology = TOPOLOGIES[name].build(sources)
         return Interpreted(topology.tables["windows"] if isinstance(topology, Job) else topology)
 
     return build
 
 
-def test_every_kind_of_node_is_in_the_sample(interpreted: Callable[[str], Interpreted]) -> None:
+@pytest.fixture(scope="module")
+def interpreted(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Build:
+    return built(spark, tmp_path_factory.mktemp("sources"), 2)
+
+
+@pytest.fixture(scope="module")
+def interpreted_with_one_bucket(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Build:
+    return built(spark, tmp_path_factory.mktemp("sources-of-one-bucket"), 1)
+
+
+def test_every_kind_of_node_is_in_the_sample(interpreted: Build) -> None:
     tried = {type(node) for name in SAMPLE for node in in_order(interpreted(name).planned.node)}
     known = [kind for name, kind in vars(nodes).items() if isinstance(kind, type) and not name.startswith("_")]
     assert tried == {kind for kind in known if issubclass(kind, Node)} - {Node}
@@ -76,12 +95,24 @@ def test_every_kind_of_node_is_in_the_sample(interpreted: Callable[[str], Interp
 @settings(max_examples=2 if EVERY else 1, derandomize=not EVERY, phases=(Phase.reuse, Phase.generate))
 @given(seed=st.integers(0, (1 << 32) - 1))
 def test_both_interpreters_make_the_same(
-    interpreted: Callable[[str], Interpreted], tmp_path_factory: pytest.TempPathFactory, name: str, seed: int
+    interpreted: Build, tmp_path_factory: pytest.TempPathFactory, name: str, seed: int
 ) -> None:
-    table = interpreted(name)
+    require_same(interpreted(name), name, seed, tmp_path_factory.mktemp("history"))
+
+
+@pytest.mark.parametrize("name", sampled(NAMES, list(SHARED)))
+def test_both_interpreters_make_the_same_where_stages_share_an_operator(
+    interpreted_with_one_bucket: Build, tmp_path: Path, name: str
+) -> None:
+    require_same(interpreted_with_one_bucket(name), name, 7, tmp_path)
+    if name in SHARED:
+        assert len(list((tmp_path / "checkpoint/state").iterdir())) == SHARED[name]
+
+
+def require_same(table: Interpreted, name: str, seed: int, folder: Path) -> None:
     nulls = 0.0 if name in WITHOUT_NULLS else 0.1
     history = table.history(random.Random(seed), BATCHES, MOST, nulls, ties=name not in WITHOUT_TIES)
-    spark, times = table.on_spark(history, tmp_path_factory.mktemp("history"))
+    spark, times = table.on_spark(history, folder)
     memory = table.in_memory(history, times)
     assert memory.results == spark.results
     assert memory.counters == spark.counters

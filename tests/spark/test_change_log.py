@@ -10,9 +10,10 @@ import pandas as pd
 import pytest
 
 from fkjoin.codec.messages import pack
-from fkjoin.spark.bucket_run import SparkLog
+from fkjoin.spark.change_log import SparkLog, packed_metas, unpacked_metas
 from fkjoin.spark.operator import StageProcessor
-from fkjoin.spark.specs import RekeySpec, StateSpec
+from fkjoin.spark.specs import RekeySpec, StateSpec, WorkerStage
+from fkjoin.state.errors import CorruptLogError
 from tests.support.engine import Mapped, Value
 from tests.support.oracle import Change, messages
 
@@ -57,7 +58,8 @@ class Asked:
 
 def test_who_writes_goes_on_and_who_leaves_has_written() -> None:
     asked = Asked()
-    with SparkLog(asked, asked) as log:
+    with SparkLog(asked, asked) as state:
+        log = state.of(0)
         assert log.meta() is None
         log.put_segment(0, b"zero")
         log.put_segment(1, b"one")
@@ -73,7 +75,8 @@ def test_who_writes_goes_on_and_who_leaves_has_written() -> None:
 
 def test_a_read_waits_for_the_writes_before_it() -> None:
     asked = Asked()
-    with SparkLog(asked, asked) as log:
+    with SparkLog(asked, asked) as state:
+        log = state.of(0)
         log.put_segment(7, b"seven")
         threading.Timer(0.1, asked.may.set).start()
         assert log.segment(7) == b"seven"
@@ -85,20 +88,22 @@ def test_a_write_that_fails_is_the_last_and_is_told_by_the_next_read_and_at_the_
     asked = Asked(fails)
     asked.segments[0,] = (b"zero",)
     asked.may.set()
-    log = SparkLog(asked, asked)
+    state = SparkLog(asked, asked)
+    log = state.of(0)
+    assert log.meta() is None
     log.put_segment(1, b"one")
     log.remove_segment(0)
     log.set_meta(b"meta")
     with pytest.raises(RuntimeError, match=f"{fails} failed"):
         log.segment(0)
     with pytest.raises(RuntimeError, match=f"{fails} failed"):
-        log.__exit__(None, None, None)
+        state.__exit__(None, None, None)
     assert asked.order[-1] == fails
 
 
 def _interrupted(asked: Asked) -> None:
-    with SparkLog(asked, asked) as log:
-        log.put_segment(1, b"one")
+    with SparkLog(asked, asked) as state:
+        state.of(0).put_segment(1, b"one")
         raise ValueError("the work failed")
 
 
@@ -110,8 +115,33 @@ def test_an_error_of_the_work_itself_is_the_one_that_is_raised() -> None:
     assert asked.order == ["updateValue"]  # and nothing is under way any more
 
 
+def test_stages_of_an_operator_have_logs_of_their_own() -> None:
+    asked = Asked()
+    asked.may.set()
+    with SparkLog(asked, asked, 3) as state:
+        first, last = state.of(0), state.of(2)
+        last.put_segment(0, b"last")
+        last.set_meta(b"meta of the last")
+        first.put_segment(0, b"first")
+        assert (first.meta(), state.of(1).meta(), last.meta()) == (None, None, b"meta of the last")
+        assert (first.segment(0), state.of(1).segment(0), last.segment(0)) == (b"first", None, b"last")
+        last.remove_segment(0)
+        assert (first.segment(0), last.segment(0)) == (b"first", None)
+    again = SparkLog(asked, asked, 3)
+    assert (again.of(0).meta(), again.of(2).meta()) == (None, b"meta of the last")
+
+
+def test_meta_records_that_are_cut_short_are_refused() -> None:
+    whole = packed_metas([b"", b"some", b"other"])
+    assert unpacked_metas(whole) == [b"", b"some", b"other"]
+    for size in set(range(1, len(whole))) - {1, 5, 13}:
+        with pytest.raises(CorruptLogError, match=r"meta records end after \d+ of \d+ bytes: restore the checkpoint from a"):
+            unpacked_metas(whole[:size])
+
+
 def _batch(tmp_path: Path) -> tuple[StageProcessor, pd.DataFrame]:
-    processor = StageProcessor(RekeySpec(StateSpec("join", 1, 1000, str(tmp_path), "{}")))
+    spec = RekeySpec(StateSpec("join", 1, 1000, str(tmp_path), "{}"))
+    processor = StageProcessor(WorkerStage(spec))
     changes = messages([Change(True, b"a", b"row", 1, b"x")], left=True)
     frame = pd.DataFrame({"bucket": [0], "payload": [pack(changes)], "counter": [None], "count": [0], "batch_ms": [1000]})
     return processor, frame

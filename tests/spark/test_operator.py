@@ -18,7 +18,16 @@ from fkjoin.errors import FormatError
 from fkjoin.spark import specs
 from fkjoin.spark.buckets import bucket_ids
 from fkjoin.spark.operator import StageProcessor
-from fkjoin.spark.specs import STAGES, Messages, MultiSubscriptionSpec, ResolveSpec, StageSpec, StateSpec, SubscriptionSpec
+from fkjoin.spark.specs import (
+    STAGES,
+    Messages,
+    MultiSubscriptionSpec,
+    ResolveSpec,
+    StageSpec,
+    StateSpec,
+    SubscriptionSpec,
+    WorkerStage,
+)
 from fkjoin.stages import Counters, counters
 from fkjoin.state import MemoryStore
 from tests.support.engine import Handle, LocalEngine
@@ -29,7 +38,7 @@ from tests.support.specs import KINDS, PLAIN, STATE
 @pytest.mark.parametrize("spec", [spec for spec, *_ in PLAIN])
 def test_a_batch_without_changes_yields_no_empty_frame(tmp_path: Path, spec: StageSpec) -> None:
     """Spark cannot tell the types of a frame without rows: counters that are all zero must not make one."""
-    processor = StageProcessor(replace(spec, state=StateSpec("join", 1, 1000, str(tmp_path), "{}")))
+    processor = StageProcessor(WorkerStage(replace(spec, state=StateSpec("join", 1, 1000, str(tmp_path), "{}"))))
     processor.init(Handle())  # type: ignore[arg-type]
     hello = pd.DataFrame({"bucket": [0], "payload": [b""], "counter": [None], "count": [0], "batch_ms": [1000]})
     frames = list(processor.handleInputRows((0,), iter([hello]), None))
@@ -56,7 +65,7 @@ def test_each_stage_says_which_skips_are_its_own(tmp_path: Path) -> None:
 def test_the_next_operator_wakes_up_and_all_its_buckets_if_they_are_to_be_checked(tmp_path: Path, validate: bool) -> None:
     """A rekey that reads answers gets no packed rows to wake it, yet each of its buckets has to say what it knows."""
     spec = SubscriptionSpec(StateSpec("join", 4, 1000, str(tmp_path), "{}", validate), in_order=True)
-    processor = StageProcessor(spec)
+    processor = StageProcessor(WorkerStage(spec))
     processor.init(Handle())  # type: ignore[arg-type]
     hello = pd.DataFrame({"bucket": [0], "payload": [b""], "counter": [None], "count": [0], "batch_ms": [1000]})
     rows = pd.concat(processor.handleInputRows((0,), iter([hello]), None))
@@ -74,7 +83,7 @@ def test_a_query_starts_without_what_only_the_work_needs() -> None:
             processor.init(states)
         print({"pandas", "pyarrow", "numpy", "rocksdict", "fkjoin.spark.specs"} & set(sys.modules))
     """
-    processors = cloudpickle.dumps([StageProcessor(spec) for spec, *_ in PLAIN])  # type: ignore[no-untyped-call]
+    processors = cloudpickle.dumps([StageProcessor(WorkerStage(spec)) for spec, *_ in PLAIN])  # type: ignore[no-untyped-call]
     found = subprocess.run([sys.executable, "-c", script], input=processors, capture_output=True, check=True)
     assert found.stdout.strip() == b"set()"
 

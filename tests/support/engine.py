@@ -18,7 +18,7 @@ from fkjoin.codec.messages import RESULT, unpack
 from fkjoin.spark.buckets import bucket_ids, packed_by_bucket
 from fkjoin.spark.identity import identity_text
 from fkjoin.spark.operator import StageName, StageProcessor
-from fkjoin.spark.specs import RekeySpec, ResolveSpec, StageSpec, StateSpec, SubscriptionSpec
+from fkjoin.spark.specs import RekeySpec, ResolveSpec, StageSpec, StateSpec, SubscriptionSpec, WorkerStage
 from fkjoin.stages import Counters, How
 from tests.support.oracle import Change, messages
 
@@ -135,7 +135,7 @@ class Engine:
         for bucket, payloads in passed.items():
             committed = self._committed[stage, bucket]
             handle = self._attempt[stage, bucket] = Handle(committed.meta.get(), committed.log)
-            processor = StageProcessor(self.specs[stage])
+            processor = StageProcessor(WorkerStage(self.specs[stage]))
             processor.init(handle)  # type: ignore[arg-type]
             rows, others = len(payloads), len(heard) or 1
             names, numbers = list(heard) or [None], list(heard.values()) or [1]

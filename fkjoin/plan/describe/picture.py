@@ -129,7 +129,8 @@ def _lines(step: Step) -> tuple[str, ...]:
     for stage in step.stages:
         title = f"{subtopology(*stage.subtopologies)}, {stage.name}"
         times = f", {_short(stage.times)}" if stage.times else ""
-        lines.append(f"▸ {title} by {_short(stage.repartition_by)}{times}")
+        by = f"by {_short(stage.repartition_by)}" if stage.repartition_by else stage.input
+        lines.append(f"▸ {title} {by}{times}")
     return tuple(lines)
 
 

@@ -49,7 +49,7 @@ def _text(step: Step) -> str:
         title = f"{subtopology(*stage.subtopologies)}  {stage.name:<14}"
         through = f" through topic {stage.topic}" if stage.topic else ""
         where = ", ".join((f"store {stage.store}", *stage.notes, *filter(None, [stage.times])))
-        lines.append(f"  {title}repartition by {stage.repartition_by}{through}; {where}")
+        lines.append(f"  {title}{stage.input}{through}; {where}")
     return "\n".join(lines)
 
 
@@ -72,7 +72,7 @@ def _mermaid(steps: Sequence[Step]) -> str:
             label = _label(f"{subtopology(*stage.subtopologies)}, {stage.name}")
             lines.append(f"    {here}s{index}[{label}] --- {here}d{index}[({_label(stage.store)})]")
         for index, stage in enumerate(step.stages[1:], 1):
-            by = stage.topic or stage.repartition_by
+            by = stage.topic or stage.repartition_by or stage.input
             lines.append(f"    {here}s{index - 1} -- {_label(by)} --> {here}s{index}")
         lines.append("  end")
     for step, here in zip(steps, ids, strict=True):

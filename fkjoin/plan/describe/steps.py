@@ -27,10 +27,11 @@ def subtopology(*numbers: int | None) -> str:
 
 @dataclass(frozen=True)
 class StepStage:
-    """A stateful operator: what repartitions its input, through which topic, and its store."""
+    """A stage: what repartitions its input, through which topic, and its store."""
 
     name: str
     repartition_by: str
+    """Nothing for a stage in the operator of the stage before it."""
     store: str
     topic: str | None = None
     notes: tuple[str, ...] = ()
@@ -40,6 +41,13 @@ class StepStage:
     """The names under which metrics have its counters, each once."""
     subtopologies: tuple[int, ...] = ()
     """The numbers of the sub-topologies that begin with it, one for each reader."""
+
+    @property
+    def input(self) -> str:
+        """Say what its input is repartitioned by."""
+        if not self.repartition_by:
+            return "in the same operator"
+        return f"repartition by {self.repartition_by}"
 
     @property
     def times(self) -> str | None:
@@ -87,7 +95,7 @@ def steps_of(ends: Sequence[Node], running: Sequence[Running]) -> list[Step]:
     repartition, from 0 on.  All other steps read one table without a repartition, so a sub-topology
     begins with a source, or with a stage behind a repartition.
     """
-    numbers = itertools.count()
+    numbers = _Numbers()
     operators: dict[str, dict[str, list[Running]]] = {}
     for stage in running:
         operators.setdefault(stage.operator, {}).setdefault(stage.stage, []).append(stage)
@@ -105,7 +113,7 @@ def steps_of(ends: Sequence[Node], running: Sequence[Running]) -> list[Step]:
             tuple((role, table.name) for role, table in roles),
             (*text.facts, *_rules(*rules)),
             tuple(_stages(node, text.stages, operators.get(node.name, {}), numbers)),
-            None if node.inputs else next(numbers),
+            None if node.inputs else numbers.new(),
         )
         steps.append(step)
     known = {step.name for step in steps}
@@ -115,8 +123,31 @@ def steps_of(ends: Sequence[Node], running: Sequence[Running]) -> list[Step]:
     return steps
 
 
+class _Numbers:
+    """The numbers of sub-topologies."""
+
+    def __init__(self) -> None:
+        self._next = itertools.count()
+        self._operators: dict[object, int] = {}
+
+    def new(self) -> int:
+        return next(self._next)
+
+    def begun(self, run: Running) -> bool:
+        """Tell whether the operator of a stage has its number."""
+        return run.operator_id in self._operators
+
+    def of(self, run: Running) -> int:
+        """The number of the operator of a stage."""
+        if run.operator_id is None:
+            return self.new()
+        if not self.begun(run):
+            self._operators[run.operator_id] = self.new()
+        return self._operators[run.operator_id]
+
+
 def _stages(
-    node: Node, texts: Mapping[str, StageText], running: Runs, numbers: Iterator[int]
+    node: Node, texts: Mapping[str, StageText], running: Runs, numbers: _Numbers
 ) -> Iterator[StepStage]:
     """The stages of a node that run, in their order, with words for each."""
     own = [kind for kind in running if kind != _PACE]
@@ -130,13 +161,13 @@ def _stages(
             notes.append(f"materialized as {node.materialized}")
         yield StepStage(
             text.title or kind,
-            ", ".join(text.by or node.key),
+            "" if numbers.begun(runs[0]) else ", ".join(text.by or node.key),
             runs[0].store,
             text.topic,
             tuple(notes),
             tuple(run.reader for run in runs),
             tuple(dict.fromkeys(run.counted_as for run in runs)),
-            tuple(next(numbers) for _ in runs),
+            tuple(map(numbers.of, runs)),
         )
 
 

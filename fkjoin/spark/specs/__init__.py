@@ -13,7 +13,7 @@ from fkjoin.spark.specs.joins import (
     ScatterSpec,
     SubscriptionSpec,
 )
-from fkjoin.spark.specs.spec import Messages, StageSpec, StateSpec
+from fkjoin.spark.specs.spec import Messages, StageSpec, StateSpec, WorkerStage
 from fkjoin.spark.specs.tables import (
     AggregateSpec,
     CloseSpec,
@@ -46,6 +46,7 @@ __all__ = [
     "StageSpec",
     "StateSpec",
     "SubscriptionSpec",
+    "WorkerStage",
 ]
 
 _OF_TABLES = RegroupSpec, AggregateSpec, CloseSpec, SpreadSpec, OwnersSpec

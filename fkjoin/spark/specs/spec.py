@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar, NamedTuple, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -54,6 +54,8 @@ class StateSpec:
     """Number of buckets over which the subscriptions of one foreign key are spread."""
     tables: Mapping[str, str] = field(default_factory=dict)
     """Names of the tables that the types in its identity are of, as errors call them."""
+    together: bool = False
+    """It shares an operator of Spark with the stages that it reads directly."""
 
 
 @dataclass
@@ -243,6 +245,16 @@ class StageSpec(ABC):
         if isinstance(maker, Carry | Contribute):
             return maker(answers)
         return usable(maker, answers, count, self.state.operator)
+
+
+class WorkerStage(NamedTuple):
+    """A stage of an operator (``plan.physical.OperatorStage``), as workers get it."""
+
+    spec: StageSpec
+    reader: int | None = None
+    """The number of the stage that gets its results; None: they leave the operator."""
+    counted_as: str | None = None
+    """The name under which its counters are summed up; None: they go on with its messages."""
 
 
 class ByRow:
