@@ -128,14 +128,14 @@ def cluster(processes: Cluster) -> Iterator[Cluster]:
 
 
 def killed_in_turn(
-    cluster: Cluster, job: str, logs: Logs, faults: Sequence[tuple[str, str, str]], right: Callable[[], bool]
+    cluster: Cluster, job: str, logs: Logs, faults: Sequence[tuple[str, str, str]], right: Callable[[], bool], **conf: str
 ) -> None:
     """Work on one batch per fault: Spark or the test starts a dead process again, and the table must come out ``right``.
 
     A zombie is an executor that stands still until Spark has given its tasks to the other one, and then goes on.
     """
     logs.grow()
-    cluster.begin(logs.folder, job)
+    cluster.begin(logs.folder, job, **conf)
     cluster.wait("the first batch", right)
     for point, when, victim in faults:
         draft = cluster.fault.with_name("fault.draft")
@@ -156,6 +156,14 @@ def test_processes_killed_at_points_of_a_batch_on_a_cluster(cluster: Cluster, tm
     killed_in_turn(
         cluster, "joined", logs, [*EVERY, *OF_WINDOWS], lambda: written(tmp_path) == {**logs.joined(), **logs.windows()}
     )
+
+
+def test_stages_of_one_operator_converge_whoever_is_killed(cluster: Cluster, tmp_path: Path) -> None:
+    """A worker dies when some of its stores have written their batch, and others have not."""
+    logs = Logs(tmp_path)
+    some = [fault for fault in EVERY if fault[2] == "worker" or fault[0] in ("log write", "state commit", "offset commit")]
+    conf = {"spark.fkjoin.buckets": "1", "spark.sql.shuffle.partitions": "1"}
+    killed_in_turn(cluster, "joined", logs, some, lambda: written(tmp_path) == {**logs.joined(), **logs.windows()}, **conf)
 
 
 def test_sums_are_exact_whoever_is_killed(cluster: Cluster, tmp_path: Path) -> None:

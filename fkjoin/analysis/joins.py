@@ -48,6 +48,8 @@ class JoinBound:
     joiner: BoundJoiner
     fields: Mapping[str, Place] | None
     """Columns of a joined row, and of its key, if they are fields of both rows."""
+    places: Mapping[str, Place]
+    """Those columns that are."""
     emission: Emission
     topics: InternalTopics | None
     """Topics of a staged join."""
@@ -100,9 +102,10 @@ def planned_join(
     bound = bound_joiner(label, joiner, rows, left.on_error)
     hint = "name the result's columns in a joiner" if joiner is None else ""
     require_beside(left.key, "joiner", bound.result.names, *([hint] if hint else []))
-    fields = _fields(bound, left)
+    places, every = _places(bound, left)
     kinds = spark_schema(key), as_emitted("joiner", bound.result)
-    needs = JoinBound(foreign_key, bound, fields, emission, topics, settings)
+    fields = places if every else None
+    needs = JoinBound(foreign_key, bound, fields, places, emission, topics, settings)
     return made_of((left, right), node, *kinds, needs)
 
 
@@ -151,21 +154,20 @@ def _of_source(node: Node) -> bool:
     return isinstance(node, Source)
 
 
-def _fields(joiner: BoundJoiner, left: Planned) -> dict[str, Place] | None:
-    """The places of the columns of a joined row.
-
-    None if they are more than fields of the inputs' rows.
-    """
+def _places(joiner: BoundJoiner, left: Planned) -> tuple[dict[str, Place], bool]:
+    """The places of columns of a joined row that are fields of the inputs' rows; and if all are."""
     places: dict[str, Place] = {name: ("key", (name,)) for name in left.key}
     if joiner.both_rows:
-        return places | {"left": ("left", ()), "right": ("right", ())}
+        return places | {"left": ("left", ()), "right": ("right", ())}, True
     if joiner.bound is None:
-        return None
+        return places, False
+    every = True
     for column in joiner.bound:
         # A struct that stands alone becomes the row itself.
         alone = len(joiner.bound) == 1 and isinstance(column.field.dataType, StructType)
         path, name = column.path, column.field.name
         if path is None or len(path) < 2 or alone or name in places:
-            return None
-        places[name] = ("left" if path[0] == "left" else "right", path[1:])
-    return places
+            every = False
+        else:
+            places[name] = ("left" if path[0] == "left" else "right", path[1:])
+    return places, every

@@ -14,7 +14,8 @@ import contextlib
 import datetime
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -72,6 +73,30 @@ def scalar_of(argument: str, column: Column, rows: DataFrame) -> Part:
         return _part(analyzed(rows.select(column)).expressions().head(), {}, _by_row)
     except _OnlySparkError as error:
         raise TopologyError(f"{argument}: {error}") from error
+
+
+def moved(part: Part, places: Mapping[str, Path], columns: pa.Schema) -> Part | None:
+    """The expression over other columns; None where it reads a column that is a whole row there.
+
+    ``places``: where the columns that it reads are, by lower-case name.
+    """
+    path = _path(part)
+    if path is not None:
+        place = (*places[path[0]], *path[1:])
+        return at(place, columns) if place else None
+    children = [moved(child, places, columns) for child in part.children]
+    known = tuple(child for child in children if child is not None)
+    return replace(part, children=known) if len(known) == len(children) else None
+
+
+def _path(part: Part) -> Path | None:
+    """The column that a part is, or the field in one; None if it is more."""
+    if part.kind == "AttributeReference":
+        return (part.argument,)
+    if part.kind != "GetStructField":
+        return None
+    above = _path(part.children[0])
+    return None if above is None else (*above, part.argument)
 
 
 def at(path: Path, columns: pa.Schema) -> Part | None:

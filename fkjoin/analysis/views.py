@@ -47,6 +47,8 @@ class ViewStep:
     """For people."""
     evaluate: Callable[[], Steps | None]
     """Form for workers; None if Spark has to evaluate it."""
+    condition: Bound | None = None
+    """The condition of a filter, which leaves rows as they are."""
 
     def __str__(self) -> str:
         return " ".join(*self.texts) if self.texts else "it"
@@ -104,7 +106,7 @@ def filtered(
 
     row = F.when(stays, F.col(ROW))
     shown = (("filter", text(condition)),)
-    step = ViewStep(tried, row, table.row_type, ~stays, reads, shown, evaluate)
+    step = ViewStep(tried, row, table.row_type, ~stays, reads, shown, evaluate, holds)
     return _view(table, step, name, emit, settings)
 
 

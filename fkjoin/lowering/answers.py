@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from fkjoin.analysis.bound import Bound
 from fkjoin.analysis.joins import JoinBound
 from fkjoin.analysis.planned import Planned, with_visible
 from fkjoin.analysis.views import ViewStep
@@ -58,6 +59,13 @@ class JoinRows:
     def then(self, table: Planned, step: ViewStep) -> JoinRows:
         """The rows after one more view."""
         return JoinRows(self.plan, (*self.steps, (table, step)))
+
+    def keeping(self, condition: Bound) -> JoinRows | str:
+        """The rows for which a condition holds, by a filter below the join; or why not."""
+        if any(step.condition is None for _, step in self.steps):
+            return "the rows are changed before it"
+        plan = self.plan.keeping(condition)
+        return plan if isinstance(plan, str) else JoinRows(plan, self.steps)
 
     def places(self, paths: Sequence[Path] | None) -> list[Place] | None:
         """Places that the answers must have for paths of the rows; None: everything.
@@ -170,6 +178,10 @@ class JoinAnswers(ABC):
         if not self.bound.joiner.both_rows or paths is None:
             return None
         return [(self.fields[path[0]][0], path[1:]) for path in paths]
+
+    def keeping(self, condition: Bound) -> JoinAnswers | str:
+        """The join, without rows of a table that a condition of its rows rules out; or why not."""
+        return f"{self.node.name} joins by primary key"
 
     def before_resolve(self, answers: Answers) -> Physical:
         """The rows before resolve, by Spark."""

@@ -35,8 +35,9 @@ def table_of(
         "packed": Packed(results, unpack),
     }
     settings = planned.bound.settings
-    shared = stages_share_an_operator(node, settings.off, settings.buckets)
-    return TablePlan(planned, shared, **{**common, **parts})
+    if settings.buckets == 1:
+        node = stages_share_an_operator(node, settings.off)
+    return TablePlan(planned, node, **{**common, **parts})
 
 
 def paced(

@@ -9,11 +9,13 @@ from typing import NamedTuple
 import pyarrow as pa
 from pyspark.sql.types import DataType, StructField, StructType
 
+from fkjoin.analysis.bound import Bound
 from fkjoin.analysis.planned import Planned
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.staged import staged
 from fkjoin.lowering.answers import JoinAnswers, JoinRows
 from fkjoin.lowering.ends import paced, table_of
+from fkjoin.lowering.filters import without
 from fkjoin.lowering.foreign_keys import JoinSides, Schemas
 from fkjoin.lowering.multi_join import Joins, begin, plan_joins, share
 from fkjoin.lowering.pruning import Kept
@@ -108,6 +110,29 @@ class JoinPlan(JoinAnswers):
             join=None if self.is_staged else JoinRows(self),
             joins=None if materialized is not None else self._joins,
         )
+
+    def keeping(self, condition: Bound) -> JoinPlan | str:
+        label = self.node.name
+        if condition.can_throw:
+            return "the condition may throw"
+        if self.bound.foreign_key.tried.reason is not None:
+            return "the extractor may throw"
+        if self.left.on_error == "fail" and self.bound.joiner.tried.reason is not None:
+            return "the joiner may throw"
+        if self.bound.emission.every:
+            return f"{label} is {self.node.emit}"
+        names = {path[0] for path in condition.paths}
+        places = {name: place for name, place in self.bound.places.items() if name in names}
+        if len(places) < len(names):
+            return "it reads more of the rows than fields of them"
+        sides = {side for side, _ in places.values()}
+        if sides == {"right"} and self.node.how == "inner":
+            right = without(self.right, condition, places)
+            return right if isinstance(right, str) else replace(self, right=right)
+        if "right" in sides:
+            return "it reads right rows" if len(sides) == 1 else "it reads both rows"
+        left = without(self.left, condition, places)
+        return left if isinstance(left, str) else replace(self, left=left)
 
     @property
     def _sides(self) -> JoinSides:

@@ -16,15 +16,21 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from fkjoin.analysis.planned import Planned
-from fkjoin.analysis.views import CompleteBound, ViewBound
+from fkjoin.analysis.views import CompleteBound, ViewBound, ViewStep
+from fkjoin.lowering.answers import JoinRows
 from fkjoin.lowering.ends import paced, table_of
 from fkjoin.lowering.stage import counted, let_through, state_spec
 from fkjoin.lowering.table_plan import TablePlan, pack_rows
 from fkjoin.lowering.workers import packed_rows, packed_view, with_step
 from fkjoin.plan.nodes import Source, View, fired, read_from
-from fkjoin.plan.optimizer import resolve_makes_rows, view_reads_answers
+from fkjoin.plan.optimizer import (
+    Off,
+    filter_goes_below_join,
+    resolve_makes_rows,
+    view_reads_answers,
+)
 from fkjoin.plan.physical import InWorkers, Physical, by_spark
-from fkjoin.plan.rules import VIEW_READS_ANSWERS
+from fkjoin.plan.rules import FILTER_GOES_BELOW_JOIN, VIEW_READS_ANSWERS
 from fkjoin.spark.buckets import ENVELOPE
 from fkjoin.spark.frame import DELETED, LEFT_GONE, PACKED_KEY, PROBLEM, RAW, ROW, TS, VERSION
 from fkjoin.spark.packing import PackJoined
@@ -51,9 +57,11 @@ def plan_view(planned: Planned, table: TablePlan) -> TablePlan:
     rows = by_spark(lambda frame: step.taken(frame, *raw), table.visible)
     row_type = struct_column(table.columns_of(rows), ROW)
     key, row = arrow_schema("key", planned.key_type), arrow_schema("row", row_type)
-    join = None if table.join is None else table.join.then(table.planned, step)
-    if table.join is not None and fired(node, VIEW_READS_ANSWERS):
-        node, resolved = _of_answers(node, planned, table, row)
+    join = None
+    if table.join is not None:
+        node, join = _filtered_below(node, off, table, table.join, step)
+    if join is not None and fired(node, VIEW_READS_ANSWERS):
+        node, resolved = _of_answers(node, planned, join, row)
     else:
         pack = pack_rows(table, row, settings)
         failing = label if table.on_error == "fail" else None
@@ -105,20 +113,35 @@ class _Resolved(NamedTuple):
     as_read: bool = False
 
 
+def _filtered_below(
+    view: View, off: Off, table: TablePlan, join: JoinRows, step: ViewStep
+) -> tuple[View, JoinRows]:
+    """A view, and the rows of the join that it is of; the view's filter is below where it may."""
+    if step.condition is not None:
+        kept = join.keeping(step.condition)
+        view = filter_goes_below_join(view, off, kept if isinstance(kept, str) else None)
+        if isinstance(kept, JoinRows) and fired(view, FILTER_GOES_BELOW_JOIN):
+            join = kept
+    elif isinstance(table.node, View):
+        for verdict in table.node.rules:
+            if verdict.rule == FILTER_GOES_BELOW_JOIN:
+                view = filter_goes_below_join(view, off, verdict.why_not)
+    return view, join.then(table.planned, step)
+
+
 def _of_answers(
-    view: View, planned: Planned, table: TablePlan, row: pa.Schema
+    view: View, planned: Planned, join: JoinRows, row: pa.Schema
 ) -> tuple[View, _Resolved]:
     """The rows of a view of a join, made of the join's answers."""
-    assert table.join is not None
     settings = planned.bound.settings
-    join, off = table.join.then(table.planned, planned.bound.step), settings.off
+    off = settings.off
     node, answers = join.plan.narrowed(view, off, join.places(None))
     maker = join.maker
     node = resolve_makes_rows(node, off, maker if isinstance(maker, str) else None)
     if isinstance(maker, str):
         pack = PackJoined(row, settings.buckets)
         return node, _Resolved(_packed(join.rows(answers), pack))
-    rows = AnswerRows(answers.fields, maker, table.on_error == "fail")
+    rows = AnswerRows(answers.fields, maker, planned.on_error == "fail")
     return node, _Resolved(answers.counted, Joined(rows, row))
 
 

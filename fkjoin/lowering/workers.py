@@ -34,7 +34,7 @@ def with_step(
     view = workers_evaluate_steps(view, off, obstacle)
     if steps is None or not fired(view, WORKERS_EVALUATE_STEPS):
         return view, None
-    return view, table.undecoded._replace(reading=_stepped(table.undecoded).then(steps))
+    return view, table.undecoded._replace(reading=stepped(table.undecoded).then(steps))
 
 
 def packed_rows(table: TablePlan, pack: PackRows) -> Physical:
@@ -63,12 +63,12 @@ def read_by_workers(
     failing: str | None = None,
 ) -> Physical:
     """Pack the rows that workers read, and those of a snapshot; see ``Stepped.packing``."""
-    stepped = _stepped(undecoded)
-    function = stepped.packing(pack, foreign_key, contributing, failing=failing)
+    reader = stepped(undecoded)
+    function = reader.packing(pack, foreign_key, contributing, failing=failing)
     rows = InWorkers(undecoded.lines, function, ENVELOPE)
     if undecoded.snapshot is None:
         return rows
-    as_they_are = replace(stepped, reading=RowsAsTheyAre())
+    as_they_are = replace(reader, reading=RowsAsTheyAre())
     function = as_they_are.packing(pack, foreign_key, contributing, failing=failing)
     return Union((rows, packed(undecoded.snapshot, function)))
 
@@ -116,6 +116,7 @@ def _as_below(view: View, off: Off, below: Node) -> View:
     return view
 
 
-def _stepped(undecoded: Undecoded) -> Stepped:
+def stepped(undecoded: Undecoded) -> Stepped:
+    """The way in which workers read rows, with its steps."""
     reading = undecoded.reading
     return reading if isinstance(reading, Stepped) else Stepped(reading)

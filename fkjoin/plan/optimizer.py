@@ -25,6 +25,7 @@ from fkjoin.plan.nodes import (
     Join,
     KeyJoin,
     View,
+    fired,
     join_below,
     reads_answers,
     shares_stages,
@@ -70,6 +71,16 @@ def view_reads_answers(view: View, off: Off, obstacle: str | None = None) -> Vie
     return _of_join(view, table, rule, off, obstacle or _no_rows(table))
 
 
+def filter_goes_below_join(view: View, off: Off, obstacle: str | None = None) -> View:
+    """Rows that a filter of a join's rows leaves out are gone before the join.
+
+    ``obstacle``: why the condition cannot be evaluated there.
+    """
+    if not fired(view, rules.VIEW_READS_ANSWERS):
+        obstacle = f"{rules.VIEW_READS_ANSWERS} did not fire"
+    return _with(view, rules.FILTER_GOES_BELOW_JOIN, off, obstacle)
+
+
 def join_keeps_what_it_needs(join: J, off: Off, obstacle: str | None = None) -> J:
     """Columns that the joiner does not read are left out before the first repartition."""
     if join.joiner is None:
@@ -103,9 +114,9 @@ def workers_evaluate_steps(node: N, off: Off, obstacle: str | None = None) -> N:
     return _with(node, rules.WORKERS_EVALUATE_STEPS, off, obstacle)
 
 
-def stages_share_an_operator(node: N, off: Off, buckets: int) -> N:
+def stages_share_an_operator(node: N, off: Off, obstacle: str | None = None) -> N:
     """Stages of one bucket that read one another run in one operator of Spark."""
-    return node if buckets > 1 else _with(node, rules.STAGES_SHARE_AN_OPERATOR, off, None)
+    return _with(node, rules.STAGES_SHARE_AN_OPERATOR, off, obstacle)
 
 
 def _with(node: N, rule: str, off: Off, obstacle: str | None) -> N:

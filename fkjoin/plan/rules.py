@@ -8,6 +8,8 @@ AGGREGATE_READS_ANSWERS = "aggregate-reads-answers"
 """An aggregate of a join's rows reads the join's answers: regroup in place of resolve."""
 ANSWERS_KEEP_WHAT_IS_READ = "answers-keep-what-is-read"
 """A join whose answers are read leaves columns out that its reader does not name."""
+FILTER_GOES_BELOW_JOIN = "filter-goes-below-join"
+"""A filter of a join's rows that reads one table alone leaves out that table's rows."""
 JOIN_KEEPS_WHAT_IT_NEEDS = "join-keeps-what-it-needs"
 """Columns that a joiner does not read are left out before the first repartition and all stores."""
 JOIN_READS_ANSWERS = "join-reads-answers"
@@ -33,6 +35,7 @@ RULES = (
     JOIN_READS_ANSWERS,
     AGGREGATE_READS_ANSWERS,
     VIEW_READS_ANSWERS,
+    FILTER_GOES_BELOW_JOIN,
     ANSWERS_KEEP_WHAT_IS_READ,
     JOIN_KEEPS_WHAT_IT_NEEDS,
     RESOLVE_MAKES_ROWS,
@@ -41,8 +44,11 @@ RULES = (
     SINKS_SHARE_A_QUERY,
 )
 """The rules, in the order in which ``describe()`` names them."""
-MOVING = tuple(rule for rule in RULES if rule not in (RESOLVE_MAKES_ROWS, SINKS_SHARE_A_QUERY))
+_EITHER_WAY = FILTER_GOES_BELOW_JOIN, RESOLVE_MAKES_ROWS, SINKS_SHARE_A_QUERY
+MOVING = tuple(rule for rule in RULES if rule not in _EITHER_WAY)
 """Rules that move state, or change what is read: a checkpoint begun without one goes on so."""
+OF_ROWS = FILTER_GOES_BELOW_JOIN, WORKERS_EVALUATE_STEPS
+"""Rules of a view that hold whatever reads it."""
 READING = (AGGREGATE_READS_ANSWERS, JOIN_READS_ANSWERS, VIEW_READS_ANSWERS)
 """Rules that put another stage in the place of a join's resolve."""
 

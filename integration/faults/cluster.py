@@ -88,9 +88,9 @@ class Cluster(Standalone):
         super().__init__(home, environment, workers)
         self.driver: subprocess.Popen[bytes] | None = None
 
-    def begin(self, folder: Path, job: str) -> None:
-        """Take up a job (see ``driver``) in a folder of its own."""
-        self.folder, self.job = folder, job
+    def begin(self, folder: Path, job: str, **conf: str) -> None:
+        """Take up a job (see ``driver``) in a folder of its own; ``conf``: settings of all its drivers."""
+        self.folder, self.job, self.conf = folder, job, conf
         self.start()
 
     def end(self) -> None:
@@ -126,7 +126,9 @@ class Cluster(Standalone):
         }
         config = self.folder / "config.json"
         config.write_text(
-            json.dumps({"master": self.master, "folder": str(self.folder), "conf": settings | conf, "job": self.job})
+            json.dumps(
+                {"master": self.master, "folder": str(self.folder), "conf": settings | self.conf | conf, "job": self.job}
+            )
         )
         log = (self.folder / "driver.log").open("ab")
         command = [sys.executable, "-m", "integration.faults.driver", str(config)]

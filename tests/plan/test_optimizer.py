@@ -6,6 +6,7 @@ What a rule makes of a topology: tests/plan/test_rules.py.  The same on Spark: t
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,12 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from fkjoin import Table, fk_join
+from fkjoin import Table, fk_join, read_state
 from fkjoin import aggregates as agg
+from fkjoin.checkpoint.saved import entries, saved_stores
 from fkjoin.checkpoint.upkeep import verify
 from fkjoin.errors import SessionError
-from fkjoin.plan.rules import RESOLVE_MAKES_ROWS, RULES, SINKS_SHARE_A_QUERY
+from fkjoin.plan.rules import FILTER_GOES_BELOW_JOIN, RESOLVE_MAKES_ROWS, RULES, SINKS_SHARE_A_QUERY, STAGES_SHARE_AN_OPERATOR
 from fkjoin.sessions.settings import EXCLUDED
 from fkjoin.testing import Driver
 from tests.support.interpreters import History, Interpreted
@@ -51,6 +53,8 @@ def sums_of_a_view_with_rows(of: Sources) -> Table:
 OWN: dict[str, Callable[[Sources], Table]] = {made.__name__: made for made in (joiner_of_structs, sums_of_a_view_with_rows)}
 PAIRS = [(name, f"without {rule}") for name, one in TOPOLOGIES.items() for rule in one.without if "job" not in name]
 FIRST = list({choice: (name, choice) for name, choice in reversed(PAIRS)}.values())
+ELSEWHERE = (SINKS_SHARE_A_QUERY, STAGES_SHARE_AN_OPERATOR)
+"""Rules that are for jobs, and for one bucket: tests/lowering/test_interpreters.py."""
 OTHERS = [*((name, f"without {RESOLVE_MAKES_ROWS}") for name in OWN), ("join_with_an_aggregate_of_itself", "no rules")]
 
 
@@ -88,7 +92,7 @@ def test_a_table_is_the_same_without_a_rule(spark: SparkSession, tmp_path: Path,
 
 
 def test_each_rule_of_tables_is_left_out_of_a_topology_and_documented() -> None:
-    assert {choice for _, choice in FIRST} == {f"without {rule}" for rule in RULES if rule != SINKS_SHARE_A_QUERY}
+    assert {choice for _, choice in FIRST} == {f"without {rule}" for rule in RULES if rule not in ELSEWHERE}
     text = (ROOT / "docs" / "optimizer.md").read_text()
     assert [rule for rule in RULES if f"`{rule}`" not in text] == []
 
@@ -116,3 +120,33 @@ def test_a_rule_that_there_is_not_is_refused(spark: SparkSession, tmp_path: Path
     spark.conf.set(EXCLUDED, "view-reads-answer")
     with pytest.raises(SessionError, match="there is no rule 'view-reads-answer'; did you mean 'view-reads-answers'"):
         orders.filter("true")
+
+
+@pytest.mark.usefixtures("small_tables")
+def test_a_filter_below_a_join_keeps_rows_out_of_its_stores_and_can_be_switched(spark: SparkSession, tmp_path: Path) -> None:
+    history, checkpoint = Orders(tmp_path), tmp_path / "checkpoint"
+
+    def write() -> Counter[str]:
+        """The numbers of records in the join's stores, after some changes."""
+        history.write(60)
+        orders, customers = tables(spark, tmp_path)
+        joined = fk_join(orders, customers, "customer_id", joiner=["left.items", "right.region"], name="joined")
+        kept = joined.filter("items > 2").filter("region = 'north'", name="kept").materialize("kept")
+        kept.to_parquet(tmp_path / "out", checkpoint=checkpoint, trigger="available-now").awaitTermination()
+        rows = read_state(spark, checkpoint, "kept").collect()
+        wanted = {key for key, order in history.orders.items() if order["items"] > 2 and region_of(order) == "north"}
+        assert {row.order_id for row in rows} == wanted
+        found = [entry for store in saved_stores(spark, checkpoint) for entry in entries(spark, store).collect()]
+        return Counter(entry.kind for entry in found if not entry.gone)
+
+    def region_of(order: Any) -> str | None:
+        region: str | None = history.customers.get(order["customer_id"], {}).get("region")
+        return region
+
+    below = write()
+    assert below["left"] == sum(order["items"] > 2 for order in history.orders.values())
+    assert below["right"] == sum(customer["region"] == "north" for customer in history.customers.values())
+    spark.conf.set(EXCLUDED, FILTER_GOES_BELOW_JOIN)
+    write()
+    spark.conf.set(EXCLUDED, "")
+    write()

@@ -18,10 +18,12 @@ from fkjoin.plan.nodes import Aggregate, Children, Join, Source, View, fired
 from fkjoin.plan.optimizer import (
     aggregate_reads_answers,
     answers_keep_what_is_read,
+    filter_goes_below_join,
     join_keeps_what_it_needs,
     join_reads_answers,
     joins_share_stages,
     resolve_makes_rows,
+    stages_share_an_operator,
     view_reads_answers,
     workers_evaluate_steps,
 )
@@ -78,6 +80,8 @@ def changed(before: Node, after: Node) -> list[str]:
         (resolve_makes_rows, WITH_REGION),
         (resolve_makes_rows, view_reads_answers(SEEN, {})),
         (workers_evaluate_steps, LARGE),
+        (filter_goes_below_join, view_reads_answers(SEEN, {})),
+        (stages_share_an_operator, JOINED),
     ],
 )
 def test_a_rule_fires_or_says_why_not(rule: Rule, before: Node) -> None:

@@ -86,7 +86,7 @@ def test_sources_are_read_a_little_at_a_time_whatever_the_user_said() -> None:
 def test_nothing_waits_for_an_interval_or_for_another_query() -> None:
     node = Join("joined", SOURCE, SOURCE, "inner", "x", None, ("to", "back"), "periodic 1 hour")
     staged: Any = "topics"
-    bound = JoinBound(cast(Any, None), cast(Any, None), None, Emission.of(node.emit), staged, cast(Any, None))
+    bound = JoinBound(cast(Any, None), cast(Any, None), None, {}, Emission.of(node.emit), staged, cast(Any, None))
     made = bounded(node, bound)
     assert (made.node.topics, made.node.emit) == (None, "on-change")
     assert (made.bound.topics, made.bound.emission) == (None, Emission())

@@ -10,7 +10,7 @@ from fkjoin.errors import InvariantError
 from fkjoin.plan.base import Node, StageText, in_order
 from fkjoin.plan.nodes import join_below, reads_answers
 from fkjoin.plan.physical import Running
-from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS, Verdict
+from fkjoin.plan.rules import OF_ROWS, Verdict
 
 _PACE = "pace"
 """The stage that holds changes back, after all others of any node."""
@@ -105,7 +105,7 @@ def steps_of(ends: Sequence[Node], running: Sequence[Running]) -> list[Step]:
         roles = text.roles or [("of", table) for table in node.inputs]
         rules = node.rules
         if node.stateless and node not in ends:
-            rules = tuple(verdict for verdict in rules if verdict.rule == WORKERS_EVALUATE_STEPS)
+            rules = tuple(verdict for verdict in rules if verdict.rule in OF_ROWS)
         step = Step(
             text.kind,
             node.name,

@@ -259,7 +259,8 @@ def _spec(spark: SparkSession, node: Any) -> StageSpec:
     """The operator's, from the function that Spark's workers get."""
     tag: Any = spark.sparkContext._jvm.scala.reflect.ClassTag.Byte()  # type: ignore[union-attr]
     function, _ = CloudPickleSerializer().loads(bytes(node.functionExpr().func().command().toArray(tag)))
-    spec = function.__self__._stateful_processor._spec
+    (stage,) = function.__self__._stateful_processor._stages
+    spec = stage.spec
     assert isinstance(spec, StageSpec)
     return spec
 

@@ -22,6 +22,7 @@ from fkjoin.jobs.job_sections import JobSection
 from fkjoin.plan.rules import (
     AGGREGATE_READS_ANSWERS,
     ANSWERS_KEEP_WHAT_IS_READ,
+    FILTER_GOES_BELOW_JOIN,
     JOIN_KEEPS_WHAT_IT_NEEDS,
     JOIN_READS_ANSWERS,
     JOINS_SHARE_STAGES,
@@ -513,10 +514,18 @@ def rekey_of_a_join_joined(of: Sources) -> Table:
 # Views of them
 
 
-@topology(VIEW_READS_ANSWERS, RESOLVE_MAKES_ROWS)
+@topology(VIEW_READS_ANSWERS, RESOLVE_MAKES_ROWS, FILTER_GOES_BELOW_JOIN)
 def view_of_a_join(of: Sources) -> Table:
     joined = fk_join(of.orders, of.customers, "customer_id", "left", ["left.amount", "upper(right.region) as region"], "joined")
     return joined.filter("amount > 1").map_values(["region"])
+
+
+@topology(FILTER_GOES_BELOW_JOIN)
+def filters_of_a_join_summed_up(of: Sources) -> Table:
+    columns = ["left.product", "left.amount", "right.region"]
+    joined = fk_join(of.orders, of.customers, "customer_id", joiner=columns, name="joined")
+    some = joined.filter("product.n > 1 or order_id <> 'a'").filter("region > '1'", name="some")
+    return some.group_by("region", name="sums").sum("amount")
 
 
 @topology(VIEW_READS_ANSWERS)
