@@ -28,16 +28,18 @@ from fkjoin import Table, fk_join
 from fkjoin.plan.rules import (
     AGGREGATE_READS_ANSWERS,
     ANSWERS_KEEP_WHAT_IS_READ,
+    FILTER_GOES_BELOW_JOIN,
     JOIN_KEEPS_WHAT_IT_NEEDS,
     JOIN_READS_ANSWERS,
     JOINS_SHARE_STAGES,
     RESOLVE_MAKES_ROWS,
     RULES,
     SINKS_SHARE_A_QUERY,
+    STAGES_SHARE_AN_OPERATOR,
     VIEW_READS_ANSWERS,
     WORKERS_EVALUATE_STEPS,
 )
-from fkjoin.sessions.settings import EXCLUDED
+from fkjoin.sessions.settings import BUCKETS, EXCLUDED
 from fkjoin.sinks import Parquet
 
 
@@ -45,6 +47,11 @@ def view(spark: SparkSession, folder: Path) -> Table:
     """Large orders, with the customer's name."""
     large = joined(spark, folder).filter("left.value.amount >= 50")
     return large.map_values(["left.value.amount as amount", "right.value.name as name"], name="large")
+
+
+def tenth(spark: SparkSession, folder: Path) -> Table:
+    """The tenth of the orders that are the largest, with the customer's name."""
+    return joined(spark, folder).filter("left.value.amount >= 9000", name="largest")
 
 
 def twice(spark: SparkSession, folder: Path) -> Table:
@@ -82,15 +89,17 @@ def stepped(spark: SparkSession, folder: Path) -> Table:
 TOPOLOGIES: dict[str, Callable[[SparkSession, Path], Table]] = {
     AGGREGATE_READS_ANSWERS: lambda spark, folder: totals(spark, folder, "name"),
     ANSWERS_KEEP_WHAT_IS_READ: lambda spark, folder: totals(spark, folder, "name"),
+    FILTER_GOES_BELOW_JOIN: tenth,
     JOIN_KEEPS_WHAT_IT_NEEDS: picked,
     JOIN_READS_ANSWERS: twice,
     JOINS_SHARE_STAGES: thrice,
     RESOLVE_MAKES_ROWS: picked,
     SINKS_SHARE_A_QUERY: joined,
+    STAGES_SHARE_AN_OPERATOR: joined,
     VIEW_READS_ANSWERS: view,
     WORKERS_EVALUATE_STEPS: stepped,
 }
-ELSE = {JOIN_READS_ANSWERS: (JOINS_SHARE_STAGES,)}
+ELSE = {JOIN_READS_ANSWERS: (JOINS_SHARE_STAGES,), VIEW_READS_ANSWERS: (FILTER_GOES_BELOW_JOIN,)}
 """Rules that would stand in the way of others, and are off while those are measured."""
 
 
@@ -113,6 +122,8 @@ def one(rule: str, workload: Path, batch: int, *, excluded: bool) -> None:
     def build(spark: SparkSession) -> Table:
         off = [*[rule] * excluded, *ELSE.get(rule, ())]
         spark.conf.set(EXCLUDED, ",".join(off))
+        if rule == STAGES_SHARE_AN_OPERATOR:
+            spark.conf.set(BUCKETS, "1")
         return TOPOLOGIES[rule](spark, folder)
 
     try:

@@ -49,7 +49,7 @@ from fkjoin.metrics.page import ShownJob, served
 from fkjoin.metrics.report import Mode
 from fkjoin.metrics.server import ClientAccess, listening
 from fkjoin.plan.base import manifest
-from fkjoin.plan.rules import MOVING
+from fkjoin.plan.rules import MOVING, STAGES_SHARE_AN_OPERATOR
 from fkjoin.sessions.settings import (
     BUCKETS,
     EXCLUDED,
@@ -475,7 +475,10 @@ def _leave_out_later_rules(spark: SparkSession, before: JobFacts) -> list[str]:
     Returns those that were not off yet.
     """
     off = switched_off(spark)
-    later = [rule for rule in MOVING if rule not in before.rules and rule not in off]
+    bound = MOVING
+    if before.buckets > 1:
+        bound = tuple(rule for rule in MOVING if rule != STAGES_SHARE_AN_OPERATOR)
+    later = [rule for rule in bound if rule not in before.rules and rule not in off]
     if later:
         spark.conf.set(EXCLUDED, ",".join([*off, *later]))
     return later

@@ -64,6 +64,8 @@ class JoinRows:
         """The rows for which a condition holds, by a filter below the join; or why not."""
         if any(step.condition is None for _, step in self.steps):
             return "the rows are changed before it"
+        if any(step.tried.reason is not None for _, step in self.steps):
+            return "a filter before it may throw"
         plan = self.plan.keeping(condition)
         return plan if isinstance(plan, str) else JoinRows(plan, self.steps)
 
@@ -179,9 +181,9 @@ class JoinAnswers(ABC):
             return None
         return [(self.fields[path[0]][0], path[1:]) for path in paths]
 
+    @abstractmethod
     def keeping(self, condition: Bound) -> JoinAnswers | str:
         """The join, without rows of a table that a condition of its rows rules out; or why not."""
-        return f"{self.node.name} joins by primary key"
 
     def before_resolve(self, answers: Answers) -> Physical:
         """The rows before resolve, by Spark."""

@@ -10,7 +10,15 @@ from fkjoin.lowering.stage import rows_of, state_spec
 from fkjoin.lowering.table_plan import Packed, TablePlan, dead_of_all, stages_of
 from fkjoin.plan.base import Node
 from fkjoin.plan.optimizer import stages_share_an_operator
-from fkjoin.plan.physical import Counted, MessagesOnly, Physical, Stage, Ticks, Union
+from fkjoin.plan.physical import (
+    Counted,
+    MessagesOnly,
+    Physical,
+    Stage,
+    Ticks,
+    Union,
+    share_an_operator,
+)
 from fkjoin.spark.specs import PaceSpec
 from fkjoin.spark.unpacking import UnpackResults
 
@@ -36,7 +44,8 @@ def table_of(
     }
     settings = planned.bound.settings
     if settings.buckets == 1:
-        node = stages_share_an_operator(node, settings.off)
+        why_not = None if share_an_operator(results) else "no stage reads another one directly"
+        node = stages_share_an_operator(node, settings.off, why_not)
     return TablePlan(planned, node, **{**common, **parts})
 
 

@@ -19,20 +19,24 @@ from fkjoin.analysis.vectorize import moved
 from fkjoin.codec.vectors import Where
 from fkjoin.lowering.table_plan import TablePlan
 from fkjoin.lowering.workers import stepped
+from fkjoin.plan.optimizer import Off
 from fkjoin.plan.physical import by_spark
+from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS
 from fkjoin.spark.frame import DELETED, KEY, ROW
 from fkjoin.stages.contribute import Place
 
 
-def without(table: TablePlan, condition: Bound, places: Mapping[str, Place]) -> TablePlan | str:
+def without(
+    table: TablePlan, condition: Bound, places: Mapping[str, Place], off: Off
+) -> TablePlan | str:
     """The table without the rows for which the condition does not hold; or why it has them.
 
     ``places``: fields of the table's rows, by the columns that the condition names.
     """
-    if table.join is not None or table.multi is not None:
-        return f"{table.name} is a join"
-    rows = by_spark(partial(_held, condition.column, places), table.rows)
-    undecoded = table.undecoded
+    if any(join is not None for join in (table.join, table.answers, table.multi)):
+        return f"{table.name} is made of a join"
+    rows = by_spark(partial(_held, condition, places), table.rows)
+    undecoded = None if WORKERS_EVALUATE_STEPS in off else table.undecoded
     if undecoded is not None:
         paths = {name.lower(): path for name, (_, path) in places.items()}
         vector = condition.vector
@@ -45,9 +49,11 @@ def without(table: TablePlan, condition: Bound, places: Mapping[str, Place]) -> 
     return replace(table, rows=rows, packed=None, settled=None, undecoded=undecoded)
 
 
-def _held(condition: Column, places: Mapping[str, Place], rows: DataFrame) -> DataFrame:
-    named = {name: _field(side, path) for name, (side, path) in places.items()}
-    stays = ~F.col(DELETED) & F.coalesce(condition, F.lit(False))
+def _held(condition: Bound, places: Mapping[str, Place], rows: DataFrame) -> DataFrame:
+    # Texts of joined rows have no collation, whatever those of the table have.
+    kinds = condition.scope.frame.schema
+    named = {name: _field(*place).cast(kinds[name].dataType) for name, place in places.items()}
+    stays = ~F.col(DELETED) & F.coalesce(condition.column, F.lit(False))
     held = {ROW: F.when(stays, F.col(ROW)), DELETED: ~stays}
     return rows.withColumns(named).withColumns(held).select(rows.columns)
 

@@ -117,7 +117,8 @@ class JoinPlan(JoinAnswers):
             return "the condition may throw"
         if self.bound.foreign_key.tried.reason is not None:
             return "the extractor may throw"
-        if self.left.on_error == "fail" and self.bound.joiner.tried.reason is not None:
+        # An answer on which it throws leaves the last result as it is.
+        if self.bound.joiner.tried.reason is not None:
             return "the joiner may throw"
         if self.bound.emission.every:
             return f"{label} is {self.node.emit}"
@@ -127,11 +128,11 @@ class JoinPlan(JoinAnswers):
             return "it reads more of the rows than fields of them"
         sides = {side for side, _ in places.values()}
         if sides == {"right"} and self.node.how == "inner":
-            right = without(self.right, condition, places)
+            right = without(self.right, condition, places, self.bound.settings.off)
             return right if isinstance(right, str) else replace(self, right=right)
         if "right" in sides:
-            return "it reads right rows" if len(sides) == 1 else "it reads both rows"
-        left = without(self.left, condition, places)
+            return "it reads both rows" if len(sides) > 1 else "it reads right rows of a left join"
+        left = without(self.left, condition, places, self.bound.settings.off)
         return left if isinstance(left, str) else replace(self, left=left)
 
     @property

@@ -117,15 +117,19 @@ def _filtered_below(
     view: View, off: Off, table: TablePlan, join: JoinRows, step: ViewStep
 ) -> tuple[View, JoinRows]:
     """A view, and the rows of the join that it is of; the view's filter is below where it may."""
-    if step.condition is not None:
-        kept = join.keeping(step.condition)
-        view = filter_goes_below_join(view, off, kept if isinstance(kept, str) else None)
-        if isinstance(kept, JoinRows) and fired(view, FILTER_GOES_BELOW_JOIN):
-            join = kept
-    elif isinstance(table.node, View):
-        for verdict in table.node.rules:
-            if verdict.rule == FILTER_GOES_BELOW_JOIN:
-                view = filter_goes_below_join(view, off, verdict.why_not)
+    # Filters in a row are one view; one of them may be below, and another not.
+    before = [verdict for verdict in table.node.rules if verdict.rule == FILTER_GOES_BELOW_JOIN]
+    if step.condition is None:
+        for verdict in before:
+            view = filter_goes_below_join(view, off, verdict.why_not)
+        return view, join.then(table.planned, step)
+    kept = join.keeping(step.condition)
+    obstacle = kept if isinstance(kept, str) else None
+    if any(verdict.fired for verdict in before):
+        obstacle = None
+    view = filter_goes_below_join(view, off, obstacle)
+    if isinstance(kept, JoinRows) and fired(view, FILTER_GOES_BELOW_JOIN):
+        join = kept
     return view, join.then(table.planned, step)
 
 

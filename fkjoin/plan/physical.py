@@ -8,10 +8,10 @@ others read runs twice, as in Spark; what Spark reads of a source, it reads once
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 
@@ -187,20 +187,21 @@ class OperatorStage(NamedTuple):
         return None if self.counted is None else self.counted.name
 
 
-def operator_of(last: Stage) -> StatefulOperator:
+def operator_of(last: Stage, apart: Collection[Physical] = ()) -> StatefulOperator:
     """Find the operator that a stage is the last of.
 
     A stage alone has an operator of its own, unless the optimizer lets stages share one
     (``StateSpec.together``).  Then stages that read one another directly are in one operator: with
-    one bucket, a shuffle between them would move nothing.
+    one bucket, a shuffle between them would move nothing.  ``apart``: ``counted_twice`` of the
+    query's plan.
     """
     stages, entries = list[OperatorStage](), list[tuple[int, Physical]]()
 
     def add(stage: Stage, counted: Counted | None) -> int:
         inside, outside = [], []
         for node in _alternatives(stage.input):
-            below, counts = _uncounted(node)
-            if isinstance(below, Stage) and stage.spec.state.together:
+            below, counts = _uncounted(node, apart)
+            if isinstance(below, Stage) and _is_together(stage):
                 inside.append(add(below, counts))
             else:
                 outside.append(node)
@@ -216,14 +217,41 @@ def operator_of(last: Stage) -> StatefulOperator:
     return StatefulOperator(tuple(stages), tuple(entries))
 
 
-def _alternatives(node: Physical) -> tuple[Physical, ...]:
-    return node.inputs if isinstance(node, Union) else (node,)
+def share_an_operator(results: Physical) -> bool:
+    """Tell whether the last operator of some results has several stages."""
+    while isinstance(results, MessagesOnly | Counted):
+        results = results.input
+    return isinstance(results, Stage) and len(operator_of(results).stages) > 1
 
 
-def _uncounted(node: Physical) -> tuple[Physical, Counted | None]:
+def counted_twice(plan: Physical) -> frozenset[Physical]:
+    """The nodes over stages that share operators whose counters are summed up, if read twice.
+
+    Spark sums up under one name only what is one frame.  So no operator may take these stages in.
+    """
+    counts = Counter(node for node in below(plan) if isinstance(node, Counted))
+    twice = [node for node, count in counts.items() if count > 1]
+    return frozenset(node for node in twice if _is_together(node.input))
+
+
+def _is_together(node: Physical) -> bool:
+    return isinstance(node, Stage) and bool(node.spec.state.together)
+
+
+def _alternatives(node: Physical) -> Iterator[Physical]:
+    if not isinstance(node, Union):
+        yield node
+        return
+    for part in node.inputs:
+        yield from _alternatives(part)
+
+
+def _uncounted(node: Physical, apart: Collection[Physical]) -> tuple[Physical, Counted | None]:
     """The node below, whose counters are summed up and then left out; else the node."""
     if isinstance(node, MessagesOnly) and isinstance(node.input, Counted):
-        return node.input.input, node.input
+        counted = node.input
+        if counted not in apart:
+            return counted.input, counted
     return node, None
 
 
@@ -270,29 +298,37 @@ class Running:
         return f"{self.operator}-{self.stage}"
 
 
-def running_in(
-    node: Physical,
-    reader: str,
-    above: str = "",
-    counted_as: str = "",
-    operator_ids: Mapping[Physical, object] = MappingProxyType({}),
-) -> Iterator[Running]:
-    """The stages of a query, each after those that it reads.
+def running_in(plan: Physical, end: str) -> Iterator[Running]:
+    """The stages of a query, each after those that it reads; ``end``: the end of the query."""
+    apart = counted_twice(plan)
 
-    ``reader``: the end of the query, or what reads ``above``.  ``above``: the table of the nearest
-    stage above; ``counted_as``: the nearest name above under which counters are summed up;
-    ``operator_ids``: those of the stages of the operator above.
-    """
-    if isinstance(node, Stage):
-        operator = node.spec.state.operator
-        reader = above if above and above != operator else reader
-        above = operator
-        if node not in operator_ids:
-            stages = [stage.node for stage in operator_of(node).stages]
-            operator_ids = dict.fromkeys(stages, object() if len(stages) > 1 else None)
-    if isinstance(node, Counted):
-        counted_as = node.name
-    for below_it in node.inputs:
-        yield from running_in(below_it, reader, above, counted_as, operator_ids)
-    if isinstance(node, Stage):
-        yield Running(above, node.spec.stage, reader, counted_as, operator_ids[node])
+    def visit(
+        node: Physical,
+        reader: str,
+        above: str,
+        counted_as: str,
+        operator_ids: Mapping[Physical, object],
+    ) -> Iterator[Running]:
+        """Visit a node.
+
+        ``reader``: the end, or what reads ``above``, the table of the nearest stage above;
+        ``counted_as``: the nearest name above under which counters are summed up;
+        ``operator_ids``: those of the stages of the operator above.
+        """
+        if isinstance(node, Stage):
+            operator = node.spec.state.operator
+            reader = above if above and above != operator else reader
+            above = operator
+            if node not in operator_ids:
+                inside = [stage.node for stage in operator_of(node, apart).stages]
+                operator_ids = dict.fromkeys(inside, object() if len(inside) > 1 else None)
+        elif not isinstance(node, Union | MessagesOnly | Counted):
+            operator_ids = {}
+        if isinstance(node, Counted):
+            counted_as = node.name
+        for read in node.inputs:
+            yield from visit(read, reader, above, counted_as, operator_ids)
+        if isinstance(node, Stage):
+            yield Running(above, node.spec.stage, reader, counted_as, operator_ids[node])
+
+    yield from visit(plan, end, "", "", {})

@@ -47,8 +47,6 @@ RULES = (
 _EITHER_WAY = FILTER_GOES_BELOW_JOIN, RESOLVE_MAKES_ROWS, SINKS_SHARE_A_QUERY
 MOVING = tuple(rule for rule in RULES if rule not in _EITHER_WAY)
 """Rules that move state, or change what is read: a checkpoint begun without one goes on so."""
-OF_ROWS = FILTER_GOES_BELOW_JOIN, WORKERS_EVALUATE_STEPS
-"""Rules of a view that hold whatever reads it."""
 READING = (AGGREGATE_READS_ANSWERS, JOIN_READS_ANSWERS, VIEW_READS_ANSWERS)
 """Rules that put another stage in the place of a join's resolve."""
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from fkjoin.state.errors import CorruptLogError
+from fkjoin.state.errors import CorruptLogError, StoreMismatchError
 
 _STAGE_SHIFT = 48
 """A stage's segments have the numbers from ``stage << 48`` on."""
@@ -105,7 +105,12 @@ class SparkLog:
             self._wait()
             row = self._meta.get()
             records = [] if row is None else unpacked_metas(bytes(row[0]))
-            self._known = records + [b""] * (self._stages - len(records))
+            if records and len(records) != self._stages:
+                raise StoreMismatchError(
+                    f"state of {len(records)} stages in an operator that has {self._stages}: "
+                    "set the optimizer's rules as they were when the checkpoint was begun"
+                )
+            self._known = records or [b""] * self._stages
         return self._known
 
     def set_meta(self, stage: int, meta: bytes) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection, MutableMapping
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -27,6 +27,7 @@ from fkjoin.plan.physical import (
     Ticks,
     Union,
     below,
+    counted_twice,
     operator_of,
 )
 from fkjoin.spark.buckets import BATCH_MS, ENTRY, ENVELOPE, TICK, bucket_ids, counted_name
@@ -55,18 +56,32 @@ def on_spark(spark: SparkSession, plan: Physical) -> DataFrame:
             f"name: two operators of one query count their rows as {twice[0]!r}; give one of them "
             "another name="
         )
-    return _frame(spark, plan)
+    apart = counted_twice(plan)
+    # Such a plan's operators depend on all of it, so that their frames are no other plan's.
+    return _Frames(spark, {} if apart else _FRAMES, apart).of(plan)
 
 
-def _frame(spark: SparkSession, plan: Physical) -> DataFrame:
-    frame = _FRAMES.get(plan)
-    if frame is None:
-        if isinstance(plan, Stage):
-            frame = _FRAMES[plan] = _operator(spark, operator_of(plan))
-            return frame
-        inputs = [_frame(spark, node) for node in plan.inputs]
-        frame = _FRAMES[plan] = _MADE[type(plan)](spark, plan, *inputs)
-    return frame
+class _Frames(NamedTuple):
+    """The frames of a plan's nodes, made once each."""
+
+    spark: SparkSession
+    known: MutableMapping[Physical, DataFrame]
+    """Those of nodes that read others."""
+    apart: Collection[Physical] = ()
+    """See ``operator_of``."""
+
+    def of(self, node: Physical) -> DataFrame:
+        known = self.known if node.inputs else _FRAMES
+        frame = known.get(node)
+        if frame is None:
+            frame = known[node] = self._made(node)
+        return frame
+
+    def _made(self, node: Physical) -> DataFrame:
+        if not isinstance(node, Stage):
+            return _MADE[type(node)](self.spark, node, *map(self.of, node.inputs))
+        operator = operator_of(node, self.apart)
+        return _operator(operator, [self.of(read) for _, read in operator.entries])
 
 
 def columns_of(spark: SparkSession, plan: Physical) -> StructType:
@@ -79,7 +94,7 @@ def columns_of(spark: SparkSession, plan: Physical) -> StructType:
 
 def _empty(spark: SparkSession, node: Physical) -> DataFrame:
     if isinstance(node, Read | Given):
-        return _frame(spark, node)
+        return _Frames(spark, _FRAMES).of(node)
     if isinstance(node, Union):
         return _empty(spark, node.inputs[0])
     frame = _EMPTY.get(node)
@@ -125,11 +140,10 @@ def _in_workers(_: SparkSession, node: InWorkers, rows: DataFrame) -> DataFrame:
     return read.mapInArrow(node.function, node.schema)
 
 
-def _operator(spark: SparkSession, operator: StatefulOperator) -> DataFrame:
+def _operator(operator: StatefulOperator, frames: list[DataFrame]) -> DataFrame:
     stages = [
         WorkerStage(stage.node.spec, stage.reader, stage.counted_as) for stage in operator.stages
     ]
-    frames = [_frame(spark, node) for _, node in operator.entries]
     if len(stages) > 1:
         numbers = [number for number, _ in operator.entries]
         pairs = zip(frames, numbers, strict=True)

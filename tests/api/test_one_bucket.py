@@ -12,7 +12,7 @@ from fkjoin.checkpoint.saved import saved_stores
 from fkjoin.checkpoint.upkeep import rebuild, verify
 from fkjoin.errors import SessionError
 from fkjoin.plan.rules import STAGES_SHARE_AN_OPERATOR
-from fkjoin.sessions.settings import BUCKETS, EXCLUDED, LATENCY
+from fkjoin.sessions.settings import BUCKETS, EXCLUDED, LATENCY, PARTITIONS
 from tests.support.orders import History, tables
 
 pytestmark = pytest.mark.usefixtures("small_tables")
@@ -80,13 +80,13 @@ def test_a_checkpoint_of_a_shared_operator_goes_on_with_its_rule_alone(spark: Sp
     write(counts(spark, tmp_path), tmp_path)
 
 
-def test_low_latency_is_one_bucket_unless_a_user_sets_their_number(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_low_latency_is_one_bucket_unless_a_user_sets_their_number(spark: SparkSession, tmp_path: Path) -> None:
     spark.conf.unset(BUCKETS)
     spark.conf.set(LATENCY, "low")
     try:
+        spark.conf.unset(PARTITIONS)
         assert counts(spark, tmp_path)._planned.bound.settings.buckets == 1
+        assert spark.conf.get(PARTITIONS) == "1"
         spark.conf.set(BUCKETS, "2")
         assert counts(spark, tmp_path)._planned.bound.settings.buckets == 2
         spark.conf.set(LATENCY, "lowest")

@@ -47,6 +47,7 @@ SHARED = {
     "star": 1,
     "merge_of_views": 2,
     "flat_map_of_a_view_summed_up": 2,
+    "job_of_windows": 1,
 }
 """Topologies, and how many operators of Spark they have with one bucket: rows that Spark makes are between two."""
 WITHOUT_NULLS = {"aggregate_by_functions", "reduced"}

@@ -10,7 +10,7 @@ from fkjoin.errors import InvariantError
 from fkjoin.plan.base import Node, StageText, in_order
 from fkjoin.plan.nodes import join_below, reads_answers
 from fkjoin.plan.physical import Running
-from fkjoin.plan.rules import OF_ROWS, Verdict
+from fkjoin.plan.rules import FILTER_GOES_BELOW_JOIN, WORKERS_EVALUATE_STEPS, Verdict
 
 _PACE = "pace"
 """The stage that holds changes back, after all others of any node."""
@@ -20,9 +20,12 @@ Runs = Mapping[str, Sequence["Running"]]
 
 
 def subtopology(*numbers: int | None) -> str:
-    """The title of a sub-topology, or of several with numbers in a row."""
-    last = f" to {numbers[-1]}" if len(numbers) > 1 else ""
-    return f"Sub-topology: {numbers[0]}{last}"
+    """The title of a sub-topology, or of several."""
+    first, last = numbers[0], numbers[-1]
+    in_a_row = first is not None and last == first + len(numbers) - 1
+    if len(numbers) > 1 and in_a_row:
+        return f"Sub-topology: {first} to {last}"
+    return f"Sub-topology: {', '.join(map(str, numbers))}"
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class StepStage:
 
     name: str
     repartition_by: str
-    """Nothing for a stage in the operator of the stage before it."""
+    """Nothing for a stage in the operator of one that is named before it."""
     store: str
     topic: str | None = None
     notes: tuple[str, ...] = ()
@@ -40,7 +43,7 @@ class StepStage:
     counted_as: tuple[str, ...] = ()
     """The names under which metrics have its counters, each once."""
     subtopologies: tuple[int, ...] = ()
-    """The numbers of the sub-topologies that begin with it, one for each reader."""
+    """The numbers of the sub-topologies that it is in, each once."""
 
     @property
     def input(self) -> str:
@@ -100,12 +103,17 @@ def steps_of(ends: Sequence[Node], running: Sequence[Running]) -> list[Step]:
     for stage in running:
         operators.setdefault(stage.operator, {}).setdefault(stage.stage, []).append(stage)
     steps = []
-    for node in in_order(*ends):
+    nodes = list(in_order(*ends))
+    for node in nodes:
         text = node.text()
         roles = text.roles or [("of", table) for table in node.inputs]
         rules = node.rules
         if node.stateless and node not in ends:
-            rules = tuple(verdict for verdict in rules if verdict.rule in OF_ROWS)
+            of_rows = [WORKERS_EVALUATE_STEPS]
+            # Only answers are those of the filtered tables.
+            if any(node in reader.inputs and reads_answers(reader) for reader in nodes):
+                of_rows.append(FILTER_GOES_BELOW_JOIN)
+            rules = tuple(verdict for verdict in rules if verdict.rule in of_rows)
         step = Step(
             text.kind,
             node.name,
@@ -167,7 +175,7 @@ def _stages(
             tuple(notes),
             tuple(run.reader for run in runs),
             tuple(dict.fromkeys(run.counted_as for run in runs)),
-            tuple(map(numbers.of, runs)),
+            tuple(dict.fromkeys(map(numbers.of, runs))),
         )
 
 
