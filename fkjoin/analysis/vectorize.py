@@ -82,8 +82,8 @@ def moved(part: Part, places: Mapping[str, Path], columns: pa.Schema) -> Part | 
     """
     path = _path(part)
     if path is not None:
-        place = (*places[path[0]], *path[1:])
-        return at(place, columns) if place else None
+        column = (*places[path[0]], *path[1:])
+        return at(column, columns) if column else None
     children = [moved(child, places, columns) for child in part.children]
     known = tuple(child for child in children if child is not None)
     return replace(part, children=known) if len(known) == len(children) else None

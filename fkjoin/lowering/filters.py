@@ -52,7 +52,9 @@ def without(
 def _held(condition: Bound, places: Mapping[str, Place], rows: DataFrame) -> DataFrame:
     # Texts of joined rows have no collation, whatever those of the table have.
     kinds = condition.scope.frame.schema
-    named = {name: _field(*place).cast(kinds[name].dataType) for name, place in places.items()}
+    named = {}
+    for name, (side, path) in places.items():
+        named[name] = _field(side, path).cast(kinds[name].dataType)
     stays = ~F.col(DELETED) & F.coalesce(condition.column, F.lit(False))
     held = {ROW: F.when(stays, F.col(ROW)), DELETED: ~stays}
     return rows.withColumns(named).withColumns(held).select(rows.columns)

@@ -123,7 +123,8 @@ class JoinPlan(JoinAnswers):
         if self.bound.emission.every:
             return f"{label} is {self.node.emit}"
         names = {path[0] for path in condition.paths}
-        places = {name: place for name, place in self.bound.places.items() if name in names}
+        fields = self.bound.places
+        places = {name: fields[name] for name in sorted(names & fields.keys())}
         if len(places) < len(names):
             return "it reads more of the rows than fields of them"
         sides = {side for side, _ in places.values()}

@@ -123,13 +123,13 @@ def _filtered_below(
         for verdict in before:
             view = filter_goes_below_join(view, off, verdict.why_not)
         return view, join.then(table.planned, step)
-    kept = join.keeping(step.condition)
-    obstacle = kept if isinstance(kept, str) else None
+    filtered = join.keeping(step.condition)
+    obstacle = filtered if isinstance(filtered, str) else None
     if any(verdict.fired for verdict in before):
         obstacle = None
     view = filter_goes_below_join(view, off, obstacle)
-    if isinstance(kept, JoinRows) and fired(view, FILTER_GOES_BELOW_JOIN):
-        join = kept
+    if isinstance(filtered, JoinRows) and fired(view, FILTER_GOES_BELOW_JOIN):
+        join = filtered
     return view, join.then(table.planned, step)
 
 

@@ -107,8 +107,8 @@ class SparkLog:
             records = [] if row is None else unpacked_metas(bytes(row[0]))
             if records and len(records) != self._stages:
                 raise StoreMismatchError(
-                    f"state of {len(records)} stages in an operator that has {self._stages}: "
-                    "set the optimizer's rules as they were when the checkpoint was begun"
+                    f"the state is of {len(records)} stages, and the operator has {self._stages}: "
+                    "set the optimizer's rules as they were at the checkpoint's first start"
                 )
             self._known = records or [b""] * self._stages
         return self._known
