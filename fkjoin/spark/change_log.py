@@ -108,7 +108,7 @@ class SparkLog:
             if records and len(records) != self._stages:
                 raise StoreMismatchError(
                     f"the state is of {len(records)} stages, and the operator has {self._stages}: "
-                    "set the optimizer's rules as they were at the checkpoint's first start"
+                    "use the optimizer's rules of the checkpoint's first start"
                 )
             self._known = records or [b""] * self._stages
         return self._known
