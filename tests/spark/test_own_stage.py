@@ -43,7 +43,7 @@ def test_its_counters_are_summed_and_have_texts(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(DistinctSpec, "greatest", ("longest-key",))
     functions = MagicMock()
     monkeypatch.setattr(on_spark, "F", functions)
-    on_spark._counted(MagicMock(), Counted(MagicMock(), "names", ("distinct",)), MagicMock())
+    on_spark._observed(MagicMock(), Counted(MagicMock(), "names", ("distinct",)))
     summed = [call.args[0] for call in functions.sum.return_value.alias.call_args_list]
     most = [call.args[0] for call in functions.max.return_value.alias.call_args_list]
     assert {"stale-dropped", "seen-again", "distinct-ms"} <= set(summed)
