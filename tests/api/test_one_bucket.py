@@ -50,7 +50,7 @@ def test_stores_of_a_shared_operator_are_read_verified_and_rebuilt(spark: SparkS
     assert {path.name for path in (checkpoint / "state").iterdir()} == {"0", "1"}  # Spark makes rows of a kept join
     assert [store.name for store in saved_stores(spark, checkpoint)] == STORES
     with StateReader(checkpoint, "kept") as reader:
-        for _ in range(3):
+        for _ in range(2):
             wanted = regions(history)
             rows = reader.get_many(list(wanted))
             assert {row["order_id"]: row["region"] for row in rows if row is not None} == wanted
