@@ -110,7 +110,7 @@ class BucketRun:
         """Take frames of envelopes, and yield those to send; see ``envelopes``."""
         (inbox,) = received(rows)
         # Payloads that are sent are let go.
-        yield from map(frame_of, framed(self.envelopes(inbox)))
+        yield from map(_frame, framed(self.envelopes(inbox)))
 
     def envelopes(self, inbox: Inbox) -> Iterator[Envelope]:
         """Work on what has come, and yield the envelopes to send.
@@ -309,7 +309,7 @@ def one_by_one(
                     yield envelope
 
     # Payloads that are sent are let go.
-    yield from map(frame_of, framed(envelopes()))
+    yield from map(_frame, framed(envelopes()))
 
 
 def _part(messages: pa.Table, part: int, parts: int) -> pa.Table:
@@ -319,7 +319,7 @@ def _part(messages: pa.Table, part: int, parts: int) -> pa.Table:
     )
 
 
-def frame_of(envelopes: list[Envelope]) -> pd.DataFrame:
+def _frame(envelopes: list[Envelope]) -> pd.DataFrame:
     # Not with this module: Spark imports it once per operator in a process that needs no frames.
     import pandas as pd
 
