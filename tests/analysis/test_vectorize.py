@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import random
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -67,11 +68,13 @@ def listed(texts: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def rows(spark: SparkSession) -> DataFrame:
+def rows(spark: SparkSession) -> Iterator[DataFrame]:
     rng = random.Random(5)
     made = [[rng.choice([None, *some]) for _, some in VALUES.values()] for _ in range(300)]
     schema = ", ".join(f"{name} {kind}" for name, (kind, _) in VALUES.items())
-    return spark.createDataFrame(made, schema).coalesce(1).cache()
+    kept = spark.createDataFrame(made, schema).coalesce(1).cache()
+    yield kept
+    kept.unpersist()
 
 
 def columns(rows: DataFrame) -> tuple[dict[str, pa.Array], int]:
