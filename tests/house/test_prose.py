@@ -16,6 +16,10 @@ from tools.messages import raised
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), ROOT / "docs" / "adr" / "index.md"]
 LONGEST_SENTENCE, LONGEST_LINE = 25, 100
+LONGEST_CODE = 79
+"""The width of a line of code that the site shows without a scroll bar."""
+LONGEST_CELL, LONGEST_NARROW_CELL = 25, 15
+"""Words of a cell: in a table of two columns, and of more, which is for figures and names."""
 
 FORBIDDEN = {
     r"who(?:ever|m)?": "name the actor",
@@ -25,6 +29,13 @@ FORBIDDEN = {
     r"(?:in|of) (?:a|that|the) (?:slow|slower|fast|faster) (?:hour|day)": "no diary: give the range in a table",
     r"simply|obviously|of course|needless to say": "leave it out",
     r"ADR \d+": "link to the decision by what it decides",
+    r"(?<!there )(?:is|are|was|were) no (?!longer|more\b)\w+": "write 'is not a …'",
+    r"(?:that|those) of": "repeat the noun",
+    r"anew": "again, or new",
+    r"go(?:es)? on|went on": "continue",
+    r"mend(?:s|ed|ing)?": "fix, or repair",
+    r"cannot have": "cannot store, or cannot contain",
+    r"(?:page|section|document|list|report|log|message|line|error) (?:has|have)": "shows, says, or contains",
 }
 """Patterns that prose does not have, and what to do instead."""
 
@@ -94,6 +105,14 @@ def faults(text: str, rules: dict[str, str] = RULES) -> Iterator[tuple[int, str]
         for words, advice in rules.items():
             for found in re.finditer(rf"\b(?:{words})\b", passage, re.IGNORECASE):
                 yield number, f"{found[0]!r}: {advice}"
+    for number, cell, longest in _cells(text):
+        if (count := len(cell.split())) > longest:
+            yield number, f"a cell of {count} words, at most {longest}: {cell.strip()[:60]}…"
+    for block in _FENCE.finditer(text):
+        first = text[: block.start()].count("\n") + 1
+        for number, line in enumerate(block[0].splitlines(), first):
+            if len(line) - len(block[1]) > LONGEST_CODE:
+                yield number, f"{len(line)} characters of code, at most {LONGEST_CODE}"
     bare = _FENCE.sub(lambda block: "\n" * block[0].count("\n"), text)
     for number, line in enumerate(bare.splitlines(), 1):
         if (
@@ -104,6 +123,15 @@ def faults(text: str, rules: dict[str, str] = RULES) -> Iterator[tuple[int, str]
             yield number, f"{len(line)} characters, at most {LONGEST_LINE}"
 
 
+def _cells(text: str) -> Iterator[tuple[int, str, int]]:
+    """Cells of tables, with the numbers of their lines, and how many words each may have."""
+    for number, line in enumerate(without_code(text).splitlines(), 1):
+        if line.startswith("|"):
+            cells = re.split(r"(?<!\\)\|", line.strip().strip("|"))
+            longest = LONGEST_NARROW_CELL if len(cells) > 2 else LONGEST_CELL
+            yield from ((number, cell, longest) for cell in cells)
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_documents_are_written_by_the_rules(path: Path) -> None:
     found = sorted(faults(path.read_text(), FORBIDDEN if path.parent.name == "adr" else RULES))
@@ -112,8 +140,9 @@ def test_documents_are_written_by_the_rules(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["commands.md", "job-file.md", "changelog.md", "reporting.md"])
 def test_pages_that_are_made_of_the_code_are_written_by_the_rules(name: str) -> None:
-    """So ``--help`` and the descriptions of settings are; their lines may be longer."""
-    found = [(number, what) for number, what in faults(site_pages.PAGES[name]()) if "characters, at most" not in what]
+    """So ``--help`` and the descriptions of settings are; their lines and cells may be longer."""
+    longer = re.compile(r"\d+ characters|a cell of")
+    found = [(number, what) for number, what in faults(site_pages.PAGES[name]()) if not longer.match(what)]
     assert found == []
 
 
@@ -178,8 +207,12 @@ OF_SINKS = {"Mark"}
         ("fkjoin reads the topic. It writes a table.", []),
         (" ".join(f"w{n}" for n in range(26)).replace("w9 ", "w9\n"), [1]),
         ("- one\n- " + "\n  ".join(f"w{n}" for n in range(26)), [2]),
-        ("| a | " + " ".join(f"w{n}" for n in range(26)) + " |", [1]),
-        ("```python\n" + "x " * 200 + "\n```\n\nWhoever reads this.", [5]),
+        ("| a | " + ". ".join(f"w{n}" for n in range(26)) + " |", [1]),
+        ("| a | b | " + ". ".join(f"w{n}" for n in range(16)) + " |", [1]),
+        ("| a | b | `" + "w " * 16 + "` |", []),
+        ("Text\n\n```python\n" + "x" * 80 + "\n```", [4]),
+        ("There is no table, but this is no table.", [1]),
+        ("```python\n" + "x " * 30 + "\n```\n\nWhoever reads this.", [5]),
         ("Text.\n\n    whoever  # code\n", []),
         ("The stage `whoever` and [a page](whoever.md).", []),
         ("The stage that knows who reads it.", [1]),
