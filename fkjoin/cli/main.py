@@ -32,8 +32,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Foreign-key table joins on Spark, kept up to date through updates and deletes on both "
     "sides.",
+    epilog="Start with: fkjoin init && fkjoin run job.toml",
 )
-app.add_typer(state_app, name="state")
+_START = "Start (fkjoin run job.toml --ui 8080)"
+_LOOK = "Look (fkjoin state get o1 checkpoint/sink-joined)"
+_MORE = "More (fkjoin restore job.toml)"
+"""Groups of commands in the help, each with an example."""
+app.add_typer(state_app, name="state", rich_help_panel=_LOOK)
 
 
 _JobFile = Annotated[
@@ -52,8 +57,9 @@ class Drawing(str, enum.Enum):
 
 
 @app.command(
-    help="Join bundled change logs of orders and customers on Spark, and check the result with a "
-    "batch join."
+    rich_help_panel=_START,
+    help="Join bundled change logs of orders and customers, and check the result with a batch "
+    "join.",
 )
 def demo(
     folder: Annotated[
@@ -75,8 +81,35 @@ def demo(
 
 
 @app.command(
-    help="Run a job until it is stopped.  SIGTERM and Ctrl-C stop it when the running batches have"
-    " ended."
+    rich_help_panel=_START,
+    help="Write a job file, job.toml, that joins orders with customers.\n\n"
+    "A job from files comes with two small CSV files, so that it runs at once.",
+)
+def init(
+    kafka: Annotated[
+        bool,
+        typer.Option("--kafka/--files", help="Read Kafka topics, or files."),
+    ] = False,
+    folder: Annotated[
+        Path, typer.Option("--dir", help="Folder for the files. It is created if needed.")
+    ] = Path(),
+) -> None:
+    from fkjoin.cli.init import FILES_JOB, KAFKA_JOB, write_job
+
+    for path in write_job(folder, KAFKA_JOB if kafka else FILES_JOB):
+        print(f"wrote {path}")
+    if kafka:
+        print("Set bootstrap_servers and the topics in job.toml, then run:")
+    else:
+        print("Run it, and look at a row:")
+    there = f"cd {folder} && " if folder != Path() else ""
+    print(f"  {there}fkjoin run job.toml")
+    print("  fkjoin state get o1 checkpoint/sink-joined")
+
+
+@app.command(
+    rich_help_panel=_START,
+    help="Run a job.  Ctrl-C or SIGTERM finishes the running batches, then stops.",
 )
 def run(
     job: _JobFile,
@@ -84,8 +117,8 @@ def run(
         bool,
         typer.Option(
             "--check",
-            help="Only check settings, topics, schemas, the targets of sinks, and that the "
-            "checkpoint fits. The last line has the verdict.",
+            help="Validate the job, its topics, sinks and checkpoint, then exit. The last line "
+            "says whether the job would start.",
         ),
     ] = False,
     log: SparkLogOption = None,
@@ -121,8 +154,68 @@ def run(
 
 
 @app.command(
-    help="Rewrite targets that are ahead of a job's checkpoint or behind it, since one of them was"
-    " restored from a backup."
+    rich_help_panel=_START,
+    help="Check Java, PySpark, the Kafka connector, the workers' Python and the brokers, and say "
+    "how to fix what is wrong.",
+)
+def doctor(
+    bootstrap_servers: Annotated[str, typer.Option(help="Brokers to connect to, host:port.")] = "",
+    master: Annotated[
+        str, typer.Option(help="The Spark master to start a session on.")
+    ] = "local[2]",
+    jars: Annotated[str, typer.Option(help="The connector's jars, as for spark.jars.")] = "",
+    packages: Annotated[str, typer.Option(help="The connector, as for spark.jars.packages.")] = "",
+) -> None:
+    from fkjoin.cli.doctor import examine
+
+    console = Console()
+    named = {"spark.jars": jars, "spark.jars.packages": packages}
+    settings = {name: value for name, value in named.items() if value}
+    with quiet_spark():
+        findings = examine(master, bootstrap_servers, settings)
+    for finding in findings:
+        mark = "[green]ok [/]" if finding.fine else "[red]bad[/]"
+        words = escape(f"{finding.subject}: {finding.state}")
+        console.print(f"{mark} {words}", highlight=False, soft_wrap=True)
+        if not finding.fine:
+            console.print(f"    {escape(finding.advice)}", soft_wrap=True)
+    if not all(finding.fine for finding in findings):
+        raise typer.Exit(1)
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > 65_535:
+        problem = f"{text!r} is not a port or host:port, such as 8080 or 0.0.0.0:8080"
+        raise typer.BadParameter(problem, param_hint="--ui")
+    return host or "127.0.0.1", int(port)
+
+
+@app.command(rich_help_panel=_LOOK)
+def describe(
+    job: _JobFile,
+    format: Annotated[
+        Drawing, typer.Option(help="mermaid: a flowchart; svg: a picture.")
+    ] = Drawing.text,
+    optimized: Annotated[
+        bool,
+        typer.Option("--optimized/--as-written", help="With or without the optimizer's rules."),
+    ] = True,
+    log: SparkLogOption = None,
+) -> None:
+    """Print the topology of a job: its tables, operators, stores, repartitions and topics.
+
+    It starts Spark, and no query."""
+    from fkjoin.jobs.runner import describe_job
+
+    with spark_log(log_file(log)):
+        print(describe_job(job, format.value, optimized=optimized))
+
+
+@app.command(
+    rich_help_panel=_MORE,
+    help="Set a job's sinks to the batch of its checkpoint, after one of them was restored from a "
+    "backup.",
 )
 def restore(
     job: Annotated[
@@ -146,36 +239,7 @@ def restore(
         console.print(line, markup=False, soft_wrap=True)
 
 
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not port.isdecimal() or int(port) > 65_535:
-        problem = f"{text!r} is no port or host:port, such as 8080 or 0.0.0.0:8080"
-        raise typer.BadParameter(problem, param_hint="--ui")
-    return host or "127.0.0.1", int(port)
-
-
-@app.command()
-def describe(
-    job: _JobFile,
-    format: Annotated[
-        Drawing, typer.Option(help="mermaid: a flowchart; svg: a picture.")
-    ] = Drawing.text,
-    optimized: Annotated[
-        bool,
-        typer.Option("--optimized/--as-written", help="With or without the optimizer's rules."),
-    ] = True,
-    log: SparkLogOption = None,
-) -> None:
-    """Print the topology of a job: its tables, operators, stores, repartitions and topics.
-
-    It starts Spark, and no query."""
-    from fkjoin.jobs.runner import describe_job
-
-    with spark_log(log_file(log)):
-        print(describe_job(job, format.value, optimized=optimized))
-
-
-@app.command()
+@app.command(rich_help_panel=_MORE)
 def schema() -> None:
     """Print the JSON Schema of job files, with which editors complete and check them."""
     from fkjoin.jobs.job_file import json_schema
@@ -184,40 +248,12 @@ def schema() -> None:
 
 
 @app.command(
-    help="Check Java, PySpark, the Kafka connector, the workers' Python and the brokers, and say "
-    "how to fix what is wrong."
-)
-def doctor(
-    bootstrap_servers: Annotated[str, typer.Option(help="Brokers to connect to, host:port.")] = "",
-    master: Annotated[
-        str, typer.Option(help="The Spark master to start a session on.")
-    ] = "local[2]",
-    jars: Annotated[str, typer.Option(help="The connector's jars, as for spark.jars.")] = "",
-    packages: Annotated[str, typer.Option(help="The connector, as for spark.jars.packages.")] = "",
-) -> None:
-    from fkjoin.cli.doctor import examine
-
-    console = Console()
-    named = {"spark.jars": jars, "spark.jars.packages": packages}
-    settings = {name: value for name, value in named.items() if value}
-    with quiet_spark():
-        findings = examine(master, bootstrap_servers, settings)
-    for finding in findings:
-        mark = "[green]ok [/]" if finding.fine else "[red]BAD[/]"
-        words = escape(f"{finding.subject}: {finding.state}")
-        console.print(f"{mark} {words}", highlight=False, soft_wrap=True)
-        if not finding.fine:
-            console.print(f"    {escape(finding.advice)}", soft_wrap=True)
-    if not all(finding.fine for finding in findings):
-        raise typer.Exit(1)
-
-
-@app.command(
-    help="Write a file of Spark's classes (200 MiB), with which local sessions of this environment"
-    " start some seconds sooner.\n\n"
+    rich_help_panel=_MORE,
+    help="Cache Spark's classes in a file (200 MiB), so that local sessions start some seconds "
+    "faster.\n\n"
     "Run it again after an upgrade of Spark or Java.  The variable FKJOIN_CLASSES names "
     "another place for the file.  If it is empty, or the file is deleted, sessions start "
-    "without the file."
+    "without the file.",
 )
 def prepare() -> None:
     from fkjoin.sessions.class_archive import make

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     help=(
-        "Look at the state in a query's checkpoint, as of any committed batch. Verify, rebuild and "
-        "rescale it; prune indexes; drain and purge a job's internal topics."
+        "Look at the state in a query's checkpoint, after any committed batch; verify, rebuild "
+        "and rescale it; prune indexes; drain and purge a job's internal topics."
     ),
 )
 
@@ -62,7 +62,7 @@ def list_stores(checkpoint: Checkpoint, batch: _Batch = None) -> None:
 
     - `folder`: the folder of the store's files in the checkpoint
 
-    - `buckets`: how many of all buckets have data
+    - `buckets`: how many of all buckets contain data
 
     - `partitions`: the number of tasks that share the buckets
 
@@ -98,13 +98,12 @@ def list_stores(checkpoint: Checkpoint, batch: _Batch = None) -> None:
 
 
 @app.command(
-    help="Print what the state has of a left row: its foreign key, its subscription, the right "
-    "row, its result.\n\n"
-    "For an aggregate: the contribution of a row with that key, and the row of a group with "
-    "that key.\n\n"
-    "A result has its row if the join is materialized.\n"
-    "Otherwise the store has only a hash of it, and `row` and `timestamp` are null.\n"
-    "A join that an aggregate reads may have no result: ask the aggregate."
+    help="Print the state of one left row: its foreign key, subscription, right row and result.\n\n"
+    "For an aggregate: the contribution of the row with this key, and the row of the group with "
+    "this key.\n\n"
+    "A materialized join shows the whole result. Otherwise the state contains a hash of it, and "
+    "`row` and `timestamp` are null.\n\n"
+    "If an aggregate reads the join, the result may be missing: ask the aggregate."
 )
 def get(
     key: Annotated[
@@ -135,7 +134,7 @@ def get(
     for entry in entries:
         print(json.dumps(entry, ensure_ascii=False))
     if not entries:
-        print(f"nothing is known of {key}")
+        print(f"no state for key {key}")
     for note in notes:
         print(note, file=sys.stderr)
 
@@ -194,14 +193,16 @@ def columns(
 
 @app.command()
 def verify(checkpoint: Checkpoint, batch: _Batch = None) -> None:
-    """Read all state, and print what is wrong with it.  The exit status is 1 if anything is."""
+    """Read all state, and print each inconsistency.  The exit status is 1 if there is one."""
+    from fkjoin.checkpoint.saved import saved_stores
     from fkjoin.checkpoint.upkeep import verify as examine
 
     with _session(checkpoint, batch) as spark:
         problems = examine(spark, checkpoint, batch=batch)
+        stores = len(saved_stores(spark, checkpoint, batch))
     for problem in problems:
         print(problem)
-    print(f"{len(problems)} problems" if problems else "nothing is wrong")
+    print(f"{len(problems)} problems" if problems else f"the state is consistent: {stores} stores")
     if problems:
         raise typer.Exit(1)
 

@@ -66,7 +66,7 @@ def test_a_key_is_looked_up_without_spark(command: Callable[..., Any], chain: Pa
     first = command("get", key, chain, "--operator", "joined", "--batch", "0").stdout
     of_first = golden_operators.final(1)["orders"].get(key)
     assert [json.loads(line)["foreign_key"] for line in first.splitlines()][:1] == [of_first and of_first["customer"]]
-    assert command("get", 10_000, chain, "--operator", "joined").stdout == "nothing is known of 10000\n"
+    assert command("get", 10_000, chain, "--operator", "joined").stdout == "no state for key 10000\n"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from fkjoin.cli.main import app
+from fkjoin.jobs.job_file import read_job
 from tests.support.job_files import GOOD, job
 
 
@@ -45,3 +46,18 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         run = CliRunner().invoke(app, arguments)
         assert run.exit_code == 2
         assert message in run.stderr
+
+
+def test_init_writes_a_job_and_replaces_no_file(tmp_path: Path) -> None:
+    """``tests/house/test_docs.py`` runs the job of files, as the README shows it."""
+    for flag, written in (("--files", ["orders/1.csv", "customers/1.csv", "job.toml"]), ("--kafka", ["job.toml"])):
+        folder = tmp_path / flag
+        run = CliRunner().invoke(app, ["init", flag, "--dir", str(folder)])
+        assert run.stdout.startswith("".join(f"wrote {folder / name}\n" for name in written))
+        assert read_job(folder / "job.toml").joins["joined"].left == "orders"
+    (folder / "job.toml").write_text("mine")
+    run = fkjoin("init", "--dir", folder)
+    assert (
+        run.stderr == f"fkjoin: {folder / 'job.toml'} already exists, so nothing was written; give another folder with --dir\n"
+    )
+    assert [(path.name, path.read_text()) for path in folder.iterdir()] == [("job.toml", "mine")]

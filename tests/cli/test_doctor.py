@@ -74,4 +74,4 @@ def test_advice_about_a_section_of_a_job_file_names_it(monkeypatch: pytest.Monke
     monkeypatch.setattr(doctor, "examine", lambda *_: [finding])
     said = CliRunner().invoke(app, ["doctor"])
     assert said.exit_code == 1
-    assert said.stdout == "BAD Kafka connector: is not in [spark]\n    write kafka = true in [spark]\n"
+    assert said.stdout == "bad Kafka connector: is not in [spark]\n    write kafka = true in [spark]\n"
