@@ -114,8 +114,8 @@ STAGE = StepStage(
     subtopologies=(2,),
 )
 SHOP = [
-    Step("source", "orders", "", (), (("from", "Kafka topic orders"),), ()),
-    Step("source", "customers", "", (), (), ()),
+    Step("source", "orders", "", (), (("from", "Kafka topic orders"),), (), 0),
+    Step("source", "customers", "", (), (), (), 1),
     Step("fk_join", "joined", "inner", (("left", "orders"), ("right", "customers")), (("foreign key", "customer"),), (STAGE,)),
     Step("sink", "out", "postgres shop.out", (("of", "joined"),), (), ()),
 ]

@@ -81,14 +81,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Link names of files of a checkout to the pages that have them: a reader of the site may have no checkout.
 
-    Link the first page to pages that only the site has, and let a search find decisions after other pages.
+    Let a search find decisions after other pages.
     """
     places = {name: f"checkout.md#{_anchor(name)}" for name in shown_files()} | PARTS_OF_A_CHECKOUT
     here = page.file.src_uri
     if here.startswith("adr/"):
         page.meta["search"] = {"boost": BOOST_OF_DECISIONS}
-    if here == "index.md":
-        markdown = markdown.replace(*PAGES_OF_THE_SITE)
     up = "../" * here.count("/")
     if here in {place.partition("#")[0] for place in places.values()}:
         return markdown
@@ -104,12 +102,6 @@ def on_page_content(text: str, page: Page, config: MkDocsConfig, files: Files) -
 
 PARTS_OF_A_CHECKOUT = {"CHANGELOG.md": "changelog.md", "SECURITY.md": "reporting.md", "examples/notebooks": "notebooks.md"}
 """Documents and folders beside ``docs``, and the pages of the site that have them."""
-
-PAGES_OF_THE_SITE = (
-    "; on the site also job files, commands and messages",
-    ", [job files](job-file.md), [commands](commands.md), [messages](messages.md)",
-)
-"""Words of the first page about pages that are made, and their links on the site."""
 
 BOOST_OF_DECISIONS = 0.01
 """The weight of a decision in a search, where another page has 1: a word in a title weighs 1,000 times one in a text."""

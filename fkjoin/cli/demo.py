@@ -55,7 +55,7 @@ def run_demo(folder: Path, console: Console, spark: SparkSession | None = None) 
     landed = _land(folder)
     title = f"Joins orders with customers in {folder}; {landed}"
     if resumed:
-        title = "[bold]Goes on from the checkpoint[/] of an earlier run "
+        title = "[bold]Continues from the checkpoint[/] of an earlier run "
         title += f"in {checkpoint}; {landed} new"
     console.print(f"{title} parts of the change logs.")
     spark = spark or session("fkjoin demo", driver_extraJavaOptions=SHORT_LIVED)
@@ -73,7 +73,7 @@ def run_demo(folder: Path, console: Console, spark: SparkSession | None = None) 
     wrong, rows = keys[0].union(keys[1]).distinct().count(), wanted.count()
     _show(console, streamed, count)
     console.print(
-        f"output      {output}  (Parquet, a change a row)", highlight=False, soft_wrap=True
+        f"output      {output}  (Parquet, one row for each change)", highlight=False, soft_wrap=True
     )
     console.print(f"checkpoint  {checkpoint}", highlight=False, soft_wrap=True)
     verdict = f"[green]equal[/] to it: {rows:,} rows"
@@ -81,9 +81,9 @@ def run_demo(folder: Path, console: Console, spark: SparkSession | None = None) 
         verdict = f"[red]NOT equal[/] to it: {wrong:,} of {rows:,} keys are wrong"
     sentence = "A batch join by Spark SQL over the final tables: the streamed table is"
     console.print(f"{sentence} {verdict}.")
-    hint = "Run it again: it goes on from here."
+    hint = "Run the demo again: it continues from here."
     if _parts(folder) == PARTS:
-        hint = "All parts are read; delete the folder to begin again."
+        hint = "All parts were read; delete the folder to start over."
     console.print(hint, style="dim")
     return Outcome(resumed, batches, count, rows, wrong)
 

@@ -54,7 +54,7 @@ def test_init_writes_a_job_and_replaces_no_file(tmp_path: Path) -> None:
         folder = tmp_path / flag
         run = CliRunner().invoke(app, ["init", flag, "--dir", str(folder)])
         assert run.stdout.startswith("".join(f"wrote {folder / name}\n" for name in written))
-        assert read_job(folder / "job.toml").joins["joined"].left == "orders"
+        assert read_job(folder / "job.toml").joins["shop"].left == "orders"
     (folder / "job.toml").write_text("mine")
     run = fkjoin("init", "--dir", folder)
     assert (

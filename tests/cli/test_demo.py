@@ -30,7 +30,7 @@ def test_the_demo_is_right_and_goes_on_from_its_checkpoint(
     for name in ("left-in", "right-in", "stale-dropped", "tombstones-suppressed", "idempotent-update-skip", "out"):
         assert first.count[name] > 0, name
     text = said.getvalue()
-    assert "Goes on from the checkpoint of an earlier run" in text
+    assert "Continues from the checkpoint of an earlier run" in text
     assert f"the streamed table is equal to it: {second.rows:,} rows." in text
     assert str(tmp_path / "demo" / "joined") in text
     assert str(tmp_path / "demo" / "checkpoint") in text

@@ -55,14 +55,15 @@ def test_the_readme_and_the_tutorial_do_what_they_say(tmp_path: Path) -> None:
     check_tutorial(tmp_path, tutorial, programs[1][1])
 
 
-def test_the_readme_can_be_read_outside_a_checkout() -> None:
-    """A package index shows it: files are named, since links to them lead nowhere there."""
+def test_the_readme_leads_to_its_pages_and_shows_the_job_of_init() -> None:
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) <= 120
-    assert re.findall(r"\]\((?!https://)[^)]*\)", text) == []
-    named = re.findall(r"`((?:docs|examples)/[\w/]+\.md|[A-Z]+\.md)`", text)
-    assert len(named) > 5
-    assert [name for name in named if not (ROOT / name).is_file()] == []
+    links = re.findall(r"\]\(([^)]*)\)", text)
+    assert len(links) > 15
+    assert [link for link in links if not (ROOT / link).is_file()] == []
+    (shown,) = (block.text for block in blocks(ROOT / "README.md") if block.language == "toml")
+    written = (ROOT / "fkjoin" / "data" / "init-files.toml").read_text()
+    assert [part for part in shown.strip().split("\n\n") if part not in written] == []
 
 
 def test_code_in_documents_is_python_and_names_what_there_is() -> None:
@@ -79,7 +80,7 @@ def test_databricks_finds_what_the_how_to_has_it_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A wheel task calls an entry point of the package's metadata with the parameters as arguments."""
-    (block,) = (block for block in blocks(ROOT / "docs" / "howto.md") if "python_wheel_task" in block.text)
+    (block,) = (block for block in blocks(ROOT / "docs" / "deploy.md") if "python_wheel_task" in block.text)
     (task,) = yaml.safe_load(block.text)["resources"]["jobs"]["orders"]["tasks"]
     wheel = task["python_wheel_task"]
     package = distribution(wheel["package_name"])

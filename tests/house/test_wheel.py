@@ -12,6 +12,7 @@ import sys
 import sysconfig
 import tarfile
 import zipfile
+from collections.abc import Iterator
 from email.parser import Parser
 from pathlib import Path
 
@@ -58,16 +59,18 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     for path in (
         *ROOT.glob("*.md"),
-        *(ROOT / name for name in ("pyproject.toml", "mkdocs.yml", "MANIFEST.in", "LICENSE", "NOTICE")),
+        *(ROOT / name for name in ("pyproject.toml", "setup.py", "mkdocs.yml", "MANIFEST.in", "LICENSE", "NOTICE")),
     ):
         shutil.copy(path, copy)
     return copy
 
 
 @pytest.fixture(scope="module")
-def wheel(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of the checkout."""
-    return made_wheel(checkout, tmp_path_factory.mktemp("wheel"))
+def wheel(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The wheel of the checkout, built as for a release."""
+    with pytest.MonkeyPatch.context() as release:
+        release.setenv("FKJOIN_HOME", "https://example.org/files/")
+        yield made_wheel(checkout, tmp_path_factory.mktemp("wheel"))
 
 
 def made_wheel(source: Path, folder: Path) -> Path:
@@ -113,6 +116,9 @@ def test_an_index_is_told_the_license_the_extras_and_the_newest_version(wheel: P
     assert told["License-Expression"] == "Apache-2.0 AND MIT"
     assert {"all", "cli", "delta", "iceberg", "kafka", "postgres", "registry"} <= set(told.get_all("Provides-Extra", []))
     assert told["Description-Content-Type"] == "text/markdown"
+    readme = told.get_payload()
+    assert "](https://example.org/files/docs/tutorial.md)" in readme
+    assert re.findall(r"\]\((?!https://)[^)]*\)", readme) == []
     assert not any(value.startswith("License ::") for value in told.get_all("Classifier", [])), "indexes refuse both"
     assert re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0] == told["Version"]
 

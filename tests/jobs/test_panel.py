@@ -23,6 +23,7 @@ from fkjoin.metrics.query_report import Activity, Lag, QueryReport
 from fkjoin.metrics.report import JobReport, Mode
 from fkjoin.sinks.counts import REPEATED
 from tests.support.places import ROOT
+from tools.panel_picture import picture
 
 NOW = 1_800_000_000.0
 """08:00:00 of a day in January 2027."""
@@ -111,7 +112,8 @@ def test_words_that_are_too_long_go_on_in_the_next_line() -> None:
     assert shown(JOB, 50).splitlines()[1] == "orders, customers → joined → regions → changes, r…", "but the topology is cut"
 
 
-def test_the_documents_show_the_panel() -> None:
+def watched() -> JobReport:
+    """A job at work, as the documents show it."""
     now = NOW + 13 * 3600 + 251
     waits = replace(WAITS, lag=lag(0, now), **done(12, 3, 0.81, now - 10))
     works = replace(WORKS, lag=lag(31_000, now), **done(12, 1200, 2.1, now - 5))
@@ -119,8 +121,12 @@ def test_the_documents_show_the_panel() -> None:
     works.totals = {"joined": {"dead-letters": 3}}
     waits.history.wait(round(1000 * now), 0)
     waits.now_ms = works.now_ms = round(1000 * now)
-    watched = shown(job(waits, works, began_ms=round(1000 * (now - 723))), 100)
-    assert f"\n{watched}\n```\n" in (ROOT / "docs" / "watching.md").read_text()
+    return job(waits, works, began_ms=round(1000 * (now - 723)))
+
+
+def test_the_documents_show_the_panel() -> None:
+    pictures = ROOT / "docs" / "pictures"
+    assert (pictures / "panel.svg").read_text() == picture(panel(watched())), "python -m tools.pictures draws it"
     ends = [(QueryPhase.DONE, "sink-changes", 4.2), (QueryPhase.DONE, "sink-regions", 2.7)]
     queries = [query(name, phase, batches=1, rows=8, **done(0, 8, seconds, NOW)) for phase, name, seconds in ends]
     report = job(*queries, began_ms=round(1000 * (NOW - 16)), mode=Mode.DONE)
