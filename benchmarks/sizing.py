@@ -3,9 +3,9 @@
     python -m benchmarks.sizing predict --left 1000000000 --right 10000000 --rate 20000 --executors 50 --cores 4
     python -m benchmarks.sizing measure [--left 500000 1000000 2000000]     exits with 1 if a figure differs by more than 25 %
 
-``predict`` starts no Spark, and prints tables of Markdown.  Its constants are those of docs/sizing.md.  ``measure`` runs the
-join of files on two cores, last with rows of 450 bytes, and holds bytes, files and memory to the constants.  The first size's
-seconds give the machine's speed: those of the others are held to that.
+``predict`` starts no Spark, and prints tables of Markdown.  Its constants are those of docs/measurements.md.  ``measure`` runs
+the join of files on two cores, last with rows of 450 bytes, and holds bytes, files and memory to the constants.  The first
+size's seconds give the machine's speed: those of the others are held to that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pathlib import Path
 from benchmarks.endurance import RIGHT, STEP, Run
 from benchmarks.memory import Footprint
 
-PAGE = Path(__file__).parents[1] / "docs" / "sizing.md"
+PAGE = Path(__file__).parents[1] / "docs" / "measurements.md"
 OPERATORS, PART_BYTES, UPDATES = 3, 64 << 20, 100_000
 FIGURES = "index_bytes", "log_bytes", "batch_files", "peak_mib", "rebuild_s", "updates_per_s"
 

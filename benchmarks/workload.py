@@ -77,6 +77,30 @@ def write_phases(out: Path, phases: Iterable[Iterable[Change]], **sizes: int) ->
     Path(f"{out}.meta.json").write_text(json.dumps({**sizes, "lines": lines, "phase_end": ends}))
 
 
+def write_batches(folder: Path, left: int, batch: int) -> set[tuple[Any, ...]]:
+    """Write changes of orders and customers, a file of each for a micro-batch; the rows of their batch join.
+
+    The first micro-batch has the customers, a fifth as many as orders.  Those under ``later`` have the orders, and then two
+    fifths as many updates.
+    """
+    batches: dict[str, dict[str, list[str]]] = {}
+    rows: dict[str, dict[str, Any]] = {"orders": {}, "customers": {}}
+    for lsn, (side, key, value) in enumerate(changes(left // 5, left, left * 2 // 5)):
+        name, row = "customers", {**(value or {}), "customer_id": key, "lsn": lsn, "gone": value is None}
+        if side == "left":
+            name, row = "orders", {**row, "order_id": key, "customer_id": row.get("fk")}
+        rows[name][key] = row
+        number = max(0, 1 + (lsn - left // 5) // batch)
+        lines = batches.setdefault(f"{'later/' if number else ''}{{}}/{number:05}.json", {table: [] for table in rows})
+        lines[name].append(json.dumps(row) + "\n")
+    for path, name in itertools.product(batches, rows):
+        (file := folder / path.format(name)).parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("".join(batches[path][name]))
+    orders, customers = rows.values()
+    pairs = [(order, customers[order["customer_id"]]) for order in orders.values() if not order["gone"]]
+    return {(o["order_id"], o["customer_id"], o["amount"], c["name"], c["tier"]) for o, c in pairs}
+
+
 def tables(workload: Path) -> dict[str, dict[str, Any]]:
     """The last value of each key by side; None of a row that is deleted."""
     found: dict[str, dict[str, Any]] = {"left": {}, "right": {}}

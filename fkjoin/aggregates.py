@@ -263,7 +263,7 @@ def min_by(column: Expression, ord: Expression, k: int | None = None) -> Wanted:
     Raises
     ------
     TopologyError
-        If ``k`` is no whole number from 1 to 100000.
+        If ``k`` is not a whole number from 1 to 100000.
 
     Examples
     --------
@@ -288,7 +288,7 @@ def max_by(column: Expression, ord: Expression, k: int | None = None) -> Wanted:
     Raises
     ------
     TopologyError
-        If ``k`` is no whole number from 1 to 100000.
+        If ``k`` is not a whole number from 1 to 100000.
 
     Examples
     --------

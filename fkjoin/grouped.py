@@ -359,7 +359,7 @@ class _Grouping:
             result = self.table.visible.select(F.lit(None).cast(kind).alias(column)).schema
         except (ParseException, AnalysisException) as error:
             raise TopologyError(
-                f"returns: {returns!r} is no type of Spark's, such as 'array<string>'"
+                f"returns: {returns!r} is not a Spark type, such as 'array<string>'"
             ) from error
         add = self._step("adder", adder, result)
         subtract = self._step("subtractor", subtractor, result)

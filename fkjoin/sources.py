@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _EXPLODED = (
     "table %s: its stream makes several rows of one, by explode or the like. Rows that are no "
     "longer made are not deleted: make a table of the stream before that, and use its flat_map. "
-    "If each item is a change of its own, this is no problem"
+    "If each item is a change of its own, this is not a problem"
 )
 
 

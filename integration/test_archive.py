@@ -52,8 +52,8 @@ topic = "archived-out"
 
 
 def commands() -> str:
-    text = (ROOT / "docs" / "howto.md").read_text()
-    section = text.partition("## spark-submit with an archive\n")[2].partition("\n## ")[0]
+    text = (ROOT / "docs" / "deploy.md").read_text()
+    section = text.partition("## Spark cluster\n")[2].partition("\n## ")[0]
     found = re.search(r"```sh\n(.*?)```", section, re.DOTALL)
     assert found is not None
     return found[1]

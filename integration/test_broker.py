@@ -123,7 +123,7 @@ def test_only_committed_records_are_read_also_of_a_broker_restarted_and_a_topic_
         lefts.commit(document(fk="a", value="later"))
         job.drain()
         assert joined_rows(broker, "tx-out") == {"k": ["committed", "right"]}
-        assert left_to_read(job.queries[0]) == 0, "what cannot be read yet is no lag"
+        assert left_to_read(job.queries[0]) == 0, "what cannot be read yet is not a lag"
         assert admin.offset_ranges(connection.topic, broker.bootstrap, connection.options) == {0: range(5)}
         opened.commit_transaction(30)
         job.drain()

@@ -40,7 +40,7 @@ def _free_port() -> int:
 
 
 class Server:
-    """A server on a port of this machine, started as ``docs/connect.md`` says; killed, it can be started again there."""
+    """A server on a port of this machine, started as ``docs/versions.md`` says; killed, it can be started again there."""
 
     def __init__(self, folder: Path, jars: str) -> None:
         self._folder, self._port, self._jars = folder, _free_port(), jars
@@ -51,7 +51,7 @@ class Server:
         return f"sc://127.0.0.1:{self._port}"
 
     def start(self) -> None:
-        (text,) = _COMMAND.findall((ROOT / "docs" / "connect.md").read_text())
+        (text,) = _COMMAND.findall((ROOT / "docs" / "versions.md").read_text())
         _, *command, last = shlex.split(text.replace("\\\n", "").replace("local[*]", "local[2]"))
         settings = {
             "spark.connect.grpc.binding.port": self._port,
@@ -223,7 +223,7 @@ def test_what_cannot_be_had_is_refused_by_name(shop: Client, server: Server, tmp
         "kafka": "kafka: sc://",
         "job here": "spark: this process has Spark Connect, and jobs need a classic session",
         "kafka here": "kafka: the server has its own jars",
-        "address": "remote: 'spark:15002' is no address of a server; write sc://HOST:PORT",
+        "address": "remote: 'spark:15002' is not a server's address; write sc://HOST:PORT",
         "two": "remote: this process has a session at 127.0.0.1:",
     }.items():
         assert said.pop(name).startswith(text)

@@ -138,7 +138,7 @@ def test_what_all_queries_have_read_is_purged_and_new_ones_need_the_first_record
     stages = counting.job().stages
     for wrong, says in (
         ([counting.checkpoint / "counts-regroup"], r"counts-regroup belongs to a query that reads none of .*; leave it out"),
-        ([], rf"none belongs to a query that reads {counting.topic}; name those of all"),
+        ([], rf"none belongs to a query that reads {counting.topic}; name the checkpoints of all"),
     ):
         with pytest.raises(FkJoinError, match=says):
             purge(stages, wrong)
@@ -148,7 +148,7 @@ def test_what_all_queries_have_read_is_purged_and_new_ones_need_the_first_record
     with pytest.raises(FkJoinError, match=missing):
         counting.job().tables["counts"].to_parquet(tmp_path / "new", checkpoint=tmp_path / "new-checkpoint")
     fkjoin_here("run", counting.file)
-    assert counting.counted() == 4, "the checkpoints that are there go on"
+    assert counting.counted() == 4, "the checkpoints that are there continue"
     assert drained() == nothing
 
     of_topic = ConfigResource(ConfigResource.Type.TOPIC, counting.topic)

@@ -154,7 +154,7 @@ def test_what_no_repetition_mends_stops_the_query_at_once(
     run(dsn, statement)
     with pytest.raises(FkJoinError, match=r"table shop\.it cannot be written to: .*" + says) as caught:
         made.apply(batch_id(0), batch(a=1), gone())
-    assert "Mend that and start the query again: it goes on with this batch" in str(caught.value)
+    assert "Fix that and start the query again: it continues with this batch" in str(caught.value)
     assert log.lines == []
     if undo is not None:
         run(dsn, undo)

@@ -181,7 +181,7 @@ def test_a_check_of_two_columns_names_both(dsn: str) -> None:
 
 def test_what_breaks_a_constraint_with_other_rows_stops_the_query_whatever_on_error_says(dsn: str) -> None:
     made = sink(dsn, "id text primary key, n bigint unique", NUMBERS)
-    with pytest.raises(FkJoinError, match=r"it cannot be written to: duplicate key .*it_n_key.\. Mend that and start the"):
+    with pytest.raises(FkJoinError, match=r"it cannot be written to: duplicate key .*it_n_key.\. Fix that and start the"):
         made.apply(batch_id(0), batch(a=1, b=1), gone())
     assert select(dsn, "select * from shop.it") == []
     with psycopg.connect(dsn) as connection:

@@ -55,8 +55,8 @@ def section(way: str, broker: SecuredBroker) -> str:
     """The part of a job file that docs/security.md has for the way, for this broker; secrets are in the environment."""
     page = (Path(__file__).parent.parent / "docs" / "security.md").read_text()
     found = page.split(f"### {way.replace('PLAIN', 'SCRAM')}\n", 1)[1].split("```toml\n", 1)[1].split("```", 1)[0]
+    found = f'[kafka]\nbootstrap_servers = "{broker.places[WAYS[way]]}"\n\n{found}'
     here = {
-        "broker:9093": broker.places[WAYS[way]],
         "/run/secrets/kafka": str(broker.folder),
         "https://login.example.com/token": broker.login.address,
     }

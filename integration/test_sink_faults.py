@@ -41,7 +41,7 @@ FAULTS = RESTORE, SECOND, OUTAGE, KILLED, BOTH = (
 )
 
 NO_POINT: dict[tuple[str, ...], str] = {
-    (RESTORE, "topic"): "a topic is never restored: docs/sinks.md says what a table made from it may have",
+    (RESTORE, "topic"): "a topic is never restored: docs/upgrading.md says what a table made from it may have",
     (RESTORE, "function"): "what a function has written, its user restores",
     (BOTH, "topic"): "as of a restore alone",
     (BOTH, "function"): "as of a restore alone",

@@ -29,7 +29,7 @@ def private_folder(path: Path) -> None:
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError as error:
         raise StateError(
-            f"{path} is no folder ({error.strerror}; links are not followed): {_ELSEWHERE}"
+            f"{path} is not a folder ({error.strerror}; links are not followed): {_ELSEWHERE}"
         ) from error
     try:
         status = os.fstat(handle)

@@ -121,5 +121,5 @@ def refuse_to_start_over(argument: str, table: Planned) -> None:
         raise TopologyError(
             f'{argument}: a table with on_new_topic="start-over" cannot be in a staged deployment, '
             "which is several queries; leave it out, and give the queries new checkpoints when a "
-            "topic is made anew"
+            "topic is created again"
         )

@@ -61,7 +61,7 @@ def interval_us(argument: str, interval: str) -> int:
         return int(pd.Timedelta(interval) / pd.Timedelta(microseconds=1))
     except (ValueError, TypeError) as error:
         raise TopologyError(
-            f'{argument}: {interval!r} is no interval such as "10 seconds" or "1 minute"'
+            f'{argument}: {interval!r} is not an interval such as "10 seconds" or "1 minute"'
         ) from error
 
 

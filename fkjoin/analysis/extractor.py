@@ -115,7 +115,7 @@ def _extracting(
         if columns == 1:
             return (result,)
         if not isinstance(result, list | tuple):
-            raise TypeError(f"{result!r:.200} is no tuple of {columns}")
+            raise TypeError(f"{result!r:.200} is not a tuple of {columns}")
         return tuple(result)
 
     def extract(problem: Any, key: Any, row: Any) -> Any:

@@ -75,7 +75,7 @@ def read_topic(
         )
     if roots is not None and on_new_topic == "start-over":
         raise TopologyError(
-            "on_new_topic: with roots= rows are of the topics before, which are not made anew; "
+            "on_new_topic: with roots= rows are of the topics before, which are not created again; "
             "leave it out"
         )
     if roots is not None and not 1 <= roots <= _MOST_ROOTS:
@@ -92,7 +92,7 @@ def read_topic(
         require_classic(
             spark,
             'on_new_topic="start-over"',
-            "leave it out, and give a topic that is made anew a new checkpoint",
+            "leave it out, and give a topic that is created again a new checkpoint",
         )
     chosen = source_options(options)
     partitions, topic_id = require_topic(topic, bootstrap_servers, chosen)

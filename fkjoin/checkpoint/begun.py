@@ -184,7 +184,7 @@ def _typed(value: Any, kind: Any) -> Any:
         hints, facts = get_type_hints(kind), _typed(value, dict)
         return origin(**{name: _typed(item, hints[name]) for name, item in facts.items()})
     if type(value) is not origin:
-        raise TypeError(f"{json.dumps(value)[:100]} is no {origin.__name__}")
+        raise TypeError(f"{json.dumps(value)[:100]} is not of type {origin.__name__}")
     if origin is list and arguments:
         return [_typed(item, arguments[0]) for item in value]
     if origin is dict and arguments:

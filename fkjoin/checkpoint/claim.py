@@ -155,8 +155,8 @@ def start_claimed(
         except (PySparkException, Py4JJavaError, OSError) as error:
             if (same := _SAME_NAME.search(str(error))) is None:
                 raise FkJoinError(
-                    f"checkpoint: {checkpoint}: the query does not start: {cause_of(error)}. "
-                    "Start it when that is mended"
+                    f"checkpoint: {checkpoint}: the query cannot start: {cause_of(error)}. "
+                    "Fix this and start it again"
                 ) from error
             if held.queries:
                 raise FkJoinError(

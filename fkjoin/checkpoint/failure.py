@@ -138,7 +138,7 @@ def failure(query: StreamingQuery, name: str | None = None) -> QueryError | None
 
 
 _ONE_PROCESS = (
-    "let one process have the checkpoint: the other one goes on; "
+    "let one process have the checkpoint: the other one continues; "
     "this one may be started again once that has ended"
 )
 
@@ -166,7 +166,7 @@ def told(
     where, next_batch = [f"checkpoint {checkpoint}"], "the batch after the last one"
     if batch is not None:
         where, next_batch = [f"batch {batch} of checkpoint {checkpoint}"], "this batch"
-    goes_on = f"start the query again: it goes on with {next_batch}"
+    goes_on = f"start the query again: it continues with {next_batch}"
     advice = _of_brokers(cause, messages, topics or {}, goes_on)
     if advice is None:
         advice = _advice(cause, checkpoint, messages, goes_on)
@@ -190,7 +190,7 @@ def _advice(cause: Cause, checkpoint: str, messages: list[str], goes_on: str) ->
         return _Advice(
             cause.text[: match.start()],
             f'set such {rows} aside, with on_error="dead-letter" for the table{also}; '
-            f"or mend what is wrong; then {goes_on}",
+            f"or fix what is wrong; then {goes_on}",
         )
     if cause.ours == "StoreMismatchError":
         return _Advice(
@@ -205,7 +205,7 @@ def _advice(cause: Cause, checkpoint: str, messages: list[str], goes_on: str) ->
     if cause.ours is None and not cause.frames and _OFFSETS_GONE.search(whole):
         return _Advice(
             "the topic no longer has offsets that were still to be read",
-            f"if retention deleted them: {_ANEW}; or, to go on without what is missing, set the "
+            f"if retention deleted them: {_ANEW}; or, to continue without what is missing, set the "
             "option failOnDataLoss = false. If the topic was deleted and created again: start the "
             'job with --start-over TOPIC (in Python: on_new_topic="start-over"), or with a new '
             "checkpoint and an empty target",
@@ -228,9 +228,9 @@ def _advice(cause: Cause, checkpoint: str, messages: list[str], goes_on: str) ->
     if cause.ours is not None and TAKEN_OVER in cause.text:
         return _Advice(cause.text, _ONE_PROCESS)
     if cause.ours is not None:
-        return _Advice(cause.text, f"mend what the first line names, and {goes_on}")
+        return _Advice(cause.text, f"fix what the first line names, and {goes_on}")
     if cause.frames:
-        return _Advice(cause.text, f"mend that line, and {goes_on}")
+        return _Advice(cause.text, f"fix that line, and {goes_on}")
     return _of_kind(cause.text, whole, goes_on)
 
 
@@ -247,11 +247,11 @@ def _of_kind(cause: str, whole: str, goes_on: str) -> _Advice:
     if files := _FILE.findall(f"{whole} "):
         return _Advice(
             cause,
-            f"put a whole file in place of {files[-1]}, under its name, and {goes_on}; or, to go "
-            "on without it, move it away and set spark.sql.files.ignoreMissingFiles = true; "
+            f"put a whole file in place of {files[-1]}, under its name, and {goes_on}; or, to "
+            "continue without it, move it away and set spark.sql.files.ignoreMissingFiles = true; "
             f"{details}",
         )
-    return _Advice(cause, f"mend the cause in the first line, and {goes_on}; {details}")
+    return _Advice(cause, f"fix the cause in the first line, and {goes_on}; {details}")
 
 
 def _of_brokers(

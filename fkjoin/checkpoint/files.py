@@ -51,7 +51,7 @@ def checkpoint_files(spark: SparkSession, checkpoint: str) -> Files:
     """The files of a checkpoint; ``TopologyError`` if it is not a folder of its own."""
     if not checkpoint.rstrip("/"):
         raise TopologyError(
-            f"checkpoint: {checkpoint!r} is no folder of a query's own; give one, such as "
+            f"checkpoint: {checkpoint!r} is not a folder of a query's own; give one, such as "
             "'ck/joined'"
         )
     return files_at(spark, checkpoint)

@@ -76,7 +76,7 @@ class StateReader:
             isinstance(max_age, bool) or not isinstance(max_age, int | float) or not max_age >= 0
         ):
             raise FkJoinError(
-                f"max_age: {max_age!r} is no number of seconds; give one of at least 0, or None"
+                f"max_age: {max_age!r} is not a number of seconds; give one of at least 0, or None"
             )
         self._name, self._max_age = name, max_age
         self._files = SavedFiles.without_spark(checkpoint)

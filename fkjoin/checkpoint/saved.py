@@ -237,6 +237,7 @@ def _milliseconds(spark: SparkSession, as_of: datetime | str) -> int:
     ).collect()
     if row.ms is None:
         raise FkJoinError(
-            f"as_of: {as_of!r} is no time; give a datetime, or a text such as '2026-11-27 06:45:00'"
+            f"as_of: {as_of!r} is not a time; give a datetime, or a text such as '2026-11-27 "
+            "06:45:00'"
         )
     return int(row.ms)

@@ -150,13 +150,13 @@ def _changes(data: bytes) -> Changes:
     written: dict[LogPlace, bytes | None] = {}
     while (kind := take(1)[0]) != _END:
         if kind not in (_PUT, _DELETE):
-            raise FormatError(f"has a record of the kind {kind:#04x}, which no change log has")
+            raise FormatError(f"contains a record of the unknown kind {kind:#04x}")
         record = place_of(sized())
         written[record] = data_of(sized()) if kind == _PUT else None
         if kind == _DELETE:
             take(4)
     if offset != len(data):
-        raise FormatError("is damaged: it goes on behind its end")
+        raise FormatError("is corrupt: it has data after its end marker")
     return Changes(lineage, written)
 
 
@@ -186,7 +186,7 @@ def _inflated(data: bytes) -> bytes:
             raise FormatError("is damaged: a block of it does not parse")
         if not size:
             if offset != len(data):
-                raise FormatError("is damaged: it goes on behind its end")
+                raise FormatError("is corrupt: it has data after its end marker")
             return b"".join(parts)
         part = body if token & 0xF0 == _PLAIN else bytes(codec.decompress(body, size, asbytes=True))
         if len(part) != size or xxhash.xxh32_intdigest(part, _SEED) & _CHECKED_BITS != checksum:

@@ -21,11 +21,11 @@ from fkjoin.sessions.settings import session
 from fkjoin.spark.spark_api import jvm
 
 _FAULTS = (
-    ((4, 0, 2), "state messages of several MB are read wrongly (SPARK-53870), mended in 4.0.2"),
+    ((4, 0, 2), "state messages of several MB are read wrongly (SPARK-53870), fixed in 4.0.2"),
     (
         (4, 3),
-        "each task of a stateful operator leaves a socket open (SPARK-58932), mended in 4.3: "
-        "allow a job many open files (ulimit -n), and start it anew before it has them",
+        "each task of a stateful operator leaves a socket open (SPARK-58932), fixed in 4.3: "
+        "allow a job many open files (ulimit -n), and start it again before it has them",
     ),
 )
 """Known faults of Spark, and the release that has each mended."""

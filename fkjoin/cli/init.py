@@ -12,7 +12,7 @@ FILES_JOB = {
     "init-customers.csv": "customers/1.csv",
     "init-files.toml": "job.toml",
 }
-"""What a job from files begins with: names in ``fkjoin.data``, and paths in the user's folder."""
+"""The first files of a job from files: names in ``fkjoin.data``, and paths in the user's folder."""
 KAFKA_JOB = {"init-kafka.toml": "job.toml"}
 
 

@@ -102,8 +102,8 @@ def init(
         print("Set bootstrap_servers and the topics in job.toml, then run:")
     else:
         print("Run it, and look at a row:")
-    there = f"cd {folder} && " if folder != Path() else ""
-    print(f"  {there}fkjoin run job.toml")
+    change_folder = f"cd {folder} && " if folder != Path() else ""
+    print(f"  {change_folder}fkjoin run job.toml")
     print("  fkjoin state get o1 checkpoint/sink-joined")
 
 

@@ -207,14 +207,15 @@ def _counted(number: Number, kind: pa.DataType, unit: Unit | None) -> int:
     if pa.types.is_time(kind):
         if not 0 <= nanos < 1000 * _DAY:
             raise MisfitError(
-                f"{number} {unit.name} are no time of day; take a bigint or interval column for it"
+                f"{number} {unit.name} is not a time of day; take a bigint or interval column "
+                "for it"
             )
         return nanos // 1000 * 1000
     micros = nanos // 1000
     if pa.types.is_date(kind):
         if nanos % (1000 * _DAY):
             raise MisfitError(
-                f"{number} {unit.name} are no whole day; take a timestamp column for it"
+                f"{number} {unit.name} is not a whole day; take a timestamp column for it"
             )
         return _within(micros // _DAY, 31)
     return _within(micros, 63)
@@ -293,7 +294,7 @@ def _zone(name: str) -> zoneinfo.ZoneInfo:
     try:
         return zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise MisfitError(f"{name} is no time zone that is known here") from error
+        raise MisfitError(f"{name} is not a known time zone") from error
 
 
 def _span(text: str) -> int:

@@ -199,7 +199,7 @@ def _micros(value: Any) -> int:
     else:  # in the years 1 to 9999
         allowed = -62_135_596_800 <= seconds <= 253_402_300_799 and 0 <= nanos < 10**9
     if not allowed:
-        raise ValueError(f"{seconds} s and {nanos} ns are no {value.DESCRIPTOR.full_name}")
+        raise ValueError(f"{seconds} s and {nanos} ns are not a {value.DESCRIPTOR.full_name}")
     return seconds * 10**6 + nanos // 1000
 
 
@@ -221,7 +221,7 @@ def _time(value: Any) -> datetime.time:
 
 def _decimal(value: Any) -> Decimal:
     if not -400 < value.scale < 400:
-        raise ValueError(f"{value.scale} is no scale of a decimal")
+        raise ValueError(f"{value.scale} is not the scale of a decimal")
     return Decimal(int.from_bytes(value.value, "big", signed=True)).scaleb(-value.scale, EXACT)
 
 

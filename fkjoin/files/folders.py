@@ -66,7 +66,7 @@ class Folders:
                 continue
             value = text.try_cast(kind)
             values.append(value.alias(field.name))
-            folder, contrast = f"the folder {name}=", f" is no {kind.simpleString()}"
+            folder, contrast = f"the folder {name}=", f" is not of type {kind.simpleString()}"
             problem = F.concat(F.lit(folder), text, F.lit(contrast))
             misfits.append(F.when(text.isNotNull() & value.isNull(), problem))
         others = [F.col(quoted(name)) for name in frame.columns if name not in self.names]

@@ -223,7 +223,7 @@ def _json(location: _Location, inner: StructType, folders: Folders) -> Physical:
     if not parsable(pa.struct(list(fields))):
         raise TopologyError(
             f"schema: {columns} cannot be read from JSON: "
-            "a name is in it twice, or a map whose keys are no text"
+            "it contains a name twice, or a map whose keys are not texts"
         )
     schema = None
     if folders.names:
@@ -340,7 +340,7 @@ def _narrowed(fields: StructType, read: DataFrame) -> DataFrame:
 
 def _misfit_of(name: str, kind: DataType) -> Column:
     value = F.col(quoted(name))
-    words = f"column {name}: ", f" is no {kind.simpleString()}"
+    words = f"column {name}: ", f" is not of type {kind.simpleString()}"
     problem = F.concat(F.lit(words[0]), value.cast("string"), F.lit(words[1]))
     return F.when(~value.eqNullSafe(value.try_cast(kind).cast(_wider(kind))), problem)
 

@@ -92,7 +92,8 @@ class Called:
                 except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
                     raise FkJoinError(
                         f"{self.name} of group {key_text(key)}: "
-                        f"adder or subtractor returned {aggregate!r}, which is no {self.returns}; "
+                        f"adder or subtractor returned {aggregate!r}, which is not of type "
+                        f"{self.returns}; "
                         f"let it return that, or give returns=… ({error})"
                     ) from error
             raise

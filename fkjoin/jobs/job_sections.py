@@ -34,7 +34,7 @@ PurgeText = Annotated[str, understood("purge", interval_s)]
 def _format_name(text: str) -> str:
     if text not in ("string", "bytes"):
         forms = '"string", "bytes" or {format = …, schema = …}'
-        raise ValueError(f"{text!r} is no format: write {forms}")
+        raise ValueError(f"{text!r} is not a format: write {forms}")
     return text
 
 
@@ -313,7 +313,7 @@ class SparkSection(BaseModel):
         for name in self.settings:
             if not name.startswith("spark."):
                 raise ValueError(
-                    f'{name!r} is no setting of Spark: write "spark.…" = …, or kafka = true'
+                    f'{name!r} is not a Spark setting: write "spark.…" = …, or kafka = true'
                 )
         return self
 

@@ -121,7 +121,7 @@ def _of_table(
     off = switched_off(spark).get(SINKS_SHARE_A_QUERY)
     if off is not None and known is not None and run:
         raise JobError(
-            f"sinks: those of {table} are one query in {checkpoint}/{shared}, and {off}: leave "
+            f"sinks: the sinks of {table} are one query in {checkpoint}/{shared}, and {off}: leave "
             f"the rule {SINKS_SHARE_A_QUERY} on, or give the job a new checkpoint and empty targets"
         )
     places: set[str] = set()

@@ -94,14 +94,14 @@ def run_job(
         screen.begin(f"looking at {_tables(spec)}")
         before = Begun.of_job(spark, spec.checkpoint).job
         if before is not None and (later := _leave_out_later_rules(spark, before)):
-            screen.say(f"{spec.checkpoint} was begun without {', '.join(later)}: so it goes on")
+            screen.say(f"{spec.checkpoint} was begun without {', '.join(later)}: so it continues")
         job = Job(spec, spark)
         planned = job.queries()
         facts = _facts(job, spark)
         if before is not None:
             _compare(spec, before, facts)
             facts = replace(facts, rules=before.rules)
-        finding = "a new one" if before is None else "the job goes on from it"
+        finding = "a new one" if before is None else "the job continues from it"
         screen.begin(f"looking at checkpoint {spec.checkpoint}: {finding}")
         _require_places(spark, spec)
         if check:
@@ -171,7 +171,7 @@ def _require_log(spec: JobSection) -> None:
     log = Path(spec.log).absolute()
     require_writable(log.parent)
     if log.exists() and (log.is_dir() or not os.access(log, os.W_OK)):
-        raise JobError(f"log: {log} is no file that can be written to; name another")
+        raise JobError(f"log: {log} cannot be written to; name another file")
 
 
 def restore_job(path: Path, screen: Screen) -> list[str]:

@@ -134,6 +134,6 @@ def fields_of(kind: StructType, argument: str) -> pa.Schema:
     if not parsable(pa.struct(list(fields))):
         raise TopologyError(
             f"{argument}: {shown(kind)} cannot be read from JSON: "
-            "a name is in it twice, or a map whose keys are no text"
+            "it contains a name twice, or a map whose keys are not texts"
         )
     return fields

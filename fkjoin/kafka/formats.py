@@ -224,7 +224,7 @@ class Debezium:
             )
         if self.inner.schema is not None or self.inner.units:
             raise TopologyError(
-                "Debezium: inner: leave out its schema and units; they are those of Debezium(…)"
+                "Debezium: inner: leave out its schema and units; give them to Debezium(…)"
             )
 
     def about(self, data: Column) -> Column:

@@ -66,7 +66,7 @@ def purge(
     if missing := [topic for topic, readers in read.items() if not readers]:
         raise FkJoinError(
             f"checkpoints: none belongs to a query that reads {missing[0]}; "
-            "name those of all queries that do"
+            "name the checkpoints of all queries that do"
         )
     firsts = {topic: _first(readers) for topic, readers in read.items()}
     for topic, before in firsts.items():

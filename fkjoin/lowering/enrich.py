@@ -66,7 +66,7 @@ def planned_events(events: Any, name: str | None) -> Planned:
         )
     if not events.isStreaming:
         raise TopologyError(
-            "events: a batch DataFrame is no stream; read it as one (spark.readStream…)"
+            "events: a batch DataFrame is not a stream; read it as one (spark.readStream…)"
         )
     require_apart("events", events.columns, "rename one of them: df.withColumnRenamed(…)")
     spark = events.sparkSession

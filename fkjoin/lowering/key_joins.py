@@ -95,8 +95,8 @@ def _require_one_key(left: Planned, right: Planned) -> None:
     if left.key != right.key and set(left.key) == set(right.key):
         raise TopologyError(
             f"right: the key of {right.name} is ({', '.join(right.key)}), "
-            f"and that of {left.name} is ({', '.join(left.key)}): "
-            "columns are matched by their places; "
+            f"and the key of {left.name} is ({', '.join(left.key)}): "
+            "columns are matched by position; "
             "give both keys in the same order, for instance with rekey"
         )
     if [field.dataType for field in as_emitted("left", left.key_type)] != [
@@ -104,7 +104,7 @@ def _require_one_key(left: Planned, right: Planned) -> None:
     ]:
         raise TopologyError(
             f"right: the key of {right.name} is {types_text(right.key_type)}, "
-            f"and that of {left.name} is {types_text(left.key_type)}; "
+            f"and the key of {left.name} is {types_text(left.key_type)}; "
             "name the columns of left that are right's key, on=…, "
             "or make both keys the same, for instance with rekey"
         )

@@ -105,7 +105,7 @@ def _check_merged(tables: Sequence[Planned]) -> None:
             if schema_text(arrow_schema(part, wanted)) != schema_text(arrow_schema(part, kind)):
                 raise ColumnTypeError(
                     f"{argument}: the {part} of {table.name} is {types_text(kind)}, "
-                    f"and that of {first.name} is {types_text(wanted)}; "
+                    f"and the {part} of {first.name} is {types_text(wanted)}; "
                     "make both the same, for instance with map_values"
                 )
         require_same_timestamps(first, table)
@@ -123,7 +123,7 @@ def _check_cogrouped(tables: Sequence[Planned]) -> tuple[Aggregate, ...]:
         argument, node = f"tables[{index}]", table.node
         if not isinstance(node, Aggregate) or not isinstance(table.bound, AggregateBound):
             raise TopologyError(
-                f"{argument}: {table.name} is no aggregate; give it as table.group_by(…).agg(…)"
+                f"{argument}: {table.name} is not an aggregate; give it as table.group_by(…).agg(…)"
             )
         if (obstacle := _obstacle(node)) is not None:
             raise TopologyError(f"{argument}: {table.name} {obstacle}")

@@ -79,11 +79,11 @@ class ClientAccess:
         for name in self.names:
             if not _bare(name):
                 raise FkJoinError(
-                    f'names: {name!r} is no name of a host; write it as in "jobs.example.com"'
+                    f'names: {name!r} is not a host name; write it as in "jobs.example.com"'
                 )
         if self.token is not None and not re.fullmatch(r"[!-~]+", self.token):
             raise FkJoinError(
-                "token: it is empty, or has characters that a header cannot have; "
+                "token: it is empty, or contains characters that a header cannot contain; "
                 "`openssl rand -hex 32` makes one that fits"
             )
 
@@ -236,7 +236,7 @@ class PageServer:
             answer = self._answer(event, writer.get_extra_info("sockname")[0])
         except h11.RemoteProtocolError as error:
             status = HTTPStatus(error.error_status_hint)
-            answer = _Refused(status, "This is no request that can be read.")
+            answer = _Refused(status, "This is not a request that can be read.")
         status, body, about = self._content(answer)
         headers = list({**_ALWAYS, "Content-Length": str(len(body)), **about}.items())
         reason = status.phrase.encode()
@@ -272,7 +272,7 @@ class PageServer:
             return _Refused(HTTPStatus.BAD_REQUEST, "The header Host has no name of a host.")
         if host not in self._names and host != _bare(here):
             says = (
-                f"{host!r} is no name of this page. Ask for localhost, or allow the name: "
+                f"{host!r} is not a name of this page. Ask for localhost, or allow the name: "
                 f'names = ["{host}"] in section [ui] of the job file, or names=["{host}"] of watch.'
             )
             return _Refused(HTTPStatus.MISDIRECTED_REQUEST, says)

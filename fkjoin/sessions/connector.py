@@ -116,7 +116,7 @@ def unresolved(output: str) -> str | None:
     """
     if (wrong := _WRONG.search(output)) is not None:
         advice = 'write each as "group:name:version", with commas between them'
-        return f"{PACKAGES}: {wrong[1]!r} is no package; {advice}"
+        return f"{PACKAGES}: {wrong[1]!r} is not a package; {advice}"
     match = _UNRESOLVED.search(output)
     if match is None:
         return None

@@ -98,13 +98,13 @@ def _how_it_ended(status: int) -> str:
         return (
             "the JVM was killed (SIGKILL), as systems do when memory runs out. Give the machine "
             "or the container more memory, or the JVM less (spark.driver.memory), and start "
-            "again: a job goes on from its checkpoint"
+            "again: a job continues from its checkpoint"
         )
     how = f"has ended with status {status}"
     if status < 0:
         how = f"was ended by {signal.Signals(-status).name}"
-    advice = "Read the end of Spark's log, mend that, and start again"
-    return f"the JVM {how}. {advice}: a job goes on from its checkpoint"
+    advice = "Read the end of Spark's log, fix that, and start again"
+    return f"the JVM {how}. {advice}: a job continues from its checkpoint"
 
 
 def _started(settings: Mapping[str, str], folder: HeldFolder, start: Path) -> JavaGateway:

@@ -272,7 +272,7 @@ def _require_server(remote: str) -> None:
 
     address = urlsplit(remote)
     if address.scheme != "sc" or not address.hostname:
-        raise SessionError(f"remote: {remote!r} is no address of a server; write sc://HOST:PORT")
+        raise SessionError(f"remote: {remote!r} is not a server's address; write sc://HOST:PORT")
     port = address.port or _CONNECT_PORT
     wanted, active = f"{address.hostname}:{port}", Client.getActiveSession()
     endpoint = None if active is None else getattr(active.client._builder, "endpoint", "")
@@ -322,7 +322,7 @@ def require_running(spark: SparkSession) -> None:
     if not is_connect(spark) and java_context(spark.sparkContext) is None:
         raise SessionError(
             "the Spark session was stopped: make a new one with fkjoin.session(), "
-            "and the tables anew with it"
+            "and create the tables again with it"
         )
 
 

@@ -188,8 +188,8 @@ def restore_places(
     _require_sinks(sinks)
     if not has_begun(spark, checkpoint):
         raise FkJoinError(
-            f"checkpoint: {checkpoint} is of no query: give that of the query that writes to the "
-            "target"
+            f"checkpoint: {checkpoint} belongs to no query: give the checkpoint of the query "
+            "that writes to the target"
         )
     shared = Begun.of(spark, checkpoint).sinks is not None
     if shared:
@@ -247,7 +247,8 @@ def require_one(spark: SparkSession, checkpoint: str) -> None:
     """``TopologyError`` if the query has several sinks: the others would miss batches."""
     if (places := Begun.of(spark, checkpoint).sinks) is not None:
         raise TopologyError(
-            f"checkpoint: {checkpoint} is of a query that writes to {', '.join(places)}: go on "
+            f"checkpoint: {checkpoint} belongs to a query that writes to {', '.join(places)}: "
+            "continue "
             "with Table.to, which may leave some of them out, or give another checkpoint"
         )
 
@@ -288,7 +289,8 @@ def _require_known_places(spark: SparkSession, checkpoint: str, sinks: Sequence[
     if known is None:
         if has_begun(spark, checkpoint):
             raise TopologyError(
-                f"checkpoint: {checkpoint} is of a query with one sink: go on with to_kafka, "
+                f"checkpoint: {checkpoint} belongs to a query with one sink: continue with "
+                "to_kafka, "
                 "to_parquet, to_postgres, to_delta, to_iceberg or to_sink, "
                 "or give another checkpoint"
             )

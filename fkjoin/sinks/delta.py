@@ -74,7 +74,7 @@ class Delta(TableSink):
             every = getattr(self, name)
             if every is not None and (not isinstance(every, int) or every < 1):
                 raise TopologyError(
-                    f"{name}: {every!r} is no number of batches; "
+                    f"{name}: {every!r} is not a number of batches; "
                     "leave it out, or give one from 1 on"
                 )
 

@@ -75,7 +75,8 @@ class Iceberg(TableSink):
         require_retry_s(self.retry_s)
         if "" in (parts := self.table.split(".")) or len(parts) == 1:
             raise TopologyError(
-                f'table: {self.table!r} is no table of a namespace: write it as "namespace.table"'
+                f"table: {self.table!r} is not a table of a namespace: write it as "
+                '"namespace.table"'
             )
 
     @property

@@ -74,7 +74,7 @@ def catalog_of(name: str, properties: Mapping[str, str], *, make: bool) -> Catal
         why = in_a_line(first_line(error), properties)
     raise TopologyError(
         f"catalog: {name!r} cannot be opened: {why}. Give its properties as options, "
-        "or as those of a catalog of that name in pyiceberg's configuration"
+        "or configure a catalog of that name in pyiceberg"
     )
 
 

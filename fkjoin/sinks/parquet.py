@@ -86,7 +86,7 @@ class Parquet:
             return self._objects(path)
         if self.options:
             raise TopologyError(
-                f"options: those of an object store, and {path} is in none; leave them out"
+                f"options: they are for an object store, and {path} is not in one; leave them out"
             )
         return BatchFolders(spark, path)
 

@@ -150,7 +150,7 @@ def require_writer(path: str, writer: str, facts: Mapping[str, Any]) -> None:
     """``FkJoinError`` if the path was restored since a query began to write folders so called."""
     if writer != writer_of(writer, restores(facts)):
         raise FkJoinError(
-            f"parquet {path} was restored since this query began, and another query goes on with it"
+            f"parquet {path} was restored by another process, which now owns this checkpoint"
         )
 
 
@@ -199,8 +199,9 @@ def require_alone(spark: SparkSession, batches: BatchFiles, checkpoint: str) -> 
     own = query_id(spark, checkpoint)[:8] if writers and has_begun(spark, checkpoint) else None
     if writers and own not in writers:
         raise TopologyError(
-            f"path: {batches.path} has batches of another query ({', '.join(writers)}), and none "
-            f"of that of checkpoint {checkpoint}: nothing says which of them are newer. "
+            f"path: {batches.path} contains batches of another query ({', '.join(writers)}), and "
+            "none "
+            f"of the query of checkpoint {checkpoint}: nothing says which of them are newer. "
             "Give each checkpoint of to_parquet a path of its own"
         )
 
@@ -223,7 +224,8 @@ def label_for(batches: BatchFiles, columns: Collection[str]) -> str:
         if other != label:
             hidden = f", which hides the column {other!r}" if other in taken else ""
             raise TopologyError(
-                f"path: {batches.path} has the folder {name} already{hidden}, and those of this "
-                f"table are called {label}=…: write to another path, with a new checkpoint"
+                f"path: {batches.path} already contains the folder {name}{hidden}, and the "
+                f"folders of this table are called {label}=…: write to another path, with a new "
+                "checkpoint"
             )
     return label

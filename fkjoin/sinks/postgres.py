@@ -310,7 +310,7 @@ class Postgres(TableSink):
             return repeated(self.place, work, mends, self.retry_s)
         except psycopg.Error as error:
             why = first_line(error)
-        mend = "Mend that"
+        mend = "Fix that"
         if NO_PASSWORD in why:
             mend = "Set PGPASSWORD, or write a password into the address,"
         raise unreached(f"table {self.into} cannot be written to: {why}", mend)

@@ -24,7 +24,7 @@ _LOGIN = re.compile(r"(?:^|://)(?!\w+://)(\S*)@")
 _SHORT = 2
 """Letters of a part of a login that is left as it is: it may stand in any word."""
 _SHOWN = 500
-_MEND = "Mend that (damaged files of a target: restore it from its backup, then run fkjoin restore)"
+_MEND = "Fix that (damaged files of a target: restore it from its backup, then run fkjoin restore)"
 
 _T = TypeVar("_T")
 

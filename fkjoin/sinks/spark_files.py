@@ -53,7 +53,7 @@ def require_written(
             condition = error.getCondition() if isinstance(error, PySparkException) else None
             if condition == "UNSUPPORTED_DATA_TYPE_FOR_DATASOURCE" or format.lower() == "text":
                 raise TopologyError(
-                    f"format: {format} cannot have these changes: {_line_of(error)}; choose one "
+                    f"format: {format} cannot contain these changes: {_line_of(error)}; choose one "
                     "that can, such as json; or write a program, in which table.changes.drop(…) "
                     "leaves columns out"
                 ) from error

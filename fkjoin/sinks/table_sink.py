@@ -282,7 +282,7 @@ def require_table_sink(sink: TableSink) -> TableSink:
     """Return the sink; ``TopologyError`` if it is none."""
     if not isinstance(sink, TableSink):
         raise TopologyError(
-            f"sink: a {type(sink).__name__} is no TableSink: let it inherit from "
+            f"sink: a {type(sink).__name__} is not a TableSink: let it inherit from "
             "fkjoin.sinks.TableSink; fkjoin's other sinks have methods of their own: to_kafka, "
             "to_parquet"
         )

@@ -12,7 +12,8 @@ from fkjoin.errors import TopologyError
 
 
 def require_whole(options: Mapping[str, Any], least: Mapping[str, int]) -> None:
-    """Raise ``TopologyError`` for an option that is no whole number, or less than its ``least``."""
+    """Raise ``TopologyError`` for an option that is not a whole number, or less than its "
+    "``least``."""
     known = {name.lower(): number for name, number in least.items()}
     for name, value in options.items():
         number = known.get(name.lower())

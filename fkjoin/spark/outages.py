@@ -11,9 +11,9 @@ RETRY_S = 60.0
 
 
 def require_retry_s(seconds: float) -> None:
-    """``TopologyError`` if it is no number of seconds."""
+    """``TopologyError`` if it is not a number of seconds."""
     if not (isinstance(seconds, int | float) and math.isfinite(seconds) and seconds >= 0):
         raise TopologyError(
-            f"retry_s: {seconds!r} is no number of seconds; 0 tries once, "
+            f"retry_s: {seconds!r} is not a number of seconds; 0 tries once, "
             f"and the default is {RETRY_S:g}"
         )

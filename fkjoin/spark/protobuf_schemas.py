@@ -59,13 +59,13 @@ def message_index(data: bytes, start: int) -> tuple[Index, int]:
     if not count:
         return _FIRST, end
     if count > _DEEPEST:
-        raise ValueError(f"{count} is no length of a message's index")
+        raise ValueError(f"{count} is not the length of a message's index")
     index = []
     for _ in range(count):
         number, end = _number(data, end)
         index.append(number)
     if not index:  # a count below zero
-        raise ValueError(f"{count} is no length of a message's index")
+        raise ValueError(f"{count} is not the length of a message's index")
     return tuple(index), end
 
 

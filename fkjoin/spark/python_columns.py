@@ -219,7 +219,7 @@ def _floats(values: list[Any], kind: pa.DataType, name: str) -> pa.Array:
     for value, taken in zip(values, column.to_pylist(), strict=True):
         if type(value) is int and value != taken:
             raise ValueError(
-                f"{name}: a {kind} column cannot have {value} exactly; "
+                f"{name}: a {kind} column cannot store {value} exactly; "
                 "take a bigint or decimal column"
             )
         if value is not None and math.isinf(taken) and not math.isinf(value):
@@ -285,7 +285,7 @@ def _text(value: Any, name: str) -> str | None:
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bytes):
-        raise ValueError(f"{name}: bytes are no text; take a binary column")
+        raise ValueError(f"{name}: bytes are not text; take a binary column")
     text = json.dumps(
         value, ensure_ascii=False, separators=(",", ":"), default=partial(_named, name)
     )

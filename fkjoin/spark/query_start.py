@@ -50,11 +50,11 @@ def look() -> None:
         _start.looks()
 
 
-def unreached(problem: str, mend: str = "Mend that") -> FkJoinError:
+def unreached(problem: str, mend: str = "Fix that") -> FkJoinError:
     """Return the error of a place that refuses, or is not there.
 
     It says what to do: first ``mend``.
     """
     if is_amid():
         return UnreachableError(f"{problem}. {mend} and start again")
-    return FkJoinError(f"{problem}. {mend} and start the query again: it goes on with this batch")
+    return FkJoinError(f"{problem}. {mend} and start the query again: it continues with this batch")

@@ -115,7 +115,9 @@ class RegistryRecords:
         for number in np.unique(ids[framed]).tolist():
             places = np.flatnonzero(framed & (ids == number))
             if number >= _IDS:
-                yield _Records.none(places, f"no header of a registry: {number} is no schema's id")
+                yield _Records.none(
+                    places, f"no header of a registry: {number} is not a schema's id"
+                )
                 continue
             texts = data.take(pa.array(places)).to_pylist()
             try:
@@ -196,7 +198,7 @@ class _Records(NamedTuple):
         if {dict} != set(map(type, values)):
             for index, value in enumerate(values):
                 if value is not None and not isinstance(value, dict):
-                    problems[index] = f"{value!r:.100} is no record"
+                    problems[index] = f"{value!r:.100} is not a record"
                     values[index] = None
         return cls(places, [value or {} for value in values], problems, units)
 

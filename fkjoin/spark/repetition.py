@@ -89,7 +89,7 @@ def repeated(
         )
     raise FkJoinError(
         f"{why} ({tried}, retry_s = {seconds:g}). Start the query again when the outage is over: "
-        "it goes on with this batch; or let it try for longer, with a greater retry_s"
+        "it continues with this batch; or let it try for longer, with a greater retry_s"
     )
 
 

@@ -47,7 +47,7 @@ def as_type(value: Any, kind: DataType) -> Any:
         if isinstance(value, Decimal | str):
             with suppress(pa.ArrowException, NotImplementedError):
                 return pa.scalar(value).cast(arrow).as_py()
-        raise TypeError(f"{value!r:.200} is no {kind.simpleString()}") from error
+        raise TypeError(f"{value!r:.200} is not of type {kind.simpleString()}") from error
     return value
 
 

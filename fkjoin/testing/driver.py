@@ -255,12 +255,11 @@ class Driver:
             passed = int(pd.Timedelta(by) / pd.Timedelta(milliseconds=1))
         except (ValueError, TypeError) as error:
             raise FkJoinError(
-                f'by: {by!r} is no time such as "10 seconds" or "1 minute"'
+                f'by: {by!r} is not a duration such as "10 seconds" or "1 minute"'
             ) from error
         if isinstance(by, int | float) or passed < 1:
             raise FkJoinError(
-                f"by: {by!r} is no time that passes, of a millisecond at least; write it such as "
-                '"10 seconds"'
+                f'by: {by!r} must be a duration of at least 1 ms, for example "10 seconds"'
             )
         before, now_ms = len(self._results), self._now_ms + passed
         for end_ms in self._queries.ends(self._now_ms, now_ms):

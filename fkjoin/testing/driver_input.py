@@ -193,7 +193,7 @@ class DriverInput:
         self._require_table()
         keys = self._key(key)
         if not isinstance(row, Mapping):
-            raise FkJoinError(f"row: {row!r} is no dict of columns; delete(…) feeds a deletion")
+            raise FkJoinError(f"row: {row!r} is not a dict of columns; delete(…) feeds a deletion")
         schema = arrow_schema("row", self._input.planned.row_type)
         self._feed(keys, self._values("row", schema, row, keys), version, timestamp)
 
@@ -255,7 +255,7 @@ class DriverInput:
         if not self._input.of_events:
             raise TopologyError(f"event: {planned.name} is a table; feed its rows with change(…)")
         if not isinstance(event, Mapping):
-            raise FkJoinError(f"event: {event!r} is no dict of columns")
+            raise FkJoinError(f"event: {event!r} is not a dict of columns")
         values = self._values("event", self._input.schema, event, {})
         self._add(FedChange(None, values, self._next()))
 

@@ -206,7 +206,8 @@ class Kit(ABC):
             names = getattr(self, self._names)
             if not isinstance(names, str) and not callable(names):
                 raise FkJoinError(
-                    f"{self._names}: {names!r} is no text; here a key is one text: name a column, "
+                    f"{self._names}: {names!r} is not a text; here a key is one text: name a "
+                    "column, "
                     "or give a function"
                 )
         self._specs = self._stages()
@@ -418,7 +419,7 @@ class Kit(ABC):
             )
         if not isinstance(row, dict) and (row is not None or side == "event"):
             raise FkJoinError(
-                f"feed: the row of {side} {key!r} is {row!r}, which is no dict of columns"
+                f"feed: the row of {side} {key!r} is {row!r}, which is not a dict of columns"
             )
         require_version(version, f"feed: version {version!r} of {key!r}")
 
@@ -439,7 +440,7 @@ def portions(items: Sequence[_T], repeatable: Sequence[_T], by: random.Random) -
 def require_version(version: object, called: str) -> None:
     """``FkJoinError`` unless it is a whole number, or None."""
     if version is not None and (isinstance(version, bool) or not isinstance(version, int)):
-        raise FkJoinError(f"{called} is no whole number")
+        raise FkJoinError(f"{called} is not a whole number")
 
 
 def value_in(row: Row, column: str, argument: str, whose: str) -> Any:

@@ -119,7 +119,11 @@ def test_a_folder_that_a_query_reads_or_another_one_writes_to_is_refused_and_not
         (table, own / "below", reads),
         (single_by_pattern(spark, tmp_path), tmp_path / "singles", reads),
         (again, folder, reads),
-        (table, folder, r"path: .*kept has batches of another query \(\w{8}\), and none of that of checkpoint .*other-ck"),
+        (
+            table,
+            folder,
+            r"path: .*kept contains batches of another query \(\w{8}\), and none of the query of checkpoint .*other-ck",
+        ),
     ):
         with pytest.raises(FkJoinError, match=says):
             refused.to_parquet(place, checkpoint=tmp_path / "other-ck", **NOW)

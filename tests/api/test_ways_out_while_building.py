@@ -174,7 +174,7 @@ WAYS: dict[str, Way] = {
         lambda t: t.by("customer", having="cast(n as string) like '1%'", n=agg.count()),
         lambda t: t.by("customer", n=agg.count()).filter("cast(n as string) like '1%'"),
     ),
-    "tables[1]: customers is no aggregate": (
+    "tables[1]: customers is not an aggregate": (
         lambda t: cogroup(t.by("customer", n=agg.count()), t.customers),
         lambda t: cogroup(t.by("customer as id", n=agg.count()), t.customers.group_by("id").agg(m=agg.count())),
     ),
@@ -219,11 +219,11 @@ WAYS: dict[str, Way] = {
             t.of("a", ORDERS, timestamp="at"), t.of("b", CUSTOMERS, timestamp="timestamp_millis(at)"), "customer"
         ),
     ),
-    "right: the key of customers is id bigint, and that of": (
+    "right: the key of customers is id bigint, and the key of": (
         lambda t: t.orders.join(t.customers),
         lambda t: (t.orders.join(t.customers, on="customer"), t.orders.rekey("customer", name="r").join(t.customers)),
     ),
-    "right: the key of b is (id, customer), and that of orders is (customer, id): columns": (
+    "right: the key of b is (id, customer), and the key of orders is (customer, id): columns": (
         lambda t: t.of("orders", ORDERS, key=["customer", "id"]).join(t.of("b", ORDERS, key=["id", "customer"])),
         lambda t: t.of("orders", ORDERS, key=["customer", "id"]).join(t.of("b", ORDERS).rekey(["customer", "id"], name="r")),
     ),
@@ -289,7 +289,7 @@ WAYS: dict[str, Way] = {
         lambda t: written(t, t.orders.map_values(["text as batch", "text as fkjoin_batch"]), Parquet(t.folder / "o")),
         lambda t: written(t, t.orders.map_values(["text as batch", "text as other"]), Parquet(t.folder / "o")),
     ),
-    "path: {o} has the folder batch=0 already": (
+    "path: {o} already contains the folder batch=0": (
         lambda t: (
             (t.folder / "o" / "batch=0").mkdir(parents=True, exist_ok=True),
             written(t, t.orders.map_values(["text as batch"]), Parquet(t.folder / "o")),
@@ -304,7 +304,7 @@ WAYS: dict[str, Way] = {
         lambda t: t.topic(t.orders.group_by("customer").count(), positions=True),
         lambda t: t.topic(t.orders.group_by("customer").count()),
     ),
-    "events: a batch DataFrame is no stream; read it": (
+    "events: a batch DataFrame is not a stream; read it": (
         lambda t: t.customers.enrich(t.spark.range(3), on="id"),
         lambda t: t.customers.enrich(t.spark.readStream.format("rate").load(), on="value"),
     ),
@@ -375,7 +375,7 @@ OF_WINDOWS: dict[str, Arguments] = {
         {"key": window("cast(text as timestamp)", "10 minutes")},
     ),
     "key: there are two windows": ({"key": [MINUTES, window("sent", "10 minutes")]}, {"key": [MINUTES]}),
-    "grace: 'soon' is no interval": ({"grace": "soon"}, {"grace": "10 seconds"}),
+    "grace: 'soon' is not an interval": ({"grace": "soon"}, {"grace": "10 seconds"}),
     "ahead: -1 hour is less than nothing": ({"ahead": "-1 hour"}, {"ahead": "1 hour"}),
     "idle: 10 ms is too short": ({"idle": "10 ms"}, {"idle": "1 second"}),
 }

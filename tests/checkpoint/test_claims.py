@@ -135,7 +135,7 @@ def test_a_second_query_of_a_name_and_a_checkpoint_without_a_name_are_refused(or
     orders.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck").stop()
     ended()
     for call in (orders.to_parquet, lambda path, **more: orders.to(Parquet(path), **more)):
-        with pytest.raises(TopologyError, match="^checkpoint: '' is no folder of a query's own; give one"):
+        with pytest.raises(TopologyError, match="^checkpoint: '' is not a folder of a query's own; give one"):
             call(tmp_path / "other", checkpoint="")
 
 

@@ -152,12 +152,12 @@ def test_the_innermost_cause_is_found(messages: list[str], cause: Cause) -> None
         (
             [f"{DRIVER}fkjoin.errors.FkJoinError: extractor of orders, key o1: KeyError: 'c'{set_aside('rows')}\n{END}"],
             "extractor of orders, key o1: KeyError: 'c'",
-            r'set such rows aside, with on_error="dead-letter" for the table; or mend what is wrong; then start the query',
+            r'set such rows aside, with on_error="dead-letter" for the table; or fix what is wrong; then start the query',
         ),
         (
             [f"{DRIVER}{WORKER}{END}"],
             "KeyError: 'amount'",
-            "mend that line, and start the query again: it goes on with this batch",
+            "fix that line, and start the query again: it continues with this batch",
         ),
         (
             [f"{DRIVER}{OF_USERS_SINK}{KILLED}{END}"],
@@ -173,7 +173,7 @@ def test_the_innermost_cause_is_found(messages: list[str], cause: Cause) -> None
         (
             [f"{DRIVER}{OF_USER}ValueError: Python worker exited unexpectedly: customer left{END}"],
             "ValueError: Python worker exited unexpectedly: customer left",
-            "mend that line",
+            "fix that line",
         ),
         (
             ["x", "org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized to access topics: [orders]"],
@@ -183,7 +183,7 @@ def test_the_innermost_cause_is_found(messages: list[str], cause: Cause) -> None
         (
             ["Encountered error while reading file file:///in/z.parquet. x", "java.lang.RuntimeException: not a Parquet file"],
             "RuntimeException: not a Parquet file",
-            "put a whole file in place of file:///in/z.parquet, under its name, and start .*; or, to go on without it, move it",
+            "put a whole file in place of file:///in/z.parquet, under its name, and start .*; or, to continue without it",
         ),
         (
             ["Some data may have been lost because"],
@@ -205,21 +205,21 @@ def test_the_innermost_cause_is_found(messages: list[str], cause: Cause) -> None
             "change log segment 3 is missing",
             "`fkjoin state verify /ck` says what else is wrong; then restore it from a backup",
         ),
-        ([f"{DRIVER}fkjoin.errors.FkJoinError: do this\n{END}"], "do this", "mend what the first line names, and start"),
+        ([f"{DRIVER}fkjoin.errors.FkJoinError: do this\n{END}"], "do this", "fix what the first line names, and start"),
         (
             ["error while reading file file:///in/b.parquet. x", "column: [x, a], physicalType: INT64, logicalType: int"],
             "file:///in/b.parquet: column x, a is INT64 in it, and is to be read as int",
-            "write that file again, under its name, with the types of the table, and start the query again: it goes on",
+            "write that file again, under its name, with the types of the table, and start the query again: it continues",
         ),
         (
             ["assertion failed: Invalid batch: value#0 != value#262,region#263 SQLSTATE: XXKST"],
             "folders that are called as columns are, such as region=eu, came after the query was started",
-            "start the query again: it goes on with this batch, and reads these columns if schema= names them",
+            "start the query again: it continues with this batch, and reads these columns if schema= names them",
         ),
         (
             ["[DELTA_SCHEMA_CHANGED_WITH_VERSION] Detected schema change in version 2: … SQLSTATE: KD007"],
             "Detected schema change in version 2",
-            "start the query again: it goes on with this batch; the checkpoint keeps the columns, so a new one is left out",
+            "start the query again: it continues with this batch; the checkpoint keeps the columns, so a new one is left out",
         ),
         (
             ["[DELTA_MISSING_CHANGE_DATA] Error getting change data for range [3 , 4]"],
@@ -234,7 +234,7 @@ def test_the_innermost_cause_is_found(messages: list[str], cause: Cause) -> None
         (
             ["it broke"],
             "it broke",
-            "mend the cause in the first line, and start the query again.*; Spark's log, and this error's details",
+            "fix the cause in the first line, and start the query again.*; Spark's log, and this error's details",
         ),
     ],
 )
@@ -254,7 +254,7 @@ def test_the_second_line_names_the_batch_and_the_innermost_line_of_the_user_or_t
         (None, ["x"], "checkpoint /ck"),
     ):
         assert told("out", "/ck", batch, messages)[1] == f"where: {where}"
-    assert "goes on with the batch after the last one" in told("out", "/ck", None, ["x"])[2]
+    assert "continues with the batch after the last one" in told("out", "/ck", None, ["x"])[2]
 
 
 def test_the_error_can_be_sent_to_another_process() -> None:

@@ -126,7 +126,7 @@ def test_one_that_has_ended_says_so_and_one_that_has_failed_says_why_in_each_cal
     ended = JavaQuery("Stopped", progress(1))
     ended.active = False
     assert repr(Query(ended)) == f"joined: has ended; {BATCH}"
-    failed = QueryError("query joined failed: no: at all\nwhere: there\nwhat to do: mend that")
+    failed = QueryError("query joined failed: no: at all\nwhere: there\nwhat to do: fix that")
     monkeypatch.setattr("fkjoin.checkpoint.query.failure", lambda query: failed)
 
     def fails(*_: Any) -> None:

@@ -132,7 +132,7 @@ def test_a_table_that_is_not_kept_and_one_that_is_not_there_are_refused_by_name(
         StateReader(tmp_path, "kept")
     with pytest.raises(FkJoinError, match=f"^checkpoint {re.escape(str(tmp_path / 'nothing'))} is not there$"):
         StateReader(tmp_path / "nothing", "kept")
-    with pytest.raises(FkJoinError, match="max_age: -1 is no number of seconds; give one of at least 0, or None"):
+    with pytest.raises(FkJoinError, match="max_age: -1 is not a number of seconds; give one of at least 0, or None"):
         StateReader(query.checkpoint, NAME, max_age=-1)
     for age in (0, 0.5, None):
         StateReader(query.checkpoint, NAME, max_age=age).close()
@@ -440,9 +440,9 @@ def test_records_of_another_form_are_refused() -> None:
             place_of(wrong)
     for data, says in (
         (b"\0\x02v2", "1_x is a change file of the form 'v2', and this release reads 'v4'"),
-        (b"\0\x02v4\0\x02[]\x11", "has a record of the kind 0x11, which no change log has"),
+        (b"\0\x02v4\0\x02[]\x11", "contains a record of the unknown kind 0x11"),
         (b"\0\x02v4\0\x02[]", "ends in the midst of a record"),
-        (b"\0\x02v4\0\x02[]\0\0", "goes on behind its end"),
+        (b"\0\x02v4\0\x02[]\0\0", "is corrupt: it has data after its end"),
         (b"\0\x02v4\0\x02{]\0", "is damaged and does not parse"),
     ):
         with pytest.raises(FormatError, match=says):

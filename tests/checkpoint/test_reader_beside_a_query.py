@@ -128,8 +128,8 @@ def test_a_table_is_read_as_of_a_time(spark: SparkSession, read_meanwhile: tuple
             EARLY + timedelta(minutes=commits[0], seconds=-1),
             f"no batch that was committed .*, {commits[0]}, is of 2026-03-01 12:0",
         ),
-        ("yesterday evening", "as_of: 'yesterday evening' is no time; give a datetime, or a text such as"),
-        (7, "as_of: 7 is no time; give a datetime, or a text such as"),
+        ("yesterday evening", "as_of: 'yesterday evening' is not a time; give a datetime, or a text such as"),
+        (7, "as_of: 7 is not a time; give a datetime, or a text such as"),
     ):
         with pytest.raises(FkJoinError, match=says):
             read_state(spark, checkpoint, "kept", as_of=as_of)

@@ -94,9 +94,12 @@ def test_a_full_disk_holds_nobody_up(capfd: pytest.CaptureFixture[str]) -> None:
 def test_an_error_of_sparks_is_a_line_that_names_the_log_and_a_fault_is_shown_whole(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log, refused = tmp_path / "spark.log", IllegalArgumentException("[INVALID_CONF_VALUE] 'many' is no number\nSQLSTATE: 22022")
+    log, refused = (
+        tmp_path / "spark.log",
+        IllegalArgumentException("[INVALID_CONF_VALUE] 'many' is not a number\nSQLSTATE: 22022"),
+    )
     for file, rest in ((log, f"Spark's log, {log}, has the rest"), (None, "Spark's log above has the rest")):
-        with pytest.raises(FkJoinError, match=rf"^'many' is no number\n{rest}$"), spark_log(file):
+        with pytest.raises(FkJoinError, match=rf"^'many' is not a number\n{rest}$"), spark_log(file):
             raise refused
     for error in (FkJoinError("of fkjoin"), KeyError("a fault")):
         with pytest.raises(type(error)) as found, spark_log(None):
@@ -110,4 +113,4 @@ def test_an_error_of_sparks_is_a_line_that_names_the_log_and_a_fault_is_shown_wh
     monkeypatch.setattr(main, "end_when_told", lambda: None)
     with pytest.raises(SystemExit, match="1"):
         main.main()
-    assert capsys.readouterr().err == "fkjoin: 'many' is no number\n"
+    assert capsys.readouterr().err == "fkjoin: 'many' is not a number\n"

@@ -102,7 +102,7 @@ def test_nothing_is_left_of_a_job(
             break
         time.sleep(0.1)
     kept = {path.name for path in one.temporary.iterdir()}
-    assert kept <= {f"fkjoin-{os.getuid()}"}, "but indexes, which the next start goes on with"
+    assert kept <= {f"fkjoin-{os.getuid()}"}, "but indexes, which the next start continues with"
 
 
 @pytest.mark.nightly
@@ -125,7 +125,7 @@ def test_a_job_whose_workers_are_killed_while_it_waits_says_so_in_the_next_batch
     assert "Traceback" not in said
     # Spark asks its daemon for another worker, or reads from one of those that are gone.
     assert re.search(r"fkjoin: query sink-out failed: (Python worker exited unexpectedly|IOException: Stream closed)", said)
-    assert "start the query again: it goes on with this batch" in said
+    assert "start the query again: it continues with this batch" in said
 
 
 def test_how_a_jvm_has_ended_is_said_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ def test_how_a_jvm_has_ended_is_said_with_what_to_do(tmp_path: Path, monkeypatch
         process.communicate(b"\n")
         assert str(launch.end_of_jvm(ValueError())).startswith(says)
         heard = list[str]()
-        on_from = r"start again: a job goes on from its checkpoint$"
+        on_from = r"start again: a job continues from its checkpoint$"
         with pytest.raises(FkJoinError, match=on_from), naming_the_end_of_the_jvm(heard.append):
             raise error
         assert heard[0].startswith(says)

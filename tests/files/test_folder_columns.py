@@ -97,6 +97,6 @@ def test_a_value_that_does_not_fit_the_schema_is_a_letter_with_file_and_reason(
     found = collected(made.materialize("kept").changes, tmp_path / "kept")
     assert sorted((row.id, row.n) for row in found) == [("0", 1), ("3", None)]
     letters = sorted(collected(made.dead_letters, tmp_path / "letters"), key=lambda row: row.reason)
-    assert [row.reason for row in letters] == [f"the folder n={value} is no int" for value in values[1:3]]
+    assert [row.reason for row in letters] == [f"the folder n={value} is not of type int" for value in values[1:3]]
     assert [row.file.split("/")[-2] for row in letters] == [f"n={value}" for value in values[1:3]]
     assert [json.loads(row.value)["id"] for row in letters] == ["1", "2"]

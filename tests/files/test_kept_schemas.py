@@ -60,7 +60,7 @@ def test_a_query_goes_on_with_the_columns_that_it_was_begun_with(
     assert "schema=" in said
     assert go_on() == [], "once"
     found = rows(spark, out)
-    assert sorted(found) == ["o1", "o2"], "an amount that is none is no null"
+    assert sorted(found) == ["o1", "o2"], "an amount that is none is not a null"
     assert "coupon" not in found["o2"].left
     assert found["o2"].left.amount == 6
 

@@ -77,7 +77,7 @@ def test_a_value_beyond_the_tables_type_is_a_letter_and_others_are_rows(
         else:
             letter = letters.pop(str(place))
             assert letter.reason.startswith(f"column {name}: ")
-            assert letter.reason.endswith(f" is no {WIDER[name][0]}")
+            assert letter.reason.endswith(f" is not of type {WIDER[name][0]}")
             assert (letter.file.endswith("/1.parquet"), json.loads(letter.value)[name]) == (True, value)
     assert (rows, letters) == ({}, {})
 

@@ -145,7 +145,9 @@ def test_workers_read_and_write_what_spark_does(spark: SparkSession, tmp_path: P
     assert {path: path.read_bytes() for path in out.rglob("batch=*-*/*.parquet")} == before
     assert newest(spark.read.parquet(str(out))) == found["workers"]
     shutil.rmtree(tmp_path / "index")
-    with pytest.raises(FkJoinError, match=r"path: .*workers %20 has batches of another query \(\w{8}\), and none of that of"):
+    with pytest.raises(
+        FkJoinError, match=r"path: .*workers %20 contains batches of another query \(\w{8}\), and none of the query of"
+    ):
         table.to_parquet(out, checkpoint=tmp_path / "other-checkpoint", trigger={"availableNow": True})
     assert len(list(out.glob("batch=00000000-*"))) == 1
     with pytest.raises(TopologyError, match=r"path: on ftp: exactly-once needs folders that are .*write changes\.writeStream"):

@@ -76,6 +76,18 @@ def test_code_in_documents_is_python_and_names_what_there_is() -> None:
                 assert [f"{path}: {module}.{name}" for name in wanted if not hasattr(found, name)] == []
 
 
+def test_the_page_on_merge_shows_the_code_that_is_measured() -> None:
+    code = (ROOT / "benchmarks" / "merge.py").read_text()
+    shown = [block.text for block in blocks(ROOT / "docs" / "from-merge.md") if block.language == "python"]
+    assert [text for text in shown if text not in code] == []
+    assert [name for name in re.findall(r"^def (\w+)", code, re.MULTILINE) if f"def {name}(" in "".join(shown)] == [
+        "upsert",
+        "merge_batch",
+        "merge_job",
+        "fkjoin_job",
+    ]
+
+
 def test_databricks_finds_what_the_how_to_has_it_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

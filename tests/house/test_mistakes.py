@@ -87,7 +87,7 @@ class FullDisk:
         return write
 
 
-AGAIN = "start the query again: it goes on with this batch"
+AGAIN = "start the query again: it continues with this batch"
 NEW = "start this version of the job with a new checkpoint and an empty target, or go back to what the checkpoint was made with"
 ELSEWHERE = "make that folder, or give another place"
 LEARNED = (
@@ -132,7 +132,7 @@ IN_A_BATCH: dict[str, tuple[Callable[[Shop], object], str]] = {
         "query joined failed: extractor of orders, key o1: KeyError: 'c1?' (test_mistakes.py, line N, in named: "
         'return {"c1": 1}[row.customer + "?"])\n'
         "where: batch 0 of checkpoint FOLDER/ck\n"
-        f'what to do: set such rows aside, with on_error="dead-letter" for the table; or mend what is wrong; then {AGAIN}',
+        f'what to do: set such rows aside, with on_error="dead-letter" for the table; or fix what is wrong; then {AGAIN}',
     ),
     "a sink that throws": (
         lambda shop: shop.joined().to(FullDisk(), checkpoint=shop.folder / "ck", **NOW).awaitTermination(),
@@ -226,7 +226,7 @@ def test_what_spark_refuses_has_a_way_out_that_is_one(shop: Shop) -> None:
         begin = write.trigger(availableNow=True).start
         return claim.start_claimed(shop.spark, str(shop.folder / "own"), lambda: begin(str(shop.folder / "own-out")))
 
-    with pytest.raises(FkJoinError, match=r"own: the query does not start: Failed to find the data source: jsn\. .* mended$"):
+    with pytest.raises(FkJoinError, match=r"own: the query cannot start: Failed to find the data source: jsn\. .* fixed$"):
         start("jsn")
     start("json").awaitTermination()
 

@@ -190,7 +190,7 @@ def test_alerts_that_the_runbook_names_are_there() -> None:
 
 
 def test_the_page_of_settings_has_all_of_them_and_their_defaults() -> None:
-    page = (ROOT / "docs" / "settings.md").read_text()
+    page = (ROOT / "docs" / "deploy.md").read_text()
     found = re.findall(r"^\| `([\w.]+)` \| ((?:\\\||[^|])+) \|", page, re.M)
     rows = {name: value.split(", ")[0].strip("`").replace("\\|", "|") for name, value in found}
     read = {text for text in said() if re.fullmatch(r"spark\.fkjoin(?:\.\w+)+\.?", text)} - {"spark.fkjoin.topic."}

@@ -34,12 +34,12 @@ NOT_QUOTED = {
     'record {}-{} offset {}: {}; with on_error="dead-letter"': "tests/spark/test_topic_records.py",
     "remote: {} is a server with a master of its": CONNECT,
     "rescale needs a classic Spark session, and this": STATE,
-    "row: {} is no dict of columns; delete(…)": DRIVER,
+    "row: {} is not a dict of columns; delete(…)": DRIVER,
     'table {}{}: {}: {}; with on_error="dead-letter"': "tests/files/test_bad_lines_after_start.py",
     "verify needs a classic Spark session, and this": STATE,
     "{} cannot be made for {}: {}": "tests/sinks/test_parquet_and_delta.py",
     "{} of {}: a result does not fit; cast to": EXPRESSIONS,
-    "{}: the {} of {} is {}, and that of {} is": "tests/api/test_ways_out_while_building.py",
+    "{}: the {} of {} is {}, and the {} of {} is": "tests/api/test_ways_out_while_building.py",
     "{}: {}:{} cannot be used ({}); choose": JOBS,
 }
 """Messages of which no test has words that are theirs, by their beginnings, and the tests that go these ways out."""

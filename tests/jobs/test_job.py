@@ -344,7 +344,7 @@ def test_a_checkpoint_goes_on_with_the_rules_that_it_was_begun_with(tmp_path: Pa
     document.write_text(json.dumps(facts))
     write_lines(tmp_path / "customers", "2", [{"customer": one, "name": "X", "lsn": 2} for one in "cd"])
     said = fkjoin_here("run", job(tmp_path, text))
-    assert f"{tmp_path}/checkpoint was begun without {later}: so it goes on" in said
+    assert f"{tmp_path}/checkpoint was begun without {later}: so it continues" in said
     (made,) = (tmp_path / "out").glob("batch=00000001-*/*.parquet")
     (row,) = pq.read_table(made).to_pylist()
     assert (row["id"], row["amount"], row["name"], row["payer"]) == (1, 7, "X", "X")

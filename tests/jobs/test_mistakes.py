@@ -52,8 +52,8 @@ CHECKED: dict[str, tuple[str, str]] = {
     ),
     "a format of lists in csv": (
         f'{OUT}\nformat = "csv"',
-        "sinks.out.format: csv cannot have these changes: The CSV datasource doesn't support the column `_left_version` of the "
-        'type "ARRAY<BIGINT>"; choose one that can, such as json; or write a program, in which table.changes.drop(…) leaves',
+        "sinks.out.format: csv cannot contain these changes: The CSV datasource doesn't support the column `_left_version` of "
+        'the type "ARRAY<BIGINT>"; choose one that can, such as json; or write a program, in which table.changes.drop(…) ',
     ),
     "an option of no use": (
         f'{OUT}\nformat = "json"\noptions = {{compression = "nope"}}',
@@ -73,7 +73,7 @@ A_FILE = "FOLDER/job.toml cannot be written to: FOLDER/job.toml is a file; make"
 PLACES: dict[str, tuple[tuple[str, str], str]] = {
     "a checkpoint in a file": (("{folder}/checkpoint", "{folder}/job.toml"), A_FILE),
     "a log below a file": (("{folder}/job.log", "{folder}/job.toml/log"), A_FILE),
-    "a log that is a folder": (("{folder}/job.log", "{folder}"), "log: FOLDER is no file that can be written to; name another"),
+    "a log that is a folder": (("{folder}/job.log", "{folder}"), "log: FOLDER cannot be written to; name another file"),
     "dead letters in a file": (("[kafka]", LETTERS), A_FILE.replace(" cannot", "/joined cannot", 1)),
 }
 """Places besides the sinks, which a run looks at as a check does."""

@@ -110,11 +110,11 @@ UNSEEN: list[Mistake] = [
         "views.orders: a table has this name already; choose",
     ),
     (JOINER, f'emit = "weekly"\n{JOINER}', "joins.joined.emit: .*'weekly' is not one of"),
-    ("[spark]\n", "[spark]\nkafk = true\n", "spark: 'kafk' is no setting of Spark", "[spark]\nkafka = true\n"),
+    ("[spark]\n", "[spark]\nkafk = true\n", "spark: 'kafk' is not a Spark setting", "[spark]\nkafka = true\n"),
     (
         TOPIC,
         'topic = "o"\nkey = "bytes"\nvalue = "jsn"',
-        "tables.orders.value: 'jsn' is no format",
+        "tables.orders.value: 'jsn' is not a format",
         'topic = "o"\nkey = "bytes"\nvalue = {format = "json", schema = "customer int"}',
     ),
     ('right = "customers"', 'right = "custmers"', r"joins.joined.right: there is no table .*; did you mean 'customers'\?"),
@@ -213,7 +213,7 @@ def test_a_value_is_read_with_the_unit_that_the_message_names() -> None:
 def test_a_value_is_read_into_the_type_that_the_message_names() -> None:
     for kind, unit, value, named, wider in (
         ("day", Unit("millis"), "1690366967048", "a timestamp", "at"),
-        ("time", Unit("micros"), "86400000000", "no time of day; take a bigint or interval", "span"),
+        ("time", Unit("micros"), "86400000000", "not a time of day; take a bigint or interval", "span"),
         ("at", Unit("micros", "time"), "5", "a bigint", "number"),
         ("span", None, '"P1Y2M3D"', "a string", "text"),
     ):

@@ -1,4 +1,4 @@
-"""The recipes of docs/howto.md for other tools' changes, tried on messages as these tools write them."""
+"""The recipes of docs/cdc.md for other tools' changes, tried on messages as these tools write them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fkjoin.kafka import Debezium, Json
 from fkjoin.kafka.formats import Format, decode_key
 from tests.support.places import ROOT
 
-HOWTO = (ROOT / "docs" / "howto.md").read_text()
+HOWTO = (ROOT / "docs" / "cdc.md").read_text()
 
 
 def block(after: str) -> ast.Module:

@@ -30,7 +30,7 @@ from tests.support.sessions import small
 ORDERS = "order_id string, customer_id string, amount double, at timestamp, of timestamp, lsn bigint"
 OTHER_ORDERS = {
     "a value whose mean is of the same type": ORDERS.replace("amount double", "amount bigint"),
-    "the timestamp, which is no column of the rows": ORDERS.replace("at timestamp", "at bigint"),
+    "the timestamp, which is not a column of the rows": ORDERS.replace("at timestamp", "at bigint"),
 }
 """Other types, by what has them."""
 CUSTOMERS = "customer_id string, name string, lsn bigint"

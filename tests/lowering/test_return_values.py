@@ -51,7 +51,7 @@ def test_what_arrow_casts_is_cast() -> None:
     [("text", LongType()), (True, LongType()), (2**63, LongType()), ("soon", DateType()), ((1,), PAIR), (5, PAIR)],
 )
 def test_the_rest_is_told(value: Any, kind: DataType) -> None:
-    with pytest.raises(TypeError, match=f"is no {kind.simpleString()}"):
+    with pytest.raises(TypeError, match=f"is not of type {kind.simpleString()}"):
         as_type(value, kind)
 
 
@@ -72,7 +72,7 @@ def test_a_joiner() -> None:
 
     join = _catching(_called(joiner), _in_short)
     assert join(True, 1, None) == (1, None)
-    assert join(True, "text", None) == (None, "TypeError: 'text' is no bigint")
+    assert join(True, "text", None) == (None, "TypeError: 'text' is not of type bigint")
 
 
 def test_rows_are_set_aside_and_the_rest_goes_on(spark: SparkSession, tmp_path: Path) -> None:
@@ -96,4 +96,4 @@ def test_rows_are_set_aside_and_the_rest_goes_on(spark: SparkSession, tmp_path: 
     assert driver.table == {"good": {"value": 7}}
     found = {json.loads(letter["key"] or letter["value"])["id"]: letter["reason"] for letter in driver.dead_letters}
     assert found.keys() == {"short", "text", "joiner"}
-    assert found["joiner"] == "joiner: TypeError: 'text' is no bigint"
+    assert found["joiner"] == "joiner: TypeError: 'text' is not of type bigint"

@@ -74,7 +74,7 @@ def test_a_query_that_waits_is_no_batch_and_loses_nothing() -> None:
     before = metrics.prometheus().decode()
     assert metrics.take(idle(1), "sink-out") is None
     found = metrics.snapshot()["sink-out"]
-    assert found["lag"] == {"orders": {"0": 0, "1": 0, "2": 9}}, "that goes on"
+    assert found["lag"] == {"orders": {"0": 0, "1": 0, "2": 9}}, "that continues"
     same = {name: value for name, value in line.items() if name not in ("lag", "lag_ms", "rates", "skip_rates")}
     assert {**found, **same} == found
     assert found["rates"].keys() == line["rates"].keys()

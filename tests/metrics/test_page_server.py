@@ -152,7 +152,7 @@ def test_a_token_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -
 
 def test_what_is_no_name_of_a_host_is_refused() -> None:
     for name in ("", "*", "https://jobs.example.com/", "a b", "a,b", "jobs..com", "[::1", ".", "schlüssel.example"):
-        with pytest.raises(FkJoinError, match=f"^names: {re.escape(repr(name))} is no name of a host; write it as in "):
+        with pytest.raises(FkJoinError, match=f"^names: {re.escape(repr(name))} is not a host name; write it as in "):
             ClientAccess(names=("localhost", name))
     ClientAccess(names=("jobs.example.com", "jobs_1", "jobs.example.com:8080", "10.0.0.7", "[fe80::1]", "::1"))  # as it says
 
@@ -216,7 +216,7 @@ def test_a_job_file_says_who_may_see_the_page(tmp_path: Any, monkeypatch: pytest
     spec = read_job(job(tmp_path, text))
     assert (spec.ui.token, spec.ui.names) == (TOKEN, ["jobs.example.com"])
     assert TOKEN not in repr(spec)
-    with pytest.raises(JobError, match=r"ui: names: '\*' is no name of a host"):
+    with pytest.raises(JobError, match=r"ui: names: '\*' is not a host name"):
         read_job(job(tmp_path, text.replace("jobs.example.com", "*")))
     monkeypatch.setenv("PAGE_TOKEN", "")
     with pytest.raises(JobError, match="ui: token: .*openssl rand -hex 32"):

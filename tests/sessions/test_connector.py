@@ -129,7 +129,7 @@ except fkjoin.SessionError as error:
     ("packages", "says"),
     [
         (f"{MODULE}:9.9.9", f"{MODULE}:9.9.9 cannot be had (tried own); write {package()}, or leave"),
-        ("org.apache.spark:9.9.9", "'org.apache.spark:9.9.9' is no package; write each as"),
+        ("org.apache.spark:9.9.9", "'org.apache.spark:9.9.9' is not a package; write each as"),
     ],
 )
 def test_packages_that_cannot_be_had_are_one_line(tmp_path: Path, packages: str, says: str) -> None:

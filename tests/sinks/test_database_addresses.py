@@ -59,14 +59,14 @@ def test_what_is_to_do_depends_on_whether_a_batch_waits(monkeypatch: pytest.Monk
         assert ("tried once)" in str(away.value)) == (seconds == 0)
         assert str(away.value).endswith("with a greater retry_s") == (seconds > 0)
     text = told(lambda: sink.prepare(schema, ("id",)))
-    assert "(tried once, retry_s = 0). Start the query again when the outage is over: it goes on with this batch; or" in text
+    assert "(tried once, retry_s = 0). Start the query again when the outage is over: it continues with this batch; or" in text
 
     def refused(**_: object) -> None:
         raise psycopg.OperationalError(f"connection failed: fe_sendauth: {wrong}")
 
     monkeypatch.setattr(psycopg, "connect", refused)
     mend = f"{wrong}. Set PGPASSWORD, or write a password into the address, and start "
-    assert f"{mend}the query again: it goes on with this batch" in told(lambda: sink.prepare(schema, ("id",)))
+    assert f"{mend}the query again: it continues with this batch" in told(lambda: sink.prepare(schema, ("id",)))
     with starting():
         assert f"{mend}again" in told(lambda: sink.prepare(schema, ("id",)))
 

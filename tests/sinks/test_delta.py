@@ -120,7 +120,7 @@ def test_rows_move_between_partitions_and_files_are_compacted_and_deleted(tmp_pa
     Delta(tmp_path).prepare(wanted, ("id",))
     with pytest.raises(TopologyError, match=r"partition_by: Delta table .* exists, partitioned by region: leave it out, or"):
         Delta(tmp_path, partition_by=["id"]).prepare(wanted, ("id",))
-    with pytest.raises(TopologyError, match="vacuum_every: 0 is no number of batches; leave it out, or give one from 1 on"):
+    with pytest.raises(TopologyError, match="vacuum_every: 0 is not a number of batches; leave it out, or give one from 1 on"):
         Delta(tmp_path, vacuum_every=0)
 
 

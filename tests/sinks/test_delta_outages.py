@@ -112,7 +112,7 @@ def test_a_storage_that_is_away_is_tried_for_as_long_as_one_says(
         sink("s3://bucket/table", 0.5, **options)
     (line,) = str(caught.value).splitlines()
     assert line.startswith("delta s3://bucket/table: Kernel error -> Generic S3 error: Error performing GET http://127.0.0.1:")
-    assert ", retry_s = 0.5). Start the query again when the outage is over: it goes on with this batch; or" in line
+    assert ", retry_s = 0.5). Start the query again when the outage is over: it continues with this batch; or" in line
     (said,) = caplog.messages
     assert said.startswith("delta s3://bucket/table: Kernel error"), "each repetition is counted, and the first is said"
     assert not status or storage.asked > 1
@@ -129,14 +129,14 @@ def test_a_storage_that_refuses_stops_the_query_at_once(
     storage: Storage, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     storage.status = status
-    with pytest.raises(FkJoinError, match="^delta s3://bucket/table cannot be reached: Kernel error.*Mend that and start"):
+    with pytest.raises(FkJoinError, match="^delta s3://bucket/table cannot be reached: Kernel error.*Fix that and start"):
         sink("s3://bucket/table", **storage.options)
-    with pytest.raises(FkJoinError, match="cannot be reached: Kernel error.*[^.]. Mend that and start again$"), starting():
+    with pytest.raises(FkJoinError, match="cannot be reached: Kernel error.*[^.]. Fix that and start again$"), starting():
         sink("s3://bucket/table", **storage.options)
     assert caplog.messages == []
 
 
 @pytest.mark.parametrize("given", [-1, float("nan"), float("inf"), "60"])
 def test_a_time_that_is_none_is_refused(tmp_path: Path, given: Any) -> None:
-    with pytest.raises(TopologyError, match="retry_s: .* is no number of seconds; 0 tries once, and the default is 60"):
+    with pytest.raises(TopologyError, match="retry_s: .* is not a number of seconds; 0 tries once, and the default is 60"):
         Delta(tmp_path, {}, given)

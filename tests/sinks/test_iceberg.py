@@ -303,12 +303,12 @@ def test_a_catalog_that_cannot_be_had_says_why_and_shows_no_secret(tmp_path: Pat
     assert caplog.messages
     with pytest.raises(TopologyError, match="catalog: 'default' cannot be opened: 'none' is not a valid CatalogType. Give its"):
         Iceberg("shop.it", options={"type": "none", **secret}).last_batch("q")
-    with pytest.raises(FkJoinError, match=r"iceberg default.shop.it cannot be reached: .*unable to open database file. Mend"):
+    with pytest.raises(FkJoinError, match=r"iceberg default.shop.it cannot be reached: .*unable to open database file. Fix"):
         Iceberg("shop.it", options={"uri": f"sqlite:///{tmp_path}/none/c.db", **secret}).last_batch("q")
     sink = Iceberg("shop.it", options=secret)
     assert "CaNaRy17" not in f"{away.value}{caplog.text}{sink!r}"
     for name in ("it", "shop.", ".it"):
-        with pytest.raises(TopologyError, match='is no table of a namespace: write it as "namespace.table"'):
+        with pytest.raises(TopologyError, match='is not a table of a namespace: write it as "namespace.table"'):
             Iceberg(name)
 
 

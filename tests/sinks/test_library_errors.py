@@ -20,7 +20,7 @@ from tests.support.sinks import lake
 
 SCHEMA = pa.schema([("id", pa.string()), ("n", pa.int64())])
 ROWS = pa.table({"id": ["a"], "n": pa.array([1], pa.int64())})
-WAY_OUT = r"\. Mend that \(damaged files of a target: restore it from its backup, then run fkjoin restore\), and start"
+WAY_OUT = r"\. Fix that \(damaged files of a target: restore it from its backup, then run fkjoin restore\), and start"
 
 
 def prepared(sink: Any) -> Any:

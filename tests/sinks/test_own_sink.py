@@ -93,7 +93,7 @@ def test_a_sink_that_is_none_is_refused(spark: SparkSession, tmp_path: Path) -> 
     History(tmp_path).write(10)
     table = joined(spark, tmp_path)
     for none in (Parquet(tmp_path / "out"), object()):
-        with pytest.raises(TopologyError, match=r"sink: a \w+ is no TableSink: let it inherit from fkjoin.sinks.TableSink"):
+        with pytest.raises(TopologyError, match=r"sink: a \w+ is not a TableSink: let it inherit from fkjoin.sinks.TableSink"):
             table.to_sink(none, checkpoint=tmp_path / "ck")  # type: ignore[arg-type]
     finished(table.to_sink(Kept(), checkpoint=tmp_path / "ck", trigger=NOW))
     with pytest.raises(TopologyError, match=r'orders: a source.*write .materialize\("orders"\) first'):

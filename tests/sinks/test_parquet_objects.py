@@ -131,9 +131,11 @@ def test_a_table_in_an_object_store_is_the_batch_join_through_repeats_and_restor
     assert len(restore()) == 1
     assert there() == batch_join(history)
 
-    with pytest.raises(TopologyError, match=r"has batches of another query \(\w{8}\), and none of that of checkpoint"):
+    with pytest.raises(
+        TopologyError, match=r"contains batches of another query \(\w{8}\), and none of the query of checkpoint"
+    ):
         joined(spark, tmp_path).to_parquet(place.address, checkpoint=tmp_path / "other", options=object_store.options)
-    with pytest.raises(TopologyError, match="options: those of an object store, and .*out is in none; leave them out"):
+    with pytest.raises(TopologyError, match="options: they are for an object store, and .*out is not in one; leave them out"):
         joined(spark, tmp_path).to_parquet(tmp_path / "out", checkpoint=tmp_path / "other", options=object_store.options)
     finished(joined(spark, tmp_path).to_parquet(tmp_path / "out", checkpoint=tmp_path / "other", trigger=NOW))
     assert {key for (key,) in table_of(LocalPlace(tmp_path / "out").rows(), "order_id")} == there().keys()
@@ -148,7 +150,7 @@ def test_a_store_that_refuses_stops_the_query_at_once_in_a_line(
     (line,) = str(caught.value).splitlines()
     assert line.startswith(f"parquet {place} cannot be reached: When listing objects")
     assert "INVALID_ACCESS_KEY_ID" in line
-    assert line.endswith("Mend that and start the query again: it goes on with this batch")
+    assert line.endswith("Fix that and start the query again: it continues with this batch")
     assert SECRET not in line
     assert caplog.messages == []
     BatchObjects(place, object_store.options, 60).check()

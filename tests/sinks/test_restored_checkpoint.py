@@ -266,7 +266,9 @@ def test_rows_that_neither_state_nor_target_has_are_not_made_up(plain: Past) -> 
 def test_what_cannot_be_restored_is_said(spark: SparkSession, tmp_path: Path) -> None:
     History(tmp_path).write(10)
     table, sink = joined(spark, tmp_path), Parquet(tmp_path / "parquet")
-    with pytest.raises(FkJoinError, match=r"checkpoint: .*ck is of no query: give that of the query that writes"):
+    with pytest.raises(
+        FkJoinError, match=r"checkpoint: .*ck belongs to no query: give the checkpoint of the query that writes"
+    ):
         table.restore(sink, checkpoint=tmp_path / "ck")
     query = table.to_parquet(tmp_path / "parquet", checkpoint=tmp_path / "ck")
     query.processAllAvailable()

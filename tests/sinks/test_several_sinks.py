@@ -105,7 +105,7 @@ def test_a_place_that_comes_later_is_refused_and_one_may_be_left_out(spark: Spar
         lambda: table.to_parquet(tmp_path / "two", checkpoint=f"{checkpoint}/", trigger=NOW),
         lambda: table.to_kafka("topic", "localhost:1", checkpoint=checkpoint, trigger=NOW),
     ):
-        with pytest.raises(TopologyError, match=r"is of a query that writes to parquet .*two: go on with Table\.to"):
+        with pytest.raises(TopologyError, match=r"belongs to a query that writes to parquet .*two: continue with Table\.to"):
             alone()
 
 
@@ -126,7 +126,7 @@ def test_what_cannot_be_is_said_before_anything_runs(spark: SparkSession, tmp_pa
         tables(spark, tmp_path)[0].to(out, Delta(tmp_path / "delta"), checkpoint=checkpoint, trigger=NOW)
     assert not checkpoint.exists()
     finished(table.to_parquet(tmp_path / "alone", checkpoint=checkpoint, trigger=NOW))
-    with pytest.raises(TopologyError, match=r"checkpoint: .*ck is of a query with one sink: go on with to_kafka"):
+    with pytest.raises(TopologyError, match=r"checkpoint: .*ck belongs to a query with one sink: continue with to_kafka"):
         table.to(out, checkpoint=checkpoint, trigger=NOW)
 
 
@@ -178,7 +178,7 @@ def test_a_jobs_sinks_are_where_they_were_begun(spark: SparkSession, tmp_path: P
     assert reasons["c"] == "sinks-joined was begun without it"
     begun(tmp_path / "two" / "sink-d")
     assert queries({"d": ("joined", a), **three}, "two") == {"sinks-joined": ("a", "b"), "sink-d": ("d",), "sink-c": ("c",)}
-    assert queries({"b": three["b"]}, "two") == {"sinks-joined": ("b",)}, "it goes on where it was"
+    assert queries({"b": three["b"]}, "two") == {"sinks-joined": ("b",)}, "it continues where it was"
     assert queries({"c": three["c"]}, "two") == {"sink-c": ("c",)}
 
     begun(tmp_path / "three" / "sinks-joined", a.place)

@@ -83,7 +83,7 @@ def test_an_index_is_zigzag_numbers_behind_their_count(octets: bytes, index: tup
     for end in range(len(octets)):
         with pytest.raises(ValueError, match="the record ends in the index"):
             message_index(b"head" + octets[:end], 4)
-    with pytest.raises(ValueError, match="101 is no length of a message's index"):
+    with pytest.raises(ValueError, match="101 is not the length of a message's index"):
         message_index(b"\xca\1" + b"\0" * 101, 0)
 
 

@@ -214,13 +214,13 @@ KINDS: list[tuple[Any, Any, pa.DataType, Any]] = [
     (LOCAL, MOMENT.replace(tzinfo=None), INSTANT, "it: 2023-07-26 10:22:47.048491 is a clock without a zone; take a"),
     (MICROS, MOMENT, CLOCK, "is an instant; take a timestamp column"),
     ("long", 1690366967048491, INSTANT, 'it: 1690366967048491 is a number without a unit; give units={"it": "micros"}'),
-    ("bytes", b"ab", pa.string(), "it: bytes are no text; take a binary column"),
+    ("bytes", b"ab", pa.string(), "it: bytes are not text; take a binary column"),
     ({"type": "map", "values": "bytes"}, {"k": b"ab"}, pa.string(), "it: bytes in a text column; give the column"),
     ("string", "ab", pa.binary(), 'it: a text may be base64 or hex; give units={"it": "base64"}'),
     ("string", "2023-07-26T12:22:47.048491+02:00", INSTANT, MOMENT),
     ("string", "12.5", pa.decimal128(6, 2), Decimal("12.50")),
-    ("long", (1 << 53) + 1, pa.float64(), "it: a double column cannot have 9007199254740993 exactly; take a bigint or"),
-    ("long", (1 << 24) + 1, pa.float32(), "it: a float column cannot have 16777217 exactly; take a bigint or decimal"),
+    ("long", (1 << 53) + 1, pa.float64(), "it: a double column cannot store 9007199254740993 exactly; take a bigint or"),
+    ("long", (1 << 24) + 1, pa.float32(), "it: a float column cannot store 16777217 exactly; take a bigint or decimal"),
     ("double", 1e39, pa.float32(), "it: a float column has no number as great as 1e+39; take a double column"),
     ("long", 125, pa.decimal128(6, 2), Decimal("125.00")),
     ("long", 12500, pa.decimal128(6, 2), "it: 12500 in a column of another type"),
@@ -300,7 +300,7 @@ def test_what_is_no_record_and_schemas_of_another_kind_are_problems(registry: Sm
         pa.array([head + body for head, body in zip(heads, [b"\2x", b"?", b"?", b"\0"], strict=True)])
     )
     first, second, third, last = found.problem.to_pylist()
-    assert first.endswith("'x' is no record")
+    assert first.endswith("'x' is not a record")
     assert second.endswith(" is PROTOBUF; fkjoin reads AVRO here")
     assert " cannot be parsed: " in third
     assert last is None

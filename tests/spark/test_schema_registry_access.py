@@ -112,7 +112,7 @@ def test_a_number_that_no_registry_gives_is_not_asked_for(registry: SmallRegistr
     """Registries answer as to an address that is not theirs, which would stop the query."""
     registry.refuses = lambda _: (404, {"error_code": 404, "message": "HTTP 404 Not Found"})
     (problem,) = read(registry.url, b"\0\x89PNG....", kind=kind)
-    assert problem == f"not {kind} of the registry's schema: no header of a registry: 2303741511 is no schema's id"
+    assert problem == f"not {kind} of the registry's schema: no header of a registry: 2303741511 is not a schema's id"
     with pytest.raises(FkJoinError, match="refuses"):
         read(registry.url, b"\0\x7f\xff\xff\xff....", kind=kind)
     assert registry.asked == {f"/schemas/ids/{2**31 - 1}": 1}
@@ -250,7 +250,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"kind": "xml"}, 'kind \'xml\' is not one of "avro", "json", "protobuf"$'),
     ({"kind": "protobuf", "subject": "orders-value"}, "Registry: fkjoin reads Protobuf and does not write it; write with"),
     ({"url": ""}, 'url: an address such as "http://registry:8081" is needed'),
-    ({"retry_s": -1}, "retry_s: -1 is no number of seconds"),
+    ({"retry_s": -1}, "retry_s: -1 is not a number of seconds"),
     ({"settings": {"basic.auth.users.info": "a:b"}}, r"Registry: settings or write_schema: .*basic.auth.users.info"),
     ({"url": "https://localhost", "settings": {"ssl.ca.location": __file__}}, "settings or write_schema: SSLError"),
 ]

@@ -35,7 +35,7 @@ def by_bucket(payloads: Iterable[Payload], kind: pa.Schema) -> dict[int, pa.Tabl
 def copied(rights: pa.Table, spread: int) -> dict[int, pa.Table]:
     batches = map(envelopes, framed(packed_by_bucket(rights, "key", BUCKETS)))
     copies = pa.Table.from_batches(CopyRights(BUCKETS, spread)(iter([*batches, counter("x", 1)])))
-    assert copies.column("count").to_pylist().count(1) == 1, "a counter is no copy"
+    assert copies.column("count").to_pylist().count(1) == 1, "a counter is not a copy"
     rows = zip(copies.column("bucket").to_pylist(), copies.column("payload").to_pylist(), strict=True)
     return by_bucket(((bucket, payload) for bucket, payload in rows if payload), CHANGE)
 

@@ -162,7 +162,7 @@ def test_tables_that_cannot_be_merged_are_refused(spark: SparkSession, tmp_path:
         eu.merge()
     with pytest.raises(TopologyError, match=r"others\[0\]: a Table is needed, this is a str"):
         eu.merge("us")  # type: ignore[arg-type]
-    with pytest.raises(TopologyError, match=r"others\[0\]: the key of asia is customer string, and that of eu is id string"):
+    with pytest.raises(TopologyError, match=r"others\[0\]: the key of asia is customer string, and the key of eu is id string"):
         eu.merge(other)
     with pytest.raises(TopologyError, match="positions: eu is not read from a topic"):
         eu.merge(us).to_kafka("t", "b", checkpoint="c", positions=True)

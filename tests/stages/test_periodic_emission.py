@@ -108,7 +108,7 @@ def test_what_emit_may_be_and_may_not_be() -> None:
         assert Emission.of(text) == wanted
     for text, message in (
         ("on-change 5 seconds", 'is not one of "on-change", "on-update", "periodic", .*, or "on-close" of windows$'),
-        ("periodic often", "emit: 'often' is no interval such as"),
+        ("periodic often", "emit: 'often' is not an interval such as"),
         ("periodic 5 ms", "emit: 5 ms is too short, 100 ms is the least"),
         ("periodic -1 minute", "is too short"),
     ):

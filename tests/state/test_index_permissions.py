@@ -56,7 +56,7 @@ def test_links_are_not_followed(tmp_path: Path, there: str) -> None:
     elif there == "a file":
         target.touch()
     (tmp_path / "query").symlink_to(target)
-    with pytest.raises(StateError, match=f"query is no folder .*: {ELSEWHERE}"):
+    with pytest.raises(StateError, match=f"query is not a folder .*: {ELSEWHERE}"):
         index_home(str(tmp_path), "query", "joined", "rekey")
     (tmp_path / "query").unlink()
     assert index_home(str(tmp_path), "query", "joined", "rekey").is_dir()

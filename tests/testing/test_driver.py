@@ -248,7 +248,7 @@ def test_the_example_in_the_how_to_is_true(spark: SparkSession, tmp_path: Path) 
         (tmp_path / name).mkdir()
     there = {"spark": spark, "folder": tmp_path}
     for code in ("Driver(revenue)", "Driver(seen)"):
-        (block,) = (block for block in blocks(ROOT / "docs" / "howto.md") if code in block.text)
+        (block,) = (block for block in blocks(ROOT / "docs" / "testing.md") if code in block.text)
         exec(block.text, there)
 
 
@@ -289,16 +289,16 @@ def test_what_is_wrong_is_refused_by_name_and_the_way_out_is_one(spark: SparkSes
         (lambda: orders.change("o1", None), "delete"),
         (lambda: orders.change("o1", {}, timestamp=1), "orders has no timestamps"),
         (lambda: orders.delete(None), "a key has no nulls"),
-        (lambda: orders.delete("o1", version="1"), "version: '1' is no whole number"),
+        (lambda: orders.delete("o1", version="1"), "version: '1' is not a whole number"),
         (lambda: orders.event({}), "event: orders is a table; feed its rows with change"),
         (lambda: events.change("c1", {}), "input: visits are events, which have no key; feed them with event"),
         (lambda: events.delete("c1"), "input: visits are events"),
         (lambda: events.unusable("{", "no JSON"), "input: visits are events"),
         (lambda: events.event({"pag": "a"}), "visits has no column 'pag'; did you mean 'page'"),
         (lambda: events.event({"page": 1}), "event: 1 cannot be a page, which is string"),
-        (lambda: events.event("a"), "event: 'a' is no dict of columns"),
+        (lambda: events.event("a"), "event: 'a' is not a dict of columns"),
         (lambda: driver.run("CRASH"), "none of CRASH, DUPLICATE, REORDER"),
-        (lambda: driver.advance("soon"), "'soon' is no time"),
+        (lambda: driver.advance("soon"), "'soon' is not a duration"),
         (lambda: driver.advance("-1 s"), "no time that passes"),
         (lambda: driver.store("pair"), "did you mean 'pairs'"),
         (lambda: driver.store("pairs").get(1), "cannot be a order_id"),

@@ -112,12 +112,12 @@ def test_what_a_test_does_not_take_is_refused_before_anything_is_processed(name:
         (other, f"feed: a change of side '{other.side}' has no place here; make it with {re.escape(functions)}$"),
         (kit.Change("both", "o2", row), "feed: a change of side 'both' has no place here"),  # type: ignore[arg-type]
         (change(5, row), "feed: key 5 is of type int; here keys are texts"),  # type: ignore[arg-type]
-        (change("o2", 7), "feed: the row of left 'o2' is 7, which is no dict of columns"),  # type: ignore[arg-type]
-        (change("o2", row, version="2"), "feed: version '2' of 'o2' is no whole number"),  # type: ignore[arg-type]
-        (change("o2", row, version=True), "feed: version True of 'o2' is no whole number"),
+        (change("o2", 7), "feed: the row of left 'o2' is 7, which is not a dict of columns"),  # type: ignore[arg-type]
+        (change("o2", row, version="2"), "feed: version '2' of 'o2' is not a whole number"),  # type: ignore[arg-type]
+        (change("o2", row, version=True), "feed: version True of 'o2' is not a whole number"),
     ]
     if "event" in functions:
-        refused.append((event(None), "the row of event '' is None, which is no dict of columns"))  # type: ignore[arg-type]
+        refused.append((event(None), "the row of event '' is None, which is not a dict of columns"))  # type: ignore[arg-type]
     for wrong, said in refused:
         with pytest.raises(FkJoinError, match=said):
             test.feed(change("o1", row), CRASH, wrong)
@@ -165,7 +165,7 @@ def test_a_column_that_a_row_lacks_is_refused_by_name_and_nothing_is_processed(n
 @pytest.mark.parametrize("name", NAMING)
 def test_several_columns_for_a_key_that_is_one_text_are_refused_when_the_test_is_made(name: str) -> None:
     make, _, changed = NAMING[name]
-    says = r"\['fk', 'n'\] is no text; here a key is one text: name a column, or give a function$"
+    says = r"\['fk', 'n'\] is not a text; here a key is one text: name a column, or give a function$"
     with pytest.raises(FkJoinError, match=f"^{name.split()[0]}: {says}"):
         make(["fk", "n"])
     both = (lambda row: f"{row['fk']}/{row['n']}") if name == "on" else (lambda key, row: f"{row['fk']}/{row['n']}")
@@ -251,7 +251,7 @@ def test_a_crash_really_throws_away_what_was_written(monkeypatch: pytest.MonkeyP
     assert len(test.results) == 1
 
 
-@pytest.mark.parametrize("document", ["docs/howto.md", "docs/aggregates.md", "docs/joins.md"])
+@pytest.mark.parametrize("document", ["docs/testing.md", "docs/aggregates.md", "docs/joins.md"])
 def test_examples_in_documents_hold(document: str) -> None:
     text = (ROOT / document).read_text()
     parts = [part for part in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "fkjoin.testing" in part]

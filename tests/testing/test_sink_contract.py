@@ -35,10 +35,11 @@ def from_the_page() -> Any:
 TestSqlite: Any = from_the_page()
 
 
-def test_the_page_shows_the_examples_sink() -> None:
-    text = (ROOT / "examples/sqlite/sqlite_sink.py").read_text()
-    assert [block.text for block in PAGE if "class Sqlite" in block.text] == [text]
-    assert len(text.splitlines()) < 64
+def test_the_page_shows_lines_of_the_examples_sink() -> None:
+    lines = (ROOT / "examples/sqlite/sqlite_sink.py").read_text().splitlines()
+    (block,) = (block for block in PAGE if "class Sqlite" in block.text)
+    assert [line for line in block.text.splitlines() if line not in lines and not line.lstrip().startswith("...  # ")] == []
+    assert len(lines) < 64
 
 
 class OfSqlite(SinkContract):
