@@ -179,7 +179,7 @@ def _say_whole_sentences(command: Any) -> None:
 def job_file() -> str:
     """Make the page of all sections and settings of a job file."""
     schema = json_schema()
-    parts = ["# Settings of a job file\n", "[Topics](kafka.md#fkjoin-run-jobtoml) has an introduction and examples.\n"]
+    parts = ["# Settings of a job file\n", "[Topics](kafka.md#fkjoin-run-jobtoml) shows an example.\n"]
     for title, model in SECTIONS.items():
         about = schema if model == schema["title"] else schema["$defs"][model]
         required = about.get("required", [])
@@ -234,10 +234,10 @@ MEANINGS = {
     ),
     "InvariantError": (
         "The state contradicts itself: a fault of fkjoin, or of a disk",
-        "Stop the query, keep its checkpoint, and restore a [backup](howto.md#backup-and-restore)",
+        "Stop the query, keep its checkpoint, and restore a [backup](upgrading.md#restore)",
     ),
     "QueryError": (
-        "A query has failed. Its [three lines](howto.md#when-a-query-fails) have the message",
+        "A query has failed. Its [three lines](runbook.md#when-a-query-fails) have the message",
         "Do what the third line says, and start the query again",
     ),
     "FkJoinError": (

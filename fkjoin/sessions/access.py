@@ -59,7 +59,7 @@ class Access(ABC):
     def set_up(self, workers: Mapping[str, str], simple: tuple[str, str]) -> None:  # noqa: B027
         """Prepare ``workers``, their environment; ``simple``: a setting and its variable.
 
-        A server's settings say how its workers are started (docs/connect.md).
+        A server's settings say how its workers are started (docs/versions.md).
         """
 
     def analyzed(self, frame: DataFrame) -> list[Any] | None:

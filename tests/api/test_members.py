@@ -57,6 +57,7 @@ def by_spark(spark: SparkSession, history: History) -> Any:
     )
 
 
+@pytest.mark.newest
 def test_members_are_what_sparks_functions_make_of_the_rows_that_are_there(spark: SparkSession, tmp_path: Path) -> None:
     history, table = History(tmp_path), regions(spark, tmp_path)
     driver = Driver(table)

@@ -15,7 +15,7 @@ from benchmarks.compare import Summary, compared, report
 from benchmarks.memory import Footprint
 from benchmarks.operators import require_same
 from benchmarks.queries import QUERIES, dated
-from benchmarks.workload import write_phases
+from benchmarks.workload import write_batches, write_phases
 
 
 def test_a_summary_has_medians_and_ratios_and_a_picture() -> None:
@@ -51,6 +51,21 @@ def test_a_query_has_a_workload_in_three_phases_and_a_recomputation(name: str, t
     del lines[first - 1 :]
     with pytest.raises(SystemExit, match=f"{name}: .* differ from a recomputation"):
         require_same(name, query.wanted([lines]), wanted)
+
+
+def test_batches_of_orders_and_customers_lead_to_the_batch_join(tmp_path: Path) -> None:
+    """``benchmarks.merge`` compares both tables with it."""
+    found = write_batches(tmp_path, 1000, 300)
+    last: dict[str, dict[str, dict[str, object]]] = {"orders": {}, "customers": {}}
+    for name, rows in last.items():
+        paths = [tmp_path / name / "00000.json", *sorted((tmp_path / "later" / name).iterdir())]
+        assert [path.name for path in paths] == [f"{number:05}.json" for number in range(6)]
+        for row in (json.loads(line) for path in paths for line in path.read_text().splitlines()):
+            rows[row[f"{name[:-1]}_id"]] = row
+    orders, customers = last["orders"].values(), last["customers"]
+    pairs = [(order, customers[str(order["customer_id"])]) for order in orders if not order["gone"]]
+    assert len(found) == len(pairs) > 900
+    assert found == {(o["order_id"], o["customer_id"], o["amount"], c["name"], c["tier"]) for o, c in pairs}
 
 
 def test_a_store_that_is_opened_again_is_timed() -> None:

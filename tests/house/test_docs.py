@@ -32,13 +32,15 @@ from tools.messages import raised
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 
 ASIDE = """
+here("fkjoin run job.toml")  # the job of fkjoin init, with the customer that moved
+assert len(list(Path("joined").glob("batch=*/*.parquet"))) > 0
 print("<next>")
 made = [path for path in Path().iterdir() if path.name != "document.py"]
 Path("before").mkdir()
 for path in made:
     path.rename(Path("before", path.name))
 """
-"""Stands between two programs of one process, so that the second begins with an empty folder."""
+"""Stands between two programs of one process: runs the first one's job, and clears the folder for the second."""
 
 
 @pytest.mark.spark

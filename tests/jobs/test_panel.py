@@ -127,11 +127,6 @@ def watched() -> JobReport:
 def test_the_documents_show_the_panel() -> None:
     pictures = ROOT / "docs" / "pictures"
     assert (pictures / "panel.svg").read_text() == picture(panel(watched())), "python -m tools.pictures draws it"
-    ends = [(QueryPhase.DONE, "sink-changes", 4.2), (QueryPhase.DONE, "sink-regions", 2.7)]
-    queries = [query(name, phase, batches=1, rows=8, **done(0, 8, seconds, NOW)) for phase, name, seconds in ends]
-    report = job(*queries, began_ms=round(1000 * (NOW - 16)), mode=Mode.DONE)
-    indented = "".join(f"    {line}".rstrip() + "\n" for line in shown(report, 80).splitlines())
-    assert f"\n{indented}\n" in (ROOT / "docs" / "tutorial.md").read_text()
 
 
 def test_a_job_of_files_has_no_column_for_what_it_is_behind() -> None:

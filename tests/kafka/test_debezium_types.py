@@ -98,6 +98,7 @@ CASES: list[tuple[str, dict[str, Any], Any, Any]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.newest
 def test_the_schema_part_says_what_a_value_is_and_spark_and_workers_read_the_same(spark: SparkSession) -> None:
     """One batch has all types in one row, with and without a ``schema`` part."""
     names = [f"c{place}" for place in range(len(CASES))]

@@ -126,6 +126,7 @@ def test_a_retry_of_kafkas_client_that_goes_on_is_said_once(
     assert written(*(line.encode() for line in lines), capfd=capfd) == "".join(lines), "as after a minute without it"
 
 
+@pytest.mark.newest
 def test_a_session_does_not_repeat_what_pyspark_says_of_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pandas, "__version__", "3.0.0")
     with warnings.catch_warnings(record=True) as said:
