@@ -134,7 +134,6 @@ class Operators(RowOperators):
         ahead: str | None = None,
         deployment: Deployment = "fused",
         application: str | None = None,
-        upgrade_from: int | None = None,
         validate: bool | None = None,
     ) -> Grouped[Self]:
         """Group the table's rows, for a method of ``Grouped``: ``.agg(…)``, ``.count()``, ….
@@ -171,10 +170,6 @@ class Operators(RowOperators):
             ``APPLICATION-NAME-repartition``, in KIP-904's format; the aggregate reads it.
         application : str, optional
             See ``fk_join``.
-        upgrade_from : int, optional
-            An older wire version of the repartition topic, to write while an instance reads no
-            newer one.  ``0`` has two records for a change of a row that stays in its group, as
-            before KIP-904.  This release reads all wire versions up to its own.
         validate : bool, optional
             See ``fk_join``.
 
@@ -191,7 +186,7 @@ class Operators(RowOperators):
         --------
         >>> counts = orders.group_by("customer_id").count()
         """
-        options = Options(name, emit, deployment, application, upgrade_from, grace, idle, ahead)
+        options = Options(name, emit, deployment, application, grace, idle, ahead)
         settings = Settings.of(self._planned.spark, validate)
         return Grouped._by(
             self._of, self._planned, key=key, value=value, options=options, settings=settings

@@ -136,37 +136,3 @@ def test_staged_operators_are_driven_over_topics_in_memory(broker: Broker, spark
     assert [letter["reason"].partition(":")[0] for letter in driver.dead_letters] == ["no JSON"]
     assert len(list(driver.store("regions").all())) == len(driver.table)
     assert set(broker.admin.list_topics(timeout=30).topics) == before
-
-
-@pytest.mark.nightly
-def test_a_rolling_upgrade_in_two_restarts_loses_nothing_and_shows_nothing_in_between(
-    broker: Broker, spark: SparkSession, tmp_path: Path
-) -> None:
-    """Writers of the old form, then readers of both, then writers of the new one: one record a change, KIP-904's way."""
-    shop = Shop(broker, spark, "upgraded")
-    topic = "upgraded-totals-repartition"
-
-    def totals(upgrade_from: int | None) -> Table:
-        about: Any = {"name": "totals", "deployment": "staged", "application": "upgraded"}
-        grouped = shop.orders().group_by("customer", upgrade_from=upgrade_from, **about)
-        return grouped.agg(n=agg.count(), amount=agg.sum("amount"))
-
-    flags: list[set[int]] = []
-    seen = 0
-    for step, upgrade_from in enumerate([0, 0, None], 1):
-        with running(totals(upgrade_from), shop.out, broker, tmp_path) as job:
-            for part in (2 * step - 1, 2 * step):  # each order changes its amount and stays with its customer
-                orders = [("orders", f"o{n}", {"customer": f"c{n % 2}", "amount": float(part)}) for n in range(12)]
-                shop.send(*orders)
-                job.drain()
-        records = broker.read(topic)
-        flags.append({message.value()[-1] for message in records[seen:]})
-        seen = len(records)
-        assert shop.written() == {f"c{number}": {"n": 6, "amount": 12.0 * step} for number in (0, 1)}
-    assert flags[:2] == [{0, 1}, {0, 1}]
-    assert 2 in {message.value()[-1] for message in broker.read(topic)}
-    for key in (b"c0", b"c1"):
-        counts = [json.loads(message.value())["n"] for message in broker.read(shop.out) if message.key() == key]
-        complete = counts.index(6)
-        assert min(counts[:complete], default=1) > 0
-        assert set(counts[complete:]) == {6}, "an order was missing from its group for a moment"

@@ -154,9 +154,7 @@ class ChildrenSection(OperatorSection):
 
 
 # A section of its own has the arguments of ``group_by`` that are about windows.
-_OF_WINDOWS = FaceCall(
-    Table.group_by, dict.fromkeys(("key", "value", "emit", "deployment", "upgrade_from"))
-)
+_OF_WINDOWS = FaceCall(Table.group_by, dict.fromkeys(("key", "value", "emit", "deployment")))
 _OF_GROUPS = FaceCall(Table.group_by, dict.fromkeys(("key", "value", "grace", "idle", "ahead")))
 
 

@@ -29,16 +29,13 @@ from fkjoin.kafka.internal import (
     record_batch,
 )
 from fkjoin.kafka.murmur2 import partitions_of
-from fkjoin.kafka.wire import HEADER_PREFIX, WIRE_VERSION, WireRecords, records_in
+from fkjoin.kafka.wire import HEADER_PREFIX, WireRecords, records_in
 from fkjoin.plan.physical import InWorkers, Physical, by_spark
 from fkjoin.spark.buckets import ENVELOPE, packed_by_bucket
 from fkjoin.spark.frame import PROBLEM, RAW
 from fkjoin.spark.on_spark import on_spark
 from fkjoin.spark.packing import Batches, dead_letters, envelopes
 from fkjoin.spark.unpacking import unpacked
-
-OLDER_VERSIONS = (wire_change.TWO_RECORDS,)
-"""The wire versions, besides its own, that this release can write."""
 
 
 def repartition_topic(
@@ -64,24 +61,9 @@ def repartition_topic(
     return InternalTopics((connection,), partitions, settings)
 
 
-def require_older_version(upgrade_from: int | None) -> None:
-    """Raise ``TopologyError`` if it is no older wire version that this release can write."""
-    if upgrade_from is None:
-        return
-    if isinstance(upgrade_from, bool) or upgrade_from not in OLDER_VERSIONS:
-        raise TopologyError(
-            f"upgrade_from: {upgrade_from!r} is not an older wire version of fkjoin's repartition "
-            f"topics ({', '.join(map(str, OLDER_VERSIONS))}); leave it out when all instances "
-            f"read wire version {WIRE_VERSION}"
-        )
-
-
-def to_records(grouped: Physical, topic: InternalTopics, upgrade_from: int | None) -> Physical:
-    """Envelopes of ``GROUPED`` as records; ``upgrade_from``: in that older wire version."""
-    two_records = upgrade_from == wire_change.TWO_RECORDS
-    return InWorkers(
-        grouped, _ToRecords(topic.last, topic.partitions[topic.last], two_records), RECORD
-    )
+def to_records(grouped: Physical, topic: InternalTopics) -> Physical:
+    """Envelopes of ``GROUPED`` as records."""
+    return InWorkers(grouped, _ToRecords(topic.last, topic.partitions[topic.last]), RECORD)
 
 
 def read_back(
@@ -105,11 +87,10 @@ def read_back(
 class _ToRecords:
     topic: str
     partitions: int
-    two_records: bool
 
     def __call__(self, batches: Batches) -> Batches:
         for grouped in unpacked(batches):
-            records = wire_change.changes(grouped, two_records=self.two_records)
+            records = wire_change.changes(grouped)
             partitions = partitions_of(records.key, self.partitions)
             yield record_batch(self.topic, partitions, records, wire_change.REPARTITION_HEADERS)
 

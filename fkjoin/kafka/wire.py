@@ -59,15 +59,15 @@ class Instruction(enum.IntEnum):
 
 
 class WireRecords(NamedTuple):
-    """Keys, values and the four headers of records."""
+    """Keys, values and the headers of records."""
 
     key: Bytes
     value: Bytes
-    headers: tuple[Bytes, Bytes, Bytes, Bytes]
+    headers: tuple[Bytes, ...]
 
 
 def records_in(batch: pa.RecordBatch, headers: Iterable[str]) -> WireRecords:
-    """The records of a batch, whose columns ``headers`` have the four headers."""
+    """The records of a batch, whose columns ``headers`` have the headers."""
     columns: Any = tuple(as_bytes(batch.column(name)) for name in headers)
     return WireRecords(as_bytes(batch.column("key")), as_bytes(batch.column("value")), columns)
 

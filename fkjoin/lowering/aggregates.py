@@ -35,7 +35,6 @@ from fkjoin.kafka.internal import InternalTopics, StageQuery, TopicSettings
 from fkjoin.kafka.repartition import (
     read_back,
     repartition_topic,
-    require_older_version,
     to_records,
 )
 from fkjoin.lowering.closing import closing_of, late_letters, with_time
@@ -76,7 +75,6 @@ class Options:
     emit: Emit = "on-change"
     deployment: Deployment = "fused"
     application: str | None = None
-    upgrade_from: int | None = None
     grace: str | None = None
     idle: str | None = None
     ahead: str | None = None
@@ -96,7 +94,6 @@ class AggregateBound:
     fold: Fold
     topic: InternalTopics | None
     """The topic between the stages of a staged aggregate; None where both are in one query."""
-    upgrade_from: int | None
     emission: Emission
     settings: Settings
     closes: Closes | None = None
@@ -168,11 +165,6 @@ def aggregated(
     )
     emission = Emission.of(options.emit, windows=closes is not None)
     require_deployment(options.deployment)
-    if options.upgrade_from is not None and options.deployment == "fused":
-        raise TopologyError(
-            'upgrade_from: it is for deployment="staged"; '
-            "a fused aggregate has no topic to write to"
-        )
     having = None if fold.having is None else fold.having.text
     grouped_by = key.texts if closes is None else (closes.window.text, *key.texts[1:])
     facts = table.name, grouped_by, value.texts, columns, *([] if having is None else [having])
@@ -192,7 +184,6 @@ def aggregated(
             application, label, table.connection, table.name, settings=TopicSettings.of(table.spark)
         )
         refuse_to_start_over("deployment", table)
-        require_older_version(options.upgrade_from)
     through = None if topic is None else topic.last
     node = Aggregate(
         label,
@@ -209,9 +200,7 @@ def aggregated(
         node = replace(node, closes=(closes.grace, closes.idle, closes.ahead))
     arrow_schema("key", table.key_type)
     tried = attempt("group_by", table.name, (*key.bound, *value.bound), table.on_error)
-    needs = AggregateBound(
-        key, value, tried, fold, topic, options.upgrade_from, emission, settings, closes
-    )
+    needs = AggregateBound(key, value, tried, fold, topic, emission, settings, closes)
     return made_of((table,), node, as_emitted("key", key_type), spark_schema(fold.schema), needs)
 
 
@@ -244,7 +233,7 @@ class AggregatePlan:
         queries = table.stages
         dead = (*table.dead, *table.dead_of(bound.tried, label))
         if bound.topic is not None:
-            records = to_records(grouped, bound.topic, bound.upgrade_from)
+            records = to_records(grouped, bound.topic)
             about = records, bound.topic, bound.topic.reads
             queries = (*queries, StageQuery(f"{label}-regroup", table.spark, *about))
             grouped, unreadable = read_back(

@@ -148,7 +148,7 @@ def _bounded(reads: dict[Read, Read], table: Planned) -> Planned:
     node, bound = table.node, table.bound
     if isinstance(bound, SourceBound):
         return replace(table, bound=_little(bound, reads))
-    fused = dict.fromkeys(("topics", "topic", "upgrade_from"))
+    fused = dict.fromkeys(("topics", "topic"))
     node, bound = _with(node, fused), _with(bound, fused)
     if periodic(node):
         node, bound = _with(node, {"emit": ON_CHANGE}), _with(bound, {"emission": Emission()})

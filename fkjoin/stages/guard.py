@@ -5,9 +5,7 @@ contribution; gone ones are remembered for the retention time.  What is remember
 back, whatever a message says of it.
 
 *Law*: between regroup and here messages may come twice, delayed or in any order; at the end each
-group has what its rows contribute (the versions decide, as in the subscription stage).  Of a row's
-messages with one version, one that adds to the group counts before one that only takes back: they
-are the halves of one change.
+group has what its rows contribute (the versions decide, as in the subscription stage).
 """
 
 from __future__ import annotations
@@ -38,17 +36,10 @@ def guard(grouped: pa.Table, store: Store, count: Counters, due_ms: int) -> Guar
 
     Tombstone markers end at ``due_ms``.
     """
-    # Of equal versions the first message counts: those that add come first.  One that adds also
-    # counts over a stored marker of its version: the half that took back has come alone.
-    adds = valid(column(grouped, "new"))
-    adding_first = np.argsort(~adds, kind="stable")
     combined = combined_key.encode(column(grouped, "key"), column(grouped, "row"))
     code, names = codes(prefixed(tags.SUBSCRIBER, combined))
     held = records.decode(store.get_many(names))
-    halves = (adds & (held.exists & (held.flags & GONE > 0))[code])[adding_first]
-    version = take(column(grouped, "version"), adding_first)
-    order, code, version = newest_only(code[adding_first], version, held, count, or_equal=halves)
-    order = adding_first[order]
+    order, code, version = newest_only(code, column(grouped, "version"), held, count)
     last = np.flatnonzero(last_of_run(code))
     order, code, version = order[last], code[last], take(version, last)
     before = masked(held.body, held.exists & (held.flags & GONE == 0))

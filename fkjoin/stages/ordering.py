@@ -40,7 +40,7 @@ def newest_only(
     held: Records,
     count: Counters,
     *,
-    or_equal: bool | Bools = False,
+    or_equal: bool = False,
     as_read: bool = False,
     in_order: bool | Bools = False,
     contents: Contents | None = None,
@@ -48,8 +48,8 @@ def newest_only(
     """Choose the messages newer than what is ``held`` for their code, sorted by code and version.
 
     Returns their positions, codes and versions.  Of messages with the same code, version and
-    content the first one counts; what does not count is counted as stale.  ``or_equal``: all of
-    them, or which, also count if they are as new as what is held. What comes ``in_order`` (all of
+    content the first one counts; what does not count is counted as stale.  ``or_equal``: they
+    also count if they are as new as what is held. What comes ``in_order`` (all of
     it, or of which codes) is newer than what is held, whatever its version: the stage before has
     let it through, and stages must not disagree.  Changes ``as_read`` may come from a source: those
     that start over from another one are counted, and records of a topic get versions that make one
@@ -63,8 +63,8 @@ def newest_only(
     known = np.flatnonzero(~fresh)
     arriving, before = take(version, known), take(held.version, code[known])
     newer, restarts = versions.compare(arriving, before)
-    if or_equal is not False:
-        newer |= equal(arriving, before) & (True if or_equal is True else or_equal[order[known]])
+    if or_equal:
+        newer |= equal(arriving, before)
     fresh[known] = newer
     if as_read:
         count[counters.RESTARTS] += int(restarts.sum())

@@ -144,7 +144,6 @@ def test_python_functions_get_values_and_rows(spark: SparkSession, tmp_path: Pat
         ),
         (lambda t: t.group_by("customer_id", name="orders").count(), "name: 'orders' already names an input of this aggregate"),
         (lambda t: t.group_by("customer_id", emit="never").count(), "emit: 'never' is not one of"),
-        (lambda t: t.group_by("op", upgrade_from=0).count(), 'upgrade_from: it is for deployment="staged"'),
         (lambda t: t.group_by(["customer_id", "customer_id"]).count(), "key: two columns are called 'customer_id'"),
         (lambda t: t.group_by("op").aggregate([], 3, max), r"adder: a callable of \(key, value, aggregate\) is needed, 3"),
         (lambda t: t.group_by("op").aggregate([], max, max, returns="arry<x>"), "returns: 'arry<x>' is not a Spark type"),

@@ -1,4 +1,4 @@
-"""KIP-904's records of a repartition topic: golden bytes, refusals, and both forms on a way that loses order."""
+"""KIP-904's records of a repartition topic: golden bytes, refusals, and a way that loses order."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ def grouped(*rows: tuple[bytes, bytes, bytes | None, bytes | None], ts: int = 7)
 
 
 def records_of(*records: tuple[bytes | None, bytes | None, tuple[bytes | None, ...]]) -> WireRecords:
-    headers = tuple(pa.array([record[2][at] for record in records], BYTES) for at in range(4))
+    headers = tuple(pa.array([record[2][at] for record in records], BYTES) for at in range(3))
     key, value = (pa.array([record[at] for record in records], BYTES) for at in (0, 1))
-    return WireRecords(key, value, headers)  # type: ignore[arg-type]
+    return WireRecords(key, value, headers)
 
 
 def joined(*parts: WireRecords) -> WireRecords:
-    headers = tuple(pa.concat_arrays([part.headers[at] for part in parts]) for at in range(4))
+    headers = tuple(pa.concat_arrays([part.headers[at] for part in parts]) for at in range(3))
     key, value = (pa.concat_arrays([part[at] for part in parts]) for at in (0, 1))
-    return WireRecords(key, value, headers)  # type: ignore[arg-type]
+    return WireRecords(key, value, headers)
 
 
 def picked(records: WireRecords, places: list[int]) -> WireRecords:
     rows = pa.array(places, pa.int64())
-    return WireRecords(records.key.take(rows), records.value.take(rows), tuple(one.take(rows) for one in records.headers))  # type: ignore[arg-type]
+    return WireRecords(records.key.take(rows), records.value.take(rows), tuple(one.take(rows) for one in records.headers))
 
 
 def test_golden_bytes() -> None:
@@ -56,30 +56,21 @@ def test_golden_bytes() -> None:
     made = wire_change.changes(rows)
     assert made.value.to_pylist() == [b"\0\0\0\4new!old\2", b"old\0", b"new!\1", b"\0\0\0\0\2"]
     assert made.key.to_pylist() == [b"g"] * 4
-    version, row, time, pair = (header[0].as_py() for header in made.headers)
-    assert (row, time, pair) == (b"r", b"\0\0\0\0\0\0\0\7", None)
+    version, row, time = (header[0].as_py() for header in made.headers)
+    assert (row, time) == (b"r", b"\0\0\0\0\0\0\0\7")
     assert version == b"\1" + rows.column("version")[0].as_py()
-    old_form = wire_change.changes(rows, two_records=True)
-    assert old_form.value.to_pylist() == [b"old\0", b"new!\1", b"old\0", b"new!\1", b"\0", b"\1"]
-    assert old_form.headers[3].to_pylist() == [b"\1", None, None, None, b"\1", None]
-    assert {header[:1] for header in old_form.headers[0].to_pylist()} == {b"\0"}
 
 
 @given(st.lists(st.tuples(st.binary(max_size=3), st.binary(max_size=3), BODY, BODY), max_size=8), st.integers(-(1 << 63), 9))
 def test_what_was_written_is_read(rows: list[Any], ts: int) -> None:
     rows = [row for row in rows if row[2] is not None or row[3] is not None]
     sent = grouped(*rows, ts=ts)
-    for two_records in (False, True):
-        records = wire_change.changes(sent, two_records=two_records)
-        assert wire_change.problems(records).null_count == len(records.key)
-        read = wire_change.read_changes(records)
-        wanted = sent.to_pylist()
-        if two_records:
-            wanted = [row | {"old": None if row["new"] is not None else row["old"]} for row in wanted]
-        assert read.to_pylist() == wanted
+    records = wire_change.changes(sent)
+    assert wire_change.problems(records).null_count == len(records.key)
+    assert wire_change.read_changes(records).to_pylist() == sent.to_pylist()
 
 
-GOOD = (b"\1v", b"r", b"\0" * 8, None)
+GOOD = (b"\1v", b"r", b"\0" * 8)
 
 
 @pytest.mark.parametrize(
@@ -92,10 +83,11 @@ GOOD = (b"\1v", b"r", b"\0" * 8, None)
         (b"g", b"\2", GOOD, "the new value is cut off"),
         (b"g", b"\0\0\0\4new\2", GOOD, "the new value is cut off"),
         (b"g", b"\xff\0\0\0new!\2", GOOD, "the new value is cut off"),
-        (b"g", b"x\1", (None, b"r", b"\0" * 8, None), "a header fkjoin.version, fkjoin.row or fkjoin.timestamp is missing"),
-        (b"g", b"x\1", (b"\2v", b"r", b"\0" * 8, None), "its wire version is newer than 1"),
-        (b"g", b"x\1", (b"", b"r", b"\0" * 8, None), "the header fkjoin.version is empty"),
-        (b"g", b"x\1", (b"\1v", b"r", b"\0" * 7, None), "has not 8 bytes"),
+        (b"g", b"x\1", (None, b"r", b"\0" * 8), "a header fkjoin.version, fkjoin.row or fkjoin.timestamp is missing"),
+        (b"g", b"x\1", (b"\2v", b"r", b"\0" * 8), "its wire version is not 1"),
+        (b"g", b"x\1", (b"\0v", b"r", b"\0" * 8), "its wire version is not 1"),
+        (b"g", b"x\1", (b"", b"r", b"\0" * 8), "the header fkjoin.version is empty"),
+        (b"g", b"x\1", (b"\1v", b"r", b"\0" * 7), "has not 8 bytes"),
     ],
 )
 def test_what_is_no_such_record_is_told_apart(key: Any, value: Any, headers: Any, says: str) -> None:
@@ -123,9 +115,9 @@ COLUMNS = (Count("rows"), WholeSum("total", 0, "sum"), Extreme("least", 0, "min"
 class Staged(Grouping):
     """Stages ``regroup`` and ``aggregate``, with records between them."""
 
-    def written(self, changes: list[Change], *, two_records: bool = False) -> WireRecords:
+    def written(self, changes: list[Change]) -> WireRecords:
         grouped = regroup(self.messages(changes), self.rows, self.count, **TIMES)
-        return wire_change.changes(grouped, two_records=two_records)
+        return wire_change.changes(grouped)
 
     def read(self, records: WireRecords) -> None:
         assert wire_change.problems(records).null_count == len(records.key)
@@ -145,31 +137,12 @@ def with_least(changes: list[Change]) -> dict[str, Any]:
     return {group: (row[0], row[2], row[8]) for group, row in wide.items()}
 
 
-def unpaired(records: WireRecords) -> WireRecords:
-    """The records without the header of pairs."""
-    *others, pair = records.headers
-    return records._replace(headers=(*others, pa.nulls(len(pair), BYTES)))
-
-
-def test_halves_without_the_header_of_pairs_are_one_change() -> None:
-    """The row stays in its group, in one batch or in two, also if the second half comes first."""
-    for order in ([0, 1], [1, 0]):
-        for cut in (1, 2):
-            staged = Staged(N, *COLUMNS)
-            staged.read(staged.written([Change("a", 1, "g", (1,))]))
-            halves = unpaired(staged.written([Change("a", 2, "g", (2,))], two_records=True))
-            for places in (order[:cut], order[cut:], order):
-                staged.read(picked(halves, places))
-            assert staged.table == {"g": (1, 2, 2)}
-
-
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=examples(40))
 def test_records_that_come_twice_late_and_in_any_order_end_in_the_same_aggregates(seed: int) -> None:
     rng = random.Random(seed)
     staged, changes = Staged(N, *COLUMNS), history(rng, 30)
-    parts = [staged.written([change], two_records=rng.random() < 0.5) for change in changes]
-    records = joined(*(unpaired(part) if rng.random() < 0.3 else part for part in parts))
+    records = joined(*(staged.written([change]) for change in changes))
     places = [*range(len(records.key)), *rng.choices(range(len(records.key)), k=10)]
     rng.shuffle(places)
     while places:
@@ -180,13 +153,13 @@ def test_records_that_come_twice_late_and_in_any_order_end_in_the_same_aggregate
 
 
 @pytest.mark.nightly
-@given(seed=st.integers(0, 10_000), two_records=st.booleans())
+@given(seed=st.integers(0, 10_000))
 @settings(max_examples=40)
-def test_records_in_order_show_nothing_in_between_wherever_a_batch_ends(seed: int, two_records: bool) -> None:
-    """A batch may end between the two records of the old form, and stretches of records come again."""
+def test_records_in_order_show_nothing_in_between_wherever_a_batch_ends(seed: int) -> None:
+    """Stretches of records come again."""
     rng = random.Random(seed)
     staged, changes = Staged(N, *COLUMNS), history(rng, 20)
-    parts = [staged.written([change], two_records=two_records) for change in changes]
+    parts = [staged.written([change]) for change in changes]
     allowed = [with_least(changes[:end]) for end in range(len(changes) + 1)]
     records = joined(*parts)
     partitions = {group: [at for at, key in enumerate(records.key.to_pylist()) if key == group] for group in (b"g", b"h")}
