@@ -179,7 +179,7 @@ def _say_whole_sentences(command: Any) -> None:
 def job_file() -> str:
     """Make the page of all sections and settings of a job file."""
     schema = json_schema()
-    parts = ["# Settings of a job file\n", "[Topics](kafka.md#fkjoin-run-jobtoml) shows an example.\n"]
+    parts = ["# Settings of a job file\n", "[Kafka to PostgreSQL](first-job.md#describe-the-job) shows an example.\n"]
     for title, model in SECTIONS.items():
         about = schema if model == schema["title"] else schema["$defs"][model]
         required = about.get("required", [])
@@ -246,7 +246,7 @@ MEANINGS = {
     ),
     "a dead letter": (
         "A record cannot be used. The message is its reason",
-        'See [records that cannot be used](kafka.md#records-that-cannot-be-used). With `on_error="fail"` it is a `QueryError`',
+        'See [dead letters](errors.md#what-becomes-a-dead-letter). With `on_error="fail"` it is a `QueryError`',
     ),
     "Python's own": ("An argument of another type, or a missing file", "Change the argument"),
 }

@@ -120,6 +120,18 @@ def test_tests_that_are_named_are_there() -> None:
     assert sorted((found, text) for found, text in named if not (ROOT / found).is_file()) == []
 
 
+def test_the_pages_for_users_are_thirty_at_most() -> None:
+    """A reader finds in few pages what is told once; pages that are made of the code and contributors' pages do not count."""
+    nav = re.sub(r"!\S+", "", (ROOT / "mkdocs.yml").read_text())
+    tabs = {name: found for tab in yaml.safe_load(nav)["nav"] for name, found in tab.items()}
+    listed = {tab: set(re.findall(r"[\w-]+\.md", str(pages))) for tab, pages in tabs.items()}
+    assert len(tabs) == 6
+    for_users = set().union(*(pages for tab, pages in listed.items() if tab not in ("Contributing", "Python API")))
+    pages = [ROOT / "docs" / name for name in for_users - site_pages.PAGES.keys()]
+    assert len(pages) <= 30
+    assert sum(len(page.read_text().splitlines()) for page in pages) <= 5_000
+
+
 @pytest.mark.nightly
 def test_the_site_builds_strictly(tmp_path: Path) -> None:
     """No broken link, no page that is left out, no name in the reference that there is not."""

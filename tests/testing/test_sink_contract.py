@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -38,7 +39,9 @@ TestSqlite: Any = from_the_page()
 def test_the_page_shows_lines_of_the_examples_sink() -> None:
     lines = (ROOT / "examples/sqlite/sqlite_sink.py").read_text().splitlines()
     (block,) = (block for block in PAGE if "class Sqlite" in block.text)
-    assert [line for line in block.text.splitlines() if line not in lines and not line.lstrip().startswith("...  # ")] == []
+    shown, rest = block.text.splitlines(), iter(lines)
+    assert [line for line in shown if not line.lstrip().startswith("...  # ") and line not in rest] == [], "in their order"
+    assert re.findall(r"def (\w+)", block.text) == ["prepare", "last_batch", "apply"]
     assert len(lines) < 64
 
 
