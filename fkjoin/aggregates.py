@@ -1,12 +1,13 @@
 """Aggregate functions for ``Table.group_by(…).agg(…)``.
 
-Each takes a column: a name, SQL text or Column over the grouped table's rows.  Nulls in it are left
-out, as in SQL.
+Each takes a column: a name, SQL text or Column over the rows of the grouped table. Nulls in the
+column are left out, as in SQL.
 
 Examples
 --------
 >>> from fkjoin import aggregates as agg
->>> totals = joined.group_by("region").agg(orders=agg.count(), revenue=agg.sum("amount"))
+>>> grouped = orders.group_by("customer_id")
+>>> totals = grouped.agg(orders=agg.count(), revenue=agg.sum("amount"))
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def count(column: Expression | None = None) -> Wanted:
     Parameters
     ----------
     column : str or Column, optional
-        The column; if left out, or ``"*"``, all rows count.
+        The column; without it, or with ``"*"``, all rows count.
 
     Returns
     -------
@@ -55,7 +56,7 @@ def count(column: Expression | None = None) -> Wanted:
 
 
 def sum(column: Expression) -> Wanted:  # noqa: A001  (as in SQL)
-    """Sum up a column, exactly: a sum of doubles is rounded once, when it is read.
+    """Add up a column, exactly: a sum of doubles is rounded once, when it is read.
 
     A sum that does not fit its type stops the query.
 
@@ -67,8 +68,8 @@ def sum(column: Expression) -> Wanted:  # noqa: A001  (as in SQL)
     Returns
     -------
     Wanted
-        Of whole numbers ``bigint``, of floats and doubles ``double``, of ``decimal(p, s)``
-        ``decimal(p + 10, s)``.
+        A ``bigint`` for whole numbers, a ``double`` for floats and doubles, and for
+        ``decimal(p, s)`` a ``decimal(p + 10, s)``.
 
     Examples
     --------
@@ -88,7 +89,7 @@ def avg(column: Expression) -> Wanted:
     Returns
     -------
     Wanted
-        A ``double``; of ``decimal(p, s)`` ``decimal(p + 4, s + 4)``.
+        A ``double``; for ``decimal(p, s)`` a ``decimal(p + 4, s + 4)``.
 
     Examples
     --------
@@ -98,17 +99,17 @@ def avg(column: Expression) -> Wanted:
 
 
 def min(column: Expression) -> Wanted:  # noqa: A001  (as in SQL)
-    """Find the least value of a column; when its row leaves the group, the next one follows.
+    """Find the least value of a column; when its row leaves the group, the next value follows.
 
     Parameters
     ----------
     column : str or Column
-        A column of numbers, text (by its bytes), truth, dates or times.
+        A column of numbers, text (compared by its bytes), booleans, dates or timestamps.
 
     Returns
     -------
     Wanted
-        Of the column's type.
+        A value of the column's type.
 
     Examples
     --------
@@ -123,12 +124,12 @@ def max(column: Expression) -> Wanted:  # noqa: A001  (as in SQL)
     Parameters
     ----------
     column : str or Column
-        See ``min``.
+        A column of numbers, text (compared by its bytes), booleans, dates or timestamps.
 
     Returns
     -------
     Wanted
-        Of the column's type.
+        A value of the column's type.
 
     Examples
     --------
@@ -143,7 +144,7 @@ def count_distinct(column: Expression) -> Wanted:
     Parameters
     ----------
     column : str or Column
-        A column of any type without maps; 0.0 equals -0.0, and not-a-number itself.
+        A column of any type without maps. 0.0 equals -0.0, and not-a-number equals itself.
 
     Returns
     -------
@@ -152,7 +153,8 @@ def count_distinct(column: Expression) -> Wanted:
 
     Examples
     --------
-    >>> table = orders.group_by("customer_id").agg(amounts=agg.count_distinct("amount"))
+    >>> grouped = orders.group_by("customer_id")
+    >>> table = grouped.agg(amounts=agg.count_distinct("amount"))
     """
     return Wanted("count_distinct", column)
 
@@ -167,15 +169,15 @@ def collect_list(
     column : str or Column
         A column of any type.
     order_by : str, Column, or list of them, optional
-        Columns that order the list, nulls first; where they are equal, the values do.  By default,
-        the key of the rows.
+        Columns that order the values, nulls first. Where they are equal, the values decide. By
+        default the key of the rows.
     descending : bool, default False
-        Order from the greatest down, nulls last.
+        Whether to order from the greatest value down, with nulls last.
 
     Returns
     -------
     Wanted
-        An array of the column's type; without values an empty one.
+        An array of values of the column's type; empty without values.
 
     Examples
     --------
@@ -191,16 +193,17 @@ def collect_set(column: Expression) -> Wanted:
     Parameters
     ----------
     column : str or Column
-        See ``count_distinct``.
+        A column of any type without maps. 0.0 equals -0.0, and not-a-number equals itself.
 
     Returns
     -------
     Wanted
-        An array of the column's type; without values an empty one.
+        An array of values of the column's type; empty without values.
 
     Examples
     --------
-    >>> table = orders.group_by("customer_id").agg(amounts=agg.collect_set("amount"))
+    >>> grouped = orders.group_by("customer_id")
+    >>> table = grouped.agg(amounts=agg.collect_set("amount"))
     """
     return Wanted("collect_set", column)
 
@@ -212,30 +215,34 @@ def string_agg(
     order_by: Expressions | None = None,
     descending: bool = False,
 ) -> Wanted:
-    """Put the texts of a column one behind the other.
+    """Join the texts of a column to one text.
 
     Parameters
     ----------
     column : str or Column
         A column of text, or of bytes.
     delimiter : str, default ""
-        The text between them.
-    order_by, descending
-        See ``collect_list``.
+        The text between two values.
+    order_by : str, Column, or list of them, optional
+        Columns that order the values, nulls first. Where they are equal, the values decide. By
+        default the key of the rows.
+    descending : bool, default False
+        Whether to order from the greatest value down, with nulls last.
 
     Returns
     -------
     Wanted
-        Of the column's type; null without values.
+        A value of the column's type; null without values.
 
     Raises
     ------
     TopologyError
-        If the delimiter is no text.
+        If the delimiter is not a text.
 
     Examples
     --------
-    >>> table = orders.group_by("customer_id").agg(orders=agg.string_agg("order_id", ", "))
+    >>> grouped = orders.group_by("customer_id")
+    >>> table = grouped.agg(orders=agg.string_agg("order_id", ", "))
     """
     if not isinstance(delimiter, str):
         raise TopologyError(f"delimiter: a text is needed, such as ', ', not {delimiter!r}")
@@ -243,22 +250,24 @@ def string_agg(
 
 
 def min_by(column: Expression, ord: Expression, k: int | None = None) -> Wanted:
-    """Find the value of a column in the row in which another one is least.
+    """Find the value of a column in the row in which another column is least.
 
     Parameters
     ----------
     column : str or Column
-        A column of any type; ``struct(*)`` is the whole row.  Of rows with equal ``ord``, the one
+        A column of any type; ``struct(*)`` is the whole row. Of rows with equal ``ord``, the row
         with the least value counts.
     ord : str or Column
-        A column of numbers, text, truth, dates or times.  Rows in which it is null do not count.
+        A column of numbers, text, booleans, dates or timestamps. Rows in which it is null do not
+        count.
     k : int, optional
-        Make an array of so many values, those of the least ``ord`` first.
+        The number of values to return as an array, the least ``ord`` first. By default one value,
+        without an array.
 
     Returns
     -------
     Wanted
-        Of the column's type, or an array of it.
+        A value of the column's type; with ``k`` an array of such values.
 
     Raises
     ------
@@ -267,23 +276,31 @@ def min_by(column: Expression, ord: Expression, k: int | None = None) -> Wanted:
 
     Examples
     --------
-    >>> table = orders.group_by("customer_id").agg(cheapest=agg.min_by("order_id", "amount"))
+    >>> grouped = orders.group_by("customer_id")
+    >>> table = grouped.agg(cheapest=agg.min_by("order_id", "amount"))
     """
     return Wanted("min_by", column, (ord,), k=_number(k))
 
 
 def max_by(column: Expression, ord: Expression, k: int | None = None) -> Wanted:
-    """Find a column's value in the row where another one is greatest; with ``k``, of so many.
+    """Find the value of a column in the row in which another column is greatest.
 
     Parameters
     ----------
-    column, ord, k
-        See ``min_by``; the greatest ``ord`` comes first.
+    column : str or Column
+        A column of any type; ``struct(*)`` is the whole row. Of rows with equal ``ord``, the row
+        with the least value counts.
+    ord : str or Column
+        A column of numbers, text, booleans, dates or timestamps. Rows in which it is null do not
+        count.
+    k : int, optional
+        The number of values to return as an array, the greatest ``ord`` first. By default one
+        value, without an array.
 
     Returns
     -------
     Wanted
-        Of the column's type, or an array of it.
+        A value of the column's type; with ``k`` an array of such values.
 
     Raises
     ------

@@ -12,18 +12,27 @@ from fkjoin.table import Table
 def cogroup(
     *tables: Table, name: str | None = None, emit: Emit = "on-change", validate: bool | None = None
 ) -> Table:
-    """Put several aggregates by the same key side by side: the columns of one after the other's.
+    """Put several aggregates by one key side by side, as columns of one table.
 
-    Their rows are summed up in one store, and a batch's changes of a group are one change.  A group
-    is there as long as one of the tables has rows in it.  Columns of tables that have none are
-    null, counts too.
+    One store keeps the aggregates of all tables, and a batch's changes of a group are one change. A
+    group exists as long as one of the tables has rows in it. Columns of tables without rows in the
+    group are null, including counts.
 
     Parameters
     ----------
     *tables : Table
-        Aggregates, as ``Table.group_by`` makes them, with the same columns as keys.
-    name, emit, validate
-        See ``Table.group_by``.
+        Aggregates of ``Table.group_by``, with the same columns as keys.
+    name : str, optional
+        The name of the result in state and metrics. By default fkjoin generates one.
+    emit : str, default "on-change"
+        When a row of the result is emitted. ``"on-change"``: if it differs from the row emitted
+        last (KIP-557). ``"on-update"``: whenever one of its inputs was updated.
+        ``"periodic 10 seconds"``: at the end of each interval, if it differs from the row emitted
+        last; ``"periodic"`` is one minute.
+    validate : bool, optional
+        Whether to check the invariants of the stores after every batch, and to stop with an
+        ``InvariantError`` if one does not hold. Every batch then reads all state. By default the
+        setting ``spark.fkjoin.validate``, or False.
 
     Returns
     -------

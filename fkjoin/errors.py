@@ -87,11 +87,29 @@ def thrown_at(error: BaseException) -> str:
 
 
 class FkJoinError(Exception):
-    """The root of all of fkjoin's own errors."""
+    """The base class of all errors that fkjoin raises.
+
+    Examples
+    --------
+    >>> try:
+    ...     query = joined.to_delta("lake/joined", checkpoint="ck/joined")
+    ... except fkjoin.FkJoinError as error:
+    ...     print(error)  # where, what is wrong, what to write instead
+    """
 
 
 class TopologyError(FkJoinError, ValueError):
-    """A table or join was described wrongly; raised while building, before anything runs."""
+    """A call describes a table or an operator wrongly. It is raised before anything runs.
+
+    Examples
+    --------
+    >>> try:
+    ...     large = orders.filter("amont > 5")
+    ... except fkjoin.TopologyError as error:
+    ...     print(error)
+    condition: in 'amont > 5', table orders has no column 'amont';
+    did you mean 'amount'? It has: order_id, customer_id, amount.
+    """
 
 
 class ColumnTypeError(TopologyError):
@@ -102,15 +120,27 @@ class ColumnTypeError(TopologyError):
 
 
 class SessionError(FkJoinError):
-    """The Spark session lacks a setting that the engine needs and that cannot be changed now."""
+    """The Spark session lacks what fkjoin needs, and fkjoin cannot change that now.
+
+    Examples
+    --------
+    >>> try:
+    ...     spark = fkjoin.session(remote="sc://spark.example.com")
+    ... except fkjoin.SessionError as error:
+    ...     print(error)  # a setting, a package or a server, and what to do
+    """
 
 
 class FormatError(FkJoinError, ValueError):
-    """Bytes do not parse, or carry a format version that this release does not know."""
+    """A record, a file or a checkpoint does not parse, or a newer release of fkjoin wrote it."""
 
 
 class InvariantError(FkJoinError):
-    """Something that must hold of the stores does not: a fault in fkjoin or below its state."""
+    """The stores contradict themselves: a fault of fkjoin, or of the disk below its state.
+
+    ``validate=True`` looks for it after every batch. A query that meets it fails with a
+    ``QueryError``.
+    """
 
 
 @contextlib.contextmanager

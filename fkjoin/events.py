@@ -11,13 +11,12 @@ from fkjoin.plan.describe.render import Form, draw
 
 
 class Enriched(Outputs):
-    """Events, each joined once with a table's row: what ``Table.enrich`` returns.
+    """Events, each joined once with a table's row; ``Table.enrich`` returns them.
 
-    Nothing runs until a query starts.
-
-    Rows are appended, and none of them changes later.  So these are no table: they have no key, and
-    joins do not take them. ``events`` is for any sink of Spark's, and ``to_parquet``, ``to_delta``,
-    ``to_iceberg``, ``to_kafka`` and ``to`` are those of a table.
+    Nothing runs until a query starts. Rows are appended, and none of them changes later. So this is
+    not a table: events have no key, and joins do not take them. Use ``events`` for any sink of
+    Spark. ``to_parquet``, ``to_delta``, ``to_iceberg``, ``to_kafka`` and ``to`` write them as they
+    write a table; ``to_postgres`` and ``to_sink`` refuse them.
     """
 
     def __init__(self) -> None:
@@ -35,7 +34,7 @@ class Enriched(Outputs):
 
     @property
     def schema(self) -> StructType:
-        """The types of the columns: the event's, then those of the table.
+        """The types of the columns: first the event's columns, then the table's.
 
         Returns
         -------
@@ -55,7 +54,9 @@ class Enriched(Outputs):
 
     @property
     def events(self) -> DataFrame:
-        """A streaming DataFrame of the events, for any sink and further steps (mode ``append``).
+        """A streaming DataFrame of the events, for any sink of Spark and for further steps.
+
+        Its output mode is ``append``.
 
         Returns
         -------
@@ -63,29 +64,32 @@ class Enriched(Outputs):
 
         Examples
         --------
-        >>> query = enriched.events.where("amount > 10").writeStream.format("console").start()
+        >>> carts = enriched.events.where("page = 'cart'")
+        >>> query = carts.writeStream.format("console").start()
         """
         self._planned.require_fitting()
         return self._plan.changes
 
     @property
     def dead_letters(self) -> DataFrame | None:
-        """A streaming DataFrame of records and events that cannot be used.  See ``Table``.
+        """A streaming DataFrame of the records and events that cannot be used.
 
         Returns
         -------
         pyspark.sql.DataFrame or None
-            An event on which ``on`` throws is in ``value``, as JSON.
+            The columns of ``Table.dead_letters``. ``value`` contains an event on which ``on``
+            throws, as JSON. None if no record or event can be a dead letter.
         """
         return self._plan.dead_letters
 
     @property
     def stages(self) -> tuple[StageQuery, ...]:
-        """The queries that must run besides; see ``Table.stages``.
+        """The queries of staged operators, which must run beside the query of the events.
 
         Returns
         -------
         tuple of StageQuery
+            Empty if all operators are fused. Start each query.
         """
         return self._stages()
 
@@ -95,11 +99,15 @@ class Enriched(Outputs):
         Parameters
         ----------
         format : {"text", "json", "mermaid", "svg"}, default "text"
-            See ``Table.describe``.
+            ``"mermaid"`` is for a flowchart, ``"svg"`` for a picture.
 
         Returns
         -------
         str
+
+        Examples
+        --------
+        >>> picture = customers.enrich(clicks, on="customer_id").describe("svg")
         """
         return draw(self._plan.node, self._plan.running(), format)
 

@@ -43,7 +43,7 @@ _TYPES: dict[type, DataType] = {
 class Grouped(Generic[_Table]):
     """A table's rows by group, from ``Table.group_by``; each method makes a table of groups.
 
-    A group without rows has no row.  Versions (``_version``) are a counter of the group.
+    A group without rows has no row in the result. ``_version`` is a counter of the group.
     """
 
     _of: Callable[[Planned], _Table]
@@ -87,18 +87,18 @@ class Grouped(Generic[_Table]):
     def agg(
         self, /, *_unnamed: object, having: Expression | None = None, **columns: Wanted
     ) -> _Table:
-        """Make a table of these columns, each an aggregate of ``fkjoin.aggregates``.
+        """Make a table of named columns, each an aggregate of ``fkjoin.aggregates``.
 
         Parameters
         ----------
         *_unnamed : object
-            Refused: each column has a name.
+            Refused: each column needs a name.
         having : str or Column, optional
-            A condition on the columns of the result and its key.  A group for which it is not true
-            has no row.
+            A condition on the columns of the result and of its key. A group for which it is not
+            true has no row.
         **columns : Wanted
-            Aggregates, by the names of the result's columns, over the grouped table's rows, or over
-            ``group_by``'s ``value``.
+            Aggregates of ``fkjoin.aggregates``, by the names of the result's columns. They are over
+            the columns of the grouped table, or over the ``value`` of ``group_by``.
 
         Returns
         -------
@@ -112,7 +112,16 @@ class Grouped(Generic[_Table]):
         Examples
         --------
         >>> from fkjoin import aggregates as agg
-        >>> totals = joined.group_by("region").agg(orders=agg.count(), revenue=agg.sum("amount"))
+        >>> grouped = orders.group_by("customer_id")
+        >>> totals = grouped.agg(orders=agg.count(), revenue=agg.sum("amount"))
+        >>> totals.preview().orderBy("customer_id").show()
+        +-----------+------+-------+
+        |customer_id|orders|revenue|
+        +-----------+------+-------+
+        |         c1|     2|   15.0|
+        |         c2|     1|   25.0|
+        +-----------+------+-------+
+        <BLANKLINE>
         """
         if _unnamed or not columns:
             raise TopologyError(
@@ -121,12 +130,12 @@ class Grouped(Generic[_Table]):
         return self._made("agg", having=having, columns=columns)
 
     def count(self, column: Expression | None = None) -> _Table:
-        """Count the rows of each group: ``agg(count=aggregates.count(column))``.
+        """Count the rows of a group: ``agg(count=aggregates.count(column))``.
 
         Parameters
         ----------
         column : str or Column, optional
-            See ``fkjoin.aggregates.count``.
+            The column; without it, or with ``"*"``, all rows count.
 
         Returns
         -------
@@ -134,63 +143,84 @@ class Grouped(Generic[_Table]):
 
         Examples
         --------
-        >>> table = orders.group_by("customer_id").count()
+        >>> orders.group_by("customer_id").count().columns
+        ['customer_id', 'count']
         """
         return self.agg(count=aggregates.count(column))
 
     def sum(self, column: Expression) -> _Table:
-        """Sum up a column: ``agg(sum=aggregates.sum(column))``.
+        """Add up a column in a group: ``agg(sum=aggregates.sum(column))``.
 
         Parameters
         ----------
         column : str or Column
-            See ``fkjoin.aggregates.sum``.
+            A column of numbers.
 
         Returns
         -------
         Table
+
+        Examples
+        --------
+        >>> orders.group_by("customer_id").sum("amount").columns
+        ['customer_id', 'sum']
         """
         return self.agg(sum=aggregates.sum(column))
 
     def avg(self, column: Expression) -> _Table:
-        """Work out a column's mean: ``agg(avg=aggregates.avg(column))``.
+        """Compute the mean of a column in a group: ``agg(avg=aggregates.avg(column))``.
 
         Parameters
         ----------
         column : str or Column
-            See ``fkjoin.aggregates.avg``.
+            A column of numbers.
 
         Returns
         -------
         Table
+
+        Examples
+        --------
+        >>> orders.group_by("customer_id").avg("amount").columns
+        ['customer_id', 'avg']
         """
         return self.agg(avg=aggregates.avg(column))
 
     def min(self, column: Expression) -> _Table:
-        """Find a column's least value: ``agg(min=aggregates.min(column))``.
+        """Find the least value of a column in a group: ``agg(min=aggregates.min(column))``.
 
         Parameters
         ----------
         column : str or Column
-            See ``fkjoin.aggregates.min``.
+            A column of numbers, text (compared by its bytes), booleans, dates or timestamps.
 
         Returns
         -------
         Table
+
+        Examples
+        --------
+        >>> orders.group_by("customer_id").min("amount").columns
+        ['customer_id', 'min']
         """
         return self.agg(min=aggregates.min(column))
 
     def max(self, column: Expression) -> _Table:
-        """Find a column's greatest value: ``agg(max=aggregates.max(column))``.
+        """Find the greatest value of a column in a group: ``agg(max=aggregates.max(column))``.
 
         Parameters
         ----------
         column : str or Column
-            See ``fkjoin.aggregates.max``.
+            A column of numbers, text (compared by its bytes), booleans, dates or timestamps.
 
         Returns
         -------
         Table
+
+        Examples
+        --------
+        >>> orders.group_by("customer_id").max("amount").columns
+        ['customer_id', 'max']
         """
         return self.agg(max=aggregates.max(column))
 
@@ -203,30 +233,31 @@ class Grouped(Generic[_Table]):
         returns: DataType | str | None = None,
         column: str = "value",
     ) -> _Table:
-        """Make the table with one column, by functions that add a row to a group and take it out.
+        """Make a table with one column, by functions that add a row to a group and take it out.
 
-        Each is a Python callable of (key, value, aggregate) that returns the aggregate, or a Spark
-        expression.  An expression is over ``aggregate`` and the columns of key and value, such as
-        ``"aggregate + amount"``.  An expression may have arithmetic, comparisons, conditions, casts
-        of numbers, and functions of arrays; workers evaluate it as Spark does in ANSI mode.
+        Each function is a Python callable of (key, value, aggregate) that returns the aggregate, or
+        a Spark expression. An expression is over ``aggregate`` and the columns of key and value,
+        for example ``"aggregate + amount"``. It may contain arithmetic, comparisons, conditions,
+        casts of numbers, and functions of arrays. Workers evaluate it as Spark does in ANSI mode.
 
-        For a row that changes and stays, the subtractor is called with the old row and then the
-        adder with the new one, in one step.  In a group, rows' changes count in the order of their
-        versions; a batch's changes of one row are one.  ``value`` is what ``group_by(value=…)``
-        names: one column as it is, several, or a whole row, as a ``Row``.  An aggregate of None is
-        "no result", and the next step begins anew.
+        For a row that changes and stays, fkjoin calls the subtractor with the old row, then the
+        adder with the new row, in one step. In a group, changes of rows count in the order of
+        their versions; a batch's changes of one row count as one. ``value`` is what
+        ``group_by(value=…)`` names: one column unchanged, or several or a whole row as a ``Row``.
+        An aggregate of None means "no result", and the next step starts with the initializer.
 
         Parameters
         ----------
         initializer : callable or value
-            A callable of nothing, or a value: a group's aggregate when it has none.  The functions
-            get the aggregate as the initializer's type (a set, say).
-        adder : callable, str or Column
-            It is called for what comes to a group.
-        subtractor : callable, str or Column
-            It is called for what leaves a group.
+            The aggregate that a group starts with: a value, or a callable without arguments that
+            returns it. The functions get the aggregate in the type of the initializer, for example
+            a set.
+        adder : callable, str, or Column
+            The function that adds a row to its group.
+        subtractor : callable, str, or Column
+            The function that takes a row out of its group.
         returns : pyspark.sql.types.DataType or str, optional
-            The aggregate's Spark type.  If left out: bool, int, float or str, as the initializer
+            The Spark type of the aggregate. By default bool, int, float or str, as the initializer
             makes it.
         column : str, default "value"
             The name of the result's column.
@@ -244,6 +275,8 @@ class Grouped(Generic[_Table]):
         --------
         >>> grouped = orders.group_by("customer_id")
         >>> sums = grouped.aggregate(0.0, "aggregate + amount", "aggregate - amount")
+        >>> sums.columns
+        ['customer_id', 'value']
         """
         start = initializer if callable(initializer) else Starting(initializer)
         arguments = {"start": start, "adder": adder, "subtractor": subtractor}
@@ -256,14 +289,16 @@ class Grouped(Generic[_Table]):
         *,
         column: str = "value",
     ) -> _Table:
-        """Make the table with one column, by functions of (aggregate, value).
+        """Make a table with one column, by functions of (aggregate, value).
 
-        A group begins with its first value, and has its type.
+        A group starts with its first value. The result has the type of the value.
 
         Parameters
         ----------
-        adder, subtractor : callable
-            Functions of (aggregate, value) that return the aggregate; see ``aggregate``.
+        adder : callable
+            A function of (aggregate, value) that adds a value, and returns the aggregate.
+        subtractor : callable
+            A function of (aggregate, value) that takes a value out, and returns the aggregate.
         column : str, default "value"
             The name of the result's column.
 
@@ -278,9 +313,10 @@ class Grouped(Generic[_Table]):
 
         Examples
         --------
-        >>> grouped = orders.group_by("customer_id", "amount")
         >>> from operator import add, sub
-        >>> sums = grouped.reduce(add, sub)
+        >>> grouped = orders.group_by("customer_id", "amount")
+        >>> grouped.reduce(add, sub, column="total").columns
+        ['customer_id', 'total']
         """
         return self._made("reduce", adder=adder, subtractor=subtractor, column=column)
 

@@ -102,8 +102,8 @@ class Inspection(Operators):
         Returns
         -------
         list of str
-            As in ``changes``, without those that begin with an underscore and say something of a
-            change.
+            The columns of ``changes``, without the columns about a change, which begin with an
+            underscore.
 
         Examples
         --------
@@ -129,17 +129,17 @@ class Inspection(Operators):
         return StructType([*planned.key_type, *(planned.row_type[name] for name in planned.rest)])
 
     def preview(self, n: int = 20) -> DataFrame:
-        """Read some rows of the table, by a query of its own that leaves nothing behind.
+        """Read some rows of the table, with a query of its own that leaves nothing behind.
 
         The query reads the sources from the beginning, in steps of 10,000 records of each topic, or
-        8 MiB of whole files.  It reads a stream of ``from_stream`` by its own options.  It ends
-        when there are ``n`` rows, when it has read the input that existed at its start, or after
-        ten steps.  So rows may be older than the newest, or missing.  If the query has read all
-        input, they are rows of the current table.
+        8 MiB of whole files. It reads a stream of ``from_stream`` by the stream's options. It ends
+        when it has ``n`` rows, when it has read the input that existed at its start, or after ten
+        steps. So rows may be missing, or older than the newest. If the query has read all input,
+        they are rows of the current table.
 
-        Results that a periodic ``emit`` holds back are included; open windows are not.  A staged
-        table runs without its topics.  Checkpoint and state are in a temporary folder; on a
-        cluster, on its default file system.
+        Results that a periodic ``emit`` holds back are included; open windows are not. A staged
+        table runs without its topics. Checkpoint and state are in a temporary folder, on a cluster
+        on its default file system.
 
         Parameters
         ----------
@@ -149,8 +149,8 @@ class Inspection(Operators):
         Returns
         -------
         pyspark.sql.DataFrame
-            At most ``n`` rows with the table's ``columns``, in no particular order; a batch, not a
-            stream.
+            At most ``n`` rows with the table's ``columns``, in any order. The DataFrame is a batch,
+            not a stream.
 
         Raises
         ------
@@ -167,6 +167,7 @@ class Inspection(Operators):
         +--------+-----------+------+
         |      o1|         c1|  10.0|
         |      o2|         c2|  25.0|
+        |      o3|         c1|   5.0|
         +--------+-----------+------+
         <BLANKLINE>
         """
@@ -189,11 +190,11 @@ class Inspection(Operators):
         Raises
         ------
         TopologyError
-            If there is no such format.
+            If the format is unknown.
 
         Examples
         --------
-        >>> topology = orders.describe()
+        >>> picture = orders.describe("svg")
         """
         drawn = draw(self._plan.node, self._plan.running(), format)
         return (

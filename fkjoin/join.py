@@ -24,51 +24,54 @@ def fk_join(
     validate: bool | None = None,
     spread: int = 1,
 ) -> Table:
-    """Join left rows with the right row that their foreign key names, kept up to date (KIP-213).
+    """Join each left row with the right row that its foreign key names, kept up to date (KIP-213).
+
+    ``left.join(right, on=extractor)`` is the same call.
 
     Parameters
     ----------
     left : Table
-        The table whose rows have a foreign key.  The result has its key.
+        The table whose rows contain a foreign key. The result has its key.
     right : Table
-        The table whose key the foreign keys name.
+        The table whose primary key the foreign keys name.
     extractor : str, Column, list of them, or callable
-        The foreign key of a left row: column name or names, Column, SQL text, or a Python callable
-        of (key, row).  The callable returns it, a tuple for several columns.  A row has no foreign
-        key if it is null, or null in any column.
+        The foreign key of a left row: a column name or names, a Column, SQL text, or a Python
+        callable of (key, row). The callable returns the foreign key, as a tuple for several
+        columns. A row has no foreign key if it is null, or null in one of its columns.
     how : {"inner", "left"}, default "inner"
-        ``"left"`` keeps left rows without a right row.
+        ``"inner"`` drops left rows without a right row, ``"left"`` keeps them.
     joiner : str, Column, list of them, or callable, optional
-        The columns of a joined row.  By default both rows, as structs ``left`` and ``right``.
+        The columns of a joined row. By default both rows, as structs ``left`` and ``right``.
 
         - Columns or SQL texts over ``left.…`` and ``right.…``.
-        - A Spark UDF of (left row, right row).  Its type gives the columns: the fields of a struct,
+        - A Spark UDF of (left row, right row). Its type gives the columns: the fields of a struct,
           otherwise ``value``.
-        - Another callable of (left row, right row).  Its return annotation gives the type of
-          ``value``: bool, int, float, str, or one of them or None.  Without an annotation,
-          ``value`` is its result as JSON.
-        - If a joiner returns null, there is no result.
+        - Another callable of (left row, right row). Its return annotation gives the type of
+          ``value``: bool, int, float or str, or one of them or None. Without an annotation,
+          ``value`` is the result as JSON.
+        - If the joiner returns null, the result has no row.
     name : str, optional
-        The name of state and metrics; generated from the rest if left out.
+        The name of the result in state and metrics. By default fkjoin generates one.
     deployment : {"fused", "staged"}, default "fused"
-        ``"fused"``: all stages in one query.  ``"staged"``, for tables read from topics: rekey and
-        subscription are queries of their own (``Table.stages``), which a program starts.  The
-        topics ``APPLICATION-JOIN-subscription-registration`` and ``…-subscription-response``
-        connect them with resolve.
+        ``"fused"`` runs all stages in one query. ``"staged"``, for tables read from topics, runs
+        rekey and subscription as queries of their own, which your program starts
+        (``Table.stages``). The topics ``APPLICATION-NAME-subscription-registration`` and
+        ``APPLICATION-NAME-subscription-response`` connect them with resolve.
     application : str, optional
-        The first part of these topics' names; by default the Spark application's name.
-    emit : {"on-change", "on-update", "periodic", "periodic 10 seconds", …}, default "on-change"
-        When a joined row is emitted.  ``"on-change"``: if it has changed (KIP-557).
-        ``"on-update"``: in every batch with a newer version of either side.  ``"periodic 10
-        seconds"`` (``"periodic"``: a minute): at the end of each interval, if it differs from the
-        one emitted last.
+        The first part of the names of internal topics. By default the name of the Spark
+        application.
+    emit : str, default "on-change"
+        When a row of the result is emitted. ``"on-change"``: if it differs from the row emitted
+        last (KIP-557). ``"on-update"``: whenever one of its inputs was updated.
+        ``"periodic 10 seconds"``: at the end of each interval, if it differs from the row emitted
+        last; ``"periodic"`` is one minute.
     validate : bool, optional
-        Whether to check the stores' invariants after every batch, and stop with an
-        ``InvariantError`` if one does not hold. Every batch then reads all state.  By default the
+        Whether to check the invariants of the stores after every batch, and to stop with an
+        ``InvariantError`` if one does not hold. Every batch then reads all state. By default the
         setting ``spark.fkjoin.validate``, or False.
     spread : int, default 1
-        The number of buckets over which the left rows of one foreign key are spread, for right rows
-        with very many of them. Each right row is stored as many times.  It is fixed at the first
+        The number of buckets that share the left rows of one foreign key, for right rows with very
+        many left rows. Each right row is stored that many times. The number is fixed at the first
         start.
 
     Returns
@@ -83,7 +86,16 @@ def fk_join(
     Examples
     --------
     >>> joiner = ["left.amount", "right.name"]
-    >>> joined = fk_join(orders, customers, "customer_id", how="left", joiner=joiner)
+    >>> joined = fk_join(orders, customers, "customer_id", joiner=joiner)
+    >>> joined.preview().orderBy("order_id").show()
+    +--------+------+-----+
+    |order_id|amount| name|
+    +--------+------+-----+
+    |      o1|  10.0|  Ada|
+    |      o2|  25.0|Grace|
+    |      o3|   5.0|  Ada|
+    +--------+------+-----+
+    <BLANKLINE>
     """
     planned_of("left", left)
     return left._called(

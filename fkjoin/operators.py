@@ -46,31 +46,62 @@ class Operators(RowOperators):
         validate: bool | None = None,
         spread: int = 1,
     ) -> Self:
-        """Join this table's rows with those of another, by a foreign key or by primary key.
+        """Join this table, the left one, with another table, by a foreign key or by primary key.
 
-        With ``on`` this is ``fk_join``: many rows of this table may name one of the other.  Without
-        ``on`` it joins rows with the same key, in one stage with one store.  The result has this
-        table's key, and the versions of both.
+        With ``on``, many left rows may name one right row. Without ``on``, the join takes rows with
+        equal primary keys, in one stage with one store. The result has the left key, and the
+        versions of both tables.
+
+        In an outer join ``left`` may be null, too. A join by primary key refuses ``spread`` and
+        ``deployment="staged"``. There, a joiner that only Spark can evaluate, for example a
+        function, needs a second stage.
 
         Parameters
         ----------
         right : Table
-            The other table.  Without ``on`` its key has the types of this table's key; names may
-            differ.
+            The other table. Without ``on``, its key must have the types of this table's key; the
+            names may differ.
         on : str, Column, list of them, or callable, optional
-            The foreign key of this table's rows: the extractor of ``fk_join``.
+            The foreign key of a left row: a column name or names, a Column, SQL text, or a Python
+            callable of (key, row). The callable returns the foreign key, as a tuple for several
+            columns. A row has no foreign key if it is null, or null in one of its columns. Without
+            ``on``, rows with equal primary keys are joined.
         how : {"inner", "left", "outer"}, default "inner"
-            ``"left"`` keeps this table's rows without a partner; ``"outer"``, only by primary key,
-            those of both tables.
+            ``"inner"`` drops rows without a partner. ``"left"`` keeps such rows of this table, and
+            ``"outer"``, only by primary key, of both tables.
         joiner : str, Column, list of them, or callable, optional
-            See ``fk_join``.  In an outer join ``left`` may be null, too.  A joiner that only Spark
-            can evaluate, such as a function, needs a second stage.
+            The columns of a joined row. By default both rows, as structs ``left`` and ``right``.
+
+            - Columns or SQL texts over ``left.…`` and ``right.…``.
+            - A Spark UDF of (left row, right row). Its type gives the columns: the fields of a
+              struct, otherwise ``value``.
+            - Another callable of (left row, right row). Its return annotation gives the type of
+              ``value``: bool, int, float or str, or one of them or None. Without an annotation,
+              ``value`` is the result as JSON.
+            - If the joiner returns null, the result has no row.
         name : str, optional
-            The name of state and metrics; generated from the rest if left out.
-        deployment, application
-            See ``fk_join``; a join by primary key is always fused.
-        emit, validate, spread
-            See ``fk_join``; a join by primary key has no ``spread``.
+            The name of the result in state and metrics. By default fkjoin generates one.
+        deployment : {"fused", "staged"}, default "fused"
+            ``"fused"`` runs all stages in one query. ``"staged"``, for tables read from topics,
+            runs rekey and subscription as queries of their own, which your program starts
+            (``Table.stages``). The topics ``APPLICATION-NAME-subscription-registration`` and
+            ``APPLICATION-NAME-subscription-response`` connect them with resolve.
+        application : str, optional
+            The first part of the names of internal topics. By default the name of the Spark
+            application.
+        emit : str, default "on-change"
+            When a row of the result is emitted. ``"on-change"``: if it differs from the row emitted
+            last (KIP-557). ``"on-update"``: whenever one of its inputs was updated.
+            ``"periodic 10 seconds"``: at the end of each interval, if it differs from the row
+            emitted last; ``"periodic"`` is one minute.
+        validate : bool, optional
+            Whether to check the invariants of the stores after every batch, and to stop with an
+            ``InvariantError`` if one does not hold. Every batch then reads all state. By default
+            the setting ``spark.fkjoin.validate``, or False.
+        spread : int, default 1
+            The number of buckets that share the left rows of one foreign key, for right rows with
+            very many left rows. Each right row is stored that many times. The number is fixed at
+            the first start.
 
         Returns
         -------
@@ -83,8 +114,31 @@ class Operators(RowOperators):
 
         Examples
         --------
-        >>> named = orders.join(customers, on="customer_id", how="left")
-        >>> paid = orders.join(payments, how="outer", joiner=["left.amount", "right.paid"])
+        >>> joiner = ["left.amount", "right.name"]
+        >>> named = orders.join(customers, on="customer_id", joiner=joiner)
+        >>> named.preview().orderBy("order_id").show()
+        +--------+------+-----+
+        |order_id|amount| name|
+        +--------+------+-----+
+        |      o1|  10.0|  Ada|
+        |      o2|  25.0|Grace|
+        |      o3|   5.0|  Ada|
+        +--------+------+-----+
+        <BLANKLINE>
+
+        By primary key:
+
+        >>> joiner = ["left.amount", "right.paid"]
+        >>> paid = orders.join(payments, how="left", joiner=joiner)
+        >>> paid.preview().orderBy("order_id").show()
+        +--------+------+----+
+        |order_id|amount|paid|
+        +--------+------+----+
+        |      o1|  10.0|10.0|
+        |      o2|  25.0|NULL|
+        |      o3|   5.0|NULL|
+        +--------+------+----+
+        <BLANKLINE>
         """
         other = planned_of("right", right)
         if on is None:
@@ -136,42 +190,48 @@ class Operators(RowOperators):
         application: str | None = None,
         validate: bool | None = None,
     ) -> Grouped[Self]:
-        """Group the table's rows, for a method of ``Grouped``: ``.agg(…)``, ``.count()``, ….
+        """Group the table's rows, for a method of ``Grouped`` such as ``agg`` or ``count``.
 
         Parameters
         ----------
-        key : str, Column, window, or list of them
-            Columns, SQL texts or Columns over the table's columns; they become the result's key.  A
-            row with a null among them is in no group.  One may be ``fkjoin.window(…)``, with
-            ``emit="on-close"``.
+        key : str, Column, Window, or list of them
+            Column names, SQL texts or Columns over the table's columns; they become the key of the
+            result. A row with a null in one of them belongs to no group. One of them may be
+            ``fkjoin.window(…)``, with ``emit="on-close"``.
         value : str, Column, or list of them, optional
-            The value that a row contributes, if the aggregate does not name a column.
+            The value that a row contributes, if the aggregate does not name a column. By default
+            the whole row.
         name : str, optional
-            The name of state and metrics.
-        emit : {"on-change", "on-update", "periodic …", "on-close"}, default "on-change"
-            When a group's row is emitted.  ``"on-change"``: if its value or its timestamp (the
-            latest of its rows' changes) differs from the one emitted last (KIP-557).
-            ``"on-update"``: whenever one of its rows was updated.  ``"periodic …"``: see
-            ``fk_join``.  ``"on-close"``, for windows: once, when stream time has reached the
-            window's end plus ``grace``.  Stream time is the time that all sources have reached, by
-            their timestamps.
+            The name of the result in state and metrics. By default fkjoin generates one.
+        emit : str, default "on-change"
+            When a row of the result is emitted. ``"on-change"``: if it differs from the row emitted
+            last (KIP-557). ``"on-update"``: whenever one of its inputs was updated.
+            ``"periodic 10 seconds"``: at the end of each interval, if it differs from the row
+            emitted last; ``"periodic"`` is one minute. The row of a group also differs if its
+            timestamp does, which is the latest of its rows' changes. ``"on-close"``, for windows:
+            once, when stream time has reached the end of the window plus ``grace``. Stream time is
+            the time that all sources have reached, by their timestamps.
         grace : str, optional
-            How long after its end a window takes in rows, such as ``"2 minutes"``.  By default 0
+            How long after its end a window accepts rows, for example ``"2 minutes"``. By default 0
             seconds.
         idle : str, optional
-            How long a source without rows holds stream time back.  By default forever.
+            How long a source without rows holds stream time back. By default forever.
         ahead : str, optional
-            How far a row's timestamp may be ahead of the time of its batch, such as ``"1 hour"``.
-            Rows beyond that are dead letters, and do not move stream time.  By default any
-            timestamp counts.
+            How far the timestamp of a row may be ahead of the time of its batch, for example
+            ``"1 hour"``. A row beyond that is a dead letter, and does not move stream time. By
+            default any timestamp counts.
         deployment : {"fused", "staged"}, default "fused"
-            ``"fused"``: in one query.  ``"staged"``, for tables made from topics: a query of
-            ``Table.stages`` writes rows' contributions to the topic
-            ``APPLICATION-NAME-repartition``, in KIP-904's format; the aggregate reads it.
+            ``"fused"`` runs in one query. ``"staged"`` is for tables made from topics. A query of
+            ``Table.stages`` then writes the contributions of rows to the topic
+            ``APPLICATION-NAME-repartition``, in the format of KIP-904. The aggregate reads that
+            topic.
         application : str, optional
-            See ``fk_join``.
+            The first part of the names of internal topics. By default the name of the Spark
+            application.
         validate : bool, optional
-            See ``fk_join``.
+            Whether to check the invariants of the stores after every batch, and to stop with an
+            ``InvariantError`` if one does not hold. Every batch then reads all state. By default
+            the setting ``spark.fkjoin.validate``, or False.
 
         Returns
         -------
@@ -184,7 +244,8 @@ class Operators(RowOperators):
 
         Examples
         --------
-        >>> counts = orders.group_by("customer_id").count()
+        >>> orders.group_by("customer_id").count().columns
+        ['customer_id', 'count']
         """
         options = Options(name, emit, deployment, application, grace, idle, ahead)
         settings = Settings.of(self._planned.spark, validate)
@@ -204,20 +265,30 @@ class Operators(RowOperators):
     ) -> Self:
         """Give each of this table's rows a map of the left rows whose foreign key names it.
 
-        This is KIP-213's alternative B.  Every result has the whole map, in byte order of the left
-        keys.  In the store each left row is an entry of its own, so a change writes only that
-        entry.
+        This is alternative B of KIP-213. Every result contains the whole map, in byte order of the
+        left keys. The store keeps an entry for each left row, so a change writes only its entry.
 
         Parameters
         ----------
         left : Table
             The table of the children.
         extractor : str, Column, list of them, or callable
-            The foreign key of a left row; see ``fk_join``.
+            The foreign key of a left row: a column name or names, a Column, SQL text, or a Python
+            callable of (key, row). The callable returns the foreign key, as a tuple for several
+            columns. A row has no foreign key if it is null, or null in one of its columns.
         column : str, default "children"
-            The name of the map's column.  Without children the map is empty.
-        name, emit, validate
-            See ``fk_join``.
+            The name of the map's column. The map of a row without children is empty.
+        name : str, optional
+            The name of the result in state and metrics. By default fkjoin generates one.
+        emit : str, default "on-change"
+            When a row of the result is emitted. ``"on-change"``: if it differs from the row emitted
+            last (KIP-557). ``"on-update"``: whenever one of its inputs was updated.
+            ``"periodic 10 seconds"``: at the end of each interval, if it differs from the row
+            emitted last; ``"periodic"`` is one minute.
+        validate : bool, optional
+            Whether to check the invariants of the stores after every batch, and to stop with an
+            ``InvariantError`` if one does not hold. Every batch then reads all state. By default
+            the setting ``spark.fkjoin.validate``, or False.
 
         Returns
         -------
@@ -230,7 +301,8 @@ class Operators(RowOperators):
 
         Examples
         --------
-        >>> with_orders = customers.with_children(orders, "customer_id", column="orders")
+        >>> customers.with_children(orders, "customer_id", column="orders").columns
+        ['customer_id', 'name', 'region', 'orders']
         """
         children = planned_of("left", left)
         return self._called(
@@ -256,9 +328,9 @@ class Operators(RowOperators):
     ) -> Enriched:
         """Give each event the columns of this table's row, once, as of the event's micro-batch.
 
-        An event gets the row after all of the table's changes in its micro-batch.  It is emitted in
-        that batch, and later changes of the table emit nothing for it.  The table's key is not
-        added, since ``on`` is the same.
+        An event gets the row as it is after all changes of the table in the event's micro-batch. It
+        is emitted in that batch, and later changes of the table emit nothing for it. The table's
+        key is left out, since it equals ``on``.
 
         Parameters
         ----------
@@ -266,20 +338,24 @@ class Operators(RowOperators):
             A streaming DataFrame whose rows are appended, or the events that another table has
             enriched.
         on : str, Column, or list of them
-            Columns, SQL texts or Columns over the events that give the key of the table's row.
+            Column names, SQL texts or Columns over the events. They give the key of the table's
+            row.
         how : {"inner", "left"}, default "inner"
-            ``"inner"`` drops an event for which the table has no row, and counts it as
-            ``events-without-row``.  ``"left"`` emits it with nulls, and counts it, too.  If ``on``
-            is null, or null in one of its columns, there is no row.
+            ``"inner"`` drops an event without a row in the table, and counts it as
+            ``events-without-row``. ``"left"`` emits it with nulls, and counts it too. An ``on``
+            that is null, or null in one of its columns, names no row.
         name : str, optional
-            The name of state and metrics; generated from the rest if left out.
+            The name of the result in state and metrics. By default fkjoin generates one.
         events_name : str, optional
-            The name of the stream in ``describe()`` and in errors; generated from its columns if
-            left out.
-        on_error : {"dead-letter", "skip", "fail"}, default "dead-letter"
-            What happens to an event on which ``on`` throws; see ``from_stream``.
+            The name of the stream in ``describe()`` and in errors. By default fkjoin generates one.
+        on_error : {"dead-letter", "fail", "skip"}, default "dead-letter"
+            What happens to an event on which ``on`` throws. ``"dead-letter"`` leaves it out, counts
+            it and shows it in ``dead_letters``. ``"skip"`` leaves it out and counts it. ``"fail"``
+            stops the query.
         validate : bool, optional
-            See ``fk_join``.
+            Whether to check the invariants of the stores after every batch, and to stop with an
+            ``InvariantError`` if one does not hold. Every batch then reads all state. By default
+            the setting ``spark.fkjoin.validate``, or False.
 
         Returns
         -------
@@ -292,7 +368,18 @@ class Operators(RowOperators):
 
         Examples
         --------
-        >>> enriched = customers.enrich(clicks, on="customer", how="left")
+        >>> enriched = customers.enrich(clicks, on="customer_id", how="left")
+        >>> settings = {"checkpoint": "ck/clicks", "trigger": "available-now"}
+        >>> enriched.to_parquet("lake/clicks", **settings).awaitTermination()
+        >>> rows = spark.read.parquet("lake/clicks").select("page", "name")
+        >>> rows.orderBy("page").show()
+        +-----+----+
+        | page|name|
+        +-----+----+
+        | cart|NULL|
+        |start| Ada|
+        +-----+----+
+        <BLANKLINE>
         """
         if isinstance(events, Enriched):
             planned = events._planned
@@ -321,18 +408,27 @@ class Operators(RowOperators):
         emit: Emit = "on-change",
         validate: bool | None = None,
     ) -> Self:
-        """Combine this table with others that have the same key and columns.
+        """Combine this table with others that have equal key columns and row columns.
 
-        If several tables have a key, the result has the row of the first of them, beginning with
-        this one.  So a row that moves from one table to another is not lost to a stale tombstone.
-        ``_version`` is a counter of the row.
+        If several tables have a row with the same key, the result has the row of the first of them,
+        beginning with this table. So a stale tombstone does not delete a row that moves from one
+        table to another. ``_version`` is a counter of the row.
 
         Parameters
         ----------
         *others : Table
-            The other tables, by falling precedence.
-        name, emit, validate
-            See ``fk_join``.
+            The other tables. An earlier one takes precedence over a later one.
+        name : str, optional
+            The name of the result in state and metrics. By default fkjoin generates one.
+        emit : str, default "on-change"
+            When a row of the result is emitted. ``"on-change"``: if it differs from the row emitted
+            last (KIP-557). ``"on-update"``: whenever one of its inputs was updated.
+            ``"periodic 10 seconds"``: at the end of each interval, if it differs from the row
+            emitted last; ``"periodic"`` is one minute.
+        validate : bool, optional
+            Whether to check the invariants of the stores after every batch, and to stop with an
+            ``InvariantError`` if one does not hold. Every batch then reads all state. By default
+            the setting ``spark.fkjoin.validate``, or False.
 
         Returns
         -------
@@ -345,7 +441,17 @@ class Operators(RowOperators):
 
         Examples
         --------
-        >>> everywhere = orders.merge(old_orders, name="everywhere")
+        >>> everywhere = orders.merge(old_orders)
+        >>> everywhere.preview().orderBy("order_id").show()
+        +--------+-----------+------+
+        |order_id|customer_id|amount|
+        +--------+-----------+------+
+        |      o0|         c2|  99.0|
+        |      o1|         c1|  10.0|
+        |      o2|         c2|  25.0|
+        |      o3|         c1|   5.0|
+        +--------+-----------+------+
+        <BLANKLINE>
         """
         tables = [planned_of(f"others[{index}]", other) for index, other in enumerate(others)]
         return self._called(merged, *tables, name=name, emit=emit, validate=validate)
@@ -353,14 +459,14 @@ class Operators(RowOperators):
     def materialize(self, name: str) -> Self:
         """Keep the table's rows in state under a name, for ``fkjoin.read_state``.
 
-        fkjoin refuses a checkpoint that began without it, or under another name.  For a source, it
-        also drops changes that leave a row unchanged, whose older timestamp stays (KIP-557), and
-        ``_operation`` tells inserts from updates.
+        fkjoin refuses a checkpoint that began without this call, or under another name. A source
+        that is materialized drops changes that leave a row unchanged; the row keeps its older
+        timestamp (KIP-557). Its ``_operation`` tells inserts from updates.
 
         Parameters
         ----------
         name : str
-            The name for ``read_state``.
+            The name for ``read_state`` and ``StateReader``.
 
         Returns
         -------

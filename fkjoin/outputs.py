@@ -37,45 +37,48 @@ class Outputs(TableOutputs):
         options: Mapping[str, Any] | None = None,
         query_name: str | None = None,
     ) -> Query:
-        """Start writing the table's changes to a topic: a record each, a delete with a null value.
+        """Start writing the table's changes to a topic, one record for each change.
 
-        Delivery is at least once.  The topic may be compacted.  Keys go to the partitions that
-        Java's producer chooses.
+        A delete has a null value. Delivery is at least once. The topic may be compacted. A key goes
+        to the partition that Java's producer would choose.
 
         Parameters
         ----------
         topic : str
-            The topic's name.
+            The name of the topic.
         bootstrap_servers : str
             Brokers as ``HOST:PORT``, separated by commas.
         checkpoint : str or pathlib.Path
-            The folder for the query's progress and state.  Each query needs its own.
-        key : fkjoin.kafka.Format, "string" or "bytes", optional
-            A format.  By default one column of text or bytes is written unchanged, and other keys
-            as a JSON object.
-        value : fkjoin.kafka.Format, str or Column, optional
-            A format, as for ``key``, or an expression over ``changes``.  By default the row's
-            columns as a JSON object, nulls included.
+            The folder for the query's progress and state. Each query needs a folder of its own.
+        key : fkjoin.kafka.Format or str, optional
+            The format of the records' keys; ``"string"`` and ``"bytes"`` are formats of one column.
+            By default one column of text or bytes is written unchanged, and other keys as a JSON
+            object.
+        value : fkjoin.kafka.Format, str, or Column, optional
+            The format of the records' values, or an expression over ``changes``. By default the
+            row's columns as a JSON object, including nulls.
         headers : str or Column, optional
-            An expression for the records' headers (``array<struct<key: string, value: binary>>``).
+            An expression for the records' headers, of type
+            ``array<struct<key: string, value: binary>>``.
         positions : bool, default False
-            Whether to add the header ``fkjoin-positions`` with the rows' source positions, which
-            ``from_kafka(…, roots=…)`` reads.  Sources, joins and merges of topics have positions,
-            and so have views of sources and joins.
+            Whether to add the header ``fkjoin-positions`` with the source positions of the row,
+            which ``from_kafka(…, roots=…)`` reads. Sources, joins and merges of topics have
+            positions, and so have views of sources and joins.
         trigger : str or mapping, optional
-            When batches begin.  ``"available-now"`` reads all existing input, and ends; ``"10
-            seconds"`` begins a batch every 10 seconds.  A mapping has arguments of Spark's
-            ``DataStreamWriter.trigger``.  By default a batch begins when the one before is done.
+            When batches begin. ``"available-now"`` reads all existing input and ends.
+            ``"10 seconds"`` begins a batch every 10 seconds. A mapping contains arguments of
+            Spark's ``DataStreamWriter.trigger``. By default a batch begins when the one before it
+            is done.
         options : mapping of str to value, optional
             Settings of the producer, ``kafka.…``.
         query_name : str, optional
-            The query's name; by default the table's.
+            The name of the query. By default the name of the table.
 
         Returns
         -------
         fkjoin.Query
-            A running query, whose failure is a ``QueryError``; in a session of Spark Connect,
-            Spark's own.
+            A running query, whose failure is a ``QueryError``. In a session of Spark Connect the
+            failure is Spark's own error.
 
         Raises
         ------
@@ -113,24 +116,29 @@ class Outputs(TableOutputs):
     ) -> Query:
         """Start writing the table's changes as Parquet files, each batch exactly once.
 
-        The columns are those of ``changes``, and ``batch``, by the folders ``batch=…`` that the
-        files are in.  It is faster than ``changes.writeStream.format("parquet")``, since no row
-        passes through the JVM.
+        The files have the columns of ``changes``. They lie in folders ``batch=…``, which readers
+        see as a column ``batch``. This is faster than ``changes.writeStream.format("parquet")``,
+        since no row passes through the JVM.
 
         Parameters
         ----------
         path : str or pathlib.Path
-            A folder, local or on HDFS, that all workers reach, or one of an object store, such as
-            ``s3a://bucket/joined``.
-        checkpoint
-            See ``to_kafka``.
+            A folder that all workers reach, local or on HDFS, or a folder of an object store, for
+            example ``s3a://bucket/joined``.
+        checkpoint : str or pathlib.Path
+            The folder for the query's progress and state. Each query needs a folder of its own.
         options : mapping of str to str, optional
             Options of an object store: arguments of ``pyarrow.fs.S3FileSystem``, ``GcsFileSystem``
             or ``AzureFileSystem``.
         retry_s : float, default 60.0
             How many seconds fkjoin tries an unreachable object store again before the query stops.
-        trigger, query_name
-            See ``to_kafka``.
+        trigger : str or mapping, optional
+            When batches begin. ``"available-now"`` reads all existing input and ends.
+            ``"10 seconds"`` begins a batch every 10 seconds. A mapping contains arguments of
+            Spark's ``DataStreamWriter.trigger``. By default a batch begins when the one before it
+            is done.
+        query_name : str, optional
+            The name of the query. By default the name of the table.
 
         Returns
         -------
@@ -146,8 +154,8 @@ class Outputs(TableOutputs):
 
         Examples
         --------
-        >>> query = joined.to_parquet("lake", checkpoint="ck/joined", trigger="available-now")
-        >>> query.awaitTermination()
+        >>> settings = {"checkpoint": "ck/joined", "trigger": "available-now"}
+        >>> joined.to_parquet("lake/joined", **settings).awaitTermination()
         """
         return self._start(Parquet(path, options or {}, retry_s), checkpoint, trigger, query_name)
 
@@ -160,17 +168,25 @@ class Outputs(TableOutputs):
     ) -> Query:
         """Start writing the table's changes to several places in one query, with one state.
 
-        The query writes a batch to one place after the other; each place delivers as it does alone.
-        If one fails, the query fails, and repeats the batch.  You may remove a place later.  A
-        place that is added later would lack the older rows, so fkjoin refuses it.
+        The query writes a batch to one place after the other. Each place has the delivery guarantee
+        that it has alone. If a place fails, the query fails; after a restart it repeats the batch.
+        You may remove a place later. fkjoin refuses a place that you add later, since it would lack
+        the older rows.
 
         Parameters
         ----------
         *places : fkjoin.sinks.Sink
-            Sinks, with the arguments of ``to_kafka``, ``to_parquet``, ``to_postgres``, ``to_delta``
-            and ``to_iceberg``, or of your own.
-        checkpoint, trigger, query_name
-            See ``to_kafka``.
+            Sinks of ``fkjoin.sinks``, which take the arguments of ``to_kafka``, ``to_parquet``,
+            ``to_postgres``, ``to_delta`` and ``to_iceberg``; or sinks of your own.
+        checkpoint : str or pathlib.Path
+            The folder for the query's progress and state. Each query needs a folder of its own.
+        trigger : str or mapping, optional
+            When batches begin. ``"available-now"`` reads all existing input and ends.
+            ``"10 seconds"`` begins a batch every 10 seconds. A mapping contains arguments of
+            Spark's ``DataStreamWriter.trigger``. By default a batch begins when the one before it
+            is done.
+        query_name : str, optional
+            The name of the query. By default the name of the table.
 
         Returns
         -------
@@ -196,32 +212,36 @@ class Outputs(TableOutputs):
         )
 
     def restore(self, *places: sinks.Sink, checkpoint: str | Path) -> list[str]:
-        """Make targets what a stopped query's checkpoint is, after a restore of one from a backup.
+        """Make targets agree with a stopped query's checkpoint that you restored from a backup.
 
-        A query does not start when a target is ahead of its checkpoint, behind it, or has other
-        batches.  This call compares them, and rewrites such targets: Parquet, Delta, Iceberg,
-        PostgreSQL and sinks of your own.  A topic stays as it is. The state has the rows of
-        aggregates and of tables with ``materialize``.  Delta and Parquet that are ahead go back to
-        their batch, whatever the table.
+        A query does not start if a target is ahead of its checkpoint or behind it, or has other
+        batches. This call compares targets and checkpoint, and rewrites targets that differ:
+        Parquet, Delta, Iceberg, PostgreSQL and sinks of your own. A topic stays unchanged.
+
+        The rows come from the state, which contains the rows of aggregates and of tables with
+        ``materialize``. Delta and Parquet targets that are ahead return to their older batch, for
+        any table.
 
         Parameters
         ----------
         *places : fkjoin.sinks.Sink
             The sinks of the query.
         checkpoint : str or pathlib.Path
-            The folder for the query's progress and state.
+            The checkpoint folder of the stopped query.
 
         Returns
         -------
         list of str
-            The places that were rewritten; none where all are at the checkpoint's batch.
+            The places that were rewritten. The list is empty if all places are at the checkpoint's
+            batch.
 
         Raises
         ------
         TopologyError
             If the query has other sinks.
         FkJoinError
-            If the checkpoint is in use or has no query, or the state does not have the rows.
+            If the checkpoint is in use or does not belong to a query, or if the state does not
+            contain the rows.
 
         Examples
         --------

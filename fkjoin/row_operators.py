@@ -26,18 +26,20 @@ class RowOperators(Handle):
     ) -> Self:
         """Keep the table's rows for which a condition is true.
 
-        A row for which it no longer is true is deleted.  No tombstone is emitted for a row that was
-        not in the result.
+        If it is no longer true for a row, the row is deleted from the result. A row that was not in
+        the result emits no tombstone.
 
         Parameters
         ----------
         condition : str or Column
             SQL text or a Column over the table's columns.
         name : str, optional
-            The name of state and metrics.
-        emit : {"on-change", "on-update", "periodic …"}, default "on-change"
-            When a row is emitted: ``"on-change"`` drops changes that leave it unchanged (KIP-557),
-            ``"on-update"`` does not. ``"periodic …"``: see ``fk_join``.
+            The name of the result in state and metrics. By default fkjoin generates one.
+        emit : str, default "on-change"
+            When a row of the result is emitted. ``"on-change"``: if it differs from the row emitted
+            last (KIP-557). ``"on-update"``: whenever one of its inputs was updated.
+            ``"periodic 10 seconds"``: at the end of each interval, if it differs from the row
+            emitted last; ``"periodic"`` is one minute.
 
         Returns
         -------
@@ -50,21 +52,33 @@ class RowOperators(Handle):
 
         Examples
         --------
-        >>> large = orders.filter("amount > 100")
+        >>> orders.filter("amount > 5").preview().orderBy("order_id").show()
+        +--------+-----------+------+
+        |order_id|customer_id|amount|
+        +--------+-----------+------+
+        |      o1|         c1|  10.0|
+        |      o2|         c2|  25.0|
+        +--------+-----------+------+
+        <BLANKLINE>
         """
         return self._called(views.filtered, condition=condition, name=name, emit=emit)
 
     def map_values(
         self, columns: Expressions, *, name: str | None = None, emit: Emit = "on-change"
     ) -> Self:
-        """Replace the columns of the table's rows by others; the key stays.
+        """Replace the columns of the table's rows by other columns; the key stays.
 
         Parameters
         ----------
         columns : str, Column, or list of them
-            The new columns: names, SQL texts, Columns.
-        name, emit
-            See ``filter``.
+            The new columns: names, SQL texts or Columns.
+        name : str, optional
+            The name of the result in state and metrics. By default fkjoin generates one.
+        emit : str, default "on-change"
+            When a row of the result is emitted. ``"on-change"``: if it differs from the row emitted
+            last (KIP-557). ``"on-update"``: whenever one of its inputs was updated.
+            ``"periodic 10 seconds"``: at the end of each interval, if it differs from the row
+            emitted last; ``"periodic"`` is one minute.
 
         Returns
         -------
@@ -78,18 +92,25 @@ class RowOperators(Handle):
         Examples
         --------
         >>> cents = orders.map_values(["customer_id", "amount * 100 as cents"])
+        >>> cents.columns
+        ['order_id', 'customer_id', 'cents']
         """
         return self._called(views.mapped, columns=columns, name=name, emit=emit)
 
     def select(self, *cols: Expressions, name: str | None = None, emit: Emit = "on-change") -> Self:
-        """Select columns, as Spark's ``select`` does, by ``map_values``; the key stays.
+        """Select columns, as Spark's ``select`` does; the key stays.
 
         Parameters
         ----------
         *cols : str, Column, or list of them
-            Names, SQL texts, Columns; ``"*"`` is all of them.
-        name, emit
-            See ``filter``.
+            Names, SQL texts or Columns; ``"*"`` stands for all columns.
+        name : str, optional
+            The name of the result in state and metrics. By default fkjoin generates one.
+        emit : str, default "on-change"
+            When a row of the result is emitted. ``"on-change"``: if it differs from the row emitted
+            last (KIP-557). ``"on-update"``: whenever one of its inputs was updated.
+            ``"periodic 10 seconds"``: at the end of each interval, if it differs from the row
+            emitted last; ``"periodic"`` is one minute.
 
         Returns
         -------
@@ -102,7 +123,8 @@ class RowOperators(Handle):
 
         Examples
         --------
-        >>> cents = orders.select("customer_id", "amount * 100 as cents")
+        >>> orders.select("customer_id", "amount * 100 as cents").columns
+        ['order_id', 'customer_id', 'cents']
         """
         columns: list[Expression] = []
         for column in cols:
@@ -110,14 +132,19 @@ class RowOperators(Handle):
         return self.map_values(columns, name=name, emit=emit)
 
     def drop(self, *cols: str, name: str | None = None, emit: Emit = "on-change") -> Self:
-        """Drop columns, by ``map_values`` of the others.
+        """Drop columns of the row; the key stays.
 
         Parameters
         ----------
         *cols : str
-            The names of the columns.  Unlike Spark's ``drop``, it refuses an unknown name.
-        name, emit
-            See ``filter``.
+            The names of the columns. Unlike in Spark's ``drop``, an unknown name is an error.
+        name : str, optional
+            The name of the result in state and metrics. By default fkjoin generates one.
+        emit : str, default "on-change"
+            When a row of the result is emitted. ``"on-change"``: if it differs from the row emitted
+            last (KIP-557). ``"on-update"``: whenever one of its inputs was updated.
+            ``"periodic 10 seconds"``: at the end of each interval, if it differs from the row
+            emitted last; ``"periodic"`` is one minute.
 
         Returns
         -------
@@ -126,11 +153,12 @@ class RowOperators(Handle):
         Raises
         ------
         TopologyError
-            If there is no such column, if it is one of the key, or if none is left.
+            If a column does not exist or belongs to the key, or if no column is left.
 
         Examples
         --------
-        >>> short = orders.drop("amount")
+        >>> orders.drop("amount").columns
+        ['order_id', 'customer_id']
         """
         return self._called(views.dropped, names=cols, name=name, emit=emit)
 
@@ -141,14 +169,19 @@ class RowOperators(Handle):
         name: str | None = None,
         emit: Emit = "on-change",
     ) -> Self:
-        """Add columns, or replace those of the same names, as Spark's ``withColumns`` does.
+        """Add columns, or replace columns of equal names, as Spark's ``withColumns`` does.
 
         Parameters
         ----------
         columns : mapping of str to (str or Column)
-            The new columns by name: SQL texts or Columns over the table's columns.
-        name, emit
-            See ``filter``.
+            The new columns by name, as SQL texts or Columns over the table's columns.
+        name : str, optional
+            The name of the result in state and metrics. By default fkjoin generates one.
+        emit : str, default "on-change"
+            When a row of the result is emitted. ``"on-change"``: if it differs from the row emitted
+            last (KIP-557). ``"on-update"``: whenever one of its inputs was updated.
+            ``"periodic 10 seconds"``: at the end of each interval, if it differs from the row
+            emitted last; ``"periodic"`` is one minute.
 
         Returns
         -------
@@ -162,7 +195,8 @@ class RowOperators(Handle):
         Examples
         --------
         >>> columns = {"cents": "amount * 100", "customer_id": "upper(customer_id)"}
-        >>> more = orders.with_columns(columns)
+        >>> orders.with_columns(columns).columns
+        ['order_id', 'customer_id', 'amount', 'cents']
         """
         return self._called(views.with_columns, columns=columns, name=name, emit=emit)
 
@@ -178,28 +212,33 @@ class RowOperators(Handle):
     ) -> Self:
         """Make any number of rows from each row, under keys of their own.
 
-        An output that its row no longer makes is deleted.  All results of one change of a row are
-        in one batch.  If several rows make the same key, the result has the output of the row whose
-        own key is least in byte order.  A row that makes one key twice is a dead letter.
-        ``_version`` is a counter of the key.
+        An output that its row no longer makes is deleted. All results of one change of a row are in
+        one batch. If several rows make one key, the result has the output of the row whose own key
+        is least in byte order. A row that makes one key twice is a dead letter. ``_version`` is a
+        counter of the key.
 
         Parameters
         ----------
-        rows : str, Column or callable
-            An array over the table's columns.  The fields of its structs become the columns; other
-            items the column ``col``. Or a callable of (key, row) that returns rows: tuples or
-            dicts.  Null and an empty array make no rows.
+        rows : str, Column, or callable
+            SQL text or a Column over the table's columns that gives an array. The fields of its
+            structs become the columns; other items become the column ``col``. Or a callable of
+            (key, row) that returns rows, as tuples or dicts. Null and an empty array make no rows.
         key : str, Column, or list of them
-            Columns of the new rows or of the table's key, or expressions of them.  A row with a
+            Columns of the new rows or of the table's key, or expressions over them. A row with a
             null in its key is left out and counted.
-        returns : str or StructType, optional
-            The columns of the rows that a callable returns, such as ``"sku string, n bigint"``.
+        returns : str or pyspark.sql.types.StructType, optional
+            The columns of the rows that a callable returns, for example ``"sku string, n bigint"``.
         name : str, optional
-            The name of state and metrics.
-        emit
-            See ``filter``.
+            The name of the result in state and metrics. By default fkjoin generates one.
+        emit : str, default "on-change"
+            When a row of the result is emitted. ``"on-change"``: if it differs from the row emitted
+            last (KIP-557). ``"on-update"``: whenever one of its inputs was updated.
+            ``"periodic 10 seconds"``: at the end of each interval, if it differs from the row
+            emitted last; ``"periodic"`` is one minute.
         validate : bool, optional
-            See ``fk_join``.
+            Whether to check the invariants of the stores after every batch, and to stop with an
+            ``InvariantError`` if one does not hold. Every batch then reads all state. By default
+            the setting ``spark.fkjoin.validate``, or False.
 
         Returns
         -------
@@ -213,7 +252,16 @@ class RowOperators(Handle):
         Examples
         --------
         >>> rows = "transform(items, item -> struct(item.sku, item.n))"
-        >>> lines = orders.flat_map(rows, key=["order_id", "sku"])
+        >>> lines = carts.flat_map(rows, key=["cart_id", "sku"])
+        >>> lines.preview().orderBy("cart_id", "sku").show()
+        +-------+---+---+
+        |cart_id|sku|  n|
+        +-------+---+---+
+        |     a1|tea|  2|
+        |     a1|tin|  1|
+        |     a2|tea|  5|
+        +-------+---+---+
+        <BLANKLINE>
         """
         return self._called(
             flat_maps.flat_mapped,
@@ -235,16 +283,25 @@ class RowOperators(Handle):
     ) -> Self:
         """Give the table's rows another key; the columns of the old key stay as columns.
 
-        This is ``flat_map`` with one output of each row.  Of rows with the same new key, the result
-        has that of the least old key.
+        This is ``flat_map`` with one output of each row. If several rows get one new key, the
+        result has the row with the least old key.
 
         Parameters
         ----------
         key : str, Column, or list of them
-            Columns, SQL texts or Columns over the table's columns.  A row with a null in its key is
-            left out and counted.
-        name, emit, validate
-            See ``flat_map``.
+            Column names, SQL texts or Columns over the table's columns. A row with a null in its
+            key is left out and counted.
+        name : str, optional
+            The name of the result in state and metrics. By default fkjoin generates one.
+        emit : str, default "on-change"
+            When a row of the result is emitted. ``"on-change"``: if it differs from the row emitted
+            last (KIP-557). ``"on-update"``: whenever one of its inputs was updated.
+            ``"periodic 10 seconds"``: at the end of each interval, if it differs from the row
+            emitted last; ``"periodic"`` is one minute.
+        validate : bool, optional
+            Whether to check the invariants of the stores after every batch, and to stop with an
+            ``InvariantError`` if one does not hold. Every batch then reads all state. By default
+            the setting ``spark.fkjoin.validate``, or False.
 
         Returns
         -------
@@ -257,6 +314,7 @@ class RowOperators(Handle):
 
         Examples
         --------
-        >>> by_email = customers.rekey("lower(email) as login")
+        >>> customers.rekey("lower(name) as login").columns
+        ['login', 'customer_id', 'name', 'region']
         """
         return self._called(flat_maps.rekeyed, key=key, name=name, emit=emit, validate=validate)

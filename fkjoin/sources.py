@@ -49,36 +49,40 @@ class Sources(TableSources):
         log: str | None = None,
         on_error: OnError = "dead-letter",
     ) -> Self:
-        """Make a table from a streaming DataFrame with one change a row.
+        """Make a table from a streaming DataFrame with one change in each row.
 
-        Columns used as version, deleted or timestamp by their plain name are not part of the row.
-        A stream that explodes rows gets a warning in the log ``fkjoin``: rows that are no longer
-        made are not deleted; use ``flat_map``.
+        Columns that ``version``, ``deleted`` or ``timestamp`` name plainly are not part of the row.
+        If the stream explodes rows, fkjoin logs a warning under ``fkjoin``: rows that the stream no
+        longer makes are not deleted. Use ``flat_map`` for that.
 
         Parameters
         ----------
         df : pyspark.sql.DataFrame
             The stream of changes.
         key : str, Column, or list of them
-            The key's column, or columns.  A row with a null in its key is dropped and counted.
+            The column or columns of the primary key. A row with a null in its key is dropped and
+            counted.
         version : str, Column, or list of them
-            Whole-number columns or expressions that order the changes of a key: an LSN, a commit
-            number, a sequence.  Greater is newer, compared from the left.  A change that is not
-            newer than the last is dropped and counted.
+            Whole-number columns or expressions that order the changes of a key, for example an LSN
+            or a sequence number. Greater is newer; several columns are compared from left to right.
+            A change that is not newer than the last one of its key is dropped and counted.
         deleted : str or Column, optional
-            A boolean column or SQL text; true (not null) makes the row a tombstone.
+            A boolean column or SQL expression. Where it is true, the row is a tombstone, which
+            deletes its key.
         timestamp : str or Column, optional
-            A timestamp or bigint column, which becomes the timestamp of results.
+            A column of type timestamp or bigint. It becomes the timestamp of results.
         name : str, optional
-            The name of state and metrics.  Two tables that look alike need names.
+            The name of the table in state and metrics. By default the name of the folder or topic;
+            for a stream fkjoin generates one. Tables that would get the same name need names of
+            their own.
         log : str, optional
-            The name of the log, if several tables come from one and its versions order changes
-            across them.
-        on_error : {"dead-letter", "skip", "fail"}, default "dead-letter"
-            What happens to a change without a version, and to a row on which an expression or a
-            function of yours throws. ``"dead-letter"`` leaves the change out, counts it, and shows
-            it in ``dead_letters``.  ``"skip"`` leaves it out and counts it.  ``"fail"`` stops the
-            query.  In any case the key's last good row stays.
+            The name of the change log that several tables come from, if its versions order the
+            changes across these tables.
+        on_error : {"dead-letter", "fail", "skip"}, default "dead-letter"
+            What happens to a record or row that fkjoin cannot use. Causes: it does not parse, it
+            has no version, or one of your expressions or functions throws. ``"dead-letter"`` leaves
+            it out, counts it and shows it in ``dead_letters``. ``"skip"`` leaves it out and counts
+            it. ``"fail"`` stops the query. In all cases the last good row of the key stays.
 
         Returns
         -------
@@ -129,26 +133,48 @@ class Sources(TableSources):
         format: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Make a table from change-log files: JSON lines, Parquet or CSV, also later ones.
+        """Make a table from change-log files in a folder: JSON lines, Parquet or CSV.
+
+        A query also reads the files that come later.
 
         Parameters
         ----------
         spark : pyspark.sql.SparkSession
             The session that reads the files.
         path : str or pathlib.Path
-            The directory or glob.
-        key, version, deleted, timestamp, name, log
-            See ``from_stream``.
-        on_error : {"dead-letter", "skip", "fail"}, default "dead-letter"
-            What happens to lines that do not fit, and to changes without a version; see
-            ``from_stream``.
+            The folder, or a glob.
+        key : str, Column, or list of them
+            The column or columns of the primary key. A row with a null in its key is dropped and
+            counted.
+        version : str, Column, or list of them
+            Whole-number columns or expressions that order the changes of a key, for example an LSN
+            or a sequence number. Greater is newer; several columns are compared from left to right.
+            A change that is not newer than the last one of its key is dropped and counted.
+        deleted : str or Column, optional
+            A boolean column or SQL expression. Where it is true, the row is a tombstone, which
+            deletes its key.
+        timestamp : str or Column, optional
+            A column of type timestamp or bigint. It becomes the timestamp of results.
+        name : str, optional
+            The name of the table in state and metrics. By default the name of the folder or topic;
+            for a stream fkjoin generates one. Tables that would get the same name need names of
+            their own.
+        log : str, optional
+            The name of the change log that several tables come from, if its versions order the
+            changes across these tables.
+        on_error : {"dead-letter", "fail", "skip"}, default "dead-letter"
+            What happens to a record or row that fkjoin cannot use. Causes: it does not parse, it
+            has no version, or one of your expressions or functions throws. ``"dead-letter"`` leaves
+            it out, counts it and shows it in ``dead_letters``. ``"skip"`` leaves it out and counts
+            it. ``"fail"`` stops the query. In all cases the last good row of the key stays.
         schema : pyspark.sql.types.StructType or str, optional
-            The schema of the files.  By default fkjoin learns it from the existing files, and the
-            checkpoint keeps it; keys of CSV and in names of folders are then text.
-        format : {"json", "parquet", "csv"}, optional
-            The format of the files; CSV has a header line.  By default the files' endings tell it.
+            The schema of the files. By default fkjoin learns it from the existing files, and the
+            checkpoint keeps it. Keys that CSV files or names of folders contain are then text.
+        format : str, optional
+            ``"json"``, ``"parquet"`` or ``"csv"``; CSV files need a header line. By default the
+            endings of the files tell it.
         options : mapping of str to value, optional
-            Options of Spark's file source, such as ``maxFilesPerTrigger``.
+            Options of Spark's file source, for example ``maxFilesPerTrigger``.
 
         Returns
         -------
@@ -204,53 +230,64 @@ class Sources(TableSources):
     ) -> Self:
         """Make a table from a topic: a record is an upsert of its key, a null value a tombstone.
 
-        In one partition, a key's record with the greater offset is newer.  If partitions were
-        added, a key may be in several: then the later record timestamp is newer, then the greater
-        partition.  The page "Order" has the whole rule.
+        In one partition, the record of a key with the greater offset is newer. If partitions were
+        added, a key may be in several of them. Then the record with the later timestamp is newer,
+        and with equal timestamps the one in the greater partition. See the page "Order".
 
         Parameters
         ----------
         spark : pyspark.sql.SparkSession
             A session with Spark's Kafka connector: ``fkjoin.session(kafka=True)``.
         topic : str
-            The topic's name.
+            The name of the topic.
         bootstrap_servers : str
             Brokers as ``HOST:PORT``, separated by commas.
-        key, value : fkjoin.kafka.Format, "string" or "bytes"
-            Formats of the record's key and value.  A text is the format of one column called
-            ``key`` or ``value``.
+        key : fkjoin.kafka.Format or str
+            The format of the records' keys. ``"string"`` and ``"bytes"`` are one column with the
+            name ``key``.
+        value : fkjoin.kafka.Format or str
+            The format of the records' values. ``"string"`` and ``"bytes"`` are one column with the
+            name ``value``.
         version : str, Column, or list of them, optional
-            Whole-number columns or expressions over the value's columns, such as ``"source.lsn"``
-            of Debezium.  They order the changes of a key; if they are equal, the record's place
-            does.  A record without a version is a dead letter.
+            Whole-number columns or expressions over the value's columns, for example
+            ``"source.lsn"`` of Debezium. They order the changes of a key; where they are equal, the
+            record's position decides. A record without a version is a dead letter. By default the
+            position decides alone.
         deleted : str or Column, optional
-            A condition that makes the record a tombstone, such as ``"__deleted = 'true'"``.
+            A condition that makes the record a tombstone, for example ``"__deleted = 'true'"``.
         timestamp : str or Column, optional
-            A timestamp or bigint column for the timestamp of results, in place of the record's.
+            A column of type timestamp or bigint. It becomes the timestamp of results, in place of
+            the record's timestamp.
         name : str, optional
-            See ``from_stream``.
-        on_error : {"dead-letter", "skip", "fail"}, default "dead-letter"
-            See ``from_stream``; also for a record that does not parse or has no key.
-        on_new_topic : {"fail", "start-over"}, optional
-            What happens when the topic was deleted and created again since the query's checkpoint
-            was begun.  ``"fail"`` refuses to start.  ``"start-over"`` reads the new topic from its
-            beginning, and takes its changes as newer.  Rows that the new topic does not have are
-            deleted once it has been read to the end that it had at the start.  By default
-            ``"fail"``, and with Spark's option ``failOnDataLoss=false`` ``"start-over"``.
+            The name of the table in state and metrics. By default the name of the folder or topic;
+            for a stream fkjoin generates one. Tables that would get the same name need names of
+            their own.
+        on_error : {"dead-letter", "fail", "skip"}, default "dead-letter"
+            What happens to a record or row that fkjoin cannot use. Causes: it does not parse, it
+            has no version, or one of your expressions or functions throws. ``"dead-letter"`` leaves
+            it out, counts it and shows it in ``dead_letters``. ``"skip"`` leaves it out and counts
+            it. ``"fail"`` stops the query. In all cases the last good row of the key stays.
+        on_new_topic : "fail" or "start-over", optional
+            What happens when the topic was deleted and created again after the query's checkpoint
+            began. ``"fail"`` refuses to start. ``"start-over"`` reads the new topic from its
+            beginning, and takes its changes as newer. It deletes rows that the new topic does not
+            contain, once it has read to the end that the topic had at the start. The default is
+            ``"fail"``, and ``"start-over"`` with Spark's option ``failOnDataLoss=false``.
         headers : bool, default False
             Whether to keep the record's headers as a column.
         roots : int, optional
-            The number of topics from which another job writes this topic, by ``to_kafka(…,
-            positions=True)``.  A header has a row's positions in them: these are its version, in
-            place of its offset here.  So a record that the job publishes twice counts once.  A row
-            whose root is another topic than before starts over, counted as ``source-restarts``.
+            The number of topics from which another job writes this topic, with
+            ``to_kafka(…, positions=True)``. The header of a record contains its row's positions in
+            these topics. They are the row's version, in place of the offset, so a record that the
+            job publishes twice counts once. A row whose root topic changes starts over, counted as
+            ``source-restarts``.
         positions : bool, default False
-            Whether rows have a column ``_position`` with the record's ``topic``, ``partition`` and
-            ``offset``.  With ``roots``, also with the ``chains`` of its header.  It is a column
-            like others, so each record changes its row.
+            Whether rows get a column ``_position`` with the record's ``topic``, ``partition`` and
+            ``offset``. With ``roots`` it also contains the ``chains`` of the header. The column is
+            part of the row, so every record counts as a change.
         options : mapping of str to value, optional
-            Options of Spark's Kafka source, such as ``maxOffsetsPerTrigger``, and of its consumer
-            (``kafka.…``).  fkjoin shows no secrets among them.
+            Options of Spark's Kafka source, for example ``maxOffsetsPerTrigger``, and of its
+            consumer (``kafka.…``). fkjoin does not show secrets among them.
 
         Returns
         -------
@@ -263,9 +300,10 @@ class Sources(TableSources):
 
         Examples
         --------
-        >>> from fkjoin.kafka import Json
+        >>> from fkjoin.kafka import Json, String
         >>> value = Json("customer_id string, amount double")
-        >>> orders = Table.from_kafka(spark, "orders", "localhost:9092", key="string", value=value)
+        >>> formats = {"key": String("order_id"), "value": value}
+        >>> orders = Table.from_kafka(spark, "orders", "localhost:9092", **formats)
         """
         prepare(spark)
         return cls._read(
@@ -287,12 +325,12 @@ class Sources(TableSources):
         )
 
     def with_snapshot(self, path: str | Path) -> Self:
-        """Begin this table with a snapshot: its rows are older than every change of their keys.
+        """Begin this table with the rows of a snapshot, which are older than all changes.
 
         Parameters
         ----------
         path : str or pathlib.Path
-            A folder of Parquet files with the table's columns, in the same types.  Only the first
+            A folder of Parquet files with the table's columns, in the same types. Only the first
             batch reads them.
 
         Returns
@@ -302,8 +340,8 @@ class Sources(TableSources):
         Raises
         ------
         TopologyError
-            If the table is not a source, or there are no such files.  If their columns do not fit,
-            the start of the query raises it.
+            If the table is not a source, or the folder contains no Parquet files. If the columns of
+            the files do not fit, the start of the query raises it.
 
         Examples
         --------

@@ -13,9 +13,9 @@ from fkjoin.sources import Sources
 class Table(Sources, Inspection, Outputs):
     """The newest row of each key, kept up to date by changes.
 
-    A table is immutable.  Nothing runs until ``preview`` or a ``to_…`` method is called, or a query
-    on ``changes`` starts. Make one with ``from_stream``, ``from_files``, ``from_kafka``,
-    ``from_delta`` or ``from_fkjoin``, or as the result of ``fk_join``.
+    A table is immutable. Nothing runs until you call ``preview`` or a ``to_…`` method, or start a
+    query on ``changes``. Make a table with ``from_stream``, ``from_files``, ``from_kafka``,
+    ``from_delta`` or ``from_fkjoin``; joins and other operators make tables of tables.
     """
 
     def __init__(self) -> None:
@@ -26,17 +26,17 @@ class Table(Sources, Inspection, Outputs):
 
     @property
     def stages(self) -> tuple[StageQuery, ...]:
-        """The queries of staged operators, which must run beside the one on ``changes``.
+        """The queries of staged operators, which must run beside the query of the table.
 
         Returns
         -------
         tuple of StageQuery
-            Empty if all operators are fused.  Start each query.
+            Empty if all operators are fused. Start each query.
 
         Examples
         --------
-        >>> [stage.name for stage in fk_join(orders, customers, "customer_id").stages]
-        []
+        >>> orders.join(customers, on="customer_id").stages
+        ()
         """
         return self._stages()
 
@@ -47,13 +47,13 @@ class Table(Sources, Inspection, Outputs):
         Returns
         -------
         pyspark.sql.DataFrame
-            The key's columns, the row's (null in a delete), then:
+            The columns of the key and of the row (null in a delete), then:
 
-            - ``_operation``: ``insert``, ``update`` or ``delete``; of a source ``upsert`` or
-              ``delete``;
-            - the versions, arrays of bigint: a source has ``_version``, a join ``_left_version``
-              and ``_right_version``, null without a right row;
-            - ``_timestamp``: null if the sources have none.
+            - ``_operation``: ``insert``, ``update`` or ``delete``; for a source ``upsert`` or
+              ``delete``.
+            - The versions, as arrays of bigint. A join has ``_left_version`` and
+              ``_right_version``, which is null without a right row; other tables have ``_version``.
+            - ``_timestamp``: null if the sources have no timestamps.
 
         Examples
         --------
@@ -66,18 +66,19 @@ class Table(Sources, Inspection, Outputs):
     def dead_letters(self) -> DataFrame | None:
         """A streaming DataFrame of the records that cannot be used, for a query of its own.
 
-        It has the records of the table's sources with ``on_error="dead-letter"``.
+        It contains records of the table's sources with ``on_error="dead-letter"``.
 
         Returns
         -------
         pyspark.sql.DataFrame or None
-            None if there can be none.  Columns: ``table`` (its name), those of the record, and
-            ``reason``.  Columns of the record:
+            None if no record can be a dead letter. Columns: ``table`` (its name), the columns of
+            the record, and ``reason``. The columns of the record are:
 
-            - for topics ``topic, partition, offset, timestamp, key, value, headers``;
-            - for files ``file`` and ``value``, the line;
+            - for topics ``topic``, ``partition``, ``offset``, ``timestamp``, ``key``, ``value`` and
+              ``headers``
+            - for files ``file``, and ``value`` with the line
             - for other streams, and for rows on which an expression or a function threw, ``key``
-              and ``value`` as JSON.
+              and ``value`` as JSON
 
         Examples
         --------

@@ -31,35 +31,40 @@ class TableOutputs(Handle):
     ) -> Query:
         """Start keeping a PostgreSQL table up to date; each batch takes effect exactly once.
 
-        A batch is one transaction.
-        fkjoin creates a missing table, with the key as primary key.  An existing table needs the
-        key's and the row's columns, and a unique constraint of the key.  Its types must hold every
-        value (page "Sinks"); structs, lists and maps are ``jsonb``.  The table ``fkjoin_batches``
-        in the same schema has the last batch of each query.  A batch's changes pass through the
-        driver.
+        A batch is one transaction. fkjoin creates a missing table, with the key as primary key. An
+        existing table needs the columns of the key and of the row, and a unique constraint on the
+        key. Its types must hold every value; structs, lists and maps are ``jsonb``. The table
+        ``fkjoin_batches`` in the same schema contains the last batch of each query. The changes of
+        a batch pass through the driver.
 
-        A query with a new checkpoint writes all rows again, and deletes none that went meanwhile:
-        empty the table first.  For a source, call ``materialize`` first.
+        A query with a new checkpoint writes all rows again. It does not delete rows that
+        disappeared meanwhile, so empty the table first. For a source, call ``materialize`` first.
 
         Parameters
         ----------
         into : str
-            The table, perhaps with its schema.
+            The table, optionally with its schema.
         dsn : str
-            The database, as libpq takes it, such as ``postgresql://shop@db/orders``.  Put a
+            The database as libpq takes it, for example ``postgresql://shop@db/orders``. Put a
             password into ``PGPASSWORD`` or ``~/.pgpass``.
         checkpoint : str or pathlib.Path
-            See ``to_kafka``.
+            The folder for the query's progress and state. Each query needs a folder of its own.
         on_error : {"fail", "dead-letter", "skip"}, default "fail"
-            What happens to a row that the table cannot have, such as one with U+0000 in a text.
-            ``"fail"`` stops the query and names key, column and value.  ``"dead-letter"`` puts the
-            row into ``fkjoin_dead_letters`` beside the table, in the same transaction.  ``"skip"``
-            leaves it out.  The last two count it.  The key's last good row stays.
+            What happens to a row that the table cannot store, for example one with U+0000 in a
+            text. ``"fail"`` stops the query and names key, column and value. ``"dead-letter"``
+            writes the row to ``fkjoin_dead_letters`` beside the table, in the same transaction.
+            ``"skip"`` leaves it out. The last two count the row, and the last good row of the key
+            stays.
         retry_s : float, default 60.0
             How many seconds fkjoin repeats a batch after an outage, a deadlock or a serialization
             failure before the query stops.
-        trigger, query_name
-            See ``to_kafka``.
+        trigger : str or mapping, optional
+            When batches begin. ``"available-now"`` reads all existing input and ends.
+            ``"10 seconds"`` begins a batch every 10 seconds. A mapping contains arguments of
+            Spark's ``DataStreamWriter.trigger``. By default a batch begins when the one before it
+            is done.
+        query_name : str, optional
+            The name of the query. By default the name of the table.
 
         Returns
         -------
@@ -97,32 +102,40 @@ class TableOutputs(Handle):
     ) -> Query:
         """Start keeping a Delta table up to date; each batch takes effect exactly once.
 
-        A batch is a MERGE with a transaction id.
-        fkjoin creates a missing table; an existing one needs columns that can hold every value.
-        The package deltalake writes it in the driver, so a batch's changes pass through the driver,
-        and Delta's jars are not needed.  For a source, call ``materialize`` first.
+        A batch is a MERGE with a transaction id. fkjoin creates a missing table; an existing table
+        needs columns that can hold every value. The package deltalake writes the table in the
+        driver. So the changes of a batch pass through the driver, and Delta's jars are not needed.
+        For a source, call ``materialize`` first.
 
         Parameters
         ----------
         path : str or pathlib.Path
             A folder, or a URI of the storage that ``options`` are for.
         checkpoint : str or pathlib.Path
-            See ``to_kafka``.
+            The folder for the query's progress and state. Each query needs a folder of its own.
         options : mapping of str to str, optional
             Options of the storage, as the package deltalake takes them.
         evolve : bool, default False
-            Whether an existing table gets the columns that it lacks when the query starts.  No
-            column is dropped.
-        partition_by : str or sequence of str, optional
+            Whether an existing table gets the columns that it lacks when the query starts. fkjoin
+            drops no column.
+        partition_by : str or sequence of str, default ()
             Columns by whose values a new table has its files in folders.
-        optimize_every, vacuum_every : int, optional
-            After so many batches, small files are compacted (OPTIMIZE), and files that no version
-            of the last week has are deleted (VACUUM).
+        optimize_every : int, optional
+            The number of batches after which small files are compacted (OPTIMIZE). By default
+            never.
+        vacuum_every : int, optional
+            The number of batches after which files are deleted that no version of the last week
+            needs (VACUUM). By default never.
         retry_s : float, default 60.0
-            How many seconds fkjoin repeats a batch after another writer's change of the same rows,
-            or while the storage does not answer.
-        trigger, query_name
-            See ``to_kafka``.
+            How many seconds fkjoin repeats a batch after another writer changed the same rows, or
+            while the storage does not answer.
+        trigger : str or mapping, optional
+            When batches begin. ``"available-now"`` reads all existing input and ends.
+            ``"10 seconds"`` begins a batch every 10 seconds. A mapping contains arguments of
+            Spark's ``DataStreamWriter.trigger``. By default a batch begins when the one before it
+            is done.
+        query_name : str, optional
+            The name of the query. By default the name of the table.
 
         Returns
         -------
@@ -159,31 +172,35 @@ class TableOutputs(Handle):
     ) -> Query:
         """Start keeping an Iceberg table up to date; each batch takes effect exactly once.
 
-        A batch is one commit with its number.
-        fkjoin creates a missing table and its namespace; an existing one needs columns that can
-        hold every value.  The package pyiceberg writes it in the driver, so a batch's changes pass
-        through the driver.  It rewrites files with changed rows. For a source, call ``materialize``
-        first.
+        A batch is one commit, which contains the batch's number. fkjoin creates a missing table and
+        its namespace; an existing table needs columns that can hold every value. The package
+        pyiceberg writes the table in the driver, so the changes of a batch pass through the driver.
+        It rewrites the files that contain changed rows. For a source, call ``materialize`` first.
 
         Parameters
         ----------
         table : str
-            The table with its namespace, such as ``shop.joined``.
+            The table with its namespace, for example ``shop.joined``.
         checkpoint : str or pathlib.Path
-            See ``to_kafka``.
+            The folder for the query's progress and state. Each query needs a folder of its own.
         catalog : str, default "default"
-            The catalog's name, by which the package finds properties in its configuration.
+            The name of the catalog, by which pyiceberg finds properties in its configuration.
         options : mapping of str to str, optional
-            Properties of the catalog and its storage, as the package takes them; they override
-            those of the configuration.
+            Properties of the catalog and its storage, as pyiceberg takes them. They override
+            properties of the configuration.
         evolve : bool, default False
             Whether an existing table gets the columns that it lacks, and wider types, when the
-            query starts.  No column is dropped.
+            query starts. fkjoin drops no column.
         retry_s : float, default 60.0
-            How many seconds fkjoin repeats a batch after another writer's commit, or while catalog
-            or storage do not answer.
-        trigger, query_name
-            See ``to_kafka``.
+            How many seconds fkjoin repeats a batch after another writer's commit, or while the
+            catalog or the storage does not answer.
+        trigger : str or mapping, optional
+            When batches begin. ``"available-now"`` reads all existing input and ends.
+            ``"10 seconds"`` begins a batch every 10 seconds. A mapping contains arguments of
+            Spark's ``DataStreamWriter.trigger``. By default a batch begins when the one before it
+            is done.
+        query_name : str, optional
+            The name of the query. By default the name of the table.
 
         Returns
         -------
@@ -199,8 +216,10 @@ class TableOutputs(Handle):
 
         Examples
         --------
-        >>> lake = {"type": "sql", "uri": "sqlite:///lake.db", "warehouse": "file:///lake"}
-        >>> query = joined.to_iceberg("shop.joined", options=lake, checkpoint="ck/joined")
+        >>> catalog = {"type": "sql", "uri": "sqlite:///lake.db"}
+        >>> catalog["warehouse"] = "file:///lake"
+        >>> settings = {"options": catalog, "checkpoint": "ck/joined"}
+        >>> query = joined.to_iceberg("shop.joined", **settings)
         """
         sink = sinks.Iceberg(table, catalog, options or {}, evolve, retry_s)
         return self._start(sink, checkpoint, trigger, query_name)
@@ -213,16 +232,23 @@ class TableOutputs(Handle):
         trigger: Trigger = None,
         query_name: str | None = None,
     ) -> Query:
-        """Start keeping a table up to date by a sink of your own (page "Sinks").
+        """Start keeping a table up to date with a sink of your own.
 
-        For a source, call ``materialize`` first.
+        ``TableSink`` says how to write one. For a source, call ``materialize`` first.
 
         Parameters
         ----------
         sink : fkjoin.sinks.TableSink
-            The sink.
-        checkpoint, trigger, query_name
-            See ``to_kafka``.
+            Your sink.
+        checkpoint : str or pathlib.Path
+            The folder for the query's progress and state. Each query needs a folder of its own.
+        trigger : str or mapping, optional
+            When batches begin. ``"available-now"`` reads all existing input and ends.
+            ``"10 seconds"`` begins a batch every 10 seconds. A mapping contains arguments of
+            Spark's ``DataStreamWriter.trigger``. By default a batch begins when the one before it
+            is done.
+        query_name : str, optional
+            The name of the query. By default the name of the table.
 
         Returns
         -------

@@ -35,10 +35,10 @@ class TableSources(Handle):
     ) -> Self:
         """Make the table that ``to_parquet`` writes to a folder: its rows, deletes and timestamps.
 
-        The newer change of a row is the one of the later batch; a source's changes are ordered by
-        their own versions.  The columns that results add, and the folders' name, are not part of
-        the row.  A folder with batches of several checkpoints is refused, since nothing orders
-        them.
+        The change of the later batch is newer. If the written table is a source, its own versions
+        order the changes. Columns that results add, such as ``_operation`` and ``batch``, are not
+        part of the row. fkjoin refuses a folder with batches of several checkpoints, since nothing
+        orders these.
 
         Parameters
         ----------
@@ -46,13 +46,20 @@ class TableSources(Handle):
             The session that reads the files.
         path : str or pathlib.Path
             The folder that ``to_parquet`` writes to.
-        name, on_error
-            See ``from_files``.
+        name : str, optional
+            The name of the table in state and metrics. By default the name of the folder or topic;
+            for a stream fkjoin generates one. Tables that would get the same name need names of
+            their own.
+        on_error : {"dead-letter", "fail", "skip"}, default "dead-letter"
+            What happens to a record or row that fkjoin cannot use. Causes: it does not parse, it
+            has no version, or one of your expressions or functions throws. ``"dead-letter"`` leaves
+            it out, counts it and shows it in ``dead_letters``. ``"skip"`` leaves it out and counts
+            it. ``"fail"`` stops the query. In all cases the last good row of the key stays.
         schema : pyspark.sql.types.StructType, optional
-            The schema of the files, with all columns.  If left out, it is that of the newest batch,
-            and a checkpoint keeps it.
+            The schema of the files, with all columns. By default the schema of the newest batch,
+            which the checkpoint keeps.
         options : mapping of str to value, optional
-            See ``from_files``.
+            Options of Spark's file source, for example ``maxFilesPerTrigger``.
 
         Returns
         -------
@@ -61,7 +68,7 @@ class TableSources(Handle):
         Raises
         ------
         TopologyError
-            If an argument is wrong, the folder is refused, or no batch is there yet.
+            If an argument is wrong, or the folder is refused or contains no batch yet.
 
         Examples
         --------
@@ -92,27 +99,35 @@ class TableSources(Handle):
     ) -> Self:
         """Make a table from a Delta table: its rows at the first start, then its change data feed.
 
-        The later commit is newer; in a commit a row that is put is newer than a delete.
+        The change of the later commit is newer. Within a commit, an upsert is newer than a delete.
 
         Parameters
         ----------
         spark : pyspark.sql.SparkSession
-            A session with Delta's connector for its Spark, and the two settings that it asks for.
+            A session with Delta's connector for its Spark, and the two settings that Delta asks
+            for.
         path : str or pathlib.Path
-            The folder of the Delta table, which records its changes: its property
-            ``delta.enableChangeDataFeed`` is true.
+            The folder of the Delta table. Its property ``delta.enableChangeDataFeed`` must be true.
         key : str, Column, or list of them
-            The columns of which no two rows of the Delta table have the same values.
+            The columns that identify a row: no two rows of the Delta table have equal values in
+            them.
         timestamp : str or Column, optional
-            A timestamp or bigint column that results carry on in place of the commit's time.
-            Windows that close need it.
-        name, on_error
-            See ``from_stream``; without a name it is that of the folder.
+            A column of type timestamp or bigint. It becomes the timestamp of results, in place of
+            the commit's time. Windows that close need it.
+        name : str, optional
+            The name of the table in state and metrics. By default the name of the folder or topic;
+            for a stream fkjoin generates one. Tables that would get the same name need names of
+            their own.
+        on_error : {"dead-letter", "fail", "skip"}, default "dead-letter"
+            What happens to a record or row that fkjoin cannot use. Causes: it does not parse, it
+            has no version, or one of your expressions or functions throws. ``"dead-letter"`` leaves
+            it out, counts it and shows it in ``dead_letters``. ``"skip"`` leaves it out and counts
+            it. ``"fail"`` stops the query. In all cases the last good row of the key stays.
         schema : pyspark.sql.types.StructType or str, optional
-            The columns to read.  If left out, they are those that the Delta table has, and a
-            checkpoint keeps them.
+            The columns to read. By default the columns that the Delta table has at the first start;
+            the checkpoint keeps them.
         options : mapping of str to value, optional
-            Options of Delta's source, such as ``maxFilesPerTrigger``.
+            Options of Delta's source, for example ``maxFilesPerTrigger``.
 
         Returns
         -------
@@ -121,9 +136,10 @@ class TableSources(Handle):
         Raises
         ------
         SessionError
-            If the session has no connector that works.
+            If the session lacks a connector that works.
         TopologyError
-            If an argument is wrong, or the Delta table is not there or does not record its changes.
+            If an argument is wrong, or the Delta table does not exist or does not record its
+            changes.
 
         Examples
         --------

@@ -18,22 +18,22 @@ _COLLECTED: tuple[AggregateKind, ...] = (*_ORDERED, "collect_set")
 
 @dataclass(frozen=True)
 class Wanted:
-    """An aggregate and the column that it is of.
+    """An aggregate and its column, which the functions of ``fkjoin.aggregates`` return.
 
     Parameters
     ----------
     kind : str
-        The aggregate: the name of a function of ``fkjoin.aggregates``.
+        The name of a function of ``fkjoin.aggregates``.
     column : str or Column, optional
-        The column; if left out, the aggregate is of whole rows.
+        The column. By default the aggregate is over whole rows.
     order : tuple of str or Column, default ()
-        The columns that order what is collected, or the one whose extreme counts.
+        The columns that order collected values, or the one whose extreme counts.
     descending : bool, default False
-        Order from the greatest down.
+        Whether to order from the greatest value down, with nulls last.
     k : int, optional
-        The number of values that ``min_by`` and ``max_by`` list.
+        The number of values that ``min_by`` and ``max_by`` return as an array.
     delimiter : str, default ""
-        The text between those of ``string_agg``.
+        The text between two values.
     """
 
     kind: AggregateKind

@@ -38,20 +38,20 @@ class Window:
 
 
 def window(time: Expression, size: str, slide: str | None = None) -> Window:
-    """Make windows of time, to be among the keys of ``Table.group_by``.
+    """Make windows of time, as one of the keys of ``Table.group_by``.
 
-    A row is in each window that has its time in it.  Windows begin at multiples of ``slide`` since
-    1970-01-01 in UTC.  In the result each window is two columns of the key, ``window_start`` and
+    A row belongs to each window that contains its time. Windows begin at multiples of ``slide``
+    since 1970-01-01 in UTC. The key of the result contains the columns ``window_start`` and
     ``window_end``; the end is not part of the window.
 
     Parameters
     ----------
     time : str or Column
-        The row's time: a column or an expression of type ``timestamp``.
+        The time of a row: a column or an expression of type ``timestamp``.
     size : str
-        How long a window is, such as ``"10 minutes"``.
+        The length of a window, for example ``"10 minutes"``.
     slide : str, optional
-        The time between the starts of windows.  If left out, it is ``size``, and each row is in one
+        The time between the starts of two windows. By default ``size``, so that each row is in one
         window.
 
     Returns

@@ -68,15 +68,15 @@ _BROKERS = "kafka.bootstrap.servers"
 class QueryError(FkJoinError, StreamingQueryException):
     """The failure of a query.
 
-    ``awaitTermination`` and ``exception`` of the queries that ``to_…`` calls start have it.  Its
-    text has three lines: which query failed and why, where that was, and what to do.  It is a
-    ``pyspark.errors.StreamingQueryException``, too.
+    A query of a ``to_…`` call raises it in ``awaitTermination``, and returns it from ``exception``.
+    Its text has three lines: which query failed and why, where, and what to do. It is also a
+    ``pyspark.errors.StreamingQueryException``.
 
     Parameters
     ----------
     message : str
         The three lines.
-    details : str
+    details : str, default ""
         All that Spark says: the tracebacks, the offsets and the plan.
 
     Examples
@@ -96,20 +96,20 @@ class QueryError(FkJoinError, StreamingQueryException):
 def failure(query: StreamingQuery, name: str | None = None) -> QueryError | None:
     """Say why a query has failed, in three lines.
 
-    It may be any query of Spark's, such as one on ``Table.changes``.
+    It may be any query of Spark, for example a query on ``Table.changes``.
 
     Parameters
     ----------
     query : pyspark.sql.streaming.StreamingQuery
-        The query, which need not have been started by fkjoin.
+        The query, which fkjoin need not have started.
     name : str, optional
-        What it is called in the text; if left out, what Spark calls it.
+        The name of the query in the text. By default the name that Spark has.
 
     Returns
     -------
     QueryError or None
-        None of a query that runs, or has ended as intended.  Of one of Spark Connect it is known
-        only that another process took over its claim.
+        None if the query runs, or has ended as intended. For a query of Spark Connect, fkjoin knows
+        one failure only: that another process took over the checkpoint.
 
     Examples
     --------

@@ -53,7 +53,7 @@ class QueryDisplay(_Base):
     _checkpoint: str = ""
 
     def show(self) -> None:
-        """Print what the query does, and what the operators counted in its last batch.
+        """Print what the query does, and the counters of its operators in its last batch.
 
         Returns
         -------
@@ -74,12 +74,12 @@ class QueryDisplay(_Base):
     def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
         """Wait until the query ends.
 
-        A line in a notebook, or on a terminal, says what it does meanwhile.
+        In a notebook, or on a terminal, a line shows meanwhile what the query does.
 
         Parameters
         ----------
         timeout : int, optional
-            Seconds to wait; without a limit by default.
+            The number of seconds to wait. By default without a limit.
 
         Returns
         -------
@@ -90,6 +90,14 @@ class QueryDisplay(_Base):
         ------
         QueryError
             If the query failed.
+
+        Examples
+        --------
+        >>> query = orders.to_parquet("lake/orders", checkpoint="ck/orders")
+        >>> query.awaitTermination(1)
+        False
+        >>> query.stop()
+        >>> query.awaitTermination()
         """
         with _live_line(self) as update:
             if update is not None and (timeout is None or timeout > 0):
@@ -97,12 +105,16 @@ class QueryDisplay(_Base):
             return self._told(lambda: super(QueryDisplay, self).awaitTermination(timeout))
 
     def processAllAvailable(self) -> None:  # noqa: N802
-        """Wait until the query has processed all that its sources had at this call, for tests.
+        """Wait until the query has processed all input that exists at this call; for tests.
 
         Raises
         ------
         QueryError
             If the query failed.
+
+        Examples
+        --------
+        >>> query.processAllAvailable()
         """
         self._told(super().processAllAvailable)
 
@@ -127,7 +139,12 @@ class QueryDisplay(_Base):
         Returns
         -------
         QueryError or None
-            None if it runs, or ended without a failure.
+            None if the query runs, or ended without a failure.
+
+        Examples
+        --------
+        >>> if (error := query.exception()) is not None:
+        ...     print(error)  # three lines
         """
         return failure(self) or super().exception()
 
@@ -201,10 +218,11 @@ class QueryDisplay(_Base):
 
 
 class Query(QueryDisplay, StreamingQuery):
-    """A running query, as ``to_…`` calls give it: Spark's, whose failure is a ``QueryError``.
+    """A running query, which the ``to_…`` calls return; its failure is a ``QueryError``.
 
-    It is shown as a line that says what it does, and what its last batch was.  In a notebook, and
-    on a terminal, ``awaitTermination`` keeps such a line up to date.
+    It is a ``StreamingQuery`` of Spark, with its other methods. Its ``repr`` is a line that says
+    what the query does, and what its last batch was. In a notebook, and on a terminal,
+    ``awaitTermination`` keeps such a line up to date.
 
     Examples
     --------

@@ -38,37 +38,38 @@ class CacheSize(NamedTuple):
 
 
 class StateReader:
-    """Point look-ups in a materialized table, while its query runs or not, without a Spark session.
+    """Look-ups by key in a materialized table, without a Spark session.
 
-    The reader copies the table's state into a folder under the temporary folder.  It brings the
-    copy up to date with the change files of each later batch.  All answers of a ``get_many`` are of
-    one committed batch.  Threads may share a reader; after a fork, a process makes its own.  Close
-    it, or use it in a ``with`` block: its folder is removed then.
+    The table's query may be running or not. The reader copies the table's state into a folder under
+    the temporary folder. It updates the copy from the change files of each later batch.
+    All answers of a ``get_many`` are of one committed batch. Threads may share a reader; after a
+    fork, each process makes its own copy. Close the reader, or use it in a ``with`` block: this
+    removes its folder.
 
     Parameters
     ----------
     checkpoint : str or pathlib.Path
-        The checkpoint folder of the query: a path of this machine, or a URL that pyarrow reads,
-        such as ``s3://…``.
+        The checkpoint folder of the query: a path of this machine, or a URL that pyarrow reads, for
+        example ``s3://…``.
     name : str
-        The name of the table, as for ``read_state``.
+        The name that ``Table.materialize`` was given, or the name of the table.
     max_age : float or None, default 1.0
-        Seconds that an answer may be behind.  A call looks for a newer batch if the last look is
-        longer ago.  An answer is of the newest batch that was committed ``max_age`` seconds before
-        the call, or of a later one.  0 looks in each call; None only in ``refresh``.
+        How many seconds an answer may be behind. A call looks for a newer batch if the last look is
+        longer ago. An answer is of the newest batch that was committed ``max_age`` seconds before
+        the call, or of a later one. With 0 each call looks, with None only ``refresh`` does.
 
     Raises
     ------
     FkJoinError
-        If there is no such table, or files that only Spark can read; from any method, if a file is
-        damaged.
+        If the checkpoint does not contain such a table, or contains files that only Spark can read.
+        Any method raises it if a file is damaged.
 
     Examples
     --------
     >>> with fkjoin.StateReader("ck/joined", "joined") as reader:
     ...     reader.get("o1")
-    {'order_id': 'o1', 'name': 'Ada', '_left_version': [7], '_right_version': [3],
-     '_timestamp': None}
+    {'order_id': 'o1', 'amount': 10.0, 'name': 'Ada',
+     '_left_version': [7], '_right_version': [3], '_timestamp': None}
     """
 
     def __init__(self, checkpoint: str | Path, name: str, *, max_age: float | None = 1.0) -> None:
@@ -103,14 +104,14 @@ class StateReader:
         Returns
         -------
         dict or None
-            The columns of ``read_state`` by their names; None if the table has no such row.
-            Timestamps have the zone UTC if their type has one.  Structs and maps are dicts; a
+            The columns of ``read_state`` by their names; None if the table does not contain the
+            row. Timestamps are in UTC if their type has a zone. Structs and maps are dicts; a
             struct that is a map's key is a tuple.
 
         Raises
         ------
         FkJoinError
-            If it is no key of the table.
+            If it cannot be a key of the table.
 
         Examples
         --------
@@ -125,21 +126,21 @@ class StateReader:
         Parameters
         ----------
         keys : iterable
-            Keys as for ``get``; one may be there twice.
+            Keys as ``get`` takes them; a key may occur twice.
 
         Returns
         -------
         list of dict or None
-            The row of each key, in their order.
+            The row of each key, in the order of the keys.
 
         Raises
         ------
         FkJoinError
-            If one of them is no key of the table, or ``keys`` is one key itself.
+            If one of them cannot be a key of the table, or if ``keys`` is a single key.
 
         Examples
         --------
-        >>> [row and row["name"] for row in reader.get_many(["o1", "o2"])]
+        >>> [row and row["name"] for row in reader.get_many(["o1", "o9"])]
         ['Ada', None]
         """
         if isinstance(keys, str | bytes | Mapping) or not isinstance(keys, Iterable):
@@ -160,16 +161,17 @@ class StateReader:
         return [rows.get(key) for key in wanted]
 
     def refresh(self) -> int:
-        """Look for the newest committed batch, and go to it.
+        """Look for the newest committed batch, and answer from it.
 
         Returns
         -------
         int
-            The number of the batch that answers are of.
+            The number of that batch.
 
         Examples
         --------
-        >>> batch = reader.refresh()
+        >>> reader.refresh()
+        0
         """
         asked = time.monotonic()
         with self._looking:
@@ -180,11 +182,16 @@ class StateReader:
 
     @property
     def batch(self) -> int:
-        """The number of the batch that answers are of.
+        """The number of the batch that answers come from.
 
         Returns
         -------
         int
+
+        Examples
+        --------
+        >>> reader.batch
+        0
         """
         return self._there().held.commit.batch
 
@@ -207,11 +214,15 @@ class StateReader:
             return CacheSize(*index.size(), index.memory_bytes())
 
     def close(self) -> None:
-        """Remove the copy.
+        """Remove the copy; the reader answers no more.
 
         Returns
         -------
         None
+
+        Examples
+        --------
+        >>> reader.close()
         """
         with self._looking:
             self._opened.close()

@@ -151,9 +151,9 @@ def read_state(
 ) -> DataFrame:
     """Read the table that was materialized under a name, as of a committed batch.
 
-    An aggregate is materialized under its own name, unless it was given another; so are
-    ``with_children``, ``merge`` and ``flat_map``.  The query may be running or not.  Spark keeps
-    the state of the last 100 batches (``spark.sql.streaming.minBatchesToRetain``).
+    The results of aggregates, ``with_children``, ``merge`` and ``flat_map`` are materialized
+    without a call of ``materialize``, under their own names. The query may be running or not. Spark
+    keeps the state of the last 100 batches (``spark.sql.streaming.minBatchesToRetain``).
 
     Parameters
     ----------
@@ -162,31 +162,45 @@ def read_state(
     checkpoint : str or pathlib.Path
         The checkpoint folder of the query.
     name : str
-        The name that ``Table.materialize`` was given, or the table's.
+        The name that ``Table.materialize`` was given, or the name of the table.
     batch : int, optional
-        The number of the batch; the last committed one if left out.
+        The number of the batch. By default the last committed batch.
     as_of : datetime.datetime or str, optional
-        A time, in place of ``batch``: of the newest batch that was committed at or before it.
-        Without a zone it is of the session's.  A batch was committed when its file in the folder
-        ``commits`` was last written.  So a copy of a checkpoint has the times of the copying unless
-        it keeps those of files (``cp -p``).
+        A time, in place of ``batch``: the newest batch that was committed at or before it is read.
+        Without a zone the time is in the session's zone. A batch was committed when its file in the
+        folder ``commits`` was last written. Copy a checkpoint with the times of its files
+        (``cp -p``), or the copy has the times of the copying.
 
     Returns
     -------
     pyspark.sql.DataFrame
-        The key's columns, the row's, the versions and ``_timestamp``.  Versions are arrays of
-        bigint: ``_left_version`` and ``_right_version`` of a join, null without a right row;
-        ``_version`` of other tables.  ``_timestamp`` is a bigint in the unit of the sources
-        (topics: microseconds), null without one.
+        The columns of the key and of the row, the versions, and ``_timestamp``. Versions are arrays
+        of bigint. A join has ``_left_version`` and ``_right_version``, which is null without a
+        right row; other tables have ``_version``. ``_timestamp`` is a bigint in the unit of the
+        sources (microseconds for topics), or null.
 
     Raises
     ------
     FkJoinError
-        If there is no such table, or no such batch any more.
+        If the checkpoint does not contain such a table, or no longer contains the batch.
 
     Examples
     --------
-    >>> fkjoin.read_state(spark, "ck/joined", "joined").show()
+    >>> joiner = ["left.amount", "right.name"]
+    >>> joined = orders.join(customers, on="customer_id", joiner=joiner)
+    >>> joined = joined.materialize("joined")
+    >>> settings = {"checkpoint": "ck/joined", "trigger": "available-now"}
+    >>> joined.to_parquet("lake/joined", **settings).awaitTermination()
+    >>> rows = fkjoin.read_state(spark, "ck/joined", "joined")
+    >>> rows.drop("_timestamp").orderBy("order_id").show()
+    +--------+------+-----+-------------+--------------+
+    |order_id|amount| name|_left_version|_right_version|
+    +--------+------+-----+-------------+--------------+
+    |      o1|  10.0|  Ada|          [7]|           [3]|
+    |      o2|  25.0|Grace|          [8]|           [4]|
+    |      o3|   5.0|  Ada|          [9]|           [3]|
+    +--------+------+-----+-------------+--------------+
+    <BLANKLINE>
     """
     files = in_session(spark, checkpoint)
     if as_of is not None:

@@ -26,7 +26,6 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema
 
-import fkjoin
 from fkjoin.analysis.emission import Emission, Emit
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.sinks import RETRY_S
@@ -173,23 +172,13 @@ class FaceCall:
 
 @cache
 def documents(function: Callable[..., Any]) -> dict[str, str]:
-    """The texts of a call's numpydoc about its arguments.
-
-    ``See …`` becomes the text that it means.
-    """
+    """The texts of a call's numpydoc about its arguments."""
     _, _, text = (inspect.getdoc(function) or "").partition("Parameters\n----------\n")
     texts: dict[str, str] = {}
     entries = re.findall(r"^(\S.*)\n((?: {4}.*\n|\n(?= {4}))+)", f"{text}\n", re.MULTILINE)
     for head, body in entries:
-        names = head.partition(" : ")[0].split(", ")
-        for name in names:
-            about = " ".join(body.split()).replace("``", "`")
-            if reference := re.match(r"See `(?:Table\.)?(\w+)`[.;,]?\s*(.*)", about):
-                other = getattr(fkjoin.Table, reference[1], None) or getattr(fkjoin, reference[1])
-                # Of several arguments, nothing says which one the rest is about.
-                rest = reference[2] if len(names) == 1 else ""
-                about = f"{documents(other).get(name, '')} {rest[:1].upper()}{rest[1:]}".strip()
-            texts.setdefault(name.lstrip("*"), about)
+        about = " ".join(body.split()).replace("``", "`")
+        texts.setdefault(head.partition(" : ")[0].lstrip("*"), about)
     return texts
 
 

@@ -85,7 +85,7 @@ class FormatSection(Section):
     name: str | None = None
     """The name of the one column that text or bytes have."""
     registry: str | None = Field(None, repr=False)
-    """The address of the schema registry; of Debezium's events, that of their Avro schemas."""
+    """The address of the schema registry; for Debezium, of the registry of its Avro schemas."""
 
     def build(self, name: str) -> Format:
         """The format; ``name``: that of its column, where it has one only."""
@@ -205,9 +205,9 @@ class EventsSection(Section):
     columns: str | None = Field(None, alias="schema")
     """The columns of files."""
     select: Texts | None = None
-    """The columns of an event, expressions over those of files or of a topic's record.
+    """The columns of an event, as expressions over the columns of files or of a topic's record.
 
-    A record has `key`, `value`, `timestamp`, ....
+    A record contains `key`, `value`, `timestamp`, ....
     """
     options: dict[str, Value] = Field({}, repr=False)
     """Options of Spark's source."""

@@ -17,20 +17,20 @@ def job_tables(spark: SparkSession, path: str | Path) -> dict[str, Table]:
     Parameters
     ----------
     spark : pyspark.sql.SparkSession
-        The session, whose settings count; those in the file are for ``fkjoin run``.
+        The session, whose settings count. The settings in the file are for ``fkjoin run``.
     path : str or pathlib.Path
         The job file.
 
     Returns
     -------
     dict of str to Table
-        The tables by their names in the file.  Brokers are asked for topics, as they are when the
-        job starts.
+        The tables by their names in the file. As at the start of the job, fkjoin asks the brokers
+        for the topics.
 
     Raises
     ------
     FkJoinError
-        If a setting is wrong; the message says which.
+        If a setting is wrong; the message says which one.
 
     Examples
     --------

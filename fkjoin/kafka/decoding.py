@@ -18,24 +18,24 @@ from fkjoin.spark.topic_records import Reader
 
 
 class Decoded(NamedTuple):
-    """Columns over a record, which a format makes of its bytes.
+    """Columns that a format makes of the bytes of a record.
 
     Attributes
     ----------
     row : Column
-        The row as a struct, whose fields are the table's columns.  Null where it deletes, or cannot
-        be read.
+        The row as a struct, whose fields are the table's columns. Null if the record deletes its
+        key, or cannot be read.
     deleted : Column
         Whether the record deletes its key.
     problem : Column
-        A text that says why the record cannot be read, null where it can.  It makes the record a
-        dead letter.
+        A text that says why the record cannot be read; null if it can be read. The text makes the
+        record a dead letter.
 
     Examples
     --------
     >>> from pyspark.sql import functions as F
-    >>> row, no_problem = F.struct(data.cast("string").alias("text")), F.lit(None).cast("string")
-    >>> decoded = Decoded(row, data.isNull(), no_problem)
+    >>> row = F.struct(data.cast("string").alias("text"))
+    >>> decoded = Decoded(row, data.isNull(), F.lit(None).cast("string"))
     """
 
     row: Column
@@ -44,11 +44,11 @@ class Decoded(NamedTuple):
 
 
 class Format(Protocol):
-    """Protocol of formats of a record's key or value: an object with ``decode`` is one.
+    """Protocol of formats of a record's key or value; any object with ``decode`` is a format.
 
-    A format that also writes has a method ``encode(row, schema)``: of a struct column and its
-    ``StructType`` it makes a binary column.  Both methods make Spark's expressions, which never
-    throw: what is wrong with bytes is a ``problem``.
+    A format that also writes has a method ``encode(row, schema)``. It makes a binary column of a
+    struct column and its ``StructType``. Both methods return Spark expressions, which must not
+    throw: ``problem`` says what is wrong with the bytes.
 
     Examples
     --------
@@ -62,13 +62,15 @@ class Format(Protocol):
     ...
     ...     def decode(self, data):
     ...         parts = F.split(data.cast("string"), "=")
-    ...         row = F.struct(F.get(parts, 0).alias(self.one), F.get(parts, 1).alias(self.other))
+    ...         first, second = F.get(parts, 0), F.get(parts, 1)
+    ...         row = F.struct(first.alias(self.one), second.alias(self.other))
     ...         good = F.size(parts) == 2
     ...         problem = F.when(data.isNotNull() & ~good, F.lit("not ONE=OTHER"))
     ...         return Decoded(F.when(good, row), data.isNull(), problem)
     ...
     ...     def encode(self, row, schema):
-    ...         return F.concat_ws("=", *(row[name] for name in schema.names)).cast("binary")
+    ...         columns = [row[name] for name in schema.names]
+    ...         return F.concat_ws("=", *columns).cast("binary")
     """
 
     def decode(self, data: Column) -> Decoded:

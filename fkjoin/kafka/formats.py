@@ -56,7 +56,7 @@ class Bytes:
     Parameters
     ----------
     name : str, default "value"
-        The column's name.
+        The name of the column.
 
     Examples
     --------
@@ -83,7 +83,7 @@ class String:
     Parameters
     ----------
     name : str, default "value"
-        The column's name.
+        The name of the column.
 
     Examples
     --------
@@ -107,24 +107,26 @@ class String:
 class Json:
     """A JSON object, read with a schema.
 
-    Fields that the schema lacks are left out; fields that are absent are null; a field of another
-    type is a problem.  A text column takes any JSON as its text, numbers as they are written.
+    Fields that the schema lacks are left out, and absent fields are null. A field of another type
+    makes the record a dead letter. A text column takes any JSON as its text, with numbers as they
+    are written.
 
     Parameters
     ----------
     schema : str or pyspark.sql.types.StructType
         The columns to take, as Spark's types: DDL text, or a ``StructType``.
     text : str, optional
-        The name of a further column that has the whole object as it was written, to be passed on.
+        The name of a further column that contains the whole object as it was written.
     units : mapping of str to str, optional
-        Units, by the names of columns.  What numbers in times, dates and intervals count: ``days``,
-        ``seconds``, ``millis``, ``micros`` or ``nanos``; without one such a number is a problem.
-        How texts stand for decimals: ``text`` or ``base64`` (with the column's scale); and for
-        bytes: ``base64``, ``base64-url``, ``hex`` or ``wkb``.
+        Units by column. What a number in a time, date or interval counts: ``days``, ``seconds``,
+        ``millis``, ``micros`` or ``nanos``. Without a unit such a number makes the record a dead
+        letter. How a text stands for a decimal: ``text`` or ``base64`` (with the column's scale);
+        for bytes: ``base64``, ``base64-url``, ``hex`` or ``wkb``.
 
     Examples
     --------
-    >>> value = Json("amount double, created timestamp", units={"created": "micros"})
+    >>> units = {"created": "micros"}
+    >>> value = Json("amount double, created timestamp", units=units)
     """
 
     schema: str | StructType
@@ -160,36 +162,38 @@ class Json:
 class Debezium:
     """Debezium's change events: JSON, or Avro behind a registry's header.
 
-    JSON is with or without the ``schema``/``payload`` wrapper.
-    ``c``, ``u`` and ``r`` (snapshot) are upserts of ``after``, ``d`` is a delete, and so is the
-    tombstone that may follow it. As the format of a key it reads the key's fields, wrapped or not.
-    Times, decimals and bytes are read as the ``schema`` part says, or the Avro schema.
+    JSON may have the ``schema``/``payload`` wrapper or not. ``c``, ``u`` and ``r`` (snapshot) are
+    upserts of ``after``. ``d`` is a delete, and so is the tombstone that may follow it. As the
+    format of a key, it reads the key's fields, wrapped or not. The ``schema`` part or the Avro
+    schema decides how times, decimals and bytes are read.
 
     Parameters
     ----------
     schema : str or pyspark.sql.types.StructType
-        The row's columns, as Spark's types.
+        The columns of the row, as Spark's types: DDL text, or a ``StructType``.
     source : str or pyspark.sql.types.StructType, optional
-        Columns of the event's ``source`` block, such as ``"lsn bigint, change_lsn string"``.  The
-        expressions of ``Table.from_kafka(…, version=, deleted=, timestamp=)`` may use them.  By
-        default those that connectors order changes by.
+        Columns of the event's ``source`` block, for example ``"lsn bigint, change_lsn string"``.
+        The expressions of ``Table.from_kafka(…, version=, deleted=, timestamp=)`` may use them. By
+        default the columns by which connectors order changes.
     units : mapping of str to str, optional
-        Units for messages without the ``schema`` part, as for ``Json``.  A number in a time that
-        has neither is a problem.  So is a text in a decimal that may be base64 or a number.
-    placeholder : str, optional
+        Units by column, for messages without the ``schema`` part. What a number in a time, date or
+        interval counts: ``days``, ``seconds``, ``millis``, ``micros`` or ``nanos``. Without a unit
+        such a number makes the record a dead letter. How a text stands for a decimal: ``text`` or
+        ``base64`` (with the column's scale); for bytes: ``base64``, ``base64-url``, ``hex`` or
+        ``wkb``. A text that may be a decimal in base64 or a number makes it one, too.
+    placeholder : str, default "__debezium_unavailable_value"
         The text that the connector writes for values that it does not have
-        (``unavailable.value.placeholder``); by default Debezium's own.  These values are taken from
-        ``before``.
+        (``unavailable.value.placeholder``). These values are taken from ``before``.
     unavailable : {"problem", "keep"}, default "problem"
-        What an event is that does not have them there.  With ``"keep"`` the table keeps its rows in
-        state, and the values that it has.
+        What happens to an event that lacks these values in ``before``. ``"problem"`` makes it a
+        dead letter. With ``"keep"`` the table keeps its rows in state, and the values that it has.
     inner : Registry, optional
         The registry of Avro events: ``Registry("avro", url=…)``, without a schema.
 
     Raises
     ------
     TopologyError
-        If ``unavailable`` is neither, or ``inner`` is another format.
+        If ``unavailable`` has another value, or ``inner`` is another format.
 
     Examples
     --------
@@ -228,7 +232,7 @@ class Debezium:
             )
 
     def about(self, data: Column) -> Column:
-        """Read what an event says besides its row.
+        """Read the parts of an event besides its row.
 
         Parameters
         ----------
@@ -238,7 +242,13 @@ class Debezium:
         Returns
         -------
         Column
-            A struct of ``op``, ``ts_ms``, and ``source`` with the columns that were asked for.
+            A struct of ``op``, ``ts_ms``, and ``source`` with the columns of the parameter
+            ``source``.
+
+        Examples
+        --------
+        >>> from pyspark.sql import functions as F
+        >>> about = Debezium("order_id string").about(F.col("value"))
         """
         block = struct_type(self.source, "Debezium")
         envelope = (

@@ -21,32 +21,32 @@ from fkjoin.kafka.internal import StageQuery
 def purge(
     stages: Sequence[StageQuery], checkpoints: Sequence[str | Path]
 ) -> dict[str, dict[int, int]]:
-    """Delete the records of internal topics that lie behind all kept batches of their readers.
+    """Delete the records of internal topics that all kept batches of their readers have read.
 
-    A checkpoint keeps its last batches, 100 unless Spark is told otherwise, and may be set back to
-    each of them.  So records after the oldest of them stay.  A backup of a checkpoint that is older
-    cannot go on afterwards.
+    A checkpoint keeps its last batches, by default 100, and a query may continue from each of them.
+    So records after the oldest of these batches stay. A query cannot continue from an older backup
+    of its checkpoint afterwards.
 
     Parameters
     ----------
     stages : sequence of StageQuery
         ``table.stages`` of a table with staged joins or aggregates.
     checkpoints : sequence of path
-        The checkpoints of **all** queries that read these topics: those of the stages, and those of
-        all queries of the table, dead letters included.  A query that is not named may lose records
-        that it has yet to read.
+        The checkpoints of **all** queries that read these topics: the queries of the stages, and
+        all queries of the table, including queries of dead letters. A query that is not named may
+        x
 
     Returns
     -------
     dict of str to (dict of int to int)
-        For each topic, by partition, the offset of the first record that is left.
+        For each topic, by partition, the offset of the first record that stays.
 
     Raises
     ------
     FkJoinError
-        If a checkpoint has no committed batch, or is of no query that reads such a topic; if no
-        checkpoint of a topic is named.  Nothing is deleted then.  If the brokers refuse to delete
-        records of a topic; those before it are purged.
+        If a checkpoint does not contain a committed batch, or if its query reads none of these
+        topics. Also if you name no checkpoint of a topic. Nothing is deleted then. Also if the
+        brokers refuse to delete records of a topic; the topics before it are purged then.
 
     Examples
     --------

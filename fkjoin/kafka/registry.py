@@ -42,46 +42,50 @@ _ADDRESSES = re.compile(r"https?://[^,]+(, *https?://[^,]+)*")
 
 @dataclass(frozen=True)
 class Registry:
-    """Avro, JSON or Protobuf by a schema of a registry, whose id is in the record.
+    """Avro, JSON or Protobuf, by a schema in a registry whose id is in the record.
 
-    Protobuf is read only.
-
-    While the registry does not answer, the batch waits, and then fails and is repeated: no record
-    is set aside.
+    fkjoin reads Protobuf and does not write it. While the registry does not answer, the batch
+    waits; then it fails and is repeated. Records do not become dead letters for that.
 
     Parameters
     ----------
-    kind : {"avro", "json", "protobuf"}
+    kind : "avro", "json", or "protobuf"
         The kind of the registry's schema.
-    schema : str or pyspark.sql.types.StructType
-        The columns to take, as Spark's types; fields it lacks are left out.  ``Debezium(…,
-        inner=Registry("avro", url=…))`` has columns of its own, and needs none here.
-    url : str
-        The registry's address, or several with commas between.
-    settings : mapping of str to value, or tuple of pairs, optional
-        Further settings of confluent-kafka's ``SchemaRegistryClient``, such as
-        ``{"basic.auth.user.info": "user:password"}``, and those of its writers:
+    schema : str or pyspark.sql.types.StructType, optional
+        The columns to take, as Spark's types: DDL text, or a ``StructType``. Other fields are left
+        out. Only ``Debezium(…, inner=Registry("avro", url=…))``, which names the columns itself,
+        needs no schema.
+    url : str, default ""
+        The address of the registry, or several with commas between them.
+    settings : tuple of pairs or mapping of str to value, default ()
+        Further settings of confluent-kafka's ``SchemaRegistryClient``, for example
+        ``{"basic.auth.user.info": "user:password"}``, and of its writers:
         ``auto.register.schemas``, ``use.latest.version``, ``normalize.schemas``.
     write_schema : str, optional
-        The Avro or JSON schema's text, needed to write.
+        The text of the Avro or JSON schema, needed to write.
     subject : str, optional
-        The registry's subject, needed to write.
+        The subject in the registry, needed to write.
     units : mapping of str to str, optional
-        Units of what the schema does not tell, as for ``Json``.
-    retry_s : float, default 60
-        The seconds for which a registry that does not answer is asked again.
+        Units by column, for what the schema does not tell. What a number in a time, date or
+        interval counts: ``days``, ``seconds``, ``millis``, ``micros`` or ``nanos``. Without a unit
+        such a number makes the record a dead letter. How a text stands for a decimal: ``text`` or
+        ``base64`` (with the column's scale); for bytes: ``base64``, ``base64-url``, ``hex`` or
+        ``wkb``.
+    retry_s : float, default 60.0
+        How many seconds fkjoin asks a registry again that does not answer.
 
     Raises
     ------
     TopologyError
-        If ``kind`` is another, if ``url`` is no address, if Protobuf is to be written, or a column
-        that JSON has no type for.
+        If ``kind`` has another value or ``url`` is not an address. Also if you write Protobuf, or a
+        column whose type JSON lacks.
     FkJoinError
         If the extra ``registry`` is not installed.
 
     Examples
     --------
-    >>> value = Registry("avro", "customer_id string, amount double", "http://localhost:8081")
+    >>> columns = "customer_id string, amount double"
+    >>> value = Registry("avro", columns, "http://localhost:8081")
     """
 
     kind: Kind

@@ -1,8 +1,8 @@
 """Metrics of running queries, from Spark's progress events: counters, times, lag, state, hot keys.
 
-``watch`` is for queries that a program starts itself, ``fkjoin run`` has the same for its own.  As
-JSON lines (``Metrics.take`` returns them), and for Prometheus under ``fkjoin_…``; the names of
-counters are Kafka Streams' where it has them.
+``watch`` is for queries that your program starts; ``fkjoin run`` watches its own queries. Metrics
+are JSON lines, which ``Metrics.take`` returns, and series ``fkjoin_…`` for Prometheus. Where Kafka
+Streams has a name for a counter, fkjoin uses that name.
 """
 
 from __future__ import annotations
@@ -84,23 +84,23 @@ def watch(
     token: str | None = None,
     names: Iterable[str] = (),
 ) -> Metrics:
-    """Take in the metrics of a session's queries from now on; perhaps serve a page and Prometheus.
+    """Collect the metrics of a session's queries from now on, and serve them on request.
 
     Parameters
     ----------
     spark : pyspark.sql.SparkSession
         The session.
     port : int, optional
-        The port at which ``/`` is a page for people and ``/metrics`` is for Prometheus; if left
-        out, there is none.
+        The port of a page for people at ``/``, and of metrics for Prometheus at ``/metrics``. By
+        default neither is served.
     host : str, default "127.0.0.1"
-        The address to listen on.  The default is for this machine alone; ``"0.0.0.0"`` is for all
+        The address to listen on. The default is for this machine alone; ``"0.0.0.0"`` is for all
         that reach the machine.
     token : str, optional
         The token that a client must send, in the header ``Authorization: Bearer TOKEN``.
-    names : iterable of str, optional
-        Names of the machine, as a client writes them.  ``localhost`` and the address that a
-        question comes to are always right, other names are refused.
+    names : iterable of str, default ()
+        Further names of the machine, as clients write them. fkjoin refuses requests to other names,
+        except to ``localhost`` and to the address that the request comes to.
 
     Returns
     -------
@@ -109,8 +109,8 @@ def watch(
     Raises
     ------
     FkJoinError
-        If nothing can listen there, no client can send the token or a name, or the extra ``cli`` is
-        not installed.
+        If the address is taken or unknown, if clients cannot send the token or a name, or if the
+        extra ``cli`` is not installed.
 
     Examples
     --------

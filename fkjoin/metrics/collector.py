@@ -25,7 +25,7 @@ else:
 
 
 class Metrics(Collector):
-    """Sums of queries' progress events; another thread may read them meanwhile.
+    """Sums of the progress events of queries. Other threads may read them meanwhile.
 
     Examples
     --------
@@ -92,46 +92,56 @@ class Metrics(Collector):
     def take(
         self, progress: StreamingQueryProgress, name: str | None = None
     ) -> dict[str, Any] | None:
-        """Add a batch, and say as JSON what there is to say of it.
+        """Add a batch, and return its figures as a dict for JSON.
 
         Parameters
         ----------
         progress : pyspark.sql.streaming.StreamingQueryProgress
             The event.
         name : str, optional
-            The query's name; if left out, what Spark calls it.
+            The name of the query. By default the name that Spark has.
 
         Returns
         -------
         dict or None
-            None of an event that is no batch's.  Keys:
+            None if the event does not belong to a batch. Keys:
 
-            - ``time, query, batch, inputs, seconds``;
-            - ``counters`` of the batch, ``totals`` since the start and ``rates`` a second since the
-              end of the previous batch, by operator, those that are not 0;
-            - ``skip_rates`` (unchanged results, by operator and stage, a second);
-            - ``phases`` (Spark's, seconds); ``stages`` (by operator; seconds of all tasks since the
-              start);
-            - ``state`` (by operator: rows, about, and bytes); ``lag`` (records, by topic and
-              partition) and ``lag_ms``, the time as of which it is, in milliseconds since 1970;
-            - ``fan_out`` and ``hot_keys`` by operator.
+            - ``time``, ``query``, ``batch``, ``inputs`` and ``seconds``
+            - ``counters`` of the batch by operator, without counters that are 0
+            - ``totals`` of the counters since the start, and ``rates`` per second since the end of
+              the previous batch
+            - ``skip_rates``: unchanged results per second, by operator and stage
+            - ``phases``: seconds of Spark's phases
+            - ``stages``: seconds of all tasks since the start, by operator
+            - ``state``: estimated rows, and bytes, by operator
+            - ``lag``: records by topic and partition; ``lag_ms``: the time of that lag, in
+              milliseconds since 1970
+            - ``fan_out`` and ``hot_keys`` by operator
+
+        Examples
+        --------
+        >>> line = metrics.take(query.lastProgress)
         """
         return self.take_json(progress.json, name)
 
     def take_json(self, progress: str, name: str | None = None) -> dict[str, Any] | None:
-        """Add a batch, see ``take``.
+        """Add a batch from an event in JSON, and return its figures as ``take`` does.
 
         Parameters
         ----------
         progress : str
             The event, as Spark's JSON.
         name : str, optional
-            See ``take``.
+            The name of the query. By default the name that Spark has.
 
         Returns
         -------
         dict or None
-            See ``take``.
+            The keys of ``take``.
+
+        Examples
+        --------
+        >>> line = metrics.take_json(query.lastProgress.json)
         """
         return self._take(event_of(progress), name)
 
@@ -147,8 +157,13 @@ class Metrics(Collector):
         Returns
         -------
         dict of str to dict
-            By the query's name its last batch, as ``take`` returned it, and ``recent`` ones, newest
-            first.
+            For each query by name, its last batch as ``take`` returned it, and under ``recent`` the
+            recent batches, newest first.
+
+        Examples
+        --------
+        >>> Metrics().snapshot()
+        {}
         """
         queries = self._report().queries
         return {name: query.snapshot() for name, query in queries.items() if query.batches}
@@ -159,6 +174,11 @@ class Metrics(Collector):
         Returns
         -------
         iterator of prometheus_client.Metric
+
+        Examples
+        --------
+        >>> from prometheus_client import REGISTRY
+        >>> REGISTRY.register(metrics)
         """
         return families_of(self._report())
 
@@ -173,6 +193,10 @@ class Metrics(Collector):
         ------
         FkJoinError
             If the extra ``cli`` is not installed.
+
+        Examples
+        --------
+        >>> print(metrics.prometheus().decode())
         """
         with needs_extra("Prometheus", "cli"):
             from prometheus_client import CollectorRegistry, generate_latest

@@ -128,26 +128,26 @@ def session(
     remote: str | None = None,
     **conf: Any,
 ) -> SparkSession:
-    """Make a Spark session with what fkjoin needs; an active one is reused and completed.
+    """Make a Spark session with the settings that fkjoin needs, or complete the active session.
 
-    Lines that a user can do nothing about are left out of what Spark's log says at the level WARN.
-    ``log_level="WARN"`` shows all of them, ``log_level="INFO"`` more, also in a session that is
-    there already.
+    fkjoin leaves out warnings of Spark's log that you can do nothing about. ``log_level="WARN"``
+    shows all warnings, ``log_level="INFO"`` more, also in a session that exists already.
 
     Parameters
     ----------
     app_name : str, default "fkjoin"
-        The application's name.  With ``remote`` it is the server's.
+        The name of the application. With ``remote`` the server decides it.
     master : str, optional
-        The cluster's master; by default what ``spark-submit`` gave, else ``local[*]``.
+        The master of the cluster. By default the master that ``spark-submit`` gave, else
+        ``local[*]``.
     settings : mapping of str to value, optional
         Further settings, under their full names.
     kafka : bool, default False
-        Whether the session has Spark's Kafka connector, the newest published one that fits this
-        Spark.  Spark fetches it once, and keeps it.
+        Whether the session has Spark's Kafka connector, in the newest published version that fits
+        this Spark. Spark fetches it once, and keeps it.
     remote : str, optional
-        The address of a Spark Connect server, ``sc://HOST:PORT``, for a session there.  By default
-        it is ``SPARK_REMOTE`` of the environment, if that is set and ``master`` is not given.
+        The address of a Spark Connect server, ``sc://HOST:PORT``, for a session there. By default
+        ``SPARK_REMOTE`` of the environment, if that is set and ``master`` is not given.
     **conf : value
         Further settings, with ``_`` for ``.`` and without the leading ``spark.``.
 
@@ -159,8 +159,8 @@ def session(
     ------
     SessionError
         If a setting rules fkjoin out, arguments contradict each other, or a package of Spark
-        Connect is missing.  Also where the connector cannot be had, and where the process has a JVM
-        without it.
+        Connect is missing. Also if the connector cannot be fetched, or if the process already has a
+        JVM without it.
 
     Examples
     --------

@@ -1,9 +1,9 @@
 """Places for a table's changes, for ``Table.to``: topics, files, tables elsewhere, and your own.
 
-A ``TableSink``, as the last four are, keeps a table up to date, row by row, in the place where it
-is read.  It remembers, in the same transaction as the rows, the last batch of each query: a batch
-that is repeated is left out.  Its batches pass through the driver; bound them with the source's
-``maxOffsetsPerTrigger`` or ``maxFilesPerTrigger``.
+``Postgres``, ``Delta``, ``Iceberg`` and your own sinks inherit from ``TableSink``. Each keeps a
+table up to date, row by row. In one transaction with the rows, it stores the last batch of each
+query, so it leaves out a batch that is repeated. Batches pass through the driver; limit them with
+the source's ``maxOffsetsPerTrigger`` or ``maxFilesPerTrigger``.
 """
 
 from __future__ import annotations

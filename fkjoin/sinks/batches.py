@@ -78,7 +78,7 @@ class Sink(Protocol):
 
     @property
     def place(self) -> str:
-        """Name in errors, by which places are told apart.
+        """The name of the place in errors.
 
         Returns
         -------
@@ -87,7 +87,7 @@ class Sink(Protocol):
         ...
 
     def begin(self, table: TablePlan) -> Write:
-        """Check that the table can be written there, and make what has to be there.
+        """Check that the table can be written there, and make the target.
 
         Parameters
         ----------

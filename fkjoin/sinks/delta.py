@@ -40,8 +40,23 @@ class Delta(TableSink):
 
     Parameters
     ----------
-    path, options, retry_s, evolve, partition_by, optimize_every, vacuum_every
-        See ``Table.to_delta``.
+    path : str or pathlib.Path
+        A folder, or a URI of the storage that ``options`` are for.
+    options : mapping of str to str, optional
+        Options of the storage, as the package deltalake takes them.
+    retry_s : float, default 60.0
+        How many seconds fkjoin repeats a batch after another writer changed the same rows, or while
+        the storage does not answer.
+    evolve : bool, default False
+        Whether an existing table gets the columns that it lacks when the query starts. fkjoin drops
+        no column.
+    partition_by : sequence of str, default ()
+        Columns by whose values a new table has its files in folders.
+    optimize_every : int, optional
+        The number of batches after which small files are compacted (OPTIMIZE). By default never.
+    vacuum_every : int, optional
+        The number of batches after which files are deleted that no version of the last week needs
+        (VACUUM). By default never.
 
     Examples
     --------

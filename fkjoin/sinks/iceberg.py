@@ -53,13 +53,25 @@ class Iceberg(TableSink):
 
     Parameters
     ----------
-    table, catalog, options, evolve, retry_s
-        See ``Table.to_iceberg``.
+    table : str
+        The table with its namespace, for example ``shop.joined``.
+    catalog : str, default "default"
+        The name of the catalog, by which pyiceberg finds properties in its configuration.
+    options : mapping of str to str, optional
+        Properties of the catalog and its storage, as pyiceberg takes them. They override properties
+        of the configuration.
+    evolve : bool, default False
+        Whether an existing table gets the columns that it lacks, and wider types, when the query
+        starts. fkjoin drops no column.
+    retry_s : float, default 60.0
+        How many seconds fkjoin repeats a batch after another writer's commit, or while the catalog
+        or the storage does not answer.
 
     Examples
     --------
-    >>> options = {"type": "sql", "uri": "sqlite:///lake.db", "warehouse": "file:///lake"}
-    >>> sink = Iceberg("shop.joined", options=options)
+    >>> catalog = {"type": "sql", "uri": "sqlite:///lake.db"}
+    >>> catalog["warehouse"] = "file:///lake"
+    >>> sink = Iceberg("shop.joined", options=catalog)
     """
 
     table: str

@@ -35,12 +35,30 @@ class Kafka:
 
     Parameters
     ----------
-    topic, bootstrap_servers, key, value, headers, positions, options
-        See ``Table.to_kafka``.
+    topic : str
+        The name of the topic.
+    bootstrap_servers : str
+        Brokers as ``HOST:PORT``, separated by commas.
+    key : fkjoin.kafka.Format or str, optional
+        The format of the records' keys; ``"string"`` and ``"bytes"`` are formats of one column. By
+        default one column of text or bytes is written unchanged, and other keys as a JSON object.
+    value : fkjoin.kafka.Format, str, or Column, optional
+        The format of the records' values, or an expression over ``changes``. By default the row's
+        columns as a JSON object, including nulls.
+    headers : str or Column, optional
+        An expression for the records' headers, of type
+        ``array<struct<key: string, value: binary>>``.
+    positions : bool, default False
+        Whether to add the header ``fkjoin-positions`` with the source positions of the row, which
+        ``from_kafka(…, roots=…)`` reads. Sources, joins and merges of topics have positions, and so
+        have views of sources and joins.
+    options : mapping of str to value, optional
+        Settings of the producer, ``kafka.…``.
 
     Examples
     --------
-    >>> sink = Kafka("joined", "localhost:9092", options={"kafka.compression.type": "zstd"})
+    >>> options = {"kafka.compression.type": "zstd"}
+    >>> sink = Kafka("joined", "localhost:9092", options=options)
     """
 
     topic: str
@@ -71,7 +89,7 @@ class Kafka:
         Parameters
         ----------
         table : TablePlan
-            The table.
+            The plan of the table.
 
         Returns
         -------

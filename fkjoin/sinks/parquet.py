@@ -44,8 +44,14 @@ class Parquet:
 
     Parameters
     ----------
-    path, options, retry_s
-        See ``Table.to_parquet``.
+    path : str or pathlib.Path
+        A folder that all workers reach, local or on HDFS, or a folder of an object store, for
+        example ``s3a://bucket/joined``.
+    options : mapping of str to str, optional
+        Options of an object store: arguments of ``pyarrow.fs.S3FileSystem``, ``GcsFileSystem`` or
+        ``AzureFileSystem``.
+    retry_s : float, default 60.0
+        How many seconds fkjoin tries an unreachable object store again before the query stops.
 
     Examples
     --------

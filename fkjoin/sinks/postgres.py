@@ -75,8 +75,19 @@ class Postgres(TableSink):
 
     Parameters
     ----------
-    into, dsn, on_error, retry_s
-        See ``Table.to_postgres``.
+    into : str
+        The table, optionally with its schema.
+    dsn : str
+        The database as libpq takes it, for example ``postgresql://shop@db/orders``. Put a password
+        into ``PGPASSWORD`` or ``~/.pgpass``.
+    on_error : {"fail", "dead-letter", "skip"}, default "fail"
+        What happens to a row that the table cannot store, for example one with U+0000 in a text.
+        ``"fail"`` stops the query and names key, column and value. ``"dead-letter"`` writes the row
+        to ``fkjoin_dead_letters`` beside the table, in the same transaction. ``"skip"`` leaves it
+        out. The last two count the row, and the last good row of the key stays.
+    retry_s : float, default 60.0
+        How many seconds fkjoin repeats a batch after an outage, a deadlock or a serialization
+        failure before the query stops.
 
     Examples
     --------

@@ -23,20 +23,20 @@ from fkjoin.spark.schemas import arrow_schema
 
 @dataclass(frozen=True)
 class BatchId:
-    """Name of a batch, which a table sink keeps beside the rows.
+    """The name of a batch, which a table sink keeps beside the rows.
 
     Parameters
     ----------
     query : str
-        The query that the batch is of.  Several queries may write to one table.
+        The query of the batch. Several queries may write to one table.
     number : int
-        The batch's number, from 0 on; -1 stands for the time before the first batch.
+        The number of the batch, from 0 on; -1 stands for the time before the first batch.
     began_ms : int or None
-        Milliseconds since 1970 when the batch began, the same when it is repeated.  Another batch
-        of that number, after a restore of the checkpoint, has another time.  None before the first
-        batch.
+        Milliseconds since 1970 when the batch began; a repeated batch has the same time. After a
+        restore of the checkpoint, another batch with that number has another time. None before the
+        first batch.
     previous_ms : int, optional
-        When the batch before it began; None for the first one.  A place need not keep it.
+        When the batch before it began; None for the first one. A place need not keep it.
 
     Examples
     --------
@@ -55,10 +55,10 @@ class BatchId:
 
 
 class TableSink(ABC):
-    """A sink that is a table somewhere else, kept as fkjoin's table is: the base of your own.
+    """Base class of your own sinks, which keep a table somewhere else up to date.
 
-    ``prepare``, ``last_batch`` and ``apply`` make one.  A batch takes effect exactly once if
-    ``apply`` writes rows and batch in one transaction, also a batch without rows.
+    Implement ``place``, ``prepare``, ``last_batch`` and ``apply``. A batch takes effect exactly
+    once if ``apply`` writes rows and batch in one transaction, including a batch without rows.
     ``fkjoin.testing.SinkContract`` tests that.
 
     Examples
@@ -91,7 +91,7 @@ class TableSink(ABC):
     @property
     @abstractmethod
     def place(self) -> str:
-        """Name in errors that tells places apart, without secrets; a class attribute will do.
+        """The name of the place in errors, without secrets; a class attribute is enough.
 
         Returns
         -------
@@ -100,107 +100,110 @@ class TableSink(ABC):
 
     @abstractmethod
     def prepare(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
-        """Make what has to be there, unless it is there.
+        """Make the target, unless it exists.
 
-        The query's start calls it, also the second one.
+        Each start of the query calls it.
 
         Parameters
         ----------
         schema : pyarrow.Schema
             The key's columns, then the others.
         key : tuple of str
-            The key's columns.
+            The names of the key's columns.
 
         Raises
         ------
         FkJoinError
-            If the place cannot have rows of the schema, or is not to be reached.
+            If the place cannot store rows of the schema, or is not reachable.
         """
 
     @abstractmethod
     def last_batch(self, query: str) -> BatchId | None:
-        """Tell the query's last batch that the place has, also before ``prepare``.
+        """Return the query's last batch that the place has taken, also before ``prepare``.
 
         Parameters
         ----------
         query : str
-            The query's name.
+            The name of the query.
 
         Returns
         -------
         BatchId or None
-            As ``apply`` or ``replace`` was given it; None if it has none, or the target is not
-            there.
+            The batch that ``apply`` or ``replace`` was given. None if the place has taken no batch
+            of the query, or if the target does not exist.
 
         Raises
         ------
         FkJoinError
-            If the place is not to be reached.
+            If the place is not reachable.
         """
 
     @abstractmethod
     def apply(self, batch: BatchId, upserts: pa.Table, deletes: pa.Table) -> None:
-        """Write a batch, all of it or nothing, with its name: unless the place ``has`` it.
+        """Write a batch and its ``BatchId``, all or nothing, unless the place ``has`` it.
 
-        A batch without rows is kept, too: the next start compares the last batch of the place with
-        the checkpoint.
+        Also keep the ``BatchId`` of a batch without rows: the next start compares the last batch of
+        the place with the checkpoint.
 
         Parameters
         ----------
         batch : BatchId
             The batch, to be kept in the same transaction.
         upserts : pyarrow.Table
-            Rows to insert or to put in the place of those with their keys, with the columns of
-            ``prepare``.  No key comes twice in a batch.
+            Rows to insert or to replace, with the columns of ``prepare``. A key comes once in a
+            batch.
         deletes : pyarrow.Table
-            Keys of rows to delete.  A row need not be there.
+            Keys of rows to delete. The place need not have such a row.
 
         Raises
         ------
         FkJoinError
-            If the batch does not follow the last one of the place; or if it cannot have a row.
+            If the batch does not follow the last one of the place, or if the place cannot store a
+            row.
         """
 
     def has(self, batch: BatchId, last: BatchId | None) -> bool:
-        """Compare a batch with the last one that the place has, for ``apply``.
+        """Compare a batch with the last one that the place has taken; ``apply`` calls it.
 
         Parameters
         ----------
         batch : BatchId
-            The batch that is to be written.
+            The batch to be written.
         last : BatchId or None
-            What ``last_batch`` says, read in the transaction that writes.
+            What ``last_batch`` returns, read in the transaction that writes.
 
         Returns
         -------
         bool
-            Whether the place has the batch.
+            Whether the place has taken the batch.
 
         Raises
         ------
         FkJoinError
-            If the batch does not follow the last one: the query runs twice, or a backup was
+            If the batch does not follow the last one. Then the query runs twice, or a backup was
             restored meanwhile.
         """
         mark = None if last is None else last.mark
         return is_taken(self.place, mark, batch.mark, batch.previous_ms)
 
     def examine(self, schema: pa.Schema, key: tuple[str, ...]) -> None:  # noqa: B027
-        """Raise what ``prepare`` would, for ``fkjoin run --check``; nothing is made.
+        """Raise the errors of ``prepare``, and make nothing; ``fkjoin run --check`` calls it.
 
         By default it raises nothing.
 
         Parameters
         ----------
-        schema, key
-            See ``prepare``.
+        schema : pyarrow.Schema
+            The key's columns, then the others.
+        key : tuple of str
+            The names of the key's columns.
         """
 
     def replace(self, batch: BatchId, rows: pa.Table) -> None:
-        """Have these rows and no others, in one transaction with the batch that they are of.
+        """Replace all rows of the place, in one transaction with the batch of the new rows.
 
-        ``fkjoin restore`` calls it with the rows of the checkpoint's state.  A sink need not have
-        it.
+        ``fkjoin restore`` calls it with the rows of the checkpoint's state. A sink need not
+        implement it.
 
         Parameters
         ----------
@@ -212,7 +215,7 @@ class TableSink(ABC):
         Raises
         ------
         NotImplementedError
-            By default: a sink without it cannot be restored.
+            By default: fkjoin cannot restore such a sink.
         """
         raise NotImplementedError
 

@@ -1,9 +1,8 @@
 """Tables in memory for your own tests, without Spark and a JVM.
 
-You can make them crash, read twice and reorder.
-Rows are dicts of what JSON can write.  The stages are those that run on Spark; what is between them
-is played here.  ``Driver`` runs a table of any topology, and needs a session for that.
-``SinkContract`` tries a sink of your own.
+You can make them crash, read twice and reorder. Rows are dicts of what JSON can write. The stages
+are the stages that run on Spark; the kits imitate what lies between them. ``Driver`` runs a table
+of any topology, and needs a session for that. ``SinkContract`` tests a sink of your own.
 
 Examples
 --------

@@ -37,13 +37,18 @@ class TableChange(NamedTuple):
     Attributes
     ----------
     key : object
-        The value of the key's column; a tuple if there are several; None of an event.
+        The value of the key's column; a tuple for several columns; None for an event.
     operation : {"insert", "update", "delete", "upsert"}
         The kind of change; a table that is only read says ``"upsert"``.
     row : dict or None
-        The row's columns but for those of the key; None in a delete.
+        The row's columns without the key; None in a delete.
     timestamp : datetime.datetime, int or None
-        The row's timestamp, as its sources have it; a datetime is in UTC.
+        The timestamp of the row, in the type of its sources; a datetime is in UTC.
+
+    Examples
+    --------
+    >>> row = {"customer_id": "c1", "amount": 5.0}
+    >>> change = TableChange("o1", "upsert", row, None)
     """
 
     key: Any
@@ -53,24 +58,24 @@ class TableChange(NamedTuple):
 
 
 class Driver:
-    """A table of any topology, driven in memory: its plan runs batch by batch, and no query.
+    """A table of any topology, driven in memory: its plan runs batch by batch, without a query.
 
-    The plan is the one that a query of the table has.  Its stages run in this process, over stores
-    in memory.  Spark evaluates only what workers cannot.  Queries of staged operators run before it
-    in each batch, with topics in memory between them.
+    The plan is the plan of a query of the table. Its stages run in this process, over stores in
+    memory. Spark evaluates only expressions that workers cannot evaluate. In each batch, queries of
+    staged operators run before it, with topics in memory between them.
 
     Parameters
     ----------
     table : Table or Enriched
-        The table, or the events that it enriches, made in a classic session.  Inputs of the same
+        The table, or the events that it enriches, made in a classic session. Inputs of the same
         names replace the sources.
     seed : int, default 0
-        The seed of what ``REORDER`` does.
+        The seed of the random order of ``REORDER``.
 
     Raises
     ------
     TopologyError
-        If it is no table, or two of its sources have one name.
+        If it is not a table, or two of its sources have one name.
     SessionError
         If the session is one of Spark Connect.
 
@@ -96,9 +101,9 @@ class Driver:
         return f"Driver[{self._plan.name}; inputs: {', '.join(self._inputs)}]"
 
     def clear(self) -> None:
-        """Forget everything: the driver is as new, but for the random numbers of ``REORDER``.
+        """Forget everything except the state of the random numbers of ``REORDER``.
 
-        A new driver takes longer, since its table's plan is made and read.
+        This is faster than a new driver, which plans its table again.
 
         Returns
         -------
@@ -123,22 +128,34 @@ class Driver:
 
     @property
     def table(self) -> dict[Any, dict[str, Any]]:
-        """The rows by key, as a reader of the results has them.
+        """The rows by key, as a reader of the results sees them.
 
         Returns
         -------
         dict
-            The columns of each row by name, but for those of the key.
+            The columns of each row by name, without the key's columns.
+
+        Examples
+        --------
+        >>> driver.input("orders").change("o1", {"customer_id": "c1", "amount": 5.0})
+        >>> changes = driver.run()
+        >>> driver.table
+        {'o1': {'customer_id': 'c1', 'amount': 5.0}}
         """
         return self._table
 
     @property
     def results(self) -> list[TableChange]:
-        """All changes, in order.  An event is an insert whose key is None.
+        """All changes, in order. An event is an insert whose key is None.
 
         Returns
         -------
         list of TableChange
+
+        Examples
+        --------
+        >>> [change.operation for change in driver.results]
+        ['upsert']
         """
         return self._results
 
@@ -148,8 +165,7 @@ class Driver:
         Parameters
         ----------
         name : str
-            The name of a table that the driven table is made of, one that is read; or of the stream
-            of events.
+            The name of a source of the driven table, or of the stream of events.
 
         Returns
         -------
@@ -158,7 +174,7 @@ class Driver:
         Raises
         ------
         FkJoinError
-            If there is no such source.
+            If the source is unknown.
 
         Examples
         --------
@@ -179,23 +195,28 @@ class Driver:
         Returns
         -------
         list of str
+
+        Examples
+        --------
+        >>> driver.inputs
+        ['orders']
         """
         return list(self._inputs)
 
     def run(self, fault: Sentinel | None = None) -> list[TableChange]:
-        """Run what was fed since the last run, as one batch.
+        """Run what you fed since the last run, as one batch.
 
         Parameters
         ----------
-        fault : sentinel, optional
+        fault : Sentinel, optional
             What happens to the batch.
 
             - ``CRASH``: it is lost after each stage in turn, with all that it wrote, and is then
               done.
-            - ``DUPLICATE``: everything that was fed so far comes again after it, but for events,
-              each of which comes once.
+            - ``DUPLICATE``: everything that was fed so far comes again after it, except events,
+              which come once.
             - ``REORDER``: its changes overtake each other and come in several batches, some of them
-              twice.  So do records of internal topics.  Nothing overtakes between the stages of one
+              twice. So do records of internal topics. Nothing overtakes between the stages of one
               query.
 
         Returns
@@ -226,16 +247,16 @@ class Driver:
         return self._results[before:]
 
     def advance(self, by: str | timedelta) -> list[TableChange]:
-        """Move the clock, and run what was fed since the last run at the new time.
+        """Move the clock, then run what you fed since the last run.
 
         Intervals of periodic emission, and of the clock that finds idle sources, end at whole
-        multiples since the driver was made.  Batches without rows hear those on the way.  The
-        retention of tombstones is by this clock, too.
+        multiples since the driver was made. At ends on the way, batches without rows run. The
+        retention of tombstone markers uses this clock, too.
 
         Parameters
         ----------
         by : str or datetime.timedelta
-            The time that passes, such as ``"10 seconds"``.
+            The time that passes, for example ``"10 seconds"``.
 
         Returns
         -------
@@ -245,7 +266,7 @@ class Driver:
         Raises
         ------
         FkJoinError
-            If it is no time, or none that passes.
+            If it is not a time of at least one millisecond.
 
         Examples
         --------
@@ -276,30 +297,40 @@ class Driver:
         Returns
         -------
         datetime.timedelta
+
+        Examples
+        --------
+        >>> changes = driver.advance("1 minute")
+        >>> str(driver.now)
+        '0:01:00'
         """
         return timedelta(milliseconds=self._now_ms)
 
     @property
     def count(self) -> Counters:
-        """The counters of the operators, summed up: ``stale-dropped``, ``dead-letters``, ….
+        """The sums of the operators' counters, such as ``stale-dropped`` and ``dead-letters``.
 
         Returns
         -------
         collections.Counter
+
+        Examples
+        --------
+        >>> driver.count["stale-dropped"]
+        0
         """
         return self._queries.count
 
     @property
     def dead_letters(self) -> list[dict[str, Any]]:
-        """The rows that could not be used so far, as ``Table.dead_letters`` has them.
+        """The rows that could not be used so far, as ``Table.dead_letters`` shows them.
 
-        They are of a query of their own, so their part of the plan runs only when they are asked
-        for.
+        Dead letters are a query of their own. The driver runs it when you read this property.
 
         Returns
         -------
         list of dict
-            Their columns by name; ``reason`` says why.
+            The columns of each dead letter by name; ``reason`` says why.
 
         Examples
         --------
@@ -316,13 +347,13 @@ class Driver:
         return list(self._dead)
 
     def store(self, name: str) -> DriverStore:
-        """Read the rows of a table that its query keeps: the driven one, or one below it.
+        """Read the rows that the query keeps of the driven table, or of a table below it.
 
         Parameters
         ----------
         name : str
-            The name that ``materialize`` was given; that of an aggregate, a cogroup, a merge, a
-            flat map or ``with_children``.
+            The name that ``materialize`` was given, or the name of an aggregate, a cogroup, a
+            merge, a flat map or ``with_children``.
 
         Returns
         -------
@@ -331,7 +362,7 @@ class Driver:
         Raises
         ------
         FkJoinError
-            If there is no such table, or it keeps no rows.
+            If the table is unknown, or its rows are not kept.
 
         Examples
         --------
@@ -389,7 +420,7 @@ class Driver:
 
 @dataclass(frozen=True, repr=False)
 class DriverStore:
-    """The rows of a table that a driven query keeps; ``Driver.store`` gives it."""
+    """The rows of a table that a driven query keeps; ``Driver.store`` returns it."""
 
     _stage: DrivenStage
 
@@ -407,12 +438,13 @@ class DriverStore:
         Returns
         -------
         dict or None
-            The columns as ``fkjoin.StateReader`` has them; None if there is no such row.
+            The columns as ``fkjoin.StateReader`` returns them; None if the table does not contain
+            the row.
 
         Raises
         ------
         FkJoinError
-            If it is no key of the table.
+            If it cannot be a key of the table.
 
         Examples
         --------
@@ -428,7 +460,7 @@ class DriverStore:
         Returns
         -------
         list of dict
-            Rows as ``get`` has them, bucket by bucket.
+            Rows as ``get`` returns them, bucket by bucket.
 
         Examples
         --------

@@ -143,7 +143,7 @@ def _input(table: Planned) -> Input:
 
 @dataclass(frozen=True, repr=False)
 class DriverInput:
-    """A source of a driven table, or a stream of events, to be fed; ``Driver.input`` gives it."""
+    """A source of a driven table, or a stream of events, to feed; ``Driver.input`` returns it."""
 
     _input: Input
     _waiting: list[tuple[str, FedChange]]
@@ -169,13 +169,14 @@ class DriverInput:
         ----------
         key : object
             The value of the key's column; for several columns a tuple, or a dict by their names.
-        row : mapping
-            The row's columns by name.  Those of the key may be left out; others that are left out
-            are null.
+        row : mapping of str to value
+            The row's columns by name. You may leave out the key's columns; other columns that you
+            leave out are null.
         version : int, optional
-            The number that orders the changes of a key; by default, as they are fed.
+            The number that orders the changes of a key. By default the order in which they are fed.
         timestamp : datetime.datetime or int, optional
-            The row's timestamp, of a table that has them; an int is in the unit of a bigint column.
+            The timestamp of the row, if its table has timestamps. An int is in the unit of a bigint
+            column.
 
         Returns
         -------
@@ -184,11 +185,12 @@ class DriverInput:
         Raises
         ------
         FkJoinError
-            If a value has another type than its column, or there is no such column.
+            If a column is unknown, or a value has another type than its column.
 
         Examples
         --------
-        >>> driver.input("orders").change("o1", {"customer_id": "c1", "amount": 5.0}, version=7)
+        >>> row = {"customer_id": "c1", "amount": 5.0}
+        >>> driver.input("orders").change("o1", row, version=7)
         """
         self._require_table()
         keys = self._key(key)
@@ -202,8 +204,11 @@ class DriverInput:
 
         Parameters
         ----------
-        key, row
-            See ``change``.
+        key : object
+            The value of the key's column; for several columns a tuple, or a dict by their names.
+        row : mapping of str to value
+            The row's columns by name. You may leave out the key's columns; other columns that you
+            leave out are null.
 
         Returns
         -------
@@ -212,7 +217,7 @@ class DriverInput:
         Raises
         ------
         FkJoinError
-            See ``change``.
+            If a column is unknown, or a value has another type than its column.
         TopologyError
             If the table begins without a snapshot.
 
@@ -233,8 +238,9 @@ class DriverInput:
 
         Parameters
         ----------
-        event : mapping
-            The event's columns by name, as ``enrich`` reads them; those that are left out are null.
+        event : mapping of str to value
+            The event's columns by name, as ``enrich`` reads them. Columns that you leave out are
+            null.
 
         Returns
         -------
@@ -243,7 +249,7 @@ class DriverInput:
         Raises
         ------
         FkJoinError
-            If a value has another type than its column, or there is no such column.
+            If a column is unknown, or a value has another type than its column.
         TopologyError
             If the source is a table.
 
@@ -266,8 +272,13 @@ class DriverInput:
 
         Parameters
         ----------
-        key, version, timestamp
-            See ``change``.
+        key : object
+            The value of the key's column; for several columns a tuple, or a dict by their names.
+        version : int, optional
+            The number that orders the changes of a key. By default the order in which they are fed.
+        timestamp : datetime.datetime or int, optional
+            The timestamp of the row, if its table has timestamps. An int is in the unit of a bigint
+            column.
 
         Returns
         -------
@@ -276,7 +287,7 @@ class DriverInput:
         Raises
         ------
         FkJoinError
-            If it is no key of the table.
+            If it cannot be a key of the table.
 
         Examples
         --------
@@ -286,7 +297,7 @@ class DriverInput:
         self._feed(self._key(key), None, version, timestamp)
 
     def unusable(self, value: str | bytes, reason: str) -> None:
-        """Feed a record that cannot be used, as its reader would say of a line that does not parse.
+        """Feed a record that cannot be used, for example a line that does not parse.
 
         Parameters
         ----------

@@ -42,14 +42,13 @@ class Change(NamedTuple):
     Attributes
     ----------
     side : {"left", "right", "event"}
-        The table; ``"left"`` also of one that is summed up.  ``"event"``: of no table, but an event
-        that one enriches.
+        The table of the row. A table that is alone is ``"left"``; an event is ``"event"``.
     key : str
-        The row's key.
+        The key of the row.
     row : dict or None
         The row; None deletes it.
     version : int, optional
-        The number that orders the changes of a key; by default, as they are fed.
+        The number that orders the changes of a key. By default the order in which they are fed.
 
     Examples
     --------
@@ -67,8 +66,12 @@ def left(key: str, row: Row | None, version: int | None = None) -> Change:
 
     Parameters
     ----------
-    key, row, version
-        See ``Change``.
+    key : str
+        The key of the row.
+    row : dict or None
+        The row; None deletes it.
+    version : int, optional
+        The number that orders the changes of a key. By default the order in which they are fed.
 
     Returns
     -------
@@ -86,8 +89,12 @@ def right(key: str, row: Row | None, version: int | None = None) -> Change:
 
     Parameters
     ----------
-    key, row, version
-        See ``Change``.
+    key : str
+        The key of the row.
+    row : dict or None
+        The row; None deletes it.
+    version : int, optional
+        The number that orders the changes of a key. By default the order in which they are fed.
 
     Returns
     -------
@@ -101,12 +108,16 @@ def right(key: str, row: Row | None, version: int | None = None) -> Change:
 
 
 def change(key: str, row: Row | None, version: int | None = None) -> Change:
-    """Make a change of a row of a table that is summed up, or makes other rows.
+    """Make a change of a row of a table that is alone: that is aggregated, or makes other rows.
 
     Parameters
     ----------
-    key, row, version
-        See ``Change``.
+    key : str
+        The key of the row.
+    row : dict or None
+        The row; None deletes it.
+    version : int, optional
+        The number that orders the changes of a key. By default the order in which they are fed.
 
     Returns
     -------
@@ -125,7 +136,7 @@ def event(row: Row) -> Change:
     Parameters
     ----------
     row : dict
-        The event's columns.
+        The columns of the event.
 
     Returns
     -------
@@ -146,28 +157,25 @@ class Sentinel:
 
 
 CRASH = Sentinel("CRASH")
-"""The batch before it is lost after each stage in turn, with all that it wrote.
-
-It is then done.
-"""
+"""The batch before it is lost after each stage in turn, with all that it wrote; then it is done."""
 
 DUPLICATE = Sentinel("DUPLICATE")
-"""Everything that was fed so far comes again."""
+"""Everything that you fed so far comes again."""
 
 REORDER = Sentinel("REORDER")
-"""The messages of the batch before it overtake each other between the stages.
+"""Messages of the batch before it overtake each other between the stages.
 
 They come in portions, some of them twice.
 """
 
 
 class Result(NamedTuple):
-    """A change of the joined or summed-up table.
+    """A change of the resulting table.
 
     Attributes
     ----------
     key : str
-        The row's key.
+        The key of the row.
     operation : {"insert", "update", "delete"}
         The kind of change.
     value : object
@@ -216,11 +224,11 @@ class Kit(ABC):
         self._random = random.Random(self.seed)
 
     def feed(self, *changes: Change | Sentinel) -> list[Result]:
-        """Process changes, a batch up to each sentinel and one after the last.
+        """Process changes: one batch up to each sentinel, and one after the last sentinel.
 
         Parameters
         ----------
-        *changes : Change or sentinel
+        *changes : Change or Sentinel
             Changes, and what happens to them: ``CRASH``, ``DUPLICATE``, ``REORDER``.
 
         Returns
@@ -231,12 +239,13 @@ class Kit(ABC):
         Raises
         ------
         FkJoinError
-            If anything is neither a change that this test takes nor a sentinel, or a row lacks a
-            column that the test names; nothing is processed then.
+            If an argument is neither a change that this test takes nor a sentinel, or if a row
+            lacks a column that the test names. Nothing is processed then.
 
         Examples
         --------
-        >>> results = test.feed(left("o1", {"customer": "c1"}), CRASH, left("o1", None), DUPLICATE)
+        >>> order = left("o1", {"customer": "c1"})
+        >>> results = test.feed(order, CRASH, left("o1", None), DUPLICATE)
         """
         functions = " or ".join(f"{function}(…)" for function in self._takes)
         for change in changes:
@@ -264,9 +273,10 @@ class Kit(ABC):
         Parameters
         ----------
         stage : str
-            ``"rekey"``, ``"subscription"`` or ``"resolve"`` of a join, ``"regroup"`` or
-            ``"aggregate"`` of an aggregate, ``"spread"`` or ``"owners"`` of a flat map, ``"pair"``
-            or ``"resolve"`` of a join by primary key, ``"enrich"`` of changes.
+            The name of a stage. Of a join: ``"rekey"``, ``"subscription"`` or ``"resolve"``; by
+            primary key: ``"pair"`` or ``"resolve"``. Of an aggregate: ``"regroup"`` or
+            ``"aggregate"``. Of a flat map: ``"spread"`` or ``"owners"``. Of ``EnrichTest``:
+            ``"enrich"``.
 
         Returns
         -------
@@ -275,7 +285,7 @@ class Kit(ABC):
         Raises
         ------
         ValueError
-            If there is no such stage.
+            If the stage is unknown.
 
         Examples
         --------

@@ -74,28 +74,29 @@ class JoinTest(JoinKit):
     Parameters
     ----------
     extractor : str or callable
-        A column of the left row, or a callable of (key, row); None is no foreign key.
+        A column of the left row, or a callable of (key, row). With None the row has no foreign key.
     how : {"inner", "left"}, default "inner"
-        ``"left"`` keeps left rows without a right row.
+        ``"inner"`` drops left rows without a right row, ``"left"`` keeps them.
     joiner : callable, optional
-        A callable of (left row, right row), whose None is no result.  Without it a joined row is
-        ``{"left": …, "right": …}``.
+        A callable of (left row, right row). If it returns None, the result has no row. By default a
+        joined row is ``{"left": …, "right": …}``.
     seed : int, default 0
-        The seed of what ``REORDER`` does.
+        The seed of the random order of ``REORDER``.
 
     Attributes
     ----------
     table : dict of str to object
-        The joined table as a reader of the results has it.
+        The joined table, as a reader of the results sees it.
     results : list of Result
         All results, in order.
     count : Counters
-        The counters of the stages: ``stale-dropped``, ``tombstones-suppressed``, ….
+        The counters of the stages, such as ``stale-dropped``.
 
     Examples
     --------
     >>> test = JoinTest(extractor="customer", how="left")
-    >>> results = test.feed(left("o1", {"customer": "c1"}), CRASH, right("c1", {"name": "Ada"}))
+    >>> order, ada = left("o1", {"customer": "c1"}), right("c1", {"name": "Ada"})
+    >>> results = test.feed(order, CRASH, ada)
     >>> test.table["o1"]
     {'left': {'customer': 'c1'}, 'right': {'name': 'Ada'}}
     """
@@ -115,7 +116,15 @@ class JoinTest(JoinKit):
         Returns
         -------
         dict of str to list of str
-            Left keys, by the foreign key.
+            Left keys by foreign key.
+
+        Examples
+        --------
+        >>> test = JoinTest(extractor="customer")
+        >>> row = {"customer": "c1"}
+        >>> results = test.feed(left("o1", row), left("o2", row))
+        >>> test.subscriptions
+        {'c1': ['o1', 'o2']}
         """
         subscribers: dict[str, list[str]] = {}
         for page in live_subscriptions(self._stores["subscription"]):
@@ -141,21 +150,22 @@ class KeyJoinTest(JoinKit):
     Parameters
     ----------
     how : {"inner", "left", "outer"}, default "inner"
-        See ``Table.join``.
+        ``"inner"`` drops rows without a partner. ``"left"`` keeps such rows of the left table,
+        ``"outer"`` of both tables.
     joiner : callable, optional
-        A callable of (left row, right row), either of which may be None; its None is no result.
-        Without it a joined row is ``{"left": …, "right": …}``.
+        A callable of (left row, right row), either of which may be None. If it returns None, the
+        result has no row. By default a joined row is ``{"left": …, "right": …}``.
     seed : int, default 0
-        See ``JoinTest``.
+        The seed of the random order of ``REORDER``.
 
     Attributes
     ----------
     table : dict of str to object
-        The joined table as a reader of the results has it.
+        The joined table, as a reader of the results sees it.
     results : list of Result
-        See ``JoinTest``.
+        All results, in order.
     count : Counters
-        See ``JoinTest``.
+        The counters of the stages, such as ``stale-dropped``.
 
     Examples
     --------
@@ -181,33 +191,34 @@ class KeyJoinTest(JoinKit):
 class EnrichTest(Kit):
     """Events enriched by a table (``Table.enrich``) whose state is in memory.
 
-    Feed it ``change(…)`` and ``event(…)``.  ``DUPLICATE`` brings the table's changes again, and no
-    event, since each of these comes once.
+    Feed it ``change(…)`` and ``event(…)``. ``DUPLICATE`` brings the table's changes again, but no
+    event, since an event comes once.
 
     Parameters
     ----------
     on : str or callable
-        A column of the event, or a callable of the event, that gives the table's key, a text; None
+        A column of the event, or a callable of the event. It gives the table's key as a text; None
         names no row.
     how : {"inner", "left"}, default "inner"
-        See ``Table.enrich``.
+        ``"inner"`` drops an event without a row in the table, ``"left"`` sends it with nulls.
     seed : int, default 0
-        See ``JoinTest``.
+        The seed of the random order of ``REORDER``.
 
     Attributes
     ----------
     table : dict of str to dict
         The table's rows by key.
     results : list of Result
-        The events that were sent: each an insert under the key that it names, or ``""``, whose
-        value has the columns of the event and of the row.
+        The events that were sent. Each is an insert under the key that it names, or under ``""``.
+        Its value contains the columns of the event and of the row.
     count : Counters
-        The counters of the stage: ``events-without-row``, ….
+        The counters of the stages, such as ``events-without-row``.
 
     Examples
     --------
     >>> test = EnrichTest(on="customer", how="left")
-    >>> click, ada = event({"customer": "c1", "n": 1}), change("c1", {"name": "Ada"})
+    >>> click = event({"customer": "c1", "n": 1})
+    >>> ada = change("c1", {"name": "Ada"})
     >>> results = test.feed(click, ada, CRASH, change("c1", None))
     >>> [result.value for result in results]
     [{'customer': 'c1', 'n': 1, 'name': 'Ada'}]
@@ -287,31 +298,34 @@ class GroupKit(Kit):
 
 @dataclass
 class AggregateTest(GroupKit):
-    """An aggregate by functions of your own, whose state is in memory; feed it ``change(…)``.
+    """An aggregate by functions (``group_by(…).aggregate(…)``) whose state is in memory.
 
-    It is that of ``group_by(…).aggregate(…)``.
+    Feed it ``change(…)``.
 
     Parameters
     ----------
     group : str or callable
-        A column of the row, or a callable of (key, row), that gives the group's key, a text; None
-        is in no group.
+        A column of the row, or a callable of (key, row). It gives the group's key as a text; a row
+        with None belongs to no group.
     initializer : callable or value
-        A callable of nothing, or a value.
-    adder, subtractor : callable
-        Functions of (group's key, row, aggregate) that return the aggregate.  It is of what JSON
-        can write, or a set, as the initializer makes it.
+        The aggregate that a group starts with: a value, or a callable without arguments that
+        returns it.
+    adder : callable
+        A function of (group's key, row, aggregate) that returns the aggregate with the row. An
+        aggregate consists of what JSON can write, or is a set if the initializer makes one.
+    subtractor : callable
+        A function of (group's key, row, aggregate) that returns the aggregate without the row.
     seed : int, default 0
-        See ``JoinTest``.
+        The seed of the random order of ``REORDER``.
 
     Attributes
     ----------
     table : dict of str to object
-        The aggregates by group, as a reader of the results has them.
+        The aggregates by group, as a reader of the results sees them.
     results : list of Result
-        See ``JoinTest``.
+        All results, in order.
     count : Counters
-        See ``JoinTest``.
+        The counters of the stages, such as ``stale-dropped``.
 
     Examples
     --------
@@ -321,7 +335,8 @@ class AggregateTest(GroupKit):
     ...     return n - row["n"]
     >>> test = AggregateTest("customer", 0, add, subtract)
     >>> first = change("o1", {"customer": "c1", "n": 2})
-    >>> results = test.feed(first, change("o2", {"customer": "c1", "n": 3}), DUPLICATE)
+    >>> second = change("o2", {"customer": "c1", "n": 3})
+    >>> results = test.feed(first, second, DUPLICATE)
     >>> test.table
     {'c1': 5}
     """
@@ -390,29 +405,30 @@ class _Having:
 
 @dataclass
 class MembersTest(GroupKit):
-    """Aggregates in bulk (``group_by(…).agg(…)``) whose state is in memory; feed it ``change(…)``.
+    """Named aggregates (``group_by(…).agg(…)``) whose state is in memory; feed it ``change(…)``.
 
     Parameters
     ----------
     group : str or callable
-        See ``AggregateTest``.
+        A column of the row, or a callable of (key, row). It gives the group's key as a text; a row
+        with None belongs to no group.
     schema : pyarrow.Schema
-        The columns of the rows that aggregates are of.
+        The columns of the rows that are aggregated.
     columns : mapping of str to Wanted
-        Aggregates of columns, by the names of the result's columns.
+        Aggregates of ``fkjoin.aggregates``, by the names of the result's columns.
     having : callable, optional
-        A callable of the result's row, as a dict, that tells whether the group has one.
+        A callable of the result's row, as a dict. It tells whether the group has a row.
     seed : int, default 0
-        See ``JoinTest``.
+        The seed of the random order of ``REORDER``.
 
     Attributes
     ----------
     table : dict of str to dict
-        The results by group, as a reader of the results has them.
+        The results by group, as a reader of the results sees them.
     results : list of Result
-        See ``JoinTest``.
+        All results, in order.
     count : Counters
-        See ``JoinTest``.
+        The counters of the stages, such as ``stale-dropped``.
 
     Examples
     --------
@@ -463,25 +479,29 @@ class FlatMapTest(Kit):
     Parameters
     ----------
     rows : callable
-        A callable of (key, row) that returns the rows, dicts, that a row makes.
+        A callable of (key, row) that returns the rows, as dicts, that a row makes.
     key : str or callable
-        A column of the rows that are made, or a callable of (key of the row that makes it, row that
-        is made), that gives its key, a text; None is no row.
+        A column of the new rows, or a callable of (key of the old row, new row). It gives the key
+        as a text; None leaves the row out.
     seed : int, default 0
-        See ``JoinTest``.
+        The seed of the random order of ``REORDER``.
 
     Attributes
     ----------
     table : dict of str to dict
-        The rows by key, as a reader of the results has them.
+        The rows by key, as a reader of the results sees them.
     results : list of Result
-        See ``JoinTest``.
+        All results, in order.
     count : Counters
-        See ``JoinTest``.
+        The counters of the stages, such as ``stale-dropped``.
 
     Examples
     --------
-    >>> test = FlatMapTest(lambda key, row: row["items"], lambda key, item: f"{key}/{item['sku']}")
+    >>> def items(key, row):
+    ...     return row["items"]
+    >>> def item_key(key, item):
+    ...     return f"{key}/{item['sku']}"
+    >>> test = FlatMapTest(items, item_key)
     >>> first = change("o1", {"items": [{"sku": "a"}, {"sku": "b"}]})
     >>> results = test.feed(first, change("o1", {"items": [{"sku": "b"}]}))
     >>> test.table

@@ -100,17 +100,16 @@ _TURNS = 2
 class SinkContract(ABC):
     """The promises of a ``TableSink`` as tests for pytest.
 
-    Inherit in a class ``Test…``, with the first two methods below.
+    Inherit from it in a class ``Test…``, and implement ``make_sink`` and ``read_rows``.
 
-    Each test writes to places of its own.  A place may refuse a type, a name or a value, with an
-    ``FkJoinError`` before anything is written; it may not change one.  A batch is cut off at each
-    line and each return of the sink's own module or package.  An exception ends the sink there, and
-    another sink then writes the batch.
+    Each test writes to places of its own. A place may refuse a type, a name or a value with an
+    ``FkJoinError``, before it writes anything; it must not change a value. The tests cut a batch
+    off at each line and each return of the sink's own module or package. An exception ends the sink
+    there, and another sink then writes the batch.
 
-    Three attributes of the class may be others.  ``types`` are the types of columns that are tried
-    (all that a table may have).  ``every`` is 1; with 5, work is cut off at each fifth step, for
-    places that are slow.  ``code`` are modules in which it is cut off besides, where a sink calls
-    others.
+    You may set three attributes of the class. ``types`` are the types of columns to try, by default
+    all types that a table may have. ``every`` is 1; with 5, the tests cut off at each fifth step,
+    for slow places. ``code`` are further modules in which they cut off, if a sink calls others.
 
     Examples
     --------
@@ -135,43 +134,55 @@ class SinkContract(ABC):
 
     @abstractmethod
     def make_sink(self, into: str) -> TableSink:
-        """Make a sink, as another process would: nothing but the place is common to two of them.
+        """Make a sink, as another process would: two sinks share nothing but the place.
 
         Parameters
         ----------
         into : str
-            A name of lower-case letters, digits and ``_``.  A place of that name is one place, and
+            A name of lower-case letters, digits and ``_``. A place of that name is one place, and
             empty when the test begins.
 
         Returns
         -------
         fkjoin.sinks.TableSink
+
+        Examples
+        --------
+        >>> def make_sink(self, into):
+        ...     return Rows(self.path, into)
         """
 
     @abstractmethod
     def read_rows(self, into: str) -> Iterable[Mapping[str, Any]]:
-        """Read what the place has, past the sink.
+        """Read the rows of the place, without the sink.
 
         Parameters
         ----------
         into : str
-            See ``make_sink``.
+            A name of lower-case letters, digits and ``_``. A place of that name is one place, and
+            empty when the test begins.
 
         Returns
         -------
         list of dict
-            Rows, their values such as ``pyarrow`` takes for the types of the table's columns.
+            Rows, with values that ``pyarrow`` takes for the types of the table's columns.
+
+        Examples
+        --------
+        >>> def read_rows(self, into):
+        ...     return read(self.path, into)
         """
 
     def drop(self, into: str) -> None:
-        """Remove the target of a place, past the sink.
+        """Remove the target of a place, without the sink.
 
-        Without this method, a target that is gone is not tried.
+        Without this method, the tests do not try a target that is gone.
 
         Parameters
         ----------
         into : str
-            See ``make_sink``.
+            A name of lower-case letters, digits and ``_``. A place of that name is one place, and
+            empty when the test begins.
 
         Raises
         ------
@@ -181,7 +192,7 @@ class SinkContract(ABC):
         raise NotImplementedError
 
     def test_rows_come_change_and_go(self) -> None:
-        """A delete of a row that is not there does nothing."""
+        """A delete of a row that does not exist does nothing."""
         target = _Target(self, "it")
         target.write(0, {"a": 1, "b": 2, "c": None})
         target.require_rows({"a": 1, "b": 2, "c": None}, "after inserts")
@@ -194,7 +205,7 @@ class SinkContract(ABC):
         _same(target.last, target.batch(4), "the last batch, which has no rows")
 
     def test_a_batch_that_is_repeated_is_left_out(self) -> None:
-        """Also by a sink in another process."""
+        """A sink in another process leaves it out, too."""
         target = _Target(self, "it")
         target.write(0, {"a": 1, "b": 2})
         for sink in (target.sink, target.another()):
@@ -202,10 +213,7 @@ class SinkContract(ABC):
             target.require_rows({"a": 1, "b": 2}, "after batch 0 was repeated")
 
     def test_the_last_batch_of_each_query_is_remembered(self) -> None:
-        """A sink in another process returns it before it is prepared.
-
-        It returns None where there is nothing yet.
-        """
+        """A sink in another process returns it, also before ``prepare``; None in an empty place."""
         target = _Target(self, "it")
         _same(target.last, None, "the last batch, where nothing is yet")
         target.another()
@@ -218,10 +226,7 @@ class SinkContract(ABC):
         target.require_rows({"a": 1, "b": 2}, "after batches of two queries")
 
     def test_a_batch_that_does_not_follow_the_last_one_is_refused(self) -> None:
-        """A driver that stood still would undo what came later, or leave batches out.
-
-        So would a restored checkpoint.
-        """
+        """A stalled driver, or a restored checkpoint, must not undo or skip later batches."""
         target = _Target(self, "it")
         target.write(0, {"a": 1})
         target.write(1, {"b": 2})
@@ -239,7 +244,7 @@ class SinkContract(ABC):
             target.require_rows({"a": 1, "b": 2}, f"after {name}")
 
     def test_a_batch_that_is_cut_off_is_there_or_not(self) -> None:
-        """Whole, with its number, or not at all; and it can be repeated."""
+        """The place has the whole batch with its number, or nothing of it; a repetition works."""
         for number in itertools.count(1, self.every):
             if number % _STEPS == 1:
                 target, last = _Target(self, f"it{number}"), 0
@@ -257,7 +262,7 @@ class SinkContract(ABC):
                 break
 
     def test_a_start_that_is_cut_off_can_be_repeated(self) -> None:
-        """The next start takes what ``prepare`` has made till then as it is."""
+        """The next start accepts what ``prepare`` has made so far."""
         for number in itertools.count(1, self.every):
             target = _Target(self, f"it{number}")
             where = target.cut_off(number, "prepare", SCHEMA, ("id",))
@@ -267,7 +272,7 @@ class SinkContract(ABC):
                 break
 
     def test_a_start_leaves_rows_and_a_place_without_the_columns_is_refused(self) -> None:
-        """The second start finds what the first one made."""
+        """The second start finds what the first start made."""
         target = _Target(self, "it")
         target.write(0, {"a": 1})
         target.another()
@@ -285,7 +290,7 @@ class SinkContract(ABC):
         target.require_rows({"a": 1}, "after examine")
 
     def test_a_sink_that_is_restored_goes_on_from_there(self) -> None:
-        """A sink that has ``replace`` is tried, also cut off and repeated."""
+        """Only a sink with ``replace`` is tried. It is also cut off and repeated."""
         target = _Target(self, "it")
         if type(target.sink).replace is TableSink.replace:
             raise SkipTest("this sink has no replace")
@@ -310,7 +315,7 @@ class SinkContract(ABC):
         _same(target.last, none, "the last batch after that")
 
     def test_a_target_that_is_gone_has_no_batch(self) -> None:
-        """A query would go on with a target without its rows.  One that has ``drop`` is tried."""
+        """Otherwise a query would continue without the rows. Only a sink with ``drop`` is tried."""
         if type(self).drop is SinkContract.drop:
             raise SkipTest("this contract has no drop")
         target = _Target(self, "it")
@@ -321,7 +326,7 @@ class SinkContract(ABC):
         _same(target.last, None, "the last batch of a target that was made in its place")
 
     def test_each_type_comes_back_or_is_refused(self) -> None:
-        """A null is one, and no value becomes another."""
+        """A null stays null, and no value becomes another value."""
         for number, kind in enumerate(self.types):
             schema = pa.schema([("id", pa.string()), ("value", kind)])
             target = _Target(self, f"type{number}", schema)
@@ -335,7 +340,7 @@ class SinkContract(ABC):
                 target.require_rows(rows, f"of type {kind}, after the value {value!r}")
 
     def test_each_name_is_one_or_is_refused(self) -> None:
-        """Column names that need quoting, in the key and outside it."""
+        """The names need quoting. They are columns of the key and of the row."""
         for number, name in enumerate(_NAMES):
             schema = pa.schema([(name, pa.string()), (f"{name}2", pa.int64())])
             target = _Target(self, f"name{number}", schema)
@@ -345,7 +350,7 @@ class SinkContract(ABC):
                 target.require_rows({"a": 3}, f"with a column {name!r}")
 
     def test_a_key_has_several_columns(self) -> None:
-        """Rows with one of them in common are others, and texts are compared letter by letter."""
+        """Rows that share one key column are different rows. Letters of texts must be equal."""
         schema = pa.schema([("one", pa.string()), ("two", pa.int64()), ("n", pa.int64())])
         target = _Target(self, "it", schema)
         target.write(0, {("a", 1): 1, ("a", 2): 2, ("b", 1): 3, ("A", 1): 4, ("a ", 1): 5})
@@ -354,7 +359,7 @@ class SinkContract(ABC):
         target.require_rows(rows, "of a key of two columns")
 
     def test_a_large_batch_is_written_whole(self) -> None:
-        """A batch has some thousand rows and deletes."""
+        """The batch contains some thousand rows and deletes."""
         target = _Target(self, "it")
         keys = [f"k{number}" for number in range(_MANY)]
         target.write(0, dict(zip(keys, range(_MANY), strict=True)))

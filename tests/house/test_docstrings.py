@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 import doctest
-import importlib
 import inspect
 import re
-from collections.abc import Iterator
-from types import FunctionType, ModuleType
+from inspect import Parameter
+from pathlib import Path
 from typing import Any
 
 import griffe
+import pytest
+from pyspark.sql import DataFrame, SparkSession
 
 import fkjoin
-from fkjoin import kafka, sinks, testing
-from fkjoin.events import Enriched
-from fkjoin.grouped import Grouped
-from tests.support.reference import reference
+from fkjoin import testing
+from tests.support.queries import write_lines
+from tests.support.reference import any_of, choices, parameters, public, title, type_of
 
-MADE_BY_METHODS = (fkjoin.Table, Grouped, Enriched)
-OF_THE_ENGINE = tuple(getattr(module, name) for module in (kafka, sinks) for name in module.__all__ if name != "RETRY_S")
-"""Formats and sinks: the reference shows methods that have a docstring, others are told at ``Format`` and ``Sink``."""
+PUBLIC = public()
 
 
-def entries() -> Iterator[tuple[str, Any, list[str] | None]]:
-    """Yield the names that the reference shows, their objects, and the members that it lists."""
-    for name, members in reference().items():
-        above, _, last = name.rpartition(".")
-        found = getattr(importlib.import_module(above), last)
-        if isinstance(found, ModuleType):
-            yield from ((f"{name}.{member}", getattr(found, member), None) for member in members or [])
-        else:
-            yield name, found, members
+def sections(of: Any) -> dict[str, Any]:
+    parsed = griffe.parse_numpy(griffe.Docstring(inspect.getdoc(of) or ""), warnings=False)
+    return {section.kind.value: section.value for section in parsed}
+
+
+def texts_of_parameters(of: Any) -> dict[str, str]:
+    return {one.name.lstrip("*"): " ".join(one.description.split()) for one in sections(of).get("parameters", [])}
 
 
 def test_public_docstrings_name_no_files_of_a_checkout() -> None:
@@ -40,51 +36,93 @@ def test_public_docstrings_name_no_files_of_a_checkout() -> None:
     assert {name: found for name, found in named.items() if found} == {}
 
 
-def documented() -> Iterator[tuple[str, Any]]:
-    """Functions, classes, methods and properties of the reference; no constants."""
-    for name, found, members in entries():
-        if callable(found):
-            yield name, found
-        if inspect.isclass(found):
-            yield from ((f"{name}.{member}", one) for member, one in members_of(found, members))
-
-
-def members_of(of: type, listed: list[str] | None) -> Iterator[tuple[str, Any]]:
-    for name in listed or dir(of):
-        one = inspect.getattr_static(of, name)
-        homes = of.__mro__[: 1 if of in OF_THE_ENGINE else None]
-        ours = any(name in vars(home) for home in homes if home.__module__.startswith("fkjoin"))
-        shown = one.__doc__ or of not in OF_THE_ENGINE
-        if ours and shown and not name.startswith("_") and isinstance(one, classmethod | property | FunctionType):
-            yield name, one
-
-
-PUBLIC = dict(documented())
-
-
-def sections(of: Any) -> dict[str, Any]:
-    parsed = griffe.parse_numpy(griffe.Docstring(inspect.getdoc(of) or ""))
-    return {section.kind.value: section.value for section in parsed}
-
-
-def signature(of: Any) -> list[str]:
-    """The names of a signature as they are documented; none of what is no call, or not the user's."""
-    made = inspect.isclass(of) and {"__init__", "__new__"} & set(vars(of)) and not getattr(of, "_is_protocol", False)
-    if isinstance(of, property) or of in MADE_BY_METHODS or (inspect.isclass(of) and not made):
-        return []
-    stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
-    about = inspect.signature(getattr(of, "__func__", of)).parameters.values()
-    names = [stars.get(one.kind, "") + one.name for one in about]
-    return [name for name in names if name not in ("self", "cls") and not name.startswith("_")]
-
-
 def test_parameters_are_those_of_the_signature() -> None:
     for name, of in PUBLIC.items():
         found = sections(of)
         listed = [*found.get("parameters", []), *found.get("attributes", [])]
-        assert [one.name for one in listed] == signature(of), name
-        untyped = [one.name for one in listed if one.annotation is None and not one.description.startswith("See")]
-        assert untyped == [], name
+        assert [one.name for one in listed] == list(map(title, parameters(of))), name
+        assert [one.name for one in listed if one.annotation is None] == [], name
+
+
+def test_each_parameter_has_a_line_with_the_type_and_the_default_of_the_signature() -> None:
+    wrong = []
+    for name, of in PUBLIC.items():
+        known = {title(one): one for one in parameters(of)}
+        for line in parameter_lines(of):
+            called, _, about = line.partition(" : ")
+            if called not in known or about not in right_words(of, known[called]):
+                wrong.append(f"{name}: {line}")
+    assert wrong == []
+
+
+def parameter_lines(of: Any) -> list[str]:
+    """The lines of a docstring that each begin a parameter."""
+    _, _, text = (inspect.getdoc(of) or "").partition("Parameters\n----------\n")
+    return re.findall(r"^\S.*", re.split(r"\n\n\w+\n---", text)[0], re.MULTILINE)
+
+
+def right_words(of: Any, parameter: Parameter) -> tuple[str, ...]:
+    """The words that may follow a parameter's name: its type, and its default."""
+    kind, default = type_of(parameter), parameter.default
+    if values := [f'"{text}"' for text in sorted(choices(of, parameter), key=lambda text: text != default)]:
+        # griffe takes the first one in braces for the default.
+        kind = f"{{{', '.join(values)}}}" if isinstance(default, str) else any_of(values)
+    if default is Parameter.empty:
+        return (kind, "callable or value", "value")[: 3 if kind == "object" else 1]
+    shown = f'"{default}"' if isinstance(default, str) else repr(default)
+    return (f"{kind}, optional",) if default is None else (f"{kind}, default {shown}", f"{kind}, optional")
+
+
+def test_no_parameter_sends_the_reader_to_another_call() -> None:
+    sent = [
+        f"{name}: {parameter}"
+        for name, of in PUBLIC.items()
+        for parameter, text in texts_of_parameters(of).items()
+        if re.search(r"\bsee ``", text, re.IGNORECASE)
+    ]
+    assert sent == []
+
+
+SIBLINGS = [
+    (("Table.from_stream", "Table.from_files"), "key version deleted timestamp log"),
+    (("Table.from_stream", "Table.from_files", "Table.from_kafka", "Table.from_delta", "Table.from_fkjoin"), "name on_error"),
+    (("Table.from_files", "Table.from_fkjoin"), "spark options"),
+    (("Table.from_kafka", "Table.to_kafka"), "topic bootstrap_servers"),
+    (("fk_join", "Table.join"), "joiner name deployment application emit validate spread"),
+    (("fk_join", "Table.with_children"), "extractor"),
+    (("fk_join", "Table.filter", "Table.map_values", "Table.select", "Table.drop", "Table.with_columns"), "name emit"),
+    (("fk_join", "Table.flat_map", "Table.rekey", "Table.merge", "Table.with_children", "cogroup"), "name emit validate"),
+    (("fk_join", "Table.group_by"), "name application validate"),
+    (("fk_join", "Table.enrich"), "name validate"),
+    (("aggregates.min_by", "aggregates.max_by"), "column ord"),
+    (("aggregates.collect_list", "aggregates.string_agg"), "order_by descending"),
+    (("aggregates.count_distinct", "aggregates.collect_set"), "column"),
+    (("read_state", "StateReader"), "name"),
+    (("StateReader.get", "testing.DriverStore.get", "testing.DriverInput.change"), "key"),
+    (("testing.DriverInput.change", "testing.DriverInput.snapshot", "testing.DriverInput.delete"), "key"),
+    (("testing.DriverInput.change", "testing.DriverInput.delete"), "version timestamp"),
+    (("testing.left", "testing.right", "testing.change"), "key row version"),
+    (tuple(f"testing.{name}Test" for name in ("Join", "KeyJoin", "Aggregate", "Members", "FlatMap", "Enrich")), "seed"),
+    *(((f"grouped.Grouped.{name}", f"aggregates.{name}"), "column") for name in ("count", "sum", "avg", "min", "max")),
+]
+"""Calls that take the same parameters.  Each repeats the text, since editors read docstrings as they are written."""
+
+WRITES = ("to_kafka", "to_parquet", "to_postgres", "to_delta", "to_iceberg", "to_sink", "to")
+SIBLINGS += [(tuple(f"Table.{name}" for name in WRITES), "checkpoint trigger query_name")]
+
+
+@pytest.mark.parametrize(("calls", "names"), SIBLINGS)
+def test_a_parameter_has_one_text_in_all_calls_that_take_it(calls: tuple[str, ...], names: str) -> None:
+    texts = [texts_of_parameters(PUBLIC[f"fkjoin.{call}"]) for call in calls]
+    for name in names.split():
+        assert {text[name] for text in texts} == {texts[0][name]}, name
+
+
+@pytest.mark.parametrize("name", WRITES[:5])
+def test_a_sink_has_the_texts_of_the_call_that_writes_to_it(name: str) -> None:
+    call = texts_of_parameters(PUBLIC[f"fkjoin.Table.{name}"])
+    sink = texts_of_parameters(PUBLIC[f"fkjoin.sinks.{name.removeprefix('to_').title()}"])
+    assert sink == {parameter: call[parameter] for parameter in sink}
 
 
 def returns(found: Any) -> bool:
@@ -111,3 +149,91 @@ def test_examples_of_tests_without_spark_are_true() -> None:
     for test in [one for kit in kits for one in finder.find(kit, kit.__name__, globs=names)]:
         assert runner.run(test).failed == 0, test.name
     assert runner.tries > 8
+
+
+SHOP: dict[str, tuple[str, str, list[dict[str, Any]]]] = {
+    "orders": (
+        "order_id",
+        "order_id string, customer_id string, amount double, lsn bigint",
+        [
+            {"order_id": "o1", "customer_id": "c1", "amount": 10.0, "lsn": 7},
+            {"order_id": "o2", "customer_id": "c2", "amount": 25.0, "lsn": 8},
+            {"order_id": "o3", "customer_id": "c1", "amount": 5.0, "lsn": 9},
+        ],
+    ),
+    "old_orders": (
+        "order_id",
+        "order_id string, customer_id string, amount double, lsn bigint",
+        [
+            {"order_id": "o0", "customer_id": "c2", "amount": 99.0, "lsn": 1},
+            {"order_id": "o1", "customer_id": "c1", "amount": 1.0, "lsn": 2},
+        ],
+    ),
+    "customers": (
+        "customer_id",
+        "customer_id string, name string, region string, lsn bigint",
+        [
+            {"customer_id": "c1", "name": "Ada", "region": "north", "lsn": 3},
+            {"customer_id": "c2", "name": "Grace", "region": "south", "lsn": 4},
+        ],
+    ),
+    "payments": ("order_id", "order_id string, paid double, lsn bigint", [{"order_id": "o1", "paid": 10.0, "lsn": 5}]),
+    "carts": (
+        "cart_id",
+        "cart_id string, items array<struct<sku: string, n: bigint>>, lsn bigint",
+        [
+            {"cart_id": "a1", "items": [{"sku": "tea", "n": 2}, {"sku": "tin", "n": 1}], "lsn": 1},
+            {"cart_id": "a2", "items": [{"sku": "tea", "n": 5}], "lsn": 2},
+        ],
+    ),
+}
+"""Tables of the examples that show results: their keys, their columns, and their changes."""
+
+SHOWN = [
+    "fk_join",
+    *(f"Table.{name}" for name in ("columns", "schema", "preview", "describe", "stages", "join", "filter", "map_values")),
+    *(f"Table.{name}" for name in ("select", "drop", "with_columns", "flat_map", "rekey", "group_by", "with_children")),
+    *(f"Table.{name}" for name in ("merge", "enrich", "materialize")),
+    *(f"grouped.Grouped.{name}" for name in ("agg", "count", "sum", "avg", "min", "max", "aggregate", "reduce")),
+    *(f"aggregates.{name}" for name in fkjoin.aggregates.__all__[1:]),
+    *("events.Enriched.describe", "TopologyError", "read_state", "StateReader"),
+    *(f"StateReader.{name}" for name in ("get", "get_many", "batch", "cache_size", "refresh", "close")),
+    *("testing.Driver", *(f"testing.Driver.{name}" for name in ("inputs", "table", "results", "count", "dead_letters"))),
+    *(f"testing.Driver.{name}" for name in ("now", "advance", "input", "run", "clear")),
+]
+"""Calls whose examples run, one after the other; later ones read what earlier ones have written."""
+
+
+def in_memory(table: fkjoin.Table) -> DataFrame:
+    """The rows of a table of the shop."""
+    driver = testing.Driver(table)
+    for name in driver.inputs:
+        key, _, changes = SHOP[name]
+        for change in changes:
+            row = {column: value for column, value in change.items() if column != "lsn"}
+            driver.input(name).change(change[key], row, version=change["lsn"])
+    driver.run()
+    rows = [[*(key if isinstance(key, tuple) else [key]), *row.values()] for key, row in driver.table.items()]
+    return table._planned.spark.createDataFrame(rows, table.schema)
+
+
+def test_examples_show_what_they_print(
+    spark: SparkSession, tmp_path: Path, small_tables: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Previews are rows of the same plan in memory, since each is a query, and takes a second."""
+    monkeypatch.setattr(fkjoin.Table, "preview", in_memory)
+    names: dict[str, Any] = {name: getattr(testing, name) for name in testing.__all__}
+    names |= {"fkjoin": fkjoin, "fk_join": fkjoin.fk_join, "agg": fkjoin.aggregates, "spark": spark}
+    for name, (key, schema, rows) in SHOP.items():
+        write_lines(tmp_path / name, "0", rows)
+        names[name] = fkjoin.Table.from_files(spark, tmp_path / name, key=key, version="lsn", schema=schema)
+    write_lines(tmp_path / "clicks", "0", [{"page": "start", "customer_id": "c1"}, {"page": "cart", "customer_id": "c9"}])
+    names["clicks"] = spark.readStream.schema("page string, customer_id string").json(str(tmp_path / "clicks"))
+    names["driver"] = testing.Driver(names["orders"])
+    said, runner = list[str](), doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+    for name in SHOWN:
+        text = re.sub(r'"(?=(?:ck|lake)/)', f'"{tmp_path}/', inspect.getdoc(PUBLIC[f"fkjoin.{name}"]) or "")
+        runner.run(doctest.DocTestParser().get_doctest(text, names, name, None, 0), out=said.append, clear_globs=False)
+        if name == "StateReader":
+            names["reader"] = fkjoin.StateReader(tmp_path / "ck" / "joined", "joined")
+    assert said == [], "".join(said)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import griffe
 import pytest
 
 from tests.support.places import ROOT
+from tests.support.reference import public
 from tests.support.rooms import MODULES, nodes
 from tools import site_pages
 from tools.messages import raised
@@ -144,6 +147,25 @@ def test_pages_that_are_made_of_the_code_are_written_by_the_rules(name: str) -> 
     longer = re.compile(r"\d+ characters|a cell of")
     found = [(number, what) for number, what in faults(site_pages.PAGES[name]()) if not longer.match(what)]
     assert found == []
+
+
+def test_docstrings_of_the_reference_are_written_by_the_rules() -> None:
+    found = []
+    for name, of in public().items():
+        for text in said_by(of):
+            found += [f"{name}: {what}" for _, what in faults(text.replace("``", "`")) if "characters" not in what]
+    assert found == []
+
+
+def said_by(of: object) -> Iterator[str]:
+    """The text of a docstring, and what its tables and examples say."""
+    for section in griffe.parse_numpy(griffe.Docstring(inspect.getdoc(of) or ""), warnings=False):
+        if section.kind.value == "text":
+            yield section.value
+        elif section.kind.value == "examples":
+            yield from (text for kind, text in section.value if kind.value == "text")
+        else:
+            yield from (item.description for item in section.value)
 
 
 def test_messages_name_the_actor_and_keep_to_the_names_of_the_glossary() -> None:
