@@ -1,4 +1,4 @@
-"""Staged aggregates of topics: republished records, lost progress, a rolling upgrade, dead letters; and driven in memory."""
+"""Staged aggregates of topics: republished records, lost progress, dead letters; and driven in memory."""
 
 from __future__ import annotations
 

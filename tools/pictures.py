@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 
 from fkjoin.jobs.shown import panel
@@ -20,12 +21,10 @@ def main() -> None:
     """Draw the panel of ``fkjoin run`` and the page of ``--ui``; the page needs a browser."""
     (PICTURES / "panel.svg").write_text(picture(panel(watched())))
     browser = subprocess.run([ROOT / "docker" / "browser.sh"], capture_output=True, text=True, check=True).stdout.strip()
-    tab = Tab(browser)
-    with served_shop(busy(**{"hot-key": '"C-1"', "fan-out-max": 2_000})) as address:
+    with served_shop(busy(**{"hot-key": '"C-1"', "fan-out-max": 2_000})) as address, contextlib.closing(Tab(browser)) as tab:
         tab.open(address)
         tab.wait(CHARTS)
         tab.picture(PICTURES / "page.png")
-    tab.close()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -98,13 +99,13 @@ def init(
 
     for path in write_job(folder, KAFKA_JOB if kafka else FILES_JOB):
         print(f"wrote {path}")
+    job = shlex.quote(str(folder / "job.toml"))
     if kafka:
-        print("Set bootstrap_servers and the topics in job.toml, then run:")
-    else:
-        print("Run it, and look at a row:")
-    change_folder = f"cd {folder} && " if folder != Path() else ""
-    print(f"  {change_folder}fkjoin run job.toml")
-    print("  fkjoin state get o1 checkpoint/sink-joined")
+        print(f"Set the broker and the topics in {job}, then run: fkjoin run {job} --check")
+        return
+    change_folder = "" if folder == Path() else f"cd {shlex.quote(str(folder))}; "
+    print(f"Run it: {change_folder}fkjoin run job.toml")
+    print("Look at a row: fkjoin state get o1 checkpoint/sink-joined")
 
 
 @app.command(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     help=(
-        "Look at the state in a query's checkpoint, after any committed batch; verify, rebuild "
+        "Look at the state in a query's checkpoint, after any committed batch. Verify, rebuild "
         "and rescale it; prune indexes; drain and purge a job's internal topics."
     ),
 )

@@ -156,7 +156,7 @@ def _contents(records: WireRecords) -> tuple[Bytes, Bools, Ints]:
     version, instruction, propagate, time = records.headers
     for name, header in zip(HEADERS, records.headers, strict=True):
         _require(valid(header), f"a record lacks the header {HEADER_PREFIX}{name}")
-    _require_wire(leading(version, "u1"))
+    require_wire(leading(version, "u1"))
     _require(lengths(time) == 8, f"a header {HEADER_PREFIX}timestamp has not 8 bytes")
     flags = leading(propagate, "u1") & 1 > 0
     is_own = leading(instruction, "u1") == _instructions(flags)
@@ -164,12 +164,13 @@ def _contents(records: WireRecords) -> tuple[Bytes, Bools, Ints]:
     return untagged(version), flags, leading(time, ">i8")
 
 
-def _require_wire(wire_versions: Ints) -> None:
+def require_wire(wire_versions: Ints) -> None:
+    """Raise ``FormatError`` for a record of another release, which must not be dropped."""
     others = wire_versions[wire_versions != WIRE_VERSION]
     if len(others):
         raise FormatError(
             f"a record has wire version {int(others[0])}, this release reads {WIRE_VERSION}: "
-            "let the stages of a join be of one release"
+            "run all queries of a staged deployment with one release of fkjoin"
         )
 
 

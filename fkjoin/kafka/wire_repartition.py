@@ -28,7 +28,15 @@ from fkjoin.codec.arrays import (
     valid,
 )
 from fkjoin.codec.messages import GROUPED, column, table
-from fkjoin.kafka.wire import WIRE_VERSION, WireRecords, leading, octets, times, versioned
+from fkjoin.kafka.wire import (
+    WIRE_VERSION,
+    WireRecords,
+    leading,
+    octets,
+    require_wire,
+    times,
+    versioned,
+)
 
 REPARTITION_HEADERS = ("version", "row", "timestamp")
 OLD, NEW, BOTH = 0, 1, 2
@@ -50,13 +58,16 @@ def changes(grouped: pa.Table) -> WireRecords:
 
 
 def problems(records: WireRecords) -> pa.Array:
-    """The reason why each record cannot be read; null: it can."""
+    """The reason why each record cannot be read; null: it can.
+
+    ``FormatError`` for a record of another wire version: another release wrote it.
+    """
     value, (version, row, time) = records.value, records.headers
     size = np.where(valid(value), lengths(value), 0)
     flag, new = _parts(value)
     is_cut = (size < _SIZE + 1) | (new < 0) | (new > size - _SIZE - 1)
     lacks_header = ~(valid(version) & valid(row) & valid(time))
-    is_other = valid(version) & (leading(version, "u1") != WIRE_VERSION)
+    require_wire(leading(version, "u1")[~lacks_header & (lengths(version) > 0)])
     missing = "a header fkjoin.version, fkjoin.row or fkjoin.timestamp is missing"
     reasons = [
         (~valid(records.key), "the record has no key, so no group"),
@@ -65,7 +76,6 @@ def problems(records: WireRecords) -> pa.Array:
         ((flag == BOTH) & is_cut, "the new value is cut off (KIP-904)"),
         (lacks_header, missing),
         (valid(version) & (lengths(version) == 0), "the header fkjoin.version is empty"),
-        (is_other, f"its wire version is not {WIRE_VERSION}"),
         (valid(time) & (lengths(time) != 8), "the header fkjoin.timestamp has not 8 bytes"),
     ]
     problem = pa.nulls(len(value), pa.string())

@@ -48,16 +48,22 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         assert message in run.stderr
 
 
-def test_init_writes_a_job_and_replaces_no_file(tmp_path: Path) -> None:
+def test_init_writes_a_job_and_touches_no_file_that_is_there(tmp_path: Path) -> None:
     """``tests/house/test_docs.py`` runs the job of files, as the README shows it."""
-    for flag, written in (("--files", ["orders/1.csv", "customers/1.csv", "job.toml"]), ("--kafka", ["job.toml"])):
-        folder = tmp_path / flag
-        run = CliRunner().invoke(app, ["init", flag, "--dir", str(folder)])
-        assert run.stdout.startswith("".join(f"wrote {folder / name}\n" for name in written))
-        assert read_job(folder / "job.toml").joins["shop"].left == "orders"
-    (folder / "job.toml").write_text("mine")
-    run = fkjoin("init", "--dir", folder)
-    assert (
-        run.stderr == f"fkjoin: {folder / 'job.toml'} already exists, so nothing was written; give another folder with --dir\n"
-    )
-    assert [(path.name, path.read_text()) for path in folder.iterdir()] == [("job.toml", "mine")]
+    init = ["init", "--dir", str(tmp_path / "my job")]
+    for flag, written, next_step in (
+        ("--kafka", ["job.toml"], f"fkjoin run '{tmp_path}/my job/job.toml' --check\n"),
+        ("--files", ["orders/1.csv", "customers/1.csv", "job.toml"], f"cd '{tmp_path}/my job'; fkjoin run job.toml\n"),
+    ):
+        run = CliRunner().invoke(app, [*init, flag])
+        assert run.stdout.startswith("".join(f"wrote {tmp_path}/my job/{name}\n" for name in written))
+        assert next_step in run.stdout
+        assert read_job(tmp_path / "my job" / "job.toml").joins["shop"].materialize
+        for path in written:
+            again = fkjoin(*init, flag)
+            first = tmp_path / "my job" / path.partition("/")[0]
+            assert f"{first} already exists, so nothing was written; give another folder" in again.stderr
+            (tmp_path / "my job" / path).unlink()
+            if "/" in path:
+                first.rmdir()
+        assert list((tmp_path / "my job").iterdir()) == []

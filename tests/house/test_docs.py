@@ -37,7 +37,10 @@ DOCS = sorted((ROOT / "docs").rglob("*.md"))
 
 ASIDE = """
 here("fkjoin run job.toml")  # the job of fkjoin init, with the customer that moved
-assert len(list(Path("joined").glob("batch=*/*.parquet"))) > 0
+import pyarrow.parquet as pq
+files = sorted(Path("joined").glob("batch=*/*.parquet"))
+rows = [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
+assert {row["order_id"]: row["region"] for row in rows} == {"o1": "west", "o2": "south", "o3": "west"}
 print("<next>")
 made = [path for path in Path().iterdir() if path.name != "document.py"]
 Path("before").mkdir()

@@ -31,6 +31,7 @@ FORBIDDEN = {
     r"today|nowadays|yesterday|the other day|another day": "say which release, or nothing",
     r"(?:in|of) (?:a|that|the) (?:slow|slower|fast|faster) (?:hour|day)": "no diary: give the range in a table",
     r"simply|obviously|of course|needless to say": "leave it out",
+    r"TBD|TODO": "measure it, or leave it out",
     r"ADR \d+": "link to the decision by what it decides",
     r"(?<!there )(?:is|are|was|were) no (?!longer|more\b)\w+": "write 'is not a …'",
     r"(?:that|those) of": "repeat the noun",

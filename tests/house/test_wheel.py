@@ -69,7 +69,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def wheel(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The wheel of the checkout, built as for a release."""
     with pytest.MonkeyPatch.context() as release:
-        release.setenv("FKJOIN_HOME", "https://example.org/files/")
+        release.setenv("FKJOIN_HOME", "https://example.org/fkjoin/blob/v1/")
         yield made_wheel(checkout, tmp_path_factory.mktemp("wheel"))
 
 
@@ -117,7 +117,8 @@ def test_an_index_is_told_the_license_the_extras_and_the_newest_version(wheel: P
     assert {"all", "cli", "delta", "iceberg", "kafka", "postgres", "registry"} <= set(told.get_all("Provides-Extra", []))
     assert told["Description-Content-Type"] == "text/markdown"
     readme = told.get_payload()
-    assert "](https://example.org/files/docs/tutorial.md)" in readme
+    assert "](https://example.org/fkjoin/blob/v1/docs/tutorial.md)" in readme
+    assert "](https://example.org/fkjoin/raw/v1/docs/pictures/hero.svg)" in readme
     assert re.findall(r"\]\((?!https://)[^)]*\)", readme) == []
     assert not any(value.startswith("License ::") for value in told.get_all("Classifier", [])), "indexes refuse both"
     assert re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0] == told["Version"]

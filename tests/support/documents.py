@@ -52,9 +52,9 @@ def program(document: str, *, here: bool = False) -> tuple[str, list[tuple[int, 
     script, wanted = ["import subprocess", "from pathlib import Path", *([_HERE] if here else [])], []
     for number, block in enumerate(blocks(ROOT / document)):
         if block.language in ("csv", "toml"):
-            *_, name = re.findall("`([^`]+)`", block.before) or [""]
-            if not name:
+            if document == "README.md":  # parts of a file that ``fkjoin init`` has written
                 continue
+            name = re.findall("`([^`]+)`", block.before)[-1]
             script += [f"Path({name!r}).parent.mkdir(exist_ok=True)", f"Path({name!r}).write_text({block.text!r})"]
         elif block.language == "python":
             script += [f"print('<{number}>')", block.text, f"print('</{number}>', flush=True)"]
