@@ -14,10 +14,10 @@ TAKEN = (kinds.is_integer, kinds.is_floating, kinds.is_string, kinds.is_binary)
 
 
 class Sqlite(TableSink):
+    place = property(lambda self: f"sqlite {self.into}")
+
     def __init__(self, database, into):
         self.database, self.into = str(database), into
-
-    place = property(lambda self: f"sqlite {self.into}")
 
     def prepare(self, schema, key):
         if other := [field.name for field in schema if not any(takes(field.type) for takes in TAKEN)]:
