@@ -305,7 +305,7 @@ class BucketStore:
             if caught_up:
                 return index
             index.give_up()
-            why = f"index {self._directory} is of a batch that the log does not lead on from"
+            why = f"index {self._directory} belongs to a batch that the log does not continue"
         return self._rebuilt(why)
 
     def _rebuilt(self, why: str) -> RocksIndex:

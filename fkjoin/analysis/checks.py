@@ -54,7 +54,7 @@ def require_takes(argument: str, function: Callable[..., Any], *names: str) -> N
         name = getattr(called, "__name__", type(called).__name__)
         takes = f"{name}({', '.join(signature.parameters)})"
         raise TopologyError(
-            f"{argument}: {takes} is called with ({', '.join(names)}); let it take these"
+            f"{argument}: {takes} must be callable with ({', '.join(names)})"
         ) from None
 
 
@@ -66,7 +66,7 @@ def require_callables(arguments: str, other: Any = (), /, **callables: Any) -> N
     for argument, function in callables.items():
         if not callable(function) and not isinstance(function, other):
             raise TopologyError(
-                f"{argument}: a callable of ({arguments}) is needed, {function!r} is none"
+                f"{argument}: {function!r} is not callable; give a function of ({arguments})"
             )
         if callable(function):
             require_takes(argument, function, *arguments.split(", "))

@@ -51,8 +51,8 @@ def resolve_column(
         raise TopologyError(message) from error
     if len(columns) != 1:
         raise TopologyError(
-            f"{argument}: {text(expression)} is {len(columns)} columns where one is needed: write "
-            "out those you mean"
+            f"{argument}: {text(expression)} expands to {len(columns)} columns, and exactly one is "
+            "needed: name that column"
         )
     return column
 

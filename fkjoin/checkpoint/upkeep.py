@@ -239,7 +239,7 @@ def _compared(name: str, rekeyed: DataFrame, subscribed: DataFrame) -> Iterator[
     )
     for says, some in (
         ("lacks the subscriptions of", expected.exceptAll(stored)),
-        ("has subscriptions that no live left row stands behind:", stored.exceptAll(expected)),
+        ("has subscriptions without a live left row:", stored.exceptAll(expected)),
     ):
         if count := some.count():
             rows = some.orderBy(F.col("combined")).limit(SHOWN).collect()

@@ -245,7 +245,7 @@ def prune(
     gone = indexes.remove(known) if remove else [index for index in known if index.fate == "gone"]
     size = decimal(sum(index.size for index in gone))
     if not gone:
-        print(f"no index under {base} is of a checkpoint that is gone")
+        print(f"no index under {base} belongs to a checkpoint that is gone")
     elif remove:
         print(f"{len(gone)} removed, {size}")
     else:

@@ -76,8 +76,8 @@ def require_kinds(
             contrast = f"schema: {name} is {wanted.simpleString()}, and {_text(kind)} in {file}"
             if _name(kind) in _LACKED:
                 raise TopologyError(
-                    f"{contrast}, which Spark does not read: make it bigint, its number, and "
-                    "convert that with with_columns, such as timestamp_micros(… div 1000) of "
+                    f"{contrast}, which Spark cannot read: declare it as bigint, and convert the "
+                    "number with with_columns, such as timestamp_micros(… div 1000) for "
                     "nanoseconds; or write the file with microseconds"
                 )
             raise TopologyError(

@@ -240,9 +240,9 @@ def require_places(columns: Sequence[AggregateColumn]) -> None:
     for column in columns[_MOST_WITH_ENTRIES:]:
         if column.has_entries:
             raise TopologyError(
-                f"agg: {column.result.name} is not among the first {_MOST_WITH_ENTRIES} columns, "
-                "as a list, an extreme or a distinct count has to be: "
-                "name it before sums, averages and counts, or make two aggregates"
+                f"agg: {column.result.name} is a list, an extreme or a distinct count, which must "
+                f"be among the first {_MOST_WITH_ENTRIES} columns: name it before sums, averages "
+                "and counts, or make two aggregates"
             )
 
 

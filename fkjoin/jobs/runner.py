@@ -497,6 +497,6 @@ def _require_same(spec: JobSection, fact: str, was: Any, now: Any) -> None:
     if was != now:
         raise JobError(
             f"checkpoint: {spec.checkpoint} was made with {fact} = {json.dumps(was)}, the job now "
-            f"has {json.dumps(now)}: give the job a new checkpoint and empty targets, or go back "
-            "to what it was"
+            f"has {json.dumps(now)}: give the job a new checkpoint and empty targets, or set "
+            f"{fact} back to {json.dumps(was)}"
         )

@@ -132,6 +132,6 @@ def _checked(chosen: Mapping[str, Any]) -> dict[str, str]:
     for name in options:
         if name.lower() in _OURS:
             raise TopologyError(
-                f"options: {name} is set by fkjoin; give it as the argument of that meaning"
+                f"options: {name} is set by fkjoin; give the argument of the same meaning instead"
             )
     return options

@@ -55,8 +55,8 @@ def repartition_topic(
     """
     if connection is None:
         raise TopologyError(
-            "deployment: the staged deployment aggregates tables made from topics "
-            f"(Table.from_kafka), {table} is none; write it to a topic first, or leave the "
+            "deployment: a staged aggregate reads tables that are made from topics "
+            f"(Table.from_kafka), and {table} is not one; write it to a topic first, or leave the "
             "deployment fused"
         )
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{application}-{aggregate}-repartition")

@@ -168,8 +168,8 @@ def _require_wire(wire_versions: Ints) -> None:
     others = wire_versions[wire_versions != WIRE_VERSION]
     if len(others):
         raise FormatError(
-            f"a record has wire version {int(others[0])}, this release reads {WIRE_VERSION}: "
-            "let the stages of a join be of one release"
+            f"a record has wire version {int(others[0])}, this release reads {WIRE_VERSION}: run "
+            "all stages of a join with the same release"
         )
 
 

@@ -170,8 +170,8 @@ def aggregated(
     require_deployment(options.deployment)
     if options.upgrade_from is not None and options.deployment == "fused":
         raise TopologyError(
-            'upgrade_from: it is for deployment="staged"; '
-            "a fused aggregate has no topic to write to"
+            'upgrade_from: this argument is for deployment="staged"; a fused aggregate has no '
+            "topic to write to"
         )
     having = None if fold.having is None else fold.having.text
     grouped_by = key.texts if closes is None else (closes.window.text, *key.texts[1:])

@@ -73,10 +73,9 @@ def planned_events(events: Any, name: str | None) -> Planned:
     prepare(spark)
     if (why := access(spark).not_appended(events)) is not None:
         raise TopologyError(
-            "events: rows of this stream are not final when they come, and an event is sent once; "
-            f"Spark says: {why}. "
-            "Make a table of the stream before that, with Table.from_stream, "
-            "and its sums with group_by"
+            "events: this stream may still change its rows, and an event is sent only once; Spark "
+            f"says: {why}. Make a table of the stream before that, with Table.from_stream, and "
+            "compute its sums with group_by"
         )
     label = name or f"events-{generated_name(events.schema.json())}"
     node = Events(label, tuple(events.columns), f"stream of {', '.join(events.columns)}")
@@ -179,9 +178,8 @@ def require_fused(node: Node) -> None:
     for step in in_order(node):
         if step.staged:
             raise TopologyError(
-                f"table: {step.name} is deployed in stages, so that a part of its change "
-                "may come in a batch before the rest; "
-                'leave deployment="staged" out'
+                f"table: {step.name} is deployed in stages, so a part of its change may arrive in "
+                'an earlier batch than the rest; leave deployment="staged" out'
             )
 
 

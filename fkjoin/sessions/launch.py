@@ -103,7 +103,7 @@ def _how_it_ended(status: int) -> str:
     how = f"has ended with status {status}"
     if status < 0:
         how = f"was ended by {signal.Signals(-status).name}"
-    advice = "Read the end of Spark's log, fix that, and start again"
+    advice = "Read the end of Spark's log, fix the cause, and start again"
     return f"the JVM {how}. {advice}: a job continues from its checkpoint"
 
 

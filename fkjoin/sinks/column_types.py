@@ -49,9 +49,9 @@ def require_columns(target: str, existing: pa.Schema, schema: pa.Schema, *, evol
         lacked, known = ", ".join(missing), ", ".join(sorted(existing.names))
         if len(addable(existing, pa.schema(map(schema.field, missing)))) < len(missing):
             raise FkJoinError(
-                f"{target} lacks the columns {lacked}, and has ones that differ in case alone, "
-                f"one to Spark ({known}): rename them in a view of the table, "
-                "or write to another one"
+                f"{target} lacks the columns {lacked}, and has columns whose names differ only in "
+                f"case, which Spark does not distinguish ({known}): rename the columns in a view "
+                "of the table, or write to another table"
             )
         way = "" if evolve else "let evolve=True add them, "
         raise FkJoinError(
@@ -59,7 +59,7 @@ def require_columns(target: str, existing: pa.Schema, schema: pa.Schema, *, evol
             "or write to another one"
         )
     if wrong := list(problems(existing, schema)):
-        raise FkJoinError(f"{target} cannot be kept as fkjoin's table is: {'; '.join(wrong)}")
+        raise FkJoinError(f"{target} does not match fkjoin's table: {'; '.join(wrong)}")
 
 
 def addable(existing: pa.Schema, schema: pa.Schema) -> list[pa.Field]:
@@ -115,7 +115,7 @@ def fitting(
             if beyond_years(days):
                 kind = "date" if pa.types.is_date32(days.type) else "time"
                 why = f"column {name} has a {kind} outside of the years "
-                why += f"1 to 9999, which {target.partition(' ')[0]} tables cannot have"
+                why += f"1 to 9999, which {target.partition(' ')[0]} tables cannot store"
                 raise cannot_be(target, why)
     fields = [existing.field(name).with_nullable(True) for name in rows.column_names]
     return rows.cast(pa.schema(fields))

@@ -66,8 +66,8 @@ def _refusal(target: str, why: str) -> FkJoinError | None:
         )
     if _APPEND_ONLY in why:
         return FkJoinError(
-            f"{target}: {why}. Rows change and go: set its property delta.appendOnly to false, "
-            "and start the query again: it continues with this batch"
+            f"{target}: {why}. fkjoin updates and deletes rows: set the table's property "
+            "delta.appendOnly to false, and start the query again: it continues with this batch"
         )
     return None
 

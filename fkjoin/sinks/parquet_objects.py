@@ -216,10 +216,11 @@ class BatchObjects:
             raise FileNotFoundError(f"{name} is not there")
         if urlsplit(self.path).scheme in S3 and info.size > LARGEST_COPY:
             raise FkJoinError(
-                f"parquet {self.path}: the file of a batch has {info.size} bytes, and S3 copies "
-                f"{LARGEST_COPY} at once. Begin with a new checkpoint, an empty path and smaller "
-                "batches (maxOffsetsPerTrigger, maxFilesPerTrigger), or write to Delta or Iceberg, "
-                "as you have to if it is a first batch with a snapshot, which no option cuts"
+                f"parquet {self.path}: the file of a batch has {info.size} bytes, and S3 copies at "
+                f"most {LARGEST_COPY} at once. Start with a new checkpoint, an empty path and "
+                "smaller batches (maxOffsetsPerTrigger, maxFilesPerTrigger), or write to Delta or "
+                "Iceberg. A first batch with a snapshot cannot be made smaller: write it to Delta "
+                "or Iceberg"
             )
         try:
             files.copy_file(f"{base}/{name}", f"{base}/{target}")

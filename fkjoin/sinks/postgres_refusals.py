@@ -25,7 +25,7 @@ ROW_PLACE = "_fkjoin_place"
 """A column more: which row of the batch it is."""
 
 _SHOWN = 60
-_NUL = "no text of PostgreSQL's can have U+0000"
+_NUL = "PostgreSQL's texts cannot contain U+0000"
 
 _COLUMNS = """
 select attname from pg_constraint join pg_class on pg_class.oid = conrelid

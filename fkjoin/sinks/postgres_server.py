@@ -60,11 +60,10 @@ def settings_of(dsn: str) -> dict[str, Any]:
         settings = None
     if settings is None or _is_cut_wrongly(settings, dsn):
         raise TopologyError(
-            "postgres: the address cannot be read (it is not shown, since it may have a "
-            'password): write "postgresql://USER@HOST:PORT/DATABASE" or '
-            '"host=HOST dbname=DATABASE user=USER", in the first form with each of %, @, /, :, ?, '
-            "# and blanks in a name or password as %25, %40, …; a password better comes from "
-            "PGPASSWORD"
+            "postgres: the address cannot be read (it is not shown, since it may contain a "
+            'password): write "postgresql://USER@HOST:PORT/DATABASE" or "host=HOST dbname=DATABASE '
+            'user=USER". In the first form, write each of %, @, /, :, ?, # and blanks in a name or '
+            "password as %25, %40, …. Or leave the password out, and set PGPASSWORD"
         )
     return settings
 

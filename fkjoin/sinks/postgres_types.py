@@ -135,8 +135,8 @@ def type_for(name: str, kind: DataType) -> str:
         return f"numeric({kind.precision}, {kind.scale})"
     if type(kind) not in _MADE:
         raise TopologyError(
-            f"to_postgres: column {name} is {kind.simpleString()}, which no type there gives back "
-            "unchanged: cast it to text"
+            f"to_postgres: column {name} is {kind.simpleString()}, which no type of PostgreSQL "
+            "stores unchanged: cast it to text"
         )
     return _MADE[type(kind)]
 

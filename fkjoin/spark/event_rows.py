@@ -17,7 +17,7 @@ from fkjoin.stages.complete import UNAVAILABLE
 _NO_ROW = {
     "t": "operation 't' (truncate) empties the whole table, which a change of one row cannot; "
     "delete the rows, or start again",
-    "m": "operation 'm' (a logical decoding message) is about no row",
+    "m": "operation 'm' (a logical decoding message) is not about a row",
 }
 
 

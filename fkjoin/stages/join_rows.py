@@ -46,8 +46,8 @@ def require_how(how: HowByKey) -> How:
     """Return it; raise ``TopologyError`` if it is no ``How``."""
     if _meant(how) == "outer":
         raise TopologyError(
-            f'how: "{how}" is of joins by primary key, left.join(right, how="outer"); '
-            'by a foreign key it is "inner" or "left"'
+            f'how: "{how}" is only for joins by primary key, left.join(right, how="outer"); a join '
+            'by a foreign key takes "inner" or "left"'
         )
     return require_how_of_events(how)
 

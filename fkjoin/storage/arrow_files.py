@@ -61,7 +61,7 @@ class ArrowFiles(Files):
         self._system.create_dir(self._path(path))
 
     def _rename(self, path: str, target: str) -> None:
-        raise OSError("only folders of a machine are renamed at once")
+        raise OSError("only folders of a local disk are renamed atomically")
 
     def delete(self, path: str = "") -> None:
         target = self._path(path)

@@ -224,7 +224,7 @@ class DriverInput:
         planned = self._require_table()
         if self._input.node.snapshot is None:
             raise TopologyError(
-                f"snapshot: {planned.name} begins without one; make the table with with_snapshot(…)"
+                f"snapshot: {planned.name} has no snapshot; make the table with with_snapshot(…)"
             )
         self.change(key, row, version=versions.OLDEST)
 

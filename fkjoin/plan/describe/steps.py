@@ -127,7 +127,7 @@ def steps_of(ends: Sequence[Node], running: Sequence[Running]) -> list[Step]:
     known = {step.name for step in steps}
     if missing := {stage.store for stage in running if stage.operator not in known}:
         stores = ", ".join(sorted(missing))
-        raise InvariantError(f"the stages {stores} run, and no step of the topology has them")
+        raise InvariantError(f"the stages {stores} run, but belong to no step of the topology")
     return steps
 
 

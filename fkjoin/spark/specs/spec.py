@@ -133,8 +133,8 @@ class StageSpec(ABC):
             if not any(table.schema.equals(kind) for kind in self.takes):
                 kinds = " and ".join(map(called, self.takes))
                 raise FormatError(
-                    f"store {self.name}: a {self.stage} stage takes {kinds}, but "
-                    f"{called(table.schema)} came: a worker has another release of fkjoin than the "
+                    f"store {self.name}: a {self.stage} stage takes {kinds}, but received "
+                    f"{called(table.schema)}: a worker has another release of fkjoin than the "
                     "driver"
                 )
         return self._run(messages, store, count)
