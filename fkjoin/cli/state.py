@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     help=(
-        "Look at the state in a query's checkpoint, after any committed batch; verify, rebuild "
-        "and rescale it; prune indexes; drain and purge a job's internal topics."
+        "Look at the state in a checkpoint after any committed batch; verify, rebuild or rescale "
+        "it; prune indexes; drain and purge internal topics."
     ),
 )
 
