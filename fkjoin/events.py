@@ -15,9 +15,9 @@ class Enriched(Outputs):
 
     Nothing runs until a query starts.
 
-    Rows are appended, and none of them changes later.  So these are no table: they have no key, and
-    joins do not take them. ``events`` is for any sink of Spark's, and ``to_parquet``, ``to_delta``,
-    ``to_iceberg``, ``to_kafka`` and ``to`` are those of a table.
+    Rows are appended, and none of them changes later.  So these are not a table: they have no key,
+    and joins do not take them. ``events`` is for any sink of Spark's, and ``to_parquet``,
+    ``to_delta``, ``to_iceberg``, ``to_kafka`` and ``to`` work as for a table.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Enriched(Outputs):
 
     @property
     def schema(self) -> StructType:
-        """The types of the columns: the event's, then those of the table.
+        """The types of the columns: the event's, then the table's.
 
         Returns
         -------

@@ -141,7 +141,7 @@ class RowOperators(Handle):
         name: str | None = None,
         emit: Emit = "on-change",
     ) -> Self:
-        """Add columns, or replace those of the same names, as Spark's ``withColumns`` does.
+        """Add columns, or replace columns of the same names, as Spark's ``withColumns`` does.
 
         Parameters
         ----------
@@ -236,7 +236,7 @@ class RowOperators(Handle):
         """Give the table's rows another key; the columns of the old key stay as columns.
 
         This is ``flat_map`` with one output of each row.  Of rows with the same new key, the result
-        has that of the least old key.
+        has the row of the least old key.
 
         Parameters
         ----------

@@ -49,8 +49,8 @@ class TableSources(Handle):
         name, on_error
             See ``from_files``.
         schema : pyspark.sql.types.StructType, optional
-            The schema of the files, with all columns.  If left out, it is that of the newest batch,
-            and a checkpoint keeps it.
+            The schema of the files, with all columns.  If left out, it is the schema of the newest
+            batch, and a checkpoint keeps it.
         options : mapping of str to value, optional
             See ``from_files``.
 
@@ -107,7 +107,7 @@ class TableSources(Handle):
             A timestamp or bigint column that results carry on in place of the commit's time.
             Windows that close need it.
         name, on_error
-            See ``from_stream``; without a name it is that of the folder.
+            See ``from_stream``; without a name it is the folder's name.
         schema : pyspark.sql.types.StructType or str, optional
             The columns to read.  If left out, they are those that the Delta table has, and a
             checkpoint keeps them.

@@ -49,7 +49,7 @@ SEAL_DIGEST_BYTES = 16
 _FORMAT = b"\x03"
 
 _OF_NO_MATTER = ("LOCK", "LOG", "rocksdict-config.json")
-"""Beginnings of the names of files without data: readers write to them, too, or make them anew."""
+"""Beginnings of the names of files without data: readers write to them, too, or make them again."""
 
 Stamp = list[int]
 

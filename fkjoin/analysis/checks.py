@@ -59,7 +59,7 @@ def require_takes(argument: str, function: Callable[..., Any], *names: str) -> N
 
 
 def require_callables(arguments: str, other: Any = (), /, **callables: Any) -> None:
-    """Raise ``TopologyError`` if one is no function that takes the arguments.
+    """Raise ``TopologyError`` if one is not a function that takes the arguments.
 
     A value of a type among ``other`` is taken as well.
     """
@@ -73,7 +73,7 @@ def require_callables(arguments: str, other: Any = (), /, **callables: Any) -> N
 
 
 def require_deployment(deployment: str) -> None:
-    """Raise ``TopologyError`` if it is no ``Deployment``."""
+    """Raise ``TopologyError`` if it is not a ``Deployment``."""
     if deployment not in get_args(Deployment):
         raise TopologyError(f'deployment: {deployment!r} is not one of "fused", "staged"')
 

@@ -168,7 +168,7 @@ def _source(table: Planned) -> tuple[SourceBound, Source]:
 
 
 def _columns(table: Planned) -> list[StructField]:
-    """The columns of rows, and those of the key that rows lack."""
+    """The columns of rows, and the key's columns that rows lack."""
     row = table.row_type
     of_key = [field for field in _nullable(table.key_type) if field.name not in row.names]
     return [*_nullable(row), *of_key]
@@ -219,7 +219,7 @@ def _gone(
 ) -> tuple[Column | None, list[StructField]]:
     """The condition by which the table deletes, and the columns besides that it reads.
 
-    None where the files lack one of them.  ``ColumnTypeError`` if it is no condition over the
+    None where the files lack one of them.  ``ColumnTypeError`` if it is not a condition over the
     columns of the files.
     """
     known = {name.lower() for name in wanted.names}
@@ -281,7 +281,7 @@ def _is_one_of(column: str, texts: Iterable[str]) -> Column:
 
 
 def _file_columns(spark: SparkSession, folder: str) -> StructType:
-    """The columns of the files; ``TopologyError`` if they are no plain Parquet files."""
+    """The columns of the files; ``TopologyError`` if they are not plain Parquet files."""
     files = files_at(spark, folder)
     if files.exists(ABOUT):
         raise TopologyError(

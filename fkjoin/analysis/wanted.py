@@ -33,7 +33,7 @@ class Wanted:
     k : int, optional
         The number of values that ``min_by`` and ``max_by`` list.
     delimiter : str, default ""
-        The text between those of ``string_agg``.
+        The text between the values of ``string_agg``.
     """
 
     kind: AggregateKind

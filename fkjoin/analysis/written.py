@@ -221,7 +221,7 @@ def _one_writer(frame: DataFrame, folder: str, label: str, writers: list[str]) -
 
 
 LABELS = ("batch", "fkjoin_batch")
-"""Names of folders of batches: the first that is no column of the table counts."""
+"""Names of folders of batches: the first that is not a column of the table counts."""
 
 
 def folders_of(spark: SparkSession, folder: str) -> list[str]:

@@ -19,7 +19,7 @@ from fkjoin.errors import FkJoinError
 def encoded(schema: pa.Schema, keys: Iterable[Any]) -> list[bytes]:
     """Encode keys of a table whose key has the columns of ``schema``.
 
-    ``FkJoinError`` for one that is no such key.
+    ``FkJoinError`` for one that is not such a key.
     """
     lines = [key_parts(schema, key) for key in keys]
     columns = []

@@ -57,7 +57,7 @@ _READ_FROM: dict[str, tuple[str, ...]] = {
     "daytimeinterval": ("int64", "duration[us]"),
     "time": ("time64[us]",),
 }
-"""Types of a table, each with those of files that Spark reads right for it; not of decimals."""
+"""Types of a table, each with the files' types that Spark reads right for it; not of decimals."""
 _IN_MAPS = {
     "byte": ("int8",),
     "short": ("int8", "int16", "uint8"),

@@ -352,7 +352,7 @@ class Job:
 
 
 def _learned(spark: SparkSession, spec: TableSection) -> tuple[StructType, tuple[str, ...]] | None:
-    """The columns that the files have now, and those of folders; None without files any more."""
+    """The columns that the files and folders have now; None without files any more."""
     with contextlib.suppress(TopologyError):
         if spec.format == "fkjoin":
             return schema_of(spark, spec.path), ()

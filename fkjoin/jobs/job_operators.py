@@ -226,7 +226,7 @@ class TogetherSection(OperatorSection):
 
 @of_calls
 class MergeSection(TogetherSection):
-    """Several tables as one, whose rows are those of all of them."""
+    """Several tables as one, with the rows of all of them."""
 
     kinds = (Kind("a merge", calls=(FaceCall(Table.merge, {"others": None}),)),)
 

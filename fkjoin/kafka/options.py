@@ -98,7 +98,7 @@ def source_options(chosen: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def with_fetching(options: Mapping[str, str]) -> dict[str, str]:
-    """Add to a source's options those of its consumer that are not set."""
+    """Add to a source's options the consumer's options that are not set."""
     return {**_CONSUMER, **options}
 
 

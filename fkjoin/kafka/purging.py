@@ -25,16 +25,16 @@ def purge(
 
     A checkpoint keeps its last batches, 100 unless Spark is told otherwise, and may be set back to
     each of them.  So records after the oldest of them stay.  A backup of a checkpoint that is older
-    cannot go on afterwards.
+    cannot continue afterwards.
 
     Parameters
     ----------
     stages : sequence of StageQuery
         ``table.stages`` of a table with staged joins or aggregates.
     checkpoints : sequence of path
-        The checkpoints of **all** queries that read these topics: those of the stages, and those of
-        all queries of the table, dead letters included.  A query that is not named may lose records
-        that it has yet to read.
+        The checkpoints of **all** queries that read these topics: the checkpoints of the stages,
+        and of all queries of the table, dead letters included.  A query that is not named may lose
+        records that it has yet to read.
 
     Returns
     -------
@@ -86,7 +86,7 @@ def _first(readers: Sequence[Offsets]) -> dict[int, int]:
 def purge_read(
     stages: Sequence[StageQuery], checkpoints: Sequence[str]
 ) -> dict[str, dict[int, int]]:
-    """Purge as ``purge`` does; ``checkpoints``: those of all queries.
+    """Purge as ``purge`` does; ``checkpoints``: of all queries.
 
     Some read no internal topic.  Nothing is deleted as long as one of them has no committed batch,
     since it is not known what that query reads.

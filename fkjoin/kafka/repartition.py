@@ -1,8 +1,8 @@
 """The staged deployment of an aggregate: regroup and aggregate as queries of their own.
 
 A repartition topic connects them.  Its records are in KIP-904's form (see
-``fkjoin.kafka.wire_repartition``), with fkjoin's own bytes of keys, values and versions. What is no
-such record goes to the dead letters.
+``fkjoin.kafka.wire_repartition``), with fkjoin's own bytes of keys, values and versions. Any other
+record goes to the dead letters.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def repartition_topic(
 
 
 def require_older_version(upgrade_from: int | None) -> None:
-    """Raise ``TopologyError`` if it is no older wire version that this release can write."""
+    """Raise ``TopologyError`` if it is not an older wire version that this release can write."""
     if upgrade_from is None:
         return
     if isinstance(upgrade_from, bool) or upgrade_from not in OLDER_VERSIONS:

@@ -10,8 +10,8 @@ value are two records.  The first then has a fourth header, ``fkjoin.pair``: a r
 second, so that nothing in between is seen.  Without that header the first one takes back, and the
 second one adds what the row contributes (see ``fkjoin.stages.guard``).
 
-*Law*: reading what was written gives the same messages, in either form; what is no such record is
-told apart, by its reason.
+*Law*: reading what was written gives the same messages, in either form; any other record is told
+apart, by its reason.
 """
 
 from __future__ import annotations

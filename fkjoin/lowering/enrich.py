@@ -45,7 +45,7 @@ class EventsBound:
     operator: ClassVar[str] = "events"
     rows: Given
     topics: tuple[Connection, ...] = ()
-    """The topics that it reads, which must not be made anew."""
+    """The topics that it reads, which must not be created again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +154,7 @@ def planned_enrich(
 def _scope(events: Planned) -> Scope:
     """The columns of events.
 
-    Those of a stream that is read may be given as its own, such as ``df["id"]``.
+    Columns of a stream that is read may be given as its own, such as ``df["id"]``.
     """
     bound = events.bound
     frame = (

@@ -43,7 +43,7 @@ _PROGRESS = "spark.ui.showConsoleProgress"
 """Spark's bar, which is a line without an end: then standard error of the JVM is this process's."""
 
 _SOCKETS = "spark.python.unix.domain.socket"
-"""Sockets of files are a tenth of a small batch faster than those of a network.
+"""Sockets of files are a tenth of a small batch faster than sockets of a network.
 
 They are closed to others, too.
 """
@@ -176,7 +176,7 @@ def _failure(status: int) -> Exception:
 
 
 def _java_options(folder: Path, *, is_local: bool) -> str:
-    """Options of the JVM before those of the user, which have precedence."""
+    """Options of the JVM before the user's options, which have precedence."""
     options = [f"-Djava.io.tmpdir={quoted(folder)}"]
     if is_local:
         options += class_archive.options()

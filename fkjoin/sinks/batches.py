@@ -319,7 +319,7 @@ class _Batches:
         # The checkpoint has the query's id from the first batch on.
         self._query = self._query or query_id(spark, checkpoint)
         began = began_ms(spark, checkpoint, number)
-        if began is None:  # what has no time is no batch that a place could know again
+        if began is None:  # a place could not recognize a batch without a time
             raise FkJoinError(
                 f"checkpoint: {checkpoint} does not say when batch {number} began: {RESTORE}"
             )

@@ -1,7 +1,7 @@
 """Arrow's types of a target's columns: whether they can hold all values of a table's columns.
 
 *Law*: where ``problems`` finds nothing, ``fitting`` rows have each value unchanged, in the target's
-types; or a row has a null or a day that the target cannot have, and ``fitting`` says so.
+types; or a row has a null or a day that the target cannot store, and ``fitting`` says so.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def fitting(
     key: Sequence[str],
     of_days: Callable[[pa.DataType], bool] = pa.types.is_date32,
 ) -> pa.Table:
-    """The rows with the target's types; ``FkJoinError`` of a null or a day that it cannot have.
+    """The rows with the target's types; ``FkJoinError`` of a null or a day that it cannot store.
 
     ``target`` is what errors call it; ``of_days`` tells the types whose values must be in the years
     1 to 9999.
@@ -138,7 +138,7 @@ def row_text(rows: pa.Table, key: Sequence[str]) -> str:
 
 
 def cannot_be(target: str, why: str) -> FkJoinError:
-    """The error of a row that a target cannot have."""
+    """The error of a row that a target cannot store."""
     return FkJoinError(
         f"a row cannot be in {target}: {why}. Replace such values in a view of the table, or leave "
         "such rows out with a filter: either needs a new checkpoint and an empty target"

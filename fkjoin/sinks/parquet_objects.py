@@ -47,7 +47,7 @@ _REFUSED = re.compile(
     r"|INVALID_CLIENT_TOKEN|UNRECOGNIZED_CLIENT|PERMISSION_DENIED|UNAUTHENTICATED"
     r"|AuthenticationFailed|AuthorizationFailure|HTTP status 4(?!08|09|12|25|29)\d\d"
 )
-"""Answers of a store that no repetition mends: access refused, or no such bucket.
+"""Answers of a store that no repetition repairs: access refused, or no such bucket.
 
 408, 409, 412, 425 and 429 pass.
 """
@@ -168,7 +168,7 @@ class BatchObjects:
     def _files(self, folder: str = "") -> list[PurePosixPath]:
         """The files in a folder, and in those in it, by their paths from there.
 
-        Folders are only what names of files say: some stores list those of a draft, some do not,
+        Folders are only what names of files say: some stores list a draft's folders, some do not,
         and some keep empty ones.
         """
         files, base = self._opened

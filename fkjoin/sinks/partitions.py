@@ -1,6 +1,6 @@
 """Columns that partition a target: their values come back as they were written, or are refused.
 
-A table's log has the values of partitions as texts, and so have the names of folders on a disk.
+A table's log contains the values of partitions as texts, and so do the names of folders on a disk.
 """
 
 from __future__ import annotations

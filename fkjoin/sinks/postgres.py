@@ -249,7 +249,7 @@ class Postgres(TableSink):
             self._stage(connection)
             copy = partial(self._copy, connection, deleted=True)
             for _ in unread(connection, gone, copy, self._key):
-                pass  # a key that the table cannot have is not in it
+                pass  # a key that the table cannot store is not in it
             connection.execute(self._delete())
             letters = self._written(connection, upserts)
             if self.on_error == "dead-letter":

@@ -18,7 +18,7 @@ OF_A_VALUE = (
     psycopg.errors.StatementTooComplex,  # JSON that is nested too deeply
     psycopg.errors.ProgramLimitExceeded,  # or too long; a key that is too long for an index
 )
-"""``SQLSTATE`` of a row that a table cannot have, whatever the other rows are."""
+"""``SQLSTATE`` of a row that a table cannot store, whatever the other rows are."""
 
 _MENDED_CLASSES = ("08", "40", "53", "57", "58")
 """Classes of ``SQLSTATE``: connections, transactions, resources, an operator or a crash, I/O."""
@@ -82,7 +82,7 @@ def connect(settings: dict[str, Any]) -> Connection[Any]:
     chosen = {**_CONNECTION, **settings}
     if "PGCONNECT_TIMEOUT" in os.environ and "connect_timeout" not in settings:
         del chosen["connect_timeout"]
-    return psycopg.connect(**chosen | {"client_encoding": "UTF8"})  # whatever that of the database
+    return psycopg.connect(**chosen | {"client_encoding": "UTF8"})  # not the database's
 
 
 def mends(error: BaseException) -> bool:

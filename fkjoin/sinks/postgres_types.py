@@ -3,7 +3,7 @@
 *Law*: where ``problems`` finds nothing, each value of each column is in the target what it was, but
 that in ``jsonb`` and ``numeric`` -0.0 is 0.0, and a text in a type of its own (``uuid``, an enum)
 is as that type writes it; or the column has no such value (text with U+0000, years before 4713 BC,
-a text that is no ``uuid``, a null), and PostgreSQL says so.
+a text that is not a ``uuid``, a null), and PostgreSQL says so.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class TargetColumn(NamedTuple):
     shown: str
     """Its type, as PostgreSQL writes it."""
     base: str
-    """The type's own name; of a domain, that of the type below; of an enum, ``enum``."""
+    """The type's own name; of a domain, the name of the type below; of an enum, ``enum``."""
     modifier: int
     required: bool
     """True for a column that takes no null."""

@@ -55,7 +55,7 @@ def meta_of(metas: bytes, stage: int) -> bytes | None:
 
 
 def saved_number(stage: int, number: int) -> int:
-    """The number of a stage's segment among those of its operator."""
+    """The number of a stage's segment among its operator's segments."""
     return (stage << _STAGE_SHIFT) + number
 
 

@@ -28,7 +28,7 @@ class EventRows:
     fields: pa.Schema
     placeholder: str = PLACEHOLDER
     marks: bool = False
-    """Rows that lack values have a column ``UNAVAILABLE``, and are no problem."""
+    """Rows that lack values have a column ``UNAVAILABLE``, and are not a problem."""
 
     @property
     def schema(self) -> pa.Schema:

@@ -330,6 +330,6 @@ def counter(name: str, value: int, buckets: Sequence[int] = (0,)) -> pa.RecordBa
 
 
 def dead_letters(problem: pa.Array) -> Batches:
-    """Count rows with a problem, and those of the commonest."""
+    """Count rows with a problem, and rows with the commonest one."""
     for name, value in counters.commonest(problem.drop_null().to_pylist()).items():
         yield counter(name, value)

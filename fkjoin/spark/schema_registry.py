@@ -30,7 +30,7 @@ _NOT_THERE = (40401, 40402, 40403)
 _PASSING = (408, 429, 500, 502, 503, 504)
 """HTTP's status codes of a registry that may answer later."""
 _NETWORK = ("httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3", "authlib")
-"""Packages whose errors are those of a connection."""
+"""Packages whose errors are errors of a connection."""
 _USER = re.compile(r"//[^/@,]*@")
 _CLIENT = {"max.retries": 0, "timeout": 10}
 """The client's settings if they are left out.

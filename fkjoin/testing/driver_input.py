@@ -170,7 +170,7 @@ class DriverInput:
         key : object
             The value of the key's column; for several columns a tuple, or a dict by their names.
         row : mapping
-            The row's columns by name.  Those of the key may be left out; others that are left out
+            The row's columns by name.  Columns of the key may be left out; others that are left out
             are null.
         version : int, optional
             The number that orders the changes of a key; by default, as they are fed.
@@ -276,7 +276,7 @@ class DriverInput:
         Raises
         ------
         FkJoinError
-            If it is no key of the table.
+            If it is not a key of the table.
 
         Examples
         --------
@@ -327,7 +327,7 @@ class DriverInput:
     def _key(self, key: Any) -> dict[str, Any]:
         """The columns of a key as users write it."""
         schema = arrow_schema("key", self._input.planned.key_type)
-        encoded(schema, [key])  # refuses what is no key
+        encoded(schema, [key])  # refuses what is not a key
         return dict(zip(schema.names, key_parts(schema, key), strict=True))
 
     def _values(
@@ -337,7 +337,7 @@ class DriverInput:
         row: Mapping[str, Any],
         keys: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """A row's columns, each of a value that it can have; those of the key may be left out."""
+        """A row's columns, each of a value that it can have; the key's columns may be left out."""
         planned = self._input.planned
         for name in row:
             if name not in keys and name not in planned.row_type.names:
