@@ -66,7 +66,7 @@ def set_aside(items: str) -> str:
 
 
 MISPLACED = (
-    "folders that are called as columns are, such as region=eu, came after the query was started"
+    "folders with the names of columns, such as region=eu, were added after the query was started"
 )
 """The beginning of a message about files in them: Spark finds folders' columns at the start."""
 

@@ -20,7 +20,7 @@ class Enriched(Outputs):
     """
 
     def __init__(self) -> None:
-        raise TypeError("make it with table.enrich(events, on=…)")
+        raise TypeError("an Enriched cannot be made directly: write table.enrich(events, on=…)")
 
     @property
     def name(self) -> str:

@@ -451,7 +451,7 @@ class _Grouping:
         value = self.value or self._whole_row()
         if self.options.window is not None:
             raise TopologyError(
-                f"{argument}: an expression knows no windows; give a Python callable, "
+                f"{argument}: an expression cannot aggregate by windows; give a Python callable, "
                 "or write agg(…)"
             )
         key = self.key.schema.names

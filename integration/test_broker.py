@@ -43,7 +43,7 @@ def test_a_topic_that_is_not_there_or_does_not_fit_is_refused_before_a_query_sta
     registration = next(iter(joining.partitions))
     broker.create(registration, partitions=1)
     with pytest.raises(
-        TopologyError, match=r"internal topic .* has 1 partitions, 2 are needed.*: stop the stages .*, delete it"
+        TopologyError, match=r"internal topic .* has 1 partitions, but needs 2.*: stop the stages .*, delete the internal topic"
     ):
         joining.create()
     delete(broker, registration)
@@ -200,9 +200,9 @@ def test_a_merge_says_where_its_rows_came_from(spark: SparkSession, broker: Brok
     for table, says in (
         (
             eu.merge(us, name="paced", emit="periodic 1 hour"),
-            "positions: paced has emit='periodic 1 hour', and rows wait for .*",
+            "positions: paced has emit='periodic 1 hour', and rows that wait for .*",
         ),
-        (everywhere.filter("n > 0"), "positions: a row that sums up others, has a new key, or is made of a merged one"),
+        (everywhere.filter("n > 0"), "positions: they are not available after an aggregate, a flat map, rekey or"),
     ):
         with pytest.raises(TopologyError, match=says):
             table.to_kafka("merge-out", broker.bootstrap, checkpoint=tmp_path / "none", positions=True)

@@ -77,6 +77,6 @@ def test_a_restore_leaves_the_rows_of_other_queries(dsn: str) -> None:
     postgres = target(dsn, NUMBERS, "id")
     postgres.apply(batch_id(0), batch(a=1), gone())
     postgres.apply(batch_id(0, query="another"), batch(b=2), gone())
-    with pytest.raises(FkJoinError, match="query another writes to shop.it, too, and would lose its rows"):
+    with pytest.raises(FkJoinError, match="query another writes to shop.it, too, and a restore would delete its rows"):
         postgres.replace(batch_id(0), batch(a=1))
     assert select(dsn, "select * from shop.it order by id") == [("a", 1), ("b", 2)]

@@ -53,7 +53,7 @@ def letters(dsn: str, columns: str = "batch, key->>'id', column_name, reason") -
 DAYS, TIMES = pa.date32(), pa.timestamp("us", "UTC")
 UUID = "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
 KINDS: list[tuple[str, pa.Array, pa.Array, str]] = [
-    ("text", pa.array(["a"]), pa.array(["line\nb\0c"]), "no text of PostgreSQL's can have U+0000"),
+    ("text", pa.array(["a"]), pa.array(["line\nb\0c"]), "PostgreSQL's texts cannot contain U+0000"),
     ("uuid", pa.array([UUID]), pa.array(["sad"]), 'invalid input syntax for type uuid: "sad"'),
     ("jsonb", pa.array(['{"a":1}']), pa.array(['{"a":"\\u0000"}']), "unsupported Unicode escape sequence: \\u0000 cannot"),
     ("jsonb", pa.array(["[]"]), pa.array(["[" * 100_000]), "stack depth limit exceeded"),

@@ -147,7 +147,7 @@ def kinds(dsn: str) -> str:
 @pytest.mark.parametrize("ours", NARROWER)
 def test_a_narrower_type_is_refused_before_the_first_batch(kinds: str, ours: str) -> None:
     for theirs in NARROWER[ours]:
-        with pytest.raises(FkJoinError, match=r"shop\.it cannot be kept.* column x is .* cannot hold every .*: alter it"):
+        with pytest.raises(FkJoinError, match=r"shop\.it does not match.* column x is .* cannot hold every .*: alter it"):
             made(kinds, f"id bigint primary key, x {theirs}", f"id bigint, x {ours}")
 
 
@@ -155,7 +155,7 @@ def test_the_refusal_names_each_column_and_both_types(dsn: str) -> None:
     with pytest.raises(FkJoinError) as caught:
         made(dsn, "id bigint primary key, n bigint, at timestamp", "id bigint, n double, at timestamp")
     assert str(caught.value) == (
-        "table shop.it cannot be kept as fkjoin's table is: column n is bigint, which cannot hold every double: alter it to "
+        "table shop.it does not match fkjoin's table: column n is bigint, which cannot hold every double: alter it to "
         "double precision, or cast the table's column; column at is timestamp without time zone, which cannot hold every "
         "timestamp: alter it to timestamptz, or cast the table's column"
     )
@@ -252,6 +252,6 @@ def test_a_type_without_a_counterpart_is_refused_when_the_table_is_built(dsn: st
         TopologyError, match=r"to_postgres: column m is map<int,string>, and the keys of a JSON object are texts"
     ):
         made(dsn, "", "id bigint, m map<int, string>")
-    with pytest.raises(TopologyError, match=r"to_postgres: column v is variant, which no type there gives back"):
+    with pytest.raises(TopologyError, match=r"to_postgres: column v is variant, which no type of PostgreSQL stores"):
         made(dsn, "", "id bigint, v variant")
     made(dsn, "", "id bigint, v string")

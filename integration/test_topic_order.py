@@ -135,9 +135,9 @@ def test_a_topic_goes_on_from_a_snapshot_whoever_reads_it(spark: SparkSession, b
         stages[1].start(tmp_path / "stage", trigger={"availableNow": True})
     for stage in stages:
         stage.start(tmp_path / "stage", trigger={"availableNow": True}).awaitTermination()
-    with pytest.raises(TopologyError, match="with_snapshot: begun has roots=.*; give the snapshot to the tables of that job"):
+    with pytest.raises(TopologyError, match="with_snapshot: begun has roots=.*; give the snapshot to the source tables"):
         table(keep=False, roots=1).with_snapshot(place)
-    with pytest.raises(TopologyError, match="positions: by-spark has a snapshot, and its rows no position in a topic; leave"):
+    with pytest.raises(TopologyError, match="positions: by-spark has a snapshot, whose rows have no position in a topic"):
         Kafka("out", broker.bootstrap, positions=True).records(by_spark.materialize("kept")._plan)
     records = Kafka("out", broker.bootstrap).records(by_spark.materialize("kept")._plan)
     assert columns_of(spark, records).names == ["key", "value"]

@@ -112,7 +112,7 @@ class BucketStore:
         """The number of these that a scan has laid over the index, and these themselves."""
         self._tail = Tail()
         self.rebuilt: str | None = None
-        """The reason why the index was built anew from the log, if it was."""
+        """The reason why the index was rebuilt from the log, if it was."""
         private_folder(directory)
         self._index = self._open(lock_wait_s)
 
@@ -211,8 +211,8 @@ class BucketStore:
                 size += entry_bytes(*oldest[-1])
                 first += 1
             # An entry is live if the index has its very value.  A later segment may hold the same
-            # value again: then the log has it twice, which does no harm.  A deletion compares as
-            # null, and goes: no older segment is left whose entry it hides.
+            # value again: then the log contains it twice, which does no harm.  A deletion compares
+            # as null, and goes: no older segment is left whose entry it hides.
             old_keys, old_values = latest(oldest)
             current = pc.fill_null(pc.equal(self._committed(old_keys), old_values), False)
             still = pc.and_(current, pc.invert(pc.is_in(old_keys, value_set=keys)))
@@ -305,7 +305,7 @@ class BucketStore:
             if caught_up:
                 return index
             index.give_up()
-            why = f"index {self._directory} is of a batch that the log does not lead on from"
+            why = f"index {self._directory} belongs to a batch that the log does not continue"
         return self._rebuilt(why)
 
     def _rebuilt(self, why: str) -> RocksIndex:
@@ -372,7 +372,7 @@ class BucketStore:
         if position == _START:
             return self._meta.first == 0
         # The last segment that the index has must still be there: its token proves that the index
-        # holds this attempt's data, and not those of another attempt with the same numbers.
+        # holds this attempt's data, and no data of another attempt with the same numbers.
         if not self._meta.first < position.next <= self._meta.next:
             return False
         token, _, _ = decode_segment(position.next - 1, self._log.segment(position.next - 1))

@@ -13,7 +13,7 @@ from fkjoin.state.protocol import BYTES, PAGE_ENTRIES, Bytes, KeyRange, Page
 
 
 class MemoryStore:
-    """A dict, with its sorted keys made anew only when a scan follows a change of the key set."""
+    """A dict, with its sorted keys made again only when a scan follows a change of the key set."""
 
     def __init__(self, page_entries: int = PAGE_ENTRIES) -> None:
         self._data: dict[bytes, bytes] = {}

@@ -53,7 +53,7 @@ class Pending(NamedTuple):
 def keep(
     directory: Path, entries: KeysAndValues, base: Position, goal: Position, key: bytes
 ) -> None:
-    """Write the entries that lead from one position to the other; a full disk is no error here."""
+    """Write the entries that lead from one position to the other; a full disk is allowed."""
     keys, values = entries
     if not len(keys):
         return
@@ -121,7 +121,7 @@ def waiting(directory: Path, start: Position, goal: Position, key: bytes) -> Wai
     if known.positions[0] != start:
         known = none  # the index has been written to since
     # Walk back from the goal, until it meets what this process has read already.  If it meets the
-    # start instead, that is of an attempt which was not committed, and is read anew.
+    # start instead, that is of an attempt which was not committed, and is read again.
     links: list[tuple[Position, KeysAndValues]] = []
     position = goal
     while position not in (start, known.positions[-1]):

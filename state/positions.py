@@ -1,4 +1,4 @@
-"""The position of an index: the committed batch of the change log that its data are those of."""
+"""The position of an index: the committed batch of the change log that its data belong to."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ SEAL_DIGEST_BYTES = 16
 _FORMAT = b"\x03"
 
 _OF_NO_MATTER = ("LOCK", "LOG", "rocksdict-config.json")
-"""Beginnings of the names of files without data: readers write to them, too, or make them anew."""
+"""Beginnings of the names of files without data: readers write to them, too, or make them again."""
 
 Stamp = list[int]
 
@@ -107,7 +107,7 @@ class Seal:
         body, digest = data[:-SEAL_DIGEST_BYTES], data[-SEAL_DIGEST_BYTES:]
         if body[:1] != _FORMAT or not hmac.compare_digest(digest, keyed(key, body)):
             raise DamagedIndexError(
-                f"the seal of index {directory} is damaged, or is not one of this log"
+                f"the seal of index {directory} is damaged, or belongs to another log"
             )
         fields = json.loads(body[1:])
         token, next_ = fields["position"]
@@ -122,7 +122,7 @@ class Seal:
             present = stamps(self.folder)
         except OSError as error:
             raise DamagedIndexError(
-                f"index {self.folder} is not as it was closed: {error}"
+                f"index {self.folder} has changed since it was closed: {error}"
             ) from error
         if present == self.stamps:
             return
@@ -134,7 +134,9 @@ class Seal:
             change = "was changed"
         else:
             change = "is gone"
-        raise DamagedIndexError(f"index {self.folder} is not as it was closed: {name} {change}")
+        raise DamagedIndexError(
+            f"index {self.folder} has changed since it was closed: {name} {change}"
+        )
 
     def require_version(self, live: Mapping[str, int]) -> None:
         """``DamagedIndexError`` if RocksDB has opened another version than the sealed one."""

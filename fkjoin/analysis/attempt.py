@@ -1,4 +1,4 @@
-"""Expressions of a user's that may throw, evaluated so that the query goes on.
+"""Expressions of a user's that may throw, evaluated so that the query continues.
 
 Spark leaves out a row on which one throws.  It evaluates a part that stands twice in an expression
 before all else, outside of what would catch what it throws.  It does not look for such parts behind
@@ -71,7 +71,7 @@ def attempt(
     """Expressions, evaluated for ``usable`` rows.
 
     By default these are the rows of a table's frame that are there.  ``table``: what the
-    ``operator`` reads; ``key``: a struct, by default that of the frame.
+    ``operator`` reads; ``key``: a struct, by default the frame's rows.
     """
     risky = [expression for expression in bound if expression.can_throw]
     if not risky:

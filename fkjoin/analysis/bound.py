@@ -121,7 +121,7 @@ def bind(argument: str, expressions: Sequence[Expression], scope: Scope) -> tupl
     assert why is not None, "one of several columns is named above"
     texts = ", ".join(map(text, expressions))
     raise TopologyError(
-        f"{argument}: {texts} cannot be evaluated side by side: {plain_line(why)}"
+        f"{argument}: Spark cannot evaluate {texts} together: {plain_line(why)}"
     ) from why
 
 

@@ -66,7 +66,7 @@ class ChangeColumns:
     def gone(self, frame: DataFrame, names: list[str], label: str) -> Column:
         """A boolean column, true where a change deletes.
 
-        ``TopologyError`` where the expression is no boolean.
+        ``TopologyError`` where the expression is not a boolean.
         """
         if self.deleted is None:
             return F.lit(False)

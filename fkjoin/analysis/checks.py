@@ -54,26 +54,26 @@ def require_takes(argument: str, function: Callable[..., Any], *names: str) -> N
         name = getattr(called, "__name__", type(called).__name__)
         takes = f"{name}({', '.join(signature.parameters)})"
         raise TopologyError(
-            f"{argument}: {takes} is called with ({', '.join(names)}); let it take these"
+            f"{argument}: {takes} must be callable with ({', '.join(names)})"
         ) from None
 
 
 def require_callables(arguments: str, other: Any = (), /, **callables: Any) -> None:
-    """Raise ``TopologyError`` if one is no function that takes the arguments.
+    """Raise ``TopologyError`` if one is not a function that takes the arguments.
 
     A value of a type among ``other`` is taken as well.
     """
     for argument, function in callables.items():
         if not callable(function) and not isinstance(function, other):
             raise TopologyError(
-                f"{argument}: a callable of ({arguments}) is needed, {function!r} is none"
+                f"{argument}: {function!r} is not callable; give a function of ({arguments})"
             )
         if callable(function):
             require_takes(argument, function, *arguments.split(", "))
 
 
 def require_deployment(deployment: str) -> None:
-    """Raise ``TopologyError`` if it is no ``Deployment``."""
+    """Raise ``TopologyError`` if it is not a ``Deployment``."""
     if deployment not in get_args(Deployment):
         raise TopologyError(f'deployment: {deployment!r} is not one of "fused", "staged"')
 

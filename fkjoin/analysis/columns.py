@@ -51,8 +51,8 @@ def resolve_column(
         raise TopologyError(message) from error
     if len(columns) != 1:
         raise TopologyError(
-            f"{argument}: {text(expression)} is {len(columns)} columns where one is needed: write "
-            "out those you mean"
+            f"{argument}: {text(expression)} expands to {len(columns)} columns, and exactly one is "
+            "needed: name that column"
         )
     return column
 
@@ -149,7 +149,7 @@ def _no_column(name: str, known: list[str], table: str, within: Sequence[str] = 
 
 
 def _within(name: str, fields: list[str]) -> list[str]:
-    """Those of the fields that have the name."""
+    """Fields that have the name."""
     wanted = name.lower()
     return [field for field in fields if field.rpartition(".")[2].strip("`").lower() == wanted]
 
@@ -157,7 +157,7 @@ def _within(name: str, fields: list[str]) -> list[str]:
 def _fields(frame: DataFrame, known: Sequence[str]) -> list[str]:
     """The fields of the known columns that are structs, as expressions name them.
 
-    Without known ones, the fields are those of all columns.
+    Without known ones, the fields of all columns.
     """
     structs = {
         field.name: field.dataType.names

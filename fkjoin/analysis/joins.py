@@ -118,8 +118,8 @@ def _require_spread(spread: int, buckets: int, deployment: Deployment) -> None:
         )
     if spread > 1 and deployment == "staged":
         raise TopologyError(
-            "spread: partitions of topics say where rows of a staged join are; leave the "
-            "deployment fused"
+            "spread: a staged join distributes its rows by the partitions of its topics; leave "
+            "spread out, or leave the deployment fused"
         )
 
 
@@ -134,9 +134,8 @@ def _internal_topics(
     for argument, table in (("left", left), ("right", right)):
         if table.connection is None or not _of_source(table.node):
             raise TopologyError(
-                f"{argument}: the staged deployment joins tables read from topics "
-                f"(Table.from_kafka), {table.name} is none; write it to a topic first, or leave "
-                "the deployment fused"
+                f"{argument}: a staged join reads topics (Table.from_kafka), and {table.name} is "
+                "not read from one; write it to a topic first, or leave the deployment fused"
             )
         refuse_to_start_over(argument, table)
     assert left.connection is not None

@@ -80,7 +80,7 @@ class SourceBound:
     undecoded: Undecoded | None = None
     """Lines or records that workers read without ``rows``."""
     starts_over: bool = False
-    """The user said so of the topic, should it be made anew."""
+    """The user said so of the topic, should it be created again."""
     files: tuple[str, ...] = ()
     """Paths of the files that are read, perhaps patterns."""
     deleted: Any = None

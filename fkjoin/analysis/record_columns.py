@@ -48,7 +48,7 @@ def with_change_columns(
 
     Return a function that adds it to a frame of records, and the columns to read it by.
 
-    The expressions see the value's columns, and those of the key that the value lacks.  They also
+    The expressions see the value's columns, and the key's columns that the value lacks.  They also
     see what the format knows of an event besides its row (``Debezium.about``).  A record whose
     version is null cannot be ordered: that is a problem.  Of Debezium's records with a version,
     null values are left out: the delete event before each has said it.

@@ -127,8 +127,8 @@ def _begun(source: Planned, path: Any, *, was_read: bool) -> Planned:
 def _folder(path: Any) -> str:
     if isinstance(path, DataFrame):
         raise TopologyError(
-            "path: a query reads a snapshot from files, and this is a DataFrame; write it with "
-            'df.write.parquet("…"), and give that folder'
+            "path: with_snapshot reads files, and this is a DataFrame; write it with "
+            'df.write.parquet("…"), and give the path of that folder'
         )
     if not isinstance(path, str | Path):
         raise TopologyError(
@@ -146,29 +146,29 @@ def _source(table: Planned) -> tuple[SourceBound, Source]:
     bound, node = table.bound, table.node
     if not isinstance(bound, SourceBound) or not isinstance(node, Source):
         raise TopologyError(
-            f"with_snapshot: {table.name} is made by an operator; call it on a table that is read, "
-            "such as Table.from_kafka makes, and apply operators after that"
+            f"with_snapshot: {table.name} is the result of an operator; call with_snapshot on its "
+            "source, such as Table.from_kafka makes, and apply operators after that"
         )
     if bound.delta:
         raise TopologyError(
-            f"with_snapshot: {table.name} begins with the rows of its Delta table: leave "
+            f"with_snapshot: {table.name} already starts with the rows of its Delta table: leave "
             "with_snapshot out"
         )
     if node.snapshot is not None:
         raise TopologyError(
-            f"with_snapshot: {table.name} has the snapshot {node.snapshot}; put all its files into "
-            "one folder"
+            f"with_snapshot: {table.name} already has the snapshot {node.snapshot}; put all files "
+            "of the snapshot into one folder"
         )
     if not isinstance(columns_of(table.spark, bound.rows)[VERSION].dataType, StructType):
         raise TopologyError(
-            f"with_snapshot: {table.name} has roots=, and another job's rows carry their own "
-            "order; give the snapshot to the tables of that job"
+            f"with_snapshot: {table.name} has roots=, so the order of its rows comes from another "
+            "job; give the snapshot to the source tables of that job"
         )
     return bound, node
 
 
 def _columns(table: Planned) -> list[StructField]:
-    """The columns of rows, and those of the key that rows lack."""
+    """The columns of rows, and the key's columns that rows lack."""
     row = table.row_type
     of_key = [field for field in _nullable(table.key_type) if field.name not in row.names]
     return [*_nullable(row), *of_key]
@@ -219,7 +219,7 @@ def _gone(
 ) -> tuple[Column | None, list[StructField]]:
     """The condition by which the table deletes, and the columns besides that it reads.
 
-    None where the files lack one of them.  ``ColumnTypeError`` if it is no condition over the
+    None where the files lack one of them.  ``ColumnTypeError`` if it is not a condition over the
     columns of the files.
     """
     known = {name.lower() for name in wanted.names}
@@ -281,20 +281,20 @@ def _is_one_of(column: str, texts: Iterable[str]) -> Column:
 
 
 def _file_columns(spark: SparkSession, folder: str) -> StructType:
-    """The columns of the files; ``TopologyError`` if they are no plain Parquet files."""
+    """The columns of the files; ``TopologyError`` if they are not plain Parquet files."""
     files = files_at(spark, folder)
     if files.exists(ABOUT):
         raise TopologyError(
-            f"path: {folder} has what to_parquet wrote, deletes and earlier rows among it; read it "
-            "with Table.from_fkjoin, or write the rows of its state with "
-            'fkjoin.read_state(…).write.parquet("…"), and give that folder'
+            f"path: {folder} was written by to_parquet and contains changes (deletes and earlier "
+            "rows, too), not a snapshot; read it with Table.from_fkjoin, or write the rows of its "
+            'state with fkjoin.read_state(…).write.parquet("…"), and give the path of that folder'
         )
     for marker, kind in _TABLES.items():
         if files.exists(marker):
             raise TopologyError(
-                f"path: {folder} is a table of {kind}, whose folder has files of older versions, "
-                'too; read it with spark.read.format("…"), write its rows with '
-                'df.write.parquet("…"), and give that folder'
+                f"path: {folder} is a table of {kind}, whose folder also contains files of older "
+                'versions; read it with spark.read.format("…"), write its rows with '
+                'df.write.parquet("…"), and give the path of that folder'
             )
     try:
         return spark.read.parquet(folder).schema

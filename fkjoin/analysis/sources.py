@@ -73,7 +73,7 @@ def read_stream(
 ) -> Planned:
     """A table of rows that are read as a stream; see ``Table.from_stream``.
 
-    ``stream`` may have ``RAW`` and ``PROBLEM``, which are no columns of the table.  ``beside``:
+    ``stream`` may have ``RAW`` and ``PROBLEM``, which are not columns of the table.  ``beside``:
     columns that are not the row's, whatever expressions read them.  ``places_of``: names for the
     last numbers of versions, of records in a topic.
     """

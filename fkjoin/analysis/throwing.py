@@ -88,7 +88,7 @@ def cause(columns: Sequence[Column], nodes: Sequence[Any], rows: DataFrame) -> C
 
     It stands in a lambda, where Spark makes no code of it: it is seldom evaluated, and may be long.
     """
-    # Lambdas cannot have these.
+    # Lambdas cannot contain these.
     if any(node is None or "PythonUDF" in _kinds(node) for node in nodes):
         return F.lit(None).cast("string")
     tried = access(rows.sparkSession).tried

@@ -75,13 +75,13 @@ def read_topic(
         )
     if roots is not None and on_new_topic == "start-over":
         raise TopologyError(
-            "on_new_topic: with roots= rows are of the topics before, which are not created again; "
-            "leave it out"
+            "on_new_topic: a table with roots= cannot start over: its versions are positions in "
+            "earlier topics, which are not created again; leave on_new_topic out"
         )
     if roots is not None and not 1 <= roots <= _MOST_ROOTS:
         raise TopologyError(
-            f"roots: {roots!r} is not a number from 1 to {_MOST_ROOTS}: of as many topics the "
-            "records are made"
+            f"roots: {roots!r} is not a number from 1 to {_MOST_ROOTS}, the number of topics that "
+            "the records were made from"
         )
     if roots is not None and columns.version is not None:
         raise TopologyError(

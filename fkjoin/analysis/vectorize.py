@@ -177,7 +177,7 @@ def _part(node: Any, named: dict[str, Part], counterpart: Callable[[Part], bool]
         raise _lacking(node)
     same = kind == "Cast" and arrow == children[0].type
     if same and not isinstance(spark, StringType):
-        # Arrow has one type for several of Spark's, such as those of intervals.
+        # Arrow has one type for several of Spark's, such as types of intervals.
         same = spark.simpleString() == _type(nodes[0]).simpleString()
     if same:
         return children[0]

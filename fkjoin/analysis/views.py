@@ -149,8 +149,8 @@ def dropped(table: Planned, *, names: Sequence[str], **options: Any) -> Planned:
     gone = require_names("cols", names, (*table.key, *table.rest), f"table {table.name}")
     if of_key := [name for name in gone if name in table.key]:
         raise TopologyError(
-            f"cols: {of_key[0]} belongs to the key of {table.name}, which stays; give it another "
-            "one with rekey"
+            f"cols: {of_key[0]} belongs to the key of {table.name}, and columns of the key cannot "
+            "be dropped; give the table another key with rekey"
         )
     columns = [quoted_if_needed(name) for name in table.rest if name not in gone]
     return mapped(table, columns=columns, **options)
@@ -188,8 +188,9 @@ def materialized(table: Planned, *, name: str, settings: Settings) -> Planned:
     node: Any = table.node
     if isinstance(node, Aggregate) and node.closes is not None:
         raise TopologyError(
-            f"materialize: {table.name} is of windows, which leave the state when they close; "
-            "materialize the table below it, or write its rows to a sink"
+            f"materialize: {table.name} aggregates by windows, and a closed window leaves the "
+            f"state; materialize the table below {table.name}, or write the rows of {table.name} "
+            "to a sink"
         )
     kinds = as_emitted("key", table.key_type), as_emitted("row", table.row_type)
     return replace(

@@ -72,8 +72,7 @@ def window(time: Expression, size: str, slide: str | None = None) -> Window:
     slide_us = size_us if slide is None else interval_us("slide", slide)
     if size_us <= 0 or slide_us <= 0:
         raise TopologyError(
-            "window: size and slide must be longer than nothing; give an interval such as "
-            '"10 minutes"'
+            'window: size and slide must be positive; give an interval such as "10 minutes"'
         )
     if slide_us > size_us:
         raise TopologyError(
@@ -100,7 +99,8 @@ def without_window(key: Any) -> tuple[Window | None, Any]:
         return None, key
     if len(windows) > 1:
         raise TopologyError(
-            "key: there are two windows; give one, and group the result by the other"
+            "key: only one window can be in a key; leave one in it, and group the result by the "
+            "other"
         )
     return windows[0], [windows[0].time, *(item for item in keys if not isinstance(item, Window))]
 
@@ -138,7 +138,7 @@ class Closes:
     ) -> Closes | None:
         """Check that arguments of ``Table.group_by`` go together.
 
-        None where groups are no windows.
+        None where groups are not windows.
         """
         if window is None:
             if emit == ON_CLOSE:
@@ -148,19 +148,19 @@ class Closes:
             for argument, value in (("grace", grace), ("idle", idle), ("ahead", ahead)):
                 if value is not None:
                     raise TopologyError(
-                        f"{argument}: it is for windows; put fkjoin.window(…) into the key, or "
-                        "leave it out"
+                        f"{argument}: this argument is only for windows; put fkjoin.window(…) into "
+                        "the key, or leave the argument out"
                     )
             return None
         if emit != ON_CLOSE:
             raise TopologyError(
-                f"emit: a window is sent when it closes, and {emit!r} is not that; give "
+                f"emit: a window is sent once, when it closes, so {emit!r} cannot be used; give "
                 f'emit="{ON_CLOSE}"'
             )
         closes = Closes(window, "0 seconds" if grace is None else grace, idle, ahead)
         if closes.grace_us < 0:
             raise TopologyError(
-                f'grace: {grace} is less than nothing; give an interval such as "2 minutes"'
+                f'grace: {grace} is less than zero; give an interval such as "2 minutes"'
             )
         if closes.idle_ms is not None and closes.idle_ms < _SHORTEST_IDLE_MS:
             raise TopologyError(
@@ -168,7 +168,7 @@ class Closes:
             )
         if closes.ahead_us is not None and closes.ahead_us < 0:
             raise TopologyError(
-                f'ahead: {ahead} is less than nothing; give an interval such as "1 hour"'
+                f'ahead: {ahead} is less than zero; give an interval such as "1 hour"'
             )
         return closes
 
@@ -177,12 +177,10 @@ class Closes:
         require_classic(
             table.spark,
             f'emit="{ON_CLOSE}"',
-            "leave out the window, and group by a time that is cut off",
+            "leave out the window, and group by date_trunc(…)",
         )
         if deployment != "fused":
-            raise TopologyError(
-                "deployment: windows close in one query; leave the deployment fused"
-            )
+            raise TopologyError("deployment: windows cannot be staged; leave the deployment fused")
         if not isinstance(key[0].dataType, TimestampType):
             kind = key[0].dataType.simpleString()
             raise ColumnTypeError(
@@ -192,18 +190,18 @@ class Closes:
         for node in in_order(table.node):
             if periodic(node):
                 raise TopologyError(
-                    f"emit: {node.name} is held back, and its rows would come late; leave out its "
-                    "emit"
+                    f"emit: {node.name} sends its rows at intervals, and they would be late for "
+                    f"the windows; leave out the emit of {node.name}"
                 )
             if isinstance(node, Aggregate) and node.closes is not None:
                 raise TopologyError(
-                    f"key: {node.name} is of windows itself; group the table below it, by a longer "
-                    "window"
+                    f"key: {node.name} already aggregates by windows; group the table below "
+                    f"{node.name}, by a longer window"
                 )
             if node.staged:
                 raise TopologyError(
-                    f"key: {node.name} is staged, and windows close in one query; leave its "
-                    "deployment fused"
+                    f"key: {node.name} is staged, and windows cannot read a staged table; leave "
+                    f"the deployment of {node.name} fused"
                 )
         for source in sources_of(table):
             _check_times(source)
@@ -219,11 +217,10 @@ def _check_times(source: Planned) -> None:
         )
     if reads_commit_time(source):
         raise TopologyError(
-            f"key: the first rows of Delta table {source.name} come in several batches, and all "
-            "have the time of its newest commit, so the first batch would close the windows of the "
-            "others; leave out the window, and group by a time that is cut off. Or give the table "
-            "timestamp=, an expression of the rows' own times, and group_by a grace= as long as "
-            "these times are out of order in the files of the table"
+            f"key: windows cannot use the commit time of Delta table {source.name}: its first rows "
+            "all have the same one, so most would be late. Give the table timestamp=, an "
+            "expression of the rows' own times, and group_by a grace= that covers the disorder of "
+            "these times in the files; or group by date_trunc(…) without a window"
         )
 
 
@@ -242,7 +239,7 @@ def require_idle_in_time(node: Node, trigger: Mapping[str, Any]) -> None:
         idle = step.closes[1] if isinstance(step, Aggregate) and step.closes is not None else None
         if idle is not None and interval_us("idle", idle) < apart_us:
             raise TopologyError(
-                f"trigger: {trigger['processingTime']} is longer than the idle time of "
-                f"{step.name}, {idle}, so no source would ever be idle; give a trigger of a "
-                f"fraction of {idle}, or a longer idle"
+                f"trigger: {trigger['processingTime']} is longer than {idle}, the idle time of "
+                f"{step.name}, so no source would ever be idle; give a trigger that is much "
+                f"shorter than {idle}, or a longer idle"
             )

@@ -83,9 +83,9 @@ def require_what_was_read(spark: SparkSession, checkpoint: str, folder: str) -> 
             if aside.isdisjoint(_PART.findall(text)):
                 continue
             raise FkJoinError(
-                f"path: {folder} was restored, and checkpoint {checkpoint} has read batches from "
-                f"it that are in {SET_ASIDE} now: start this query, too, with a new checkpoint and "
-                "an empty target"
+                f"path: {folder} was restored, and checkpoint {checkpoint} had read batches that "
+                f"are now in {SET_ASIDE}: start this query, too, with a new checkpoint and an "
+                "empty target"
             )
 
 
@@ -170,14 +170,14 @@ def _folders(spark: SparkSession, folder: str) -> tuple[str, list[str], str]:
     writers = {(label, batch.partition("-")[2].partition(".")[0]) for label, batch in named}
     if not writers:
         raise TopologyError(
-            f"path: {folder} has no folder {LABELS[0]}=…: Table.to_parquet writes them, with the "
-            "first batch that has changes; other files are read with Table.from_files"
+            f"path: {folder} contains no folder {LABELS[0]}=…, which Table.to_parquet makes with "
+            "the first batch that has changes; read other files with Table.from_files"
         )
     if len(writers) > 1:
         raise TopologyError(
-            f"path: {folder} has batches of {len(writers)} checkpoints "
-            f"({', '.join(sorted(writer for _, writer in writers))}), and nothing says which of "
-            "them are newer: give each checkpoint of to_parquet a path of its own"
+            f"path: {folder} contains batches of {len(writers)} checkpoints "
+            f"({', '.join(sorted((writer for _, writer in writers)))}), and their order is "
+            "unknown: give each checkpoint of to_parquet a path of its own"
         )
     newest = max(folders, key=lambda name: (int(name.partition("=")[2].partition("-")[0]), name))
     return named[0][0], ends, newest
@@ -211,8 +211,8 @@ def _one_writer(frame: DataFrame, folder: str, label: str, writers: list[str]) -
         F.lit(", of another checkpoint than the others: give it "),
     )
     ways = (
-        "a path of its own, for nothing says which changes are newer; or it was restored: "
-        "start this query again"
+        "a path of its own, since the order of their changes is unknown; or, if the path was "
+        "restored, start this query again"
     )
     by_another = ~F.regexp_extract(batch, _FOLDER, 2).isin(writers)
     stop = F.raise_error(F.concat(other, F.lit(ways))).cast("string")
@@ -221,7 +221,7 @@ def _one_writer(frame: DataFrame, folder: str, label: str, writers: list[str]) -
 
 
 LABELS = ("batch", "fkjoin_batch")
-"""Names of folders of batches: the first that is no column of the table counts."""
+"""Names of folders of batches: the first that is not a column of the table counts."""
 
 
 def folders_of(spark: SparkSession, folder: str) -> list[str]:

@@ -36,7 +36,7 @@ def require_begun_with(
     zone, bound = time_zone(spark), BatchLog(spark, checkpoint.rstrip("/")).done >= 0
     holder = None if bound or begun.zone is None else written()
     if begun.zone is not None and (bound or holder is not None):
-        first = "" if holder is None else f", and {holder} has a batch of that one"
+        first = "" if holder is None else f", and {holder} already contains a batch of that job"
         changed = _changed(begun, plan, checkpoint)
         if changed is not None:
             raise FkJoinError(
@@ -44,9 +44,10 @@ def require_begun_with(
             )
         if not _same_clocks(spark, begun.zone, zone, checkpoint):
             raise FkJoinError(
-                f"checkpoint: {checkpoint} was begun in the time zone {begun.zone}, and this "
-                f"session has {zone}: a time without a zone would be another instant{first}; set "
-                f"{TIME_ZONE} to {begun.zone}, or start with a new checkpoint and an empty target"
+                f"checkpoint: {checkpoint} was started in the time zone {begun.zone}, and this "
+                f"session has {zone}, in which a time without a zone is another instant{first}; "
+                f"set {TIME_ZONE} to {begun.zone}, or start with a new checkpoint and an empty "
+                "target"
             )
     if not bound:
         begun.zone = zone

@@ -94,7 +94,7 @@ class _HeldClaim:
 
     def renew_until_stopped(self) -> None:
         while not self.stop.wait(RENEWED_EVERY_S):
-            # The job goes on without a storage that answers, as long as Spark does.
+            # The job continues without a storage that answers, as long as Spark does.
             with contextlib.suppress(Exception):
                 self.renew()
 

@@ -20,7 +20,7 @@ NEW_OR_BACK = (
 )
 
 TAKEN_OVER = "has taken over the claim on checkpoint"
-"""Words of an error; the way out is another one than that of a batch that fails."""
+"""Words of an error; the way out differs from the way out of a batch that fails."""
 
 _DAMAGED = (
     "CANNOT_LOAD_STATE_STORE",

@@ -41,7 +41,7 @@ ENTRIES = (
 - of an enrich: ``row`` (of its table, with the columns that events get);
 - of what is emitted periodically: ``waiting``, and ``sent`` (without the row).
 
-``key`` is that of a left row, of a row that contributes or makes others, of a group, or of a row
+``key`` is the key of a left row, of a row that contributes or makes others, of a group, or of a row
 that is made.  ``key``, ``foreign_key``, ``version`` (a list of lists of numbers) and ``row`` are
 JSON.  ``gone``: the row is no more, and only its version is remembered.
 """

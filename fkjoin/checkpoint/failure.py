@@ -138,8 +138,8 @@ def failure(query: StreamingQuery, name: str | None = None) -> QueryError | None
 
 
 _ONE_PROCESS = (
-    "let one process have the checkpoint: the other one continues; "
-    "this one may be started again once that has ended"
+    "let only one process use the checkpoint: the other one continues; "
+    "start this one again when the other one has ended"
 )
 
 
@@ -195,7 +195,7 @@ def _advice(cause: Cause, checkpoint: str, messages: list[str], goes_on: str) ->
     if cause.ours == "StoreMismatchError":
         return _Advice(
             cause.text,
-            "as the first line says; the checkpoint is as it was, and nothing was written",
+            "as the first line says; the checkpoint is unchanged, and nothing was written",
         )
     if cause.ours in ("CorruptLogError", "UnknownFormatError"):
         return _Advice(
@@ -236,18 +236,18 @@ def _advice(cause: Cause, checkpoint: str, messages: list[str], goes_on: str) ->
 
 def _of_kind(cause: str, whole: str, goes_on: str) -> _Advice:
     """Say what to do about a cause that lies in neither the user's code nor fkjoin's."""
-    details = "Spark's log, and this error's details, have the whole of it"
+    details = "Spark's log, and this error's details, contain the whole error"
     if _NOT_ALLOWED.search(whole):
         return _Advice(
             cause,
-            "have Kafka's administrator allow it to the user of the query (kafka-acls): READ and "
-            "DESCRIBE of a topic that is read, WRITE and DESCRIBE of one that is written; then "
+            "ask Kafka's administrator to allow the query's user (kafka-acls) READ and DESCRIBE of "
+            "the topics that are read, WRITE and DESCRIBE of the topics that are written; then "
             f"{goes_on}",
         )
     if files := _FILE.findall(f"{whole} "):
         return _Advice(
             cause,
-            f"put a whole file in place of {files[-1]}, under its name, and {goes_on}; or, to "
+            f"replace {files[-1]} by an undamaged file of the same name, and {goes_on}; or, to "
             "continue without it, move it away and set spark.sql.files.ignoreMissingFiles = true; "
             f"{details}",
         )
@@ -274,7 +274,7 @@ def _of_brokers(
     which = f"topic {silent[0]}" if len(silent) == 1 else f"topics {', '.join(silent)}"
     return _Advice(
         f"the brokers of {which}{where} do not answer ({cause.text})",
-        "see whether these brokers run, and are reached from the driver and the workers; then "
+        "check that these brokers run, and that the driver and the workers can reach them; then "
         f"{goes_on}",
     )
 
@@ -284,7 +284,7 @@ def _of_files(cause: str, whole: str, goes_on: str) -> _Advice | None:
     if (match := _OTHER_TYPE.search(cause)) is not None:
         file = (_FILE.findall(f"{whole} ") or ["a file"])[-1]
         return _Advice(
-            f"{file}: column {match[1]} is {match[2]} in it, and is to be read as {match[3]}",
+            f"{file}: column {match[1]} is {match[2]} in it, but must be read as {match[3]}",
             "write that file again, under its name, with the types of the table, and "
             f"{goes_on}. Or start with a new checkpoint and a schema= that all files fit",
         )

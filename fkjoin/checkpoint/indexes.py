@@ -41,7 +41,7 @@ def found(spark: SparkSession, base: Path) -> list[Found]:
 
 
 def remove(some: list[Found]) -> list[Found]:
-    """Remove those of checkpoints that are gone; they are returned."""
+    """Remove and return the indexes of checkpoints that are gone."""
     gone = [index for index in some if index.fate == "gone"]
     for index in gone:
         try:

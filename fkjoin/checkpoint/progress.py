@@ -109,7 +109,7 @@ def _observed(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _offset(text: str | None) -> Any:
-    """Read an offset, which is a text within the event; of some sources it is no JSON."""
+    """Read an offset, which is a text within the event; of some sources it is not JSON."""
     with contextlib.suppress(TypeError, ValueError):
         return json.loads(text or "null")
     return text

@@ -2,7 +2,7 @@
 
 No Spark session takes part.
 
-*Law*: the copy holds the entries of one committed batch, those of all buckets.  It goes to a later
+*Law*: the copy holds the entries of one committed batch, in all buckets.  It goes to a later
 batch in one step: what is read in between is all of the one batch, or all of the other.
 
 It is a RocksDB in a folder of this process.  A later batch's change files are read, and their
@@ -133,7 +133,7 @@ def _follow(changes: Changes, metas: dict[int, Meta], entries: list[KeysAndValue
         if data is None:
             return False
         meta, known = Meta.decode(data), metas.get(record.bucket)
-        # The job was started anew, perhaps with other columns.
+        # The job was started again, perhaps with other columns.
         if known is not None and known.identity != meta.identity:
             return False
         first = 0 if known is None else known.next

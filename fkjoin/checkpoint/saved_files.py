@@ -110,7 +110,7 @@ def committed(files: SavedFiles, batch: int | None = None) -> int:
     numbers = files.folder.numbers("commits")
     if not numbers:
         if not files.folder.exists():
-            raise FkJoinError(f"checkpoint {files.checkpoint} is not there")
+            raise FkJoinError(f"checkpoint {files.checkpoint} does not exist")
         raise FkJoinError(
             f"checkpoint {files.checkpoint} has no committed batch"
             f"{checkpoints_in(files.checkpoint)}: give the checkpointLocation of a query that has "
@@ -138,11 +138,12 @@ def at_commit(files: SavedFiles, batch: int | None, work: Callable[[Commit], _T]
             if committed(files, batch) == number:
                 raise FkJoinError(
                     f"checkpoint {files.checkpoint} is damaged, a file of its batch {number} is "
-                    f"not there: {RESTORE} ({error})"
+                    f"missing: {RESTORE} ({error})"
                 ) from error
     raise FkJoinError(
-        f"checkpoint {files.checkpoint}: Spark has removed the files of {_TRIES} batches in turn "
-        "before they were read (spark.sql.streaming.minBatchesToRetain says how many it keeps)"
+        f"checkpoint {files.checkpoint}: Spark removed the files of {_TRIES} batches, one after "
+        "the other, before they were read (spark.sql.streaming.minBatchesToRetain says how many "
+        "batches Spark keeps)"
     )
 
 
@@ -165,8 +166,7 @@ def commit_of(files: SavedFiles, batch: int) -> Commit:
     if not ids:
         if not files.folder.numbers("state"):
             raise FkJoinError(
-                f"checkpoint {files.checkpoint} has no state: its query has no operator that keeps "
-                "any"
+                f"checkpoint {files.checkpoint} has no state: its query has no stateful operator"
             )
         raise FkJoinError(
             f"checkpoint {files.checkpoint} does not say which files of its state were committed: "

@@ -149,7 +149,7 @@ class SavedPartition(NamedTuple):
             numbers = {state: int(families[state]) for state in ("log", "meta")}
         except _DAMAGED as error:
             raise FormatError(
-                f"snapshot {name} is damaged, or of a form that this release does not read: "
+                f"snapshot {name} is damaged, or has a format that this release does not read: "
                 f"{error!r}"
             ) from error
         return _Snapshot(members, data, numbers)

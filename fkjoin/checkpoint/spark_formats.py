@@ -103,7 +103,7 @@ def place_of(key: bytes) -> LogPlace:
         bucket = fixed.pop(6)
         if fixed == [33, 0, 0, 16, 16, 0, 0, 0, 16, 16, 0]:
             return LogPlace(bucket, number)
-    raise FormatError(f"has a key {key[:80].hex()} that is not one of a change log")
+    raise FormatError(f"contains a key {key[:80].hex()} that does not belong to a change log")
 
 
 def key_of(variable: int, record: LogPlace) -> bytes:
@@ -120,7 +120,7 @@ def data_of(value: bytes) -> bytes:
         form, nulls, size, offset = _VALUE.unpack_from(value)
         if form == nulls == 0 and offset == 16 and 0 <= size <= len(value) - _VALUE.size:
             return value[_VALUE.size : _VALUE.size + size]
-    raise FormatError(f"has a value {value[:17].hex()}… that is not one of a change log")
+    raise FormatError(f"contains a value {value[:17].hex()}… that does not belong to a change log")
 
 
 def _changes(data: bytes) -> Changes:
@@ -129,7 +129,7 @@ def _changes(data: bytes) -> Changes:
     def take(size: int) -> bytes:
         nonlocal offset
         if size < 0 or offset + size > len(data):
-            raise FormatError("is damaged: it ends in the midst of a record")
+            raise FormatError("is damaged: it ends in the middle of a record")
         offset += size
         return data[offset - size : offset]
 
@@ -192,4 +192,4 @@ def _inflated(data: bytes) -> bytes:
         if len(part) != size or xxhash.xxh32_intdigest(part, _SEED) & _CHECKED_BITS != checksum:
             raise FormatError("is damaged: the checksum of a block does not match")
         parts.append(part)
-    raise FormatError("is damaged: it has no end")
+    raise FormatError("is damaged: its end marker is missing")

@@ -58,8 +58,8 @@ class Identified(ABC):
         """The kind of the stage; ``FkJoinError`` if this release knows none of its name."""
         if self.stage not in STAGES:
             raise FkJoinError(
-                f"store {self.name} in {self.checkpoint} is of a stage that this release does not "
-                "know"
+                f"store {self.name} in {self.checkpoint} belongs to a stage that this release does "
+                "not know"
             )
         return STAGES[self.stage]
 
@@ -158,7 +158,7 @@ def stores_of(files: SavedFiles, commit: Commit) -> list[SavedStore]:
                 stores.append(SavedStore(files.checkpoint, operator, stage, partitions, identity))
     if not stores:
         raise FkJoinError(
-            f"checkpoint {files.checkpoint} has no store of fkjoin with anything in it"
+            f"checkpoint {files.checkpoint} contains no store of fkjoin that has data"
         )
     return stores
 

@@ -62,7 +62,7 @@ def verify(spark: SparkSession, checkpoint: str | Path, *, batch: int | None = N
 
 
 def rebuild(spark: SparkSession, checkpoint: str | Path, index_dir: str) -> list[Path]:
-    """Make the local indexes of all of the checkpoint's stores anew, on this machine.
+    """Rebuild the local indexes of all of the checkpoint's stores, on this machine.
 
     Returns their folders.
     """
@@ -90,7 +90,7 @@ def rescale(spark: SparkSession, checkpoint: str | Path, partitions: int) -> Non
     """Spread the state of a stopped query over so many partitions, by Spark's offline repartition.
 
     Buckets stay what they are.  The checkpoint gets one more batch, which holds the moved state;
-    the query goes on from it.  Raises ``FkJoinError``.
+    the query continues from it.  Raises ``FkJoinError``.
     """
     require_classic(spark, "rescale", _BY_COMMAND)
     RESCALE.require(spark)
@@ -239,7 +239,7 @@ def _compared(name: str, rekeyed: DataFrame, subscribed: DataFrame) -> Iterator[
     )
     for says, some in (
         ("lacks the subscriptions of", expected.exceptAll(stored)),
-        ("has subscriptions that no live left row stands behind:", stored.exceptAll(expected)),
+        ("has subscriptions without a live left row:", stored.exceptAll(expected)),
     ):
         if count := some.count():
             rows = some.orderBy(F.col("combined")).limit(SHOWN).collect()

@@ -19,7 +19,7 @@ from fkjoin.errors import FkJoinError
 def encoded(schema: pa.Schema, keys: Iterable[Any]) -> list[bytes]:
     """Encode keys of a table whose key has the columns of ``schema``.
 
-    ``FkJoinError`` for one that is no such key.
+    ``FkJoinError`` for one that is not such a key.
     """
     lines = [key_parts(schema, key) for key in keys]
     columns = []
@@ -37,7 +37,8 @@ def key_parts(schema: pa.Schema, key: Any) -> list[Any]:
     ):
         if set(key) != set(names):
             raise FkJoinError(
-                f"key {dict(key)!r} has not the columns of the key, which {_wanted(schema)}"
+                f"key {dict(key)!r} does not have the columns of the table's key, which "
+                f"{_wanted(schema)}"
             )
         return [key[name] for name in names]
     if isinstance(key, tuple) or (isinstance(key, list) and not _is_list(schema)):
@@ -64,7 +65,8 @@ def fitting(argument: str, field: pa.Field, values: list[Any], *, nulls: bool = 
             continue
         if (why := _unfit(field.type, value)) is not None:
             raise FkJoinError(
-                f"{argument}: {value!r} cannot be a {field.name}, which is {field.type}: {why}"
+                f"{argument}: {value!r} cannot be a value of column {field.name}, which is "
+                f"{field.type}: {why}"
             )
     try:
         column = pa.array(values, field.type)
@@ -73,7 +75,8 @@ def fitting(argument: str, field: pa.Field, values: list[Any], *, nulls: bool = 
         plain = isinstance(error, TypeError) and not pa.types.is_nested(field.type)
         why = f"it is a {type(wrong).__name__}" if plain else str(error)
         raise FkJoinError(
-            f"{argument}: {wrong!r} cannot be a {field.name}, which is {field.type}: {why}"
+            f"{argument}: {wrong!r} cannot be a value of column {field.name}, which is "
+            f"{field.type}: {why}"
         ) from error
     assert nulls or valid(column).all()
     return column

@@ -1,4 +1,4 @@
-"""``fkjoin doctor``: looks at everything that a job needs, and says how to mend what is wrong."""
+"""``fkjoin doctor``: looks at everything that a job needs, and says how to fix what is wrong."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FAULTS = (
         "allow a job many open files (ulimit -n), and start it again before it has them",
     ),
 )
-"""Known faults of Spark, and the release that has each mended."""
+"""Known faults of Spark, and the release that fixes each."""
 
 
 class Finding(NamedTuple):
@@ -41,7 +41,7 @@ class Finding(NamedTuple):
 
 
 def examine(master: str, bootstrap_servers: str, settings: Mapping[str, str]) -> list[Finding]:
-    """All findings, in the order in which to mend what is wrong.
+    """All findings, in the order in which to fix what is wrong.
 
     Later ones are left out when they need earlier ones.
     """

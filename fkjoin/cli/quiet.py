@@ -121,4 +121,4 @@ def quiet_spark(log: Path | None = None) -> Iterator[None]:
 
 class _File(RotatingFileHandler):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        """Go on without what cannot be written: on standard error, it would come here again."""
+        """Continue without what cannot be written: on standard error, it would come here again."""

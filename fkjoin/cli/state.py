@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     help=(
-        "Look at the state in a query's checkpoint, after any committed batch. Verify, rebuild "
-        "and rescale it; prune indexes; drain and purge a job's internal topics."
+        "Look at the state in a checkpoint after any committed batch; verify, rebuild or rescale "
+        "it; prune indexes; drain and purge internal topics."
     ),
 )
 
@@ -245,7 +245,7 @@ def prune(
     gone = indexes.remove(known) if remove else [index for index in known if index.fate == "gone"]
     size = decimal(sum(index.size for index in gone))
     if not gone:
-        print(f"no index under {base} is of a checkpoint that is gone")
+        print(f"no index under {base} belongs to a checkpoint that is gone")
     elif remove:
         print(f"{len(gone)} removed, {size}")
     else:

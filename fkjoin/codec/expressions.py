@@ -236,7 +236,7 @@ def _divided(part: Part, left: Any, right: Any) -> Any:
 def _by_case(part: Part, *operands: Any) -> Any:
     otherwise = operands[-1] if len(operands) % 2 else pa.scalar(None, part.type)
     pairs = zip(operands[0::2], operands[1::2], strict=False)
-    # From the last case to the first, so that of several conditions that hold the first counts.
+    # From the last case to the first: if several conditions hold, the first one counts.
     for condition, value in reversed(list(pairs)):
         otherwise = pc.if_else(pc.fill_null(condition, False), value, otherwise)
     return otherwise

@@ -5,9 +5,9 @@ more than ``DEEPEST`` levels, and without half a surrogate pair.
 
 Arrow's reader parses what has the types that the schema says.  Texts that it does not take (they
 are few) are read one by one: a field of another type is null, except that a text column takes any
-JSON as its text; of fields that occur twice the last counts; a text that is no JSON object is a row
-of nulls.  ``read_objects`` also says which texts are as they should be. Times, decimals and bytes
-are read by their units (``fkjoin.codec.units``).
+JSON as its text; of fields that occur twice the last counts; a text that is not a JSON object is a
+row of nulls.  ``read_objects`` also says which texts are as they should be. Times, decimals and
+bytes are read by their units (``fkjoin.codec.units``).
 
 *Law*: a text's row, and whether it fits, do not depend on the texts beside it.
 """
@@ -160,7 +160,7 @@ def read_together(
     if _has_only_arrows(data) or _any_deep(data, bounds):
         return None
     try:
-        texts.validate(full=True)  # bytes that are no UTF-8 would pass
+        texts.validate(full=True)  # bytes that are not UTF-8 would pass
         schema = pa.schema([*wire, (_END, pa.bool_())])
         table = pyarrow.json.read_json(
             pa.BufferReader(pa.py_buffer(data[: bounds[-1]])),
@@ -317,7 +317,7 @@ def _single(text: bytes | None, kind: pa.StructType, how: Reading = PLAIN) -> tu
 
 @dataclass
 class _Fitting:
-    """Make values those of a type, and remember which are none."""
+    """Convert values to a type, and remember which cannot be converted."""
 
     zone: str
     misfits: list[str] = field(default_factory=list)

@@ -188,14 +188,14 @@ def _may_count(unit: Unit, kind: pa.DataType) -> bool:
 def _counted(number: Number, kind: pa.DataType, unit: Unit | None) -> int:
     if unit is None or unit.name not in NANOS:
         raise MisfitError(
-            f"{number} is a number without a unit; "
-            f'give units={{"…": "micros"}}, or {", ".join(NANOS)} '
-            "(of files: take a bigint column, and timestamp_micros(…) in map_values)"
+            f'{number} is a number without a unit; give units={{"…": "micros"}}, or '
+            f"{', '.join(NANOS)} (for files: take a bigint column, and convert it with "
+            "timestamp_micros(…) in map_values)"
         )
     if not _may_count(unit, kind):
         raise MisfitError(
-            f"{number} counts {unit.name} of another kind (it is a {unit.quantity}); "
-            "take a bigint column for it"
+            f"{number} counts {unit.name} of another kind than the column (the number is of the "
+            f"kind {unit.quantity!r}); take a bigint column for it"
         )
     if len(number) >= _MOST_DIGITS:
         raise MisfitError

@@ -96,7 +96,7 @@ def _escaped(values: pa.StringArray) -> pa.LargeStringArray:
 
 
 def _floats(values: pa.Array) -> pa.LargeStringArray:
-    """Whole ones end in ``.0``; what is no number is a text, as Java names it."""
+    """Whole ones end in ``.0``; what is not a number is a text, as Java names it."""
     texts = values.cast(_TEXT)
     texts = pc.if_else(pc.match_substring_regex(texts, "[.e]"), texts, _joined(texts, ".0"))
     names = {np.inf: '"Infinity"', -np.inf: '"-Infinity"'}

@@ -81,7 +81,7 @@ GROUPED = pa.schema(
     ]
 )
 """A message to a group: what a row contributed to it, and contributes now (KIP-904's ``Change``);
-null is nothing. ``row`` is the row's key, ``version`` that of its change."""
+null is nothing. ``row`` is the row's key, ``version`` its change's version."""
 
 
 NUMBERED = pa.schema([*JOINED, ("number", pa.int8())])
@@ -105,8 +105,8 @@ from which versions of it each foreign key is what it is (null: there is none). 
 LEFT = -1
 
 EVENT = pa.schema([("key", BYTES), ("named", pa.bool_()), ("event", BYTES)])
-"""A row of a stream of events; ``key`` is that of the table's row that it names.  An event that is
-not ``named`` names none, and its ``key`` only spreads such events over the buckets."""
+"""A row of a stream of events; ``key`` is the key of the table's row that it names.  An event that
+is not ``named`` names none, and its ``key`` only spreads such events over the buckets."""
 
 ENRICHED = pa.schema([("key", BYTES), ("event", BYTES), ("row", BYTES)])
 """An event with the table's row; null: the table has none."""

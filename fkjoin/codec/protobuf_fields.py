@@ -2,7 +2,7 @@
 
 *Law*: what a message becomes does not depend on the messages beside it.  A field that has presence
 and is not set is null; one without presence is its default.  Entries of a map are in the order of
-their keys, since Protobuf gives them none. Descriptors are those of the package ``protobuf``,
+their keys, since Protobuf gives them none. Descriptors come from the package ``protobuf``,
 whatever pool has made them.
 """
 
@@ -128,7 +128,7 @@ def _value(field: Any, kind: pa.DataType | None) -> FieldReader:
     if field.message_type is not None:
         return _message(field.message_type, kind)
     if field.enum_type is not None and not (kind is not None and pa.types.is_integer(kind)):
-        # Backwards, so that of several names of one number the first stays.
+        # Backwards: if one number has several names, the first stays.
         names = {value.number: value.name for value in reversed(field.enum_type.values)}
         return FieldReader(partial(_named, names))
     return FieldReader(_same)

@@ -117,7 +117,7 @@ def remainder(part: RowPart, left: Any, right: Any) -> Any:
     _require_divisor(right)
     if isinstance(left, Decimal):
         return _EXACT.remainder(left, right)
-    # Spark's remainder has the sign of the dividend, Python's ``%`` that of the divisor.
+    # Spark's remainder has the sign of the dividend, Python's ``%`` the divisor's.
     if isinstance(left, float):
         return math.fmod(left, right)
     return left - right * whole_quotient(part, left, right)

@@ -5,8 +5,8 @@ of their versions is a *tie-break*: ``UNTIED`` (eight zero bytes), or greater an
 stage has let a change through whose key had another one of that version.  A row of a topic's
 snapshot has its tie-break in the place of the offset.
 
-*Law*: of one version, the greater tie-break is newer.  It is a hash of the content; that of a row
-that is gone is least.
+*Law*: of one version, the greater tie-break is newer.  It is a hash of the content; the hash of a
+row that is gone is least.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NOT_NEGATIVE = 0x80
 
 
 def may_tie(version: Bytes) -> Bools:
-    """Tell which versions have a tie-break: all but those of a topic's records.
+    """Tell which versions have a tie-break: all but versions of a topic's records.
 
     A row of a topic's snapshot has one in the place of the offset; offsets are never negative.
     """
@@ -48,7 +48,7 @@ def may_tie(version: Bytes) -> Bools:
 
 
 def split_ties(version: Bytes) -> tuple[Bytes, Words]:
-    """Split versions that have a tie-break into what is before it, and it: 0 where was no tie."""
+    """Split versions into what is before the tie-break, and the tie-break, 0 without one."""
     data, bounds = buffers(version)
     stems = slices(data, bounds[:-1], np.diff(bounds) - _TIE_BYTES)
     return stems, numbers_at(data, bounds[1:] - _TIE_BYTES, ">u8").view(np.uint64)

@@ -1,8 +1,8 @@
 """Notation of values where their JSON does not tell it: what a number counts, how a text is bytes.
 
 A notation is a tree like the type that it is for: of a struct, the notations of its fields by name;
-of a list or a map, that of its items under ``ITEM``; of anything else, a ``Unit``.  What is not in
-it is written as JSON has it.
+of a list or a map, its items' notation under ``ITEM``; of anything else, a ``Unit``.  What is not
+in it is written as JSON has it.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def throwing(evaluate: Callable[[int, int], object], rows: int) -> dict[int, Ari
 
 
 def visible(key: pa.StructArray, row: pa.StructArray, gone: pa.BooleanArray) -> dict[str, pa.Array]:
-    """The columns that expressions are over: the row's, and those of the key that it lacks.
+    """The columns that expressions are over: the row's, and the key's columns that it lacks.
 
     They are null where the row is gone.
     """

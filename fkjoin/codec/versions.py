@@ -80,8 +80,8 @@ def topic_identity(topic: str, topic_id: str | None, generation: int = 0) -> byt
 
     ``generation``: how often a checkpoint has started over with a topic of that name.  It stands in
     the place of the id then, so that the bytes are greater each time: stages sort the versions of a
-    batch by bytes, and what comes from the topic made anew must be the last.  The high bit tells
-    the two apart.
+    batch by bytes, and records of the topic that was created again must be the last.  The high bit
+    tells the two apart.
     """
     if generation:
         return identity(topic)[:4] + (_AGAIN | generation).to_bytes(4, "big")

@@ -13,7 +13,7 @@ export function letters(status) {
     ...Object.entries(sinks).map(([name, total]) => [name, "–", total]),
   ];
   if (!rows.length) return sayEmpty("letters", "None. Records that do not parse, rows on which an expression throws and rows "
-    + "that a PostgreSQL table cannot have would be counted here.");
+    + "that a PostgreSQL table cannot store would be counted here.");
   const parts = [grid(["where", "last hour", "since the start"], rows)];
   if (Object.keys(operators).length) parts.push(make("p", "hint", place
     ? `Records that cannot be used are in ${place}, each with its reason.`

@@ -73,9 +73,8 @@ def by_name(
     shown = ", ".join(name or "(no name)" for name in header)
     if missing := [field.name for name, field in wanted.items() if name not in known]:
         raise TopologyError(
-            f"schema: {file} has no column {', '.join(missing)}; its header is {shown}. "
-            "Name the columns as the header does, or read them by place: "
-            'options={"enforceSchema": True}'
+            f"schema: {file} has no column {', '.join(missing)}; its header is {shown}. Name the "
+            'columns as the header does, or read them by position: options={"enforceSchema": True}'
         )
     # Spark finds this in a header where there is no name.
     empty = str(_option(options, "nullValue", ""))
@@ -123,8 +122,8 @@ def _require_once(file: str, header: Sequence[str | None]) -> None:
         earlier.add(lower)
     if repeated:
         raise TopologyError(
-            f"path: {file} has several columns {', '.join(repeated)} in its header. "
-            "Name them apart, or read all columns by place: schema= with a name for each, and "
+            f"path: {file} has several columns {', '.join(repeated)} in its header. Rename them in "
+            "the file, or read all columns by position: schema= with a name for each, and "
             'options={"enforceSchema": True}'
         )
 

@@ -78,7 +78,7 @@ class Folders:
 def as_glob(path: str) -> str:
     """Return a glob of the path alone: Spark looks for no columns in folders of a glob.
 
-    Else its readers take columns of folders that come later for those of the lines, by their
+    Else its readers take columns of folders that come later for the lines' columns, by their
     places.
     """
     above, slash, name = path.rstrip("/").rpartition("/")

@@ -39,8 +39,8 @@ def keep(
             origin = "names of folders" if column.lower() in lowered(folders) else "lines"
             raise TopologyError(
                 f"path: column {column} of {name} comes from {origin} now, and did not when the "
-                "checkpoint was begun: give a schema= that names it, to have it from there from "
-                "now on; or rename the folders, if no batch has read them"
+                "checkpoint was started. Rename the folders, if no batch has read them; or give a "
+                f"schema= that names {column}, which is then read from {origin}"
             )
     known = {*(path for path, _ in _fields(first.schema)), *first.reported}
     new = {path: kind for path, kind in _fields(learned) if path not in known}

@@ -1,4 +1,4 @@
-"""Options of Spark's file source: those of any format, checked before a query starts."""
+"""Options of Spark's file source, of any format, checked before a query starts."""
 
 from __future__ import annotations
 

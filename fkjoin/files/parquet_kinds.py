@@ -57,7 +57,7 @@ _READ_FROM: dict[str, tuple[str, ...]] = {
     "daytimeinterval": ("int64", "duration[us]"),
     "time": ("time64[us]",),
 }
-"""Types of a table, each with those of files that Spark reads right for it; not of decimals."""
+"""Types of a table, each with the files' types that Spark reads right for it; not of decimals."""
 _IN_MAPS = {
     "byte": ("int8",),
     "short": ("int8", "int16", "uint8"),
@@ -76,8 +76,8 @@ def require_kinds(
             contrast = f"schema: {name} is {wanted.simpleString()}, and {_text(kind)} in {file}"
             if _name(kind) in _LACKED:
                 raise TopologyError(
-                    f"{contrast}, which Spark does not read: make it bigint, its number, and "
-                    "convert that with with_columns, such as timestamp_micros(… div 1000) of "
+                    f"{contrast}, which Spark cannot read: declare it as bigint, and convert the "
+                    "number with with_columns, such as timestamp_micros(… div 1000) for "
                     "nanoseconds; or write the file with microseconds"
                 )
             raise TopologyError(

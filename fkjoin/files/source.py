@@ -208,9 +208,9 @@ def _learned(location: _Location, format: str, pattern: str) -> StructType:
         fields = reader.load(location.pattern).schema
     except Exception as error:
         raise TopologyError(
-            f"path: {pattern} cannot be read to learn its columns; is it there, and not empty? "
-            'Else give schema=, as "fkjoin state columns CHECKPOINT" prints it if a query has '
-            f"read files there before. ({cause_of(error)})"
+            f"path: {pattern} cannot be read to learn its columns; does it exist, and does it "
+            "contain files? Otherwise give schema=; if a query has read files there before, "
+            f'"fkjoin state columns CHECKPOINT" prints the schema. ({cause_of(error)})'
         ) from error
     corrupt = _corrupt_name(location)
     return StructType([field for field in fields if field.name != corrupt])
@@ -287,8 +287,8 @@ def _require_no_times(fields: StructType, location: _Location) -> None:
     for name, kind in parts(fields):
         if isinstance(kind, (TimestampType, TimestampNTZType, DateType, *TIMES_OF_DAY)):
             raise TopologyError(
-                f"schema: column {name} is {kind.simpleString()}, and Spark's JSON reader, which "
-                f"the {why} asks for, counts a number as seconds: take a bigint column and "
+                f"schema: column {name} is {kind.simpleString()}, but with the {why}, Spark's JSON "
+                "reader counts a number as seconds: take a bigint column and "
                 f"timestamp_millis({name}) in map_values, or a string column and a cast"
             )
 

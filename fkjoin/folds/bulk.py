@@ -85,7 +85,7 @@ def first_column(
 ) -> Collected:
     """Make the column ``title`` of a column's values in the rows with the extremes of ``by``.
 
-    ``most``: how many of them are listed; None: one, which is no list.  ``text``: what the user
+    ``most``: how many of them are listed; None: one, which is not a list.  ``text``: what the user
     calls ``by``.
     """
     _require_order(kind, text, schema.field(by).type, orderable(schema.field(by).type))

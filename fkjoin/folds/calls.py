@@ -91,10 +91,9 @@ class Called:
                     pa.array([_storable(aggregate)], self.returns)
                 except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
                     raise FkJoinError(
-                        f"{self.name} of group {key_text(key)}: "
-                        f"adder or subtractor returned {aggregate!r}, which is not of type "
-                        f"{self.returns}; "
-                        f"let it return that, or give returns=… ({error})"
+                        f"{self.name} of group {key_text(key)}: adder or subtractor returned "
+                        f"{aggregate!r}, which is not of type {self.returns}; let the function "
+                        f"return that type, or give returns=… ({error})"
                     ) from error
             raise
 

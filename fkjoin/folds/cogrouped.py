@@ -33,7 +33,7 @@ from fkjoin.state import Store
 
 
 def numbered(grouped: pa.Table, number: int) -> pa.Table:
-    """Label changes of contributions (``GROUPED``) as those of the table with that number."""
+    """Label changes of contributions (``GROUPED``) with their table's number."""
     tag = constant(bytes((number,)), len(grouped))
     key, row, version, *sides, ts = (column(grouped, name) for name in GROUPED.names)
     old, new = (masked(concat(tag, side), valid(side)) for side in sides)
@@ -64,7 +64,7 @@ class CoFold:
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema of the results: the columns of one fold after those of the other."""
+        """The schema of the results: the columns of one fold after the columns of the other."""
         return pa.schema(list(chain.from_iterable(fold.schema for fold in self.folds)))
 
     def apply(
@@ -72,7 +72,7 @@ class CoFold:
     ) -> Folded:
         """Fold steps as ``Fold.apply`` does, of numbered contributions; a step is of one table.
 
-        A fold without rows begins anew.
+        A fold without rows starts again.
         """
         groups = len(state)
         number = np.where(valid(old), _numbers(old), _numbers(new))

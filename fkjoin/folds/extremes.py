@@ -79,7 +79,7 @@ class Extreme:
         steps.entries.append((names, masked(concat(encoded(counts), values), remains)))
 
         # A group's extreme is the least name of three:
-        #   the entries that the batch brings or counts anew;
+        #   the entries that the batch brings or counts again;
         #   the extreme so far, unless its last one was taken back;
         #   if it was, the first stored entry that the batch has not touched.
         # Only for the last of these is the store read in order.
@@ -130,7 +130,7 @@ class EntryCounts(NamedTuple):
 def count_entries(store: Store, names: Bytes, sign: Ints) -> EntryCounts:
     """Count values that come (1) and go (-1), by the names of their entries."""
     number, names = codes(names)
-    # Backwards, so that of the changes of one entry the first is written last, and stays.
+    # Backwards: of one entry's changes, the first is written last, and stays.
     first = np.zeros(len(names), np.int64)
     first[number[::-1]] = np.arange(len(number))[::-1]
     before = counts_of(store.get_many(names))
@@ -164,8 +164,8 @@ def sortable(kind: pa.DataType) -> bool:
 def sorting(values: pa.Array) -> Bytes:
     """Bytes that sort as the values do; of nulls any.
 
-    Whole numbers: big-endian, with the sign bit turned round.  Doubles: those of their bits that
-    are positive with the sign bit set, of negative ones all bits turned round.  Text: its UTF-8.
+    Whole numbers: big-endian, with the sign bit turned round.  Doubles: their bits, of positive
+    ones with the sign bit set, of negative ones all bits turned round.  Text: its UTF-8.
     """
     kind, rows = values.type, len(values)
     if is_text(kind):
@@ -246,7 +246,7 @@ def _first_stored(store: Store, prefixes: Bytes, touched: Bytes) -> tuple[Bytes,
     """The first entry under each prefix that the batch has not ``touched``, with its value.
 
     Null where there is none.  Mostly it is among the first few entries.  Where a batch has touched
-    all of these, the range goes on after the last one seen, with more entries at a time::
+    all of these, the range continues after the last one seen, with more entries at a time::
 
         while groups are waiting:
             scan the first ``each`` entries of each one's range

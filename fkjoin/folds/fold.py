@@ -1,6 +1,6 @@
 """The folding of contributions into aggregates, a whole batch and many groups at a time.
 
-*Law*: after any changes, an aggregate is what it would be if it were computed anew from the
+*Law*: after any changes, an aggregate is what it would be if it were computed again from the
 contributions that are left (of a user's own adder and subtractor: as far as the subtractor takes
 back what the adder did).
 """
@@ -196,7 +196,7 @@ class Fold:
 
         ``keys``: of the groups; ``group``: of each step, ascending.  Where no rows are left there
         is no result, nor where all columns of one that is ``nullable`` are null.  ``first``: the
-        number of the first column, among those of several folds.
+        number of the first column, among the columns of several folds.
         """
         codec = RowCodec(self.value)
         had, has = old.is_valid().to_numpy(False), new.is_valid().to_numpy(False)
@@ -208,7 +208,7 @@ class Fold:
         folded: list[pa.Array] = [pa.array(rows)]
         results: list[pa.Array] = []
         # The state is the number of rows, and behind it each column's own parts, one after another:
-        # folded so far are as many as the parts before those of this column.
+        # folded so far are as many as the parts before this column's parts.
         for number, column in enumerate(self.columns, first):
             start = len(folded)
             own = column.fold(parts[start : start + len(column.state)], steps, number)
@@ -240,9 +240,9 @@ def require_places(columns: Sequence[AggregateColumn]) -> None:
     for column in columns[_MOST_WITH_ENTRIES:]:
         if column.has_entries:
             raise TopologyError(
-                f"agg: {column.result.name} is not among the first {_MOST_WITH_ENTRIES} columns, "
-                "as a list, an extreme or a distinct count has to be: "
-                "name it before sums, averages and counts, or make two aggregates"
+                f"agg: {column.result.name} is a list, an extreme or a distinct count, which must "
+                f"be among the first {_MOST_WITH_ENTRIES} columns: name it before sums, averages "
+                "and counts, or make two aggregates"
             )
 
 

@@ -78,8 +78,8 @@ def take_in(
 ) -> ChangedEntries:
     """Count the members that come and go, and write their entries, as column ``number``'s.
 
-    ``needs``: the column without which a row is no member.  ``once``: equal values are one member
-    (of a set).
+    ``needs``: the column without which a row is not a member.  ``once``: equal values are one
+    member (of a set).
     """
     prefixes = prefixes_of(number, steps.keys)
     code, sign, _ = steps.signed
@@ -205,7 +205,7 @@ class Collected:
     order: Order
     reading: ColumnForm
     needs: int
-    """The column without which a row is no member."""
+    """The column without which a row is not a member."""
     has_entries = True
 
     @property

@@ -47,8 +47,9 @@ def _made(
     if kind not in points:
         names = ", ".join(sorted(points)) or "none"
         raise JobError(
-            f"{where}kind: no installed package has a {role} {kind!r}, there are {names}: name "
-            f"one, or install the package that has it (entry points fkjoin.{role}s)"
+            f"{where}kind: no installed package provides the {role} {kind!r}; there are {names}. "
+            "Name one of these, or install the package that provides it (entry points "
+            f"fkjoin.{role}s)"
         )
     try:
         make = points[kind].load()

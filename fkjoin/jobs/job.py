@@ -259,7 +259,7 @@ class Job:
     def _files(self, name: str, spec: TableSection) -> Table:
         """The table of files; without a schema, with the columns that the job was begun with."""
         if isinstance(spec.key, FormatSection):
-            raise JobError("key: files have columns; name those that are the key")
+            raise JobError("key: files have columns; give the names of those that are the key")
         columns = self.begun.columns.setdefault(name, LearnedColumns())
         (call,) = spec.of_kind.calls
         about: Any = {**spec.arguments(call.function), "spark": self._spark}
@@ -352,7 +352,7 @@ class Job:
 
 
 def _learned(spark: SparkSession, spec: TableSection) -> tuple[StructType, tuple[str, ...]] | None:
-    """The columns that the files have now, and those of folders; None without files any more."""
+    """The columns that the files and folders have now; None without files any more."""
     with contextlib.suppress(TopologyError):
         if spec.format == "fkjoin":
             return schema_of(spark, spec.path), ()

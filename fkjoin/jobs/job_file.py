@@ -50,7 +50,7 @@ def read_job(path: Path) -> JobSection:
         ) from None
     except ValidationError as error:
         # What is wrong within a section says more than the other readings of the same place.
-        # Each section has one line.
+        # Each section takes one line.
         ranks = {"extra_forbidden": 0, "value_error": 1}
         worst: dict[Any, Any] = {}
         for mistake in sorted(

@@ -220,7 +220,7 @@ class Section(BaseModel):
     )
     kinds: ClassVar[tuple[Kind, ...]] = (Kind("a section"),)
     this_is: ClassVar[str] = "this is"
-    """Words before those of the kind."""
+    """Words before the kind's words."""
     places: ClassVar[tuple[str, ...]] = ()
     """Settings of which one is given."""
 

@@ -48,7 +48,9 @@ def in_order(spec: JobSection) -> list[tuple[str, str]]:
         order = list(TopologicalSorter(reads).static_order())
     except CycleError as error:
         circle = sorted({f"{kinds[name]}.{name}" for name in error.args[1]})
-        raise JobError(f"these read each other in a circle: {', '.join(circle)}") from error
+        raise JobError(
+            f"tables and operators read each other in a circle: {', '.join(circle)}"
+        ) from error
     return [(kinds[name], name) for name in order if name in kinds]
 
 

@@ -1,4 +1,4 @@
-"""The sections of a job file that read and write, and those of the job itself."""
+"""The sections of a job file that read and write, and the sections of the job itself."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class FormatSection(Section):
     """The address of the schema registry; for Debezium, of the registry of its Avro schemas."""
 
     def build(self, name: str) -> Format:
-        """The format; ``name``: that of its column, where it has one only."""
+        """The format; ``name``: the name of its column, where it has one only."""
         if self.kind is not None:
             return installed.format_of(self.kind, self.settings, name)
         if self.format in ("string", "bytes"):
@@ -305,7 +305,7 @@ class SparkSection(BaseModel):
 
     @property
     def settings(self) -> dict[str, Value]:
-        """Those of Spark."""
+        """Settings of Spark."""
         return dict(self.__pydantic_extra__)
 
     @model_validator(mode="after")
@@ -390,7 +390,7 @@ class JobSection(Section):
 
 
 def job_section() -> type[JobSection]:
-    """The sections of a job file, also those of operators that have no model."""
+    """The sections of a job file, also of operators that have no model."""
     fields: dict[str, Any] = {}
     for operator in OPERATORS.values():
         if operator.section is not None and operator.section not in JobSection.model_fields:

@@ -43,7 +43,7 @@ def purging(
 ) -> Iterator[None]:
     """Purge at once and after each interval, in a thread of its own; see ``purge_read``.
 
-    ``checkpoints``: those of all queries of the job.  ``say`` is called with the reason why a purge
+    ``checkpoints``: of all queries of the job.  ``say`` is called with the reason why a purge
     fails, once until one succeeds again.  ``take`` is called with the numbers of records that the
     topics have, before each purge.
     """

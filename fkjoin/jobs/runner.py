@@ -83,8 +83,9 @@ def run_job(
 
     With the trigger ``available-now``, it ends when it has read all that is there.  ``check``:
     build and compare with the checkpoint only.  ``ui``: host and port where a page shows the job.
-    ``start_over``: topics that were made anew, to be read from their beginnings.  ``spark_log``:
-    where Spark's log is, to be shown.  Raises ``JobError``; ``FkJoinError`` when a query fails.
+    ``start_over``: topics that were created again, to be read from their beginnings.
+    ``spark_log``: where Spark's log is, to be shown.  Raises ``JobError``; ``FkJoinError`` when a
+    query fails.
     """
     spec = _starting_over(read_job(path), start_over)
     if spec.log == _STDOUT:
@@ -497,6 +498,6 @@ def _require_same(spec: JobSection, fact: str, was: Any, now: Any) -> None:
     if was != now:
         raise JobError(
             f"checkpoint: {spec.checkpoint} was made with {fact} = {json.dumps(was)}, the job now "
-            f"has {json.dumps(now)}: give the job a new checkpoint and empty targets, or go back "
-            "to what it was"
+            f"has {json.dumps(now)}: give the job a new checkpoint and empty targets, or set "
+            f"{fact} back to {json.dumps(was)}"
         )

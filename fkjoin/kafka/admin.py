@@ -86,9 +86,10 @@ def create_topics(
                 new.append(created.configs(dict(config)))
             elif existing.partitions != partitions:
                 raise TopologyError(
-                    f"internal topic {topic} has {existing.partitions} partitions, {partitions} "
-                    "are needed, as many as the topic that it is partitioned like: stop the "
-                    "stages when they have caught up, delete it and start them again"
+                    f"internal topic {topic} has {existing.partitions} partitions, but needs "
+                    f"{partitions}, the number of the topic that it is partitioned like: stop the "
+                    "stages when they have caught up, delete the internal topic and start the "
+                    "stages again"
                 )
         for topic, done in dict(client.createTopics(new).values()).items():
             try:
@@ -250,8 +251,8 @@ def _unreachable(error: Py4JJavaError, bootstrap_servers: str) -> TopologyError:
         )
     return TopologyError(
         f"bootstrap_servers: no broker answers at {bootstrap_servers} within {_TIMEOUT_S} s "
-        f"({text}); is the broker busy, is the address right and reachable from here, and are the "
-        "options: kafka.security.protocol, kafka.sasl.…, kafka.ssl.…?"
+        f"({text}). Check that the broker is not busy, that the address is right and reachable "
+        "from here, and the options: kafka.security.protocol, kafka.sasl.…, kafka.ssl.…"
     )
 
 

@@ -83,7 +83,7 @@ def in_flight(
 ) -> list[InFlight]:
     """Find what is in flight in the topics between the stages; nothing where they are drained.
 
-    ``checkpoints``: those of all queries, by their names.  A query without a committed batch has
+    ``checkpoints``: of all queries, by their names.  A query without a committed batch has
     yet to read everything.
     """
     ranges = internal_ranges(stages)

@@ -194,8 +194,9 @@ def require_first_records(
         if first := offsets.start:
             raise FkJoinError(
                 f"internal topic {topic} begins at offset {first} of partition {partition}, and "
-                f"{checkpoint} is new: its query would miss rows; give another application= "
-                "(a job: another name), and all stages new checkpoints"
+                f"checkpoint {checkpoint} is new, so its query would miss the rows before that; "
+                "give another application= (a job: another name), and give all stages new "
+                "checkpoints"
             )
 
 

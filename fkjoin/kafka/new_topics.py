@@ -1,6 +1,6 @@
 """Topics that were deleted and created again under their names: their ids tell a query's start.
 
-A checkpoint's document has the id of each topic that the query reads.  A topic with another id
+A checkpoint's document contains the id of each topic that the query reads.  A topic with another id
 stops the start, or is read from its beginning in the place of the one before.  Then the offsets in
 Spark's logs are set to its beginning, before the document is written with the new id and with the
 topic's ends.  After an end in between, the topic still has another id, and starts over again.
@@ -24,7 +24,7 @@ from fkjoin.stages.start_over import StartOver
 from fkjoin.storage.files import Files
 
 _HEADER = 1
-"""Lines before those of sources; in the log of batches one more, which is no source's."""
+"""Lines before the sources' lines; in the log of batches one more, which belongs to no source."""
 
 
 class Checked(NamedTuple):
@@ -174,7 +174,7 @@ def both_logs(files: Files) -> set[int]:
 
 
 def _logs(files: Files) -> list[tuple[str, list[str]]]:
-    """The files of Spark's logs that say where sources go on, and their lines.
+    """The files of Spark's logs that say where sources continue, and their lines.
 
     Of the log of batches these are the last that was committed and the one after it, if that has
     begun.

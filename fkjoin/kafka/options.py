@@ -98,7 +98,7 @@ def source_options(chosen: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def with_fetching(options: Mapping[str, str]) -> dict[str, str]:
-    """Add to a source's options those of its consumer that are not set."""
+    """Add to a source's options the consumer's options that are not set."""
     return {**_CONSUMER, **options}
 
 
@@ -132,6 +132,6 @@ def _checked(chosen: Mapping[str, Any]) -> dict[str, str]:
     for name in options:
         if name.lower() in _OURS:
             raise TopologyError(
-                f"options: {name} is set by fkjoin; give it as the argument of that meaning"
+                f"options: {name} is set by fkjoin; give the argument of the same meaning instead"
             )
     return options

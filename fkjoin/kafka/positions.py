@@ -3,17 +3,17 @@
 The header ``fkjoin-positions`` is JSON: one chain for each root,
 ``[[{"topic": "raw", "partition": 0, "offset": 17, "timestamp": 1700000000000}, …], …]``, with the
 record's milliseconds. A chain begins with the position of the record that everything came from, the
-*root*, and goes on with each topic on the way; the record's own position is not in it.  The result
-of a join has the roots of its left row, then those of its right row (``null`` where no right row
+*root*, and continues with each topic on the way; the record's own position is not in it.  The
+result of a join has the roots of its left row, then of its right row (``null`` where no right row
 was ever seen), and of each only the root: what lies between is not kept in state.  The row of a
-merge has the roots of each table's last change of its key (``null`` where there was none), and
-those of the row that is shown are marked by ``"shown": true``.  The marked ones alone would not
+merge has the roots of each table's last change of its key (``null`` where there was none), and the
+roots of the row that is shown are marked by ``"shown": true``.  The marked ones alone would not
 order a reader's batch: roots in two topics have no order.
 
 The roots are the record's version, so a record that a job upstream published twice is one.  A root
-without a timestamp has that of the record with the header.  A topic whose name is not known any
-more (a root that went through two joins) is written as ``#`` and the eight hex digits that stand
-for it.
+without a timestamp has the timestamp of the record with the header.  A topic whose name is not
+known any more (a root that went through two joins) is written as ``#`` and the eight hex digits
+that stand for it.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class RootsOf:
 
 @dataclass(frozen=True)
 class OriginsOf:
-    """Versions of a merge, which go on with origins (see ``stages.merge``) → the header's texts."""
+    """Versions of a merge, with their origins (see ``stages.merge``) → the header's texts."""
 
     tables: tuple[int, ...]
     """Number of roots of each table's rows."""

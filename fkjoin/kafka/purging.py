@@ -86,7 +86,7 @@ def _first(readers: Sequence[Offsets]) -> dict[int, int]:
 def purge_read(
     stages: Sequence[StageQuery], checkpoints: Sequence[str]
 ) -> dict[str, dict[int, int]]:
-    """Purge as ``purge`` does; ``checkpoints``: those of all queries.
+    """Purge as ``purge`` does; ``checkpoints``: of all queries.
 
     Some read no internal topic.  Nothing is deleted as long as one of them has no committed batch,
     since it is not known what that query reads.

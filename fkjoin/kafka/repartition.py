@@ -1,8 +1,8 @@
 """The staged deployment of an aggregate: regroup and aggregate as queries of their own.
 
 A repartition topic connects them.  Its records are in KIP-904's form (see
-``fkjoin.kafka.wire_repartition``), with fkjoin's own bytes of keys, values and versions. What is no
-such record goes to the dead letters.
+``fkjoin.kafka.wire_repartition``), with fkjoin's own bytes of keys, values and versions. Any other
+record goes to the dead letters.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def repartition_topic(
     """
     if connection is None:
         raise TopologyError(
-            "deployment: the staged deployment aggregates tables made from topics "
-            f"(Table.from_kafka), {table} is none; write it to a topic first, or leave the "
+            "deployment: a staged aggregate reads tables that are made from topics "
+            f"(Table.from_kafka), and {table} is not one; write it to a topic first, or leave the "
             "deployment fused"
         )
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{application}-{aggregate}-repartition")

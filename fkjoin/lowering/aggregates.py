@@ -90,20 +90,20 @@ class AggregateBound:
     key: Projection
     value: Projection
     tried: Attempt
-    """The columns of groups' keys, and those of values."""
+    """The columns of groups' keys, and of values."""
     fold: Fold
     topic: InternalTopics | None
     """The topic between the stages of a staged aggregate; None where both are in one query."""
     emission: Emission
     settings: Settings
     closes: Closes | None = None
-    """The times at which windows close; None where groups are no windows."""
+    """The times at which windows close; None where groups are not windows."""
 
 
 def condition_on(
     condition: Expression, spark: SparkSession, key: StructType, columns: pa.Schema
 ) -> Having:
-    """The condition ``having`` on the columns of a result, and those of its key.
+    """The condition ``having`` on the columns of a result and of its key.
 
     Raises ``TopologyError``.
     """

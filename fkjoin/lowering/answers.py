@@ -36,7 +36,7 @@ class Answers:
     """A join's answers before resolve, for one reader."""
 
     name: str
-    """Name of their counters in the progress: the join's name is that of what resolve emits."""
+    """Name of their counters in the progress: the join's name belongs to what resolve emits."""
     envelopes: Physical
     fields: Fields
     stages: tuple[str, ...]

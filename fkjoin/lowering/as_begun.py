@@ -19,7 +19,7 @@ from fkjoin.lowering.enrich import topics_of_events
 from fkjoin.plan.nodes import Source
 
 OtherOptions = Mapping[Planned, Mapping[str, Any]]
-"""Options in the place of those of tables' calls; empty ones repeat a call, too."""
+"""Options in the place of the options in tables' calls; empty ones repeat a call, too."""
 
 
 def as_begun(table: Planned, checkpoint: str) -> tuple[Planned, Begun]:
@@ -29,9 +29,9 @@ def as_begun(table: Planned, checkpoint: str) -> tuple[Planned, Begun]:
     read.  Columns and topics that are new come with what the query was begun with, to be written
     when it is about to start.
 
-    Raises ``FkJoinError`` for a topic that was made anew and is not to start over, and for a folder
-    of ``to_parquet`` whose batches, which the query has read, were set aside; ``TopologyError`` for
-    a snapshot that is to be read and does not fit.
+    Raises ``FkJoinError`` for a topic that was created again and is not to start over, and for a
+    folder of ``to_parquet`` whose batches, which the query has read, were set aside;
+    ``TopologyError`` for a snapshot that is to be read and does not fit.
     """
     spark = table.spark
     for source in read_below(table):
@@ -122,7 +122,7 @@ def _columns(table: Planned, begun: Begun) -> OtherOptions:
 
 
 def _learned(table: Planned) -> dict[str, list[Planned]]:
-    """The sources whose columns were learned, by name; those of the same files are together."""
+    """The sources whose columns were learned, by name; sources of the same files are together."""
     alike: dict[tuple[Any, ...], list[Planned]] = {}
     for source in read_below(table):
         bound, call = source.bound, source.call

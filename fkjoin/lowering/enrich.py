@@ -45,7 +45,7 @@ class EventsBound:
     operator: ClassVar[str] = "events"
     rows: Given
     topics: tuple[Connection, ...] = ()
-    """The topics that it reads, which must not be made anew."""
+    """The topics that it reads, which must not be created again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,10 +73,9 @@ def planned_events(events: Any, name: str | None) -> Planned:
     prepare(spark)
     if (why := access(spark).not_appended(events)) is not None:
         raise TopologyError(
-            "events: rows of this stream are not final when they come, and an event is sent once; "
-            f"Spark says: {why}. "
-            "Make a table of the stream before that, with Table.from_stream, "
-            "and its sums with group_by"
+            "events: this stream may still change its rows, and an event is sent only once; Spark "
+            f"says: {why}. Make a table of the stream before that, with Table.from_stream, and "
+            "compute its sums with group_by"
         )
     label = name or f"events-{generated_name(events.schema.json())}"
     node = Events(label, tuple(events.columns), f"stream of {', '.join(events.columns)}")
@@ -155,7 +154,7 @@ def planned_enrich(
 def _scope(events: Planned) -> Scope:
     """The columns of events.
 
-    Those of a stream that is read may be given as its own, such as ``df["id"]``.
+    Columns of a stream that is read may be given as its own, such as ``df["id"]``.
     """
     bound = events.bound
     frame = (
@@ -179,9 +178,8 @@ def require_fused(node: Node) -> None:
     for step in in_order(node):
         if step.staged:
             raise TopologyError(
-                f"table: {step.name} is deployed in stages, so that a part of its change "
-                "may come in a batch before the rest; "
-                'leave deployment="staged" out'
+                f"table: {step.name} is deployed in stages, so a part of its change may arrive in "
+                'an earlier batch than the rest; leave deployment="staged" out'
             )
 
 

@@ -50,7 +50,7 @@ def without(
 
 
 def _held(condition: Bound, places: Mapping[str, Place], rows: DataFrame) -> DataFrame:
-    # Texts of joined rows have no collation, whatever those of the table have.
+    # Texts of joined rows have no collation, whatever the table's texts have.
     kinds = condition.scope.frame.schema
     named = {}
     for name, (side, path) in places.items():

@@ -45,9 +45,9 @@ from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.answer_rows import thrown_text
 
 OUTPUT_PLACE = "__fkjoin_place"
-"""A column of outputs: the place of each among those of its row; null where a row makes none."""
+"""A column of outputs: the place of each among its row's outputs; null where a row makes none."""
 COL = "col"
-"""The column of an output that is no struct, as ``explode`` of Spark calls it."""
+"""The column of an output that is not a struct, as ``explode`` of Spark calls it."""
 
 _MADE = "__fkjoin_made"
 
@@ -215,7 +215,7 @@ def _planned(
 
 
 def _scope(table: Planned, row: StructType) -> Scope:
-    """The columns that keys of outputs may be made of: theirs, and those of ``_old_key``."""
+    """The columns that keys of outputs may be made of: theirs, and ``_old_key``'s."""
     kind = (
         StructType()
         .add(KEY, table.key_type)

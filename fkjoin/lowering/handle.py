@@ -105,7 +105,7 @@ def planned_of(argument: str, table: Any) -> Planned:
         )
     if table._planned.node.appends:
         raise TopologyError(
-            f"{argument}: {table._planned.name} are events, each sent once, and no table; "
-            "join the tables, and enrich with the result"
+            f"{argument}: {table._planned.name} are events, each sent once, not a table; join the "
+            "tables, and enrich the events with the result"
         )
     return table._planned

@@ -172,7 +172,7 @@ class _KeyJoin:
 
     @cached_property
     def _rows(self) -> tuple[pa.Schema, ...]:
-        """The schema of results; without a joiner, those of both rows."""
+        """The schema of results; without a joiner, the columns of both rows."""
         if self._bound.joiner.both_rows:
             return self._kept
         return (arrow_schema("joiner", self.planned.row_type),)

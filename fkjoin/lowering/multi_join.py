@@ -133,7 +133,7 @@ def _joined(
 
 
 def plan_joins(planned: Planned, node: Join, joins: Joins, dead: tuple[Physical, ...]) -> TablePlan:
-    """The table of the joins; ``node`` is that of the last one."""
+    """The table of the joins; ``node`` is the node of the last one."""
     bound: JoinBound = planned.bound
     multi = MultiJoinPlan(node, bound, joins)
     reads_all = multi.whole == _kept(joins, whole=True)

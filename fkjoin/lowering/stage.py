@@ -80,8 +80,8 @@ def state_spec(
 def let_through(node: Node) -> bool:
     """Tell whether the node's changes come in the order in which an operator let them through.
 
-    Not those of a source, nor of a staged join: its answers may be read in the place of its rows,
-    and overtake each other in a topic.
+    Not the changes of a source, nor of a staged join: its answers may be read in the place of its
+    rows, and overtake each other in a topic.
     """
     join = join_below(node)
     return read_from(node) is None and (join is None or join.topics is None)

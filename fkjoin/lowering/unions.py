@@ -160,11 +160,11 @@ def _obstacle(node: Aggregate) -> str | None:
         return "is materialized, and has no store of its own in a cogroup; materialize the cogroup"
     if node.closes is not None:
         return (
-            "is of windows that close, and a cogroup has none; "
-            "leave it out, and join its results with join"
+            "aggregates by windows that close, which a cogroup cannot contain; "
+            "leave it out of the cogroup, and use join for its results"
         )
     if periodic(node):
-        return "is held back, and a cogroup sends for it; give the cogroup that emit"
+        return "has an emit of its own, and the cogroup sends its rows; give emit to the cogroup"
     return None
 
 

@@ -62,7 +62,7 @@ def read_by_workers(
     *,
     failing: str | None = None,
 ) -> Physical:
-    """Pack the rows that workers read, and those of a snapshot; see ``Stepped.packing``."""
+    """Pack the rows that workers read, and the rows of a snapshot; see ``Stepped.packing``."""
     reader = stepped(undecoded)
     function = reader.packing(pack, foreign_key, contributing, failing=failing)
     rows = InWorkers(undecoded.lines, function, ENVELOPE)

@@ -39,7 +39,7 @@ COUNTED = {
 """Prometheus' texts of the counters that all operators have; ``docs/watching.md`` says more."""
 
 _OF_SINKS = (
-    ("sink_dead_letters", LEFT_OUT, "Rows that a sink's place cannot have."),
+    ("sink_dead_letters", LEFT_OUT, "Rows that a sink's target cannot store."),
     ("sink_retries", REPEATED, "Work of a sink that was repeated."),
 )
 

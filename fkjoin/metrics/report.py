@@ -132,7 +132,7 @@ class JobReport:
             words += [f"{several(number, singular, plural)} in {table}" for table, number in totals]
         reasons = {event.target: event.words for event in self.events if event.item != LEFT_OUT}
         for target, number in sorted(self.of_sinks(LEFT_OUT).items()):
-            words.append(f"{several(number, 'row', 'rows')} that {target} cannot have")
+            words.append(f"{several(number, 'row', 'rows')} that {target} cannot store")
         for target, number in sorted(self.of_sinks(REPEATED).items()):
             times = several(number, "time", "times")
             words.append(f"work on {target} repeated {times}{_last(reasons.get(target))}")

@@ -73,8 +73,8 @@ class ClientAccess:
     def __post_init__(self) -> None:
         if not self.host.strip("[]"):
             raise FkJoinError(
-                "host: it is empty; leave it out for this machine alone, "
-                'or give "0.0.0.0" for all addresses'
+                "host: the name is empty; leave it out to serve this machine only, or give "
+                '"0.0.0.0" for all addresses'
             )
         for name in self.names:
             if not _bare(name):

@@ -39,7 +39,7 @@ class Source(Node):
     parts: int = 1
     """Number of parts of a row's version: one for each root that the row came from."""
     start_over: StartOver | None = None
-    """Identity of a topic that was made anew, and is read in the place of the one before."""
+    """Identity of a topic that was created again, and is read in the place of the one before."""
     snapshot: str | None = None
     """Folder of rows that are older than all changes."""
 
@@ -194,7 +194,7 @@ class Aggregate(_OfOne):
     """The condition on groups that have a row."""
     closes: tuple[str, str | None, str | None] | None = None
     """The grace time of windows, the time after which a source is idle, and the time by which rows
-    may be ahead of their batch; None where groups are no windows."""
+    may be ahead of their batch; None where groups are not windows."""
 
     @property
     def staged(self) -> bool:

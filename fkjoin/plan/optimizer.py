@@ -89,7 +89,7 @@ def join_keeps_what_it_needs(join: J, off: Off, obstacle: str | None = None) -> 
 
 
 def answers_keep_what_is_read(node: N, off: Off, obstacle: str | None = None) -> N:
-    """Leave out of a join's answers, or of those of a multi-way join, what nothing reads."""
+    """Leave out of the answers of a join, or of a multi-way join, what nothing reads."""
     table = node.inputs[0]
     join = join_below(table)
     if join is None or join.topics is not None:
@@ -148,7 +148,7 @@ def _no_rows(table: Node) -> str | None:
 def _no_answers(table: Node, obstacle: str | None) -> str | None:
     """Say why a join's answers cannot be taken; None if they can.
 
-    ``obstacle``: why those of a staged join are not enough.
+    ``obstacle``: why a staged join's answers are not enough.
     """
     why, join = _no_rows(table), join_below(table)
     if why is None or join is None or shares_stages(join):

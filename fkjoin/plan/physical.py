@@ -128,7 +128,7 @@ class Counted(_OverOne):
 
 @dataclass(frozen=True, eq=False)
 class MessagesOnly(_OverOne):
-    """Envelopes without those of counters."""
+    """Envelopes without the counters' envelopes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +137,7 @@ class Union(_OverMany):
 
 
 def by_spark(transform: Callable[..., Any], *nodes: Physical) -> BySpark:
-    """Make rows by Spark of those of nodes; see ``BySpark``."""
+    """Make rows by Spark of the rows of nodes; see ``BySpark``."""
     return BySpark(nodes, transform)
 
 
@@ -313,7 +313,7 @@ def running_in(plan: Physical, end: str) -> Iterator[Running]:
 
         ``reader``: the end, or what reads ``above``, the table of the nearest stage above;
         ``counted_as``: the nearest name above under which counters are summed up;
-        ``operator_ids``: those of the stages of the operator above.
+        ``operator_ids``: the ids of the stages of the operator above.
         """
         if isinstance(node, Stage):
             operator = node.spec.state.operator

@@ -46,7 +46,7 @@ RULES = (
 """The rules, in the order in which ``describe()`` names them."""
 _EITHER_WAY = FILTER_GOES_BELOW_JOIN, RESOLVE_MAKES_ROWS, SINKS_SHARE_A_QUERY
 MOVING = tuple(rule for rule in RULES if rule not in _EITHER_WAY)
-"""Rules that move state, or change what is read: a checkpoint begun without one goes on so."""
+"""Rules that move state, or change what is read: a checkpoint keeps its first choice."""
 READING = (AGGREGATE_READS_ANSWERS, JOIN_READS_ANSWERS, VIEW_READS_ANSWERS)
 """Rules that put another stage in the place of a join's resolve."""
 

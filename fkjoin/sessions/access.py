@@ -89,7 +89,7 @@ class Access(ABC):
     def folders(self, lines: DataFrame, path: str, options: Mapping[str, Any]) -> list[str]:
         """The columns of a stream of lines that names of folders are, such as ``region=eu``.
 
-        ``path``, ``options``: those of its source.
+        ``path``, ``options``: of its source.
         """
 
     def not_appended(self, frame: DataFrame) -> str | None:

@@ -80,8 +80,8 @@ def make(program: Sequence[str]) -> Path:
             if run.returncode or not draft.is_file():
                 raise FkJoinError(
                     f"no classes were kept ({program[0]} left with status {run.returncode}); "
-                    "`fkjoin doctor` says whether Java and Spark are right. Its last words:\n"
-                    f"{run.stdout[-2000:].strip()}"
+                    "`fkjoin doctor` says whether Java and Spark are right. The end of its "
+                    f"output:\n{run.stdout[-2000:].strip()}"
                 )
             draft.replace(file)
     except OSError as error:

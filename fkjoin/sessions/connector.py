@@ -124,7 +124,7 @@ def unresolved(output: str) -> str | None:
     where = f"tried {', '.join(dict.fromkeys(re.findall(r'==== (.+): tried', output)))}"
     if silent := dict.fromkeys(_SILENT.findall(output)):
         where += f"; not reached: {', '.join(silent)}"
-    problem = f"{PACKAGES}: {', '.join(missing)} cannot be had ({where}); "
+    problem = f"{PACKAGES}: {', '.join(missing)} cannot be downloaded ({where}); "
     if any("-kafka-0-10_" in name and not name.endswith(RELEASES) for name in missing):
         return f"{problem}write {package()}, or leave it out and {HOW}"
     advice = "name releases that are published there, another repository in spark.jars.repositories"

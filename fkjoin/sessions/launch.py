@@ -43,7 +43,7 @@ _PROGRESS = "spark.ui.showConsoleProgress"
 """Spark's bar, which is a line without an end: then standard error of the JVM is this process's."""
 
 _SOCKETS = "spark.python.unix.domain.socket"
-"""Sockets of files are a tenth of a small batch faster than those of a network.
+"""Sockets of files are a tenth of a small batch faster than sockets of a network.
 
 They are closed to others, too.
 """
@@ -103,7 +103,7 @@ def _how_it_ended(status: int) -> str:
     how = f"has ended with status {status}"
     if status < 0:
         how = f"was ended by {signal.Signals(-status).name}"
-    advice = "Read the end of Spark's log, fix that, and start again"
+    advice = "Read the end of Spark's log, fix the cause, and start again"
     return f"the JVM {how}. {advice}: a job continues from its checkpoint"
 
 
@@ -176,7 +176,7 @@ def _failure(status: int) -> Exception:
 
 
 def _java_options(folder: Path, *, is_local: bool) -> str:
-    """Options of the JVM before those of the user, which have precedence."""
+    """Options of the JVM before the user's options, which have precedence."""
     options = [f"-Djava.io.tmpdir={quoted(folder)}"]
     if is_local:
         options += class_archive.options()

@@ -54,7 +54,7 @@ _NOISE = re.compile(
 _REST = re.compile(
     rb"\n|\tat |\t\.\.\. \d+ more|(?:Caused by: )?[a-z]\w*(?:\.\w+)+(?:Exception|Error)\b"
 )
-"""Lines that belong to the one before them: an empty one, and those of an exception."""
+"""Lines that belong to the one before them: an empty one, and the lines of an exception."""
 
 _RETRY = re.compile(_DATE + rb"NetworkClient: \[[^]]*\] (.*?)(?: with correlation id \d+|\n|$)")
 """A retry of Kafka's client, which says it of each client, many times a second."""
@@ -89,7 +89,7 @@ def output() -> Output:
 
 
 class Output(threading.Thread):
-    """Lines that other processes write into a pipe; a thread hands on all but those of no use."""
+    """Lines that other processes write into a pipe; a thread hands on all but useless ones."""
 
     def __init__(self) -> None:
         super().__init__(name="fkjoin-log", daemon=True)
@@ -152,7 +152,7 @@ class Output(threading.Thread):
         return self._dropped
 
     def _is_repeated(self, line: bytes) -> bool:
-        """Tell whether a line is a retry that goes on, and was said when it began."""
+        """Tell whether a line is a retry that continues, and was said when it began."""
         if (retry := _RETRY.match(line)) is None:
             return False
         now = time.monotonic()

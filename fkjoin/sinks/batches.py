@@ -276,8 +276,8 @@ def _require_sinks(sinks: Sequence[Sink]) -> None:
     for sink in sinks:
         if not hasattr(sink, "begin"):
             raise TopologyError(
-                f"sinks: a {type(sink).__name__} is none; give sinks of fkjoin.sinks, such as "
-                "Parquet(path)"
+                f"sinks: a {type(sink).__name__} is not a sink; give sinks of fkjoin.sinks, such "
+                "as Parquet(path)"
             )
     places = [sink.place for sink in sinks]
     if twice := [name for name in places if places.count(name) > 1]:
@@ -297,9 +297,9 @@ def _require_known_places(spark: SparkSession, checkpoint: str, sinks: Sequence[
         return
     if later := [sink.place for sink in sinks if sink.place not in known]:
         raise TopologyError(
-            f"sinks: {later[0]} is none of those that {checkpoint} was last started with "
-            f"({', '.join(known)}), so it would lack the rows from before: "
-            "give it a query with a checkpoint of its own"
+            f"sinks: {later[0]} is not one of the sinks that {checkpoint} was last started with "
+            f"({', '.join(known)}), so it would lack the rows from before: write to it in a query "
+            "with a checkpoint of its own"
         )
 
 
@@ -319,7 +319,7 @@ class _Batches:
         # The checkpoint has the query's id from the first batch on.
         self._query = self._query or query_id(spark, checkpoint)
         began = began_ms(spark, checkpoint, number)
-        if began is None:  # what has no time is no batch that a place could know again
+        if began is None:  # a place could not recognize a batch without a time
             raise FkJoinError(
                 f"checkpoint: {checkpoint} does not say when batch {number} began: {RESTORE}"
             )

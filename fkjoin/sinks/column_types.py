@@ -1,7 +1,7 @@
 """Arrow's types of a target's columns: whether they can hold all values of a table's columns.
 
 *Law*: where ``problems`` finds nothing, ``fitting`` rows have each value unchanged, in the target's
-types; or a row has a null or a day that the target cannot have, and ``fitting`` says so.
+types; or a row has a null or a day that the target cannot store, and ``fitting`` says so.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def require_columns(target: str, existing: pa.Schema, schema: pa.Schema, *, evol
         lacked, known = ", ".join(missing), ", ".join(sorted(existing.names))
         if len(addable(existing, pa.schema(map(schema.field, missing)))) < len(missing):
             raise FkJoinError(
-                f"{target} lacks the columns {lacked}, and has ones that differ in case alone, "
-                f"one to Spark ({known}): rename them in a view of the table, "
-                "or write to another one"
+                f"{target} lacks the columns {lacked}, and has columns whose names differ only in "
+                f"case, which Spark does not distinguish ({known}): rename the columns in a view "
+                "of the table, or write to another table"
             )
         way = "" if evolve else "let evolve=True add them, "
         raise FkJoinError(
@@ -59,7 +59,7 @@ def require_columns(target: str, existing: pa.Schema, schema: pa.Schema, *, evol
             "or write to another one"
         )
     if wrong := list(problems(existing, schema)):
-        raise FkJoinError(f"{target} cannot be kept as fkjoin's table is: {'; '.join(wrong)}")
+        raise FkJoinError(f"{target} does not match fkjoin's table: {'; '.join(wrong)}")
 
 
 def addable(existing: pa.Schema, schema: pa.Schema) -> list[pa.Field]:
@@ -101,7 +101,7 @@ def fitting(
     key: Sequence[str],
     of_days: Callable[[pa.DataType], bool] = pa.types.is_date32,
 ) -> pa.Table:
-    """The rows with the target's types; ``FkJoinError`` of a null or a day that it cannot have.
+    """The rows with the target's types; ``FkJoinError`` of a null or a day that it cannot store.
 
     ``target`` is what errors call it; ``of_days`` tells the types whose values must be in the years
     1 to 9999.
@@ -115,7 +115,7 @@ def fitting(
             if beyond_years(days):
                 kind = "date" if pa.types.is_date32(days.type) else "time"
                 why = f"column {name} has a {kind} outside of the years "
-                why += f"1 to 9999, which {target.partition(' ')[0]} tables cannot have"
+                why += f"1 to 9999, which {target.partition(' ')[0]} tables cannot store"
                 raise cannot_be(target, why)
     fields = [existing.field(name).with_nullable(True) for name in rows.column_names]
     return rows.cast(pa.schema(fields))
@@ -138,7 +138,7 @@ def row_text(rows: pa.Table, key: Sequence[str]) -> str:
 
 
 def cannot_be(target: str, why: str) -> FkJoinError:
-    """The error of a row that a target cannot have."""
+    """The error of a row that a target cannot store."""
     return FkJoinError(
         f"a row cannot be in {target}: {why}. Replace such values in a view of the table, or leave "
         "such rows out with a filter: either needs a new checkpoint and an empty target"

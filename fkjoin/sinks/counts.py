@@ -1,4 +1,4 @@
-"""Counters of sinks in this process: rows that a target cannot have, and work that was repeated."""
+"""Counters of sinks in this process: rows that a target cannot store, and repeated work."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _lock = threading.Lock()
 
 
 def count(target: str, item: str, number: int = 1, reasons: Sequence[str] = ()) -> None:
-    """Add to a count; ``reasons``: those of the last ones that are counted."""
+    """Add to a count; ``reasons``: of the last ones that are counted."""
     now_ms = round(1000 * time.time())
     with _lock:
         _counts[item, target] += number

@@ -97,8 +97,8 @@ class Delta(TableSink):
         super()._require_last_changes(table)
         if _absolute(self.path) in map(_absolute, table.planned.files):
             raise TopologyError(
-                f"path: the table is read from {self._target}, and would read what it writes: "
-                "write to another one"
+                f"path: the table is read from {self._target}, and would read its own output: "
+                "write to another path"
             )
 
     def examine(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
@@ -156,7 +156,7 @@ class Delta(TableSink):
         except DeltaError as error:  # as of a timestamp_ntz in a map, which the package overlooks
             raise FkJoinError(
                 f"{self._target} cannot be made for {types_text(spark_schema(schema))}: "
-                f"{in_a_line(error)}. Make it in another way, or cast the column"
+                f"{in_a_line(error)}. Create the table with another program, or cast the column"
             ) from error
         if keep:
             DeltaTable.create(self.path, self._schema, "ignore", parts, storage_options=options)

@@ -73,8 +73,8 @@ def version_of(table: DeltaTable, query: str, mark: Mark) -> int | None:
             if others:
                 version, operation = others[-1]
                 raise FkJoinError(
-                    f"its version {version} ({operation}) comes from another writer, and would be "
-                    "undone"
+                    f"its version {version} ({operation}) was written by another writer, and would "
+                    "be undone"
                 )
             return int(entry["version"])
         if entry.get(_QUERY) != query and entry["operation"] not in (*_ROWS_STAY, _RESTORE):

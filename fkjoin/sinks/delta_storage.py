@@ -22,12 +22,12 @@ _REFUSED = re.compile(
     r"\b4(?!08|09|12|25|29)\d\d [A-Z]\w+|lacked (the necessary privileges|valid authentication)"
     r"|Permission denied|Read-only file"
 )
-"""Status of a storage or a disk that no repetition mends: access refused, or nothing there.
+"""Status of a storage or a disk that no repetition repairs: access refused, or nothing there.
 
 408, 409, 412, 425, 429 pass.
 """
 _APPEND_ONLY = "is append-only"
-"""Texts of a failed commit that changes or deletes rows, and that no repetition mends."""
+"""Texts of a failed commit that changes or deletes rows, and that no repetition repairs."""
 _BROKEN = "Invalid data found: "
 """Text before what is said of rows that break a constraint of the table."""
 
@@ -66,8 +66,8 @@ def _refusal(target: str, why: str) -> FkJoinError | None:
         )
     if _APPEND_ONLY in why:
         return FkJoinError(
-            f"{target}: {why}. Rows change and go: set its property delta.appendOnly to false, "
-            "and start the query again: it continues with this batch"
+            f"{target}: {why}. fkjoin updates and deletes rows: set the table's property "
+            "delta.appendOnly to false, and start the query again: it continues with this batch"
         )
     return None
 

@@ -87,8 +87,7 @@ class Iceberg(TableSink):
         require_retry_s(self.retry_s)
         if "" in (parts := self.table.split(".")) or len(parts) == 1:
             raise TopologyError(
-                f"table: {self.table!r} is not a table of a namespace: write it as "
-                '"namespace.table"'
+                f'table: {self.table!r} names no namespace: write it as "namespace.table"'
             )
 
     @property
@@ -187,8 +186,8 @@ class Iceberg(TableSink):
                 raise
             if str(error).startswith(_NOWHERE):
                 raise FkJoinError(
-                    f"Iceberg table {self.table} cannot be made: {self.place} names no place for "
-                    "its files; give options a warehouse"
+                    f"Iceberg table {self.table} cannot be made: {self.place} does not say where "
+                    "to store its files; give a warehouse in options"
                 ) from error
             raise FkJoinError(
                 f"Iceberg table {self.table} cannot be made for "

@@ -48,7 +48,7 @@ _REFUSED = re.compile(
     r"|[Pp]ermission denied|Read-only file|unable to open database file|readonly database"
     r"|authentication failed|(database|role) \S+ does not exist"
 )
-"""Texts of a storage or a database that no repetition mends."""
+"""Texts of a storage or a database that no repetition repairs."""
 _SQLITE, _EMPTY = re.compile(r"sqlite(?:\+\w+)?:///(?!file:)([^?]+)"), "sqlite:///:memory:"
 """Address of a catalog in a file of SQLite, and of an empty one in memory."""
 _T = TypeVar("_T")

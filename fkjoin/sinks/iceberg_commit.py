@@ -28,7 +28,7 @@ class _SingleAttempt(Transaction):
     """A transaction that does not repeat itself.
 
     The package's own repetition puts added rows on top of what another writer has committed: also
-    rows with the same keys, and those of another attempt at the batch.
+    rows with the same keys, and rows of another attempt at the batch.
     """
 
     def commit_transaction(self) -> Table:

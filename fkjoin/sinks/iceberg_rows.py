@@ -1,4 +1,4 @@
-"""Rows of an Iceberg table's files, without those of some keys: copy on write.
+"""Rows of an Iceberg table's files, without the rows of some keys: copy on write.
 
 A file whose statistics exclude the keys is not read; of another one the key's columns are; and only
 a file that has one of the keys is read whole.
@@ -28,7 +28,7 @@ from fkjoin.codec.rows import RowCodec
 
 @dataclass
 class Rewrite:
-    """A table's rows, with those of a batch in the place of others.
+    """A table's rows, with a batch's rows in the place of others.
 
     Parameters
     ----------
@@ -37,7 +37,8 @@ class Rewrite:
     schema : pyarrow.Schema
         Its columns.
     upserts, deletes : pyarrow.Table
-        Rows and keys, with the types of the columns; the key's columns are those of ``deletes``.
+        Rows and keys, with the types of the columns; the key's columns are the columns of
+        ``deletes``.
     everything : bool
         Whether all other rows go, too.
     """

@@ -123,9 +123,9 @@ class Kafka:
     def _by_spark(self, table: TablePlan) -> Physical:
         if isinstance(table.node, Source) and table.node.snapshot is not None:
             raise TopologyError(
-                f"{table.name}: its snapshot's rows come beside newer changes, and a topic's "
-                f'reader takes the last record; write .materialize("{table.name}") first '
-                "(in a job file, materialize = true)"
+                f"{table.name}: its snapshot is read beside newer changes, and a reader of the "
+                f'topic would take the last record of a key; write .materialize("{table.name}") '
+                "first (in a job file, materialize = true)"
             )
         results, placed = self._results(table), self._placed(table)
         if results == table.results or table.packed is None:
@@ -184,8 +184,8 @@ def _roots(table: TablePlan) -> RootsOf | OriginsOf:
     tables = node.tables if isinstance(node, Merge) else (node,)
     if any(map(summed_up, tables)):
         raise TopologyError(
-            "positions: a row that sums up others, has a new key, or is made of a merged one "
-            "has no position in a topic; leave positions out"
+            "positions: they are not available after an aggregate, a flat map, rekey or operators "
+            "on a merged table, whose rows do not come from one record; leave positions out"
         )
     if homeless := [source.name for source in read if source.topic is None]:
         raise TopologyError(
@@ -194,13 +194,13 @@ def _roots(table: TablePlan) -> RootsOf | OriginsOf:
         )
     if begun := [source.name for source in read if source.snapshot is not None]:
         raise TopologyError(
-            f"positions: {begun[0]} has a snapshot, and its rows no position in a topic; leave "
+            f"positions: {begun[0]} has a snapshot, whose rows have no position in a topic; leave "
             "positions out"
         )
     if isinstance(node, Merge) and periodic(node):
         raise TopologyError(
-            f"positions: {node.name} has emit={node.emit!r}, and rows wait for the end of an "
-            "interval without their positions; leave emit or positions out"
+            f"positions: {node.name} has emit={node.emit!r}, and rows that wait for the end of an "
+            "interval lose their positions; leave emit or positions out"
         )
     known = RootsOf.topics(node.parts, [str(source.topic) for source in read])
     return OriginsOf(origins(node), known.known) if isinstance(node, Merge) else known

@@ -180,8 +180,8 @@ def require_spark_at(spark: SparkSession, checkpoint: str, path: str) -> None:
     if last > known:
         here = f"batch {known}" if known >= 0 else "its beginning"
         raise FkJoinError(
-            f"checkpoint: {checkpoint} is at {here}, and {path} has batch {last} already, as "
-            "Spark's own sink notes in _spark_metadata: it would leave out the next batches. "
+            f"checkpoint: {checkpoint} is at {here}, and {path} already contains batch {last}, as "
+            "its folder _spark_metadata says: Spark's sink would leave out the next batches. "
             "Spark's sinks cannot be restored: give another path, or start with a new checkpoint "
             "and an empty path"
         )

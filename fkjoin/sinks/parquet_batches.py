@@ -110,9 +110,10 @@ def _require_scheme(path: str) -> None:
     scheme = urlsplit(path).scheme or _RENAMING[0]
     if scheme not in _RENAMING and not object_store.is_store(path):
         raise TopologyError(
-            f"path: on {scheme}: exactly-once needs folders that are renamed at once, or objects "
-            f"that are copied at once: {', '.join((*_RENAMING, *object_store.SCHEMES))}; "
-            'else write changes.writeStream.format("parquet"), whose files have a log of their own'
+            f"path: exactly-once is not available on {scheme}:, since it needs atomic renames of "
+            "folders or atomic copies of objects; give a path on one of "
+            f"{', '.join((*_RENAMING, *object_store.SCHEMES))}; or write "
+            'changes.writeStream.format("parquet"), whose files have a log of their own'
         )
 
 
@@ -126,7 +127,7 @@ def require_not_read(spark: SparkSession, target: str, read: Iterable[str]) -> N
         pattern = str(PurePosixPath(object_store.by_one_name(files_at(spark, path).root)))
         if any(fnmatchcase(str(above), pattern) for above in (folder, *folder.parents)):
             raise TopologyError(
-                f"path: the table is read from {path}, and would read what it writes to {target}: "
+                f"path: the table is read from {path}, and would read its own output in {target}: "
                 "write to a folder outside those that it reads"
             )
 
@@ -200,9 +201,8 @@ def require_alone(spark: SparkSession, batches: BatchFiles, checkpoint: str) -> 
     if writers and own not in writers:
         raise TopologyError(
             f"path: {batches.path} contains batches of another query ({', '.join(writers)}), and "
-            "none "
-            f"of the query of checkpoint {checkpoint}: nothing says which of them are newer. "
-            "Give each checkpoint of to_parquet a path of its own"
+            f"none of the query of checkpoint {checkpoint}: their order is unknown. Give each "
+            "checkpoint of to_parquet a path of its own"
         )
 
 

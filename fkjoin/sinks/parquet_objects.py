@@ -47,7 +47,7 @@ _REFUSED = re.compile(
     r"|INVALID_CLIENT_TOKEN|UNRECOGNIZED_CLIENT|PERMISSION_DENIED|UNAUTHENTICATED"
     r"|AuthenticationFailed|AuthorizationFailure|HTTP status 4(?!08|09|12|25|29)\d\d"
 )
-"""Answers of a store that no repetition mends: access refused, or no such bucket.
+"""Answers of a store that no repetition repairs: access refused, or no such bucket.
 
 408, 409, 412, 425 and 429 pass.
 """
@@ -168,7 +168,7 @@ class BatchObjects:
     def _files(self, folder: str = "") -> list[PurePosixPath]:
         """The files in a folder, and in those in it, by their paths from there.
 
-        Folders are only what names of files say: some stores list those of a draft, some do not,
+        Folders are only what names of files say: some stores list a draft's folders, some do not,
         and some keep empty ones.
         """
         files, base = self._opened
@@ -216,10 +216,11 @@ class BatchObjects:
             raise FileNotFoundError(f"{name} is not there")
         if urlsplit(self.path).scheme in S3 and info.size > LARGEST_COPY:
             raise FkJoinError(
-                f"parquet {self.path}: the file of a batch has {info.size} bytes, and S3 copies "
-                f"{LARGEST_COPY} at once. Begin with a new checkpoint, an empty path and smaller "
-                "batches (maxOffsetsPerTrigger, maxFilesPerTrigger), or write to Delta or Iceberg, "
-                "as you have to if it is a first batch with a snapshot, which no option cuts"
+                f"parquet {self.path}: the file of a batch has {info.size} bytes, and S3 copies at "
+                f"most {LARGEST_COPY} at once. Start with a new checkpoint, an empty path and "
+                "smaller batches (maxOffsetsPerTrigger, maxFilesPerTrigger), or write to Delta or "
+                "Iceberg. A first batch with a snapshot cannot be made smaller: write it to Delta "
+                "or Iceberg"
             )
         try:
             files.copy_file(f"{base}/{name}", f"{base}/{target}")

@@ -1,6 +1,6 @@
 """Columns that partition a target: their values come back as they were written, or are refused.
 
-A table's log has the values of partitions as texts, and so have the names of folders on a disk.
+A table's log contains the values of partitions as texts, and so do the names of folders on a disk.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def require_types(
         if not any(test(kind) for test in types):
             raise TopologyError(
                 f"partition_by: {target} is partitioned by {name}, which is {kind_text(kind)}: the "
-                f"package {package} does not read such values as it wrote them. Partition by a "
-                "text, a whole number, a date or a time, such as one that map_values makes of the "
-                "column"
+                f"package {package} does not read such values back unchanged. Partition by a text, "
+                "a whole number, a date or a time, for instance by a column that map_values makes "
+                "of it"
             )
 
 

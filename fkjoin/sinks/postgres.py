@@ -149,10 +149,10 @@ class Postgres(TableSink):
                     connection.execute(self._delete())
             except psycopg.ProgrammingError as error:
                 raise FkJoinError(
-                    f"table {self.into} cannot be kept as fkjoin's table is: {first_line(error)}. "
-                    f"It needs the columns {', '.join(schema.names)} and a primary key or unique "
-                    f"constraint of ({', '.join(self._key)}); or drop it: a new query makes it, "
-                    "and to one that has batches fkjoin restore gives its rows back"
+                    f"table {self.into} does not match fkjoin's table: {first_line(error)}. It "
+                    f"needs the columns {', '.join(schema.names)} and a primary key or unique "
+                    f"constraint of ({', '.join(self._key)}); or drop it: a new query creates it, "
+                    "and after other batches, fkjoin restore writes its rows again"
                 ) from error
             if not keep:
                 connection.rollback()
@@ -161,7 +161,7 @@ class Postgres(TableSink):
         table = self._table().as_string(connection)
         if wrong := list(postgres_types.problems(connection, table, schema, self._key)):
             raise FkJoinError(
-                f"table {self.into} cannot be kept as fkjoin's table is: {'; '.join(wrong)}"
+                f"table {self.into} does not match fkjoin's table: {'; '.join(wrong)}"
             )
 
     def last_batch(self, query: str) -> BatchId | None:
@@ -198,7 +198,8 @@ class Postgres(TableSink):
             other = connection.execute(others_of_target, (self.into, batch.query)).fetchone()
             if other is not None:
                 raise FkJoinError(
-                    f"query {other[0]} writes to {self.into}, too, and would lose its rows"
+                    f"query {other[0]} writes to {self.into}, too, and a restore would delete its "
+                    "rows"
                 )
             self._stage(connection)
             letters = self._written(connection, rows, alone=True)
@@ -259,7 +260,7 @@ class Postgres(TableSink):
             self._stage(connection)
             copy = partial(self._copy, connection, deleted=True)
             for _ in unread(connection, gone, copy, self._key):
-                pass  # a key that the table cannot have is not in it
+                pass  # a key that the table cannot store is not in it
             connection.execute(self._delete())
             letters = self._written(connection, upserts)
             if self.on_error == "dead-letter":

@@ -25,7 +25,7 @@ ROW_PLACE = "_fkjoin_place"
 """A column more: which row of the batch it is."""
 
 _SHOWN = 60
-_NUL = "no text of PostgreSQL's can have U+0000"
+_NUL = "PostgreSQL's texts cannot contain U+0000"
 
 _COLUMNS = """
 select attname from pg_constraint join pg_class on pg_class.oid = conrelid
@@ -42,7 +42,7 @@ _Write = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Refused:
-    """A row that a table cannot have."""
+    """A row that a table cannot store."""
 
     row: dict[str, Any]
     """Its columns as they should be written: whole numbers and truth values, all else as texts."""
@@ -66,7 +66,7 @@ class Refused:
 def unread(
     connection: Connection[Any], rows: pa.Table, copy: Copy, key: Sequence[str]
 ) -> Iterator[Refused]:
-    """Copy the rows but those with a value that PostgreSQL cannot read, or a type cannot have."""
+    """Copy the rows but those with a value that PostgreSQL cannot read, or a type cannot store."""
     if not rows.num_rows or _tried(connection, lambda: copy(rows)) is None:
         return
     for name in [name for name in rows.column_names if pa.types.is_string(rows[name].type)]:

@@ -18,7 +18,7 @@ OF_A_VALUE = (
     psycopg.errors.StatementTooComplex,  # JSON that is nested too deeply
     psycopg.errors.ProgramLimitExceeded,  # or too long; a key that is too long for an index
 )
-"""``SQLSTATE`` of a row that a table cannot have, whatever the other rows are."""
+"""``SQLSTATE`` of a row that a table cannot store, whatever the other rows are."""
 
 _MENDED_CLASSES = ("08", "40", "53", "57", "58")
 """Classes of ``SQLSTATE``: connections, transactions, resources, an operator or a crash, I/O."""
@@ -60,11 +60,10 @@ def settings_of(dsn: str) -> dict[str, Any]:
         settings = None
     if settings is None or _is_cut_wrongly(settings, dsn):
         raise TopologyError(
-            "postgres: the address cannot be read (it is not shown, since it may have a "
-            'password): write "postgresql://USER@HOST:PORT/DATABASE" or '
-            '"host=HOST dbname=DATABASE user=USER", in the first form with each of %, @, /, :, ?, '
-            "# and blanks in a name or password as %25, %40, …; a password better comes from "
-            "PGPASSWORD"
+            "postgres: the address cannot be read (it is not shown, since it may contain a "
+            'password): write "postgresql://USER@HOST:PORT/DATABASE" or "host=HOST dbname=DATABASE '
+            'user=USER". In the first form, write each of %, @, /, :, ?, # and blanks in a name or '
+            "password as %25, %40, …. Or leave the password out, and set PGPASSWORD"
         )
     return settings
 
@@ -83,7 +82,7 @@ def connect(settings: dict[str, Any]) -> Connection[Any]:
     chosen = {**_CONNECTION, **settings}
     if "PGCONNECT_TIMEOUT" in os.environ and "connect_timeout" not in settings:
         del chosen["connect_timeout"]
-    return psycopg.connect(**chosen | {"client_encoding": "UTF8"})  # whatever that of the database
+    return psycopg.connect(**chosen | {"client_encoding": "UTF8"})  # not the database's
 
 
 def mends(error: BaseException) -> bool:

@@ -3,7 +3,7 @@
 *Law*: where ``problems`` finds nothing, each value of each column is in the target what it was, but
 that in ``jsonb`` and ``numeric`` -0.0 is 0.0, and a text in a type of its own (``uuid``, an enum)
 is as that type writes it; or the column has no such value (text with U+0000, years before 4713 BC,
-a text that is no ``uuid``, a null), and PostgreSQL says so.
+a text that is not a ``uuid``, a null), and PostgreSQL says so.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class TargetColumn(NamedTuple):
     shown: str
     """Its type, as PostgreSQL writes it."""
     base: str
-    """The type's own name; of a domain, that of the type below; of an enum, ``enum``."""
+    """The type's own name; of a domain, the name of the type below; of an enum, ``enum``."""
     modifier: int
     required: bool
     """True for a column that takes no null."""
@@ -135,8 +135,8 @@ def type_for(name: str, kind: DataType) -> str:
         return f"numeric({kind.precision}, {kind.scale})"
     if type(kind) not in _MADE:
         raise TopologyError(
-            f"to_postgres: column {name} is {kind.simpleString()}, which no type there gives back "
-            "unchanged: cast it to text"
+            f"to_postgres: column {name} is {kind.simpleString()}, which no type of PostgreSQL "
+            "stores unchanged: cast it to text"
         )
     return _MADE[type(kind)]
 

@@ -2,8 +2,8 @@
 
 It leaves nothing behind.
 The table is planned over sources that are read a little at a time.  After each batch the rows that
-have been seen are those of the table of what has been read; the query ends when they are enough, or
-after ``MOST_BATCHES`` batches.
+have been seen are the table of what has been read; the query ends when they are enough, or after
+``MOST_BATCHES`` batches.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _bounded(reads: dict[Read, Read], table: Planned) -> Planned:
 
 
 def _with(node: Any, values: Mapping[str, Any]) -> Any:
-    """The dataclass with those of the values that it has fields for."""
+    """The dataclass with the values that it has fields for."""
     names = {field.name for field in fields(node)} & values.keys()
     return replace(node, **{name: values[name] for name in names})
 

@@ -19,7 +19,7 @@ _COLOR = re.compile(r"\x1b\[\d*m")
 _STACK = re.compile(r"\n\s*0: .*", re.DOTALL)
 """Addresses in a library's code, which follow some of its errors."""
 _SECRET = re.compile(r"secret|token|password|credential|key|sas", re.IGNORECASE)
-"""Names of options whose values no message has."""
+"""Names of options whose values no message contains."""
 _LOGIN = re.compile(r"(?:^|://)(?!\w+://)(\S*)@")
 _SHORT = 2
 """Letters of a part of a login that is left as it is: it may stand in any word."""

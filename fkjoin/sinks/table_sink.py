@@ -263,16 +263,16 @@ class TableSink(ABC):
         """
         if isinstance(table.node, Source):
             raise TopologyError(
-                f"{table.name}: a source's changes come as they are read, several of a row in a "
-                f'batch: write .materialize("{table.name}") first (in a job file, materialize = '
-                "true), so that each batch has a row's last one"
+                f"{table.name}: a batch of a source may contain several changes of a row, and the "
+                f'sink needs the last one alone: write .materialize("{table.name}") first (in a '
+                "job file, materialize = true)"
             )
         if not table.node.appends:
             require_results(table.name, [*table.key, *table.rest])
         elif not self._takes_events:
             raise TopologyError(
-                f"{table.name}: these are events, and {self.place} keeps rows by a key, which they "
-                "have not; write them to Parquet, Delta, Iceberg or a topic"
+                f"{table.name}: these are events, which have no key, and {self.place} keeps rows "
+                "by a key; write them to Parquet, Delta, Iceberg or a topic"
             )
 
 

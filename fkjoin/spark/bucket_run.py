@@ -85,7 +85,7 @@ class Inbox:
 def received(rows: Iterable[pd.DataFrame], stages: int = 1) -> list[Inbox]:
     """Sort envelopes by the stage that they come to, which ``ENTRY`` says where there are several.
 
-    The time of all is that of the batch.
+    The time of all is the batch's time.
     """
     inboxes = [Inbox() for _ in range(stages)]
     now_ms = 0

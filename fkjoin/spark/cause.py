@@ -64,7 +64,7 @@ def innermost(messages: Sequence[str]) -> Cause:
         return (
             Cause(_line(_java(_telling(texts))), of_java=True)
             if texts
-            else Cause("nothing is said of it")
+            else Cause("no reason is given")
         )
     if f"Group {_HEAD}" in traceback:
         traceback = _OF_GROUP.sub("", traceback)

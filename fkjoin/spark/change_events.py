@@ -122,7 +122,7 @@ def _read(
     label: str,
     by_schema: bool,
 ) -> ValuesRead:
-    """The objects, those of each ``schema`` part with the units that it gives."""
+    """The objects, of each ``schema`` part with the units that it gives."""
     alike = _all_alike(data)
     if alike is not None:
         groups = [alike]

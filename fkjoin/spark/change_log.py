@@ -55,7 +55,7 @@ def meta_of(metas: bytes, stage: int) -> bytes | None:
 
 
 def saved_number(stage: int, number: int) -> int:
-    """The number of a stage's segment among those of its operator."""
+    """The number of a stage's segment among its operator's segments."""
     return (stage << _STAGE_SHIFT) + number
 
 
@@ -107,7 +107,7 @@ class SparkLog:
             records = [] if row is None else unpacked_metas(bytes(row[0]))
             if records and len(records) != self._stages:
                 raise StoreMismatchError(
-                    f"the state is of {len(records)} stages, and the operator has {self._stages}: "
+                    f"the state has {len(records)} stages, and the operator has {self._stages}: "
                     "use the optimizer's rules of the checkpoint's first start"
                 )
             self._known = records or [b""] * self._stages

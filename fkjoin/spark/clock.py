@@ -20,8 +20,8 @@ def ticks(spark: SparkSession, interval_ms: int) -> DataFrame:
     """A streaming DataFrame of one column, ``tick``: the last end of an interval, if one was.
 
     It is in ms since the epoch.  The first batch has one, too.  Offsets are these ends, so that a
-    batch that is repeated has the same, and a query may go on with another interval.  A clock that
-    was set back by more than an interval ends one more, at once.
+    batch that is repeated has the same, and a query may continue with another interval.  A clock
+    that was set back by more than an interval ends one more, at once.
     """
     spark.dataSource.register(Clock)
     return spark.readStream.format(Clock.name()).option(_MS, str(interval_ms)).load()

@@ -1,4 +1,4 @@
-"""Records and rows that cannot be used: how they end, and those of several tables as one frame."""
+"""Records and rows that cannot be used: how they end, and several tables' letters as one frame."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OnError = Literal["fail", "dead-letter", "skip"]
 
 
 def require_on_error(action: str) -> None:
-    """``TopologyError`` if it is no ``OnError``."""
+    """``TopologyError`` if it is not an ``OnError``."""
     if action not in get_args(OnError):
         raise TopologyError(f"on_error: {action!r} is not one of {', '.join(get_args(OnError))}")
 

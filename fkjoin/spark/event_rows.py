@@ -17,7 +17,7 @@ from fkjoin.stages.complete import UNAVAILABLE
 _NO_ROW = {
     "t": "operation 't' (truncate) empties the whole table, which a change of one row cannot; "
     "delete the rows, or start again",
-    "m": "operation 'm' (a logical decoding message) is about no row",
+    "m": "operation 'm' (a logical decoding message) is not about a row",
 }
 
 
@@ -28,7 +28,7 @@ class EventRows:
     fields: pa.Schema
     placeholder: str = PLACEHOLDER
     marks: bool = False
-    """Rows that lack values have a column ``UNAVAILABLE``, and are no problem."""
+    """Rows that lack values have a column ``UNAVAILABLE``, and are not a problem."""
 
     @property
     def schema(self) -> pa.Schema:

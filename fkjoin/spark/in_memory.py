@@ -214,7 +214,7 @@ class _BatchRun:
 
 
 def _as_given(rows: DataFrame, frame: DataFrame) -> DataFrame:
-    """Rows at hand as those of a user's DataFrame.
+    """Rows at hand as rows of a user's DataFrame.
 
     The user's expressions may be over its own columns, such as ``df["id"]``.
     """

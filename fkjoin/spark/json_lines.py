@@ -28,7 +28,7 @@ _SHOWN = 200
 
 
 def not_an_object(label: str) -> str:
-    """Say what is wrong with a line that is no JSON object of such columns."""
+    """Say what is wrong with a line that is not a JSON object of such columns."""
     return f"not JSON that fits {label}"
 
 

@@ -72,7 +72,7 @@ def require_apart(
         wording = (
             f"called {first!r}"
             if first == second
-            else f"called {first!r} and {second!r}, which is one name to Spark"
+            else f"called {first!r} and {second!r}, which Spark does not distinguish"
         )
         raise TopologyError(f"{argument}: two columns are {wording}; {hint}")
     for name in chosen:
@@ -83,7 +83,7 @@ def require_apart(
         # ``UNAVAILABLE`` is a format's, and goes with its rows.
         if name.lower().startswith(_OURS) and name != UNAVAILABLE:
             raise TopologyError(
-                f"{argument}: names that begin as {name!r} does are the engine's own; {hint}"
+                f"{argument}: names that begin like {name!r} are reserved for fkjoin; {hint}"
             )
 
 
@@ -96,9 +96,9 @@ def require_results(table: str, columns: Iterable[str]) -> None:
         if is_added(name):
             raise TopologyError(
                 f"{table}: {name!r} is the name of a column that results add ({', '.join(ADDED)}): "
-                "give it another one before it is written, in the joiner or aggregate, "
-                f'with map_values(["…", "{name} as …"]) or in the stream; what fkjoin wrote is '
-                "read with Table.from_fkjoin"
+                "rename the table's column before you write it, in the joiner or aggregate, with "
+                f'map_values(["…", "{name} as …"]) or in the stream; read fkjoin\'s own output '
+                "with Table.from_fkjoin"
             )
 
 

@@ -35,7 +35,7 @@ _TRUTHS = {"true": True, "false": False}
 
 
 def is_store(address: str) -> bool:
-    """Tell whether an address is that of an object store."""
+    """Tell whether an address belongs to an object store."""
     return urlsplit(address).scheme in SCHEMES
 
 

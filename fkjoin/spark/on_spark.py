@@ -57,7 +57,7 @@ def on_spark(spark: SparkSession, plan: Physical) -> DataFrame:
             "another name="
         )
     apart = counted_twice(plan)
-    # Such a plan's operators depend on all of it, so that their frames are no other plan's.
+    # Such a plan's operators depend on all of it, so that their frames belong to no other plan.
     return _Frames(spark, {} if apart else _FRAMES, apart).of(plan)
 
 
@@ -66,7 +66,7 @@ class _Frames(NamedTuple):
 
     spark: SparkSession
     known: MutableMapping[Physical, DataFrame]
-    """Those of nodes that read others."""
+    """The frames of nodes that read others."""
     apart: Collection[Physical] = ()
     """See ``operator_of``."""
 

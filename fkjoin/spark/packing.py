@@ -295,9 +295,8 @@ def versions_of(batch: pa.RecordBatch) -> Bytes:
         )
         key = key_text(batch.column("key")[row].as_py())
         raise FormatError(
-            f"the change of key {key} has no version: a version column is null there, so its place "
-            "in the order of changes is unknown; filter such rows out, or give "
-            "version=coalesce(…, 0)"
+            f"the change of key {key} has no version: a version column is null, so the change "
+            "cannot be ordered; filter such rows out, or give version=coalesce(…, 0)"
         )
     columns = [
         pc.cast(member, pa.int64()).to_numpy(zero_copy_only=False) for member in version.flatten()
@@ -331,6 +330,6 @@ def counter(name: str, value: int, buckets: Sequence[int] = (0,)) -> pa.RecordBa
 
 
 def dead_letters(problem: pa.Array) -> Batches:
-    """Count rows with a problem, and those of the commonest."""
+    """Count rows with a problem, and rows with the commonest one."""
     for name, value in counters.commonest(problem.drop_null().to_pylist()).items():
         yield counter(name, value)

@@ -136,7 +136,7 @@ class WriteFile:
 class PutFile:
     """Batches → what ``WriteFile`` yields in an object store, or the store's error.
 
-    The driver may know how to mend it.
+    The driver may know how to fix it.
     """
 
     write: WriteFile

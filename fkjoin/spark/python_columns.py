@@ -52,7 +52,7 @@ class Fraction(float):
     def __new__(cls, text: str) -> Fraction:
         number = super().__new__(cls, text)
         if math.isinf(number) and text[-1].isdigit():
-            raise ValueError(f"{text} is a number beyond double")
+            raise ValueError(f"{text} is too large for a double")
         number.text = text
         return number
 
@@ -224,7 +224,7 @@ def _floats(values: list[Any], kind: pa.DataType, name: str) -> pa.Array:
             )
         if value is not None and math.isinf(taken) and not math.isinf(value):
             raise ValueError(
-                f"{name}: a {kind} column has no number as great as {value}; take a double column"
+                f"{name}: {value} is too large for a {kind} column; take a double column"
             )
     return column
 
@@ -267,7 +267,7 @@ def _decimal(value: Any, scale: Any) -> Decimal:
     if isinstance(value, dict):
         scale, octets = value.get("scale"), value.get("value")
     if type(scale) is not int or not isinstance(octets, bytes) or not -400 < scale < 400:
-        raise ValueError("a record in a decimal column, and not one of a scale and a value")
+        raise ValueError("a record in a decimal column does not have a scale and a value")
     return Decimal(int.from_bytes(octets, "big", signed=True)).scaleb(-scale, json_values.EXACT)
 
 
@@ -275,10 +275,8 @@ def _require_zone(values: list[Any], kind: pa.TimestampType, name: str) -> None:
     for value in values:
         if value is not None and (value.tzinfo is None) is (kind.tz is not None):
             if kind.tz is not None:
-                raise ValueError(
-                    f"{name}: {value} is a clock without a zone; take a timestamp_ntz column"
-                )
-            raise ValueError(f"{name}: {value} is an instant; take a timestamp column")
+                raise ValueError(f"{name}: {value} has no time zone; take a timestamp_ntz column")
+            raise ValueError(f"{name}: {value} has a time zone; take a timestamp column")
 
 
 def _text(value: Any, name: str) -> str | None:

@@ -2,7 +2,7 @@
 
 *Law*: a record's row and problem are those that it has alone.  Records of one schema are read
 together: each is decoded by fastavro or Protobuf, and then each column is made at once.  The
-schema's id is no part of a row: two schema versions of one row are equal.
+schema's id is not a part of a row: two schema versions of one row are equal.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class _Records(NamedTuple):
 
     @classmethod
     def none(cls, places: Ints, problem: str) -> _Records:
-        """Make those of records that cannot be decoded."""
+        """Make the records that cannot be decoded."""
         return cls(places, [{} for _ in places], dict.fromkeys(range(len(places)), problem))
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Work that is repeated while a repetition may mend what went wrong.
+"""Work that is repeated while a repetition may repair what went wrong.
 
 That is an outage, a conflict or a deadlock.
 """

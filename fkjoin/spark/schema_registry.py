@@ -30,7 +30,7 @@ _NOT_THERE = (40401, 40402, 40403)
 _PASSING = (408, 429, 500, 502, 503, 504)
 """HTTP's status codes of a registry that may answer later."""
 _NETWORK = ("httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3", "authlib")
-"""Packages whose errors are those of a connection."""
+"""Packages whose errors are errors of a connection."""
 _USER = re.compile(r"//[^/@,]*@")
 _CLIENT = {"max.retries": 0, "timeout": 10}
 """The client's settings if they are left out.
@@ -94,14 +94,14 @@ class SchemaRegistry:
                 raise SchemaProblemError(str(error)) from error
             if form is not None:
                 raise FkJoinError(
-                    f"{self.place} refuses: {_text_of(error)}. The batch is not lost. It may have "
-                    f"no descriptors (format={form}): read the topic through a registry that gives "
-                    "them, such as Confluent's"
+                    f"{self.place} refuses: {_text_of(error)}. The batch is not lost. The registry "
+                    f"may not provide descriptors (format={form}): read the topic through a "
+                    "registry that does, such as Confluent's"
                 ) from error
             raise FkJoinError(
-                f"{self.place} refuses: {_text_of(error)}. The batch is not lost. See to the "
-                "address and to the settings of Registry, such as basic.auth.user.info, and start "
-                "the query again"
+                f"{self.place} refuses: {_text_of(error)}. The batch is not lost. Check the "
+                "address and the settings of Registry, such as basic.auth.user.info, and start the "
+                "query again"
             ) from error
 
     def schema(self, number: int, kind: str) -> Any:
@@ -240,5 +240,5 @@ def _json_deserializer(registry: SchemaRegistry) -> Any:
 def _loaded(text: bytes) -> Any:
     value = loaded(text, Fraction, int)
     if value is None:
-        raise ValueError("no JSON that is read")
+        raise ValueError("not JSON that fkjoin reads")
     return value

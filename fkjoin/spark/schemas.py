@@ -74,8 +74,8 @@ def arrow_schema(argument: str, schema: DataType) -> pa.Schema:
     for path, names in _nested(schema):
         if (pair := twice(names)) is not None:
             raise TopologyError(
-                f"{argument}: {path} has the fields {pair[0]!r} and {pair[1]!r}, which is one name "
-                "to Spark"
+                f"{argument}: {path} has the fields {pair[0]!r} and {pair[1]!r}, which Spark does "
+                "not distinguish"
             )
     try:
         arrow = as_arrow(schema)
@@ -103,8 +103,8 @@ def kept_type(description: Mapping[str, Any]) -> StructType:
         if "pyClass" in about and not str(about["pyClass"]).startswith("pyspark."):
             raise FormatError(
                 f"a type in the checkpoint names the Python class {about['pyClass']!r}, which is "
-                "not Spark's; nothing was imported. Another program has changed it: restore the "
-                "checkpoint, or begin a new one"
+                "not Spark's; nothing was imported. Another program has changed the checkpoint: "
+                "restore it, or start a new one"
             )
         for value in about.values():
             items = value if isinstance(value, list) else [value]

@@ -118,7 +118,7 @@ def _avro_number(byte: int) -> bytes:
 def _texts(placeholder: str) -> tuple[str, ...]:
     """List the texts that stand for no value.
 
-    They are the placeholder, its bytes and those of shapes, and in arrays of UUIDs a UUID.
+    They are the placeholder, its bytes and the bytes of shapes, and in arrays of UUIDs a UUID.
     """
     raw = placeholder.encode()
     uuid = UUID(bytes=hashlib.md5(raw, usedforsecurity=False).digest(), version=3)

@@ -100,7 +100,7 @@ class UnpackResults:
     Their numbers are columns ``numbers_NAME``.
     """
     without_origins: bool = False
-    """Leave out what versions go on with behind these parts (see ``fkjoin.stages.merge``)."""
+    """Leave out what follows these parts in versions (see ``fkjoin.stages.merge``)."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -190,7 +190,7 @@ class UnpackResults:
 class UnpackEvents:
     """Envelopes of ``ENRICHED`` → rows with the event's columns.
 
-    Behind them are those of the table that are ``added``.
+    Behind them are the table's columns that are ``added``.
     """
 
     event: pa.Schema

@@ -5,7 +5,7 @@ See docs/semantics.md, "Aggregates".
 *Law*: what is taken back and what is added in its place are one step, and of a batch's steps only
 the outcome is emitted: no value in between is ever seen.  A result is emitted if its bytes or its
 timestamp differ from what was emitted last (KIP-557). A group whose last row has left is deleted,
-and starts anew when there are rows again.
+and starts again when there are rows.
 
 Store: ``{'d'}{group's key}`` → a counter as version, the greatest timestamp, and
 ``{uint32 little-endian: length of the result}{result}{state of the fold}``; beside it entries of
@@ -145,7 +145,7 @@ def touched(grouped: pa.Table, store: Store, fold: Fold | CoFold) -> Touched:
         states, keys, code[moved], old=chosen(old, moved), new=chosen(new, moved), store=store
     )
 
-    # The timestamp of a group that stays only grows; one that begins anew has that of its rows.
+    # The timestamp of a group that stays only grows; one that starts again has its rows'.
     alive = rows > 0
     latest = _latest(code, take(column(grouped, "ts"), order).to_numpy(), len(keys))
     ts = np.where(alive & held.exists & known, np.maximum(held.ts, latest), latest)

@@ -146,7 +146,7 @@ class ContributeRows:
 
 @dataclass(frozen=True)
 class CarryRows:
-    """The rows as those of the next join's left table, with their foreign keys."""
+    """The rows as rows of the next join's left table, with their foreign keys."""
 
     rows: AnswerRows
     foreign_key: Columns

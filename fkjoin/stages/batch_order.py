@@ -8,19 +8,19 @@ versions come from one log, versions make the order.  Elsewhere nothing says whi
 came first, and any order will do if it is the same for all keys and attempts: right changes count
 as earlier, so that a subscribe is answered once, with the newest right row.
 
-*Windows.*  A subscriber's version holds from its own rank to that of the subscriber's next version;
-the last one to ``end``; what the store has of the subscriber from ``BEFORE`` on.  Ranks are open at
-both ends: no right change has a subscribe's rank. Of the right changes in a window the last one
-decides.  One after the window must not be answered under this version: the left row has gone to
-another foreign key by then, or is another row, and a result would pair what never stood side by
-side.
+*Windows.*  A subscriber's version holds from its own rank to the rank of the subscriber's next
+version; the last one to ``end``; what the store has of the subscriber from ``BEFORE`` on.  Ranks
+are open at both ends: no right change has a subscribe's rank. Of the right changes in a window the
+last one decides.  One after the window must not be answered under this version: the left row has
+gone to another foreign key by then, or is another row, and a result would pair what never stood
+side by side.
 
 *Places.*  All windows are looked up by one binary search.  The place of a right change is
 ``number of its foreign key * width + rank``; places ascend, as right changes are sorted by key and
 version.  ``width`` exceeds all ranks, ``end`` among them, so that a window that ends with the batch
-stays below the next key's places, and one that begins at ``BEFORE`` above those of the key before.
-With a smaller width the search would find a change of another key, and answer with another key's
-right row.
+stays below the next key's places, and one that begins at ``BEFORE`` above the places of the key
+before. With a smaller width the search would find a change of another key, and answer with another
+key's right row.
 """
 
 from __future__ import annotations

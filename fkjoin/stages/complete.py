@@ -1,7 +1,7 @@
-"""complete, within resolve: rows whose source left values out get those of earlier changes.
+"""complete, within resolve: rows whose source left values out get the values of earlier changes.
 
-*Law*: the row of a key is that of its newest change, as if every change had carried its whole row,
-whatever the order and the batches in which changes come.  So each column has the value of the
+*Law*: the row of a key is the row of its newest change, as if every change had carried its whole
+row, whatever the order and the batches in which changes come.  So each column has the value of the
 newest change that carries it, and that is newer than the key's last deletion.  A change that came
 before a value that it lacks waits: its row is shown when no column is missing, and is corrected
 when a change comes that is nearer to it.

@@ -1,9 +1,10 @@
 """The way from answers straight to the fields that the next operator reads, without resolve.
 
 *Law*: what ``regroup`` makes of these contributions, and ``rekey`` of these changes, is what it
-would make of the joined rows', since its highwater marks are those of resolve: the pair of versions
-of the newest answer.  Of a batch's changes of a row, a contribution has the timestamp of the one
-that first led to it; a joined row has that of the one that first led to the whole row.
+would make of the joined rows', since its highwater marks are the same as in resolve: the pair of
+versions of the newest answer.  Of a batch's changes of a row, a contribution has the timestamp of
+the one that first led to it; a joined row has the timestamp of the change that first led to the
+whole row.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Place = tuple[Side, Path]
 
 @dataclass(frozen=True)
 class Fields:
-    """The places of the fields of joined rows; the schemas are those of key and rows."""
+    """The places of the fields of joined rows; the schemas belong to key and rows."""
 
     key: pa.Schema
     left: pa.Schema
@@ -70,7 +71,7 @@ class Fields:
 
 
 def leaves(fields: Iterable[pa.Field]) -> Iterator[Path]:
-    """The paths of fields, and of fields in them, that are no structs."""
+    """The paths of fields, and of fields in them, that are not structs."""
     for field in fields:
         if pa.types.is_struct(field.type):
             yield from ((field.name, *below) for below in leaves(field.type))

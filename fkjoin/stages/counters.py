@@ -31,7 +31,7 @@ A batch has one result of a key.
 OUT = "out"
 """Results that are emitted."""
 INDEX_REBUILT = "index-rebuilt"
-"""Indexes that were built anew from their logs: they were missing, or not as they were closed."""
+"""Indexes that were rebuilt from their logs: they were missing, or not as they were closed."""
 
 HIDDEN = "hidden-outputs"
 """Outputs of a flat map that another row's output under the key hides, in the keys of a batch."""

@@ -80,7 +80,7 @@ class EmitDecision(NamedTuple):
         """Versions of a table that has its own: a counter per key, one more with each result.
 
         It is never behind the clock's milliseconds.  So a key whose tombstone marker has ended, and
-        whose counter begins anew, still goes on above what was emitted for it.  ``source``:
+        whose counter starts again, still continues above what was emitted for it.  ``source``:
         identity of the versions.
         """
         counter = counters_of(held.version)
@@ -103,7 +103,7 @@ def entries(
 ) -> tuple[Bytes, Bytes]:
     """The entries that remember results, and the due entries of the tombstone markers among them.
 
-    ``flags``: those of the stage's own.  ``among``: which entries to write.
+    ``flags``: the stage's own.  ``among``: which entries to write.
     """
     all_flags = flags | np.where(has, HAS_RESULT, 0) | np.where(gone, GONE, 0)
     values = records.encode(all_flags.astype(np.uint8), ts, version, body)

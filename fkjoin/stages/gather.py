@@ -8,7 +8,7 @@ whatever order the parts come.  What leaves the row's bytes unchanged is dropped
 are tombstones of rows that never were.
 
 A result has the timestamp that joins in a row would give it: where its left row changed, the latest
-of all its rows', else the latest of the first right row that changed and those of later tables.
+of all its rows', else the latest of the first right row that changed and of the later tables' rows.
 
 Store: ``{'d'}{left key}`` → the left row's version, the result's timestamp, and ``{left row}``, for
 each right table ``{version of the answer}{right row}{its timestamp}``, and, while answers are
@@ -120,11 +120,12 @@ class Parts(NamedTuple):
     def timestamp(self, left: Ints, before: Bools, changed: list[Bools]) -> Ints:
         """Timestamps of results, as joins in a row would give them.
 
-        ``left``: those of left rows that changed; ``before``, ``changed``: which left rows and
+        ``left``: timestamps of left rows that changed; ``before``, ``changed``: which left rows and
         which right rows did.
         """
         # ``before`` becomes: the row of the join before this table's has changed.  Then this join
-        # answers anew, with the later timestamp of both rows, even if its right row did not change.
+        # answers again, with the later timestamp of both rows, even if its right row did not
+        # change.
         latest = left
         for row, times, now in zip(self.named(), self.times, changed, strict=True):
             latest = np.where(now | (before & valid(row)), np.maximum(latest, times), latest)
@@ -132,7 +133,7 @@ class Parts(NamedTuple):
         return latest
 
     def versions(self, join: MultiJoin) -> Bytes:
-        """Versions of results: the left row's, then those of the right rows."""
+        """Versions of results: the left row's, then the right rows'."""
         of_rights = []
         for right, since, answered in zip(join.rights, self.since, self.answered, strict=True):
             own = versions.split(masked(answered, valid(since)), join.left_parts)[1]

@@ -43,23 +43,23 @@ _SPARKS = {"full": "outer", "fullouter": "outer", "leftouter": "left", "rightout
 
 
 def require_how(how: HowByKey) -> How:
-    """Return it; raise ``TopologyError`` if it is no ``How``."""
+    """Return it; raise ``TopologyError`` if it is not a ``How``."""
     if _meant(how) == "outer":
         raise TopologyError(
-            f'how: "{how}" is of joins by primary key, left.join(right, how="outer"); '
-            'by a foreign key it is "inner" or "left"'
+            f'how: "{how}" is only for joins by primary key, left.join(right, how="outer"); a join '
+            'by a foreign key takes "inner" or "left"'
         )
     return require_how_of_events(how)
 
 
 def require_how_of_events(how: str) -> How:
-    """Return it; raise ``TopologyError`` if it is no ``How``."""
+    """Return it; raise ``TopologyError`` if it is not a ``How``."""
     known: How = _one_of(get_args(How), how)
     return known
 
 
 def require_how_by_key(how: str) -> None:
-    """Raise ``TopologyError`` if it is no ``HowByKey``."""
+    """Raise ``TopologyError`` if it is not a ``HowByKey``."""
     _one_of(get_args(HowByKey), how)
 
 

@@ -10,7 +10,7 @@ Store: ``{'d'}{key}`` → a counter as version, the greatest timestamp, and
 ``{1 byte: number of tables}`` with each table's last version and row, null where it never had one,
 or has none any more.
 
-*Origins*: where all tables' rows come from topics, versions of results go on with
+*Origins*: where all tables' rows come from topics, versions of results continue with
 ``{1 byte: number of the table whose row is shown}`` and with each table's last version, absent
 where it never had the key.  Of a key they only grow, so a reader may take them all together as a
 version; operators of the same query do not see them.

@@ -131,7 +131,7 @@ def _without_ties(
     codes = code[rows[beside]]
     _, broken = ties.split_ties(take(held.version, codes))
     held_tie[beside] = np.where(broken > 0, broken, ties.of_contents(take(known, codes)))
-    # Each different content of a run but one is a tie: equal contents are no tie.
+    # Each different content of a run but one is a tie: equal contents are not a tie.
     came_in, stored = np.stack([run, tie]), np.stack([run, held_tie])[:, beside]
     contenders = np.concatenate([came_in, stored], axis=1)
     count[counters.TIES] += np.unique(contenders, axis=1).shape[1] - len(np.unique(run))

@@ -103,7 +103,7 @@ def _shown(outputs: Pairs, keys: int) -> Bytes:
     """The first output of each of so many keys, of outputs in order; null where there is none."""
     if not len(outputs):
         return constant(None, keys)
-    # Outputs are in order of keys and owners: the first of a key is that of its first owner.
+    # Outputs are in order of keys and owners: the first of a key belongs to its first owner.
     position = np.full(keys, -1)
     first = changes_from_previous(outputs.row)
     position[outputs.row[first]] = np.flatnonzero(first)

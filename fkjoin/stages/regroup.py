@@ -1,10 +1,10 @@
 """regroup, by row key: changes of rows become changes of what they contribute to groups (KIP-904).
 
 A row's value is here its *contribution*:
-``{uint32 little-endian: length of the group's key}{group's key}{value}``; null is no contribution.
-Where the group stays, one message takes back and adds; where it moves, there are two.  Where groups
-are windows of time, a contribution's group has the row's time in the place of a window, and each
-window gets one message.
+``{uint32 little-endian: length of the group's key}{group's key}{value}``; null is not a
+contribution. Where the group stays, one message takes back and adds; where it moves, there are two.
+Where groups are windows of time, a contribution's group has the row's time in the place of a
+window, and each window gets one message.
 
 See docs/semantics.md, "Aggregates".
 

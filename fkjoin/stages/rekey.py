@@ -4,10 +4,10 @@ See docs/semantics.md, "Rekey".
 
 *The law that makes the join converge*: every change of a left row leads to exactly one answer that
 carries its version.  A subscribe is answered by the subscription stage; a change to no foreign key
-is answered here.  What leaves a row's bytes and foreign key unchanged is no change, and ends here
-(KIP-557); its version is remembered all the same.
+is answered here.  What leaves a row's bytes and foreign key unchanged is not a change, and ends
+here (KIP-557); its version is remembered all the same.
 
-Store: ``{'d'}{left key}`` → version and foreign key last seen, and, for a retention time, those of
+Store: ``{'d'}{left key}`` → version and foreign key last seen, and, for a retention time, both of
 rows that are gone.  In the place of a record's timestamp stands, with the flag ``HASHED``, a 64-bit
 hash of the row.
 """

@@ -157,7 +157,7 @@ def settle(
     time = ts[np.maximum.accumulate(np.where(~same | every, answers, 0))[last]]
     unchanged = equal(take(digest, last), take(digest_before, final))
     # A group has the timestamp of its rows' latest changes, also of those that contribute the same.
-    # So a change that brings nothing but a later timestamp goes on.
+    # So a change that brings nothing but a later timestamp is passed on.
     if keep == "value":
         time = np.maximum.reduceat(ts, np.flatnonzero(first))
         unchanged &= time <= held.ts[final]

@@ -164,7 +164,7 @@ def answered(
 
 
 def tagged(right: int, keys: Bytes) -> Bytes:
-    """Keys of a right table, or left keys that name its rows, told apart from those of others."""
+    """Keys of a right table, or left keys that name its rows, told apart from other tables'."""
     return prefixed(bytes((right,)), keys)
 
 

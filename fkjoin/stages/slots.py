@@ -49,8 +49,8 @@ def take_in(
 ) -> list[ChangedSlots]:
     """Put a batch's rows (``NUMBERED``) into the ``slots``; returns what changed in each.
 
-    Rows come in any order, duplicates allowed.  ``code``: the numbers of the rows' keys among those
-    of the slots; ``in_order``: of each table, see ``newest_only``.
+    Rows come in any order, duplicates allowed.  ``code``: the numbers of the rows' keys among the
+    slots' keys; ``in_order``: of each table, see ``newest_only``.
     """
     numbers = column(rows, "number").to_numpy()
     changed = []
@@ -69,7 +69,7 @@ def _with_rows(
     rows: pa.Table, code: Ints, slot: Slot, *, held: Records, count: Counters, in_order: bool
 ) -> tuple[Slot, ChangedSlots]:
     """The slot with rows of its table, and what they change in it."""
-    # A slot is newer or older by its own table's versions: those of several tables mean nothing
+    # A slot is newer or older by its own table's versions: versions of several tables mean nothing
     # to one another.
     known = held._replace(
         exists=valid(slot.version), version=pc.fill_null(slot.version, b""), body=slot.row

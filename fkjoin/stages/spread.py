@@ -1,13 +1,13 @@
 """spread, by row key: a table's changes become changes of the rows that its rows make.
 
 A row's value is here the list of its *outputs*, as ``codec.pairs`` writes it: key and row of each.
-Null is no output.
+Null is not an output.
 
 See docs/semantics.md, "Flat map".
 
-*Law*: of what a row's newest version makes, and of what the version before it made, exactly that
-goes on which differs: an output that is new or has changed, and the end of one that the row makes
-no longer.  All of it is of one batch.
+*Law*: of what a row's newest version makes, and of what the version before it made, only what
+differs is passed on: an output that is new or has changed, and the end of one that the row makes no
+longer.  All of it is of one batch.
 
 Store: as resolve's, with the lists in place of results.
 """

@@ -1,4 +1,4 @@
-"""A topic that was made anew is read from its beginning; then rows of the topic before go.
+"""A topic that was created again is read from its beginning; then rows of the topic before go.
 
 What packs records says so when a partition's last record of the start has passed
 (``StartOver.passed``).  The first stage that a source's rows come to remembers which partitions
@@ -99,8 +99,8 @@ def left_behind(
 
     ``slots_of``: reads the rows of all tables from bodies of records, where a stage numbers several
     in one store. A stage takes the tombstones in the batch that passes the end, in one call with
-    it: a key has one result of both. Their versions are older than those of all records of the new
-    topic.
+    it: a key has one result of both. Their versions are older than the versions of all records of
+    the new topic.
     """
     for page in store.scan([prefix_range(tag)]):
         held, keys = records.decode(page.values), untagged(page.keys)

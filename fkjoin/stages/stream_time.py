@@ -6,7 +6,7 @@ their times.  It never goes back.
 
 What is idle is decided by the ends of a clock's intervals, which are in Spark's offset log: a batch
 that is repeated decides as it did.  A source is idle if no row of it came for longer than the
-``idle`` time.  That is counted from the first end of an interval after its last row, and anew if
+``idle`` time.  That is counted from the first end of an interval after its last row, and again if
 the ends themselves are further apart: then the query did not run.
 
 Store: ``{'h'}`` → little-endian int64 numbers: the stream time, the last end of an interval (0:
@@ -89,7 +89,7 @@ class StreamTime:
         """
         tick = arrivals.tick_ms
         # Ticks further apart than that: the query stood.  Sources could send nothing meanwhile, so
-        # that their silence is counted anew.
+        # that their silence is counted again.
         stood = tick is not None and idle_ms is not None and tick - self.tick_ms > idle_ms
         times, since = [], []
         for number, (time, silent) in enumerate(zip(self.times, self.silent_since, strict=True)):

@@ -74,7 +74,7 @@ def subscription(
     from one log and order their changes; otherwise a batch's right changes count as earlier than
     its left ones.  ``in_order``, ``rights_in_order``: of subscriptions and of right changes, see
     ``newest_only``. ``right_parts``: of how many parts the right table's versions are made; of
-    several right tables, whose numbers all foreign keys begin with, those of each, and so
+    several right tables, whose numbers all foreign keys begin with, of how many each, and so
     ``rights_in_order``.  ``every``: answer subscribers also when a batch has left the right row's
     bytes unchanged; what they were answered last is still right then (KIP-557)::
 

@@ -16,7 +16,7 @@ LOCAL = "file:"
 
 
 class ArrowFiles(Files):
-    """See ``Files``; all but those of this machine, by pyarrow."""
+    """See ``Files``; all but this machine's files, by pyarrow."""
 
     def __init__(self, root: str) -> None:
         """Find the file system; ``OSError`` if pyarrow does not reach it."""
@@ -61,7 +61,7 @@ class ArrowFiles(Files):
         self._system.create_dir(self._path(path))
 
     def _rename(self, path: str, target: str) -> None:
-        raise OSError("only folders of a machine are renamed at once")
+        raise OSError("only folders of a local disk are renamed atomically")
 
     def delete(self, path: str = "") -> None:
         target = self._path(path)
@@ -84,7 +84,7 @@ def _status(info: FileInfo) -> FileStatus:
 
 
 def is_elsewhere(where: str) -> bool:
-    """Tell whether a path names a file system other than that of a machine."""
+    """Tell whether a path names a file system other than a machine's own."""
     return "://" in where and not where.startswith(LOCAL)
 
 

@@ -129,8 +129,8 @@ class Files(ABC):
                 return False
             raise FkJoinError(
                 f"{self._at(path)} cannot be renamed to {self._at(target)}: "
-                f"{error.strerror or error}. Is the folder writable, and does no other run of the "
-                "query write there? Start the query again"
+                f"{error.strerror or error}. Check that the folder is writable, and that no other "
+                "run of the query writes there; then start the query again"
             ) from error
         return True
 

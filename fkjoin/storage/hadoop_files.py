@@ -1,4 +1,4 @@
-"""Files that a session's JVM reaches by Hadoop: those of HDFS and of object stores."""
+"""Files that a session's JVM reaches by Hadoop: on HDFS and in object stores."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class LocalFiles(Files):
         except NotADirectoryError as error:
             raise FileNotFoundError(errno.ENOENT, error.strerror, str(file)) from error
         if not _fits(data, _checksums_of(file)):
-            raise OSError(f"Checksum error: {file} is not as it was written")
+            raise OSError(f"Checksum error: {file} has changed since it was written")
         return data
 
     def read_end(self, path: str, most: int) -> bytes:

@@ -198,9 +198,9 @@ def ends_between(before_ms: int, now_ms: int, intervals: Collection[int]) -> lis
     *Law*: batches without rows come at these ends, and one at the second time.  The table is then
     as if each end of each interval had been heard.  Not all are needed.  Ends soon after a time at
     which something happens bring all that waits, and make idle sources idle.  Then nothing happens.
-    A clock that is heard again after a pause counts silence anew (``stages.stream_time``).  So ends
-    just before the next such time make these sources idle again.  Something happens at both ends of
-    the way, and when longer intervals of other clocks end.
+    A clock that is heard again after a pause counts silence again (``stages.stream_time``).  So
+    ends just before the next such time make these sources idle again.  Something happens at both
+    ends of the way, and when longer intervals of other clocks end.
     """
     times = {before_ms, now_ms}
     for interval in sorted(set(intervals), reverse=True):

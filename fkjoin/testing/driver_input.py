@@ -229,7 +229,7 @@ class DriverInput:
         planned = self._require_table()
         if self._input.node.snapshot is None:
             raise TopologyError(
-                f"snapshot: {planned.name} begins without one; make the table with with_snapshot(…)"
+                f"snapshot: {planned.name} has no snapshot; make the table with with_snapshot(…)"
             )
         self.change(key, row, version=versions.OLDEST)
 
@@ -338,7 +338,7 @@ class DriverInput:
     def _key(self, key: Any) -> dict[str, Any]:
         """The columns of a key as users write it."""
         schema = arrow_schema("key", self._input.planned.key_type)
-        encoded(schema, [key])  # refuses what is no key
+        encoded(schema, [key])  # refuses what is not a key
         return dict(zip(schema.names, key_parts(schema, key), strict=True))
 
     def _values(
@@ -348,7 +348,7 @@ class DriverInput:
         row: Mapping[str, Any],
         keys: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """A row's columns, each of a value that it can have; those of the key may be left out."""
+        """A row's columns, each of a value that it can have; the key's columns may be left out."""
         planned = self._input.planned
         for name in row:
             if name not in keys and name not in planned.row_type.names:

@@ -452,7 +452,7 @@ class MembersTest(GroupKit):
             for name in (wanted.column, *wanted.order):
                 if name is not None and name not in names:
                     known = f"the schema has {', '.join(names)}"
-                    raise FkJoinError(f"columns: {title} is of {name!r}, and {known}")
+                    raise FkJoinError(f"columns: {title} uses the column {name!r}, and {known}")
         places = {name: number for number, name in enumerate(names)}
         value = self.schema.append(pa.field(_ROW_KEY, pa.string()))
         columns = [

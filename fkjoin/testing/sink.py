@@ -436,7 +436,7 @@ class _Target:
         for row in rows:
             if lacks := [name for name in names if name not in row]:
                 must = f"read_rows must return dicts with the columns {', '.join(names)}"
-                raise AssertionError(f"{must}; it lacks {lacks[0]}")
+                raise AssertionError(f"{must}; a row lacks {lacks[0]}")
         return _comparable(pa.Table.from_pylist(rows, self._schema))
 
     def require_whole_or_nothing(

@@ -111,12 +111,12 @@ def test_what_a_feed_cannot_have_is_refused_and_the_ways_out_have_all_rows(spark
         return table(timestamp).group_by(window("at", "1 hour"), name="w", emit="on-close", grace=grace).count()
 
     assert table()._planned.files == (place,)
-    with pytest.raises(TopologyError, match=r"path: the table is read from Delta table .*: write to another one"):
+    with pytest.raises(TopologyError, match=r"path: the table is read from Delta table .*: write to another path"):
         table().materialize("kept").to_delta(place, checkpoint=tmp_path / "ck", **NOW)
-    with pytest.raises(TopologyError, match=r"with_snapshot: t begins with the rows of its Delta table: leave"):
+    with pytest.raises(TopologyError, match=r"with_snapshot: t already starts with the rows of its Delta table: leave"):
         table().with_snapshot(tmp_path / "feed")
     for timestamp in (None, FEED[2], "coalesce(at, _commit_timestamp)"):
-        with pytest.raises(TopologyError, match=r"key: the first rows of Delta table t come in several batches, and all have"):
+        with pytest.raises(TopologyError, match=r"key: windows cannot use the commit time of Delta table t: its first rows"):
             closing(timestamp, "2 hours")
 
     windows = closing("cast(at as timestamp)", "2 hours")
@@ -220,7 +220,7 @@ def test_what_cannot_be_read_is_refused_and_what_is_named_is_the_way_out(spark: 
     assert (table.name, table.columns) == ("customers", ["customer_id", "name"])
     kept = table.materialize("kept")
     for target in (path, f"file:{path}/"):
-        with pytest.raises(TopologyError, match=r"path: the table is read from Delta table .*: write to another one"):
+        with pytest.raises(TopologyError, match=r"path: the table is read from Delta table .*: write to another path"):
             kept.to_delta(target, checkpoint=tmp_path / "ck", **NOW)
     with pytest.raises(TopologyError, match=r"options: startingVersion is from_delta's own, .* leave it out"):
         Table.from_delta(spark, path, key="customer_id", options={"startingVersion": 0})

@@ -96,7 +96,7 @@ def test_the_driver_feeds_rows_of_a_snapshot(spark: SparkSession, tmp_path: Path
     fed.snapshot("c", {"n": 4})
     driver.run(REORDER)
     assert {key: row["n"] for key, row in driver.table.items()} == {"b": 1, "c": 4}
-    with pytest.raises(TopologyError, match="snapshot: orders begins without one; make the table with with_snapshot"):
+    with pytest.raises(TopologyError, match="snapshot: orders has no snapshot; make the table with with_snapshot"):
         Driver(orders(spark, tmp_path).materialize("kept")).input("orders").snapshot("a", {})
 
 
@@ -110,14 +110,14 @@ def test_what_is_no_snapshot_of_a_table_is_refused_and_the_way_out_is_one(spark:
     (snapshot(tmp_path / "lake", **columns, n=narrow) / "_delta_log").mkdir()
     begun = table.with_snapshot(place)
     refused: dict[str, Any] = {
-        r"path: a query reads a snapshot from files, and this is a DataFrame; write it with df\.write\.parquet": lambda: (
+        r"path: with_snapshot reads files, and this is a DataFrame; write it with df\.write\.parquet": lambda: (
             table.with_snapshot(spark.range(1))  # type: ignore[arg-type]
         ),
         "path: the folder of the snapshot's Parquet files is needed, this is a int": lambda: table.with_snapshot(3),  # type: ignore[arg-type]
-        "with_snapshot: kept is made by an operator; call it on a table that is read": lambda: table.filter(
+        "with_snapshot: kept is the result of an operator; call with_snapshot on its source": lambda: table.filter(
             "n > 1", name="kept"
         ).with_snapshot(place),
-        "with_snapshot: orders has the snapshot .*; put all its files into one folder": lambda: begun.with_snapshot(place),
+        "with_snapshot: orders already has the snapshot .*; put all files of the": lambda: begun.with_snapshot(place),
         "snapshot .*lacking: orders has the column n int, and the files have none of that name; write them": lambda: (
             table.with_snapshot(tmp_path / "lacking").changes
         ),
@@ -127,13 +127,13 @@ def test_what_is_no_snapshot_of_a_table_is_refused_and_the_way_out_is_one(spark:
         r"snapshot .*wide: orders has the column n int, and it is bigint in the files; write them with cast": lambda: (
             table.with_snapshot(tmp_path / "wide").changes
         ),
-        "path: .*lake is a table of Delta, whose folder has files of older versions, too; read it with": lambda: (
+        "path: .*lake is a table of Delta, whose folder also contains files of older versions; read it with": lambda: (
             table.with_snapshot(tmp_path / "lake")
         ),
         "path: .*absent has no Parquet files that can be read; write the snapshot first": lambda: table.with_snapshot(
             tmp_path / "absent"
         ),
-        r"orders: its snapshot's rows come beside newer changes.*; write \.materialize\(\"orders\"\) first": lambda: Kafka(
+        r"orders: its snapshot is read beside newer changes.*; write \.materialize\(\"orders\"\) first": lambda: Kafka(
             "orders", "127.0.0.1:1"
         ).records(begun._plan),
     }
@@ -184,7 +184,7 @@ def test_what_a_query_has_read_of_a_snapshot_it_never_reads_again(spark: SparkSe
         assert count(f"{schema}, more string", moved) == {1: 2, 7: 1}
     finally:
         spark.conf.unset("spark.fkjoin.mark.retention.ms")
-    with pytest.raises(TopologyError, match="path: .*out has what to_parquet wrote, .*; read it with Table.from_fkjoin"):
+    with pytest.raises(TopologyError, match="path: .*out was written by to_parquet and contains .*; read it with Table"):
         table(schema, tmp_path / "out")
 
 

@@ -82,7 +82,7 @@ def test_a_source_that_was_written_is_ordered_by_its_own_versions(spark: SparkSe
 
 def test_what_cannot_be_read_rightly_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     table = single(spark, tmp_path, {"id": "a", "n": 1, "lsn": 1}).materialize("kept")
-    with pytest.raises(TopologyError, match=r"path: .*single has no folder batch=…: Table.to_parquet writes them"):
+    with pytest.raises(TopologyError, match=r"path: .*single contains no folder batch=…, which Table.to_parquet makes"):
         Table.from_fkjoin(spark, tmp_path / "single")
     folder = written(table, tmp_path, "kept")
     assert Table.from_fkjoin(spark, folder).group_by("n").count().columns == ["n", "count"]
@@ -92,7 +92,7 @@ def test_what_cannot_be_read_rightly_is_refused(spark: SparkSession, tmp_path: P
     shutil.copytree(newest, folder / "batch=00000000-0123abcd")
     with pytest.raises(StreamingQueryException, match="of another checkpoint than the others"):
         run(again.changes, tmp_path / "again-ck")
-    with pytest.raises(TopologyError, match=r"path: .* has batches of 2 checkpoints"):
+    with pytest.raises(TopologyError, match=r"path: .* contains batches of 2 checkpoints"):
         Table.from_fkjoin(spark, folder)
     table.to_parquet(tmp_path / "its-own", checkpoint=tmp_path / "third-ck", **NOW).awaitTermination()
     assert Table.from_fkjoin(spark, tmp_path / "its-own").columns == ["id", "n"]
@@ -112,7 +112,7 @@ def test_a_folder_that_a_query_reads_or_another_one_writes_to_is_refused_and_not
     folder = written(table, tmp_path, "kept")
     again = Table.from_fkjoin(spark, folder).materialize("again")
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    reads = r"path: the table is read from .*, and would read what it writes to"
+    reads = r"path: the table is read from .*, and would read its own output in"
     own = tmp_path / "single"
     for refused, place, says in (
         (table, own, reads),

@@ -145,9 +145,9 @@ def test_python_functions_get_values_and_rows(spark: SparkSession, tmp_path: Pat
         (lambda t: t.group_by("customer_id", name="orders").count(), "name: 'orders' already names an input of this aggregate"),
         (lambda t: t.group_by("customer_id", emit="never").count(), "emit: 'never' is not one of"),
         (lambda t: t.group_by(["customer_id", "customer_id"]).count(), "key: two columns are called 'customer_id'"),
-        (lambda t: t.group_by("op").aggregate([], 3, max), r"adder: a callable of \(key, value, aggregate\) is needed, 3"),
+        (lambda t: t.group_by("op").aggregate([], 3, max), r"adder: 3 is not callable; give a function of \(key, value,"),
         (lambda t: t.group_by("op").aggregate([], max, max, returns="arry<x>"), "returns: 'arry<x>' is not a Spark type"),
-        (lambda t: t.group_by("op").reduce(max, 3), r"subtractor: a callable of \(aggregate, value\) is needed, 3 is none"),
+        (lambda t: t.group_by("op").reduce(max, 3), r"subtractor: 3 is not callable; give a function of \(aggregate, value\)"),
     ],
 )
 def test_an_aggregate_described_wrongly_is_refused(described: Table, make: Any, says: str) -> None:

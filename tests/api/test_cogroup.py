@@ -166,7 +166,7 @@ def test_a_cogroup_is_joined_with_one_of_its_aggregates(tmp_path: Path, sides: t
         ),
         (
             lambda o, c: (o.group_by("op").count(), c.group_by("op", emit="periodic").max("region")),
-            r"tables\[1\]: customers-by-\w+ is held back, and a cogroup sends for it",
+            r"tables\[1\]: customers-by-\w+ has an emit of its own, and the cogroup sends its rows",
         ),
         (lambda o, c: (o.group_by("op").count(), 3), r"tables\[1\]: a Table is needed, this is a int"),
     ],

@@ -66,9 +66,9 @@ def test_names_that_differ_in_case_alone_are_the_same_twice() -> None:
     ("names", "says"),
     [
         (["ID"], "column 'ID' is already there as the key"),
-        (["a", "A"], "two columns are called 'a' and 'A', which is one name to Spark"),
+        (["a", "A"], "two columns are called 'a' and 'A', which Spark does not distinguish"),
         ([""], "a column has no name"),
-        (["__fkjoin_key"], "names that begin as '__fkjoin_key' does are the engine's own"),
+        (["__fkjoin_key"], "names that begin like '__fkjoin_key' are reserved for fkjoin"),
     ],
 )
 def test_a_name_that_cannot_be_told_apart_is_refused(names: list[str], says: str) -> None:
@@ -322,14 +322,14 @@ def test_stars_are_written_out(spark: SparkSession, tmp_path: Path) -> None:
             "joiner: two columns are called 'name' and 'Name'",
         ),
         (lambda t, u: fk_join(t, u, "a.y", joiner="upper(left.name) as ID"), "joiner: column 'ID' is already there as the key"),
-        (lambda t, u: fk_join(t, u, "a.y", joiner="inline(array(left.a))"), "is 2 columns where one is needed"),
+        (lambda t, u: fk_join(t, u, "a.y", joiner="inline(array(left.a))"), "expands to 2 columns, and exactly one is needed"),
         (lambda t, u: fk_join(t, u, "name"), r"extractor: name of left table t is string collate.*cast\(name as string\)"),
-        (lambda t, u: t.group_by("id").sum("*"), r"agg: \* is \d+ columns where one is needed"),
+        (lambda t, u: t.group_by("id").sum("*"), r"agg: \* expands to \d+ columns, and exactly one is needed"),
         (lambda t, u: t.map_values(["*", "amount as Amount"]), "columns: two columns are called 'amount' and 'Amount'"),
         (lambda t, u: t.map_values("upper(id) as ID"), "columns: column 'ID' is already there as the key"),
         (
             lambda t, u: t.map_values("named_struct('x', 1, 'X', 2) as s"),
-            "s has the fields 'x' and 'X', which is one name to Spark",
+            "s has the fields 'x' and 'X', which Spark does not distinguish",
         ),
         (lambda t, u: t.group_by("name").count(), r"key: name is string collate UTF8_LCASE.*cast\(name as string\)"),
         (lambda t, u: t.group_by("id").aggregate(0, "aggregate + if(name = 'a', 1, 0)", "aggregate"), "adder: .*UTF8_LCASE"),
@@ -348,7 +348,7 @@ def test_what_is_one_name_to_spark_is_refused_when_a_table_is_built(two: tuple[T
     ("schema", "about", "says"),
     [
         (STREAM, {"key": "name"}, "key: name is string collate UTF8_LCASE, and keys are compared byte by byte"),
-        ("id string, __fkjoin_row string, lsn bigint", {}, "names that begin as '__fkjoin_row' does are the engine's own"),
+        ("id string, __fkjoin_row string, lsn bigint", {}, "names that begin like '__fkjoin_row' are reserved for fkjoin"),
         ("id string, `` string, lsn bigint", {}, "df: a column has no name|cannot be|PARSE"),
     ],
 )
@@ -365,7 +365,7 @@ def test_a_source_says_which_of_its_columns_cannot_be_told_apart(
 
 def test_a_stream_with_two_columns_of_one_name_is_refused(spark: SparkSession) -> None:
     rate = spark.readStream.format("rate").load()
-    with pytest.raises(TopologyError, match="df: two columns are called 'v' and 'V', which is one name to Spark; rename"):
+    with pytest.raises(TopologyError, match="df: two columns are called 'v' and 'V', which Spark does not distinguish; rename"):
         Table.from_stream(rate.selectExpr("value as v", "value as V", "value as id"), key="id", version="id")
 
 

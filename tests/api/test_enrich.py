@@ -210,14 +210,14 @@ def test_what_cannot_be_enriched_is_refused_by_name(spark: SparkSession, tmp_pat
         'how: \'outer\' is not one of "inner", "left"': lambda: accounts.enrich(other, on="page", how="outer"),  # type: ignore[arg-type]
         "on_error: 'stop' is not one of": lambda: accounts.enrich(other, on="page", on_error="stop"),  # type: ignore[arg-type]
         "name: 'accounts' already names an input of this enrich": lambda: accounts.enrich(other, on="page", name="accounts"),
-        "right: fine are events, each sent once, and no table": lambda: accounts.join(fine, on="id"),  # type: ignore[arg-type]
-        "fine: these are events, and postgres .* keeps rows by a key": lambda: fine.to_postgres(
+        "right: fine are events, each sent once, not a table": lambda: accounts.join(fine, on="id"),  # type: ignore[arg-type]
+        "fine: these are events, which have no key, and postgres .* keeps rows by a key": lambda: fine.to_postgres(
             "t", "host=127.0.0.1", checkpoint=tmp_path / "p"
         ),
     }
     for says, call in refused.items():
         with pytest.raises(TopologyError, match=says):
             call()
-    with pytest.raises(TypeError, match="make it with table.enrich"):
+    with pytest.raises(TypeError, match="write table.enrich"):
         Enriched()
     assert repr(fine).startswith("Enriched[fine; columns: number, side, page, ")

@@ -145,7 +145,7 @@ def test_what_cannot_be_a_flat_map_is_refused(orders: Table) -> None:
         (lambda: orders.flat_map("items", key=[]), "key: name at least one column or expression"),
         (lambda: orders.flat_map("items", key="sku", name="orders"), "name: 'orders' already names an input"),
         (lambda: orders.flat_map("items", key="sku", emit="never"), "emit: 'never' is not one of"),
-        (lambda: orders.flat_map(lambda key: [], key="id", returns="a int"), "rows: .* is called with"),
+        (lambda: orders.flat_map(lambda key: [], key="id", returns="a int"), "rows: .* must be callable with"),
         (lambda: orders.rekey("lower(buyer) as buyer"), "key: column 'buyer' is already there as the key"),
         (lambda: orders.drop("colour"), "cols: table orders has no column 'colour'"),
         (lambda: orders.drop("buyer", "items", "op"), "columns: name at least one column"),

@@ -243,7 +243,7 @@ def test_a_file_that_cannot_be_read_is_replaced_or_left_out(shop: Shop) -> None:
     bad = pq / "z.parquet"
     for number in range(2):
         bad.write_bytes(b"PAR1 is not all of it")
-        with pytest.raises(QueryError, match=rf"what to do: put a whole file in place of file://{bad}, under its name, and "):
+        with pytest.raises(QueryError, match=rf"what to do: replace file://{bad} by an undamaged file of the same name, and "):
             shop.run(table, f"pq-{number}", f"pq-ck-{number}")
         if number:
             bad.unlink()

@@ -130,15 +130,15 @@ WAYS: dict[str, Way] = {
         lambda t: timed(t).filter("amount > 0", emit="on-close"),
         lambda t: closing(t).count(),
     ),
-    "emit: kept is held back, and its rows would come late": (
+    "emit: kept sends its rows at intervals, and they would be late": (
         lambda t: closing(t, table=timed(t).filter("amount > 0", name="kept", emit="periodic")).count(),
         lambda t: closing(t, table=timed(t).filter("amount > 0", name="kept")).count(),
     ),
-    "key: windows is of windows itself": (
+    "key: windows already aggregates by windows": (
         lambda t: closing(t, window("window_end", "1 hour"), table=closing(t).count(), name="hours").count(),
         lambda t: closing(t, window("at", "1 hour"), name="hours").count(),
     ),
-    "key: joined is staged, and windows close in one query": (
+    "key: joined is staged, and windows cannot read a staged table": (
         lambda t: closing(t, table=staged(t, ("to", "back"))).count(),
         lambda t: closing(t, table=staged(t, None)).count(),
     ),
@@ -146,7 +146,7 @@ WAYS: dict[str, Way] = {
         lambda t: closing(t, table=timed(t, timestamp=None)).count(),
         lambda t: closing(t, table=timed(t, timestamp="sent")).count(),
     ),
-    "trigger: 1 minute 30 seconds is longer than the idle time of windows, 1 minute": (
+    "trigger: 1 minute 30 seconds is longer than 1 minute, the idle time of windows": (
         lambda t: windows_of(t, "1 minute").to_parquet(t.folder / "o", checkpoint=t.folder / "ck", **SLOWLY),
         lambda t: (windows_of(t, "1 minute")._when("15 seconds"), windows_of(t, "10 minutes")._when(**SLOWLY)),
     ),
@@ -154,15 +154,15 @@ WAYS: dict[str, Way] = {
         lambda t: t.orders.group_by("customer").aggregate(0, "array(amount)", "aggregate"),
         lambda t: t.orders.group_by("customer").aggregate([], "array(amount)", "aggregate", returns="array<double>"),
     ),
-    "adder: an expression knows no windows": (
+    "adder: an expression cannot aggregate by windows": (
         lambda t: closing(t).aggregate(0.0, "aggregate + amount", "aggregate - amount"),
         lambda t: closing(t).agg(total=agg.sum("amount")),
     ),
-    "materialize: windows is of windows": (
+    "materialize: windows aggregates by windows": (
         lambda t: closing(t).count().materialize("windows"),
         lambda t: closing(t, table=timed(t).materialize("kept")).count(),
     ),
-    "tables[0]: windows is of windows that close": (
+    "tables[0]: windows aggregates by windows that close": (
         lambda t: cogroup(closing(t).count(), closing(t, name="others").agg(total=agg.sum("amount"))),
         lambda t: closing(t).count().join(closing(t, name="others").agg(total=agg.sum("amount"))),
     ),
@@ -206,7 +206,7 @@ WAYS: dict[str, Way] = {
         lambda t: ((t.folder / "in").mkdir(exist_ok=True), t.files(format="json")),
         lambda t: t.files(format="json", schema=ORDERS),
     ),
-    "schema: column t is timestamp, and Spark's JSON reader": (
+    "schema: column t is timestamp, but with the ": (
         lambda t: t.files("1.json", schema=f"{CORRUPT} timestamp"),
         lambda t: (
             t.files("1.json", schema=f"{CORRUPT} bigint").map_values(["timestamp_millis(t) as t"]),
@@ -275,7 +275,7 @@ WAYS: dict[str, Way] = {
         lambda t: t.orders.group_by("customer").aggregate([], max, max),
         lambda t: t.orders.group_by("customer").aggregate([], max, max, returns="array<string>"),
     ),
-    "orders: a source's changes come as they are read": (
+    "orders: a batch of a source may contain several changes": (
         lambda t: Delta(t.folder / "delta").begin(t.orders._plan),
         lambda t: Delta(t.folder / "delta").begin(t.orders.map_values(["text"]).materialize("orders")._plan),
     ),
@@ -300,7 +300,7 @@ WAYS: dict[str, Way] = {
         lambda t: t.orders.drop("id"),
         lambda t: t.orders.rekey("customer").drop("id"),
     ),
-    "positions: a row that sums up others, has": (
+    "positions: they are not available after an aggregate": (
         lambda t: t.topic(t.orders.group_by("customer").count(), positions=True),
         lambda t: t.topic(t.orders.group_by("customer").count()),
     ),
@@ -308,7 +308,7 @@ WAYS: dict[str, Way] = {
         lambda t: t.customers.enrich(t.spark.range(3), on="id"),
         lambda t: t.customers.enrich(t.spark.readStream.format("rate").load(), on="value"),
     ),
-    "events: rows of this stream are not final when they come": (
+    "events: this stream may still change its rows": (
         lambda t: t.customers.enrich(clicks(t).groupBy("buyer").count(), on="buyer"),
         lambda t: (
             Table.from_stream(clicks(t), key="timestamp", version="buyer + 1").group_by("buyer").count().join(t.customers)
@@ -336,7 +336,7 @@ WAYS: dict[str, Way] = {
         lambda t: Kafka("seen", "127.0.0.1:1", key=Json("")).records(enriched(t)._plan),
         lambda t: Kafka("seen", "127.0.0.1:1", key="concat(buyer, name)").records(enriched(t)._plan),
     ),
-    "seen: these are events, and": (
+    "seen: these are events, which have no key": (
         lambda t: written(t, enriched(t), Sqlite(t.folder / "shop.db", "seen")),
         lambda t: Delta(t.folder / "events").begin(enriched(t)._plan),
     ),
@@ -353,7 +353,7 @@ WAYS: dict[str, Way] = {
         lambda t: written(t, t.orders),
         lambda t: written(t, t.orders, Parquet(t.folder / "o")),
     ),
-    "sinks: a str is none; give sinks of fkjoin": (
+    "sinks: a str is not a sink; give sinks of fkjoin": (
         lambda t: written(t, t.orders, "o"),
         lambda t: written(t, t.orders, Parquet(t.folder / "o")),
     ),
@@ -367,20 +367,20 @@ Arguments = tuple[dict[str, Any], dict[str, Any]]
 
 OF_WINDOWS: dict[str, Arguments] = {
     'emit: "on-close" is for windows; put fkjoin.window': ({"key": "customer"}, {"key": [MINUTES, "customer"]}),
-    "grace: it is for windows": ({"key": "customer", "emit": "on-change", "grace": "1 minute"}, {"grace": "1 minute"}),
-    "emit: a window is sent when it closes": ({"emit": "on-change"}, {"emit": "on-close"}),
-    "deployment: windows close in one query": (STAGED, {"deployment": "fused"}),
+    "grace: this argument is only": ({"key": "customer", "emit": "on-change", "grace": "1 minute"}, {"grace": "1 minute"}),
+    "emit: a window is sent once, when it closes": ({"emit": "on-change"}, {"emit": "on-close"}),
+    "deployment: windows cannot be staged": (STAGED, {"deployment": "fused"}),
     "key: the window's time text is string": (
         {"key": window("text", "10 minutes")},
         {"key": window("cast(text as timestamp)", "10 minutes")},
     ),
-    "key: there are two windows": ({"key": [MINUTES, window("sent", "10 minutes")]}, {"key": [MINUTES]}),
+    "key: only one window can be in a key": ({"key": [MINUTES, window("sent", "10 minutes")]}, {"key": [MINUTES]}),
     "grace: 'soon' is not an interval": ({"grace": "soon"}, {"grace": "10 seconds"}),
-    "ahead: -1 hour is less than nothing": ({"ahead": "-1 hour"}, {"ahead": "1 hour"}),
+    "ahead: -1 hour is less than zero": ({"ahead": "-1 hour"}, {"ahead": "1 hour"}),
     "idle: 10 ms is too short": ({"idle": "10 ms"}, {"idle": "1 second"}),
 }
 WINDOWS: dict[str, tuple[list[str], list[str]]] = {
-    "window: size and slide must be longer than nothing": (["0 minutes"], ["10 minutes"]),
+    "window: size and slide must be positive": (["0 minutes"], ["10 minutes"]),
     "slide: 1 hour is longer than the size": (["10 minutes", "1 hour"], ["1 hour", "1 hour"]),
     "slide: a row would be in more than 1000 windows": (["1 hour", "1 second"], ["1 hour", "1 minute"]),
 }
@@ -396,17 +396,17 @@ AGGREGATES: dict[str, Arguments] = {
     "agg: column 'customer' is already there as the key": ({"customer": agg.count()}, {"orders": agg.count()}),
 }
 GROUPS: dict[str, Arguments] = {
-    "deployment: the staged deployment aggregates": ({"deployment": "staged"}, {"deployment": "fused"}),
+    "deployment: a staged aggregate reads tables": ({"deployment": "staged"}, {"deployment": "fused"}),
     "key: name at least one column or expression": ({"key": []}, {"key": ["customer"]}),
 }
 JOINS: dict[str, Arguments] = {
-    "extractor: named.* is 2 columns where one is needed": ({"extractor": "named.*"}, {"extractor": "named.m"}),
+    "extractor: named.* expands to 2 columns, and exactly one is needed": ({"extractor": "named.*"}, {"extractor": "named.m"}),
     "extractor: 2 columns given, but the key": ({"extractor": ["customer", "amount"]}, {"extractor": ["customer"]}),
-    "extractor: one(row) is called with (key, row); let it": ({"extractor": one}, {"extractor": lambda key, row: row.customer}),
-    "spread: partitions of topics say where rows": ({"spread": 2, "deployment": "staged"}, {"spread": 2}),
-    "left: the staged deployment joins tables read": ({"deployment": "staged"}, {"deployment": "fused"}),
+    "extractor: one(row) must be callable with (key, row)": ({"extractor": one}, {"extractor": lambda key, row: row.customer}),
+    "spread: a staged join distributes its rows": ({"spread": 2, "deployment": "staged"}, {"spread": 2}),
+    "left: a staged join reads topics": ({"deployment": "staged"}, {"deployment": "fused"}),
     "name: 'orders' already names an input": ({"name": "orders"}, {"name": "joined"}),
-    'how: "outer" is of joins by primary key': ({"how": "outer"}, {"how": "left"}),
+    'how: "outer" is only for joins by primary key': ({"how": "outer"}, {"how": "left"}),
 }
 JOINS_BY_KEY: dict[str, Arguments] = {
     "right: orders is joined with itself, or another": ({"right": "orders"}, {}),

@@ -148,7 +148,7 @@ def test_a_query_whose_claim_another_process_took_over_stops_and_says_so(
     (tmp_path / "ck" / f"{CLAIM_FILE}.2").write_text('{"host": "elsewhere", "process": 7}')
     says = (
         r"^query slow failed: process 7 on elsewhere has taken over the claim on checkpoint .*ck\n"
-        r"where: (batch 0 of )?checkpoint .*ck\nwhat to do: let one process have the checkpoint: "
+        r"where: (batch 0 of )?checkpoint .*ck\nwhat to do: let only one process use the checkpoint: "
     )
     with pytest.raises(QueryError, match=says):
         query.awaitTermination()

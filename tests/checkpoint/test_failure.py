@@ -139,7 +139,7 @@ END = " SQLSTATE: 39000 SQLSTATE: XXKST\n=== Streaming Query ===\nIdentifier: q\
             ["[STREAM_FAILED] Query [id = 1-2, runId = 3-4] terminated with exception: it broke"],
             Cause("it broke", of_java=True),
         ),
-        (["", ""], Cause("nothing is said of it")),
+        (["", ""], Cause("no reason is given")),
     ],
 )
 def test_the_innermost_cause_is_found(messages: list[str], cause: Cause) -> None:
@@ -178,12 +178,12 @@ def test_the_innermost_cause_is_found(messages: list[str], cause: Cause) -> None
         (
             ["x", "org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized to access topics: [orders]"],
             "TopicAuthorizationException: Not authorized to access topics: [orders]",
-            r"have Kafka's administrator allow it .*: READ and DESCRIBE of a topic that is read, WRITE",
+            r"ask Kafka's administrator to allow .* READ and DESCRIBE of the topics that are read, WRITE",
         ),
         (
             ["Encountered error while reading file file:///in/z.parquet. x", "java.lang.RuntimeException: not a Parquet file"],
             "RuntimeException: not a Parquet file",
-            "put a whole file in place of file:///in/z.parquet, under its name, and start .*; or, to continue without it",
+            "replace file:///in/z.parquet by an undamaged file of the same name, and start .*; or, to continue without it",
         ),
         (
             ["Some data may have been lost because"],
@@ -198,7 +198,7 @@ def test_the_innermost_cause_is_found(messages: list[str], cause: Cause) -> None
         (
             [f"{DRIVER}fkjoin.state.errors.StoreMismatchError: the checkpoint was made by another job: x\n{END}"],
             "the checkpoint was made by another job: x",
-            "as the first line says; the checkpoint is as it was",
+            "as the first line says; the checkpoint is unchanged",
         ),
         (
             [f"{DRIVER}fkjoin.state.errors.CorruptLogError: change log segment 3 is missing\n{END}"],
@@ -208,12 +208,12 @@ def test_the_innermost_cause_is_found(messages: list[str], cause: Cause) -> None
         ([f"{DRIVER}fkjoin.errors.FkJoinError: do this\n{END}"], "do this", "fix what the first line names, and start"),
         (
             ["error while reading file file:///in/b.parquet. x", "column: [x, a], physicalType: INT64, logicalType: int"],
-            "file:///in/b.parquet: column x, a is INT64 in it, and is to be read as int",
+            "file:///in/b.parquet: column x, a is INT64 in it, but must be read as int",
             "write that file again, under its name, with the types of the table, and start the query again: it continues",
         ),
         (
             ["assertion failed: Invalid batch: value#0 != value#262,region#263 SQLSTATE: XXKST"],
-            "folders that are called as columns are, such as region=eu, came after the query was started",
+            "folders with the names of columns, such as region=eu, were added after the query was started",
             "start the query again: it continues with this batch, and reads these columns if schema= names them",
         ),
         (
@@ -325,4 +325,4 @@ def test_brokers_that_do_not_answer_are_named_with_their_topic(message: str, top
     """Those that are read, and a topic that is written, which Java's messages name alone."""
     first, _, what = told("joined", "/ck", 3, ["x", message], topics)
     assert first.startswith(f"query joined failed: {says}")
-    assert ("see whether these brokers run" in what) == ("brokers" in says)
+    assert ("check that these brokers run" in what) == ("brokers" in says)

@@ -72,7 +72,7 @@ def test_a_key_is_looked_up_without_spark(command: Callable[..., Any], chain: Pa
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("get", "1", "nothing"), "^checkpoint FOLDER/nothing is not there$"),
+        (("get", "1", "nothing"), "^checkpoint FOLDER/nothing does not exist$"),
         (
             ("get", "1", "checkpoint"),
             "^checkpoint FOLDER/checkpoint has no committed batch; there are checkpoints in it: "
@@ -86,10 +86,10 @@ def test_a_key_is_looked_up_without_spark(command: Callable[..., Any], chain: Pa
         (("get", "o1", "checkpoint/chain", "--operator", "joined"), r"^key 'o1' is not id \(int32\): "),
         (("get", "[1, 2]", "checkpoint/chain", "--operator", "joined"), r"a JSON list is needed, of id \(int32\)$"),
         (("get", "1", "checkpoint/chain", "--batch", "7"), "^batch: FOLDER/checkpoint/chain has batches 0 to 1, not 7$"),
-        (("export", "nothing", "out"), "is not there$"),
-        (("verify", "nothing"), "is not there$"),
-        (("rebuild", "nothing"), "is not there$"),
-        (("rescale", "nothing", "2"), "is not there$"),
+        (("export", "nothing", "out"), "does not exist$"),
+        (("verify", "nothing"), "does not exist$"),
+        (("rebuild", "nothing"), "does not exist$"),
+        (("rescale", "nothing", "2"), "does not exist$"),
     ],
 )
 def test_what_files_tell_is_refused_before_spark_starts(
@@ -113,7 +113,7 @@ def test_a_query_without_state_is_refused_before_spark_starts(command: Callable[
     assert json.loads(command("get", '["eu", 1]', query.checkpoint).stdout)["row"]["name"] == "n"
     (query.checkpoint / "state").rename(tmp_path / "away")
     (query.checkpoint / "commits/0").write_text('v1\n{"nextBatchWatermarkMs":0}')
-    with pytest.raises(FkJoinError, match="^checkpoint .* has no state: its query has no operator that keeps any$"):
+    with pytest.raises(FkJoinError, match="^checkpoint .* has no state: its query has no stateful operator$"):
         command("get", '["eu", 1]', query.checkpoint)
 
 
@@ -121,7 +121,7 @@ def test_a_file_that_is_gone_is_damage_and_spark_is_not_asked(command: Callable[
     chain = Path(shutil.copytree(chain, tmp_path / "chain"))
     for file in [*chain.glob("state/*/*/*.changelog"), *chain.glob("state/*/*/*.zip")]:
         file.unlink()
-    with pytest.raises(FkJoinError, match=f"^checkpoint {chain} is damaged, a file of its batch 1 is not there: restore it"):
+    with pytest.raises(FkJoinError, match=f"^checkpoint {chain} is damaged, a file of its batch 1 is missing: restore it"):
         command("get", "1", chain, "--operator", "joined")
 
 

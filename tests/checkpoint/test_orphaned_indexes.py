@@ -54,7 +54,7 @@ def test_an_index_of_a_checkpoint_that_is_gone_is_removed(
     _, lines = state_command(*prune, "--remove")
     assert "kept" in lines[0]
     assert str(checkpoint) in lines[0]
-    assert lines[1] == f"no index under {job}/index is of a checkpoint that is gone"
+    assert lines[1] == f"no index under {job}/index belongs to a checkpoint that is gone"
     (checkpoint / "metadata").write_text(json.dumps({"id": "of another"}))
     (checkpoint / ".metadata.crc").unlink()
     assert query_id(spark, str(checkpoint)) == "of another"

@@ -325,7 +325,7 @@ def test_a_query_of_spark_connect_whose_claim_was_taken_over_has_failed(monkeypa
     assert (query.exception(), failure(query)) == (None, None)
     why = "process 7 on elsewhere has taken over the claim on checkpoint /ck"
     _end(query, why, "/ck")
-    lines = [f"query joined failed: {why}", "where: checkpoint /ck", "what to do: let one process have the checkpoint: "]
+    lines = [f"query joined failed: {why}", "where: checkpoint /ck", "what to do: let only one process use the checkpoint: "]
     for found in (failure(query), query.exception()):
         assert all(map(str.startswith, str(found).split("\n"), lines))
     with pytest.raises(QueryError, match=f"^query joined failed: {why}\n"):

@@ -22,7 +22,7 @@ def test_a_type_in_a_checkpoint_cannot_have_a_module_imported(tmp_path: Path, mo
     monkeypatch.syspath_prepend(tmp_path)
     planted = {"type": "udt", "class": None, "pyClass": "planted.Kind", "sqlType": "long"}
     for kind in (planted, {"type": "array", "elementType": planted, "containsNull": True}, _struct(planted)):
-        with pytest.raises(FormatError, match="names the Python class 'planted.Kind'.*restore the checkpoint"):
+        with pytest.raises(FormatError, match="names the Python class 'planted.Kind'.*changed the checkpoint: restore it"):
             kept_type(_struct(kind))
     assert "planted" not in sys.modules
     restored = _struct({"type": "array", "elementType": "long", "containsNull": True})

@@ -111,7 +111,7 @@ def test_clocks_without_a_zone_are_the_sessions(text: str, zone: str, wanted: st
         ("day", None, "19564", "is a number without a unit"),
         ("at", None, '"1690366967048491"', ""),
         ("at", None, '"169036"', ""),
-        ("at", Unit("micros", "time"), "5", "it is a time"),
+        ("at", Unit("micros", "time"), "5", "is of the kind 'time'"),
         ("day", MILLIS, "1690366967048", "is not a whole day; take a timestamp column"),
         ("time", MICROS, "86400000000", "is not a time of day"),
         ("span", None, '"P1Y2M3DT4H5M6.78S"', "no fixed length; take a string column"),

@@ -77,7 +77,7 @@ def test_a_query_that_names_their_columns_stops_and_reads_them_when_it_starts_ag
     if form == "csv":
         assert "CSV header" in first, "of the first file, which was not there to tell the columns"
     else:
-        assert "failed: folders that are called as columns are, such as region=eu, came after the query was started" in first
+        assert "failed: folders with the names of columns, such as region=eu, were added after the query was started" in first
         assert "start the query again: it continues with this batch, and reads these columns if schema= names them" in way
     for name in schemas.keys() - {"names"}:
         running[name].processAllAvailable()

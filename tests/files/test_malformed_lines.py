@@ -160,9 +160,7 @@ def test_times_that_sparks_json_reader_would_count_as_seconds_are_refused(
     spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:
     write(tmp_path / "in", "1.json", GOOD)
-    says = (
-        r"schema: column t\S* is .*, and Spark's JSON reader, which the {} asks for, counts a number as seconds: take a bigint"
-    )
+    says = r"schema: column t\S* is .*, but with the {}, Spark's JSON reader counts a number as seconds: take a bigint"
     with pytest.raises(TopologyError, match=says.format("column _corrupt_record")):
         table(spark, tmp_path / "in", schema=f"{SCHEMA}, t {kind}, _corrupt_record string")
     with pytest.raises(TopologyError, match=says.format("option encoding")):

@@ -128,7 +128,7 @@ def test_what_spark_has_no_type_for_is_its_number_or_refused(spark: SparkSession
     pq.write_table(pa.table({"id": ["a"], "lsn": [1], "seen": NANOS, "clock": clock, "s": nested}), file)
     for wanted in ("seen timestamp", "seen timestamp_ntz", "seen int", "seen string", "clock int", "s struct<at: timestamp>"):
         name = "s.at" if wanted.startswith("s ") else wanted.split()[0]
-        with pytest.raises(TopologyError, match=rf"^schema: {name} is .*, which Spark does not read: make it bigint"):
+        with pytest.raises(TopologyError, match=rf"^schema: {name} is .*, which Spark cannot read: declare it as bigint"):
             table(spark, tmp_path / "in", schema=f"id string, lsn bigint, {wanted}", name="t")
     schema = "id string, lsn bigint, seen bigint, clock bigint, s struct<at: bigint>"
     made = table(spark, tmp_path / "in", schema=schema, name="t").with_columns({"seen": "timestamp_micros(seen div 1000)"})
@@ -198,7 +198,7 @@ def test_another_kind_of_type_stops_the_query_with_the_file_and_both_ways_on(spa
     with pytest.raises(QueryError) as raised:
         run("", "int", {"b": ([2.5], pa.float64()), "c": ([3], pa.int32())})
     first, where, way = str(raised.value).splitlines()
-    assert first.endswith(f"failed: file://{place}: column x is DOUBLE in it, and is to be read as bigint")
+    assert first.endswith(f"failed: file://{place}: column x is DOUBLE in it, but must be read as bigint")
     assert str(place) in where
     assert "write that file again, under its name, with the types of the table, and start the query again" in way
     with pytest.raises(TopologyError, match=rf"^schema: x is int, and double in file:{place}; give it that type"):

@@ -150,5 +150,5 @@ def test_workers_read_and_write_what_spark_does(spark: SparkSession, tmp_path: P
     ):
         table.to_parquet(out, checkpoint=tmp_path / "other-checkpoint", trigger={"availableNow": True})
     assert len(list(out.glob("batch=00000000-*"))) == 1
-    with pytest.raises(TopologyError, match=r"path: on ftp: exactly-once needs folders that are .*write changes\.writeStream"):
+    with pytest.raises(TopologyError, match=r"path: exactly-once is not available on ftp:.*write changes\.writeStream"):
         table.to_parquet("ftp://host/out", checkpoint=tmp_path / "ftp")

@@ -24,6 +24,17 @@ LONGEST_CODE = 79
 LONGEST_CELL, LONGEST_NARROW_CELL = 25, 15
 """Words of a cell: in a table of two columns, and of more, which is for figures and names."""
 
+HABITS = {
+    r"(?<!there )(?:is|are|was|were) no (?!longer|more\b)\w+": "write 'is not a …'",
+    r"(?:that|those) of": "repeat the noun",
+    r"anew": "again, or new",
+    r"go(?:es)? on|went on": "continue",
+    r"mend(?:s|ed|ing)?": "fix, or repair",
+    r"cannot have": "cannot store, or cannot contain",
+    r"(?:page|section|document|list|report|log|message|line|error) (?:has|have)": "shows, says, or contains",
+}
+"""Habits of our words, which docstrings do not have either."""
+
 FORBIDDEN = {
     r"who(?:ever|m)?": "name the actor",
     r"nobody|somebody|anybody|everybody": "name the actor",
@@ -33,13 +44,7 @@ FORBIDDEN = {
     r"simply|obviously|of course|needless to say": "leave it out",
     r"TBD|TODO": "measure it, or leave it out",
     r"ADR \d+": "link to the decision by what it decides",
-    r"(?<!there )(?:is|are|was|were) no (?!longer|more\b)\w+": "write 'is not a …'",
-    r"(?:that|those) of": "repeat the noun",
-    r"anew": "again, or new",
-    r"go(?:es)? on|went on": "continue",
-    r"mend(?:s|ed|ing)?": "fix, or repair",
-    r"cannot have": "cannot store, or cannot contain",
-    r"(?:page|section|document|list|report|log|message|line|error) (?:has|have)": "shows, says, or contains",
+    **HABITS,
 }
 """Patterns that prose does not have, and what to do instead."""
 
@@ -205,6 +210,16 @@ def test_docstrings_begin_with_a_noun_or_a_verb_and_name_the_actor() -> None:
         for line, text in texts(nodes(path) if path in MODULES.values() else ast.walk(ast.parse(path.read_text()))):
             if wrong := _NO_BEGINNING.match(text) or _NO_ACTOR.search(text):
                 found.append(f"{path.relative_to(ROOT)}:{line}: {wrong[0]}")
+    assert found == []
+
+
+def test_docstrings_of_the_package_have_no_habits() -> None:
+    wrong = re.compile(rf"\b(?:{'|'.join(HABITS)})\b", re.IGNORECASE)
+    found = []
+    for path in MODULES.values():
+        for line, text in texts(nodes(path)):
+            said = " ".join(re.sub(r"``[^`]*``", "X", text).split())
+            found += [f"{path.relative_to(ROOT)}:{line}: {one[0]}" for one in wrong.finditer(said)]
     assert found == []
 
 

@@ -103,7 +103,7 @@ def test_a_sink_and_a_format_are_made_with_their_settings(monkeypatch: pytest.Mo
 
 
 SINK_REFUSALS: list[tuple[str, dict[str, Any], str]] = [
-    ("anythin", {}, "kind: no installed package has a sink 'anythin', there are .*Anything, .*: name one, or install"),
+    ("anythin", {}, "kind: no installed package provides the sink 'anythin'; there are .*Anything, .*Name one of these, or"),
     ("lost", {}, "kind: the sink 'lost': nowhere.at_all:Sink cannot be imported: ModuleNotFoundError"),
     ("not_a_sink", {}, "kind: the sink 'not_a_sink' is of type int: let it inherit from fkjoin.sinks.TableSink"),
     ("module", {}, "kind: the sink 'module' is a module: let its entry point name a class"),
@@ -112,7 +112,7 @@ SINK_REFUSALS: list[tuple[str, dict[str, Any], str]] = [
     ("throws", {"address": 1}, "settings: the sink 'throws' cannot be made: IndexError: .*other.py, line .*, in throws"),
 ]
 FORMAT_REFUSALS: list[tuple[str, dict[str, Any], str]] = [
-    ("read", {}, "value.kind: no installed package has a format 'read', there are none, reads: name one, or install"),
+    ("read", {}, "value.kind: no installed package provides the format 'read'; there are none, reads. Name one of these,"),
     ("none", {}, "value.kind: the format 'none' is of type Anything: give it decode"),
     ("reads", {"columns": "a int", "seperator": ";"}, r"value.settings.seperator: .*; did you mean 'separator'\?"),
     ("reads", {"separator": ";"}, "value.settings.columns: the format 'reads' needs it; give it a value"),

@@ -195,7 +195,7 @@ WRONG_TOGETHER = [
     (("[events.clicks]", "[events.names]"), r"events\.names: a table has this name already; choose another"),
     (('"names"]', '"name"]'), r"cogroups\.both\.of\.1: there is no table or join 'name'; did you mean 'names'"),
     (('of = ["amounts", "names"]', 'of = ["amounts"]'), r"cogroups\.both\.of: 2 or more are needed"),
-    (('of = "joined"', 'of = "totals"'), "these read each other in a circle: aggregates.totals, views.large"),
+    (('of = "joined"', 'of = "totals"'), "tables and operators read each other in a circle: aggregates.totals, views.large"),
 ]
 """Mistakes that are found without Spark."""
 
@@ -237,7 +237,7 @@ def test_a_job_puts_tables_together(spark: SparkSession, tmp_path: Path, monkeyp
     assert picture.startswith('flowchart LR\n  n0[/"source orders, Sub-topology: 0"/]\n')
     assert picture.count('"sink ') == 4
     for change, says in (
-        (('how = "outer"\n', 'how = "outer"\nextractor = "customer"\n'), r"joins\.named\.how: .outer. is of joins"),
+        (('how = "outer"\n', 'how = "outer"\nextractor = "customer"\n'), r"joins\.named\.how: .outer. is only for joins"),
         (('"1 as one"', '"on as one"'), r"^events\.clicks\.select: "),
     ):
         with pytest.raises(JobError, match=says):

@@ -44,7 +44,7 @@ CHECKED: dict[str, tuple[str, str]] = {
     ),
     "a source kept in Delta": (
         'table = "orders"\npath = "{folder}/out"\nformat = "delta"',
-        "sinks.out: orders: a source's changes come as they are read",
+        "sinks.out: orders: a batch of a source may contain several changes",
     ),
     "Spark's own sink in a file": (
         f'{OUT.replace("out", "job.toml")}\nformat = "json"',

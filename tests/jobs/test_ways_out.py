@@ -119,7 +119,7 @@ UNSEEN: list[Mistake] = [
     ),
     ('right = "customers"', 'right = "custmers"', r"joins.joined.right: there is no table .*; did you mean 'customers'\?"),
     ('table = "joined"', 'table = "joind"', r"sinks.out.table: there is no table or join 'joind'; did you mean 'joined'\?"),
-    ('left = "orders"', 'left = "joined"', "these read each other in a circle: joins.joined"),
+    ('left = "orders"', 'left = "joined"', "tables and operators read each other in a circle: joins.joined"),
     (
         "[kafka]",
         '[sinks.copy]\ntable = "orders"\npath = "{folder}/out/"\n[kafka]',
@@ -177,12 +177,12 @@ def test_files_have_a_key_of_columns_that_are_named(spark: SparkSession, tmp_pat
     def built(text: str) -> Job:
         return Job(read_job(job(tmp_path, text)), spark)
 
-    with pytest.raises(JobError, match="key: files have columns; name those that are the key"):
+    with pytest.raises(JobError, match="key: files have columns; give the names of those that are the key"):
         built(GOOD.replace(KEY, 'key = {format = "string", name = "id"}'))
     assert built(GOOD).tables["orders"].key == ("id",)
     text = GOOD.replace('\n[sinks.out]\ntable = "joined"\n', WINDOWS)
     text = text.replace(VERSION, f'{VERSION}timestamp = "timestamp_seconds(lsn)"\n')
-    with pytest.raises(TopologyError, match="^trigger: 10 seconds is longer than the idle time of windows, 5 seconds"):
+    with pytest.raises(TopologyError, match="^trigger: 10 seconds is longer than 5 seconds, the idle time of windows"):
         built(text.replace("available-now", "10 seconds"))
     built(text.replace("available-now", "2 seconds"))
 
@@ -241,7 +241,7 @@ def test_a_page_is_served_at_another_port() -> None:
 
 
 def test_an_option_that_is_set_by_the_engine_is_left_to_its_argument() -> None:
-    with pytest.raises(FkJoinError, match="options: subscribe is set by fkjoin; give it as the argument"):
+    with pytest.raises(FkJoinError, match="options: subscribe is set by fkjoin; give the argument"):
         source_options({"subscribe": "orders"})
     assert source_options({"maxOffsetsPerTrigger": 5})["maxOffsetsPerTrigger"] == "5"
 
@@ -263,7 +263,7 @@ MESSAGES = {
     ("tables", "orders", "Spark's Kafka connector is missing"): "tables.orders: Spark's Kafka connector is missing",
     ("tables", "orders", "key: orders has no column 'x'"): "tables.orders.key: orders has no column 'x'",
     ("tables", "orders", "from_files: schema 'x' does not parse"): "tables.orders: schema 'x' does not parse",
-    ("sinks", "s", "orders: a source's changes"): "sinks.s: orders: a source's changes",
+    ("sinks", "s", "orders: a batch of a source"): "sinks.s: orders: a batch of a source",
     ("views", "v", "condition: a is int"): "views.v.filter: a is int",
     ("merges", "m", "others[0]: v is none"): "merges.m.of.1: v is none",
     ("cogroups", "c", "tables[1]: w is none"): "cogroups.c.of.1: w is none",

@@ -255,5 +255,5 @@ def test_events_that_are_about_no_row_say_so(spark: SparkSession) -> None:
     values = [json.dumps(value).encode() for value in (truncate, message, heartbeat, transaction, ddl)]
     found = read(Debezium("id int"), *values)
     assert found[0].startswith("operation 't' (truncate) empties the whole table")
-    assert found[1].startswith("operation 'm' (a logical decoding message) is about no row")
+    assert found[1].startswith("operation 'm' (a logical decoding message) is not about a row")
     assert found[2:] == ["a change event without op"] * 3

@@ -159,7 +159,7 @@ def test_what_is_no_name_of_a_host_is_refused() -> None:
 
 def test_no_host_does_not_mean_all_of_them() -> None:
     for host in ("", "[]"):
-        with pytest.raises(FkJoinError, match=r'^host: it is empty; leave it out .*, or give "0\.0\.0\.0" for all addresses'):
+        with pytest.raises(FkJoinError, match=r'^host: the name is empty; leave .*, or give "0\.0\.0\.0" for all addresses'):
             ClientAccess(host)
     assert [ClientAccess().open, ClientAccess("0.0.0.0").open] == [False, True]
 

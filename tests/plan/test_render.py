@@ -121,7 +121,7 @@ def test_mermaid() -> None:
 
 
 def test_a_stage_that_no_step_has_is_not_left_out() -> None:
-    with pytest.raises(InvariantError, match="the stages other-pair run, and no step of the topology has them"):
+    with pytest.raises(InvariantError, match="the stages other-pair run, but belong to no step of the topology"):
         draw(TOTALS, [*whole(TOTALS), Running("other", "pair", "totals", "other")])
 
 

@@ -96,5 +96,5 @@ def test_a_sink_that_is_none_is_refused(spark: SparkSession, tmp_path: Path) -> 
         with pytest.raises(TopologyError, match=r"sink: a \w+ is not a TableSink: let it inherit from fkjoin.sinks.TableSink"):
             table.to_sink(none, checkpoint=tmp_path / "ck")  # type: ignore[arg-type]
     finished(table.to_sink(Kept(), checkpoint=tmp_path / "ck", trigger=NOW))
-    with pytest.raises(TopologyError, match=r'orders: a source.*write .materialize\("orders"\) first'):
+    with pytest.raises(TopologyError, match=r'orders: a batch of a source.*write .materialize\("orders"\) first'):
         tables(spark, tmp_path)[0].to_sink(Kept(), checkpoint=tmp_path / "other")

@@ -72,7 +72,7 @@ def test_the_largest_file_is_what_s3_copies_and_smaller_batches_go(
 ) -> None:
     place = StorePlace(object_store, "large")
     monkeypatch.setattr(parquet_objects, "LARGEST_COPY", 3000)
-    with pytest.raises(FkJoinError, match=r"the file of a batch has \d+ bytes, and S3 copies 3000 at once\. Begin with a new"):
+    with pytest.raises(FkJoinError, match=r"the file of a batch has \d+ bytes, and S3 copies at most 3000 at once\. Start"):
         attempt(place, spark.range(1000))
     assert place.names() == []
     attempt(place, spark.range(10))

@@ -112,7 +112,7 @@ def test_a_stage_takes_messages_of_its_kinds_and_no_others(spec: StageSpec, take
             assert all(table.schema == SUMS for table in messages.tables), "they are for the check after the batch"
         else:
             with pytest.raises(
-                FormatError, match=f"^store orders-{spec.stage}: a {spec.stage} stage takes .*, but .* came: a worker"
+                FormatError, match=f"^store orders-{spec.stage}: a {spec.stage} stage takes .*, but received .*: a worker"
             ):
                 spec.run(messages, MemoryStore(), Counters())
     assert spec.highwater_tags == tags
@@ -121,5 +121,5 @@ def test_a_stage_takes_messages_of_its_kinds_and_no_others(spec: StageSpec, take
 def test_the_error_names_the_messages_that_came_and_those_that_are_taken() -> None:
     spec, other = ResolveSpec(STATE), pa.table({"id": [1], "name": ["x"]})
     for table, came in ((SUBSCRIPTION.empty_table(), "subscriptions"), (other, "a table of id, name")):
-        with pytest.raises(FormatError, match=f"a resolve stage takes answers and joined rows, but {came} came: a worker"):
+        with pytest.raises(FormatError, match=f"a resolve stage takes answers and joined rows, but received {came}: a worker"):
             spec.run(Messages([table], 0), MemoryStore(), Counters())

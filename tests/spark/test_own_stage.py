@@ -53,7 +53,7 @@ def test_its_counters_are_summed_and_have_texts(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_stage_that_is_not_known_is_named() -> None:
-    with pytest.raises(FkJoinError, match="^store names-distinct in the test is of a stage that this release does not know$"):
+    with pytest.raises(FkJoinError, match="^store names-distinct in the test belongs to a stage that this release does not"):
         Stored().described()
 
 

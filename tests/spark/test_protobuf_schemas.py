@@ -179,7 +179,7 @@ def test_a_registry_that_refuses_descriptors_is_told_apart_from_one_that_refuses
     sent = record(registry.add_protobuf(file), classes(file)["shop.Row"](id=1))
     answers = iter([None, (501, "not implemented")])
     registry.refuses = lambda _: next(answers)
-    with pytest.raises(FkJoinError, match="refuses: .*501.* It may have no descriptors .* such as Confluent's$"):
+    with pytest.raises(FkJoinError, match="refuses: .*501.* The registry may not provide descriptors .* such as Confluent's$"):
         read(registry, sent)
     registry.refuses = lambda _: None
     assert read(registry, sent) == [{"id": 1}]

@@ -85,7 +85,7 @@ def test_an_outage_is_waited_through_and_a_schema_is_asked_for_once(
 ANSWERS: list[tuple[Refusal, str]] = [
     ((503, "down"), r"503.*tried (once|\d+ times in \d+ s), retry_s = 0.2\). Start the query again when the outage is over"),
     ((401, {"error_code": 401, "message": "Unauthorized"}), "refuses: .*Unauthorized .* 401.* basic.auth.user.info"),
-    ((404, "<html>no such page</html>"), "refuses: .*404.* See to the address"),
+    ((404, "<html>no such page</html>"), "refuses: .*404.* Check the address"),
     ((404, {"error_code": 404, "message": "HTTP 404 Not Found"}), "refuses: .*HTTP 404 Not Found"),
     ((200, "<html>log in</html>"), "refuses: JSONDecodeError"),
 ]

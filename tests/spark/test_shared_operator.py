@@ -147,5 +147,5 @@ def test_state_of_other_stages_is_refused(tmp_path: Path) -> None:
     _, _, handle = shared.attempt([Change(True, b"k", b"x", 1, b"a")])
     shared.commit(handle)
     shared.stages = shared.stages[1:]  # type: ignore[assignment]
-    with pytest.raises(StoreMismatchError, match="the state is of 3 stages, and the operator has 2: use the optimizer's rules"):
+    with pytest.raises(StoreMismatchError, match="the state has 3 stages, and the operator has 2: use the optimizer's rules"):
         shared.attempt([])

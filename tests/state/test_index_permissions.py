@@ -82,7 +82,7 @@ def test_an_index_that_somebody_has_sealed_without_the_logs_key_is_not_read(tmp_
     index._key = key
     index.close()
     with BucketStore(log, tmp_path) as store:
-        assert "is damaged, or is not one of this log" in (store.rebuilt or "")
+        assert "is damaged, or belongs to another log" in (store.rebuilt or "")
         assert contents(store) == {b"k": b"ours"}
 
 

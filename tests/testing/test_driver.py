@@ -283,9 +283,9 @@ def test_what_is_wrong_is_refused_by_name_and_the_way_out_is_one(spark: SparkSes
         (lambda: fk_join(shop.orders, shop.customers, "customer_id", "banana"), "banana"),  # type: ignore[arg-type]
         (lambda: driver.input("order"), "no source 'order'; did you mean 'orders'"),
         (lambda: orders.change("o1", {"amout": 1}), "orders has no column 'amout'; did you mean 'amount'"),
-        (lambda: orders.change("o1", {"amount": "x"}), "row: 'x' cannot be a amount, which is int32"),
+        (lambda: orders.change("o1", {"amount": "x"}), "row: 'x' cannot be a value of column amount, which is int32"),
         (lambda: orders.change("o1", {"order_id": "o2"}), "order_id is 'o2', and the key is 'o1'"),
-        (lambda: orders.change(1, {}), "key: 1 cannot be a order_id"),
+        (lambda: orders.change(1, {}), "key: 1 cannot be a value of column order_id"),
         (lambda: orders.change("o1", None), "delete"),
         (lambda: orders.change("o1", {}, timestamp=1), "orders has no timestamps"),
         (lambda: orders.delete(None), "a key has no nulls"),
@@ -295,13 +295,13 @@ def test_what_is_wrong_is_refused_by_name_and_the_way_out_is_one(spark: SparkSes
         (lambda: events.delete("c1"), "input: visits are events"),
         (lambda: events.unusable("{", "no JSON"), "input: visits are events"),
         (lambda: events.event({"pag": "a"}), "visits has no column 'pag'; did you mean 'page'"),
-        (lambda: events.event({"page": 1}), "event: 1 cannot be a page, which is string"),
+        (lambda: events.event({"page": 1}), "event: 1 cannot be a value of column page, which is string"),
         (lambda: events.event("a"), "event: 'a' is not a dict of columns"),
         (lambda: driver.run("CRASH"), "none of CRASH, DUPLICATE, REORDER"),
         (lambda: driver.advance("soon"), "'soon' is not a duration"),
         (lambda: driver.advance("-1 s"), "no time that passes"),
         (lambda: driver.store("pair"), "did you mean 'pairs'"),
-        (lambda: driver.store("pairs").get(1), "cannot be a order_id"),
+        (lambda: driver.store("pairs").get(1), "cannot be a value of column order_id"),
     ]
     for call, said in refused:
         with pytest.raises(FkJoinError, match=said):

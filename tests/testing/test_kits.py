@@ -182,15 +182,15 @@ def test_a_value_of_another_type_than_its_column_is_refused_by_name() -> None:
         (True, "it is a bool"),
         (1.5, "it is a float"),
     ):
-        with pytest.raises(FkJoinError, match=rf"^the row of 'o1': .* cannot be a n, which is int64: {said}"):
+        with pytest.raises(FkJoinError, match=rf"^the row of 'o1': .* cannot be a value of column n, which is int64: {said}"):
             test.feed(change("o0", {"fk": "a", "n": 1}), CRASH, change("o1", {"fk": "a", "n": value}))
     with pytest.raises(FkJoinError, match="^schema: the row of 'o1' has no column 'n'; there are fk, m"):
         test.feed(change("o1", {"fk": "a", "m": 1}))
     assert (test.table, test.results) == ({}, [])
-    with pytest.raises(FkJoinError, match="columns: it is of 'm', and the schema has n"):
+    with pytest.raises(FkJoinError, match="columns: it uses the column 'm', and the schema has n"):
         MembersTest("zoo", pa.schema([("n", pa.int64())]), {"it": agg.max_by("n", "m")})
     text = MembersTest("fk", pa.schema([("n", pa.string())]), {"all": agg.collect_set("n")})
-    with pytest.raises(FkJoinError, match="^the row of 'o1': 1 cannot be a n, which is string: it is a int$"):
+    with pytest.raises(FkJoinError, match="^the row of 'o1': 1 cannot be a value of column n, which is string: it is a int$"):
         text.feed(change("o1", {"fk": "a", "n": 1}))
     assert test.feed(change("o1", {"fk": "a", "n": None}), change("o2", {"fk": "b", "n": 2}))[-1] == ("b", "insert", {"n": 2})
 
@@ -222,7 +222,7 @@ def test_a_right_join_is_a_left_one_of_swapped_tables() -> None:
         KeyJoinTest(how="right")  # type: ignore[arg-type]
     swapped = KeyJoinTest(how="left")
     assert swapped.feed(left("1", {"m": 1}), right("2", {"n": 1})) == [("1", "insert", {"left": {"m": 1}, "right": None})]
-    with pytest.raises(TopologyError, match='how: "full" is of joins by primary key'):
+    with pytest.raises(TopologyError, match='how: "full" is only for joins by primary key'):
         JoinTest("fk", how="full")  # type: ignore[arg-type]
 
 

@@ -209,5 +209,5 @@ def test_a_query_that_had_no_batch_since_its_start_writes_nothing_after_a_restor
 def test_rows_without_the_columns_are_told(tmp_path: Path) -> None:
     contract = OtherColumns()
     contract.at, contract.types = tmp_path / "db", [pa.string()]  # type: ignore[misc]
-    with pytest.raises(AssertionError, match="read_rows must return dicts with the columns .*; it lacks "):
+    with pytest.raises(AssertionError, match="read_rows must return dicts with the columns .*; a row lacks "):
         contract.test_rows_come_change_and_go()

@@ -22,13 +22,13 @@ _SHAPES = {"sink": ("[\\", "\\]"), "source": ("[/", "/]")}
 def draw(node: Node, running: Sequence[Running], form: str = "text") -> str:
     """The topology that ends in ``node``, sources first, with the stages that are ``running``.
 
-    Raises ``TopologyError`` if ``form`` is no ``Form``.
+    Raises ``TopologyError`` if ``form`` is not a ``Form``.
     """
     return drawn(steps_of([node], running), form)
 
 
 def drawn(steps: Sequence[Step], form: str = "text") -> str:
-    """The steps in the form that is wanted; ``TopologyError`` if it is no ``Form``."""
+    """The steps in the form that is wanted; ``TopologyError`` if it is not a ``Form``."""
     if form not in get_args(Form):
         raise TopologyError(f'format: {form!r} is not one of "text", "json", "mermaid", "svg"')
     if form == "json":

@@ -92,7 +92,7 @@ class SinkStep:
 
 
 def steps_of(ends: Sequence[Node], running: Sequence[Running]) -> list[Step]:
-    """Every step once, after what it reads, with those of its stages that are ``running``.
+    """Every step once, after what it reads, with the stages of it that are ``running``.
 
     Sub-topologies are numbered as in Kafka Streams: they are what is connected without a
     repartition, from 0 on.  All other steps read one table without a repartition, so a sub-topology
@@ -110,7 +110,7 @@ def steps_of(ends: Sequence[Node], running: Sequence[Running]) -> list[Step]:
         rules = node.rules
         if node.stateless and node not in ends:
             of_rows = [WORKERS_EVALUATE_STEPS]
-            # Only answers are those of the filtered tables.
+            # Only answers belong to the filtered tables.
             if any(node in reader.inputs and reads_answers(reader) for reader in nodes):
                 of_rows.append(FILTER_GOES_BELOW_JOIN)
             rules = tuple(verdict for verdict in rules if verdict.rule in of_rows)
@@ -127,7 +127,7 @@ def steps_of(ends: Sequence[Node], running: Sequence[Running]) -> list[Step]:
     known = {step.name for step in steps}
     if missing := {stage.store for stage in running if stage.operator not in known}:
         stores = ", ".join(sorted(missing))
-        raise InvariantError(f"the stages {stores} run, and no step of the topology has them")
+        raise InvariantError(f"the stages {stores} run, but belong to no step of the topology")
     return steps
 
 

@@ -58,4 +58,4 @@ STAGES: dict[str, type[StageSpec]] = {
 }
 """The kinds of stages by name, in the order in which a key is looked up in an operator's stores.
 
-A multi-way join's subscription is shown by that of a join of two tables."""
+A multi-way join's subscription is shown as in a join of two tables."""

@@ -130,7 +130,7 @@ def as_json(schema: pa.Schema, columns: Sequence[pa.Array], which: Bools) -> pa.
 
 
 def pages_of(store: Reads, tag: bytes, names: Sequence[bytes] | None) -> Iterator[Page]:
-    """The records under ``tag``, or those of them among ``names``; the last page is empty."""
+    """The records under ``tag``, or the ones among ``names``; the last page is empty."""
     if names is None:
         yield from store.scan([prefix_range(tag)])
     else:
@@ -142,5 +142,5 @@ def pages_of(store: Reads, tag: bytes, names: Sequence[bytes] | None) -> Iterato
 
 
 def pages(store: Reads, tag: bytes, keys: Bytes | None) -> Iterator[Page]:
-    """The records under ``tag``, or those of them with these ``keys``; the last page is empty."""
+    """The records under ``tag``, or the ones with these ``keys``; the last page is empty."""
     return pages_of(store, tag, None if keys is None else prefixed(tag, keys).to_pylist())

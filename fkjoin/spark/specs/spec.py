@@ -99,7 +99,7 @@ class StageSpec(ABC):
     keeps: ClassVar[bool] = False
     """Its store can keep the rows of a table."""
     of_events: ClassVar[bool] = False
-    """Its operator makes events, which are no table."""
+    """Its operator makes events, which are not a table."""
     subscribed_in: ClassVar[tuple[str, ...]] = ()
     """The stages of its operator of which one keeps the subscriptions of its rows."""
     rights_together: ClassVar[bool] = False
@@ -133,8 +133,8 @@ class StageSpec(ABC):
             if not any(table.schema.equals(kind) for kind in self.takes):
                 kinds = " and ".join(map(called, self.takes))
                 raise FormatError(
-                    f"store {self.name}: a {self.stage} stage takes {kinds}, but "
-                    f"{called(table.schema)} came: a worker has another release of fkjoin than the "
+                    f"store {self.name}: a {self.stage} stage takes {kinds}, but received "
+                    f"{called(table.schema)}: a worker has another release of fkjoin than the "
                     "driver"
                 )
         return self._run(messages, store, count)
@@ -254,7 +254,7 @@ class WorkerStage(NamedTuple):
     reader: int | None = None
     """The number of the stage that gets its results; None: they leave the operator."""
     counted_as: str | None = None
-    """The name under which its counters are summed up; None: they go on with its messages."""
+    """The name under which its counters are summed up; None: they continue with its messages."""
 
 
 class ByRow:

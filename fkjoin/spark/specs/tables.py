@@ -239,7 +239,7 @@ class OwnersSpec(StageSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class MergeSpec(StageSpec):
-    """merge: changes of several tables become those of one."""
+    """merge: changes of several tables become changes of one."""
 
     stage = "merge"
     takes = (NUMBERED,)
