@@ -197,7 +197,7 @@ def test_aggregates_and_saved_state(shop: Client, tmp_path: Path) -> None:
     said = shop("another_job", table="joined", **job)
     assert "/ck was made by another job: its operators were " in said
     assert " and are now joined-rekey, joined-subscription, joined-resolve, " in said, said
-    assert "and this session has Asia/Tokyo: " in shop("another_job", table="by_region", zone="Asia/Tokyo", **job)
+    assert "and this session has Asia/Tokyo, " in shop("another_job", table="by_region", zone="Asia/Tokyo", **job)
 
 
 @pytest.mark.nightly

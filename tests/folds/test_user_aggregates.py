@@ -88,7 +88,7 @@ def test_what_is_not_of_the_aggregates_type_is_named_with_its_group() -> None:
     grouping = Grouping(ANIMAL)
     grouping.fold = called(pa.int64(), Starting(0), lambda _, animal, n: n + 1 if animal != "bad" else "many", lambda *_: 0)
     with pytest.raises(
-        FkJoinError, match="value of group h: adder or subtractor returned 'many', which is not of type int64; let it"
+        FkJoinError, match="value of group h: adder or subtractor returned 'many', which is not of type int64; let the"
     ):
         grouping.batch([Change("a", 1, "g", ("tiger",)), Change("b", 2, "h", ("bad",))])
     grouping = Grouping(ANIMAL)

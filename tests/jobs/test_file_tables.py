@@ -93,7 +93,7 @@ def test_a_job_whose_files_were_archived_starts_with_the_columns_and_the_format_
     zone = str(spark.conf.get(TIME_ZONE))
     spark.conf.set(TIME_ZONE, "Asia/Tokyo")
     try:
-        with pytest.raises(FkJoinError, match=f"dead-letters-joined was started in the time zone {zone}, .* Asia/Tokyo: "):
+        with pytest.raises(FkJoinError, match=f"dead-letters-joined was started in the time zone {zone}, .* Asia/Tokyo, "):
             job(spark, tmp_path).check()
     finally:
         spark.conf.set(TIME_ZONE, zone)
