@@ -238,7 +238,7 @@ def test_each_way_out_that_the_error_names(spark: SparkSession, dsn: str, tmp_pa
     with pytest.raises(StreamingQueryException) as caught:
         write(kept, "shop.it")
     lines = str(caught.value).splitlines()
-    assert "a row cannot be in table shop.it: id = 'b', column name = 't\\x00wo': no text of PostgreSQL's" in lines[0]
+    assert "a row cannot be in table shop.it: id = 'b', column name = 't\\x00wo': PostgreSQL's texts" in lines[0]
     assert 'on_error="dead-letter" for the table, or a view of the table replaces such values' in lines[2]
     assert write(kept, "shop.it", "dead-letter") == [("a", "one")]
     assert letters(dsn)[0][:3] == (0, "b", "name")

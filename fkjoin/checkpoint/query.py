@@ -45,7 +45,7 @@ _SILENT_S = 60.0
 class QueryDisplay(_Base):
     """A line about a query, and a table of what is counted.
 
-    Queries of classic sessions have it, and those of Spark Connect.
+    Queries of classic sessions and of Spark Connect have it.
     """
 
     _why_stopped: str | None = None
@@ -121,7 +121,7 @@ class QueryDisplay(_Base):
     def _told(self, wait: Callable[[], _T]) -> _T:
         """Wait for the query, and raise its failure as ``QueryError``.
 
-        That of Spark Connect is raised as Spark's own.
+        In Spark Connect it is raised as Spark's own.
         """
         try:
             outcome = wait()
@@ -235,8 +235,8 @@ class Query(QueryDisplay, StreamingQuery):
 def table_of(batch: Mapping[str, Any]) -> str:
     """Draw what the operators counted in a batch: a line for each, a column for each counter.
 
-    A counter that is 0 everywhere has none.  Sizes of state are left out: an operator says those of
-    the batch before.
+    A counter that is 0 everywhere has none.  Sizes of state are left out: an operator reports the
+    sizes of the batch before.
     """
     observed: Mapping[str, Mapping[str, Any]] = batch.get("observedMetrics", {})
     operators = {
@@ -326,7 +326,7 @@ class _TerminalLine:
             self._shown = text
 
     def end(self, *, done: bool) -> None:
-        """Go to the next line; of a query that goes on, nothing is left.
+        """Go to the next line; of a query that continues, nothing is left.
 
         A program may wait for it again at once.
         """

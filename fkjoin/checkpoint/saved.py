@@ -38,7 +38,7 @@ _IN_GLOBS = re.compile(r"[\\{}\[\]*?]")
 """Characters that Spark reads as patterns."""
 
 _NEWEST = 2
-"""Number of entries of a log from which a query may go on."""
+"""Number of entries of a log from which a query may continue."""
 
 _Batches = Iterator[pa.RecordBatch]
 
@@ -49,7 +49,7 @@ def in_session(spark: SparkSession, checkpoint: str | Path) -> SavedFiles:
 
 
 def check_logs(spark: SparkSession, checkpoint: str | Path) -> None:
-    """Read the newest entries of the logs that say where a query goes on.
+    """Read the newest entries of the logs that say where a query continues.
 
     ``FkJoinError`` when one is not as it was written.  Spark reads them without regard to their
     checksums: a damaged one could make it skip input.

@@ -94,7 +94,7 @@ class Encodes(Protocol):
     """A format that writes, too."""
 
     def encode(self, row: Column, schema: StructType) -> Column:
-        """Write rows of the schema as bytes; ``TopologyError`` if it cannot have them."""
+        """Write rows of the schema as bytes; ``TopologyError`` if it cannot contain them."""
         ...
 
 

@@ -19,7 +19,7 @@ RETRIED_MS, LONG_RETRIED_MS = 20_000, 300_000
 """The time after a retry for which a sink is failing: while batches end, and while none does."""
 
 ORDER = ("failing", "still", "behind", "starting", "healthy", "idle", "ended")
-"""The states, worst first; of several queries, the headline is that of the first in this order."""
+"""The states, worst first; of several queries, the headline is the first one in this order."""
 
 _STARTING = (
     "It has started, and no batch has ended yet. "
@@ -97,7 +97,7 @@ def of_job(
 ) -> Health:
     """Tell how all are.
 
-    ``events``: those of sinks, oldest first.  ``ended_ms``: the end of the last batch of all.
+    ``events``: the sinks' notes, oldest first.  ``ended_ms``: the end of the last batch of all.
     """
     retries = [event for event in events if event.item == REPEATED]
     if retries:

@@ -107,7 +107,7 @@ class QueryReport:
     """By operator and reason the end of the last batch with dead letters that had it most often."""
 
     def take(self, event: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Add what an event says; return a batch as JSON, or None if the event is no batch's."""
+        """Add what an event says; return a batch as JSON, or None for any other event."""
         begun = seconds_of(event["timestamp"])
         self.lag = Lag(lag_of(event["sources"]), begun)
         if not is_batch(event["durationMs"]):
@@ -206,7 +206,7 @@ class QueryReport:
         """Return the seconds that the last batch counts for: those since the batch before it ended.
 
         When no batch has ended for longer than that, the time up to ``now_ms`` counts: a query
-        that waits does not go on at its last rates.
+        that waits does not continue at its last rates.
         """
         return max(self.ended_ms - self.since_ms, now_ms - self.ended_ms) / 1000
 

@@ -41,7 +41,7 @@ MOST_HEAD_BYTES = 16 << 10
 
 _LAST_PORT = 65_535
 _OF_PORT = (errno.EADDRINUSE, errno.EACCES)
-"""Errors of listening that another port mends."""
+"""Errors of listening that another port solves."""
 _LABEL = "[a-z0-9_-]+"
 _IPV6, _NAME = r"[0-9a-f:]*:[0-9a-f:]*:[0-9a-f:.]*", rf"{_LABEL}(?:\.{_LABEL})*\.?"
 _HOST = re.compile(rf"(?:\[([0-9a-f:.%]+)\]|({_IPV6})|({_NAME}))(?::\d+)?")

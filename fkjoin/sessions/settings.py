@@ -103,7 +103,7 @@ _DEFAULTS = {
 Spark by itself gathers up to 64 MiB before a worker gets any of it, in
 buffers that are copied as they grow (docs/adr/0030-pieces-between-the-jvm-and-workers.md), and
 looks for new data every 10 ms: half a core of a query that waits.  Plans on its page and in its
-event log have the options of a sink, of which it hides those with a name or value that says url,
+event log show the options of a sink, of which it hides those with a name or value that says url,
 secret, password or token: not a private key.
 """
 

@@ -4,7 +4,7 @@ Of several, a batch's results are kept until all have them, so that the table is
 each place has a batch before the next one begins with it.  A batch that fails in one of them is
 repeated in all.
 
-A place that comes later would lack the rows from before: the checkpoint's document has the places
+A place that comes later would lack the rows from before: the checkpoint's document lists the places
 that it was begun with, and another one is refused.
 """
 
@@ -49,7 +49,7 @@ class Batch:
     began_ms: int | None = None
     """Milliseconds since 1970 that tell the batch from another one of its number."""
     previous_ms: int | None = None
-    """Those of the batch before it, as this run of the query knows it; None for the first batch."""
+    """The time of the batch before it, if this run of the query knows it."""
 
     @cached_property
     def frame(self) -> DataFrame:

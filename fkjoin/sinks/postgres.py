@@ -39,7 +39,7 @@ BATCHES = "fkjoin_batches"
 """The table beside the targets, in their schema, that has each query's last batch in each."""
 
 LETTERS = "fkjoin_dead_letters"
-"""The one that has the rows that the target cannot have, with ``on_error="dead-letter"``."""
+"""The one that has the rows that the target cannot store, with ``on_error="dead-letter"``."""
 
 _GONE = "_fkjoin_gone"
 _BATCHES = (
@@ -212,7 +212,7 @@ class Postgres(TableSink):
         return letters
 
     def _delete_one(self, connection: Connection[Any], letter: Refused) -> None:
-        """Delete the row with the key of one that the table cannot have.
+        """Delete the row with the key of one that the table cannot store.
 
         It may be of an earlier or a later batch.
         """
@@ -244,7 +244,7 @@ class Postgres(TableSink):
         self._set_aside(batch.number, self._repeated(lambda: self._apply(batch, upserts, deletes)))
 
     def _set_aside(self, batch: int, letters: list[Refused]) -> None:
-        """Count the rows that the table cannot have, and say so."""
+        """Count the rows that the table cannot store, and say so."""
         if letters:
             count(self.place, LEFT_OUT, len(letters), list(map(str, letters[-10:])))
             where = f"in {LETTERS}" if self.on_error == "dead-letter" else "left out"
@@ -253,7 +253,7 @@ class Postgres(TableSink):
             logging.getLogger("fkjoin").warning(text, *facts)
 
     def _apply(self, batch: BatchId, upserts: pa.Table, gone: pa.Table) -> list[Refused]:
-        """Write a batch in one transaction; return the rows that the table cannot have."""
+        """Write a batch in one transaction; return the rows that the table cannot store."""
         with connect(self._settings) as connection:
             if self.has(batch, self._done(connection, batch.query)):
                 return []
@@ -271,7 +271,7 @@ class Postgres(TableSink):
     def _written(
         self, connection: Connection[Any], rows: pa.Table, *, alone: bool = False
     ) -> list[Refused]:
-        """Insert or update the rows; those that the table cannot have, unless they stop the query.
+        """Insert or update the rows; return rows that the table cannot store, if the query continues.
 
         ``alone``: others go.
         """

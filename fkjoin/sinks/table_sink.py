@@ -1,4 +1,4 @@
-"""Sinks that are tables somewhere else, ours and those of other packages."""
+"""Sinks that are tables somewhere else, ours and other packages'."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_a_query_that_fails_or_does_not_start_gives_up_its_claim(orders: Table, 
         orders.to(Memory("disk", {0}), checkpoint=tmp_path / "ck", trigger={"availableNow": True}).awaitTermination()
     ended()
     assert (tmp_path / "ck" / f"{CLAIM_FILE}.1").read_text() == ""
-    with pytest.raises(TopologyError, match="options: those of an object store"):
+    with pytest.raises(TopologyError, match="options: they are for an object store"):
         orders.to_parquet(tmp_path / "out", checkpoint=tmp_path / "new", options={"region": "x"})
     assert not (tmp_path / "new").exists()
 

@@ -103,7 +103,7 @@ OF_THE_CONNECTOR = (
 )
 def test_of_packages_that_cannot_be_had_it_is_said_where_they_were_looked_for_and_what_to_write(name: str, advice: str) -> None:
     said = unresolved(REPORT.format(name=name, version="9.9.9"))
-    assert said == f"spark.jars.packages: org.apache.spark:{name}:9.9.9 cannot be had {SEARCHED}; {advice}"
+    assert said == f"spark.jars.packages: org.apache.spark:{name}:9.9.9 cannot be downloaded {SEARCHED}; {advice}"
     assert unresolved('Exception in thread "main" java.lang.IllegalArgumentException: Invalid memory') is None
 
 
@@ -128,7 +128,7 @@ except fkjoin.SessionError as error:
 @pytest.mark.parametrize(
     ("packages", "says"),
     [
-        (f"{MODULE}:9.9.9", f"{MODULE}:9.9.9 cannot be had (tried own); write {package()}, or leave"),
+        (f"{MODULE}:9.9.9", f"{MODULE}:9.9.9 cannot be downloaded (tried own); write {package()}, or leave"),
         ("org.apache.spark:9.9.9", "'org.apache.spark:9.9.9' is not a package; write each as"),
     ],
 )

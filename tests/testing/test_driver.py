@@ -299,7 +299,7 @@ def test_what_is_wrong_is_refused_by_name_and_the_way_out_is_one(spark: SparkSes
         (lambda: events.event("a"), "event: 'a' is not a dict of columns"),
         (lambda: driver.run("CRASH"), "none of CRASH, DUPLICATE, REORDER"),
         (lambda: driver.advance("soon"), "'soon' is not a duration"),
-        (lambda: driver.advance("-1 s"), "no time that passes"),
+        (lambda: driver.advance("-1 s"), "must be a duration"),
         (lambda: driver.store("pair"), "did you mean 'pairs'"),
         (lambda: driver.store("pairs").get(1), "cannot be a value of column order_id"),
     ]
