@@ -131,8 +131,8 @@ def predict(size: Size) -> Prediction:
         hottest_s=hottest,
         largest_store_bytes=in_largest / buckets,
         loads={
-            "disk": (disk / size.disk_gb / 1e9, "Tasks fail on a full disk: add executors, or room"),
-            "memory": (memory / size.memory_gib / 1024, "Executors are killed: give them more, or fewer cores"),
+            "disk": (disk / size.disk_gb / 1e9, "Tasks fail on a full disk: add executors or disk space"),
+            "memory": (memory / size.memory_gib / 1024, "Executors are killed: give them more memory or fewer cores"),
             "cores": (busy / at_once, "Changes wait ever longer: add cores"),
             "requests": (hour / 3600 / k["requests"], "The object store slows batches down: set a longer trigger"),
             "hottest row": (hottest / k["patience_s"], "One task holds up all other changes: set `spread`"),
