@@ -59,8 +59,9 @@ prepare: $(CLASSES)
 
 check: .venv/ready
 	$(BIN)/ruff check .
-	$(BIN)/ruff format --check --exclude fkjoin --exclude state .
+	$(BIN)/ruff format --check --exclude fkjoin --exclude state --exclude '*.md' .
 	$(BIN)/ruff format --check --line-length 100 fkjoin state
+	$(BIN)/ruff format --check --line-length 79 docs README.md examples/README.md
 	$(BIN)/mypy
 	$(PYTEST) tests/house/test_prose.py
 
