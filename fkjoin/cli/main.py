@@ -99,11 +99,11 @@ def init(
 
     for path in write_job(folder, KAFKA_JOB if kafka else FILES_JOB):
         print(f"wrote {path}")
-    job = shlex.quote(str(folder / "job.toml"))
-    if kafka:
-        print(f"Set the broker and the topics in {job}, then run: fkjoin run {job} --check")
-        return
     change_folder = "" if folder == Path() else f"cd {shlex.quote(str(folder))}; "
+    if kafka:
+        print("Set the broker and the topics in job.toml, and create the topic joined.")
+        print(f"Check it: {change_folder}fkjoin run job.toml --check")
+        return
     print(f"Run it: {change_folder}fkjoin run job.toml")
     print("Look at a row: fkjoin state get o1 checkpoint/sink-joined")
 
@@ -215,7 +215,7 @@ def describe(
 
 @app.command(
     rich_help_panel=_MORE,
-    help="Set a job's sinks to the batch of its checkpoint, after one of them was restored from a "
+    help="Make a stopped job's targets equal to its checkpoint, after either was restored from a "
     "backup.",
 )
 def restore(

@@ -27,7 +27,7 @@ app = typer.Typer(
     no_args_is_help=True,
     help=(
         "Look at the state in a checkpoint after any committed batch; verify, rebuild or rescale "
-        "it; prune indexes; drain and purge internal topics."
+        "it; prune indexes; check and purge internal topics."
     ),
 )
 

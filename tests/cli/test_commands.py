@@ -52,7 +52,7 @@ def test_init_writes_a_job_and_touches_no_file_that_is_there(tmp_path: Path) -> 
     """``tests/house/test_docs.py`` runs the job of files, as the README shows it."""
     init = ["init", "--dir", str(tmp_path / "my job")]
     for flag, written, next_step in (
-        ("--kafka", ["job.toml"], f"fkjoin run '{tmp_path}/my job/job.toml' --check\n"),
+        ("--kafka", ["job.toml"], f"cd '{tmp_path}/my job'; fkjoin run job.toml --check\n"),
         ("--files", ["orders/1.csv", "customers/1.csv", "job.toml"], f"cd '{tmp_path}/my job'; fkjoin run job.toml\n"),
     ):
         run = CliRunner().invoke(app, [*init, flag])

@@ -202,7 +202,7 @@ def test_a_file_of_hadoop_is_read_if_it_is_as_it_was_written(spark: SparkSession
     assert files.read("file") == data
     with (tmp_path / "file").open("ab") as file:
         file.write(b"!")
-    with pytest.raises(OSError, match="Checksum error: .*file is not as it was written"):
+    with pytest.raises(OSError, match="Checksum error: .*file has changed since it was written"):
         files.read("file")
     files.write("file", b"by fkjoin")
     assert by_hadoop(tmp_path).read("file") == files.read("file") == b"by fkjoin"
