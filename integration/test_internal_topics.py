@@ -144,7 +144,7 @@ def test_what_all_queries_have_read_is_purged_and_new_ones_need_the_first_record
             purge(stages, wrong)
     assert f"{counting.topic}: partition 0 from 3\n" in fkjoin_here("state", "purge", counting.file)
     assert counting.offsets() == [3]
-    missing = rf"internal topic {counting.topic} begins at offset 3 of partition 0, .* give another application= .*, and give all"
+    missing = rf"internal topic {counting.topic} begins at offset 3 of partition 0, .* give another application= .*, and give"
     with pytest.raises(FkJoinError, match=missing):
         counting.job().tables["counts"].to_parquet(tmp_path / "new", checkpoint=tmp_path / "new-checkpoint")
     fkjoin_here("run", counting.file)
