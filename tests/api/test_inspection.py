@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import functools
 import os
 import re
@@ -19,11 +18,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 import fkjoin
-from fkjoin import Table, TopologyError, cogroup, fk_join, window
+from fkjoin import Table, TopologyError, fk_join, window
 from fkjoin import aggregates as agg
-from fkjoin.grouped import Grouped
 from fkjoin.inspection import HABITS, Inspection
-from fkjoin.operators import Operators
 from fkjoin.sinks import preview
 from tests.support.queries import write_lines
 
@@ -256,22 +253,6 @@ def test_a_stream_of_ones_own_and_learned_columns_are_previewed(spark: SparkSess
 def test_a_table_is_not_made_by_its_class(orders: Table) -> None:
     with pytest.raises(TypeError, match=r"^make a Table with Table\.from_files, from_kafka, from_delta, from_stream or"):
         type(orders)()
-
-
-def test_the_examples_in_docstrings_are_true(spark: SparkSession, orders: Table, customers: Table, tmp_path: Path) -> None:
-    (tmp_path / "clicks").mkdir()
-    clicks = spark.readStream.schema("page string, customer string, at timestamp").json(str(tmp_path / "clicks"))
-    joined = fk_join(orders, customers, "customer_id", joiner=["left.amount", "right.name as region"], name="joined")
-    names = {"orders": orders, "customers": customers, "joined": joined, "agg": agg, "fk_join": fk_join, "cogroup": cogroup}
-    names |= {"returns": orders.filter("amount > 1", name="returns"), "old_orders": orders.filter("true", name="old_orders")}
-    names |= {"payments": orders.map_values("amount as paid", name="payments"), "window": window, "clicks": clicks}
-    finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner()
-    for of in (Inspection, Operators, Grouped, agg, fk_join, cogroup, window):
-        tests = [test for test in finder.find(of, of.__name__, False, names) if test.examples]
-        assert tests, of
-        for test in tests:
-            assert runner.run(test).failed == 0, test.name
-    assert runner.tries > 20
 
 
 def test_a_notebook_shows_the_picture_and_the_columns_with_their_types(orders: Table) -> None:

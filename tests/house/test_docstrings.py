@@ -190,7 +190,7 @@ SHOP: dict[str, tuple[str, str, list[dict[str, Any]]]] = {
 """Tables of the examples that show results: their keys, their columns, and their changes."""
 
 SHOWN = [
-    "fk_join",
+    *("fk_join", "cogroup", "window"),
     *(f"Table.{name}" for name in ("columns", "schema", "preview", "describe", "stages", "join", "filter", "map_values")),
     *(f"Table.{name}" for name in ("select", "drop", "with_columns", "flat_map", "rekey", "group_by", "with_children")),
     *(f"Table.{name}" for name in ("merge", "enrich", "materialize")),
@@ -230,6 +230,7 @@ def test_examples_show_what_they_print(
     write_lines(tmp_path / "clicks", "0", [{"page": "start", "customer_id": "c1"}, {"page": "cart", "customer_id": "c9"}])
     names["clicks"] = spark.readStream.schema("page string, customer_id string").json(str(tmp_path / "clicks"))
     names["driver"] = testing.Driver(names["orders"])
+    names |= {"cogroup": fkjoin.cogroup, "window": fkjoin.window, "returns": names["orders"].filter("true", name="returns")}
     said, runner = list[str](), doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
     for name in SHOWN:
         text = re.sub(r'"(?=(?:ck|lake)/)', f'"{tmp_path}/', inspect.getdoc(PUBLIC[f"fkjoin.{name}"]) or "")
