@@ -271,7 +271,7 @@ class Postgres(TableSink):
     def _written(
         self, connection: Connection[Any], rows: pa.Table, *, alone: bool = False
     ) -> list[Refused]:
-        """Insert or update the rows; return rows that the table cannot store, if the query continues.
+        """Insert or update rows; return those that the table cannot store, if the query continues.
 
         ``alone``: others go.
         """
