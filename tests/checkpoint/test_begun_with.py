@@ -258,7 +258,7 @@ def test_another_type_of_a_column_is_named_by_table_and_column_and_says_nothing_
             again, column = Begun.parsed(first.data(), "it"), columns[other == SCORE]
             with pytest.raises(FkJoinError, match=r"made by another job: of store [\w-]+, column ") as refused:
                 begun_with.require_begun_with(again, spark, place, make(*changed[other])._plan.top, lambda: "a sink")
-            said = str(refused.value).partition(", column ")[2].partition(", and a sink has")[0]
+            said = str(refused.value).partition(", column ")[2].partition(", and a sink already")[0]
             assert said == f"{column} was {types[other]}"
 
 
