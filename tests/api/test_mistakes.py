@@ -226,7 +226,7 @@ def test_what_spark_refuses_has_a_way_out_that_is_one(shop: Shop) -> None:
         begin = write.trigger(availableNow=True).start
         return claim.start_claimed(shop.spark, str(shop.folder / "own"), lambda: begin(str(shop.folder / "own-out")))
 
-    with pytest.raises(FkJoinError, match=r"own: the query cannot start: Failed to find .*: jsn\. .* Fix this and start it again$"):
+    with pytest.raises(FkJoinError, match=r"own: .* cannot start: Failed to find .*: jsn\. .* Fix this and start it again$"):
         start("jsn")
     start("json").awaitTermination()
 
