@@ -77,7 +77,7 @@ def test_a_column_that_moves_between_lines_and_folders_is_refused(job: Job) -> N
     rows, _ = job.run("spark", "id", "region", schema=f"{GIVEN}, region string")
     assert rows == [("a", "eu"), ("b", "x")]
     learned = StructType.fromDDL(f"{GIVEN}, region string")
-    with pytest.raises(TopologyError, match=r"path: column region of orders comes from lines now, and did not when .* begun"):
+    with pytest.raises(TopologyError, match=r"path: column region of orders comes from lines now, and did not when .* started"):
         keep({"orders": LearnedColumns(learned, ["region"])}, "orders", learned)
 
 
