@@ -176,7 +176,7 @@ def _folders(spark: SparkSession, folder: str) -> tuple[str, list[str], str]:
     if len(writers) > 1:
         raise TopologyError(
             f"path: {folder} contains batches of {len(writers)} checkpoints "
-            f"({', '.join(sorted((writer for _, writer in writers)))}), and their order is "
+            f"({', '.join(sorted(writer for _, writer in writers))}), and their order is "
             "unknown: give each checkpoint of to_parquet a path of its own"
         )
     newest = max(folders, key=lambda name: (int(name.partition("=")[2].partition("-")[0]), name))

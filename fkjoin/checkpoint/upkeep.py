@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -43,8 +44,20 @@ _BY_COMMAND = (
 )
 
 
+class Verified(NamedTuple):
+    """Problems of a state, and the number of stores that were read."""
+
+    problems: list[str]
+    stores: int
+
+
 def verify(spark: SparkSession, checkpoint: str | Path, *, batch: int | None = None) -> list[str]:
-    """Find what is wrong with the state after a committed batch; empty if nothing is.
+    """Find what is wrong with the state after a committed batch; empty if nothing is."""
+    return verified(spark, checkpoint, batch=batch).problems
+
+
+def verified(spark: SparkSession, checkpoint: str | Path, *, batch: int | None = None) -> Verified:
+    """Examine the state after a committed batch.
 
     Every log is read and counted, every record decoded and looked for in its bucket, every bucket
     in its partition.  In a fused join there is one subscription for each live left row with a
@@ -54,7 +67,9 @@ def verify(spark: SparkSession, checkpoint: str | Path, *, batch: int | None = N
     check_logs(spark, str(checkpoint))
     files = in_session(spark, checkpoint)
     try:
-        return with_stores(files, batch, lambda stores: _wrong(spark, stores))
+        return with_stores(
+            files, batch, lambda stores: Verified(_wrong(spark, stores), len(stores))
+        )
     except FkJoinError:
         raise
     except Exception as error:

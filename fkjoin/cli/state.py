@@ -194,12 +194,10 @@ def columns(
 @app.command()
 def verify(checkpoint: Checkpoint, batch: _Batch = None) -> None:
     """Read all state, and print each inconsistency.  The exit status is 1 if there is one."""
-    from fkjoin.checkpoint.saved import saved_stores
-    from fkjoin.checkpoint.upkeep import verify as examine
+    from fkjoin.checkpoint.upkeep import verified
 
     with _session(checkpoint, batch) as spark:
-        problems = examine(spark, checkpoint, batch=batch)
-        stores = len(saved_stores(spark, checkpoint, batch))
+        problems, stores = verified(spark, checkpoint, batch=batch)
     for problem in problems:
         print(problem)
     print(f"{len(problems)} problems" if problems else f"the state is consistent: {stores} stores")

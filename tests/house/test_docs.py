@@ -27,7 +27,7 @@ from fkjoin.sessions.settings import _REQUIRED
 from fkjoin.state import segments
 from tests.support.documents import blocks, check_printed, check_tutorial, program
 from tests.support.places import ROOT
-from tests.support.reference import choices, parameters, public, reference, title, type_of
+from tests.support.reference import choices, parameters, public, reference, title, types_of
 from tests.support.reference_pages import ParameterRow, parameter_rows
 from tests.support.sessions import short_lived
 from tools import site_pages
@@ -186,8 +186,8 @@ def is_right(row: ParameterRow) -> bool:
 def has_type(row: ParameterRow, of: Any, parameter: Parameter) -> bool:
     if values := choices(of, parameter):
         return set(re.findall(r"[\w-]+", row.type)) - {"or"} == set(values)
-    shown, wanted = (re.sub(r"\b(?:\w+\.)+(?=\w)", "", text) for text in (row.type, type_of(parameter)))
-    return shown == wanted or wanted == "object"
+    shown, *wanted = (re.sub(r"\b(?:\w+\.)+(?=\w)", "", text) for text in (row.type, *types_of(parameter)))
+    return shown in wanted
 
 
 def has_default(row: ParameterRow, of: Any, parameter: Parameter) -> bool:

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 import fkjoin
 from fkjoin import testing
 from tests.support.queries import write_lines
-from tests.support.reference import any_of, choices, parameters, public, title, type_of
+from tests.support.reference import any_of, choices, parameters, public, title, type_of, types_of
 
 PUBLIC = public()
 
@@ -68,7 +68,7 @@ def right_words(of: Any, parameter: Parameter) -> tuple[str, ...]:
         # griffe takes the first one in braces for the default.
         kind = f"{{{', '.join(values)}}}" if isinstance(default, str) else any_of(values)
     if default is Parameter.empty:
-        return (kind, "callable or value", "value")[: 3 if kind == "object" else 1]
+        return (kind,) if values else types_of(parameter)
     shown = f'"{default}"' if isinstance(default, str) else repr(default)
     return (f"{kind}, optional",) if default is None else (f"{kind}, default {shown}", f"{kind}, optional")
 

@@ -156,6 +156,12 @@ def type_of(parameter: Parameter) -> str:
     return any_of(parts)
 
 
+def types_of(parameter: Parameter) -> tuple[str, ...]:
+    """Return all words that may stand for a parameter's type: of any object, a docstring may say which."""
+    kind = type_of(parameter)
+    return (kind, "callable or value", "value") if kind == "object" else (kind,)
+
+
 def any_of(parts: list[str]) -> str:
     return " or ".join(parts) if len(parts) < 3 else f"{', '.join(parts[:-1])}, or {parts[-1]}"
 
