@@ -251,8 +251,8 @@ def prune(
 
 
 @app.command(
-    help="Distribute the state over more or fewer partitions, for more or fewer cores.  Its query "
-    "must be stopped."
+    help="Distribute the state over more or fewer partitions, for more or fewer cores.  The query "
+    "must be stopped.  Requires Spark 4.2."
 )
 def rescale(
     checkpoint: Checkpoint,
