@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 from testcontainers.core.container import DockerContainer
+
+from .machine import free_port, until
 
 Headers = Sequence[tuple[str, bytes]]
 
@@ -24,12 +25,6 @@ class Record(NamedTuple):
     headers: Headers = ()
     partition: int = -1
     timestamp_ms: int = 0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Broker:
@@ -96,16 +91,31 @@ class Broker:
 
     @cached_property
     def admin(self) -> AdminClient:
-        return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        return AdminClient(self._client)
+
+    @property
+    def _client(self) -> dict[str, Any]:
+        return {"bootstrap.servers": self.bootstrap, "log_level": 0}
 
     def create(self, *topics: str, partitions: int = 3, **config: str) -> None:
         settings = {name.replace("_", "."): value for name, value in config.items()}
         for done in self.admin.create_topics([NewTopic(topic, partitions, 1, config=settings) for topic in topics]).values():
             done.result(30)
-        deadline = time.monotonic() + 30
-        while not set(topics) <= set(self.admin.list_topics(timeout=10).topics):
-            assert time.monotonic() < deadline, f"{topics} do not appear"
-            time.sleep(0.1)
+        until(f"{topics} appear", lambda: self.topics().issuperset(topics))
+
+    def topics(self) -> set[str]:
+        return set(self.admin.list_topics(timeout=30).topics)
+
+    def delete(self, *topics: str) -> None:
+        """Delete the topics, and wait until they are gone."""
+        for done in self.admin.delete_topics(list(topics)).values():
+            done.result(30)
+        until(f"{topics} are gone", lambda: self.topics().isdisjoint(topics))
+
+    def anew(self, topic: str, partitions: int) -> None:
+        """Delete the topic and create it again."""
+        self.delete(topic)
+        self.create(topic, partitions=partitions)
 
     def add_partitions(self, topic: str, total: int) -> None:
         for done in self.admin.create_partitions([NewPartitions(topic, total)]).values():
@@ -113,16 +123,8 @@ class Broker:
 
     def send(self, topic: str, records: Iterable[Record]) -> None:
         """Produce in order, partitioned as Java's producer does."""
-        producer = Producer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "partitioner": "murmur2_random",
-                "enable.idempotence": True,
-                "linger.ms": 20,
-                "message.max.bytes": 64 << 20,
-                "log_level": 0,
-            }
-        )
+        java: dict[str, Any] = {"partitioner": "murmur2_random", "enable.idempotence": True, "linger.ms": 20}
+        producer = Producer(self._client | java | {"message.max.bytes": 64 << 20})
         errors: list[str] = []
 
         def delivered(error: object, _: object) -> None:
@@ -130,13 +132,8 @@ class Broker:
                 errors.append(str(error))
 
         for key, value, headers, partition, timestamp_ms in records:
-            place = {"timestamp": timestamp_ms} | ({} if partition < 0 else {"partition": partition})
-            while True:
-                try:
-                    producer.produce(topic, value, key, headers=list(headers), on_delivery=delivered, **place)
-                    break
-                except BufferError:
-                    producer.poll(0.05)
+            where = {"timestamp": timestamp_ms, "partition": partition, "headers": list(headers)}
+            producer.produce(topic, value, key, on_delivery=delivered, **where)
             producer.poll(0)
         assert producer.flush(60) == 0
         assert not errors, errors[:3]
@@ -148,17 +145,10 @@ class Broker:
 
     def read(self, topic: str) -> list[Message]:
         """All committed records that the topic has, each partition's in order."""
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "group.id": "fkjoin-tests",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",  # where first records were deleted
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-                "log_level": 0,
-            }
-        )
+        reads: dict[str, Any] = {"isolation.level": "read_committed", "enable.partition.eof": True}
+        reads["auto.offset.reset"] = "earliest"  # where first records were deleted
+        group = {"group.id": "fkjoin-tests", "enable.auto.commit": False}
+        consumer = Consumer(self._client | group | reads)
         partitions = self._partitions(topic)
         consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
         found: list[Message] = []

@@ -114,17 +114,11 @@ class Logs:
 
 
 @pytest.fixture(scope="module")
-def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The one cluster of all tests; each test has a job of its own."""
     made = Cluster(tmp_path_factory.mktemp("cluster"))
     yield made
     made.stop()
-
-
-@pytest.fixture
-def cluster(processes: Cluster) -> Iterator[Cluster]:
-    """The one cluster of all tests; each test has a job of its own."""
-    yield processes
-    processes.end()
 
 
 def killed_in_turn(
@@ -136,18 +130,17 @@ def killed_in_turn(
     """
     logs.grow()
     cluster.begin(logs.folder, job, **conf)
-    cluster.wait("the first batch", right)
-    for point, when, victim in faults:
-        draft = cluster.fault.with_name("fault.draft")
-        draft.write_text(f"{point}|{when}|{victim}")
-        draft.rename(cluster.fault)
-        logs.grow()
-        done = Path(f"{cluster.fault}.done")
-        name = f"{victim} killed {when} {point}"
-        cluster.wait(f"{name}: it is killed", done.exists)
-        done.unlink()
-        cluster.wait(f"{name}: the table is right", right)
-        cluster.wake_zombies()
+    try:
+        cluster.wait("the first batch", right)
+        for point, when, victim in faults:
+            name = f"{victim} killed {when} {point}"
+            cluster.driver.arm(f"{point}|{when}|{victim}")
+            logs.grow()
+            cluster.wait(f"{name}: it is killed", cluster.driver.struck)
+            cluster.wait(f"{name}: the table is right", right)
+            cluster.wake_zombies()
+    finally:
+        cluster.end()
 
 
 def test_processes_killed_at_points_of_a_batch_on_a_cluster(cluster: Cluster, tmp_path: Path) -> None:

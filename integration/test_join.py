@@ -17,14 +17,9 @@ from tests.support.replay.traces import TraceChange, read_trace, trace_files
 from tests.support.sampling import sampled
 
 from .broker import Broker
-from .jobs import batch_join, joined_rows, left_record, right_record, running, tables
+from .jobs import batch_join, joined_rows, running, send_changes, tables
 
 pytestmark = pytest.mark.usefixtures("small_tables")
-
-
-def send(broker: Broker, name: str, events: list[TraceChange]) -> None:
-    broker.send(f"{name}-left", [left_record(event) for event in events if event.left])
-    broker.send(f"{name}-right", [right_record(event) for event in events if not event.left])
 
 
 def all_traces(how: str) -> list[TraceChange]:
@@ -52,7 +47,7 @@ def test_the_traces_final_tables(spark: SparkSession, broker: Broker, tmp_path: 
     half = len(events) // 2
     with running(joined, f"{name}-out", broker, tmp_path) as job:
         for part in (events[:half], events[half:]):
-            send(broker, name, part)
+            send_changes(broker, name, part)
             job.drain()
         assert job.counters().get("dead-letters", 0) == 0
     wanted = batch_join(events, how)

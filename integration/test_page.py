@@ -25,8 +25,7 @@ from fkjoin.metrics.report import Mode
 from fkjoin.metrics.server import ClientAccess
 from fkjoin.plan.describe.steps import Step, StepStage
 from fkjoin.sinks import counts
-from integration.broker import free_port
-from integration.jobs import Process
+from integration.machine import Process, free_port
 from integration.tab import Tab
 from tests.support.job_files import GOOD, job
 from tests.support.progress import progress

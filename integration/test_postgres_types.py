@@ -7,7 +7,6 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
-import psycopg
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -21,7 +20,7 @@ from fkjoin.errors import FkJoinError
 from fkjoin.sinks import postgres_types
 from fkjoin.sinks.postgres import Postgres
 from fkjoin.spark.schemas import arrow_schema, spark_schema, struct_type
-from integration.postgres import select
+from integration.postgres import execute, select
 from tests.support.batch_ids import batch_id
 from tests.support.sampling import examples
 from tests.support.sink_rows import QUICK, TEXTS, Rows, differences, frame, read_json, without_nul
@@ -41,10 +40,9 @@ TAKEN = Rows(
 
 def made(dsn: str, types: str, schema: str | StructType, key: str = "id") -> Postgres:
     """A sink into ``shop.it`` of these types; without ``types`` it makes the table."""
-    with psycopg.connect(dsn) as connection:
-        connection.execute("drop table if exists shop.it, shop.fkjoin_batches")
-        if types:
-            connection.execute(f"create table shop.it ({types})")  # type: ignore[call-overload]
+    execute(dsn, "drop table if exists shop.it, shop.fkjoin_batches")
+    if types:
+        execute(dsn, f"create table shop.it ({types})")
     sink = Postgres("shop.it", dsn)
     sink.prepare(arrow_schema("schema", struct_type(schema, "schema")), tuple(key.split(", ")))
     return sink
@@ -137,10 +135,12 @@ UUID = "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
 
 @pytest.fixture
 def kinds(dsn: str) -> str:
-    with psycopg.connect(dsn) as connection:
-        connection.execute("create type shop.mood as enum ('fine')")
-        connection.execute("create domain shop.code as varchar(3)")
-        connection.execute("create domain shop.word as text check (value <> '')")
+    execute(
+        dsn,
+        "create type shop.mood as enum ('fine')",
+        "create domain shop.code as varchar(3)",
+        "create domain shop.word as text check (value <> '')",
+    )
     return dsn
 
 
@@ -159,8 +159,7 @@ def test_the_refusal_names_each_column_and_both_types(dsn: str) -> None:
         "double precision, or cast the table's column; column at is timestamp without time zone, which cannot hold every "
         "timestamp: alter it to timestamptz, or cast the table's column"
     )
-    with psycopg.connect(dsn) as connection:
-        connection.execute("alter table shop.it alter n type double precision, alter at type timestamptz")
+    execute(dsn, "alter table shop.it alter n type double precision, alter at type timestamptz")
     schema = arrow_schema("schema", struct_type("id bigint, n double, at timestamp", "schema"))
     Postgres("shop.it", dsn).prepare(schema, ("id",))
     made(dsn, "id bigint primary key, n bigint", "id bigint, n bigint")

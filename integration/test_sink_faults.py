@@ -24,7 +24,7 @@ from fkjoin.errors import FkJoinError
 from fkjoin.kafka import admin
 from integration.faults.cluster import written
 from integration.faults.sinks import AFTER, AT_COMMIT, BEFORE, KINDS, Writing, command, moments
-from integration.jobs import Process
+from integration.machine import Process
 from integration.postgres import it_waits, kept_rows, select, stopped
 from tests.support.orders import History, batch_join
 from tests.support.queries import table_of
