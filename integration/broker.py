@@ -190,3 +190,27 @@ class Broker:
                     logs = self._container.get_logs()
                     raise AssertionError(f"the broker does not come up: {logs[0][-2000:]!r} {logs[1][-2000:]!r}") from None
                 time.sleep(0.5)
+
+
+class Transactions:
+    """Transactions on a topic, each by a producer of its own."""
+
+    def __init__(self, broker: Broker, topic: str) -> None:
+        self._servers, self._topic, self._number = broker.bootstrap, topic, 0
+
+    def begin(self, *records: Record) -> Producer:
+        self._number += 1
+        name = f"{self._topic}-{self._number}"
+        producer = Producer({"bootstrap.servers": self._servers, "transactional.id": name, "log_level": 0})
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        for record in records:
+            producer.produce(self._topic, record.value, record.key)
+        assert producer.flush(30) == 0
+        return producer
+
+    def commit(self, *records: Record) -> None:
+        self.begin(*records).commit_transaction(30)
+
+    def abort(self, *records: Record) -> None:
+        self.begin(*records).abort_transaction(30)
