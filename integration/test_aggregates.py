@@ -17,7 +17,7 @@ from fkjoin.kafka import Json
 from fkjoin.testing import CRASH, DUPLICATE, REORDER, Driver
 
 from .broker import Broker, Record
-from .jobs import document, letters, running
+from .jobs import document, from_topic, letters, running
 
 pytestmark = pytest.mark.usefixtures("small_tables")
 
@@ -32,8 +32,7 @@ class Shop:
         self.rows: dict[str, dict[str, Any]] = {"orders": {}, "customers": {}}
 
     def table(self, name: str, columns: str, **more: Any) -> Table:
-        about: Any = {"key": "string", "value": Json(columns), "name": name, **more}
-        return Table.from_kafka(self.spark, f"{self.name}-{name}", self.broker.bootstrap, **about)
+        return from_topic(self.spark, self.broker, f"{self.name}-{name}", Json(columns), name=name, **more)
 
     def orders(self) -> Table:
         return self.table("orders", "customer string, amount double").filter("amount >= 0")
@@ -118,7 +117,7 @@ def test_a_join_is_summed_up_from_topic_to_topic(broker: Broker, spark: SparkSes
 def test_staged_operators_are_driven_over_topics_in_memory(broker: Broker, spark: SparkSession) -> None:
     """The table is a plain recomputation whatever happens to a batch, also with versions that are roots; no topic is made."""
     shop = Shop(broker, spark, "driven")
-    before = set(broker.admin.list_topics(timeout=30).topics)
+    before = broker.topics()
     driver = Driver(shop.by_region("staged", roots=2))
     assert driver.inputs == ["orders", "customers"]
     for what in (None, CRASH, DUPLICATE, REORDER):
@@ -135,4 +134,4 @@ def test_staged_operators_are_driven_over_topics_in_memory(broker: Broker, spark
     driver.run()
     assert [letter["reason"].partition(":")[0] for letter in driver.dead_letters] == ["no JSON"]
     assert len(list(driver.store("regions").all())) == len(driver.table)
-    assert set(broker.admin.list_topics(timeout=30).topics) == before
+    assert broker.topics() == before

@@ -205,6 +205,8 @@ def test_what_cannot_start_over_says_so(shop: Shop, broker: Broker) -> None:
         ("n int", {"on_new_topic": "again"}, "on_new_topic: 'again' is not one of fail, start-over"),
         ("n int", {"on_new_topic": "start-over", "roots": 1}, "on_new_topic: a table with roots= cannot start over"),
         ("n int", {"version": "n", "roots": 1}, "version: with roots=, the positions in the records' headers"),
+        ("seq int", {"version": "sek"}, r"version: .* has no column 'sek'; did you mean 'seq'\?"),
+        ("at string", {"timestamp": "at"}, "timestamp: at is string, a timestamp or bigint is needed"),
         ("headers string", {"headers": True}, "headers: the value has a column 'headers' already; leave headers=False"),
         ("_Position int", {"positions": True}, "positions: the key or the value has a column '_position' already; leave"),
     ]
