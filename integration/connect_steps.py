@@ -1,17 +1,21 @@
-"""Steps of a client of a Spark Connect server: functions with arguments and a result that are JSON."""
+"""Steps of a client of a Spark Connect server, which a process of its own does, one after the other."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import io
-import json
+import multiprocessing
 import os
-import sys
+import re
+import signal
 import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -24,20 +28,49 @@ from fkjoin.jobs.runner import job_session
 from fkjoin.kafka import Json
 from fkjoin.metrics import Metrics, watch
 from fkjoin.sessions.settings import TIME_ZONE
-from fkjoin.sinks import Delta, Iceberg, Kafka, Parquet, Postgres, Sink
+from fkjoin.sinks import Delta, Kafka, Postgres, Sink
 from fkjoin.storage import worker_files
 from fkjoin.testing import Driver
 from tests.support.orders import tables
-from tests.support.sinks import lake
+from tests.support.sinks import finished
+
+Client = Callable[..., Any]
+"""Does a step with these arguments after the session, and returns its result."""
+
+_connect: Callable[[], SparkSession]
 
 
-def _joined(spark: SparkSession, folder: str) -> Table:
+def _begin(address: str, folder: Path) -> None:
+    global _connect
+    settings: dict[str, Any] = {"fkjoin_buckets": 2, "fkjoin_index_dir": f"{folder}/index"}
+    _connect = functools.cache(functools.partial(fkjoin.session, remote=address, **settings))
+
+
+def _do(step: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
+    try:
+        return step(_connect(), *arguments, **more)
+    except Exception:  # of a class that may not be sent
+        raise AssertionError(traceback.format_exc()) from None
+
+
+@contextlib.contextmanager
+def client(address: str, folder: Path) -> Iterator[Client]:
+    """A process with a session at a server, killed in the end."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _begin, (address, folder)) as pool:
+        process = pool.submit(os.getpid).result()
+        try:
+            yield lambda step, *arguments, **more: pool.submit(_do, step, *arguments, **more).result()
+        finally:
+            os.kill(process, signal.SIGKILL)
+
+
+def _joined(spark: SparkSession, folder: Path) -> Table:
     joiner = ["left.items", "right.region"]
-    return fk_join(*tables(spark, Path(folder)), extractor="customer_id", joiner=joiner, name="joined")
+    return fk_join(*tables(spark, folder), extractor="customer_id", joiner=joiner, name="joined")
 
 
-def _by_region(spark: SparkSession, folder: str) -> Table:
-    orders, customers = tables(spark, Path(folder))
+def _by_region(spark: SparkSession, folder: Path) -> Table:
+    orders, customers = tables(spark, folder)
     joined = fk_join(orders, customers, extractor="customer_id", joiner=["left.amount", "left.items", "right.region"])
     placed = joined.filter("region is not null").materialize("placed")
     return placed.group_by("region").agg(orders=agg.count(), revenue=agg.sum("amount"), largest=agg.max("items"))
@@ -46,31 +79,20 @@ def _by_region(spark: SparkSession, folder: str) -> Table:
 _TABLES = {"joined": _joined, "by_region": _by_region}
 
 
-def write(spark: SparkSession, table: str, folder: str, checkpoint: str, **places: str) -> str:
-    """Write what there is of the table to some places: ``parquet``, ``delta``, a folder with a catalog for ``iceberg``.
-
-    What the query then shows is returned.
-    """
-    iceberg = functools.partial(Iceberg, f"shop.{table}")
-    sinks: dict[str, Any] = {
-        "parquet": Parquet,
-        "delta": Delta,
-        "iceberg": lambda where: iceberg(options=lake(Path(where))),
-    }
-    made: list[Sink] = [sinks[name](where) for name, where in places.items()]
-    query = _TABLES[table](spark, folder).to(*made, checkpoint=checkpoint, trigger="available-now")
-    query.awaitTermination()
+def write(spark: SparkSession, table: str, folder: Path, *sinks: Sink) -> str:
+    """Write what there is of the table to some places, and return what the query then shows."""
+    query = finished(_TABLES[table](spark, folder).to(*sinks, checkpoint=folder / "ck", trigger="available-now"))
     with contextlib.redirect_stdout(io.StringIO()) as shown:
         query.show()
     return shown.getvalue()
 
 
-def another_job(spark: SparkSession, table: str, folder: str, checkpoint: str, delta: str, zone: str = "UTC") -> str:
+def another_job(spark: SparkSession, table: str, folder: Path, zone: str = "UTC") -> str:
     """Start a query on a checkpoint that another table or time zone has begun; return what the error says."""
     before = str(spark.conf.get(TIME_ZONE))
     spark.conf.set(TIME_ZONE, zone)
     try:
-        _TABLES[table](spark, folder).to(Delta(delta), checkpoint=checkpoint)
+        _TABLES[table](spark, folder).to(Delta(folder / "delta"), checkpoint=folder / "ck")
     except fkjoin.FkJoinError as error:
         return str(error)
     finally:
@@ -78,94 +100,79 @@ def another_job(spark: SparkSession, table: str, folder: str, checkpoint: str, d
     return "started"
 
 
-def topics(spark: SparkSession, brokers: str, checkpoint: str, dsn: str) -> None:
+def topics(spark: SparkSession, brokers: str, checkpoint: Path, dsn: str) -> None:
     """Join two topics into a third one, and a PostgreSQL table."""
     orders = Table.from_kafka(spark, "it-orders", brokers, key="string", value=Json("customer string, items int"))
     customers = Table.from_kafka(spark, "it-customers", brokers, key="string", value=Json("name string"), name="customers")
     joined = fk_join(orders, customers, F.col("customer"), joiner=["left.items", F.upper("right.name").alias("name")])
-    query = joined.to(Kafka("it-joined", brokers), Postgres("shop.it", dsn), checkpoint=checkpoint, trigger="available-now")
-    query.awaitTermination()
+    sinks = Kafka("it-joined", brokers), Postgres("shop.it", dsn)
+    finished(joined.to(*sinks, checkpoint=checkpoint, trigger="available-now"))
 
 
-def follow(spark: SparkSession, folder: str, checkpoint: str, path: str) -> None:
+def follow(spark: SparkSession, folder: Path) -> None:
     """Keep a Delta table up to date until the client ends; return when all that was there is read."""
-    query = _joined(spark, folder).to_delta(path, checkpoint=checkpoint)
-    query.processAllAvailable()
+    _joined(spark, folder).to_delta(folder / "delta", checkpoint=folder / "ck").processAllAvailable()
 
 
-def delta(spark: SparkSession, path: str, key: str) -> dict[str, Any]:
-    """The rows of a Delta table, by their key."""
-    from deltalake import DeltaTable
-
-    rows = DeltaTable(path).to_pyarrow_table().to_pylist()
-    return {row.pop(key): row for row in rows}
+def state(spark: SparkSession, checkpoint: Path, name: str) -> list[dict[str, Any]]:
+    """The rows of a table that was materialized."""
+    return [row.asDict() for row in fkjoin.read_state(spark, checkpoint, name).collect()]
 
 
-def state(spark: SparkSession, checkpoint: str, name: str, key: str) -> dict[str, Any]:
-    """The rows of a table that was materialized, by their key."""
-    rows = (row.asDict() for row in fkjoin.read_state(spark, checkpoint, name).collect())
-    return {row.pop(key): {name: value for name, value in row.items() if name[0] != "_"} for row in rows}
-
-
-def throwing(spark: SparkSession, folder: str) -> dict[str, Any]:
-    """Keep rows of folders, and leave out those on which expressions throw; both are returned."""
+def throwing(spark: SparkSession, folder: Path) -> tuple[str, list[str]]:
+    """Keep rows of folders, and leave out those on which expressions throw; return the plan, and the reasons."""
     about: dict[str, Any] = {"key": "id", "version": "lsn", "deleted": "op = 'd'"}
-    table = Table.from_files(spark, f"{folder}/in", name="rows", **about)
+    table = Table.from_files(spark, folder / "in", name="rows", **about)
     seen = table.filter("100 div n >= 10").map_values(["id", "100 div n as share", "length"]).materialize("seen")
-    seen.to_parquet(f"{folder}/out", checkpoint=f"{folder}/ck", trigger="available-now").awaitTermination()
+    finished(seen.to_parquet(folder / "out", checkpoint=folder / "ck", trigger="available-now"))
     dead = seen.dead_letters
     assert dead is not None
-    query = dead.writeStream.format("json").option("checkpointLocation", f"{folder}/ck-dead").start(f"{folder}/dead")
-    query.processAllAvailable()
-    query.stop()
-    rows = spark.read.parquet(f"{folder}/out").collect()
+    dead = dead.writeStream.format("json").option("checkpointLocation", f"{folder}/ck-dead").trigger(availableNow=True)
+    dead.start(f"{folder}/dead").awaitTermination()
     letters = spark.read.schema("reason string").json(f"{folder}/dead").collect()
-    return {
-        "rows": {row.id: [row.share, row.length] for row in rows},
-        "letters": sorted(row.reason for row in letters),
-        "described": seen.describe(),
-    }
+    return seen.describe(), [row.reason for row in letters]
 
 
-def refused(spark: SparkSession, folder: str, address: str) -> dict[str, str]:
-    """Collect what calls say that a Spark Connect session cannot do."""
-    orders, customers = tables(spark, Path(folder))
+def refused(spark: SparkSession, folder: Path, address: str) -> None:
+    """Assert what calls say that a Spark Connect session cannot do."""
+    orders, customers = tables(spark, folder)
     groups = orders.group_by("customer_id", value="amount")
     of_topics: Any = {"key": "string", "value": "string"}
     remote = JobSection.model_construct(name="job", spark=SparkSection.model_validate({"spark.remote": address}))
-    calls: dict[str, Any] = {
-        "adder": lambda: groups.aggregate(0.0, "aggregate + amount", "aggregate - amount"),
-        "preview": orders.preview,
-        "window": lambda: orders.group_by([fkjoin.window("timestamp_seconds(items)", "1 hour")], emit="on-close").count(),
-        "driver": lambda: Driver(orders),
-        "start-over": lambda: Table.from_kafka(spark, "t", "b:1", on_new_topic="start-over", **of_topics),
-        "staged": lambda: fk_join(orders, customers, "customer_id", deployment="staged"),
-        "staged aggregate": lambda: orders.group_by("customer_id", deployment="staged").count(),
-        "verify": lambda: verify(spark, f"{folder}/ck"),
-        "rebuild": lambda: rebuild(spark, f"{folder}/ck", folder),
-        "rescale": lambda: rescale(spark, f"{folder}/ck", 1),
-        "relative": lambda: orders.to_parquet("out", checkpoint="ck"),
-        "master": lambda: fkjoin.session(remote=address, master="local[2]"),
-        "setting": lambda: fkjoin.session(remote=address, driver_memory="1g"),
-        "job": lambda: job_session(remote),
-        "job here": lambda: job_session(JobSection.model_construct(name="job", spark=SparkSection())),
-        "address": lambda: fkjoin.session(remote="spark:15002"),
-        "two": lambda: fkjoin.session(remote="sc://127.0.0.1:1"),
-        "kafka": lambda: fkjoin.session(remote=address, kafka=True),
-        "kafka here": lambda: fkjoin.session(kafka=True),
-    }
-    found = {}
-    for name, call in calls.items():
-        try:
+    here = JobSection.model_construct(name="job", spark=SparkSection())
+    key = [fkjoin.window("timestamp_seconds(items)", "1 hour")]
+    classic: list[tuple[str, Callable[[], Any]]] = [
+        ("adder as an expression", lambda: groups.aggregate(0.0, "aggregate + amount", "aggregate - amount")),
+        ("preview", orders.preview),
+        ('emit="on-close"', lambda: orders.group_by(key, emit="on-close").count()),
+        ("fkjoin.testing.Driver", lambda: Driver(orders)),
+        ('on_new_topic="start-over"', lambda: Table.from_kafka(spark, "t", "b:1", on_new_topic="start-over", **of_topics)),
+        ('deployment="staged"', lambda: fk_join(orders, customers, "customer_id", deployment="staged")),
+        ('deployment="staged"', lambda: orders.group_by("customer_id", deployment="staged").count()),
+        ("verify", lambda: verify(spark, f"{folder}/ck")),
+        ("rebuild", lambda: rebuild(spark, f"{folder}/ck", str(folder))),
+        ("rescale", lambda: rescale(spark, f"{folder}/ck", 1)),
+    ]
+    calls: list[tuple[str, Callable[[], Any]]] = [
+        ("path: ck", lambda: orders.to_parquet("out", checkpoint="ck")),
+        ("remote: sc://", lambda: fkjoin.session(remote=address, master="local[2]")),
+        ("spark.driver.memory cannot be set in a session at", lambda: fkjoin.session(remote=address, driver_memory="1g")),
+        ("spark: spark.remote: jobs need a classic session", lambda: job_session(remote)),
+        ("spark: this process has Spark Connect, and jobs need a classic session", lambda: job_session(here)),
+        ("remote: 'spark:15002' is not a server's address; write sc://HOST:PORT", lambda: fkjoin.session(remote="spark:15002")),
+        ("remote: this process has a session at 127.0.0.1:", lambda: fkjoin.session(remote="sc://127.0.0.1:1")),
+        ("kafka: sc://", lambda: fkjoin.session(remote=address, kafka=True)),
+        ("kafka: the server has its own jars", lambda: fkjoin.session(kafka=True)),
+    ]
+    calls += [(f"{feature} needs a classic Spark session, ", call) for feature, call in classic]
+    for words, call in calls:
+        with pytest.raises(fkjoin.FkJoinError, match=f"^{re.escape(words)}"):
             call()
-        except fkjoin.FkJoinError as error:
-            found[name] = str(error)
-    return found
 
 
-def not_refused(spark: SparkSession, folder: str) -> None:
+def not_refused(spark: SparkSession, folder: Path) -> None:
     """Go the ways out that those errors name, where they are calls that a query need not run for."""
-    orders, customers = tables(spark, Path(folder))
+    orders, customers = tables(spark, folder)
     groups = orders.group_by("customer_id", value="amount")
     groups.aggregate(0.0, lambda _, amount, total: total + amount, lambda _, amount, total: total - amount)
     Table.from_kafka(spark, "t", "b:1", key="string", value="string")
@@ -174,16 +181,15 @@ def not_refused(spark: SparkSession, folder: str) -> None:
     orders.group_by("timestamp_seconds(items - items % 3600)").count()
 
 
-def session_here(spark: SparkSession, address: str) -> list[bool]:
-    """Make sessions without an address, as in a notebook of a service; tell whether each is this one, with new settings."""
-    before, found = spark.conf.get("spark.fkjoin.buckets"), []
+def session_here(spark: SparkSession, address: str) -> None:
+    """Make sessions without an address, as in a notebook of a service: each is this one, with new settings."""
+    before = str(spark.conf.get("spark.fkjoin.buckets"))
     for number, environment in enumerate([{}, {"SPARK_REMOTE": address}, {"SPARK_REMOTE": "unix:///run/service.sock"}]):
         os.environ.update(environment)
-        made = fkjoin.session(fkjoin_buckets=number + 3)
-        found.append(made is spark and spark.conf.get("spark.fkjoin.buckets") == str(number + 3))
+        assert fkjoin.session(fkjoin_buckets=number + 3) is spark
+        assert spark.conf.get("spark.fkjoin.buckets") == str(number + 3)
     del os.environ["SPARK_REMOTE"]
-    spark.conf.set("spark.fkjoin.buckets", str(before))
-    return found
+    spark.conf.set("spark.fkjoin.buckets", before)
 
 
 def elsewhere(spark: SparkSession) -> None:
@@ -199,25 +205,3 @@ def watched(spark: SparkSession) -> dict[str, Any]:
     if not _watched:
         _watched.append(watch(spark))
     return _watched[0].snapshot()
-
-
-def main(address: str, folder: str) -> None:
-    """Do each line of the input, one after the other; what else is printed goes to the log."""
-    out, sys.stdout = sys.stdout, sys.stderr
-
-    @functools.cache
-    def session() -> SparkSession:
-        return fkjoin.session(remote=address, fkjoin_buckets=2, fkjoin_index_dir=f"{folder}/index")
-
-    for line in sys.stdin:
-        asked = json.loads(line)
-        try:
-            said = {"returned": globals()[asked["step"]](session(), **asked["given"])}
-        except Exception as error:
-            said = {"error": f"{traceback.format_exc(limit=-5)[:3000]} ... {str(error)[:3000]}"}
-        out.write(json.dumps(said) + "\n")
-        out.flush()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
