@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,35 @@ def until(goal: str, reached: Callable[[], Any], limit_s: float = 60, pause_s: f
     while not reached():
         assert time.monotonic() < deadline, f"{goal}: not in {limit_s} s"
         time.sleep(pause_s)
+
+
+class JsonAnswers:
+    """What a handler of requests needs whose answers are JSON."""
+
+    def body(self: Any) -> bytes:
+        return self.rfile.read(int(self.headers["Content-Length"]))
+
+    def answer(self: Any, body: Any, status: int = 200) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def answering(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
+    """The port of this machine at which the handler answers meanwhile."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
 
 
 class Process:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from queue import Queue
 from typing import Any
 
 import yaml
+
+from integration.machine import JsonAnswers, answering
 
 MANIFEST = Path(__file__).parent.parent / "docker" / "kubernetes" / "spark-application.yaml"
 HOST = "127.0.0.1"
@@ -31,22 +32,14 @@ def api() -> Iterator[tuple[str, Queue[Json]]]:
     asked: Queue[Json] = Queue()
     pods: dict[str, Json] = {"driver": {"metadata": {"name": "driver", "uid": "0"}}}
 
-    class Api(BaseHTTPRequestHandler):
-        def answer(self, body: Json) -> None:
-            data = json.dumps(body).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
+    class Api(JsonAnswers, BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             name = self.path.partition("?")[0].rpartition("/")[2]
             listed = {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": list(pods.values())[1:]}
             self.answer({"kind": "Pod", "apiVersion": "v1"} | pods[name] if name in pods else listed)
 
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            body = json.loads(self.body())
             body["metadata"]["uid"] = str(len(pods))
             if body["kind"] == "Pod":
                 pods[body["metadata"]["name"]] = body | {"status": {"phase": "Running"}}
@@ -58,18 +51,8 @@ def api() -> Iterator[tuple[str, Queue[Json]]]:
 
         do_PATCH = do_PUT = do_POST  # noqa: N815
 
-        def log_message(self, format: str, *arguments: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer((HOST, 0), Api)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://{HOST}:{server.server_address[1]}", asked
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with answering(Api) as port:
+        yield f"http://{HOST}:{port}", asked
 
 
 def volume(name: str, group: int) -> str:

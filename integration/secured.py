@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import subprocess
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
@@ -15,6 +15,7 @@ from joserfc import jwt
 from joserfc.jwk import RSAKey
 
 from .broker import Broker
+from .machine import JsonAnswers, answering
 
 PASSWORD = 'pa"ss\\word;=,'
 """A password with all characters that JAAS writes otherwise."""
@@ -78,35 +79,24 @@ class Login:
         key = RSAKey.generate_key(2048, {"kid": "one", "use": "sig", "alg": "RS256"})
         keys.write_text(json.dumps({"keys": [key.as_dict(private=False)]}))
         right = base64.b64encode(f"fkjoin:{PASSWORD}".encode()).decode()
-        given: list[str] = []
+        given = self.given = list[str]()
+        """The tokens."""
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(JsonAnswers, BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                self.rfile.read(int(self.headers["Content-Length"]))
-                fine = self.headers["Authorization"] == f"Basic {right}"
+                self.body()
                 now = int(time.time())
                 claims = {"sub": "fkjoin", "aud": "kafka", "scope": "kafka", "iat": now, "exp": now + 600}
                 token = jwt.encode({"alg": "RS256", "kid": "one"}, claims, key)
                 given.append(token)
-                body = json.dumps({"access_token": token, "token_type": "Bearer", "expires_in": 600} if fine else {}).encode()
-                self.send_response(200 if fine else 401)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+                if self.headers["Authorization"] == f"Basic {right}":
+                    self.answer({"access_token": token, "token_type": "Bearer", "expires_in": 600})
+                else:
+                    self.answer({}, 401)
 
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.given = given
-        """The tokens."""
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"http://localhost:{self._server.server_address[1]}/token"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self._open = contextlib.ExitStack()
+        self.address = f"http://localhost:{self._open.enter_context(answering(Handler))}/token"
+        self.close = self._open.close
 
 
 def quoted(text: str) -> str:

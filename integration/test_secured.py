@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,12 +16,13 @@ from fkjoin import FkJoinError, Table, TopologyError
 from fkjoin.jobs.job_file import _filled, tomllib
 from fkjoin.kafka import Json
 from fkjoin.kafka.admin import create_topics, delete_records, offset_ranges
-from integration.jobs import anew
+from tests.support.places import ROOT
 from tests.support.sessions import small
 
 from .broker import Record
 from .conftest import DOCKER, prepared
-from .jobs import document
+from .jobs import document, job_text
+from .machine import until
 from .secured import ALLOWED, PASSWORD, STORE_PASSWORD, SecuredBroker, quoted
 
 
@@ -36,10 +36,14 @@ def secured(docker: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture(autouse=True)
-def settings(spark: SparkSession, tmp_path: Path) -> None:
+def settings(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings for small tables, and the secrets of the documents' examples."""
     small(spark, tmp_path)
+    monkeypatch.setenv("KAFKA_PASSWORD", quoted(PASSWORD))
+    monkeypatch.setenv("STORE_PASSWORD", STORE_PASSWORD)
 
 
+PAGE = (ROOT / "docs" / "security.md").read_text()
 WAYS = {
     "SASL/SCRAM": "SASL",
     "SASL/PLAIN": "SASL",
@@ -53,31 +57,26 @@ WAYS = {
 
 def section(way: str, broker: SecuredBroker) -> str:
     """The part of a job file that docs/security.md has for the way, for this broker; secrets are in the environment."""
-    page = (Path(__file__).parent.parent / "docs" / "security.md").read_text()
-    found = page.split(f"### {way.replace('PLAIN', 'SCRAM')}\n", 1)[1].split("```toml\n", 1)[1].split("```", 1)[0]
-    found = f'[kafka]\nbootstrap_servers = "{broker.places[WAYS[way]]}"\n\n{found}'
-    here = {
-        "/run/secrets/kafka": str(broker.folder),
-        "https://login.example.com/token": broker.login.address,
-    }
+    text = PAGE.split(f"### {way.replace('PLAIN', 'SCRAM')}\n", 1)[1].split("```toml\n", 1)[1].split("```", 1)[0]
+    here = {"/run/secrets/kafka": str(broker.folder), "https://login.example.com/token": broker.login.address}
     if way == "SASL/PLAIN":
         here |= {"SCRAM-SHA-512": "PLAIN", "scram.ScramLoginModule": "plain.PlainLoginModule"}
     for before, after in here.items():
-        found = found.replace(before, after)
-    return found
+        text = text.replace(before, after)
+    return text
 
 
-def documented(way: str, broker: SecuredBroker, password: str = PASSWORD) -> dict[str, str]:
+def documented(way: str, broker: SecuredBroker) -> dict[str, str]:
     """The options that docs/security.md has for the way, with this broker's names and secrets."""
-    with pytest.MonkeyPatch.context() as patch:
-        give_secrets(patch, password)
-        options: dict[str, str] = _filled(tomllib.loads(section(way, broker)), "")["kafka"]["options"]
+    options: dict[str, str] = _filled(tomllib.loads(section(way, broker)), "")["kafka"]["options"]
     return options
 
 
-def give_secrets(patch: pytest.MonkeyPatch, password: str = PASSWORD) -> None:
-    patch.setenv("KAFKA_PASSWORD", quoted(password))
-    patch.setenv("STORE_PASSWORD", STORE_PASSWORD)
+def job_of(name: str, way: str, broker: SecuredBroker, folder: Path) -> Path:
+    """The file of a job that logs in that way: it has stages, two sinks in one query and dead letters."""
+    text = job_text(name, folder, broker, {"read": "n int, k string"}, section(way, broker) + COUNTS)
+    (folder / "job.toml").write_text(text.replace(broker.bootstrap, broker.places[WAYS[way]]))
+    return folder / "job.toml"
 
 
 def secrets(broker: SecuredBroker) -> list[str]:
@@ -100,6 +99,23 @@ def require_unseen(secret: list[str], folder: Path, *shown: str) -> None:
     assert [one for one in secret if one in "".join(shown)] == []
 
 
+COUNTS = """
+[aggregates.counts]
+of = "read"
+group_by = "k"
+columns = {n = "count()"}
+deployment = "staged"
+[sinks.out]
+table = "counts"
+topic = "{name}-out"
+[sinks.more]
+table = "counts"
+topic = "{name}-more"
+[dead_letters]
+topic = "{name}-dead"
+"""
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("way", WAYS)
 def test_each_documented_way_in_reads_writes_and_asks_about_topics(
@@ -108,71 +124,38 @@ def test_each_documented_way_in_reads_writes_and_asks_about_topics(
     spark: SparkSession,
     tmp_path: Path,
     fkjoin_here: Callable[..., str],
-    monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     """A topic that was made anew is noticed, too; of Java's stores, JKS reads and PKCS 12 writes."""
     name = re.sub(r"\W+", "-", way)
-    secured.create(*(f"{name}-{end}" for end in ("in", "out", "more", "dead")), partitions=2)
-    secured.send(f"{name}-in", [Record(b"a", document(n=1)), Record(b"b", document(n=2))])
+    secured.create(*(f"{name}-{end}" for end in ("read", "out", "more", "dead")), partitions=2)
+    secured.send(f"{name}-read", [Record(b"a", document(n=1)), Record(b"b", document(n=2))])
     place, options = secured.places[WAYS[way]], documented(way, secured)
     spark._jvm.java.lang.System.setProperty(ALLOWED, secured.login.address)  # type: ignore[union-attr]
 
     def table(topic: str) -> Table:
         return Table.from_kafka(spark, topic, place, key="string", value=Json("n int"), options=options)
 
-    with pytest.raises(TopologyError, match=f"no topic '{name}-im' at .*; did you mean '{name}-in'"):
-        table(f"{name}-im")
-    read = table(f"{name}-in")
+    with pytest.raises(TopologyError, match=f"no topic '{name}-reed' at .*; did you mean '{name}-read'"):
+        table(f"{name}-reed")
+    read = table(f"{name}-read")
     writing = {option: value.replace("client.jks", "client.p12") for option, value in options.items()}
-    how: Any = {"checkpoint": tmp_path / "ck", "trigger": {"availableNow": True}, "options": writing}
+    how: Any = {"checkpoint": tmp_path / "ck", "trigger": "available-now", "options": writing}
     with pytest.raises(TopologyError, match=f"no topic '{name}-pout' at .*; did you mean '{name}-out'"):
         read.to_kafka(f"{name}-pout", place, **how)
     read.to_kafka(f"{name}-out", place, **how).awaitTermination()
     assert {key: json.loads(value) for key, value in secured.table(f"{name}-out").items()} == {b"a": {"n": 1}, b"b": {"n": 2}}
-    give_secrets(monkeypatch)
-    job = tmp_path / "job.toml"
-    job.write_text(RUN.format(folder=tmp_path, kafka=section(way, secured)).replace('"job', f'"{name}'))
-    checked = fkjoin_here("run", job, "--check")
+    checked = fkjoin_here("run", job_of(name, way, secured, tmp_path), "--check")
     create_topics(place, options, {f"{name}-internal": 2}, replication=-1, config={"retention.ms": "-1"})
-    deadline = time.monotonic() + 30
-    while f"{name}-internal" not in secured.admin.list_topics(timeout=10).topics:  # brokers know of it a moment later
-        assert time.monotonic() < deadline
+    until("brokers know of it", lambda: f"{name}-internal" in secured.topics())
     assert offset_ranges(f"{name}-internal", place, options) == {0: range(0), 1: range(0)}
-    ends = secured.ends(f"{name}-in")
-    delete_records(f"{name}-in", place, options, ends)
-    assert offset_ranges(f"{name}-in", place, options) == {part: range(end, end) for part, end in ends.items()}
-    anew(secured, f"{name}-in", partitions=1)
-    with pytest.raises(FkJoinError, match=f"topic {name}-in was deleted and created again"):
-        table(f"{name}-in").to_kafka(f"{name}-out", place, **how)
+    ends = secured.ends(f"{name}-read")
+    delete_records(f"{name}-read", place, options, ends)
+    assert offset_ranges(f"{name}-read", place, options) == {part: range(end, end) for part, end in ends.items()}
+    secured.anew(f"{name}-read", partitions=1)
+    with pytest.raises(FkJoinError, match=f"topic {name}-read was deleted and created again"):
+        table(f"{name}-read").to_kafka(f"{name}-out", place, **how)
     require_unseen(secrets(secured), tmp_path, checked, read.describe(), plans(spark), *capfd.readouterr())
-
-
-RUN = """
-name = "job"
-checkpoint = "{folder}/job"
-trigger = "available-now"
-[spark]
-"spark.sql.shuffle.partitions" = 2
-{kafka}
-[tables.read]
-topic = "job-in"
-key = "string"
-value = {{format = "json", schema = "n int, k string"}}
-[aggregates.counts]
-of = "read"
-group_by = "k"
-columns = {{n = "count()"}}
-deployment = "staged"
-[sinks.out]
-table = "counts"
-topic = "job-out"
-[sinks.more]
-table = "counts"
-topic = "job-more"
-[dead_letters]
-topic = "job-dead"
-"""
 
 
 def test_a_job_gives_its_options_to_every_query_and_shows_no_secret(
@@ -180,15 +163,12 @@ def test_a_job_gives_its_options_to_every_query_and_shows_no_secret(
     spark: SparkSession,
     tmp_path: Path,
     fkjoin_here: Callable[..., str],
-    monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """The job has stages, two sinks in one query and dead letters; the commands for internal topics run on it, too."""
-    secured.create("job-in", "job-out", "job-more", "job-dead", partitions=1)
-    secured.send("job-in", [Record(b"a", document(n=1, k="x")), Record(b"b", document(n=2, k="x")), Record(b"c", b"{")])
-    give_secrets(monkeypatch)
-    job = tmp_path / "job.toml"
-    job.write_text(RUN.format(folder=tmp_path, kafka=section("mTLS with PEM texts", secured)))
+    """The commands for internal topics run on it, too."""
+    secured.create("job-read", "job-out", "job-more", "job-dead", partitions=1)
+    secured.send("job-read", [Record(b"a", document(n=1, k="x")), Record(b"b", document(n=2, k="x")), Record(b"c", b"{")])
+    job = job_of("job", "mTLS with PEM texts", secured, tmp_path)
     shown = [fkjoin_here(*command, job) for command in (("run", "--check"), ("run",), ("state", "purge"))]
     for topic in ("job-out", "job-more"):
         assert {key: json.loads(value) for key, value in secured.table(topic).items()} == {b"x": {"n": 2}}
@@ -205,9 +185,15 @@ def test_a_job_gives_its_options_to_every_query_and_shows_no_secret(
     ],
 )
 def test_a_client_that_is_not_known_is_told_so(
-    way: str, says: str, secured: SecuredBroker, spark: SparkSession, capfd: pytest.CaptureFixture[str]
+    way: str,
+    says: str,
+    secured: SecuredBroker,
+    spark: SparkSession,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    options = documented(way, secured, password="canary-wrong")
+    monkeypatch.setenv("KAFKA_PASSWORD", "canary-wrong")
+    options = documented(way, secured)
     if way.startswith("mTLS"):
         options = {name: value for name, value in options.items() if "keystore" not in name}
     with pytest.raises(TopologyError, match=says) as refused:
@@ -230,11 +216,7 @@ def test_settings_that_java_cannot_read_are_told_without_their_secrets(secured: 
         assert "canary" not in "".join(traceback.format_exception(refused.value))
 
 
-def test_the_documented_program_has_the_options_of_the_job_file(
-    secured: SecuredBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    give_secrets(monkeypatch)
-    page = (Path(__file__).parent.parent / "docs" / "security.md").read_text()
+def test_the_documented_program_has_the_options_of_the_job_file(secured: SecuredBroker) -> None:
     names: dict[str, Any] = {}
-    exec(page.split("```python\n", 1)[1].split("orders = ", 1)[0].replace("/run/secrets/kafka", str(secured.folder)), names)
+    exec(PAGE.split("```python\n", 1)[1].split("orders = ", 1)[0].replace("/run/secrets/kafka", str(secured.folder)), names)
     assert names["options"] == documented("SASL/SCRAM", secured)
