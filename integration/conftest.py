@@ -78,6 +78,14 @@ def spark(connector: str) -> Iterator[SparkSession]:
     yield from only_session("fkjoin integration tests", jars=connector)
 
 
+@pytest.fixture
+def ended_queries(spark: SparkSession) -> Iterator[None]:
+    """Stop the test's queries at its end."""
+    yield
+    for query in spark.streams.active:
+        query.stop()
+
+
 @pytest.fixture(scope="session")
 def object_store() -> Iterator[object]:
     from tests.support.object_store import serving

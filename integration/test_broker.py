@@ -1,4 +1,7 @@
-"""Events at brokers and topics: topics that do not fit, aborted transactions, a restart, jobs that publish twice."""
+"""Events at brokers and topics: topics that do not fit, aborted transactions, a restart, an outage, jobs that publish twice.
+
+Previews of topics are bounded.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +14,23 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from fkjoin import FkJoinError, Table, TopologyError, fk_join
+from fkjoin import FkJoinError, QueryError, Table, TopologyError, fk_join
 from fkjoin.kafka import Json, admin
 from fkjoin.kafka.internal import read_internal
 from fkjoin.kafka.reading import records_of
 from fkjoin.lowering.as_begun import topics_of
+from fkjoin.metrics import watch
 from fkjoin.sessions.settings import EXCLUDED, PARTITIONS
+from fkjoin.sinks import preview
 from fkjoin.spark.on_spark import on_spark
+from tests.support.queries import write_lines
 from tests.support.sinks import finished
 
 from .broker import Broker, Record, Transactions
 from .jobs import Running, document, from_topic, joined_rows, letters, rows, running, tables
 from .machine import until
 
-pytestmark = pytest.mark.usefixtures("small_tables")
+pytestmark = pytest.mark.usefixtures("small_tables", "ended_queries")
 
 
 def test_a_topic_that_is_not_there_or_does_not_fit_is_refused_before_a_query_starts(
@@ -271,3 +277,75 @@ def test_a_topic_is_read_by_as_many_tasks_as_a_stage_has_partitions(spark: Spark
         writer = records.writeStream.foreachBatch(lambda rows, _: found.append((rows.rdd.getNumPartitions(), rows.count())))
         writer.trigger(availableNow=True).start().awaitTermination()
     assert found == [(2, 6), (6, 6), (6, 6)]
+
+
+def test_a_preview_reads_the_beginning_of_topics_and_makes_none(
+    spark: SparkSession, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create("previewed-orders", "previewed-customers", partitions=1)
+    broker.send("previewed-customers", [Record(f"c{at}".encode(), document(name=f"name {at}")) for at in range(3)])
+    orders = [Record(f"o{at:03}".encode(), document(customer=f"c{at % 3}", amount=at)) for at in range(100)]
+    broker.send("previewed-orders", [*orders, Record(b"o000", None)])
+    before = broker.topics()
+    value, pace = Json("customer string, amount int"), {"maxOffsetsPerTrigger": 1, "minOffsetsPerTrigger": 1}
+    source = from_topic(spark, broker, "previewed-orders", value, name="orders", options=pace)
+    customers = from_topic(spark, broker, "previewed-customers", Json("name string"))
+    joined = fk_join(source, customers, "customer", joiner=["left.amount", "right.name"], deployment="staged", name="seen")
+    sums = source.group_by("customer", name="sums", deployment="staged", emit="periodic 1 hour").sum("amount")
+    assert {tuple(row) for row in sums.preview().collect()} == {(f"c{at}", sum(range(at, 100, 3))) for at in range(3)}
+    monkeypatch.setattr(preview, "_OF_TOPICS", {"maxOffsetsPerTrigger": 10})
+    some = joined.preview(15).collect()
+    assert len(some) == 15
+    assert {row["amount"] for row in some} <= set(range(20))
+    assert all(row["name"] == f"name {row['amount'] % 3}" for row in some)
+    assert broker.topics() == before
+
+
+GONE_S = 75
+"""Seconds of the outage: the producer's own limit is 60 s, and a task asks it for the topic some seconds late."""
+
+
+def test_the_lag_is_what_a_bounded_batch_left_and_a_failure_names_the_brokers_that_do_not_answer(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    """The options bound the time until the query fails."""
+    broker.create("silent", partitions=1)
+    broker.send("silent", [Record(str(number).encode(), b"1") for number in range(100)])
+    bounded = {"maxOffsetsPerTrigger": 30, "fetchOffset.numRetries": 1}
+    limits = {"kafka.default.api.timeout.ms": 8_000, "kafka.request.timeout.ms": 4_000, **bounded}
+    table = from_topic(spark, broker, "silent", options=limits)
+    metrics = watch(spark)
+    where: Any = {"checkpoint": tmp_path / "ck", "query_name": "out"}
+    first = table.to_parquet(tmp_path / "out", **where, trigger="1 hour")
+    until("the first batch has ended", lambda: "out" in metrics.snapshot())
+    assert "; 70 behind" in repr(first)
+    first.stop()
+    assert metrics.snapshot()["out"]["lag"] == {"silent": {"0": 70}}
+    figures = metrics.prometheus().decode()
+    assert 'fkjoin_lag_records{partition="0",query="out",topic="silent"} 70.0' in figures
+    query = table.to_parquet(tmp_path / "out", **where)
+    query.processAllAvailable()
+    assert repr(query).endswith("; 0 behind")
+    says = f"^query out failed: the brokers of topic silent at {broker.bootstrap} do not answer \\("
+    with broker.gone(), pytest.raises(QueryError, match=says):
+        query.awaitTermination(60)
+
+
+@pytest.mark.nightly
+def test_batches_wait_for_a_broker_that_is_gone_for_a_minute(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    """One batch is to be written to a topic, and another one to be read from a topic."""
+    broker.create("outage-out", "outage-in", partitions=1)
+    broker.send("outage-in", [Record(b"a", b"1")])
+    (tmp_path / "rows").mkdir()
+    files = Table.from_files(spark, tmp_path / "rows", key="id", version="lsn", schema="id string, lsn bigint", format="json")
+    writing = files.to_kafka("outage-out", broker.bootstrap, checkpoint=tmp_path / "ck-out")
+    reading = from_topic(spark, broker, "outage-in").to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck-in")
+    reading.processAllAvailable()
+    with broker.gone():
+        write_lines(tmp_path / "rows", "0", [{"id": "a", "lsn": 1}])
+        assert not writing.awaitTermination(GONE_S), writing.exception()
+    broker.send("outage-in", [Record(b"b", b"2")])
+    writing.processAllAvailable()
+    reading.processAllAvailable()
+    assert [message.key() for message in broker.read("outage-out")] == [b"a"]
+    assert sorted(row.key for row in spark.read.parquet(str(tmp_path / "out")).collect()) == ["a", "b"]

@@ -2,33 +2,224 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import io
 import json
+import multiprocessing
 import os
 import re
 import shlex
+import signal
 import sys
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pyspark
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
+import fkjoin
+from fkjoin import Table, fk_join
+from fkjoin import aggregates as agg
+from fkjoin.checkpoint.upkeep import rebuild, rescale, verify
+from fkjoin.jobs.job_sections import JobSection, SparkSection
+from fkjoin.jobs.runner import job_session
+from fkjoin.kafka import Json
+from fkjoin.metrics import Metrics, watch
 from fkjoin.sessions.local import STARTER
-from fkjoin.sessions.settings import SHORT_LIVED
-from fkjoin.sinks import Delta, Iceberg, Parquet
-from integration import connect_steps as steps
+from fkjoin.sessions.settings import SHORT_LIVED, TIME_ZONE
+from fkjoin.sinks import Delta, Iceberg, Kafka, Parquet, Postgres, Sink
+from fkjoin.storage import worker_files
+from fkjoin.testing import Driver
 from integration.broker import Broker, Record
-from integration.connect_steps import Client, client
 from integration.jobs import document
 from integration.machine import Process, free_port
 from integration.postgres import kept_rows
-from tests.support.orders import History, batch_join
+from tests.support.orders import History, batch_join, tables
 from tests.support.places import ROOT
 from tests.support.queries import write_lines
 from tests.support.sessions import SPARK_4_0
-from tests.support.sinks import delta, iceberg, lake
+from tests.support.sinks import delta, finished, iceberg, lake
+
+Client = Callable[..., Any]
+"""Does a step with these arguments after the session, and returns its result."""
+
+_connect: Callable[[], SparkSession]
+
+
+def _begin(address: str, folder: Path) -> None:
+    global _connect
+    settings: dict[str, Any] = {"fkjoin_buckets": 2, "fkjoin_index_dir": f"{folder}/index"}
+    _connect = functools.cache(functools.partial(fkjoin.session, remote=address, **settings))
+
+
+def _do(step: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
+    try:
+        return step(_connect(), *arguments, **more)
+    except Exception:  # of a class that may not be sent
+        raise AssertionError(traceback.format_exc()) from None
+
+
+@contextlib.contextmanager
+def client(address: str, folder: Path) -> Iterator[Client]:
+    """A process with a session at a server, killed in the end."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _begin, (address, folder)) as pool:
+        process = pool.submit(os.getpid).result()
+        try:
+            yield lambda step, *arguments, **more: pool.submit(_do, step, *arguments, **more).result()
+        finally:
+            os.kill(process, signal.SIGKILL)
+
+
+def _joined(spark: SparkSession, folder: Path) -> Table:
+    joiner = ["left.items", "right.region"]
+    return fk_join(*tables(spark, folder), extractor="customer_id", joiner=joiner, name="joined")
+
+
+def _by_region(spark: SparkSession, folder: Path) -> Table:
+    orders, customers = tables(spark, folder)
+    joined = fk_join(orders, customers, extractor="customer_id", joiner=["left.amount", "left.items", "right.region"])
+    placed = joined.filter("region is not null").materialize("placed")
+    return placed.group_by("region").agg(orders=agg.count(), revenue=agg.sum("amount"), largest=agg.max("items"))
+
+
+_TABLES = {"joined": _joined, "by_region": _by_region}
+
+
+def write(spark: SparkSession, table: str, folder: Path, *sinks: Sink) -> str:
+    """Write what there is of the table to some places, and return what the query then shows."""
+    query = finished(_TABLES[table](spark, folder).to(*sinks, checkpoint=folder / "ck", trigger="available-now"))
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
+        query.show()
+    return shown.getvalue()
+
+
+def another_job(spark: SparkSession, table: str, folder: Path, zone: str = "UTC") -> str:
+    """Start a query on a checkpoint that another table or time zone has begun; return what the error says."""
+    before = str(spark.conf.get(TIME_ZONE))
+    spark.conf.set(TIME_ZONE, zone)
+    try:
+        _TABLES[table](spark, folder).to(Delta(folder / "delta"), checkpoint=folder / "ck")
+    except fkjoin.FkJoinError as error:
+        return str(error)
+    finally:
+        spark.conf.set(TIME_ZONE, before)
+    return "started"
+
+
+def topics(spark: SparkSession, brokers: str, checkpoint: Path, dsn: str) -> None:
+    """Join two topics into a third one, and a PostgreSQL table."""
+    orders = Table.from_kafka(spark, "it-orders", brokers, key="string", value=Json("customer string, items int"))
+    customers = Table.from_kafka(spark, "it-customers", brokers, key="string", value=Json("name string"), name="customers")
+    joined = fk_join(orders, customers, F.col("customer"), joiner=["left.items", F.upper("right.name").alias("name")])
+    sinks = Kafka("it-joined", brokers), Postgres("shop.it", dsn)
+    finished(joined.to(*sinks, checkpoint=checkpoint, trigger="available-now"))
+
+
+def follow(spark: SparkSession, folder: Path) -> None:
+    """Keep a Delta table up to date until the client ends; return when all that was there is read."""
+    _joined(spark, folder).to_delta(folder / "delta", checkpoint=folder / "ck").processAllAvailable()
+
+
+def state(spark: SparkSession, checkpoint: Path, name: str) -> list[dict[str, Any]]:
+    """The rows of a table that was materialized."""
+    return [row.asDict() for row in fkjoin.read_state(spark, checkpoint, name).collect()]
+
+
+def throwing(spark: SparkSession, folder: Path) -> tuple[str, list[str]]:
+    """Keep rows of folders, and leave out those on which expressions throw; return the plan, and the reasons."""
+    about: dict[str, Any] = {"key": "id", "version": "lsn", "deleted": "op = 'd'"}
+    table = Table.from_files(spark, folder / "in", name="rows", **about)
+    seen = table.filter("100 div n >= 10").map_values(["id", "100 div n as share", "length"]).materialize("seen")
+    finished(seen.to_parquet(folder / "out", checkpoint=folder / "ck", trigger="available-now"))
+    dead = seen.dead_letters
+    assert dead is not None
+    dead = dead.writeStream.format("json").option("checkpointLocation", f"{folder}/ck-dead").trigger(availableNow=True)
+    dead.start(f"{folder}/dead").awaitTermination()
+    letters = spark.read.schema("reason string").json(f"{folder}/dead").collect()
+    return seen.describe(), [row.reason for row in letters]
+
+
+def refused(spark: SparkSession, folder: Path, address: str) -> None:
+    """Assert what calls say that a Spark Connect session cannot do."""
+    orders, customers = tables(spark, folder)
+    groups = orders.group_by("customer_id", value="amount")
+    of_topics: Any = {"key": "string", "value": "string"}
+    remote = JobSection.model_construct(name="job", spark=SparkSection.model_validate({"spark.remote": address}))
+    here = JobSection.model_construct(name="job", spark=SparkSection())
+    key = [fkjoin.window("timestamp_seconds(items)", "1 hour")]
+    classic: list[tuple[str, Callable[[], Any]]] = [
+        ("adder as an expression", lambda: groups.aggregate(0.0, "aggregate + amount", "aggregate - amount")),
+        ("preview", orders.preview),
+        ('emit="on-close"', lambda: orders.group_by(key, emit="on-close").count()),
+        ("fkjoin.testing.Driver", lambda: Driver(orders)),
+        ('on_new_topic="start-over"', lambda: Table.from_kafka(spark, "t", "b:1", on_new_topic="start-over", **of_topics)),
+        ('deployment="staged"', lambda: fk_join(orders, customers, "customer_id", deployment="staged")),
+        ('deployment="staged"', lambda: orders.group_by("customer_id", deployment="staged").count()),
+        ("verify", lambda: verify(spark, f"{folder}/ck")),
+        ("rebuild", lambda: rebuild(spark, f"{folder}/ck", str(folder))),
+        ("rescale", lambda: rescale(spark, f"{folder}/ck", 1)),
+    ]
+    calls: list[tuple[str, Callable[[], Any]]] = [
+        ("path: ck", lambda: orders.to_parquet("out", checkpoint="ck")),
+        ("remote: sc://", lambda: fkjoin.session(remote=address, master="local[2]")),
+        ("spark.driver.memory cannot be set in a session at", lambda: fkjoin.session(remote=address, driver_memory="1g")),
+        ("spark: spark.remote: jobs need a classic session", lambda: job_session(remote)),
+        ("spark: this process has Spark Connect, and jobs need a classic session", lambda: job_session(here)),
+        ("remote: 'spark:15002' is not a server's address; write sc://HOST:PORT", lambda: fkjoin.session(remote="spark:15002")),
+        ("remote: this process has a session at 127.0.0.1:", lambda: fkjoin.session(remote="sc://127.0.0.1:1")),
+        ("kafka: sc://", lambda: fkjoin.session(remote=address, kafka=True)),
+        ("kafka: the server has its own jars", lambda: fkjoin.session(kafka=True)),
+    ]
+    calls += [(f"{feature} needs a classic Spark session, ", call) for feature, call in classic]
+    for words, call in calls:
+        with pytest.raises(fkjoin.FkJoinError, match=f"^{re.escape(words)}"):
+            call()
+
+
+def not_refused(spark: SparkSession, folder: Path) -> None:
+    """Go the ways out that those errors name, where they are calls that a query need not run for."""
+    orders, customers = tables(spark, folder)
+    groups = orders.group_by("customer_id", value="amount")
+    groups.aggregate(0.0, lambda _, amount, total: total + amount, lambda _, amount, total: total - amount)
+    Table.from_kafka(spark, "t", "b:1", key="string", value="string")
+    fk_join(orders, customers, "customer_id")
+    orders.group_by("customer_id").count()
+    orders.group_by("timestamp_seconds(items - items % 3600)").count()
+
+
+def session_here(spark: SparkSession, address: str) -> None:
+    """Make sessions without an address, as in a notebook of a service: each is this one, with new settings."""
+    before = str(spark.conf.get("spark.fkjoin.buckets"))
+    for number, environment in enumerate([{}, {"SPARK_REMOTE": address}, {"SPARK_REMOTE": "unix:///run/service.sock"}]):
+        os.environ.update(environment)
+        assert fkjoin.session(fkjoin_buckets=number + 3) is spark
+        assert spark.conf.get("spark.fkjoin.buckets") == str(number + 3)
+    del os.environ["SPARK_REMOTE"]
+    spark.conf.set("spark.fkjoin.buckets", before)
+
+
+def elsewhere(spark: SparkSession) -> None:
+    """Have this client see none of the server's files, as if it were on another machine."""
+    worker_files._shares_a_machine = lambda _: False
+
+
+_watched: list[Metrics] = []
+
+
+def watched(spark: SparkSession) -> dict[str, Any]:
+    """Return what the queries of this session say, from the first call on."""
+    if not _watched:
+        _watched.append(watch(spark))
+    return _watched[0].snapshot()
+
 
 _SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
 _COMMAND = re.compile(r"^    (spark-submit (?:.*\\\n)*.*)$", re.MULTILINE)
@@ -98,34 +289,33 @@ def history(folder: Path) -> History:
 @pytest.mark.nightly
 def test_tables_and_files_are_the_batch_join_also_after_a_restart(shop: Client, tmp_path: Path) -> None:
     log = history(tmp_path)
-    shop(steps.watched)
+    shop(watched)
     for changes in (60, 0):
         sinks = Parquet(tmp_path / "parquet"), Delta(tmp_path / "delta"), Iceberg("shop.it", options=lake(tmp_path))
-        shown = shop(steps.write, "joined", tmp_path, *sinks)
+        shown = shop(write, "joined", tmp_path, *sinks)
         assert " has ended; batch " in shown
         assert "\noperator  left-in " in shown
         assert delta(tmp_path / "delta") == batch_join(log)
         assert {row.pop("order_id"): row for row in iceberg(tmp_path, "shop.it")} == batch_join(log)
         log.write(changes)
     assert len(list((tmp_path / "parquet").glob("batch=*"))) == 2
-    watched = shop(steps.watched)["joined"]
-    assert watched["batches"] == 2
-    assert watched["all_inputs"] == 120
-    assert set(watched["state"]) >= {"joined"}
+    figures = shop(watched)["joined"]
+    assert (figures["batches"], figures["all_inputs"]) == (2, 120)
+    assert "joined" in figures["state"]
 
 
 def test_aggregates_and_saved_state(shop: Client, tmp_path: Path) -> None:
     log = history(tmp_path)
-    shop(steps.write, "by_region", tmp_path, Delta(tmp_path / "delta"))
+    shop(write, "by_region", tmp_path, Delta(tmp_path / "delta"))
     rows = DeltaTable(tmp_path / "delta").to_pyarrow_table().to_pylist()
     assert {(row.pop("region"),): tuple(row.values()) for row in rows} == log.by_region()
-    placed = {row["order_id"]: row["region"] for row in shop(steps.state, tmp_path / "ck", "placed")}
+    placed = {row["order_id"]: row["region"] for row in shop(state, tmp_path / "ck", "placed")}
     regions = {key: row["region"] for key, row in batch_join(log).items()}
     assert placed == {key: region for key, region in regions.items() if region is not None}
-    error = shop(steps.another_job, "joined", tmp_path)
+    error = shop(another_job, "joined", tmp_path)
     assert "/ck was made by another job: its operators were " in error
     assert " and are now joined-rekey, joined-subscription, joined-resolve, " in error
-    assert "and this session has Asia/Tokyo, " in shop(steps.another_job, "by_region", tmp_path, zone="Asia/Tokyo")
+    assert "and this session has Asia/Tokyo, " in shop(another_job, "by_region", tmp_path, zone="Asia/Tokyo")
 
 
 @pytest.mark.nightly
@@ -133,7 +323,7 @@ def test_rows_on_which_expressions_throw_are_left_out(shop: Client, tmp_path: Pa
     for length, rows in {"x": [("a", 5), ("b", 0)], "y": [("c", 50)]}.items():
         lines = [{"id": key, "n": n, "lsn": 1, "op": "u"} for key, n in rows]
         write_lines(tmp_path / "in" / f"length={length}", "1", lines)
-    described, letters = shop(steps.throwing, tmp_path)
+    described, letters = shop(throwing, tmp_path)
     (row,) = pq.read_table(tmp_path / "out").to_pylist()
     assert (row["id"], row["share"], row["length"]) == ("a", 20, "x")
     assert described.endswith("Spark evaluates all expressions that are more than a name, workers evaluate none")
@@ -141,13 +331,13 @@ def test_rows_on_which_expressions_throw_are_left_out(shop: Client, tmp_path: Pa
 
 
 def test_what_cannot_be_had_is_refused_by_name(shop: Client, server: Server, tmp_path: Path) -> None:
-    shop(steps.refused, tmp_path, server.address)
-    shop(steps.not_refused, tmp_path)
+    shop(refused, tmp_path, server.address)
+    shop(not_refused, tmp_path)
 
 
 def test_the_session_that_is_there_is_completed(shop: Client, server: Server) -> None:
     """A notebook or a task of a managed service has a session, whose address may be of another kind."""
-    shop(steps.session_here, server.address)
+    shop(session_here, server.address)
 
 
 @pytest.mark.nightly
@@ -156,7 +346,7 @@ def test_topics_and_postgres(shop: Client, tmp_path: Path, broker: Broker, dsn: 
     broker.send("it-customers", [Record(f"c{n}".encode(), document(name=f"n{n}")) for n in range(2)])
     orders = [Record(f"o{n}".encode(), document(customer=f"c{n % 3}", items=n)) for n in range(6)]
     broker.send("it-orders", [*orders, Record(b"o0", None)])
-    shop(steps.topics, broker.bootstrap, tmp_path / "ck", dsn)
+    shop(topics, broker.bootstrap, tmp_path / "ck", dsn)
     wanted = {f"o{n}": {"items": n, "name": f"N{n % 3}"} for n in (1, 3, 4)}
     assert {key.decode(): json.loads(value) for key, value in broker.table("it-joined").items()} == wanted
     assert kept_rows(dsn) == {key: tuple(row.values()) for key, row in wanted.items()}
@@ -169,8 +359,8 @@ def test_a_client_and_then_the_server_are_killed_and_nothing_is_lost(server: Ser
     for end in ("client", "server", "none"):
         with client(server.address, tmp_path) as do:
             if end == "client":
-                do(steps.elsewhere)
-            do(steps.follow, tmp_path)
+                do(elsewhere)
+            do(follow, tmp_path)
             assert delta(tmp_path / "delta") == batch_join(log)
         if end == "server":  # else its query goes on, until another one of the checkpoint takes its place
             server.kill()

@@ -23,26 +23,17 @@ from fkjoin.kafka import Json, admin, new_topics, writing
 from fkjoin.sinks import Delta, Iceberg, Kafka
 from integration.postgres import select
 from tests.support.addresses import CANARY
+from tests.support.job_files import GOOD, job, write_rows
 from tests.support.queries import write_lines
 from tests.support.sessions import small
 
-JOB = """
-name = "secrets"
-checkpoint = "{folder}/ck"
-trigger = "available-now"
-log = "{folder}/log"
-[spark]
-"spark.sql.shuffle.partitions" = 2
-"spark.ui.enabled" = false
-"spark.fkjoin.index.dir" = "{folder}/index"
-[tables.orders]
-path = "{folder}/orders"
-key = "id"
-version = "lsn"
+JOB = (
+    GOOD.partition("[joins.joined]")[0]
+    + """
 [aggregates.counted]
 of = "orders"
 group_by = "customer"
-columns = {{n = "count()"}}
+columns = {n = "count()"}
 [sinks.shop]
 table = "counted"
 postgres = '''{dsn}'''
@@ -51,16 +42,14 @@ into = "shop.it"
 table = "counted"
 path = "{folder}/delta"
 format = "delta"
-options = {{AWS_SECRET_ACCESS_KEY = "CaNaRy17"}}
+options = {AWS_SECRET_ACCESS_KEY = "CaNaRy17"}
 """
+)
 
 
-def job(folder: Path, dsn: str, more: str = "") -> Path:
-    path = folder / "job.toml"
-    path.write_text(JOB.format(folder=folder, dsn=dsn) + more)
-    (folder / "orders").mkdir(exist_ok=True)
-    write_lines(folder / "orders", "0", [{"id": "a", "customer": "c\0" if more else "c", "lsn": 1}])
-    return path
+def job_with(dsn: str, folder: Path) -> Path:
+    write_rows(folder)
+    return job(folder, JOB.replace("{dsn}", dsn))
 
 
 def test_a_job_shows_its_passwords_nowhere(
@@ -70,14 +59,14 @@ def test_a_job_shows_its_passwords_nowhere(
 
     The log of a JVM of its own: tests/jobs/test_secrets.py.
     """
-    path = job(tmp_path, make_conninfo(dsn, password=CANARY))
+    path = job_with(make_conninfo(dsn, password=CANARY), tmp_path)
     assert CANARY not in repr(read_job(path))
     shown = [fkjoin_here("run", path)]
-    assert select(dsn, "select * from shop.it") == [("c", 1)]
+    assert select(dsn) == [("c1", 1)]
     files = [file for file in tmp_path.rglob("*") if file.is_file() and file != path]
-    assert {"fkjoin.json", "log", "spark.log"} <= {file.name for file in files}
+    assert {"fkjoin.json", "job.log", "spark.log"} <= {file.name for file in files}
     assert [file for file in files if CANARY.encode() in file.read_bytes()] == []
-    write_lines(tmp_path / "orders", "1", [{"id": "b", "customer": "c\0", "lsn": 2}])
+    write_lines(tmp_path / "orders", "2", [{"id": "b", "customer": "c\0", "amount": 1, "lsn": 2}])
     said = refused_here("run", path)
     assert "query sinks-counted failed: a row cannot be in table shop.it: customer = 'c\\x00'" in said.err
     assert said.err.count("\n") == 4, "three lines, and one that names the log"
@@ -89,7 +78,7 @@ def test_an_address_that_cannot_be_read_is_named_by_its_place_in_the_job_file(sp
     """Addresses of other forms: tests/sinks/test_database_addresses.py."""
     small(spark, tmp_path)
     dsn = f"postgresql://me:a@{CANARY}@127.0.0.1/db"
-    spec = read_job(job(tmp_path, dsn))
+    spec = read_job(job_with(dsn, tmp_path))
     with pytest.raises(JobError, match=r"^sinks\.shop\.postgres: the address cannot be read") as caught:
         Job(spec, spark)
     assert CANARY not in "".join(traceback.format_exception(caught.value))

@@ -31,12 +31,10 @@ from tests.support.sampling import sampled
 from tests.support.sessions import small
 from tests.support.sinks import Backup, there
 
-RESTORE, SECOND, OUTAGE, KILLED = (
-    "a restore to a backup taken",
-    "a second driver, started",
-    "an outage that begins",
-    "a driver killed",
-)
+RESTORE = "a restore to a backup taken"
+SECOND = "a second driver, started"
+OUTAGE = "an outage that begins"
+KILLED = "a driver killed"
 BOTH = "a restore and a second driver, started"
 
 NO_POINT: dict[tuple[str, ...], str] = {
