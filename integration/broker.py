@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -35,24 +34,20 @@ class Broker:
     """
 
     def __init__(self, image: str, listeners: Mapping[str, str] | None = None, **more: str) -> None:
-        inside = {"PLAINTEXT": 9092, **{name: 9095 + number for number, name in enumerate(listeners or {})}}
-        ports = {name: free_port() for name in inside}
+        protocols = {"PLAINTEXT": "PLAINTEXT", **(listeners or {})}
+        ports = {name: free_port() for name in protocols}
         self.places = {name: f"localhost:{port}" for name, port in ports.items()}
         self.bootstrap = self.places["PLAINTEXT"]
-        protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", "INTERNAL": "PLAINTEXT", **(listeners or {})}
+        protocols["CONTROLLER"] = "PLAINTEXT"
         settings = {
             "NODE_ID": "1",
             "PROCESS_ROLES": "broker,controller",
-            "LISTENERS": ",".join(
-                ["CONTROLLER://:9093", "INTERNAL://:9094", *(f"{name}://:{port}" for name, port in inside.items())]
-            ),
-            "ADVERTISED_LISTENERS": ",".join(
-                ["INTERNAL://localhost:9094", *(f"{name}://{place}" for name, place in self.places.items())]
-            ),
+            "LISTENERS": ",".join(f"{name}://:{port}" for name, port in {**ports, "CONTROLLER": 9093}.items()),
+            "ADVERTISED_LISTENERS": ",".join(f"{name}://{place}" for name, place in self.places.items()),
             "CONTROLLER_QUORUM_VOTERS": "1@localhost:9093",
             "CONTROLLER_LISTENER_NAMES": "CONTROLLER",
             "LISTENER_SECURITY_PROTOCOL_MAP": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
-            "INTER_BROKER_LISTENER_NAME": "INTERNAL",
+            "INTER_BROKER_LISTENER_NAME": "PLAINTEXT",
             "LOG_DIRS": "/tmp/kafka-data",
             "OFFSETS_TOPIC_REPLICATION_FACTOR": "1",
             "TRANSACTION_STATE_LOG_REPLICATION_FACTOR": "1",
@@ -62,8 +57,8 @@ class Broker:
             **more,
         }
         self._container = DockerContainer(image)
-        for name, port in ports.items():
-            self._container.ports[inside[name]] = ("127.0.0.1", port)  # type: ignore[assignment]  # docker's own form: this host only
+        for port in ports.values():
+            self._container.ports[port] = ("127.0.0.1", port)  # type: ignore[assignment]  # docker's own form: this host only
         for name, value in settings.items():
             self._container = self._container.with_env(f"KAFKA_{name}", value)
 
@@ -125,18 +120,13 @@ class Broker:
         """Produce in order, partitioned as Java's producer does."""
         java: dict[str, Any] = {"partitioner": "murmur2_random", "enable.idempotence": True, "linger.ms": 20}
         producer = Producer(self._client | java | {"message.max.bytes": 64 << 20})
-        errors: list[str] = []
-
-        def delivered(error: object, _: object) -> None:
-            if error is not None:
-                errors.append(str(error))
-
+        results: list[object] = []
         for key, value, headers, partition, timestamp_ms in records:
             where = {"timestamp": timestamp_ms, "partition": partition, "headers": list(headers)}
-            producer.produce(topic, value, key, on_delivery=delivered, **where)
+            producer.produce(topic, value, key, on_delivery=lambda error, _: results.append(error), **where)
             producer.poll(0)
         assert producer.flush(60) == 0
-        assert not errors, errors[:3]
+        assert set(results) <= {None}
 
     def ends(self, topic: str) -> dict[int, int]:
         """The end offset of each partition of the topic; to ask for it is cheap, to read all records again is not."""
@@ -149,10 +139,9 @@ class Broker:
         reads["auto.offset.reset"] = "earliest"  # where first records were deleted
         group = {"group.id": "fkjoin-tests", "enable.auto.commit": False}
         consumer = Consumer(self._client | group | reads)
-        partitions = self._partitions(topic)
-        consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+        open_ = set(self._partitions(topic))
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in open_])
         found: list[Message] = []
-        open_ = set(partitions)
         while open_:
             for message in consumer.consume(5000, 0.2):
                 if message.error() is None:
@@ -166,30 +155,21 @@ class Broker:
 
     def table(self, topic: str) -> dict[bytes, bytes]:
         """The records that are left of the topic when it is compacted."""
-        final: dict[bytes, bytes] = {}
-        for message in self.read(topic):
-            key, value = message.key(), message.value()
-            assert key is not None
-            if value is None:
-                final.pop(key, None)
-            else:
-                final[key] = value
-        return final
+        last = {message.key(): message.value() for message in self.read(topic)}
+        assert None not in last
+        return {key: value for key, value in last.items() if value is not None}
 
     def _partitions(self, topic: str) -> list[int]:
         return list(self.admin.list_topics(topic, timeout=10).topics[topic].partitions)
 
     def _wait(self) -> None:
-        deadline = time.monotonic() + 90
-        while True:
-            try:
-                self.admin.list_topics(timeout=2)
-                return
-            except KafkaException:
-                if time.monotonic() > deadline:
-                    logs = self._container.get_logs()
-                    raise AssertionError(f"the broker does not come up: {logs[0][-2000:]!r} {logs[1][-2000:]!r}") from None
-                time.sleep(0.5)
+        until("the broker comes up", self._answers, 90, 0.5)
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(KafkaException):
+            self.admin.list_topics(timeout=2)
+            return True
+        return False
 
 
 class Transactions:
