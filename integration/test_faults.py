@@ -49,10 +49,7 @@ class Logs:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.rng, self.seq = folder, random.Random(12508), 0
-        self.orders: dict[str, Any] = {}
         self.customers: dict[str, Any] = {}
-        self.lines: list[int] = []
-        """The numbers of all lines of the log of orders."""
         self.files: list[list[dict[str, Any]]] = []
         """Lines of the log of orders by file; a batch reads one."""
         for name in ("orders", "customers"):
@@ -60,28 +57,30 @@ class Logs:
 
     def grow(self, changes: int = 60) -> None:
         """Write one more file in each log; deleted rows may come back."""
-        lines: dict[str, list[str]] = {"orders": [], "customers": []}
+        lines: dict[str, list[dict[str, Any]]] = {"orders": [], "customers": []}
         for _ in range(changes):
             self.seq += 1
             op, customer = self.rng.choice("uuuud"), f"c{self.rng.randrange(8)}"
+            line = {"c": customer, "op": op, "seq": self.seq}
             if self.rng.random() < 0.7:
-                row = {"o": f"o{self.rng.randrange(30)}", "c": customer, "amount": self.rng.randrange(100)}
-                row["payer"] = f"c{(self.seq + row['amount']) % 8}"
-                self.orders[row["o"]] = None if op == "d" else row
-                self.lines.append(self.seq)
-                lines["orders"].append(json.dumps(row | {"op": op, "seq": self.seq, "at": self.seq}))
+                line |= {"o": f"o{self.rng.randrange(30)}", "amount": self.rng.randrange(100), "at": self.seq}
+                lines["orders"].append(line | {"payer": f"c{(self.seq + line['amount']) % 8}"})
             else:
                 self.customers[customer] = None if op == "d" else f"n{self.seq}"
-                lines["customers"].append(json.dumps({"c": customer, "name": f"n{self.seq}", "op": op, "seq": self.seq}))
-        for name, content in lines.items():
+                lines["customers"].append(line | {"name": f"n{self.seq}"})
+        for name, rows in lines.items():
             draft = self.folder / f".{name}"
-            draft.write_text("\n".join(content))
+            draft.write_text("\n".join(map(json.dumps, rows)))
             draft.rename(self.folder / name / f"{self.seq:06d}.json")
-        self.files.append([json.loads(line) for line in lines["orders"]])
+        self.files.append(lines["orders"])
+
+    def live(self) -> list[dict[str, Any]]:
+        """The orders that are there."""
+        last = {row["o"]: row for rows in self.files for row in rows}
+        return [row for row in last.values() if row["op"] == "u"]
 
     def joined(self) -> Table:
-        live = {key: row for key, row in self.orders.items() if row is not None}
-        return {key: (row["amount"], self.customers.get(row["c"])) for key, row in live.items()}
+        return {row["o"]: (row["amount"], self.customers.get(row["c"])) for row in self.live()}
 
     def windows(self) -> Table:
         """Sums and numbers of orders when their windows closed, by closed window and customer."""
@@ -101,14 +100,14 @@ class Logs:
 
     def with_payers(self) -> dict[str, tuple[int, str | None, str | None]]:
         """Each order's amount, and the names of its customer and its payer."""
-        live = {key: row for key, row in self.orders.items() if row is not None}
-        return {key: (row["amount"], *(self.customers.get(row[name]) for name in ("c", "payer"))) for key, row in live.items()}
+        names = self.customers.get
+        return {row["o"]: (row["amount"], names(row["c"]), names(row["payer"])) for row in self.live()}
 
     def summed(self) -> dict[str, tuple[int, ...]]:
         """The number, sum and maximum of orders, for each customer that is there and has some."""
         groups: dict[str, list[int]] = defaultdict(list)
-        for row in self.orders.values():
-            if row is not None and self.customers.get(row["c"]) is not None:
+        for row in self.live():
+            if self.customers.get(row["c"]) is not None:
                 groups[row["c"]].append(row["amount"])
         return {customer: (len(amounts), sum(amounts), max(amounts)) for customer, amounts in groups.items()}
 
@@ -176,7 +175,7 @@ def test_each_event_is_sent_once_whoever_is_killed(cluster: Cluster, tmp_path: P
         found = [json.loads(line) for line in lines]
         assert len({row["seq"] for row in found}) == len(found)
         assert all(row.get("n", 1) == 1 for row in found), "a customer that changes counts once"
-        return sorted(row["seq"] for row in found) == logs.lines
+        return sorted(row["seq"] for row in found) == [row["seq"] for rows in logs.files for row in rows]
 
     killed_in_turn(cluster, "enriched", logs, EVENTS, sent_once)
 

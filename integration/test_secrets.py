@@ -14,9 +14,7 @@ from pyspark.sql import SparkSession
 
 from fkjoin import Table
 from fkjoin.analysis import topics
-from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_file import read_job
-from fkjoin.jobs.job_kinds import JobError
 from fkjoin.kafka import Json, admin, new_topics, writing
 from fkjoin.sinks import Delta, Iceberg, Kafka
 from integration.postgres import select
@@ -45,11 +43,6 @@ options = {AWS_SECRET_ACCESS_KEY = "CaNaRy17"}
 )
 
 
-def job_with(dsn: str, folder: Path) -> Path:
-    write_rows(folder)
-    return job(folder, JOB.replace("{dsn}", dsn))
-
-
 def test_a_job_shows_its_passwords_nowhere(
     dsn: str, tmp_path: Path, fkjoin_here: Callable[..., str], refused_here: Callable[..., Any]
 ) -> None:
@@ -57,7 +50,8 @@ def test_a_job_shows_its_passwords_nowhere(
 
     The log of a JVM of its own: tests/jobs/test_secrets.py.
     """
-    path = job_with(make_conninfo(dsn, password=CANARY), tmp_path)
+    write_rows(tmp_path)
+    path = job(tmp_path, JOB.replace("{dsn}", make_conninfo(dsn, password=CANARY)))
     assert CANARY not in repr(read_job(path))
     shown = [fkjoin_here("run", path)]
     assert select(dsn) == [("c1", 1)]
@@ -70,16 +64,6 @@ def test_a_job_shows_its_passwords_nowhere(
     assert said.err.count("\n") == 4, "three lines, and one that names the log"
     shown += [*said, *(log.read_text() for log in tmp_path.glob("*.log"))]
     assert CANARY not in "".join(shown)
-
-
-def test_an_address_that_cannot_be_read_is_named_by_its_place_in_the_job_file(spark: SparkSession, tmp_path: Path) -> None:
-    """Addresses of other forms: tests/sinks/test_database_addresses.py."""
-    small(spark, tmp_path)
-    dsn = f"postgresql://me:a@{CANARY}@127.0.0.1/db"
-    spec = read_job(job_with(dsn, tmp_path))
-    with pytest.raises(JobError, match=r"^sinks\.shop\.postgres: the address cannot be read") as caught:
-        Job(spec, spark)
-    assert CANARY not in "".join(traceback.format_exception(caught.value))
 
 
 OPTIONS: dict[str, Any] = {
