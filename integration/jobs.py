@@ -14,6 +14,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from fkjoin import Table
 from fkjoin.kafka import Json
 from fkjoin.stages.counters import metrics_name
+from tests.support import oracle
+from tests.support.oracle import Change
 from tests.support.queries import run
 from tests.support.replay.traces import TraceChange
 
@@ -56,14 +58,8 @@ def running(joined: Table, topic: str, broker: Broker, folder: Path, **writing: 
 
 def batch_join(events: list[TraceChange], how: str) -> dict[str, Any]:
     """The joined table, ``[left, right]`` by key, from the final tables."""
-    left = {event.key: event for event in events if event.left}
-    right = {event.key: event.value for event in events if not event.left}
-    found = {}
-    for key, event in left.items():
-        other = right.get(event.foreign_key) if event.foreign_key is not None else None
-        if event.value is not None and (how == "left" or other is not None):
-            found[key] = [event.value, other]
-    return found
+    changes: list[Any] = [Change(one.left, one.key, one.value, at, one.foreign_key) for at, one in enumerate(events)]
+    return {key: list(row) for key, row in oracle.batch_join(changes, how).items()}
 
 
 def record(event: TraceChange) -> Record:
@@ -109,8 +105,8 @@ def tables(spark: SparkSession, broker: Broker, name: str, **options: Any) -> tu
     return left, from_topic(spark, broker, f"{name}-right", Json("value string"), options=options)
 
 
-def job_text(name: str, folder: Path, broker: Broker, tables: dict[str, str], more: str, topics: str = "") -> str:
-    """A job with tables of the topics ``NAME-TABLE``, whose values are JSON of these columns.
+def job_file(name: str, folder: Path, broker: Broker, tables: dict[str, str], more: str, topics: str = "") -> Path:
+    """The file ``job.toml`` of a job with tables of the topics ``NAME-TABLE``, whose values are JSON of these columns.
 
     ``more``: what it does with them, in which ``{name}`` and ``{folder}`` are filled in.  ``topics``: another NAME of topics.
     """
@@ -127,4 +123,6 @@ spark."spark.fkjoin.index.dir" = "{folder}/index"
         text += f'tables.{table}.topic = "{topics or name}-{table}"\n'
         text += f'tables.{table}.key = "string"\n'
         text += f'tables.{table}.value = {{format = "json", schema = "{columns}"}}\n'
-    return text + more.replace("{name}", name).replace("{folder}", str(folder))
+    file = folder / "job.toml"
+    file.write_text(text + more.replace("{name}", name).replace("{folder}", str(folder)))
+    return file

@@ -18,7 +18,7 @@ from tests.support.places import ROOT
 
 from .broker import Broker, Record
 from .faults.cluster import SPARK_HOME, Standalone
-from .jobs import job_text
+from .jobs import job_file
 from .machine import Process
 
 TABLES = {"orders": "customer string", "customers": "name string"}
@@ -53,7 +53,7 @@ def test_a_job_from_an_archive_goes_on_when_an_executor_is_killed(broker: Broker
     subprocess.run([sys.executable, *build], check=True)
     job.parent.mkdir(parents=True)
     shutil.copy(ROOT / "docker" / "job" / "job.py", job)
-    (tmp_path / "job.toml").write_text(job_text("archived", tmp_path, broker, TABLES, JOB))
+    job_file("archived", tmp_path, broker, TABLES, JOB)
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYSPARK_PYTHON")}
     environment |= {"SPARK_HOME": str(SPARK_HOME), "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": "127.0.0.1"}
     home = tmp_path / "cluster"

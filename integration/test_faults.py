@@ -6,6 +6,7 @@ import json
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +19,15 @@ from .faults.cluster import Cluster
 pytestmark = pytest.mark.nightly
 Table = dict[str, tuple[int, str | None]]
 
+WHEN, WHO = ("before", "after"), ("worker", "executor", "driver")
 EVERY = [
-    *[
-        (point, when, who)
-        for who in ("worker", "executor", "driver")
-        for point in WORKER_POINTS
-        for when in ("before", "after")
-    ],
-    *[("state commit", when, "executor") for when in ("before", "after")],
-    *[(point, when, "driver") for point in ("offset log", "sink write", "offset commit") for when in ("before", "after")],
-    *[(point, "after", "zombie") for point in ("read", "subscription", "log write")],
+    *product(WORKER_POINTS, WHEN, WHO),
+    *product(["state commit"], WHEN, ["executor"]),
+    *product(["offset log", "sink write", "offset commit"], WHEN, ["driver"]),
+    *product(["read", "subscription", "log write"], ["after"], ["zombie"]),
 ]
 
-OF_WINDOWS = [
-    (point, when, who)
-    for who in ("worker", "executor", "driver")
-    for point in ("regroup", "close")
-    for when in ("before", "after")
-]
+OF_WINDOWS = list(product(["regroup", "close"], WHEN, WHO))
 """Points of the stages of windows, which are in the query of the join."""
 
 EVENTS = [("sink write", "after", "driver"), ("enrich", "before", "worker"), ("enrich", "after", "executor")]
@@ -79,8 +71,9 @@ class Logs:
         last = {row["o"]: row for rows in self.files for row in rows}
         return [row for row in last.values() if row["op"] == "u"]
 
-    def joined(self) -> Table:
-        return {row["o"]: (row["amount"], self.customers.get(row["c"])) for row in self.live()}
+    def are_joined(self) -> bool:
+        joined = {row["o"]: (row["amount"], self.customers.get(row["c"])) for row in self.live()}
+        return written(self.folder) == {**joined, **self.windows()}
 
     def windows(self) -> Table:
         """Sums and numbers of orders when their windows closed, by closed window and customer."""
@@ -145,9 +138,7 @@ def killed_in_turn(
 def test_processes_killed_at_points_of_a_batch_on_a_cluster(cluster: Cluster, tmp_path: Path) -> None:
     """The job is a join with windows beside it, each of which has one result."""
     logs = Logs(tmp_path)
-    killed_in_turn(
-        cluster, "joined", logs, [*EVERY, *OF_WINDOWS], lambda: written(tmp_path) == {**logs.joined(), **logs.windows()}
-    )
+    killed_in_turn(cluster, "joined", logs, [*EVERY, *OF_WINDOWS], logs.are_joined)
 
 
 def test_stages_of_one_operator_converge_whoever_is_killed(cluster: Cluster, tmp_path: Path) -> None:
@@ -155,13 +146,13 @@ def test_stages_of_one_operator_converge_whoever_is_killed(cluster: Cluster, tmp
     logs = Logs(tmp_path)
     some = [fault for fault in EVERY if fault[2] == "worker" or fault[0] in ("log write", "state commit", "offset commit")]
     conf = {"spark.fkjoin.buckets": "1", "spark.sql.shuffle.partitions": "1"}
-    killed_in_turn(cluster, "joined", logs, some, lambda: written(tmp_path) == {**logs.joined(), **logs.windows()}, **conf)
+    killed_in_turn(cluster, "joined", logs, some, logs.are_joined, **conf)
 
 
 def test_sums_are_exact_whoever_is_killed(cluster: Cluster, tmp_path: Path) -> None:
     logs, stages = Logs(tmp_path), {"resolve": "regroup"}
     every = [(stages.get(point, point), when, victim) for point, when, victim in EVERY]
-    every += [("aggregate", when, victim) for when in ("before", "after") for victim in ("worker", "executor", "driver")]
+    every += product(["aggregate"], WHEN, WHO)
     columns = ("orders", "amount", "largest")
     killed_in_turn(cluster, "summed", logs, every, lambda: written(tmp_path, "c", columns) == logs.summed())
 

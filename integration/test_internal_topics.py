@@ -21,7 +21,7 @@ from fkjoin.jobs.job_file import read_job
 from fkjoin.kafka import purge
 
 from .broker import Broker, Record
-from .jobs import document, job_text
+from .jobs import document, job_file
 
 JOB = """
 trigger = "available-now"
@@ -54,7 +54,7 @@ class Counting:
 
     def __init__(self, spark: SparkSession, broker: Broker, folder: Path, name: str, partitions: int = 1) -> None:
         self.spark, self.broker, self.folder, self.topics = spark, broker, folder, name
-        self.file, self.checkpoint = folder / "job.toml", folder / "checkpoint"
+        self.checkpoint = folder / "checkpoint"
         broker.create(f"{name}-orders", partitions=partitions)
 
     def write(self, name: str, deployment: str, **settings: object) -> None:
@@ -63,7 +63,7 @@ class Counting:
         for setting, value in {"deployment": deployment, "retained": 100, "purge": "never", **settings}.items():
             text = text.replace(f"{{{setting}}}", str(value))
         tables = {"orders": "customer string"}
-        self.file.write_text(job_text(name, self.folder, self.broker, tables, text, self.topics))
+        self.file = job_file(name, self.folder, self.broker, tables, text, self.topics)
 
     def send(self, *keys: str) -> None:
         self.broker.send(f"{self.topics}-orders", [Record(key.encode(), document(customer="c")) for key in keys])

@@ -20,7 +20,7 @@ from tests.support.sessions import small
 from tests.support.sinks import finished
 
 from .broker import Broker, Record, Transactions
-from .jobs import document, from_topic, job_text
+from .jobs import document, from_topic, job_file
 from .machine import until
 
 
@@ -226,13 +226,12 @@ def test_what_cannot_start_over_says_so(shop: Shop, broker: Broker) -> None:
 def test_a_job_starts_over_on_the_command_line(
     shop: Shop, broker: Broker, tmp_path: Path, fkjoin_here: Callable[..., str]
 ) -> None:
-    job = tmp_path / "job.toml"
     more = """
     trigger = "available-now"
     views.all = {of = "orders", filter = "true"}
     sinks.out = {table = "all", path = "{folder}/out"}
     """
-    job.write_text(job_text("again", tmp_path, broker, {"orders": "n int"}, more, topics=shop.name))
+    job = job_file("again", tmp_path, broker, {"orders": "n int"}, more, topics=shop.name)
     send(broker, shop.orders, a={"n": 1}, b={"n": 2})
     fkjoin_here("run", job)
     broker.anew(shop.orders, partitions=1)
@@ -252,14 +251,14 @@ def test_a_job_starts_over_on_the_command_line(
 def test_a_check_compares_the_queries_of_a_staged_join_with_their_checkpoints(
     shop: Shop, broker: Broker, tmp_path: Path, fkjoin_here: Callable[..., str]
 ) -> None:
-    job, more, checkpoint = tmp_path / "job.toml", tmp_path / "more.toml", tmp_path / "checkpoint"
+    more, checkpoint = tmp_path / "more.toml", tmp_path / "checkpoint"
     joined = """
     trigger = "available-now"
     joins.joined = {left = "orders", right = "customers", extractor = "c", deployment = "staged"}
     sinks.out = {table = "joined", path = "{folder}/out"}
     """
     columns = {"orders": "c string, d string", "customers": "name string"}
-    job.write_text(job_text(shop.name, tmp_path, broker, columns, joined))
+    job = job_file(shop.name, tmp_path, broker, columns, joined)
     send(broker, shop.customers, c1={"name": "Ada"})
     send(broker, shop.orders, o1={"c": "c1", "d": "c2"})
     fkjoin_here("run", job)

@@ -27,7 +27,7 @@ from tests.support.sampling import EVERY, sampled
 
 from .broker import Broker, Record
 from .faults.cluster import compiled
-from .jobs import batch_join, job_text, joined_rows, send_changes
+from .jobs import batch_join, job_file, joined_rows, send_changes
 
 TABLES = {"left": "fk string, value string", "right": "value string"}
 JOB = """
@@ -93,11 +93,10 @@ def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
     """
     name = f"killed-{deployment}"
     broker.create(*(f"{name}-{end}" for end in ("left", "right", "out", "dead")), partitions=2)
-    job, again = tmp_path / "job.toml", tmp_path / "again.toml"
     several = {"fused": FILES, "staged": ""}[deployment]
     more = SNAPSHOTS + f'spark."spark.jars" = "{connector}"' + JOB.replace("{deployment}", deployment) + several
-    job.write_text(job_text(name, tmp_path, broker, TABLES, FAULTS + more))
-    again.write_text(job_text(name, tmp_path, broker, TABLES, more))
+    again = job_file(name, tmp_path, broker, TABLES, more).rename(tmp_path / "again.toml")
+    job = job_file(name, tmp_path, broker, TABLES, FAULTS + more)
     rng = random.Random(5)
     events: list[TraceChange] = []
     sends, lefts = 0, 2000 if EVERY else 600
@@ -187,9 +186,8 @@ def test_offsets_that_are_gone_stop_the_job_with_what_to_do(
 ) -> None:
     """The job keeps its dead letters in a directory."""
     broker.create("gone-left", "gone-right", "gone-out", partitions=1)
-    job = tmp_path / "job.toml"
     more = JOB.replace("{deployment}", "fused").replace('topic = "{name}-dead"', 'path = "{folder}/dead"')
-    job.write_text(job_text("gone", tmp_path, broker, TABLES, 'trigger = "available-now"' + more))
+    job = job_file("gone", tmp_path, broker, TABLES, 'trigger = "available-now"' + more)
     broker.send("gone-left", [Record(b"k", b'{"fk": "a"}'), Record(b"k", b"?"), Record(b"k", b'{"fk": "a"}')])
     fkjoin_here("run", job)
     files = (tmp_path / "dead").glob("*/*.json")
@@ -224,8 +222,8 @@ def test_events_of_a_topic_are_sent_once_with_the_rows_of_another(
     broker: Broker, tmp_path: Path, fkjoin_here: Callable[..., str]
 ) -> None:
     broker.create("seen-customers", "seen-clicks", "seen-out", "seen-dead", partitions=2)
-    job, sent = tmp_path / "job.toml", list[tuple[str, str, str | None]]()
-    job.write_text(job_text("seen", tmp_path, broker, {"customers": "name string"}, EVENTS))
+    job = job_file("seen", tmp_path, broker, {"customers": "name string"}, EVENTS)
+    sent: list[tuple[str, str, str | None]] = []
     for name, numbers, expected in (
         ("Ada", ("1", "2", "1", "none"), [("1", "Ada"), ("1", "Ada"), ("2", None)]),
         (None, ("1",), [("1", None)]),

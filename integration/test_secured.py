@@ -29,7 +29,7 @@ from tests.support.sessions import small
 
 from .broker import Broker, Record
 from .conftest import DOCKER, prepared
-from .jobs import document, job_text
+from .jobs import document, job_file
 from .machine import JsonAnswers, answering, until
 
 PASSWORD = 'pa"ss\\word;=,'
@@ -191,9 +191,9 @@ def documented(way: str, broker: SecuredBroker) -> dict[str, str]:
 
 def job_of(name: str, way: str, broker: SecuredBroker, folder: Path) -> Path:
     """The file of a job that logs in that way: it has stages, two sinks in one query and dead letters."""
-    text = job_text(name, folder, broker, {"read": "n int, k string"}, section(way, broker) + COUNTS)
-    (folder / "job.toml").write_text(text.replace(broker.bootstrap, broker.places[WAYS[way]]))
-    return folder / "job.toml"
+    job = job_file(name, folder, broker, {"read": "n int, k string"}, section(way, broker) + COUNTS)
+    job.write_text(job.read_text().replace(broker.bootstrap, broker.places[WAYS[way]]))
+    return job
 
 
 def secrets(broker: SecuredBroker) -> list[str]:
