@@ -41,9 +41,11 @@ class Shop:
         grouped = joined.group_by("right.region", name="regions", deployment="staged", application=self.name)
         return grouped.agg(orders=agg.count(), revenue=agg.sum("left.amount"), largest=agg.max("left.items"))
 
-    def send(self, changes: int) -> None:
-        for name, key, row in self.history.write(changes):
-            self.broker.send(f"{self.name}-{name}", [Record(key.encode(), row and document(**row))])
+    def send(self, number: int) -> None:
+        changes = self.history.write(number)
+        for table in ("orders", "customers"):
+            records = [Record(key.encode(), row and document(**row)) for name, key, row in changes if name == table]
+            self.broker.send(f"{self.name}-{table}", records)
 
     def written(self) -> dict[str, Any]:
         return {key.decode(): json.loads(value) for key, value in self.broker.table(self.out).items()}
