@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,13 +35,11 @@ class Running:
 
     def counters(self) -> dict[str, int]:
         """The counters of all queries, summed up."""
-        total: dict[str, int] = {}
-        for query in self.queries:
-            for progress in query.recentProgress:
-                for operator, metrics in progress.observedMetrics.items():
-                    if operator.startswith(metrics_name("")):
-                        for name, value in metrics.asDict().items():
-                            total[name] = total.get(name, 0) + (value or 0)
+        total = Counter[str]()
+        for progress in (progress for query in self.queries for progress in query.recentProgress):
+            for operator, metrics in progress.observedMetrics.items():
+                if operator.startswith(metrics_name("")):
+                    total.update({name: value or 0 for name, value in metrics.asDict().items()})
         return total
 
 
