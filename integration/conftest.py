@@ -109,8 +109,16 @@ def postgres() -> Iterator[str]:
 
 @pytest.fixture
 def dsn(postgres: str) -> str:
-    """The server's address, with an empty schema ``shop`` in it."""
+    """The server's address, with a schema ``shop`` in it, which has types and no tables."""
     from integration.postgres import execute
 
-    execute(postgres, "drop schema if exists shop cascade", "create schema shop")
+    execute(
+        postgres,
+        "drop schema if exists shop cascade",
+        "create schema shop",
+        "create type shop.mood as enum ('fine')",
+        "create domain shop.short as varchar(3)",
+        "create domain shop.filled as text check (value <> '')",
+        "create domain shop.there as text not null",
+    )
     return postgres

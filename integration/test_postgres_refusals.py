@@ -62,20 +62,9 @@ KINDS: list[tuple[str, pa.Array, pa.Array, str]] = [
 ]
 
 
-@pytest.fixture
-def domains(dsn: str) -> str:
-    execute(
-        dsn,
-        "create domain shop.short as varchar(3)",
-        "create domain shop.filled as text check (value <> '')",
-        "create domain shop.there as text not null",
-    )
-    return dsn
-
-
 @pytest.mark.parametrize(("kind", "good", "bad", "reason"), KINDS, ids=[f"{kind[0]}-{kind[3][:20]}" for kind in KINDS])
 def test_a_row_that_the_table_cannot_have_stops_the_query_or_is_set_aside(
-    domains: str, monkeypatch: pytest.MonkeyPatch, kind: str, good: pa.Array, bad: pa.Array, reason: str
+    dsn: str, monkeypatch: pytest.MonkeyPatch, kind: str, good: pa.Array, bad: pa.Array, reason: str
 ) -> None:
     """The error has key, column and the beginning of the value on one line, and the letter has the row.
 
@@ -89,7 +78,7 @@ def test_a_row_that_the_table_cannot_have_stops_the_query_or_is_set_aside(
         ids = [f"k{place}" for place in range(len(values))]
         return pa.table({"id": ids, "x": pa.chunked_array(values), "other": ["SECRET"] * len(values)})
 
-    stops = sink(domains, schema, f"id text primary key, x {kind}, other text")
+    stops = sink(dsn, schema, f"id text primary key, x {kind}, other text")
     with pytest.raises(FkJoinError) as caught:
         stops.apply(batch_id(0), rows(good, bad, good), gone())
     (line,) = str(caught.value).splitlines()
@@ -98,19 +87,19 @@ def test_a_row_that_the_table_cannot_have_stops_the_query_or_is_set_aside(
     assert '; with on_error="dead-letter" such rows are set aside, or a view of the table replaces such values' in line
     assert len(line) < 600
     assert "SECRET" not in "".join(traceback.format_exception(caught.value))
-    assert select(domains) == []
+    assert select(dsn) == []
 
-    sets_aside = setting_aside(domains, schema=schema)
+    sets_aside = setting_aside(dsn, schema=schema)
     for _ in range(2):
         sets_aside.apply(batch_id(0), rows(good, bad, good, bad), gone())
-    assert select(domains, "select id from shop.it order by id") == [("k0",), ("k2",)]
-    found = letters(domains)
+    assert select(dsn, "select id from shop.it order by id") == [("k0",), ("k2",)]
+    found = letters(dsn)
     assert [row[:3] for row in found] == [(0, "k1", "x"), (0, "k3", "x")]
     assert all(reason in row[3] for row in found)
-    assert json.loads(letters(domains, "row::text")[0][0])["other"] == "SECRET"
+    assert json.loads(letters(dsn, "row::text")[0][0])["other"] == "SECRET"
     sets_aside.apply(batch_id(1), rows(good, good), gone("k2"))
-    assert select(domains, "select id from shop.it order by id") == [("k0",), ("k1",)]
-    assert len(letters(domains)) == 2
+    assert select(dsn, "select id from shop.it order by id") == [("k0",), ("k1",)]
+    assert len(letters(dsn)) == 2
 
 
 def test_the_last_good_row_of_the_key_stays_and_a_later_good_one_replaces_it(dsn: str) -> None:
@@ -185,15 +174,15 @@ def test_what_breaks_a_constraint_with_other_rows_stops_the_query_whatever_on_er
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(values=st.lists(st.sampled_from(["good", "b\0d", "bad", None]), max_size=40))
-def test_all_rows_are_in_the_table_or_among_the_dead_letters(domains: str, values: Sequence[str | None]) -> None:
+def test_all_rows_are_in_the_table_or_among_the_dead_letters(dsn: str, values: Sequence[str | None]) -> None:
     """Any rows are refused, for several reasons at the same time."""
-    execute(domains, "drop table if exists shop.it, shop.fkjoin_batches, shop.fkjoin_dead_letters")
-    made = setting_aside(domains, types="id text primary key, name text not null check (name <> 'bad')")
+    execute(dsn, "drop table if exists shop.it, shop.fkjoin_batches, shop.fkjoin_dead_letters")
+    made = setting_aside(dsn, types="id text primary key, name text not null check (name <> 'bad')")
     rows = {f"{place:02}": value for place, value in enumerate(values)}
     made.apply(batch_id(0), names(**rows), gone())
     good = [key for key, value in rows.items() if value == "good"]
-    assert [key for (key,) in select(domains, "select id from shop.it order by id")] == good
-    assert [(key, name) for _, key, name, _ in letters(domains)] == [(key, "name") for key in rows if key not in good]
+    assert [key for (key,) in select(dsn, "select id from shop.it order by id")] == good
+    assert [(key, name) for _, key, name, _ in letters(dsn)] == [(key, "name") for key in rows if key not in good]
 
 
 def test_a_database_in_another_encoding_has_what_that_has(dsn: str) -> None:
@@ -236,20 +225,20 @@ def test_each_way_out_that_the_error_names(spark: SparkSession, dsn: str, tmp_pa
     assert write(table.filter("instr(name, char(0)) = 0", name="left_out"), "shop.left_out") == [("a", "one")]
 
 
-def test_a_table_that_is_restored_has_the_rows_of_the_state_that_it_can_have_and_each_letter_once(domains: str) -> None:
+def test_a_table_that_is_restored_has_the_rows_of_the_state_that_it_can_have_and_each_letter_once(dsn: str) -> None:
     """A key whose row cannot be there has none, neither that of an earlier batch nor that of a later one."""
-    made, good = setting_aside(domains, types="id text primary key, name uuid"), UUID
+    made, good = setting_aside(dsn, types="id text primary key, name uuid"), UUID
     made.apply(batch_id(0), names(a=good, b=good, c=good, d=good), gone())
     made.apply(batch_id(1), names(b="bad", c="b\0d"), gone())
     made.apply(batch_id(2), names(b=good, c=good, d="bad", e=good), gone("a"))
     state = names(a=good, b="bad", c="b\0d", d=good)
     for _ in range(2):
         made.replace(batch_id(1), state)
-        assert [row[0] for row in select(domains, "select id from shop.it order by id")] == ["a", "d"]
-        assert [row[:2] for row in letters(domains)] == [(1, "b"), (1, "c")]
+        assert [row[0] for row in select(dsn, "select id from shop.it order by id")] == ["a", "d"]
+        assert [row[:2] for row in letters(dsn)] == [(1, "b"), (1, "c")]
     made.apply(batch_id(2), names(b=good, d="bad"), gone())
-    assert [row[0] for row in select(domains, "select id from shop.it order by id")] == ["a", "b", "d"]
-    assert [row[:2] for row in letters(domains)] == [(1, "b"), (1, "c"), (2, "d")]
+    assert [row[0] for row in select(dsn, "select id from shop.it order by id")] == ["a", "b", "d"]
+    assert [row[:2] for row in letters(dsn)] == [(1, "b"), (1, "c"), (2, "d")]
 
 
 def test_an_attempt_that_is_still_at_work_is_waited_for_before_the_table_is_restored(dsn: str) -> None:
