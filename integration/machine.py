@@ -33,7 +33,7 @@ def until(goal: str, reached: Callable[[], Any], limit_s: float = 60, pause_s: f
 
 
 class JsonAnswers:
-    """What a handler of requests needs whose answers are JSON."""
+    """The answers of a handler of requests, in JSON."""
 
     def body(self: Any) -> bytes:
         return self.rfile.read(int(self.headers["Content-Length"]))

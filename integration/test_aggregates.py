@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("small_tables")
 
 
 class Shop:
-    """Topics of orders and customers, with changes of a history; its files are written, too, and nobody reads them."""
+    """Topics of orders and customers, with changes of a history, whose files are not read."""
 
     def __init__(self, broker: Broker, spark: SparkSession, name: str, folder: Path) -> None:
         self.broker, self.spark, self.name, self.history = broker, spark, name, History(folder)

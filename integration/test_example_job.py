@@ -1,4 +1,4 @@
-"""What documents have on a broker: the job from Debezium's events to PostgreSQL, programs of docs/first-job.md, a notebook.
+"""Documents on a broker: the job from Debezium's events to PostgreSQL, programs of docs/first-job.md, a notebook.
 
 A notebook of files: tests/api/test_notebooks.py.
 """

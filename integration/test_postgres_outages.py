@@ -19,7 +19,7 @@ from tests.support.batch_ids import batch_id
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What fkjoin has warned of by now."""
+    """The warnings of fkjoin by now."""
     return [record.getMessage() for record in caplog.records if record.name.startswith("fkjoin")]
 
 
