@@ -77,7 +77,7 @@ def test_the_programs_make_compacted_topics_and_write_their_records(broker: Brok
         return ended.returncode, ended.stderr
 
     assert run("write.py", "orders", "o1", "{}") == (1, "topic orders is not there: run topics.py first\n")
-    assert "orders" not in broker.admin.list_topics(timeout=10).topics
+    assert "orders" not in broker.topics()
     (commands,) = (block.text for block in found if block.text.startswith("python topics.py"))
     for command in commands.splitlines():
         assert run(*shlex.split(command)[1:]) == (0, ""), command
@@ -94,8 +94,7 @@ def test_the_programs_make_compacted_topics_and_write_their_records(broker: Brok
     assert there() == written
     assert run("write.py", "orders", "o3") == (0, "")
     assert there() == {place: record for place, record in written.items() if place != ("orders", "o3")}
-    for deleted in broker.admin.delete_topics(made).values():
-        deleted.result(30)
+    broker.delete(*made)
 
 
 @pytest.mark.faults

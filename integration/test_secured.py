@@ -196,24 +196,24 @@ def job_of(name: str, way: str, broker: SecuredBroker, folder: Path) -> Path:
     return job
 
 
-def secrets(broker: SecuredBroker) -> list[str]:
-    """Pieces of secrets whose characters each text writes as they are."""
-    key = (broker.folder / "client.key").read_text().splitlines()[1]
-    return [*re.findall(r"[\w;=,]{6,}", PASSWORD), STORE_PASSWORD, key, *(token[-40:] for token in broker.login.given)]
+@pytest.fixture
+def require_unseen(
+    secured: SecuredBroker, spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., None]:
+    """Assert that no secret is in what was shown or printed, in plans on Spark's page, or in a file of the test's folder."""
 
+    def require(*shown: str) -> None:
+        key = (secured.folder / "client.key").read_text().splitlines()[1]
+        # Pieces whose characters each text writes as they are.
+        secrets = [*re.findall(r"[\w;=,]{6,}", PASSWORD), STORE_PASSWORD, key, *(one[-40:] for one in secured.login.given)]
+        executions = spark._jsparkSession.sharedState().statusStore().executionsList()  # type: ignore[attr-defined]
+        plans = [executions.apply(place).physicalPlanDescription() for place in range(executions.size())]
+        files = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+        assert any("offsets" in file.parts for file in files), "a checkpoint is among the files"
+        assert [file for file, content in files.items() for secret in secrets if secret.encode() in content] == []
+        assert [secret for secret in secrets if secret in "".join([*shown, *plans, *capfd.readouterr()])] == []
 
-def plans(spark: SparkSession) -> str:
-    """The plans that Spark's page and event log show."""
-    found = spark._jsparkSession.sharedState().statusStore().executionsList()  # type: ignore[attr-defined]
-    return "".join(found.apply(place).physicalPlanDescription() for place in range(found.size()))
-
-
-def require_unseen(secret: list[str], folder: Path, *shown: str) -> None:
-    """Assert that none of the secrets is in what was shown, nor in a file of the folder."""
-    files = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-    assert any("offsets" in file.parts for file in files), "a checkpoint is among the files"
-    assert [file for file, content in files.items() for one in secret if one.encode() in content] == []
-    assert [one for one in secret if one in "".join(shown)] == []
+    return require
 
 
 COUNTS = """
@@ -236,12 +236,7 @@ topic = "{name}-dead"
 @pytest.mark.nightly
 @pytest.mark.parametrize("way", WAYS)
 def test_each_documented_way_in_reads_writes_and_asks_about_topics(
-    way: str,
-    secured: SecuredBroker,
-    spark: SparkSession,
-    tmp_path: Path,
-    fkjoin_here: Callable[..., str],
-    capfd: pytest.CaptureFixture[str],
+    way: str, secured: SecuredBroker, spark: SparkSession, tmp_path: Path, fkjoin_here: Any, require_unseen: Any
 ) -> None:
     """A topic that was made anew is noticed, too; of Java's stores, JKS reads and PKCS 12 writes."""
     name = re.sub(r"\W+", "-", way)
@@ -272,15 +267,11 @@ def test_each_documented_way_in_reads_writes_and_asks_about_topics(
     secured.anew(f"{name}-read", partitions=1)
     with pytest.raises(FkJoinError, match=f"topic {name}-read was deleted and created again"):
         table(f"{name}-read").to_kafka(f"{name}-out", place, **how)
-    require_unseen(secrets(secured), tmp_path, checked, read.describe(), plans(spark), *capfd.readouterr())
+    require_unseen(checked, read.describe())
 
 
 def test_a_job_gives_its_options_to_every_query_and_shows_no_secret(
-    secured: SecuredBroker,
-    spark: SparkSession,
-    tmp_path: Path,
-    fkjoin_here: Callable[..., str],
-    capfd: pytest.CaptureFixture[str],
+    secured: SecuredBroker, tmp_path: Path, fkjoin_here: Callable[..., str], require_unseen: Callable[..., None]
 ) -> None:
     """The commands for internal topics run on it, too."""
     secured.create("job-read", "job-out", "job-more", "job-dead", partitions=1)
@@ -290,30 +281,25 @@ def test_a_job_gives_its_options_to_every_query_and_shows_no_secret(
     for topic in ("job-out", "job-more"):
         assert {key: json.loads(value) for key, value in secured.table(topic).items()} == {b"x": {"n": 2}}
     assert len(secured.read("job-dead")) == 1
-    require_unseen(secrets(secured), tmp_path, *shown, plans(spark), *capfd.readouterr())
+    require_unseen(*shown)
 
 
-@pytest.mark.parametrize(
-    ("way", "says"),
-    [
-        ("SASL/SCRAM", r"the brokers at localhost:\d+ refuse this client \(.*invalid credentials.*the options: kafka.sec"),
-        ("OAuth", "options: Java's Kafka client cannot be made .*: The response code 401"),
-        ("mTLS with PEM files", r"localhost:\d+ .*the options.*kafka.security.protocol"),
-    ],
-)
+UNKNOWN = {
+    "SASL/SCRAM": r"the brokers at localhost:\d+ refuse this client \(.*invalid credentials.*the options: kafka.sec",
+    "OAuth": "options: Java's Kafka client cannot be made .*: The response code 401",
+    "mTLS with PEM files": r"localhost:\d+ .*the options.*kafka.security.protocol",
+}
+
+
+@pytest.mark.parametrize("way", UNKNOWN)
 def test_a_client_that_is_not_known_is_told_so(
-    way: str,
-    says: str,
-    secured: SecuredBroker,
-    spark: SparkSession,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    way: str, secured: SecuredBroker, spark: SparkSession, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KAFKA_PASSWORD", "canary-wrong")
     options = documented(way, secured)
     if way.startswith("mTLS"):
         options = {name: value for name, value in options.items() if "keystore" not in name}
-    with pytest.raises(TopologyError, match=says) as refused:
+    with pytest.raises(TopologyError, match=UNKNOWN[way]) as refused:
         Table.from_kafka(spark, "any", secured.places[WAYS[way]], key="string", value="string", options=options)
     assert "\n" not in str(refused.value)
     assert "canary" not in "".join(traceback.format_exception(refused.value)) + "".join(capfd.readouterr())
