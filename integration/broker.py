@@ -39,11 +39,12 @@ class Broker:
         self.places = {name: f"localhost:{port}" for name, port in ports.items()}
         self.bootstrap = self.places["PLAINTEXT"]
         protocols["CONTROLLER"] = "PLAINTEXT"
+        bound = {**ports, "CONTROLLER": 9093}
         settings = {
             "NODE_ID": "1",
             "PROCESS_ROLES": "broker,controller",
-            "LISTENERS": ",".join(f"{name}://:{port}" for name, port in {**ports, "CONTROLLER": 9093}.items()),
-            "ADVERTISED_LISTENERS": ",".join(f"{name}://{place}" for name, place in self.places.items()),
+            "LISTENERS": ",".join(f"{name}://:{port}" for name, port in bound.items()),
+            "ADVERTISED_LISTENERS": ",".join(f"{name}://{where}" for name, where in self.places.items()),
             "CONTROLLER_QUORUM_VOTERS": "1@localhost:9093",
             "CONTROLLER_LISTENER_NAMES": "CONTROLLER",
             "LISTENER_SECURITY_PROTOCOL_MAP": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
@@ -86,10 +87,10 @@ class Broker:
 
     @cached_property
     def admin(self) -> AdminClient:
-        return AdminClient(self._client)
+        return AdminClient(self.client)
 
     @property
-    def _client(self) -> dict[str, Any]:
+    def client(self) -> dict[str, Any]:
         return {"bootstrap.servers": self.bootstrap, "log_level": 0}
 
     def create(self, *topics: str, partitions: int = 3, **config: str) -> None:
@@ -118,15 +119,16 @@ class Broker:
 
     def send(self, topic: str, records: Iterable[Record]) -> None:
         """Produce in order, partitioned as Java's producer does."""
-        java: dict[str, Any] = {"partitioner": "murmur2_random", "enable.idempotence": True, "linger.ms": 20}
-        producer = Producer(self._client | java | {"message.max.bytes": 64 << 20})
-        results: list[object] = []
+        java: dict[str, Any] = {"partitioner": "murmur2_random", "enable.idempotence": True}
+        producer = Producer(self.client | java | {"linger.ms": 20, "message.max.bytes": 64 << 20})
+        results = set[object]()
         for key, value, headers, partition, timestamp_ms in records:
-            where = {"timestamp": timestamp_ms, "partition": partition, "headers": list(headers)}
-            producer.produce(topic, value, key, on_delivery=lambda error, _: results.append(error), **where)
+            where: dict[str, Any] = {"timestamp": timestamp_ms, "partition": partition, "headers": list(headers)}
+            where["on_delivery"] = lambda error, _: results.add(error)
+            producer.produce(topic, value, key, **where)
             producer.poll(0)
         assert producer.flush(60) == 0
-        assert set(results) <= {None}
+        assert results <= {None}
 
     def ends(self, topic: str) -> dict[int, int]:
         """The end offset of each partition of the topic; to ask for it is cheap, to read all records again is not."""
@@ -138,7 +140,7 @@ class Broker:
         reads: dict[str, Any] = {"isolation.level": "read_committed", "enable.partition.eof": True}
         reads["auto.offset.reset"] = "earliest"  # where first records were deleted
         group = {"group.id": "fkjoin-tests", "enable.auto.commit": False}
-        consumer = Consumer(self._client | group | reads)
+        consumer = Consumer(self.client | group | reads)
         open_ = set(self._partitions(topic))
         consumer.assign([TopicPartition(topic, partition, 0) for partition in open_])
         found: list[Message] = []
@@ -176,12 +178,12 @@ class Transactions:
     """Transactions on a topic, each by a producer of its own."""
 
     def __init__(self, broker: Broker, topic: str) -> None:
-        self._servers, self._topic, self._number = broker.bootstrap, topic, 0
+        self._broker, self._topic, self._number = broker, topic, 0
 
     def begin(self, *records: Record) -> Producer:
         self._number += 1
-        name = f"{self._topic}-{self._number}"
-        producer = Producer({"bootstrap.servers": self._servers, "transactional.id": name, "log_level": 0})
+        name = {"transactional.id": f"{self._topic}-{self._number}"}
+        producer = Producer(self._broker.client | name)
         producer.init_transactions(30)
         producer.begin_transaction()
         for record in records:

@@ -57,12 +57,14 @@ def running(joined: Table, topic: str, broker: Broker, folder: Path, **writing: 
 
 def batch_join(events: list[TraceChange], how: str) -> dict[str, Any]:
     """The joined table, ``[left, right]`` by key, from the final tables."""
-    changes: list[Any] = [Change(one.left, one.key, one.value, at, one.foreign_key) for at, one in enumerate(events)]
+    changes: list[Any] = []
+    for at, event in enumerate(events):
+        changes.append(Change(event.left, event.key, event.value, at, event.foreign_key))
     return {key: list(row) for key, row in oracle.batch_join(changes, how).items()}
 
 
 def record(event: TraceChange) -> Record:
-    fields = {"fk": event.foreign_key, "value": event.value} if event.left else {"value": event.value}
+    fields = {"value": event.value} | ({"fk": event.foreign_key} if event.left else {})
     return Record(event.key.encode(), None if event.value is None else document(**fields))
 
 
@@ -95,7 +97,8 @@ def rows(frame: DataFrame, folder: Path) -> list[Any]:
 
 def from_topic(spark: SparkSession, broker: Broker, topic: str, value: Any = "string", **options: Any) -> Table:
     """A table of a topic, whose keys are texts unless the options say otherwise."""
-    return Table.from_kafka(spark, topic, broker.bootstrap, **{"key": "string", "value": value, **options})
+    about = {"key": "string", "value": value, **options}
+    return Table.from_kafka(spark, topic, broker.bootstrap, **about)
 
 
 def tables(spark: SparkSession, broker: Broker, name: str, **options: Any) -> tuple[Table, Table]:
@@ -105,9 +108,10 @@ def tables(spark: SparkSession, broker: Broker, name: str, **options: Any) -> tu
 
 
 def job_file(name: str, folder: Path, broker: Broker, tables: dict[str, str], more: str, topics: str = "") -> Path:
-    """The file ``job.toml`` of a job with tables of the topics ``NAME-TABLE``, whose values are JSON of these columns.
+    """The file ``job.toml`` of a job with tables of the topics ``NAME-TABLE``, whose values are JSON.
 
-    ``more``: what it does with them, in which ``{name}`` and ``{folder}`` are filled in.  ``topics``: another NAME of topics.
+    ``tables``: their columns.  ``more``: what the job does with them, in which ``{name}`` and ``{folder}`` are filled in.
+    ``topics``: another NAME of topics.
     """
     text = f'''
 name = "{name}"

@@ -62,7 +62,10 @@ def answering(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
 
 
 class Process:
-    """A process that may be told to crash, and those that it starts: they are one group, and print to ``FOLDER/out.txt``."""
+    """A process that may be told to crash, and those that it starts: they are one group.
+
+    They print to ``FOLDER/out.txt``.
+    """
 
     def __init__(
         self, folder: Path, command: Sequence[object], cwd: Path = ROOT, environment: Mapping[str, str] = os.environ
@@ -70,9 +73,8 @@ class Process:
         environment = {"FKJOIN_FAULT": f"{folder}/fault", **environment}
         self._fault, self._out = Path(environment["FKJOIN_FAULT"]), folder / "out.txt"
         with self._out.open("ab") as log:
-            words = list(map(str, command))
-            output: Any = {"stdout": log, "stderr": log}
-            self._process = subprocess.Popen(words, cwd=cwd, env=environment, start_new_session=True, **output)
+            about: Any = {"cwd": cwd, "env": environment, "stdout": log, "stderr": log}
+            self._process = subprocess.Popen(list(map(str, command)), start_new_session=True, **about)
         self.pid = self._process.pid
 
     def arm(self, fault: str) -> None:

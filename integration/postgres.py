@@ -37,7 +37,7 @@ NUMBERS = IDS.append(pa.field("n", pa.int64()))
 
 
 def sink(dsn: str, schema: pa.Schema = NUMBERS, types: str = "", **options: Any) -> Postgres:
-    """A sink into ``shop.it`` that is prepared for the schema; the table is made of ``types`` before, if there are some."""
+    """A sink into ``shop.it`` that is prepared for the schema; with ``types``, the table is there before."""
     if types:
         execute(dsn, f"create table shop.it ({types})")
     made = Postgres("shop.it", dsn, **options)
@@ -66,7 +66,8 @@ def _run(program: str, *arguments: str) -> None:
     """Run a program of PostgreSQL, which does not run as root."""
     programs = prepared(str(DOCKER / "postgres.sh"))
     who = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
-    subprocess.run([*who, f"{programs}/{program}", *arguments], check=True, stdout=subprocess.DEVNULL, cwd="/")
+    command = [*who, f"{programs}/{program}", *arguments]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd="/")
 
 
 def _start(folder: Path, port: int) -> None:

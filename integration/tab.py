@@ -52,8 +52,9 @@ class Tab:
     def press(self, key: str) -> None:
         """Press a key: ``Tab``, ``Enter``."""
         code, text = {"Tab": (9, ""), "Enter": (13, "\r")}[key]
+        about: dict[str, Any] = {"key": key, "code": key, "windowsVirtualKeyCode": code, "text": text}
         for kind in ("keyDown", "keyUp"):
-            self._call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, text=text)
+            self._call("Input.dispatchKeyEvent", type=kind, **about)
 
     def picture(self, path: Path) -> None:
         """Write the whole page as a PNG."""
@@ -71,8 +72,8 @@ class Tab:
 
     def each(self, elements: str, value: str) -> list[Any]:
         """The value of an expression for each element, called ``it``, that a selector has."""
-        values: list[Any] = self.evaluate(f"[...document.querySelectorAll({json.dumps(elements)})].map(it => {value})")
-        return values
+        every = f"[...document.querySelectorAll({json.dumps(elements)})]"
+        return list(self.evaluate(f"{every}.map(it => {value})"))
 
     def shows(self, element: str, *words: str) -> None:
         """Assert that words are seen in the element with the id."""

@@ -34,10 +34,11 @@ class Shop:
         return from_topic(self.spark, self.broker, f"{self.name}-{name}", Json(columns), name=name, **more)
 
     def by_region(self, deployment: Any, **more: Any) -> Table:
-        orders = self.table("orders", "order_id string, customer_id string, amount double, items bigint")
-        customers = self.table("customers", "customer_id string, region string", **more).filter("region is not null")
+        orders = self.table("orders", "order_id string, customer_id string, amount double, items int")
+        customers = self.table("customers", "customer_id string, region string", **more)
+        placed = customers.filter("region is not null")
         about: Any = {"deployment": deployment, "application": self.name, "name": "joined"}
-        joined = fk_join(orders, customers, "customer_id", **about)
+        joined = fk_join(orders, placed, "customer_id", **about)
         grouped = joined.group_by("right.region", name="regions", deployment="staged", application=self.name)
         return grouped.agg(orders=agg.count(), revenue=agg.sum("left.amount"), largest=agg.max("left.items"))
 

@@ -70,10 +70,11 @@ def _do(step: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
 @contextlib.contextmanager
 def client(address: str, folder: Path) -> Iterator[Client]:
     """A process with a session at a server, killed in the end."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _begin, (address, folder)) as pool:
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, spawn, _begin, (address, folder)) as pool:
         process = pool.submit(os.getpid).result()
         try:
-            yield lambda step, *arguments, **more: pool.submit(_do, step, *arguments, **more).result()
+            yield lambda *arguments, **more: pool.submit(_do, *arguments, **more).result()
         finally:
             os.kill(process, signal.SIGKILL)
 
@@ -95,7 +96,8 @@ _TABLES = {"joined": _joined, "by_region": _by_region}
 
 def write(spark: SparkSession, table: str, folder: Path, *sinks: Sink) -> str:
     """Write what there is of the table to some places, and return what the query then shows."""
-    query = finished(_TABLES[table](spark, folder).to(*sinks, checkpoint=folder / "ck", trigger="available-now"))
+    written = _TABLES[table](spark, folder)
+    query = finished(written.to(*sinks, checkpoint=folder / "ck", trigger="available-now"))
     with contextlib.redirect_stdout(io.StringIO()) as shown:
         query.show()
     return shown.getvalue()
@@ -134,15 +136,15 @@ def state(spark: SparkSession, checkpoint: Path, name: str) -> list[dict[str, An
 
 
 def throwing(spark: SparkSession, folder: Path) -> tuple[str, list[str]]:
-    """Keep rows of folders, and leave out those on which expressions throw; return the plan, and the reasons."""
+    """Leave out the rows of folders on which expressions throw; return the plan, and the reasons."""
     about: dict[str, Any] = {"key": "id", "version": "lsn", "deleted": "op = 'd'"}
     table = Table.from_files(spark, folder / "in", name="rows", **about)
     seen = table.filter("100 div n >= 10").map_values(["id", "100 div n as share", "length"]).materialize("seen")
     finished(seen.to_parquet(folder / "out", checkpoint=folder / "ck", trigger="available-now"))
     dead = seen.dead_letters
     assert dead is not None
-    dead = dead.writeStream.format("json").option("checkpointLocation", f"{folder}/ck-dead").trigger(availableNow=True)
-    dead.start(f"{folder}/dead").awaitTermination()
+    write = dead.writeStream.format("json").option("checkpointLocation", f"{folder}/ck-dead")
+    write.trigger(availableNow=True).start(f"{folder}/dead").awaitTermination()
     letters = spark.read.schema("reason string").json(f"{folder}/dead").collect()
     return seen.describe(), [row.reason for row in letters]
 
@@ -188,7 +190,7 @@ def refused(spark: SparkSession, folder: Path, address: str) -> None:
 
 
 def session_here(spark: SparkSession, address: str) -> None:
-    """Make sessions without an address, as in a notebook of a service: each is this one, with new settings."""
+    """Make sessions without an address, as in a notebook of a service: each is this one, set anew."""
     before = str(spark.conf.get("spark.fkjoin.buckets"))
     for number, environment in enumerate([{}, {"SPARK_REMOTE": address}, {"SPARK_REMOTE": "unix:///run/service.sock"}]):
         os.environ.update(environment)
@@ -243,7 +245,7 @@ class Server:
         environment = os.environ | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": str(STARTER), "FKJOIN_PYTHON": sys.executable}
         before = len(self._log())
         self._process = Process(self._folder, [_SUBMIT, *command, last], self._folder, environment)
-        self._process.wait_for("the server starts", lambda: _STARTED in self._log()[before:], pause_s=0.1)
+        self._process.wait_for("the server", lambda: _STARTED in self._log()[before:], pause_s=0.1)
 
     def _log(self) -> str:
         log = self._folder / "out.txt"
@@ -283,8 +285,8 @@ def test_tables_and_files_are_the_batch_join_also_after_a_restart(shop: Client, 
     log = history(tmp_path)
     shop(watched)
     for changes in (60, 0):
-        sinks = Parquet(tmp_path / "parquet"), Delta(tmp_path / "delta"), Iceberg("shop.it", options=lake(tmp_path))
-        shown = shop(write, "joined", tmp_path, *sinks)
+        files = Parquet(tmp_path / "parquet"), Delta(tmp_path / "delta")
+        shown = shop(write, "joined", tmp_path, *files, Iceberg("shop.it", options=lake(tmp_path)))
         assert " has ended; batch " in shown
         assert "\noperator  left-in " in shown
         assert delta(tmp_path / "delta") == batch_join(log)
@@ -318,7 +320,7 @@ def test_rows_on_which_expressions_throw_are_left_out(shop: Client, tmp_path: Pa
     described, letters = shop(throwing, tmp_path)
     (row,) = pq.read_table(tmp_path / "out").to_pylist()
     assert (row["id"], row["share"], row["length"]) == ("a", 20, "x")
-    assert described.endswith("Spark evaluates all expressions that are more than a name, workers evaluate none")
+    assert described.endswith("all expressions that are more than a name, workers evaluate none")
     assert letters == ["filter: 100 div n >= 10: it throws"]
 
 
@@ -334,7 +336,7 @@ def test_the_session_that_is_there_is_completed(shop: Client, server: Server) ->
 @pytest.mark.nightly
 def test_topics_and_postgres(shop: Client, tmp_path: Path, broker: Broker, dsn: str) -> None:
     broker.create("it-orders", "it-customers", "it-joined", partitions=2)
-    broker.send("it-customers", [Record(f"c{n}".encode(), document(name=f"n{n}")) for n in range(2)])
+    broker.send("it-customers", [Record(b"c%d" % n, document(name=f"n{n}")) for n in range(2)])
     orders = [Record(f"o{n}".encode(), document(customer=f"c{n % 3}", items=n)) for n in range(6)]
     broker.send("it-orders", [*orders, Record(b"o0", None)])
     shop(topics, broker.bootstrap, tmp_path / "ck", dsn)
@@ -353,7 +355,7 @@ def test_a_client_and_then_the_server_are_killed_and_nothing_is_lost(server: Ser
                 do(elsewhere)
             do(follow, tmp_path)
             assert delta(tmp_path / "delta") == batch_join(log)
-        if end == "server":  # else its query goes on, until another one of the checkpoint takes its place
+        if end == "server":  # else its query goes on, until the checkpoint's next one starts
             server.kill()
             server.start()
         log.write(40)

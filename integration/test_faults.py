@@ -55,8 +55,9 @@ class Logs:
             op, customer = self.rng.choice("uuuud"), f"c{self.rng.randrange(8)}"
             line = {"c": customer, "op": op, "seq": self.seq}
             if self.rng.random() < 0.7:
-                line |= {"o": f"o{self.rng.randrange(30)}", "amount": self.rng.randrange(100), "at": self.seq}
-                lines["orders"].append(line | {"payer": f"c{(self.seq + line['amount']) % 8}"})
+                order, amount = f"o{self.rng.randrange(30)}", self.rng.randrange(100)
+                payer = f"c{(self.seq + amount) % 8}"
+                lines["orders"].append(line | {"o": order, "amount": amount, "payer": payer, "at": self.seq})
             else:
                 self.customers[customer] = None if op == "d" else f"n{self.seq}"
                 lines["customers"].append(line | {"name": f"n{self.seq}"})
@@ -93,8 +94,8 @@ class Logs:
 
     def with_payers(self) -> dict[str, tuple[int, str | None, str | None]]:
         """Each order's amount, and the names of its customer and its payer."""
-        names = self.customers.get
-        return {row["o"]: (row["amount"], names(row["c"]), names(row["payer"])) for row in self.live()}
+        name = self.customers.get
+        return {row["o"]: (row["amount"], name(row["c"]), name(row["payer"])) for row in self.live()}
 
     def summed(self) -> dict[str, tuple[int, ...]]:
         """The number, sum and maximum of orders, for each customer that is there and has some."""
@@ -166,7 +167,8 @@ def test_each_event_is_sent_once_whoever_is_killed(cluster: Cluster, tmp_path: P
         found = [json.loads(line) for line in lines]
         assert len({row["seq"] for row in found}) == len(found)
         assert all(row.get("n", 1) == 1 for row in found), "a customer that changes counts once"
-        return sorted(row["seq"] for row in found) == [row["seq"] for rows in logs.files for row in rows]
+        every = [row["seq"] for rows in logs.files for row in rows]
+        return sorted(row["seq"] for row in found) == every
 
     killed_in_turn(cluster, "enriched", logs, EVENTS, sent_once)
 

@@ -63,7 +63,8 @@ class RestCatalog:
 
 @pytest.fixture(scope="module")
 def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalog]:
-    made = RestCatalog(prepared(sys.executable, str(DOCKER / "jars.py"), "rest-catalog"), tmp_path_factory.mktemp("rest"))
+    jars = prepared(sys.executable, str(DOCKER / "jars.py"), "rest-catalog")
+    made = RestCatalog(jars, tmp_path_factory.mktemp("rest"))
     yield made
     made.stop()
 

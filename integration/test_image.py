@@ -153,12 +153,12 @@ def job(tmp_path: Path) -> Path:
 
 
 def job_text(left_out: tuple[str, ...] = ()) -> str:
-    """The job that reads ``/job`` and writes ``/data``, and prints its log, without these settings of Spark."""
+    """The job, which reads ``/job``, writes ``/data`` and prints its log, without some settings."""
     text = GOOD.replace('trigger = "available-now"\nlog = "{folder}/job.log"', 'log = "-"')
     for table in ("orders", "customers"):
         text = text.replace(f"{{folder}}/{table}", f"/job/{table}")
-    lines = [line for line in text.replace("{folder}", "/data").splitlines() if not line.strip('"').startswith(left_out)]
-    return "\n".join(lines)
+    lines = text.replace("{folder}", "/data").splitlines()
+    return "\n".join(line for line in lines if not line.strip('"').startswith(left_out))
 
 
 def first_batch(name: str) -> subprocess.Popen[str]:

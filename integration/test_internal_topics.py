@@ -60,13 +60,15 @@ class Counting:
     def write(self, name: str, deployment: str, **settings: object) -> None:
         self.name, self.topic = name, f"{name}-counts-repartition"
         text = JOB
-        for setting, value in {"deployment": deployment, "retained": 100, "purge": "never", **settings}.items():
+        every = {"deployment": deployment, "retained": 100, "purge": "never", **settings}
+        for setting, value in every.items():
             text = text.replace(f"{{{setting}}}", str(value))
         tables = {"orders": "customer string"}
         self.file = job_file(name, self.folder, self.broker, tables, text, self.topics)
 
     def send(self, *keys: str) -> None:
-        self.broker.send(f"{self.topics}-orders", [Record(key.encode(), document(customer="c")) for key in keys])
+        records = [Record(key.encode(), document(customer="c")) for key in keys]
+        self.broker.send(f"{self.topics}-orders", records)
 
     def job(self) -> Job:
         return Job(read_job(self.file), self.spark)

@@ -58,8 +58,13 @@ def test_the_traces_final_tables(spark: SparkSession, broker: Broker, tmp_path: 
 
 def assert_partitioned(broker: Broker, name: str, topics: InternalTopics) -> None:
     """Registrations lie where the right rows do, and responses where the left rows do."""
-    lefts, rights = ({one.key(): one.partition() for one in broker.read(f"{name}-{side}")} for side in ("left", "right"))
+    lefts = {message.key(): message.partition() for message in broker.read(f"{name}-left")}
+    rights = {message.key(): message.partition() for message in broker.read(f"{name}-right")}
     registrations, responses = map(broker.read, topics.partitions)
     assert {(lefts[one.key()], one.partition()) for one in responses} == {(0, 0), (1, 1), (2, 2)}
-    keys = [(one.key()[4 : 4 + int.from_bytes(one.key()[:4], "big")], one.partition()) for one in registrations]
-    assert {(rights[key], partition) for key, partition in keys if key in rights} == {(0, 0), (1, 1)}
+    met = set()
+    for message in registrations:
+        key = message.key()
+        foreign_key = key[4 : 4 + int.from_bytes(key[:4], "big")]
+        met.add((rights.get(foreign_key, message.partition()), message.partition()))
+    assert met == {(0, 0), (1, 1)}

@@ -52,7 +52,8 @@ class Shop:
             table = fk_join(orders, customers, "customer", how="left", joiner=["left.n as n", "right.name as name"])
         else:
             table = orders.group_by("customer", name=kind).count()
-        finished(table.to_parquet(self.folder / kind, checkpoint=self.folder / f"{kind}-ck", trigger="available-now"))
+        where: Any = {"checkpoint": self.folder / f"{kind}-ck", "trigger": "available-now"}
+        finished(table.to_parquet(self.folder / kind, **where))
         key, *columns = {"join": ("key", "n", "name"), "count": ("customer", "count")}[kind]
         rows = table_of(changes(self.spark, self.folder / kind), key)
         return {name: tuple(row[column] for column in columns) for (name,), row in rows.items()}
@@ -152,7 +153,8 @@ def test_a_topic_of_events_that_is_made_anew_is_refused(spark: SparkSession, bro
     seen = customers.enrich(clicks, on="id", name="seen")
 
     def run() -> None:
-        finished(seen.to_parquet(tmp_path / "seen", checkpoint=tmp_path / "ck", trigger="available-now"))
+        where: Any = {"checkpoint": tmp_path / "ck", "trigger": "available-now"}
+        finished(seen.to_parquet(tmp_path / "seen", **where))
 
     run()
     assert [(row.id, row.name) for row in spark.read.parquet(str(tmp_path / "seen")).collect()] == [("a", "Ada")]
@@ -169,7 +171,8 @@ def test_a_table_that_is_written_as_it_is_read_cannot_start_over(spark: SparkSes
     table = from_topic(spark, broker, "as-read", Json("n int"), on_new_topic="start-over")
 
     def run() -> None:
-        finished(table.to_kafka("as-read-out", broker.bootstrap, checkpoint=tmp_path, trigger="available-now"))
+        where: Any = {"checkpoint": tmp_path, "trigger": "available-now"}
+        finished(table.to_kafka("as-read-out", broker.bootstrap, **where))
 
     run()
     broker.anew("as-read", partitions=1)
@@ -189,8 +192,9 @@ def test_a_delete_event_and_its_tombstone_end_a_topic(spark: SparkSession, broke
 
     def run(**options: Any) -> list[tuple[str, str]]:
         form = Debezium("id string")
-        table = from_topic(spark, broker, "events", form, key=form, version="source.lsn", **options).materialize("kept")
-        finished(table.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck", trigger="available-now"))
+        table = from_topic(spark, broker, "events", form, key=form, version="source.lsn", **options)
+        where: Any = {"checkpoint": tmp_path / "ck", "trigger": "available-now"}
+        finished(table.materialize("kept").to_parquet(tmp_path / "out", **where))
         return [(row.id, row._operation) for row in changes(spark, tmp_path / "out")]
 
     broker.send("events", [event("a", "c", 1), event("b", "c", 2)])
@@ -244,7 +248,8 @@ def test_a_job_starts_over_on_the_command_line(
     fkjoin_here("run", job, "--start-over", shop.orders)
     written = changes(shop.spark, tmp_path / "out")[2:]
     assert {(row.key, row._operation) for row in written} == {("b", "update"), ("a", "delete")}
-    assert Begun.of(shop.spark, f"{tmp_path}/checkpoint/sink-out").topics[shop.orders].ends == [(0, 0)]
+    begun = Begun.of(shop.spark, f"{tmp_path}/checkpoint/sink-out")
+    assert begun.topics[shop.orders].ends == [(0, 0)]
 
 
 @pytest.mark.nightly
@@ -265,11 +270,13 @@ def test_a_check_compares_the_queries_of_a_staged_join_with_their_checkpoints(
     assert "fine; 3 queries" in fkjoin_here("run", "--check", job)
     internal = f"{shop.name}-joined-subscription-response"
     delete_records(internal, broker.bootstrap, {}, dict(broker.ends(internal)))
-    more.write_text(f'{job.read_text()}\nsinks.more = {{table = "joined", path = "{tmp_path}/more", format = "json"}}\n')
+    another = f'sinks.more = {{table = "joined", path = "{tmp_path}/more", format = "json"}}'
+    more.write_text(f"{job.read_text()}\n{another}\n")
     for check in (["--check"], []):
         with pytest.raises(FkJoinError, match=rf"internal topic {internal} begins at offset \d .*/sink-more is new, so"):
             fkjoin_here("run", more, *check)
-    one, other = {path.parent for path in checkpoint.glob(f"*/{DOCUMENT}")} - {checkpoint / "sink-out"}
+    folders = {path.parent for path in checkpoint.glob(f"*/{DOCUMENT}")}
+    one, other = folders - {checkpoint / "sink-out"}
     exchanged(one, other)
     before = {path: path.stat().st_mtime_ns for path in checkpoint.rglob("*")}
     with pytest.raises(FkJoinError, match=rf"checkpoint: .*/({one.name}|{other.name}) was made by another job"):

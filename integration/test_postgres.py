@@ -1,4 +1,4 @@
-"""PostgreSQL tables kept up to date, in a real server: what every sink has to do, attempts at a time, and restores.
+"""PostgreSQL tables in a real server: what every sink has to do, attempts at a time, and restores.
 
 Other ways in which a checkpoint and a table come apart: tests/sinks/test_restored_checkpoint.py.
 """

@@ -44,7 +44,8 @@ CODES = ("40001", "40P01", "53200", "55P03", "25006")
 """Serialization, a deadlock, no memory, a lock, a standby."""
 
 FAILURES = {code: f"raise exception '{code}' using errcode = '{code}'" for code in CODES}
-FAILURES["terminating connection due to administrator command"] = "perform pg_terminate_backend(pg_backend_pid())"
+TERMINATED = "terminating connection due to administrator command"
+FAILURES[TERMINATED] = "perform pg_terminate_backend(pg_backend_pid())"
 
 
 @pytest.mark.parametrize("says", FAILURES)

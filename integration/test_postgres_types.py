@@ -229,7 +229,8 @@ def test_a_text_is_a_key_there(dsn: str, kind: str, key: str) -> None:
 
 
 def test_a_type_without_a_counterpart_is_refused_when_the_table_is_built(dsn: str) -> None:
-    for ours, says in (("map<int, string>", "keys of a JSON object are texts"), ("variant", "no type of PostgreSQL stores")):
+    texts = "keys of a JSON object are texts"
+    for ours, says in (("map<int, string>", texts), ("variant", "no type of PostgreSQL stores")):
         with pytest.raises(TopologyError, match=f"to_postgres: column v is .*{says}"):
             made(dsn, "", f"id bigint, v {ours}")
     made(dsn, "", "id bigint, v string")

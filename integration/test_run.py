@@ -154,9 +154,10 @@ def take_snapshots(folder: Path, events: list[TraceChange]) -> None:
     """Write both tables, as they are after the changes, to folders."""
     for side, columns in (("left", ["key", "fk", "value"]), ("right", ["key", "value"])):
         last = {event.key: event for event in events if event.left == (side == "left")}
-        rows = [{"key": event.key, "fk": event.foreign_key, "value": event.value} for event in last.values()]
+        live = [event for event in last.values() if event.value is not None]
         (folder / side).mkdir()
-        table = pa.Table.from_pylist([row for row in rows if row["value"] is not None])
+        table = pa.table({"key": [event.key for event in live], "value": [event.value for event in live]})
+        table = table.append_column("fk", [[event.foreign_key for event in live]])
         pq.write_table(table.select(columns), folder / side / "1.parquet")
 
 

@@ -66,10 +66,11 @@ def test_a_job_shows_its_passwords_nowhere(
     assert CANARY not in "".join(shown)
 
 
+LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 OPTIONS: dict[str, Any] = {
     "kafka.security.protocol": "SASL_PLAINTEXT",
     "kafka.sasl.mechanism": "PLAIN",
-    "kafka.sasl.jaas.config": f'org.apache.kafka.common.security.plain.PlainLoginModule required password="{CANARY}";',
+    "kafka.sasl.jaas.config": f'{LOGIN} required username="me" password="{CANARY}";',
     "kafka.ssl.truststore.location": "/nowhere",
     "kafka.ssl.truststore.password": CANARY,
     "kafka.ssl.keystore.key": CANARY,

@@ -175,7 +175,8 @@ WAYS = {
 def section(way: str, broker: SecuredBroker) -> str:
     """The part of a job file that docs/security.md has for the way, for this broker; secrets are in the environment."""
     text = PAGE.split(f"### {way.replace('PLAIN', 'SCRAM')}\n", 1)[1].split("```toml\n", 1)[1].split("```", 1)[0]
-    here = {"/run/secrets/kafka": str(broker.folder), "https://login.example.com/token": broker.login.address}
+    here = {"/run/secrets/kafka": str(broker.folder)}
+    here["https://login.example.com/token"] = broker.login.address
     if way == "SASL/PLAIN":
         here |= {"SCRAM-SHA-512": "PLAIN", "scram.ScramLoginModule": "plain.PlainLoginModule"}
     for before, after in here.items():
@@ -190,7 +191,7 @@ def documented(way: str, broker: SecuredBroker) -> dict[str, str]:
 
 
 def job_of(name: str, way: str, broker: SecuredBroker, folder: Path) -> Path:
-    """The file of a job that logs in that way: it has stages, two sinks in one query and dead letters."""
+    """The file of a job that logs in that way, with stages, two sinks in one query and dead letters."""
     job = job_file(name, folder, broker, {"read": "n int, k string"}, section(way, broker) + COUNTS)
     job.write_text(job.read_text().replace(broker.bootstrap, broker.places[WAYS[way]]))
     return job
@@ -200,18 +201,22 @@ def job_of(name: str, way: str, broker: SecuredBroker, folder: Path) -> Path:
 def require_unseen(
     secured: SecuredBroker, spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> Callable[..., None]:
-    """Assert that no secret is in what was shown or printed, in plans on Spark's page, or in a file of the test's folder."""
+    """Assert that no secret is in what was shown or printed, in Spark's plans, or in the test's files."""
 
     def require(*shown: str) -> None:
         key = (secured.folder / "client.key").read_text().splitlines()[1]
         # Pieces whose characters each text writes as they are.
-        secrets = [*re.findall(r"[\w;=,]{6,}", PASSWORD), STORE_PASSWORD, key, *(one[-40:] for one in secured.login.given)]
-        executions = spark._jsparkSession.sharedState().statusStore().executionsList()  # type: ignore[attr-defined]
-        plans = [executions.apply(place).physicalPlanDescription() for place in range(executions.size())]
+        secrets = [*re.findall(r"[\w;=,]{6,}", PASSWORD), STORE_PASSWORD, key]
+        secrets += [token[-40:] for token in secured.login.given]
+        store = spark._jsparkSession.sharedState().statusStore()  # type: ignore[attr-defined]
+        every = store.executionsList()
+        plans = [every.apply(place).physicalPlanDescription() for place in range(every.size())]
         files = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
         assert any("offsets" in file.parts for file in files), "a checkpoint is among the files"
-        assert [file for file, content in files.items() for secret in secrets if secret.encode() in content] == []
-        assert [secret for secret in secrets if secret in "".join([*shown, *plans, *capfd.readouterr()])] == []
+        text = "".join([*shown, *plans, *capfd.readouterr()])
+        for secret in secrets:
+            assert secret not in text
+            assert [file for file, content in files.items() if secret.encode() in content] == []
 
     return require
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
@@ -23,7 +24,7 @@ from fkjoin.errors import FkJoinError
 from fkjoin.kafka import admin
 from integration.faults.cluster import written
 from integration.faults.sinks import AFTER, AT_COMMIT, BEFORE, KINDS, Writing, command, moments
-from integration.machine import Process, until
+from integration.machine import Process
 from integration.postgres import it_waits, kept_rows, select, stopped
 from tests.support.orders import History, batch_join
 from tests.support.queries import table_of
@@ -65,7 +66,7 @@ NOW: Any = {"trigger": {"availableNow": True}}
 
 
 At = Callable[[str, Callable[[], Any]], None]
-"""Sets a function that is called at the next moment of a name, in a batch's write in this process."""
+"""Sets a function that is called at the next moment of a name, in a batch's write here."""
 
 
 class Place:
@@ -105,12 +106,15 @@ class Place:
         if kind == "postgres":
             return kept_rows(self.dsn) if select(self.dsn, "select to_regclass('shop.it')") != [(None,)] else {}
         if kind == "objects":
-            rows = {key: row for (key,), row in table_of(self.store.rows(self.writing.topic), "order_id").items()}
+            table = table_of(self.store.rows(self.writing.topic), "order_id")
+            rows = {key: row for (key,), row in table.items()}
         elif kind == "topic":
-            rows = {key.decode(): json.loads(value) for key, value in self.broker.table(self.writing.topic).items()}
+            records = self.broker.table(self.writing.topic)
+            rows = {key.decode(): json.loads(value) for key, value in records.items()}
         else:
             begun = {"parquet": "batch=*", "delta": "_delta_log/*.json", "iceberg": "lake/shop/it/metadata/*"}[kind]
-            rows = there(self.spark, self.folder, kind) if list((self.folder / kind).glob(begun)) else {}
+            is_begun = list((self.folder / kind).glob(begun))
+            rows = there(self.spark, self.folder, kind) if is_begun else {}
         return {key: (row["items"], row["region"]) for key, row in rows.items()}
 
     @contextlib.contextmanager
@@ -228,12 +232,13 @@ def followed(place: Place, moment: str, _: At) -> None:
                 place.run()
             place.let_claims_lapse()
         second = place.writing.start(place.spark, **NOW)
-        until("it ends or waits", lambda: not second.isActive or (place.dsn and it_waits(place.dsn)), 600, 0.05)
+        while second.isActive and not (place.dsn and it_waits(place.dsn)):
+            time.sleep(0.05)
         if not second.isActive and place.kind != "topic":
             second.awaitTermination()
             place.go_on()
         first.go_on()
-        with contextlib.suppress(PySparkException):  # Spark lets one of the two write that the batch is done
+        with contextlib.suppress(PySparkException):  # Spark lets one of the two end the batch
             second.awaitTermination()
             first.wait_for_its_end()
     place.go_on()
@@ -253,7 +258,7 @@ def restored_under(place: Place, moment: str, _: At) -> None:
     """Stop the first driver, run the second on the backup, and let the first go on with a number that the sink lacks."""
     with place.driver() as first:
         first_batch = place.checkpoint / "commits" / "0"
-        first.wait_for("it is done", first_batch.exists)  # a backup is taken of a query that does nothing
+        first.wait_for("it is done", first_batch.exists)  # the query does nothing during the backup
         backup = Backup(place.checkpoint)
         place.history.write(60)
         first.wait_for("the second batch", place.is_right)
