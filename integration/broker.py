@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import socket
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 from testcontainers.core.container import DockerContainer
+
+from .machine import free_port, until
 
 Headers = Sequence[tuple[str, bytes]]
 
@@ -26,12 +26,6 @@ class Record(NamedTuple):
     timestamp_ms: int = 0
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class Broker:
     """One Kafka broker at ``localhost``, on ports that stay the same when it is restarted.
 
@@ -40,24 +34,21 @@ class Broker:
     """
 
     def __init__(self, image: str, listeners: Mapping[str, str] | None = None, **more: str) -> None:
-        inside = {"PLAINTEXT": 9092, **{name: 9095 + number for number, name in enumerate(listeners or {})}}
-        ports = {name: free_port() for name in inside}
+        protocols = {"PLAINTEXT": "PLAINTEXT", **(listeners or {})}
+        ports = {name: free_port() for name in protocols}
         self.places = {name: f"localhost:{port}" for name, port in ports.items()}
         self.bootstrap = self.places["PLAINTEXT"]
-        protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", "INTERNAL": "PLAINTEXT", **(listeners or {})}
+        protocols["CONTROLLER"] = "PLAINTEXT"
+        bound = {**ports, "CONTROLLER": 9093}
         settings = {
             "NODE_ID": "1",
             "PROCESS_ROLES": "broker,controller",
-            "LISTENERS": ",".join(
-                ["CONTROLLER://:9093", "INTERNAL://:9094", *(f"{name}://:{port}" for name, port in inside.items())]
-            ),
-            "ADVERTISED_LISTENERS": ",".join(
-                ["INTERNAL://localhost:9094", *(f"{name}://{place}" for name, place in self.places.items())]
-            ),
+            "LISTENERS": ",".join(f"{name}://:{port}" for name, port in bound.items()),
+            "ADVERTISED_LISTENERS": ",".join(f"{name}://{where}" for name, where in self.places.items()),
             "CONTROLLER_QUORUM_VOTERS": "1@localhost:9093",
             "CONTROLLER_LISTENER_NAMES": "CONTROLLER",
             "LISTENER_SECURITY_PROTOCOL_MAP": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
-            "INTER_BROKER_LISTENER_NAME": "INTERNAL",
+            "INTER_BROKER_LISTENER_NAME": "PLAINTEXT",
             "LOG_DIRS": "/tmp/kafka-data",
             "OFFSETS_TOPIC_REPLICATION_FACTOR": "1",
             "TRANSACTION_STATE_LOG_REPLICATION_FACTOR": "1",
@@ -67,8 +58,8 @@ class Broker:
             **more,
         }
         self._container = DockerContainer(image)
-        for name, port in ports.items():
-            self._container.ports[inside[name]] = ("127.0.0.1", port)  # type: ignore[assignment]  # docker's own form: this host only
+        for port in ports.values():
+            self._container.ports[port] = ("127.0.0.1", port)  # type: ignore[assignment]  # docker's own form: this host only
         for name, value in settings.items():
             self._container = self._container.with_env(f"KAFKA_{name}", value)
 
@@ -96,16 +87,31 @@ class Broker:
 
     @cached_property
     def admin(self) -> AdminClient:
-        return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        return AdminClient(self.client)
+
+    @property
+    def client(self) -> dict[str, Any]:
+        return {"bootstrap.servers": self.bootstrap, "log_level": 0}
 
     def create(self, *topics: str, partitions: int = 3, **config: str) -> None:
         settings = {name.replace("_", "."): value for name, value in config.items()}
         for done in self.admin.create_topics([NewTopic(topic, partitions, 1, config=settings) for topic in topics]).values():
             done.result(30)
-        deadline = time.monotonic() + 30
-        while not set(topics) <= set(self.admin.list_topics(timeout=10).topics):
-            assert time.monotonic() < deadline, f"{topics} do not appear"
-            time.sleep(0.1)
+        until(f"{topics} appear", lambda: self.topics().issuperset(topics))
+
+    def topics(self) -> set[str]:
+        return set(self.admin.list_topics(timeout=30).topics)
+
+    def delete(self, *topics: str) -> None:
+        """Delete the topics, and wait until they are gone."""
+        for done in self.admin.delete_topics(list(topics)).values():
+            done.result(30)
+        until(f"{topics} are gone", lambda: self.topics().isdisjoint(topics))
+
+    def anew(self, topic: str, partitions: int) -> None:
+        """Delete the topic and create it again."""
+        self.delete(topic)
+        self.create(topic, partitions=partitions)
 
     def add_partitions(self, topic: str, total: int) -> None:
         for done in self.admin.create_partitions([NewPartitions(topic, total)]).values():
@@ -113,33 +119,16 @@ class Broker:
 
     def send(self, topic: str, records: Iterable[Record]) -> None:
         """Produce in order, partitioned as Java's producer does."""
-        producer = Producer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "partitioner": "murmur2_random",
-                "enable.idempotence": True,
-                "linger.ms": 20,
-                "message.max.bytes": 64 << 20,
-                "log_level": 0,
-            }
-        )
-        errors: list[str] = []
-
-        def delivered(error: object, _: object) -> None:
-            if error is not None:
-                errors.append(str(error))
-
+        java: dict[str, Any] = {"partitioner": "murmur2_random", "enable.idempotence": True}
+        producer = Producer(self.client | java | {"linger.ms": 20, "message.max.bytes": 64 << 20})
+        results = set[object]()
         for key, value, headers, partition, timestamp_ms in records:
-            place = {"timestamp": timestamp_ms} | ({} if partition < 0 else {"partition": partition})
-            while True:
-                try:
-                    producer.produce(topic, value, key, headers=list(headers), on_delivery=delivered, **place)
-                    break
-                except BufferError:
-                    producer.poll(0.05)
+            where: dict[str, Any] = {"timestamp": timestamp_ms, "partition": partition, "headers": list(headers)}
+            where["on_delivery"] = lambda error, _: results.add(error)
+            producer.produce(topic, value, key, **where)
             producer.poll(0)
         assert producer.flush(60) == 0
-        assert not errors, errors[:3]
+        assert results <= {None}
 
     def ends(self, topic: str) -> dict[int, int]:
         """The end offset of each partition of the topic; to ask for it is cheap, to read all records again is not."""
@@ -148,21 +137,13 @@ class Broker:
 
     def read(self, topic: str) -> list[Message]:
         """All committed records that the topic has, each partition's in order."""
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "group.id": "fkjoin-tests",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",  # where first records were deleted
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-                "log_level": 0,
-            }
-        )
-        partitions = self._partitions(topic)
-        consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+        reads: dict[str, Any] = {"isolation.level": "read_committed", "enable.partition.eof": True}
+        reads["auto.offset.reset"] = "earliest"  # where first records were deleted
+        group = {"group.id": "fkjoin-tests", "enable.auto.commit": False}
+        consumer = Consumer(self.client | group | reads)
+        open_ = set(self._partitions(topic))
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in open_])
         found: list[Message] = []
-        open_ = set(partitions)
         while open_:
             for message in consumer.consume(5000, 0.2):
                 if message.error() is None:
@@ -176,27 +157,42 @@ class Broker:
 
     def table(self, topic: str) -> dict[bytes, bytes]:
         """The records that are left of the topic when it is compacted."""
-        final: dict[bytes, bytes] = {}
-        for message in self.read(topic):
-            key, value = message.key(), message.value()
-            assert key is not None
-            if value is None:
-                final.pop(key, None)
-            else:
-                final[key] = value
-        return final
+        last = {message.key(): message.value() for message in self.read(topic)}
+        assert None not in last
+        return {key: value for key, value in last.items() if value is not None}
 
     def _partitions(self, topic: str) -> list[int]:
         return list(self.admin.list_topics(topic, timeout=10).topics[topic].partitions)
 
     def _wait(self) -> None:
-        deadline = time.monotonic() + 90
-        while True:
-            try:
-                self.admin.list_topics(timeout=2)
-                return
-            except KafkaException:
-                if time.monotonic() > deadline:
-                    logs = self._container.get_logs()
-                    raise AssertionError(f"the broker does not come up: {logs[0][-2000:]!r} {logs[1][-2000:]!r}") from None
-                time.sleep(0.5)
+        until("the broker comes up", self._answers, 90, 0.5)
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(KafkaException):
+            self.admin.list_topics(timeout=2)
+            return True
+        return False
+
+
+class Transactions:
+    """Transactions on a topic, each by a producer of its own."""
+
+    def __init__(self, broker: Broker, topic: str) -> None:
+        self._broker, self._topic, self._number = broker, topic, 0
+
+    def begin(self, *records: Record) -> Producer:
+        self._number += 1
+        name = {"transactional.id": f"{self._topic}-{self._number}"}
+        producer = Producer(self._broker.client | name)
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        for record in records:
+            producer.produce(self._topic, record.value, record.key)
+        assert producer.flush(30) == 0
+        return producer
+
+    def commit(self, *records: Record) -> None:
+        self.begin(*records).commit_transaction(30)
+
+    def abort(self, *records: Record) -> None:
+        self.begin(*records).abort_transaction(30)

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
@@ -81,6 +78,14 @@ def spark(connector: str) -> Iterator[SparkSession]:
     yield from only_session("fkjoin integration tests", jars=connector)
 
 
+@pytest.fixture
+def ended_queries(spark: SparkSession) -> Iterator[None]:
+    """Stop the test's queries at its end."""
+    yield
+    for query in spark.streams.active:
+        query.stop()
+
+
 @pytest.fixture(scope="session")
 def object_store() -> Iterator[object]:
     from tests.support.object_store import serving
@@ -97,31 +102,23 @@ def browser() -> str:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
     """The address of a server of the tests' own."""
-    programs = prepared(str(DOCKER / "postgres.sh"))
-    folder = Path(tempfile.mkdtemp(prefix="fkjoin-postgres-"))
-    is_root = os.geteuid() == 0
-    if is_root:  # PostgreSQL does not run as root
-        shutil.chown(folder, "postgres")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    from integration.postgres import serving
 
-    def as_postgres(*command: str) -> None:
-        who = ["runuser", "-u", "postgres", "--"] if is_root else []
-        subprocess.run([*who, *command], check=True, stdout=subprocess.DEVNULL, cwd="/")
-
-    as_postgres(f"{programs}/initdb", "-D", f"{folder}/data", "--auth=trust", "--username=postgres", "--no-sync")
-    settings = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1 -c fsync=off"
-    as_postgres(f"{programs}/pg_ctl", "-D", f"{folder}/data", "-l", f"{folder}/log", "-w", "-o", settings, "start")
-    yield f"postgresql://postgres@127.0.0.1:{port}/postgres"
-    as_postgres(f"{programs}/pg_ctl", "-D", f"{folder}/data", "-m", "immediate", "stop")
-    shutil.rmtree(folder)
+    yield from serving()
 
 
 @pytest.fixture
 def dsn(postgres: str) -> str:
-    """The server's address, with an empty schema ``shop`` in it."""
-    with psycopg.connect(postgres) as connection:
-        connection.execute("drop schema if exists shop cascade")
-        connection.execute("create schema shop")
+    """The server's address, with a schema ``shop`` in it, which has types and no tables."""
+    from integration.postgres import execute
+
+    execute(
+        postgres,
+        "drop schema if exists shop cascade",
+        "create schema shop",
+        "create type shop.mood as enum ('fine')",
+        "create domain shop.short as varchar(3)",
+        "create domain shop.filled as text check (value <> '')",
+        "create domain shop.there as text not null",
+    )
     return postgres

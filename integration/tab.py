@@ -6,9 +6,10 @@ import base64
 import json
 import os
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
+
+from integration.machine import until
 
 
 class Tab:
@@ -50,11 +51,10 @@ class Tab:
 
     def press(self, key: str) -> None:
         """Press a key: ``Tab``, ``Enter``."""
-        about: dict[str, Any] = {"key": key, "code": key, "windowsVirtualKeyCode": {"Tab": 9, "Enter": 13}[key]}
-        if key == "Enter":
-            about["text"] = "\r"
-        self._call("Input.dispatchKeyEvent", type="keyDown", **about)
-        self._call("Input.dispatchKeyEvent", type="keyUp", **about)
+        code, text = {"Tab": (9, ""), "Enter": (13, "\r")}[key]
+        about: dict[str, Any] = {"key": key, "code": key, "windowsVirtualKeyCode": code, "text": text}
+        for kind in ("keyDown", "keyUp"):
+            self._call("Input.dispatchKeyEvent", type=kind, **about)
 
     def picture(self, path: Path) -> None:
         """Write the whole page as a PNG."""
@@ -70,12 +70,24 @@ class Tab:
         """The text of the element with the id, as it is seen."""
         return str(self.evaluate(f"document.getElementById('{element}').innerText"))
 
+    def each(self, elements: str, value: str) -> list[Any]:
+        """The value of an expression for each element, called ``it``, that a selector has."""
+        every = f"[...document.querySelectorAll({json.dumps(elements)})]"
+        return list(self.evaluate(f"{every}.map(it => {value})"))
+
+    def shows(self, element: str, *words: str) -> None:
+        """Assert that words are seen in the element with the id."""
+        text = self.text(element)
+        for word in words:
+            assert word in text, (word, text)
+
     def wait(self, condition: str) -> None:
-        until = time.monotonic() + 60
-        there = 'location.href !== "about:blank" && document.readyState === "complete"'
-        while not self.evaluate(f"{there} && {condition}"):
-            assert time.monotonic() < until, f"not so within a minute: {condition}; {self.evaluate('document.body.innerText')}"
-            time.sleep(0.05)
+        ready = 'location.href !== "about:blank" && document.readyState === "complete"'
+        until(condition, lambda: self.evaluate(f"{ready} && {condition}"), pause_s=0.05)
+
+    def wait_for(self, element: str, words: str) -> None:
+        """Wait until the words are in the element with the id."""
+        self.wait(f"document.getElementById('{element}').textContent.includes({json.dumps(words)})")
 
     def close(self) -> None:
         os.close(self._write)

@@ -4,42 +4,28 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fkjoin.sessions.settings import SHORT_LIVED
+from tests.support.documents import blocks
+from tests.support.places import ROOT
 
 from .broker import Broker, Record
-from .faults.cluster import ROOT, SPARK_HOME, Standalone
+from .faults.cluster import SPARK_HOME, Standalone
+from .jobs import job_file
+from .machine import Process
 
-JOB = """
-name = "archived"
-checkpoint = "{folder}/checkpoint"
+TABLES = {"orders": "customer string", "customers": "name string"}
+JOB = f"""
 trigger = "1 second"
-[spark]
-"spark.ui.enabled" = false
-"spark.executor.memory" = "700m"
-"spark.executor.extraJavaOptions" = "{java}"
-"spark.sql.shuffle.partitions" = 2
-"spark.fkjoin.index.dir" = "{folder}/index"
-[kafka]
-bootstrap_servers = "{bootstrap}"
-[tables.orders]
-topic = "archived-orders"
-key = "string"
-value = {{format = "json", schema = "customer string"}}
-[tables.customers]
-topic = "archived-customers"
-key = "string"
-value = {{format = "json", schema = "name string"}}
+spark."spark.executor.memory" = "700m"
+spark."spark.executor.extraJavaOptions" = "{SHORT_LIVED}"
 [joins.joined]
 left = "orders"
 right = "customers"
@@ -52,11 +38,9 @@ topic = "archived-out"
 
 
 def commands() -> str:
-    text = (ROOT / "docs" / "deploy.md").read_text()
-    section = text.partition("## Spark cluster\n")[2].partition("\n## ")[0]
-    found = re.search(r"```sh\n(.*?)```", section, re.DOTALL)
-    assert found is not None
-    return found[1]
+    """The commands of the section on a cluster."""
+    texts = [block.text for block in blocks(ROOT / "docs" / "deploy.md")]
+    return next(text for text in texts if "spark-submit" in text)
 
 
 @pytest.mark.nightly
@@ -69,8 +53,7 @@ def test_a_job_from_an_archive_goes_on_when_an_executor_is_killed(broker: Broker
     subprocess.run([sys.executable, *build], check=True)
     job.parent.mkdir(parents=True)
     shutil.copy(ROOT / "docker" / "job" / "job.py", job)
-    settings = {"folder": tmp_path, "bootstrap": broker.bootstrap, "java": SHORT_LIVED}
-    (tmp_path / "job.toml").write_text(JOB.format(**settings))
+    job_file("archived", tmp_path, broker, TABLES, JOB)
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYSPARK_PYTHON")}
     environment |= {"SPARK_HOME": str(SPARK_HOME), "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": "127.0.0.1"}
     home = tmp_path / "cluster"
@@ -83,32 +66,25 @@ def test_a_job_from_an_archive_goes_on_when_an_executor_is_killed(broker: Broker
         "PIP_CONSTRAINT": str(ROOT / "requirements.lock"),
         "SPARK_SUBMIT_OPTS": SHORT_LIVED,
     }
-    log = tmp_path / "driver.log"
-    with log.open("wb") as output:
-        command = ["sh", "-eu", "-c", commands()]
-        driver = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=output, stderr=output, start_new_session=True)
+    driver = Process(tmp_path, ["sh", "-eu", "-c", commands()], tmp_path, environment)
 
-    def wait(what: str, until: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 600
-        while not until():
-            assert driver.poll() is None, f"{what}: the driver has ended\n{log.read_text()[-6000:]}"
-            assert time.monotonic() < deadline, f"{what}: not in time\n{log.read_text()[-6000:]}"
-            time.sleep(0.2)
+    def reaches(**names: str) -> None:
+        def reached() -> bool:
+            rows = broker.table("archived-out")
+            return names == {key.decode(): json.loads(value)["name"] for key, value in rows.items()}
 
-    def names() -> dict[str, str]:
-        return {key.decode(): json.loads(value)["name"] for key, value in broker.table("archived-out").items()}
+        driver.wait_for(str(names), reached, limit_s=600)
 
     try:
-        wait("the first batch", lambda: names() == {"o1": "Ada"})
+        reaches(o1="Ada")
         packed = subprocess.run(["tar", "tzf", tmp_path / "env.tar.gz"], capture_output=True, text=True, check=True).stdout
         assert "site-packages/fkjoin/" in packed
         assert "site-packages/pyspark/" not in packed
         victim = cluster.executors()[0]
         os.kill(victim, signal.SIGKILL)
         broker.send("archived-customers", [Record(b"c1", b'{"name": "Bea"}'), Record(b"c2", b'{"name": "Cy"}')])
-        wait("after an executor was killed", lambda: names() == {"o1": "Bea", "o2": "Cy"})
-        wait("another executor", lambda: len(cluster.executors()) == 2 and victim not in cluster.executors())
+        reaches(o1="Bea", o2="Cy")
+        driver.wait_for("another one", lambda: len({*cluster.executors()} - {victim}) == 2)
     finally:
-        os.killpg(driver.pid, signal.SIGKILL)
-        driver.wait()
+        driver.kill()
         cluster.stop()

@@ -1,36 +1,42 @@
-"""Events at brokers and topics: topics that do not fit, aborted transactions, a restart, jobs that publish twice."""
+"""Events at brokers and topics: topics that do not fit, aborted transactions, a restart, an outage.
+
+Jobs that publish twice, and bounded previews of topics.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession
 
-from fkjoin import FkJoinError, Table, TopologyError, fk_join
+from fkjoin import FkJoinError, QueryError, Table, TopologyError, fk_join
 from fkjoin.kafka import Json, admin
 from fkjoin.kafka.internal import read_internal
 from fkjoin.kafka.reading import records_of
 from fkjoin.lowering.as_begun import topics_of
+from fkjoin.metrics import watch
 from fkjoin.sessions.settings import EXCLUDED, PARTITIONS
+from fkjoin.sinks import preview
 from fkjoin.spark.on_spark import on_spark
+from tests.support.queries import write_lines
+from tests.support.sinks import finished
 
-from .broker import Broker, Record
-from .jobs import Running, delete, document, joined_rows, letters, rows, running, tables
+from .broker import Broker, Record, Transactions
+from .jobs import Running, document, from_topic, joined_rows, letters, rows, running, tables
+from .machine import until
 
-pytestmark = pytest.mark.usefixtures("small_tables")
+pytestmark = pytest.mark.usefixtures("small_tables", "ended_queries")
 
 
 def test_a_topic_that_is_not_there_or_does_not_fit_is_refused_before_a_query_starts(
-    spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
+    """Brokers that do not answer: test_run.py."""
     broker.create("there-left", "there-right", partitions=2)
     left, right = tables(spark, broker, "there")
 
@@ -38,55 +44,28 @@ def test_a_topic_that_is_not_there_or_does_not_fit_is_refused_before_a_query_sta
         return fk_join(left, right, "fk", name="all", deployment="staged", application="there")
 
     with pytest.raises(TopologyError, match=r"no topic 'there-lef' at .*; did you mean 'there-left'\?"):
-        Table.from_kafka(spark, "there-lef", broker.bootstrap, key="string", value="string")
+        from_topic(spark, broker, "there-lef")
     joining = staged().stages[0].topics
     registration = next(iter(joining.partitions))
     broker.create(registration, partitions=1)
-    with pytest.raises(
-        TopologyError, match=r"internal topic .* has 1 partitions, but needs 2.*: stop the stages .*, delete the internal topic"
-    ):
+    few = r"internal topic .* has 1 partitions, but needs 2.*: stop the stages .*, delete the internal topic"
+    with pytest.raises(TopologyError, match=few):
         joining.create()
-    delete(broker, registration)
+    broker.delete(registration)
     joining.create()
     broker.send(registration, [Record(b"k", b"v", partition=0)])
     admin.delete_records(registration, broker.bootstrap, {}, {0: 1})
     with pytest.raises(FkJoinError, match=f"internal topic {registration} begins at offset 1 of partition 0"):
         staged().stages[1].start(tmp_path / "new")
-    with monkeypatch.context() as patch:
-        patch.setattr(admin, "_TIMEOUT_S", 1)
-        with pytest.raises(TopologyError, match="bootstrap_servers: no broker answers at localhost:1 within 1 s"):
-            Table.from_kafka(spark, "there-left", "localhost:1", key="string", value="string")
     partitions = "spark.fkjoin.topic.partitions"
     spark.conf.set(partitions, "none")
-    try:
-        with pytest.raises(TopologyError, match=rf"^{re.escape(partitions)}: 'none' is not a number from 1; write one"):
-            staged()
-    finally:
-        spark.conf.unset(partitions)
+    with pytest.raises(TopologyError, match=rf"^{re.escape(partitions)}: 'none' is not a number from 1; write one"):
+        staged()
+    spark.conf.unset(partitions)
 
 
-class Transactions:
-    """Transactions on a topic with one partition: a change of key ``k`` in each, by a producer of its own."""
-
-    def __init__(self, broker: Broker, topic: str) -> None:
-        self._broker, self._topic, self._number = broker, topic, 0
-
-    def begin(self, *values: bytes | None) -> Producer:
-        self._number += 1
-        of_transaction = f"{self._topic}-{self._number}"
-        producer = Producer({"bootstrap.servers": self._broker.bootstrap, "transactional.id": of_transaction, "log_level": 0})
-        producer.init_transactions(30)
-        producer.begin_transaction()
-        for value in values:
-            producer.produce(self._topic, value, b"k")
-        assert producer.flush(30) == 0
-        return producer
-
-    def commit(self, *values: bytes | None) -> None:
-        self.begin(*values).commit_transaction(30)
-
-    def abort(self, *values: bytes | None) -> None:
-        self.begin(*values).abort_transaction(30)
+def change(value: str) -> Record:
+    return Record(b"k", document(fk="a", value=value))
 
 
 def test_only_committed_records_are_read_also_of_a_broker_restarted_and_a_topic_with_more_partitions(
@@ -98,8 +77,8 @@ def test_only_committed_records_are_read_also_of_a_broker_restarted_and_a_topic_
     """
     broker.create("tx-left", "tx-right", "tx-out", partitions=1)
     lefts = Transactions(broker, "tx-left")
-    lefts.commit(document(fk="a", value="committed"))
-    lefts.abort(document(fk="a", value="aborted"), None)
+    lefts.commit(change("committed"))
+    lefts.abort(change("aborted"), Record(b"k", None))
     broker.send("tx-right", [Record(b"a", document(value="right"))])
     left, right = tables(spark, broker, "tx", **{"kafka.metadata.max.age.ms": 500})
     (connection,) = topics_of(left._planned)
@@ -112,8 +91,8 @@ def test_only_committed_records_are_read_also_of_a_broker_restarted_and_a_topic_
         job.drain()
         assert joined_rows(broker, "tx-out") == {"k": ["committed", "right"]}
         broker.restart()
-        opened = lefts.begin(document(fk="a", value="late"))
-        lefts.commit(document(fk="a", value="later"))
+        opened = lefts.begin(change("late"))
+        lefts.commit(change("later"))
         job.drain()
         assert joined_rows(broker, "tx-out") == {"k": ["committed", "right"]}
         assert left_to_read(job.queries[0]) == 0, "what cannot be read yet is not a lag"
@@ -124,13 +103,14 @@ def test_only_committed_records_are_read_also_of_a_broker_restarted_and_a_topic_
         assert left_to_read(job.queries[0]) == 0, "nor is the mark at the end of a transaction"
         broker.add_partitions("tx-right", 3)
         broker.send("tx-right", [Record(b"a", document(value="moved"), partition=2)])
-        deadline = time.monotonic() + 120
-        while joined_rows(broker, "tx-out") != {"k": ["later", "moved"]} and time.monotonic() < deadline:
-            time.sleep(0.5)  # Spark learns of new partitions with the next refresh of its metadata
+
+        def moved() -> bool:
             job.drain()
-    assert joined_rows(broker, "tx-out") == {"k": ["later", "moved"]}
+            return joined_rows(broker, "tx-out") == {"k": ["later", "moved"]}
+
+        until("Spark learns of new partitions when it refreshes its metadata", moved, 120, 0.5)
     asked = {"kafka.isolation.level": "read_uncommitted"}
-    every = Table.from_kafka(spark, "tx-left", broker.bootstrap, key="string", value="string", options=asked)
+    every = from_topic(spark, broker, "tx-left", options=asked)
     assert len(rows(every.changes, tmp_path / "every")) == 5
     internal = rows(on_spark(spark, read_internal(spark, connection, "tx-left")), tmp_path / "internal")
     assert [json.loads(row.value)["value"] for row in internal] == ["committed", "late", "later"]
@@ -138,9 +118,17 @@ def test_only_committed_records_are_read_also_of_a_broker_restarted_and_a_topic_
 
 def published(table: Table, topic: str, broker: Broker, folder: Path) -> dict[str, int]:
     """Write all that there is of the table to the topic, with positions, and return the counters."""
-    query = table.to_kafka(topic, broker.bootstrap, checkpoint=folder, positions=True, trigger={"availableNow": True})
-    query.awaitTermination()
-    return Running([query]).counters()
+    where: Any = {"checkpoint": folder, "positions": True, "trigger": "available-now"}
+    return Running([finished(table.to_kafka(topic, broker.bootstrap, **where))]).counters()
+
+
+def positions(broker: Broker, topic: str) -> list[Any]:
+    """The source positions in the headers of the topic's records."""
+    return [json.loads(dict(record.headers())["fkjoin-positions"]) for record in broker.read(topic)]
+
+
+def times(broker: Broker, topic: str) -> list[int]:
+    return [record.timestamp()[1] for record in broker.read(topic)]
 
 
 @pytest.mark.nightly
@@ -149,32 +137,24 @@ def test_rows_know_where_their_records_were_read(spark: SparkSession, broker: Br
     broker.create("placed", "placed-clients", partitions=1)
     broker.send("placed", [Record(key.encode(), document(fk="c")) for key in "abc"])
     broker.send("placed-clients", [Record(b"c", b"name")])
-    about: Any = {"key": "string", "value": Json("fk string"), "positions": True}
-    clients = Table.from_kafka(spark, "placed-clients", broker.bootstrap, key="string", value="string")
+    clients = from_topic(spark, broker, "placed-clients")
     joiner = ["left._position as place", "left._position.offset + 1 as next", "right.value as client"]
     place = {"topic": "placed", "partition": 0}
-    frames = []
     for name, more in (("workers", {}), ("spark", {"headers": True})):
-        orders = Table.from_kafka(spark, "placed", broker.bootstrap, name=name, **about, **more)
+        orders = from_topic(spark, broker, "placed", Json("fk string"), name=name, positions=True, **more)
         assert orders.columns == ["key", "fk", *more, "_position"]
         extractor = "if(_position.topic = 'placed' and _position.partition = 0, fk, null)"
         joined = fk_join(orders.filter("_position.offset > 0"), clients, extractor, name=f"{name}-joined", joiner=joiner)
-        frames.append(joined.changes.select(F.lit(name).alias("by"), "key", "place", "next", "client"))
-    both = rows(frames[0].unionAll(frames[1]), tmp_path / "joined")
-    read_at = [(row.by, row.key, row.place.asDict(), row.next, row.client) for row in both]
-    assert sorted(read_at) == [
-        (by, key, {**place, "offset": offset}, offset + 1, "name")
-        for by in ("spark", "workers")
-        for offset, key in enumerate("bc", 1)
-    ]
+        found = rows(joined.changes, tmp_path / name)
+        read_at = sorted((row.key, row.place.asDict(), row.next, row.client) for row in found)
+        assert read_at == [(key, {**place, "offset": at}, at + 1, "name") for key, at in (("b", 1), ("c", 2))]
 
 
 @pytest.mark.nightly
 def test_a_merge_says_where_its_rows_came_from(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     """A reader takes the positions of both tables for a row's version (laws of it: tests/stages/test_merge.py)."""
     broker.create("merge-eu", "merge-us", "merge-out", partitions=1)
-    about: Any = {"key": "string", "value": Json("n int")}
-    eu, us = (Table.from_kafka(spark, f"merge-{name}", broker.bootstrap, **about) for name in ("eu", "us"))
+    eu, us = (from_topic(spark, broker, f"merge-{name}", Json("n int")) for name in ("eu", "us"))
     everywhere = eu.merge(us, name="everywhere")
     query = everywhere.to_kafka("merge-out", broker.bootstrap, checkpoint=tmp_path / "ck", positions=True)
     steps = [("us", b"a", document(n=1)), ("eu", b"a", document(n=2)), ("us", b"b", document(n=3)), ("eu", b"a", None)]
@@ -182,30 +162,32 @@ def test_a_merge_says_where_its_rows_came_from(spark: SparkSession, broker: Brok
         broker.send(f"merge-{topic}", [Record(key, value)])
         query.processAllAvailable()
     query.stop()
-    times = {topic: [record.timestamp()[1] for record in broker.read(f"merge-{topic}")] for topic in ("eu", "us")}
+    sent = {topic: times(broker, f"merge-{topic}") for topic in ("eu", "us")}
 
     def root(topic: str, offset: int, **more: Any) -> list[dict[str, Any]]:
-        return [{"topic": f"merge-{topic}", "partition": 0, "offset": offset, "timestamp": times[topic][offset], **more}]
+        record = {"topic": f"merge-{topic}", "partition": 0, "offset": offset}
+        return [record | {"timestamp": sent[topic][offset], **more}]
 
-    found = [(one.key(), json.loads(one.value())["n"], dict(one.headers())) for one in broker.read("merge-out")]
-    assert [(key, n, json.loads(headers["fkjoin-positions"])) for key, n, headers in found] == [
-        (b"a", 1, [None, root("us", 0, shown=True)]),
-        (b"a", 2, [root("eu", 0, shown=True), root("us", 0)]),
-        (b"b", 3, [None, root("us", 1, shown=True)]),
-        (b"a", 1, [root("eu", 1), root("us", 0, shown=True)]),
+    written = broker.read("merge-out")
+    assert [(record.key(), json.loads(record.value())["n"]) for record in written] == [
+        (b"a", 1),
+        (b"a", 2),
+        (b"b", 3),
+        (b"a", 1),
     ]
-    clean = Table.from_kafka(spark, "merge-out", broker.bootstrap, roots=2, positions=True, **about).materialize("clean")
-    read = {row.key: (row.n, row._position.chains[1][0].shown) for row in rows(clean.changes, tmp_path / "clean")}
+    assert positions(broker, "merge-out") == [
+        [None, root("us", 0, shown=True)],
+        [root("eu", 0, shown=True), root("us", 0)],
+        [None, root("us", 1, shown=True)],
+        [root("eu", 1), root("us", 0, shown=True)],
+    ]
+    clean = from_topic(spark, broker, "merge-out", Json("n int"), roots=2, positions=True)
+    found = rows(clean.materialize("clean").changes, tmp_path / "clean")
+    read = {row.key: (row.n, row._position.chains[1][0].shown) for row in found}
     assert read == {"a": (1, True), "b": (3, True)}
-    for table, says in (
-        (
-            eu.merge(us, name="paced", emit="periodic 1 hour"),
-            "positions: paced has emit='periodic 1 hour', and rows that wait for .*",
-        ),
-        (everywhere.filter("n > 0"), "positions: they are not available after an aggregate, a flat map, rekey or"),
-    ):
-        with pytest.raises(TopologyError, match=says):
-            table.to_kafka("merge-out", broker.bootstrap, checkpoint=tmp_path / "none", positions=True)
+    paced = eu.merge(us, name="paced", emit="periodic 1 hour")
+    with pytest.raises(TopologyError, match="positions: paced has emit='periodic 1 hour', and rows that wait for"):
+        paced.to_kafka("merge-out", broker.bootstrap, checkpoint=tmp_path / "none", positions=True)
 
 
 @pytest.mark.nightly
@@ -213,28 +195,27 @@ def test_joins_that_run_as_one_say_where_rows_came_from_as_joins_in_a_row_do(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
     broker.create("sold", "buyers", "items", "as-one", "as-written", partitions=2)
-    source = {"bootstrap_servers": broker.bootstrap, "key": "string"}
-    sold = Table.from_kafka(spark, "sold", value=Json("buyer string, item string, n int"), **source)
-    buyers, items = (Table.from_kafka(spark, name, value=Json("name string"), **source) for name in ("buyers", "items"))
+    sold = from_topic(spark, broker, "sold", Json("buyer string, item string, n int"))
+    buyers = from_topic(spark, broker, "buyers", Json("name string"))
+    items = from_topic(spark, broker, "items", Json("name string"))
     broker.send("buyers", [Record(b"a", document(name="Ann")), Record(b"b", document(name="Bo"))])
     broker.send("items", [Record(b"p", document(name="pen"))])
     broker.send("sold", [Record(b"%d" % at, document(buyer="a", item="pq"[at % 2], n=at)) for at in range(4)])
     broker.send("sold", [Record(b"0", document(buyer="b", item="p", n=9)), Record(b"1", None), Record(b"5", b"broken")])
-    placed = {}
-    for topic, excluded in (("as-written", "joins-share-stages"), ("as-one", "")):
-        spark.conf.set(EXCLUDED, excluded)
+    excluded = {"as-written": ("joins-share-stages", "did not fire"), "as-one": ("", "fired")}
+    for topic, (rules, fired) in excluded.items():
+        spark.conf.set(EXCLUDED, rules)
         first = fk_join(sold, buyers, "buyer", joiner=["left.n", "left.item", "right.name as buyer"], name="first")
         both = fk_join(first, items, "item", "left", joiner=["left.n", "left.buyer", "right.name as item"], name="both")
-        assert f"joins-share-stages {'did not fire' if excluded else 'fired'}" in both.describe()
-        counted = published(both, topic, broker, tmp_path / topic)
-        assert counted["dead-letters"] == 1
+        assert f"joins-share-stages {fired}" in both.describe()
+        assert published(both, topic, broker, tmp_path / topic)["dead-letters"] == 1
         assert {key: json.loads(value) for key, value in broker.table(topic).items()} == {
             b"0": {"n": 9, "buyer": "Bo", "item": "pen"},
             b"2": {"n": 2, "buyer": "Ann", "item": "pen"},
             b"3": {"n": 3, "buyer": "Ann", "item": None},
         }
-        placed[topic] = {record.key(): dict(record.headers())["fkjoin-positions"] for record in broker.read(topic)}
-    assert placed["as-one"] == placed["as-written"]
+    one, other = ({it.key(): it.headers() for it in broker.read(topic)} for topic in excluded)
+    assert one == other
 
 
 def test_what_a_job_upstream_publishes_twice_counts_once_and_another_root_starts_over(
@@ -242,72 +223,143 @@ def test_what_a_job_upstream_publishes_twice_counts_once_and_another_root_starts
 ) -> None:
     broker.create("raw", "clean", "seen", "clients", "mirror", partitions=1)
     fk = Json("fk string, n int")
-    raw = Table.from_kafka(spark, "raw", broker.bootstrap, key="string", value=fk)
+    raw = from_topic(spark, broker, "raw", fk)
     broker.send("raw", [Record(b"a", document(fk="c", n=number)) for number in range(3)])
     broker.send("clients", [Record(b"c", b"name")])
     published(raw, "clean", broker, tmp_path / "first")
     published(raw, "clean", broker, tmp_path / "again")
 
-    def root(offset: int, topic: str = "raw", partition: int = 0) -> dict[str, Any]:
-        return {"topic": topic, "partition": partition, "offset": offset}
+    def root(offset: int, topic: str = "raw", partition: int = 0, **more: Any) -> dict[str, Any]:
+        return {"topic": topic, "partition": partition, "offset": offset, **more}
 
-    passed_on = [json.loads(dict(record.headers())["fkjoin-positions"]) for record in broker.read("clean")]
-    times = [record.timestamp()[1] for record in broker.read("raw")]
-    assert passed_on == 2 * [[[root(offset) | {"timestamp": time}]] for offset, time in enumerate(times)]
+    passed_on, sent = positions(broker, "clean"), times(broker, "raw")
+    assert passed_on == 2 * [[[root(offset, timestamp=time)]] for offset, time in enumerate(sent)]
 
-    clean = Table.from_kafka(spark, "clean", broker.bootstrap, key="string", value=fk, roots=1, positions=True)
+    clean = from_topic(spark, broker, "clean", fk, roots=1, positions=True)
     published(clean, "seen", broker, tmp_path / "seen")
-    cleaned = [root(record.offset(), "clean") | {"timestamp": record.timestamp()[1]} for record in broker.read("clean")]
-    seen = broker.read("seen")
-    assert [json.loads(dict(record.headers())["fkjoin-positions"]) for record in seen] == [
-        [[*chain, own]] for (chain,), own in zip(passed_on, cleaned, strict=True)
-    ]
-    assert [json.loads(record.value())["_position"] for record in seen] == [
-        root(at, "clean") | {"chains": [[{**place, "shown": None} for place in chain]]} for at, (chain,) in enumerate(passed_on)
-    ]
+    cleaned = times(broker, "clean")
+    chains = [chain for (chain,) in passed_on]
+    own = [root(offset, "clean", timestamp=time) for offset, time in enumerate(cleaned)]
+    assert positions(broker, "seen") == [[[*chain, last]] for chain, last in zip(chains, own, strict=True)]
+    read = [json.loads(record.value())["_position"] for record in broker.read("seen")]
+    unseen = [[{**place, "shown": None} for place in chain] for chain in chains]
+    assert read == [root(at, "clean", chains=[chain]) for at, chain in enumerate(unseen)]
 
-    clients = Table.from_kafka(spark, "clients", broker.bootstrap, key="string", value="string")
-    joined = fk_join(clean, clients, "fk", name="positions", joiner=["left.n as n", "right.value as client"])
+    joiner = ["left.n as n", "right.value as client"]
+    clients = from_topic(spark, broker, "clients")
+    joined = fk_join(clean, clients, "fk", name="positions", joiner=joiner)
     counted = published(joined, "mirror", broker, tmp_path / "join")
     assert (counted["left-in"], counted["stale-dropped"], counted["source-restarts"], counted["out"]) == (6, 3, 0, 1)
 
     moved = json.dumps([[root(0, "raw-2", 1), root(5, "between")]]).encode()
     unusable = [b"[[]]", b"[null]", b"no", json.dumps([[root(1)], [root(1)]]).encode(), json.dumps([[root(-1)]]).encode()]
-    headed = [Record(b"a", document(fk="c", n=7), [("fkjoin-positions", moved)])]
-    headed += [Record(b"a", document(fk="c", n=8), [("fkjoin-positions", header)]) for header in unusable]
-    broker.send("clean", headed)
+    for header in (moved, *unusable):
+        broker.send("clean", [Record(b"a", document(fk="c", n=7), [("fkjoin-positions", header)])])
     counted = published(joined, "mirror", broker, tmp_path / "join")
     assert (counted["source-restarts"], counted["dead-letters"], counted["out"]) == (1, len(unusable), 1)
     reasons = [row.reason for row in letters(joined.dead_letters, tmp_path / "letters")]
     assert all(reason.startswith("fkjoin-positions ") for reason in reasons)
     assert "has 2 roots, 1 expected" in reasons[3]
 
-    (client,) = (root(0, "clients") | {"timestamp": record.timestamp()[1]} for record in broker.read("clients"))
     first, second = (f"#{hashlib.md5(topic).hexdigest()[:8]}" for topic in (b"raw", b"raw-2"))
-    headed_at = broker.read("clean")[6].timestamp()[1]  # a root without a timestamp has that of the record with the header
-    found = [json.loads(dict(record.headers())["fkjoin-positions"]) for record in broker.read("mirror")]
-    assert found == [
-        [[root(2, first) | {"timestamp": times[2]}], [client]],
-        [[root(0, second, 1) | {"timestamp": headed_at}], [client]],
+    client = root(0, "clients", timestamp=times(broker, "clients")[0])
+    late = times(broker, "clean")[6]  # a root without a timestamp has that of its record
+    assert positions(broker, "mirror") == [
+        [[root(2, first, timestamp=sent[2])], [client]],
+        [[root(0, second, 1, timestamp=late)], [client]],
     ]
-    mirror = Table.from_kafka(spark, "mirror", broker.bootstrap, key="string", value=Json("n int, client string"), roots=2)
+    mirror = from_topic(spark, broker, "mirror", Json("n int, client string"), roots=2)
     read = [row._version for row in rows(mirror.changes, tmp_path / "mirror")]
-    assert read == [[times[2], 0, 2, client["timestamp"], 0, 0], [headed_at, 1, 0, client["timestamp"], 0, 0]]
+    of_client = [client["timestamp"], 0, 0]
+    assert read == [[sent[2], 0, 2, *of_client], [late, 1, 0, *of_client]]
 
 
-def test_a_topic_is_read_by_as_many_tasks_as_a_stage_has_partitions(
-    spark: SparkSession, broker: Broker, tmp_path: Path
-) -> None:
+def test_a_topic_is_read_by_as_many_tasks_as_a_stage_has_partitions(spark: SparkSession, broker: Broker) -> None:
     """Options that set the number of tasks keep their effect."""
     broker.create("many-partitions", partitions=6)
     broker.send("many-partitions", [Record(None, b"x", partition=number) for number in range(6)])
     spark.conf.set(PARTITIONS, "2")
-    for given, tasks in (({}, 2), ({"minPartitions": "6"}, 6), ({"maxRecordsPerPartition": "1"}, 6)):
-        found: list[tuple[int, int]] = []
-        read = records_of(spark, "many-partitions", broker.bootstrap, {"startingOffsets": "earliest", **given})
-        records = on_spark(spark, read)
-        writer = records.writeStream.foreachBatch(lambda rows, _: found.append((rows.rdd.getNumPartitions(), rows.count())))  # noqa: B023
-        query = writer.option("checkpointLocation", str(tmp_path / str(len(given)) / str(tasks) / "-".join(given))).start()
-        query.processAllAvailable()
-        query.stop()
-        assert found == [(tasks, 6)]
+    found: list[tuple[int, int]] = []
+
+    def count(rows: DataFrame, _: int) -> None:
+        found.append((rows.rdd.getNumPartitions(), rows.count()))
+
+    for more in ({}, {"minPartitions": "6"}, {"maxRecordsPerPartition": "1"}):
+        options = {"startingOffsets": "earliest", **more}
+        records = on_spark(spark, records_of(spark, "many-partitions", broker.bootstrap, options))
+        write = records.writeStream.trigger(availableNow=True)
+        write.foreachBatch(count).start().awaitTermination()
+    assert found == [(2, 6), (6, 6), (6, 6)]
+
+
+def test_a_preview_reads_the_beginning_of_topics_and_makes_none(
+    spark: SparkSession, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create("previewed-orders", "previewed-customers", partitions=1)
+    broker.send("previewed-customers", [Record(f"c{at}".encode(), document(name=f"name {at}")) for at in range(3)])
+    orders = [Record(f"o{at:03}".encode(), document(customer=f"c{at % 3}", amount=at)) for at in range(100)]
+    broker.send("previewed-orders", [*orders, Record(b"o000", None)])
+    before = broker.topics()
+    value, pace = Json("customer string, amount int"), {"maxOffsetsPerTrigger": 1, "minOffsetsPerTrigger": 1}
+    source = from_topic(spark, broker, "previewed-orders", value, name="orders", options=pace)
+    customers = from_topic(spark, broker, "previewed-customers", Json("name string"))
+    joined = fk_join(source, customers, "customer", joiner=["left.amount", "right.name"], deployment="staged", name="seen")
+    sums = source.group_by("customer", name="sums", deployment="staged", emit="periodic 1 hour").sum("amount")
+    assert {tuple(row) for row in sums.preview().collect()} == {(f"c{at}", sum(range(at, 100, 3))) for at in range(3)}
+    monkeypatch.setattr(preview, "_OF_TOPICS", {"maxOffsetsPerTrigger": 10})
+    some = joined.preview(15).collect()
+    assert len(some) == 15
+    assert {row["amount"] for row in some} <= set(range(20))
+    assert all(row["name"] == f"name {row['amount'] % 3}" for row in some)
+    assert broker.topics() == before
+
+
+GONE_S = 75
+"""Seconds of the outage: the producer's own limit is 60 s, and a task asks it for the topic some seconds late."""
+
+
+def test_the_lag_is_what_a_bounded_batch_left_and_a_failure_names_the_brokers_that_do_not_answer(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    """The options bound the time until the query fails."""
+    broker.create("silent", partitions=1)
+    broker.send("silent", [Record(str(number).encode(), b"1") for number in range(100)])
+    bounded = {"maxOffsetsPerTrigger": 30, "fetchOffset.numRetries": 1}
+    limits = {"kafka.default.api.timeout.ms": 8_000, "kafka.request.timeout.ms": 4_000, **bounded}
+    table = from_topic(spark, broker, "silent", options=limits)
+    metrics = watch(spark)
+    where: Any = {"checkpoint": tmp_path / "ck", "query_name": "out"}
+    first = table.to_parquet(tmp_path / "out", **where, trigger="1 hour")
+    until("the first batch has ended", lambda: "out" in metrics.snapshot())
+    assert "; 70 behind" in repr(first)
+    first.stop()
+    assert metrics.snapshot()["out"]["lag"] == {"silent": {"0": 70}}
+    figures = metrics.prometheus().decode()
+    assert 'fkjoin_lag_records{partition="0",query="out",topic="silent"} 70.0' in figures
+    query = table.to_parquet(tmp_path / "out", **where)
+    query.processAllAvailable()
+    assert repr(query).endswith("; 0 behind")
+    says = f"^query out failed: the brokers of topic silent at {broker.bootstrap} do not answer \\("
+    with broker.gone(), pytest.raises(QueryError, match=says):
+        query.awaitTermination(60)
+
+
+@pytest.mark.nightly
+def test_batches_wait_for_a_broker_that_is_gone_for_a_minute(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    """One batch is to be written to a topic, and another one to be read from a topic."""
+    broker.create("outage-out", "outage-in", partitions=1)
+    broker.send("outage-in", [Record(b"a", b"1")])
+    (tmp_path / "rows").mkdir()
+    files = Table.from_files(spark, tmp_path / "rows", key="id", version="lsn", schema="id string, lsn bigint", format="json")
+    writing = files.to_kafka("outage-out", broker.bootstrap, checkpoint=tmp_path / "ck-out")
+    topic = from_topic(spark, broker, "outage-in")
+    reading = topic.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck-in")
+    reading.processAllAvailable()
+    with broker.gone():
+        write_lines(tmp_path / "rows", "0", [{"id": "a", "lsn": 1}])
+        assert not writing.awaitTermination(GONE_S), writing.exception()
+    broker.send("outage-in", [Record(b"b", b"2")])
+    writing.processAllAvailable()
+    reading.processAllAvailable()
+    assert [message.key() for message in broker.read("outage-out")] == [b"a"]
+    assert sorted(row.key for row in spark.read.parquet(str(tmp_path / "out")).collect()) == ["a", "b"]

@@ -1,4 +1,7 @@
-"""Jobs of the documents on a broker: the example from Debezium's events to PostgreSQL, and programs of docs/first-job.md."""
+"""Documents on a broker: the job from Debezium's events to PostgreSQL, programs of docs/first-job.md, a notebook.
+
+A notebook of files: tests/api/test_notebooks.py.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,9 @@ import pytest
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from tests.support.documents import blocks
+from tests.support.notebooks import executed, kept, shown
 from tests.support.places import ROOT
+from tests.support.sampling import EVERY
 
 from .broker import Broker, Record
 from .jobs import document
@@ -72,7 +77,7 @@ def test_the_programs_make_compacted_topics_and_write_their_records(broker: Brok
         return ended.returncode, ended.stderr
 
     assert run("write.py", "orders", "o1", "{}") == (1, "topic orders is not there: run topics.py first\n")
-    assert "orders" not in broker.admin.list_topics(timeout=10).topics
+    assert "orders" not in broker.topics()
     (commands,) = (block.text for block in found if block.text.startswith("python topics.py"))
     for command in commands.splitlines():
         assert run(*shlex.split(command)[1:]) == (0, ""), command
@@ -89,5 +94,13 @@ def test_the_programs_make_compacted_topics_and_write_their_records(broker: Brok
     assert there() == written
     assert run("write.py", "orders", "o3") == (0, "")
     assert there() == {place: record for place, record in written.items() if place != ("orders", "o3")}
-    for deleted in broker.admin.delete_topics(made).values():
-        deleted.result(30)
+    broker.delete(*made)
+
+
+@pytest.mark.faults
+@pytest.mark.skipif(not EVERY, reason="a notebook starts a JVM: make faults")
+def test_from_debezium_to_delta(broker: Broker, connector: str, tmp_path: Path) -> None:
+    expected = shown(kept("debezium_to_delta"))
+    assert len(expected) > 2
+    book = executed("debezium_to_delta", tmp_path, {"kafka=True": f'jars="{connector}"'}, BROKER=broker.bootstrap)
+    assert shown(book) == expected

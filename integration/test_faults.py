@@ -6,6 +6,7 @@ import json
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +19,15 @@ from .faults.cluster import Cluster
 pytestmark = pytest.mark.nightly
 Table = dict[str, tuple[int, str | None]]
 
+WHEN, WHO = ("before", "after"), ("worker", "executor", "driver")
 EVERY = [
-    *[
-        (point, when, who)
-        for who in ("worker", "executor", "driver")
-        for point in WORKER_POINTS
-        for when in ("before", "after")
-    ],
-    *[("state commit", when, "executor") for when in ("before", "after")],
-    *[(point, when, "driver") for point in ("offset log", "sink write", "offset commit") for when in ("before", "after")],
-    *[(point, "after", "zombie") for point in ("read", "subscription", "log write")],
+    *product(WORKER_POINTS, WHEN, WHO),
+    *product(["state commit"], WHEN, ["executor"]),
+    *product(["offset log", "sink write", "offset commit"], WHEN, ["driver"]),
+    *product(["read", "subscription", "log write"], ["after"], ["zombie"]),
 ]
 
-OF_WINDOWS = [
-    (point, when, who)
-    for who in ("worker", "executor", "driver")
-    for point in ("regroup", "close")
-    for when in ("before", "after")
-]
+OF_WINDOWS = list(product(["regroup", "close"], WHEN, WHO))
 """Points of the stages of windows, which are in the query of the join."""
 
 EVENTS = [("sink write", "after", "driver"), ("enrich", "before", "worker"), ("enrich", "after", "executor")]
@@ -49,10 +41,7 @@ class Logs:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.rng, self.seq = folder, random.Random(12508), 0
-        self.orders: dict[str, Any] = {}
         self.customers: dict[str, Any] = {}
-        self.lines: list[int] = []
-        """The numbers of all lines of the log of orders."""
         self.files: list[list[dict[str, Any]]] = []
         """Lines of the log of orders by file; a batch reads one."""
         for name in ("orders", "customers"):
@@ -60,28 +49,32 @@ class Logs:
 
     def grow(self, changes: int = 60) -> None:
         """Write one more file in each log; deleted rows may come back."""
-        lines: dict[str, list[str]] = {"orders": [], "customers": []}
+        lines: dict[str, list[dict[str, Any]]] = {"orders": [], "customers": []}
         for _ in range(changes):
             self.seq += 1
             op, customer = self.rng.choice("uuuud"), f"c{self.rng.randrange(8)}"
+            line = {"c": customer, "op": op, "seq": self.seq}
             if self.rng.random() < 0.7:
-                row = {"o": f"o{self.rng.randrange(30)}", "c": customer, "amount": self.rng.randrange(100)}
-                row["payer"] = f"c{(self.seq + row['amount']) % 8}"
-                self.orders[row["o"]] = None if op == "d" else row
-                self.lines.append(self.seq)
-                lines["orders"].append(json.dumps(row | {"op": op, "seq": self.seq, "at": self.seq}))
+                order, amount = f"o{self.rng.randrange(30)}", self.rng.randrange(100)
+                payer = f"c{(self.seq + amount) % 8}"
+                lines["orders"].append(line | {"o": order, "amount": amount, "payer": payer, "at": self.seq})
             else:
                 self.customers[customer] = None if op == "d" else f"n{self.seq}"
-                lines["customers"].append(json.dumps({"c": customer, "name": f"n{self.seq}", "op": op, "seq": self.seq}))
-        for name, content in lines.items():
+                lines["customers"].append(line | {"name": f"n{self.seq}"})
+        for name, rows in lines.items():
             draft = self.folder / f".{name}"
-            draft.write_text("\n".join(content))
+            draft.write_text("\n".join(map(json.dumps, rows)))
             draft.rename(self.folder / name / f"{self.seq:06d}.json")
-        self.files.append([json.loads(line) for line in lines["orders"]])
+        self.files.append(lines["orders"])
 
-    def joined(self) -> Table:
-        live = {key: row for key, row in self.orders.items() if row is not None}
-        return {key: (row["amount"], self.customers.get(row["c"])) for key, row in live.items()}
+    def live(self) -> list[dict[str, Any]]:
+        """The orders that are there."""
+        last = {row["o"]: row for rows in self.files for row in rows}
+        return [row for row in last.values() if row["op"] == "u"]
+
+    def are_joined(self) -> bool:
+        joined = {row["o"]: (row["amount"], self.customers.get(row["c"])) for row in self.live()}
+        return written(self.folder) == {**joined, **self.windows()}
 
     def windows(self) -> Table:
         """Sums and numbers of orders when their windows closed, by closed window and customer."""
@@ -101,30 +94,24 @@ class Logs:
 
     def with_payers(self) -> dict[str, tuple[int, str | None, str | None]]:
         """Each order's amount, and the names of its customer and its payer."""
-        live = {key: row for key, row in self.orders.items() if row is not None}
-        return {key: (row["amount"], *(self.customers.get(row[name]) for name in ("c", "payer"))) for key, row in live.items()}
+        name = self.customers.get
+        return {row["o"]: (row["amount"], name(row["c"]), name(row["payer"])) for row in self.live()}
 
     def summed(self) -> dict[str, tuple[int, ...]]:
         """The number, sum and maximum of orders, for each customer that is there and has some."""
         groups: dict[str, list[int]] = defaultdict(list)
-        for row in self.orders.values():
-            if row is not None and self.customers.get(row["c"]) is not None:
+        for row in self.live():
+            if self.customers.get(row["c"]) is not None:
                 groups[row["c"]].append(row["amount"])
         return {customer: (len(amounts), sum(amounts), max(amounts)) for customer, amounts in groups.items()}
 
 
 @pytest.fixture(scope="module")
-def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The one cluster of all tests; each test has a job of its own."""
     made = Cluster(tmp_path_factory.mktemp("cluster"))
     yield made
     made.stop()
-
-
-@pytest.fixture
-def cluster(processes: Cluster) -> Iterator[Cluster]:
-    """The one cluster of all tests; each test has a job of its own."""
-    yield processes
-    processes.end()
 
 
 def killed_in_turn(
@@ -136,26 +123,23 @@ def killed_in_turn(
     """
     logs.grow()
     cluster.begin(logs.folder, job, **conf)
-    cluster.wait("the first batch", right)
-    for point, when, victim in faults:
-        draft = cluster.fault.with_name("fault.draft")
-        draft.write_text(f"{point}|{when}|{victim}")
-        draft.rename(cluster.fault)
-        logs.grow()
-        done = Path(f"{cluster.fault}.done")
-        name = f"{victim} killed {when} {point}"
-        cluster.wait(f"{name}: it is killed", done.exists)
-        done.unlink()
-        cluster.wait(f"{name}: the table is right", right)
-        cluster.wake_zombies()
+    try:
+        cluster.wait("the first batch", right)
+        for point, when, victim in faults:
+            name = f"{victim} killed {when} {point}"
+            cluster.driver.arm(f"{point}|{when}|{victim}")
+            logs.grow()
+            cluster.wait(f"{name}: it is killed", cluster.driver.struck)
+            cluster.wait(f"{name}: the table is right", right)
+            cluster.wake_zombies()
+    finally:
+        cluster.end()
 
 
 def test_processes_killed_at_points_of_a_batch_on_a_cluster(cluster: Cluster, tmp_path: Path) -> None:
     """The job is a join with windows beside it, each of which has one result."""
     logs = Logs(tmp_path)
-    killed_in_turn(
-        cluster, "joined", logs, [*EVERY, *OF_WINDOWS], lambda: written(tmp_path) == {**logs.joined(), **logs.windows()}
-    )
+    killed_in_turn(cluster, "joined", logs, [*EVERY, *OF_WINDOWS], logs.are_joined)
 
 
 def test_stages_of_one_operator_converge_whoever_is_killed(cluster: Cluster, tmp_path: Path) -> None:
@@ -163,13 +147,13 @@ def test_stages_of_one_operator_converge_whoever_is_killed(cluster: Cluster, tmp
     logs = Logs(tmp_path)
     some = [fault for fault in EVERY if fault[2] == "worker" or fault[0] in ("log write", "state commit", "offset commit")]
     conf = {"spark.fkjoin.buckets": "1", "spark.sql.shuffle.partitions": "1"}
-    killed_in_turn(cluster, "joined", logs, some, lambda: written(tmp_path) == {**logs.joined(), **logs.windows()}, **conf)
+    killed_in_turn(cluster, "joined", logs, some, logs.are_joined, **conf)
 
 
 def test_sums_are_exact_whoever_is_killed(cluster: Cluster, tmp_path: Path) -> None:
     logs, stages = Logs(tmp_path), {"resolve": "regroup"}
     every = [(stages.get(point, point), when, victim) for point, when, victim in EVERY]
-    every += [("aggregate", when, victim) for when in ("before", "after") for victim in ("worker", "executor", "driver")]
+    every += product(["aggregate"], WHEN, WHO)
     columns = ("orders", "amount", "largest")
     killed_in_turn(cluster, "summed", logs, every, lambda: written(tmp_path, "c", columns) == logs.summed())
 
@@ -183,7 +167,8 @@ def test_each_event_is_sent_once_whoever_is_killed(cluster: Cluster, tmp_path: P
         found = [json.loads(line) for line in lines]
         assert len({row["seq"] for row in found}) == len(found)
         assert all(row.get("n", 1) == 1 for row in found), "a customer that changes counts once"
-        return sorted(row["seq"] for row in found) == logs.lines
+        every = [row["seq"] for rows in logs.files for row in rows]
+        return sorted(row["seq"] for row in found) == every
 
     killed_in_turn(cluster, "enriched", logs, EVENTS, sent_once)
 

@@ -2,25 +2,69 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 import threading
+import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyspark
 import pytest
 from pyiceberg.catalog import load_catalog
 
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks import Iceberg
 from fkjoin.testing import SinkContract
-from integration.conftest import prepared
-from integration.rest_catalog import RestCatalog, jars
+from integration.conftest import DOCKER, prepared
+from integration.machine import Process, free_port
 from tests.support.batch_ids import batch_id
+
+SERVER = "org.apache.iceberg.rest.RESTCatalogServer"
+
+
+class RestCatalog:
+    """A server that can be ended, and started again at the same address with the same tables."""
+
+    def __init__(self, jars: str, folder: Path) -> None:
+        self.port = free_port()
+        hadoop = sorted(Path(pyspark.__file__).parent.glob("jars/hadoop-client-*.jar"))
+        self._classes = os.pathsep.join([f"{jars}/*", *map(str, hadoop)])
+        self._folder = folder
+        self.start()
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {"type": "rest", "uri": f"http://127.0.0.1:{self.port}"}
+
+    def start(self) -> None:
+        about = {
+            "CATALOG_URI": f"jdbc:sqlite:{self._folder}/catalog.db",
+            "CATALOG_WAREHOUSE": f"{self._folder}/lake",
+            "CATALOG_IO__IMPL": "org.apache.iceberg.hadoop.HadoopFileIO",
+            "CATALOG_REST_PORT": str(self.port),
+        }
+        command = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", self._classes, SERVER]
+        self._process = Process(self._folder, command, environment=os.environ | about)
+        self._process.wait_for("the catalog answers", self._answers, pause_s=0.1)
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(OSError):
+            urllib.request.urlopen(f"{self.options['uri']}/v1/config", timeout=5).close()
+            return True
+        return False
+
+    def stop(self) -> None:
+        self._process.kill()
 
 
 @pytest.fixture(scope="module")
 def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalog]:
-    made = RestCatalog(prepared(*jars()), tmp_path_factory.mktemp("rest"))
+    jars = prepared(sys.executable, str(DOCKER / "jars.py"), "rest-catalog")
+    made = RestCatalog(jars, tmp_path_factory.mktemp("rest"))
     yield made
     made.stop()
 

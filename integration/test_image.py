@@ -8,50 +8,118 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from queue import Queue
+from typing import Any
 
 import pyspark
 import pytest
+import yaml
 from kubeflow_spark_api.models import SparkV1beta2SparkApplication
 
 from fkjoin.jobs.job_file import read_job
-from tests.support.queries import write_lines
+from integration.machine import JsonAnswers, answering
+from tests.support.job_files import GOOD, write_rows
 
 from .conftest import DOCKER, prepared
-from .pods import HOST, api, confined, docker, documents, of_pod
 
-ROOT = DOCKER.parent
+MANIFEST = DOCKER / "kubernetes" / "spark-application.yaml"
+HOST = "127.0.0.1"
+
+Json = dict[str, Any]
+
+
+def documents() -> dict[str, Json]:
+    """The documents of the manifest, by kind."""
+    return {one["kind"]: one for one in yaml.safe_load_all(MANIFEST.read_text())}
+
+
+@contextmanager
+def api() -> Iterator[tuple[str, Queue[Json]]]:
+    """The API's address, and the pods that it is asked to make; it says that each of them runs."""
+    asked: Queue[Json] = Queue()
+    pods: dict[str, Json] = {"driver": {"metadata": {"name": "driver", "uid": "0"}}}
+
+    class Api(JsonAnswers, BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            name = self.path.partition("?")[0].rpartition("/")[2]
+            listed = {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": list(pods.values())[1:]}
+            self.answer({"kind": "Pod", "apiVersion": "v1"} | pods[name] if name in pods else listed)
+
+        def do_POST(self) -> None:
+            body = json.loads(self.body())
+            body["metadata"]["uid"] = str(len(pods))
+            if body["kind"] == "Pod":
+                pods[body["metadata"]["name"]] = body | {"status": {"phase": "Running"}}
+                asked.put(body)
+            self.answer(body)
+
+        def do_DELETE(self) -> None:
+            self.answer({"kind": "Status", "apiVersion": "v1", "status": "Success"})
+
+        do_PATCH = do_PUT = do_POST  # noqa: N815
+
+    with answering(Api) as port:
+        yield f"http://{HOST}:{port}", asked
+
+
+def volume(name: str, group: int) -> str:
+    """Make a volume as the kubelet has it for a pod with ``fsGroup``: root's, and writable for that group alone."""
+    docker("volume", "create", "--opt", "type=tmpfs", "--opt", "device=tmpfs", "--opt", f"o=mode=2775,gid={group}", name)
+    return name
+
+
+def confined(application: Json, role: str, pod: str, places: dict[str, str]) -> list[str]:
+    """Return the operator's restrictions on a pod as Docker's options; ``places``: a source for each claim and ConfigMap."""
+    spec, part = application["spec"], application["spec"][role]
+    volumes = {one["name"]: one for one in spec["volumes"]}
+    context, group = part["securityContext"], part["podSecurityContext"]["fsGroup"]
+    assert context["runAsNonRoot"]
+    given = ["--network", "host", "--user", f"{context['runAsUser']}", "--group-add", f"{group}"]
+    given += ["--read-only"] * context["readOnlyRootFilesystem"]
+    given += ["--security-opt", "no-new-privileges"] * (not context["allowPrivilegeEscalation"])
+    given += [f"--cap-drop={name}" for name in context["capabilities"]["drop"]]
+    for mount in part["volumeMounts"]:
+        claim = volumes[mount["name"]].get("persistentVolumeClaim")
+        source = places[claim["claimName"]] if claim else f"{pod}-{mount['name']}"
+        given += mounted(volume(source, group), mount["mountPath"])
+    for one in part.get("configMaps", []):
+        given += ["--volume", f"{places['ConfigMap ' + one['name']]}:{one['path']}:ro"]
+    return given
+
+
+def mounted(source: str, path: str) -> list[str]:
+    """Return options without which Docker gives a new volume the owner of the image's folder, as no kubelet does."""
+    return ["--volume", f"{source}:{path}:nocopy"]
+
+
+def of_pod(pod: Json, name: str, group: int) -> tuple[list[str], list[str]]:
+    """Variables and local folders of the pod's only container, as Docker takes them, and its arguments."""
+    (container,) = pod["spec"]["containers"]
+    kept = {one["name"] for one in pod["spec"].get("volumes", []) if "emptyDir" in one}
+    fields = {"status.podIP": HOST, "metadata.name": pod["metadata"]["name"]}
+    given: list[str] = []
+    for one in container["env"]:
+        value = fields[one["valueFrom"]["fieldRef"]["fieldPath"]] if "valueFrom" in one else one.get("value", "")
+        given += ["--env", f"{one['name']}={value}"]
+    for mount in container.get("volumeMounts", []):
+        if mount["name"] in kept:
+            given += mounted(volume(f"{name}-{mount['name']}", group), mount["mountPath"])
+    return given, container["args"]
+
+
+def docker(*command: object) -> str:
+    done = subprocess.run(["docker", *map(str, command)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
 USER = "10001"
 FAST = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"
-JOB = """
-name = "orders"
-checkpoint = "/data/checkpoint"
-log = "-"
-[tables.orders]
-path = "/job/orders"
-key = "id"
-version = "lsn"
-[tables.customers]
-path = "/job/customers"
-key = "customer"
-version = "lsn"
-[joins.joined]
-left = "orders"
-right = "customers"
-extractor = "customer"
-[sinks.out]
-table = "joined"
-path = "/data/out"
-[spark]
-"spark.ui.enabled" = false
-"spark.sql.shuffle.partitions" = 1
-"spark.log.level" = "WARN"
-"""
-LOCAL = f"""
-"spark.master" = "local[2]"
-"spark.fkjoin.index.dir" = "/data/index"
-"spark.driver.extraJavaOptions" = "{FAST}"
-"""
+LOCAL = ("spark.master", "spark.fkjoin.index.dir", "spark.driver.extraJavaOptions")
+"""Settings of a job that runs alone."""
 
 pytestmark = [
     pytest.mark.nightly,
@@ -77,11 +145,20 @@ def name(docker: None) -> Iterator[str]:
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
-    """A folder with the files of two tables."""
+    """A folder with a job and the files of its two tables."""
     folder = tmp_path / "job"
-    write_lines(folder / "orders", "1", [{"id": 1, "customer": "c", "lsn": 1}])
-    write_lines(folder / "customers", "1", [{"customer": "c", "name": "Ada", "lsn": 1}])
+    write_rows(folder)
+    (folder / "job.toml").write_text(job_text())
     return folder
+
+
+def job_text(left_out: tuple[str, ...] = ()) -> str:
+    """The job, which reads ``/job``, writes ``/data`` and prints its log, without some settings."""
+    text = GOOD.replace('trigger = "available-now"\nlog = "{folder}/job.log"', 'log = "-"')
+    for table in ("orders", "customers"):
+        text = text.replace(f"{{folder}}/{table}", f"/job/{table}")
+    lines = text.replace("{folder}", "/data").splitlines()
+    return "\n".join(line for line in lines if not line.strip('"').startswith(left_out))
 
 
 def first_batch(name: str) -> subprocess.Popen[str]:
@@ -95,7 +172,6 @@ def first_batch(name: str) -> subprocess.Popen[str]:
 
 
 def test_a_job_runs_as_the_images_user_on_a_read_only_file_system(image: str, name: str, job: Path) -> None:
-    (job / "job.toml").write_text(JOB + LOCAL)
     how = ("--read-only", "--tmpfs", "/tmp:exec", "--volume", f"{name}:/data", "--volume", f"{job}:/job:ro")
     docker("run", "--detach", "--name", name, *how, image, "run", "/job/job.toml")
     following = first_batch(name)
@@ -114,7 +190,7 @@ def test_driver_and_executor_run_as_the_operator_starts_them(image: str, name: s
     application = documents()["SparkApplication"]
     spec, config = application["spec"], tmp_path / "config"
     config.mkdir()
-    (config / "job.toml").write_text(JOB)
+    (config / "job.toml").write_text(job_text(LOCAL))
     volumes = {"orders-with-customers": name, "ConfigMap orders-with-customers": str(config)}
     extra = ["--volume", f"{job}:/job:ro"]
     with api() as (address, asked):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,36 +21,23 @@ from fkjoin.jobs.job_file import read_job
 from fkjoin.kafka import purge
 
 from .broker import Broker, Record
-from .jobs import document
+from .jobs import document, job_file
 
 JOB = """
-name = "{name}"
-checkpoint = "{folder}/checkpoint-of-{name}"
 trigger = "available-now"
-log = "{folder}/job.log"
 purge = "{purge}"
-[spark]
-"spark.sql.streaming.minBatchesToRetain" = {retained}
-"spark.sql.shuffle.partitions" = 2
-"spark.fkjoin.index.dir" = "{folder}/index"
-"spark.fkjoin.topic.partitions" = 1
-"spark.fkjoin.topic.segment.bytes" = 1048576
-[kafka]
-bootstrap_servers = "{bootstrap}"
-[tables.orders]
-topic = "{orders}"
-key = "string"
-value = {{format = "json", schema = "customer string"}}
+spark."spark.sql.streaming.minBatchesToRetain" = {retained}
+spark."spark.fkjoin.topic.partitions" = 1
+spark."spark.fkjoin.topic.segment.bytes" = 1048576
+dead_letters.path = "{folder}/letters-of-{name}"
 [aggregates.counts]
 of = "orders"
 group_by = "customer"
-columns = {{n = "count()"}}
+columns = {n = "count()"}
 deployment = "{deployment}"
 [sinks.out]
 table = "counts"
 path = "{folder}/out-of-{name}"
-[dead_letters]
-path = "{folder}/letters-of-{name}"
 """
 
 
@@ -65,24 +53,22 @@ class Counting:
     """A job that counts orders by customer; its topic is made here, and runs start when the test says so."""
 
     def __init__(self, spark: SparkSession, broker: Broker, folder: Path, name: str, partitions: int = 1) -> None:
-        self.spark, self.broker, self.folder, self.name = spark, broker, folder, name
-        self.orders, self.file = f"{name}-orders", folder / "job.toml"
-        broker.create(self.orders, partitions=partitions)
+        self.spark, self.broker, self.folder, self.topics = spark, broker, folder, name
+        self.checkpoint = folder / "checkpoint"
+        broker.create(f"{name}-orders", partitions=partitions)
 
-    @property
-    def topic(self) -> str:
-        return f"{self.name}-counts-repartition"
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.folder / f"checkpoint-of-{self.name}"
-
-    def write(self, deployment: str, retained: int, purge: str) -> None:
-        about = {"folder": self.folder, "bootstrap": self.broker.bootstrap, "orders": self.orders, "name": self.name}
-        self.file.write_text(JOB.format(**about, deployment=deployment, retained=retained, purge=purge))
+    def write(self, name: str, deployment: str, **settings: object) -> None:
+        self.name, self.topic = name, f"{name}-counts-repartition"
+        text = JOB
+        every = {"deployment": deployment, "retained": 100, "purge": "never", **settings}
+        for setting, value in every.items():
+            text = text.replace(f"{{{setting}}}", str(value))
+        tables = {"orders": "customer string"}
+        self.file = job_file(name, self.folder, self.broker, tables, text, self.topics)
 
     def send(self, *keys: str) -> None:
-        self.broker.send(self.orders, [Record(key.encode(), document(customer="c")) for key in keys])
+        records = [Record(key.encode(), document(customer="c")) for key in keys]
+        self.broker.send(f"{self.topics}-orders", records)
 
     def job(self) -> Job:
         return Job(read_job(self.file), self.spark)
@@ -118,11 +104,11 @@ def test_what_all_queries_have_read_is_purged_and_new_ones_need_the_first_record
         lines = [f"{counting.topic}: {records} records are left for {query}" for query in ("sink-out", "dead-letters-counts")]
         return "\n".join([*lines, 'not drained; run the job with trigger = "available-now" until it ends', ""])
 
-    counting.write("fused", 100, "never")
+    counting.write("drain", "fused")
     assert drained() == (0, "drained: the job has no internal topics\n")
     with pytest.raises(FkJoinError, match="no join or aggregate has deployment = "):
         fkjoin_here("state", "purge", counting.file)
-    counting.write("staged", 100, "never")
+    counting.write("drain", "staged")
     nothing = 0, f"drained: no record is left in {counting.topic}\n"
     assert drained() == nothing
     regroup("a", "b", "c")
@@ -170,7 +156,7 @@ def test_a_job_that_runs_purges_and_another_application_begins_anew(
     A topic that refuses is said once.
     """
     counting = Counting(spark, broker, tmp_path, "purged")
-    counting.write("staged", 2, "1 hour")
+    counting.write("purged", "staged", retained=2, purge="1 hour")
 
     def run(key: str) -> str:
         counting.send(key)
@@ -197,7 +183,7 @@ def test_a_job_that_runs_purges_and_another_application_begins_anew(
     assert says not in first
     assert run("e").count(says) == 1
     assert counting.counted() == 5, "a batch that is repeated has its records"
-    counting.name = "purged-anew"
-    counting.write("staged", 2, "1 hour")
+    shutil.rmtree(counting.checkpoint)
+    counting.write("purged-anew", "staged", retained=2, purge="1 hour")
     run("f")
     assert counting.counted() == 6

@@ -12,19 +12,13 @@ from pyspark.sql import SparkSession
 
 from fkjoin import fk_join
 from fkjoin.kafka.internal import InternalTopics
-from fkjoin.kafka.wire import HEADERS
 from tests.support.replay.traces import TraceChange, read_trace, trace_files
 from tests.support.sampling import sampled
 
 from .broker import Broker
-from .jobs import batch_join, joined_rows, left_record, right_record, running, tables
+from .jobs import batch_join, joined_rows, running, send_changes, tables
 
 pytestmark = pytest.mark.usefixtures("small_tables")
-
-
-def send(broker: Broker, name: str, events: list[TraceChange]) -> None:
-    broker.send(f"{name}-left", [left_record(event) for event in events if event.left])
-    broker.send(f"{name}-right", [right_record(event) for event in events if not event.left])
 
 
 def all_traces(how: str) -> list[TraceChange]:
@@ -52,7 +46,7 @@ def test_the_traces_final_tables(spark: SparkSession, broker: Broker, tmp_path: 
     half = len(events) // 2
     with running(joined, f"{name}-out", broker, tmp_path) as job:
         for part in (events[:half], events[half:]):
-            send(broker, name, part)
+            send_changes(broker, name, part)
             job.drain()
         assert job.counters().get("dead-letters", 0) == 0
     wanted = batch_join(events, how)
@@ -63,16 +57,14 @@ def test_the_traces_final_tables(spark: SparkSession, broker: Broker, tmp_path: 
 
 
 def assert_partitioned(broker: Broker, name: str, topics: InternalTopics) -> None:
-    """Registrations lie where the right rows do, and responses where the left rows do; each has the four headers."""
-    homes = {message.key(): message.partition() for message in broker.read(f"{name}-left")}
+    """Registrations lie where the right rows do, and responses where the left rows do."""
+    lefts = {message.key(): message.partition() for message in broker.read(f"{name}-left")}
     rights = {message.key(): message.partition() for message in broker.read(f"{name}-right")}
     registrations, responses = map(broker.read, topics.partitions)
-    assert {(homes[message.key()], message.partition()) for message in responses} == {(0, 0), (1, 1), (2, 2)}
+    assert {(lefts[one.key()], one.partition()) for one in responses} == {(0, 0), (1, 1), (2, 2)}
     met = set()
     for message in registrations:
         key = message.key()
         foreign_key = key[4 : 4 + int.from_bytes(key[:4], "big")]
         met.add((rights.get(foreign_key, message.partition()), message.partition()))
     assert met == {(0, 0), (1, 1)}
-    wanted = [f"fkjoin.{header}" for header in HEADERS]
-    assert all([header for header, _ in message.headers() or ()] == wanted for message in (*responses, *registrations))

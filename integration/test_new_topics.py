@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,13 @@ from fkjoin.checkpoint.begun import DOCUMENT, Begun
 from fkjoin.kafka import Debezium, Json
 from fkjoin.kafka.admin import delete_records
 from fkjoin.storage.local_files import LocalFiles
-from integration.jobs import anew
+from tests.support.queries import table_of
 from tests.support.sessions import small
+from tests.support.sinks import finished
 
-from .broker import Broker, Record
-from .jobs import document
+from .broker import Broker, Record, Transactions
+from .jobs import document, from_topic, job_file
+from .machine import until
 
 
 @pytest.fixture(autouse=True)
@@ -36,33 +37,31 @@ class Shop:
     """Orders and customers, joined and counted, in Parquet."""
 
     def __init__(self, spark: SparkSession, broker: Broker, name: str, folder: Path) -> None:
-        self.spark, self.broker, self.folder = spark, broker, folder
+        self.spark, self.broker, self.folder, self.name = spark, broker, folder, name
         self.orders, self.customers = f"{name}-orders", f"{name}-customers"
         broker.create(self.orders, self.customers, partitions=2)
 
     def table(self, topic: str, value: str, **options: Any) -> Table:
-        return Table.from_kafka(self.spark, topic, self.broker.bootstrap, key="string", value=Json(value), **options)
+        return from_topic(self.spark, self.broker, topic, Json(value), **options)
 
     def run(self, kind: str, **options: Any) -> dict[str, Any]:
         """Read all there is, and return the table that the changes so far make."""
         orders = self.table(self.orders, "customer string, n int", options={"maxOffsetsPerTrigger": 16}, **options)
-        customers = self.table(self.customers, "name string", **options)
         if kind == "join":
+            customers = self.table(self.customers, "name string", **options)
             table = fk_join(orders, customers, "customer", how="left", joiner=["left.n as n", "right.name as name"])
         else:
             table = orders.group_by("customer", name=kind).count()
-        query = table.to_parquet(self.folder / kind, checkpoint=self.folder / f"{kind}-ck", trigger={"availableNow": True})
-        query.awaitTermination()
-        found: dict[str, Any] = {}
-        rows = self.spark.read.parquet(str(self.folder / kind)).orderBy("batch").collect()
-        for row in rows:
-            key = row[0]
-            assert (key in found) == (row._operation != "insert"), row
-            if row._operation == "delete":
-                del found[key]
-            else:
-                found[key] = (row.n, row.name) if kind == "join" else row["count"]
-        return found
+        where: Any = {"checkpoint": self.folder / f"{kind}-ck", "trigger": "available-now"}
+        finished(table.to_parquet(self.folder / kind, **where))
+        key, *columns = {"join": ("key", "n", "name"), "count": ("customer", "count")}[kind]
+        rows = table_of(changes(self.spark, self.folder / kind), key)
+        return {name: tuple(row[column] for column in columns) for (name,), row in rows.items()}
+
+
+def changes(spark: SparkSession, folder: Path) -> list[Any]:
+    """The rows that a query has written, in order of its batches."""
+    return spark.read.parquet(str(folder)).orderBy("batch").collect()
 
 
 @pytest.fixture
@@ -76,14 +75,14 @@ def test_a_topic_made_anew_is_refused_or_read_in_the_place_of_the_one_before(sho
     before = {f"o{number}": (number, {1: "Ada", 2: "Bo"}.get(number % 3)) for number in range(12)}
     assert shop.run("join") == before
 
-    anew(broker, shop.orders, partitions=3)
+    broker.anew(shop.orders, partitions=3)
     with pytest.raises(FkJoinError, match=f"topic {shop.orders} was deleted and created again since checkpoint .*--start-over"):
         shop.run("join")
     with pytest.raises(FkJoinError, match=f"topic {shop.orders} was created again and has no records yet"):
         shop.run("join", on_new_topic="start-over")
     new = {f"o{number}": {"customer": f"c{number % 3}", "n": 100 + number} for number in range(3, 27)}
     send(broker, shop.orders, **new)
-    anew(broker, shop.customers, partitions=1)
+    broker.anew(shop.customers, partitions=1)
     send(broker, shop.customers, c1={"name": "Ada anew"})
     after = {key: (row["n"], "Ada anew" if row["customer"] == "c1" else None) for key, row in new.items()}
     assert shop.run("join", on_new_topic="start-over") == after
@@ -96,16 +95,11 @@ def test_a_topic_made_anew_is_refused_or_read_in_the_place_of_the_one_before(sho
 
 def send_with_marks(broker: Broker, topic: str, numbers: Iterable[int]) -> None:
     """Send orders in a transaction, and then transactions that are aborted: their marks end the topic."""
-    from confluent_kafka import Producer
-
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": topic, "log_level": 0})
-    producer.init_transactions(30)
-    for keys, commit in ((numbers, True), *(((0,), False) for _ in range(12))):
-        producer.begin_transaction()
-        for number in keys:
-            producer.produce(topic, document(customer="d", n=number), f"o{number}".encode())
-        producer.flush(30)
-        producer.commit_transaction(30) if commit else producer.abort_transaction(30)
+    transactions = Transactions(broker, topic)
+    orders = [Record(f"o{number}".encode(), document(customer="d", n=number)) for number in numbers]
+    transactions.commit(*orders)
+    for _ in range(12):
+        transactions.abort(orders[0])
 
 
 @pytest.mark.nightly
@@ -117,8 +111,8 @@ def test_a_start_over_that_is_killed_or_stopped_begins_again(
     Then the query stops amid the new topic's records, which end with marks of transactions.
     """
     send(broker, shop.orders, **{f"o{number}": {"customer": "c", "n": number} for number in range(8)})
-    assert shop.run("count") == {"c": 8}
-    anew(broker, shop.orders, partitions=1)
+    assert shop.run("count") == {"c": (8,)}
+    broker.anew(shop.orders, partitions=1)
     send_with_marks(broker, shop.orders, range(4, 16))
     reached: list[str] = []
 
@@ -143,29 +137,28 @@ def test_a_start_over_that_is_killed_or_stopped_begins_again(
     orders = shop.table(shop.orders, "customer string, n int", options={"maxOffsetsPerTrigger": 4}, on_new_topic="start-over")
     table = orders.group_by("customer", name="count").count()
     query = table.to_parquet(shop.folder / "count", checkpoint=checkpoint, trigger={"processingTime": "0 seconds"})
-    while len(query.recentProgress) < 2:
-        time.sleep(0.05)
+    until("two batches", lambda: len(query.recentProgress) > 1)
     query.stop()
     assert Begun.of(shop.spark, str(checkpoint)).topics != known
-    assert shop.run("count") == {"d": 12}
+    assert shop.run("count") == {"d": (12,)}
 
 
 def test_a_topic_of_events_that_is_made_anew_is_refused(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     broker.create("anew-customers", "anew-clicks", partitions=1)
     send(broker, "anew-customers", a={"name": "Ada"})
     send(broker, "anew-clicks", a={})
-    value: Any = {"key": "string", "value": Json("name string")}
-    customers = Table.from_kafka(spark, "anew-customers", broker.bootstrap, **value)
+    customers = from_topic(spark, broker, "anew-customers", Json("name string"))
     options = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "anew-clicks", "startingOffsets": "earliest"}
     clicks = spark.readStream.format("kafka").options(**options).load().selectExpr("cast(key as string) as id")
     seen = customers.enrich(clicks, on="id", name="seen")
 
     def run() -> None:
-        seen.to_parquet(tmp_path / "seen", checkpoint=tmp_path / "ck", trigger="available-now").awaitTermination()
+        where: Any = {"checkpoint": tmp_path / "ck", "trigger": "available-now"}
+        finished(seen.to_parquet(tmp_path / "seen", **where))
 
     run()
     assert [(row.id, row.name) for row in spark.read.parquet(str(tmp_path / "seen")).collect()] == [("a", "Ada")]
-    anew(broker, "anew-clicks", partitions=1)
+    broker.anew("anew-clicks", partitions=1)
     send(broker, "anew-clicks", a={}, b={})
     with pytest.raises(FkJoinError, match="topic anew-clicks was deleted and created again.* a new checkpoint"):
         run()
@@ -175,14 +168,14 @@ def test_a_table_that_is_written_as_it_is_read_cannot_start_over(spark: SparkSes
     """The topic is made anew between two starts of one table."""
     broker.create("as-read", "as-read-out", partitions=1)
     send(broker, "as-read", a={"n": 1})
-    options: Any = {"key": "string", "value": Json("n int"), "on_new_topic": "start-over"}
-    table = Table.from_kafka(spark, "as-read", broker.bootstrap, **options)
+    table = from_topic(spark, broker, "as-read", Json("n int"), on_new_topic="start-over")
 
     def run() -> None:
-        table.to_kafka("as-read-out", broker.bootstrap, checkpoint=tmp_path, trigger={"availableNow": True}).awaitTermination()
+        where: Any = {"checkpoint": tmp_path, "trigger": "available-now"}
+        finished(table.to_kafka("as-read-out", broker.bootstrap, **where))
 
     run()
-    anew(broker, "as-read", partitions=1)
+    broker.anew("as-read", partitions=1)
     send(broker, "as-read", a={"n": 2})
     with pytest.raises(FkJoinError, match=r"nothing knows which rows to delete.*write \.materialize"):
         run()
@@ -199,17 +192,14 @@ def test_a_delete_event_and_its_tombstone_end_a_topic(spark: SparkSession, broke
 
     def run(**options: Any) -> list[tuple[str, str]]:
         form = Debezium("id string")
-        table = Table.from_kafka(spark, "events", broker.bootstrap, key=form, value=form, version="source.lsn", **options)
-        query = table.materialize("kept").to_parquet(
-            tmp_path / "out", checkpoint=tmp_path / "ck", trigger={"availableNow": True}
-        )
-        query.awaitTermination()
-        rows = spark.read.parquet(str(tmp_path / "out")).orderBy("batch").collect()
-        return [(row.id, row._operation) for row in rows]
+        table = from_topic(spark, broker, "events", form, key=form, version="source.lsn", **options)
+        where: Any = {"checkpoint": tmp_path / "ck", "trigger": "available-now"}
+        finished(table.materialize("kept").to_parquet(tmp_path / "out", **where))
+        return [(row.id, row._operation) for row in changes(spark, tmp_path / "out")]
 
     broker.send("events", [event("a", "c", 1), event("b", "c", 2)])
     assert sorted(run()) == [("a", "insert"), ("b", "insert")]
-    anew(broker, "events", partitions=1)
+    broker.anew("events", partitions=1)
     broker.send("events", [event("c", "c", 1), event("c", "d", 2), Record(b'{"id": "c"}', None)])
     assert sorted(run(on_new_topic="start-over")[2:]) == [("a", "delete"), ("b", "delete")]
 
@@ -219,6 +209,8 @@ def test_what_cannot_start_over_says_so(shop: Shop, broker: Broker) -> None:
         ("n int", {"on_new_topic": "again"}, "on_new_topic: 'again' is not one of fail, start-over"),
         ("n int", {"on_new_topic": "start-over", "roots": 1}, "on_new_topic: a table with roots= cannot start over"),
         ("n int", {"version": "n", "roots": 1}, "version: with roots=, the positions in the records' headers"),
+        ("seq int", {"version": "sek"}, r"version: .* has no column 'sek'; did you mean 'seq'\?"),
+        ("at string", {"timestamp": "at"}, "timestamp: at is string, a timestamp or bigint is needed"),
         ("headers string", {"headers": True}, "headers: the value has a column 'headers' already; leave headers=False"),
         ("_Position int", {"positions": True}, "positions: the key or the value has a column '_position' already; leave"),
     ]
@@ -238,22 +230,15 @@ def test_what_cannot_start_over_says_so(shop: Shop, broker: Broker) -> None:
 def test_a_job_starts_over_on_the_command_line(
     shop: Shop, broker: Broker, tmp_path: Path, fkjoin_here: Callable[..., str]
 ) -> None:
-    job = tmp_path / "job.toml"
-    job.write_text(
-        f"""
-        name = "again"
-        checkpoint = "{tmp_path}/job-ck"
-        trigger = "available-now"
-        kafka = {{ bootstrap_servers = "{broker.bootstrap}" }}
-        tables.orders = {{ topic = "{shop.orders}", key = "string", value = {{ format = "json", schema = "n int" }} }}
-        views.all = {{ of = "orders", filter = "true" }}
-        sinks.out = {{ table = "all", path = "{tmp_path}/out" }}
-        """
-    )
-
+    more = """
+    trigger = "available-now"
+    views.all = {of = "orders", filter = "true"}
+    sinks.out = {table = "all", path = "{folder}/out"}
+    """
+    job = job_file("again", tmp_path, broker, {"orders": "n int"}, more, topics=shop.name)
     send(broker, shop.orders, a={"n": 1}, b={"n": 2})
     fkjoin_here("run", job)
-    anew(broker, shop.orders, partitions=1)
+    broker.anew(shop.orders, partitions=1)
     send(broker, shop.orders, b={"n": 3})
     for check in ([], ["--check"]):
         with pytest.raises(FkJoinError, match=f"fkjoin run --start-over {shop.orders}"):
@@ -261,52 +246,42 @@ def test_a_job_starts_over_on_the_command_line(
     with pytest.raises(FkJoinError, match="--start-over: no table of the job is read from topic 'order'"):
         fkjoin_here("run", job, "--start-over", "order")
     fkjoin_here("run", job, "--start-over", shop.orders)
-    rows = shop.spark.read.parquet(str(tmp_path / "out")).orderBy("batch").collect()
-    assert {(row.key, row._operation) for row in rows[2:]} == {("b", "update"), ("a", "delete")}
-    assert Begun.of(shop.spark, f"{tmp_path}/job-ck/sink-out").topics[shop.orders].ends == [(0, 0)]
+    written = changes(shop.spark, tmp_path / "out")[2:]
+    assert {(row.key, row._operation) for row in written} == {("b", "update"), ("a", "delete")}
+    begun = Begun.of(shop.spark, f"{tmp_path}/checkpoint/sink-out")
+    assert begun.topics[shop.orders].ends == [(0, 0)]
 
 
 @pytest.mark.nightly
 def test_a_check_compares_the_queries_of_a_staged_join_with_their_checkpoints(
     shop: Shop, broker: Broker, tmp_path: Path, fkjoin_here: Callable[..., str]
 ) -> None:
-    job = tmp_path / "job.toml"
-    job.write_text(
-        f"""
-        name = "{shop.orders}-staged"
-        checkpoint = "{tmp_path}/job-ck"
-        trigger = "available-now"
-        kafka = {{ bootstrap_servers = "{broker.bootstrap}" }}
-        [tables]
-        orders = {{ topic = "{shop.orders}", key = "string", value = {{ format = "json", schema = "c string, d string" }} }}
-        customers = {{ topic = "{shop.customers}", key = "string", value = {{ format = "json", schema = "name string" }} }}
-        [joins.joined]
-        left = "orders"
-        right = "customers"
-        extractor = "c"
-        deployment = "staged"
-        [sinks.out]
-        table = "joined"
-        path = "{tmp_path}/out"
-        """
-    )
+    more, checkpoint = tmp_path / "more.toml", tmp_path / "checkpoint"
+    joined = """
+    trigger = "available-now"
+    joins.joined = {left = "orders", right = "customers", extractor = "c", deployment = "staged"}
+    sinks.out = {table = "joined", path = "{folder}/out"}
+    """
+    columns = {"orders": "c string, d string", "customers": "name string"}
+    job = job_file(shop.name, tmp_path, broker, columns, joined)
     send(broker, shop.customers, c1={"name": "Ada"})
     send(broker, shop.orders, o1={"c": "c1", "d": "c2"})
     fkjoin_here("run", job)
     assert "fine; 3 queries" in fkjoin_here("run", "--check", job)
-    internal, more = f"{shop.orders}-staged-joined-subscription-response", tmp_path / "more.toml"
+    internal = f"{shop.name}-joined-subscription-response"
     delete_records(internal, broker.bootstrap, {}, dict(broker.ends(internal)))
-    more.write_text(f'{job.read_text()}\n[sinks.more]\ntable = "joined"\npath = "{tmp_path}/more"\nformat = "json"\n')
+    another = f'sinks.more = {{table = "joined", path = "{tmp_path}/more", format = "json"}}'
+    more.write_text(f"{job.read_text()}\n{another}\n")
     for check in (["--check"], []):
         with pytest.raises(FkJoinError, match=rf"internal topic {internal} begins at offset \d .*/sink-more is new, so"):
             fkjoin_here("run", more, *check)
-    stages = {path.parent for path in (tmp_path / "job-ck").glob(f"*/{DOCUMENT}")}
-    one, other = stages - {tmp_path / "job-ck" / "sink-out"}
+    folders = {path.parent for path in checkpoint.glob(f"*/{DOCUMENT}")}
+    one, other = folders - {checkpoint / "sink-out"}
     exchanged(one, other)
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "job-ck").rglob("*")}
+    before = {path: path.stat().st_mtime_ns for path in checkpoint.rglob("*")}
     with pytest.raises(FkJoinError, match=rf"checkpoint: .*/({one.name}|{other.name}) was made by another job"):
         fkjoin_here("run", "--check", job)
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "job-ck").rglob("*")} == before
+    assert {path: path.stat().st_mtime_ns for path in checkpoint.rglob("*")} == before
 
 
 def exchanged(one: Path, other: Path) -> None:

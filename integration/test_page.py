@@ -7,7 +7,6 @@ import json
 import re
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -25,15 +24,13 @@ from fkjoin.metrics.report import Mode
 from fkjoin.metrics.server import ClientAccess
 from fkjoin.plan.describe.steps import Step, StepStage
 from fkjoin.sinks import counts
-from integration.broker import free_port
-from integration.jobs import Process
+from integration.machine import Process, free_port
 from integration.tab import Tab
 from tests.support.job_files import GOOD, job
 from tests.support.progress import progress
 from tests.support.queries import write_lines
 
 SUBSCRIBERS = 1_200
-TEXT = "document.body.innerText"
 
 
 @pytest.fixture
@@ -46,7 +43,7 @@ def address(tmp_path: Path) -> Iterator[str]:
     port = free_port()
     here = f"http://127.0.0.1:{port}/"
     command = [sys.executable, "-m", "fkjoin", "run", path, "--ui", str(port), "--spark-log", tmp_path / "spark.log"]
-    process = Process(tmp_path, list(map(str, command)))
+    process = Process(tmp_path, command)
     try:
         process.wait_for("each order's row", lambda: done_at(here)[1] == SUBSCRIBERS)
         write_lines(tmp_path / "customers", "2", [{"customer": "Ada & <b>", "name": "Grace", "lsn": 2}])
@@ -81,20 +78,16 @@ def tab(browser: str) -> Iterator[Tab]:
 
 def test_a_running_job_can_be_watched(address: str, tab: Tab) -> None:
     tab.open(address)
-    tab.wait(f"""{TEXT}.includes("Hot keys") && document.querySelector(".uplot") !== null""")
+    tab.wait_for("hot", "Hot keys")
     assert tab.evaluate("document.title").startswith("orders · ")
-    tab.wait("""document.getElementById("state").textContent === "Idle" """)
-    text = tab.evaluate(TEXT)
+    tab.wait_for("state", "Idle")
+    text = tab.evaluate("document.body.innerText")
     for words in ("#1, ", "files have no lag", "1,202 rows since the start", "All numbers", "source customers"):
         assert words in text, words
-    hot = tab.evaluate("""document.querySelector("#hot td").innerHTML""")
-    assert hot == '"Ada &amp; &lt;b&gt;"', "the hot key, as text"
-    tab.evaluate(
-        """document.querySelector('[data-step="fk_join joined"]').dispatchEvent(new MouseEvent("click", {bubbles: true}))"""
-    )
-    detail = tab.text("detail")
-    for words in ("Changes of left rows", "Results", f"{2 * SUBSCRIBERS:,}", "subscription", "Rows and keys", "foreign key"):
-        assert words in detail, words
+    assert tab.each("#hot td", "it.innerHTML")[0] == '"Ada &amp; &lt;b&gt;"', "the hot key, as text"
+    tab.each('[data-step="fk_join joined"]', 'it.dispatchEvent(new MouseEvent("click", {bubbles: true}))')
+    tab.shows("detail", "Changes of left rows", "Results", f"{2 * SUBSCRIBERS:,}", "subscription")
+    tab.shows("detail", "Rows and keys", "foreign key")
     assert tab.complaints == []
 
     samples = [sample for family in text_string_to_metric_families(read(f"{address}metrics")) for sample in family.samples]
@@ -103,8 +96,6 @@ def test_a_running_job_can_be_watched(address: str, tab: Tab) -> None:
     assert values["fkjoin_left_in_total", "joined", "sink-out"] == SUBSCRIBERS
     assert values["fkjoin_fan_out_max", "joined", "sink-out"] == SUBSCRIBERS
     assert values["fkjoin_state_bytes", "joined", "sink-out"] > 20 * SUBSCRIBERS
-    with pytest.raises(urllib.error.HTTPError, match="404"):
-        read(f"{address}nothing")
 
 
 STAGE = StepStage(
@@ -121,15 +112,25 @@ SHOP = [
 ]
 
 
-def busy(**state: Any) -> Metrics:
-    """Metrics of a query that has had a batch each second, up to this moment."""
+def progress_at(time_s: float, batch: int = 0, **state: Any) -> dict[str, Any]:
+    """The progress of a batch that began at a time of this day."""
+    about: dict[str, Any] = json.loads(progress(batch, **state).json)
+    moment = datetime.fromtimestamp(time_s, timezone.utc)
+    return about | {"timestamp": moment.isoformat(timespec="milliseconds")}
+
+
+def starting() -> Metrics:
+    """Metrics of a query that has had no batch."""
     metrics = Metrics()
     metrics._start("sink-out")
-    first = time.time() - 20
+    return metrics
+
+
+def busy(**state: Any) -> Metrics:
+    """Metrics of a query that has had a batch each second, up to this moment."""
+    metrics, first = starting(), time.time() - 20
     for batch in range(20):
-        about = json.loads(progress(batch, **state).json)
-        about["timestamp"] = datetime.fromtimestamp(first + batch, timezone.utc).isoformat(timespec="milliseconds")
-        metrics.take_json(json.dumps(about), "sink-out")
+        metrics.take_json(json.dumps(progress_at(first + batch, batch, **state)), "sink-out")
     return metrics
 
 
@@ -153,23 +154,20 @@ def shown(tab: Tab, metrics: Metrics, steps: list[Step] = SHOP, **look: Any) -> 
 def test_the_page_fits_in_wide_and_narrow_windows_light_and_dark(tab: Tab, width: int, dark: bool, tiles: int) -> None:
     """In a window of another scheme, charts are drawn anew."""
     swatch = """getComputedStyle(document.querySelector(".swatch")).backgroundColor"""
+    numbers = "match(/\\d+/g).map(Number)"
     with shown(tab, busy(), width=width, dark=dark):
         tab.wait("""document.querySelectorAll(".uplot canvas").length === 6""")
         assert tab.evaluate("document.documentElement.scrollWidth") <= width, "it does not scroll sideways"
-        tops = tab.evaluate("""[...document.querySelectorAll(".tile")].map(tile => tile.offsetTop)""")
-        assert len(set(tops)) == tiles
-        channels = tab.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
-        ink = tab.evaluate("getComputedStyle(document.querySelector('#picture text')).fill.match(/\\d+/g).map(Number)")
+        assert len(set(tab.each(".tile", "it.offsetTop"))) == tiles
+        (channels,) = tab.each("body", f"getComputedStyle(it).backgroundColor.{numbers}")
+        ink = tab.each("#picture text", f"getComputedStyle(it).fill.{numbers}")[0]
         assert (max(channels) < 60) == dark
         assert (min(ink) > 120) == dark, "letters of the picture, too"
-        charts = tab.evaluate("""[...document.querySelectorAll(".field")].map(field => field.getAttribute("aria-label"))""")
+        charts = tab.each(".field", "it.getAttribute('aria-label')")
         assert charts[:2] == ["Left to read: records 14", "Rows a second: rows read 100, results of joined 50"]
-        assert [chart.partition(":")[0] for chart in charts[2:]] == [
-            "Delay, and time of batches",
-            "Each batch, by step",
-            "Work in each batch, by stage",
-            "Growth of state",
-        ]
+        names = [chart.partition(":")[0] for chart in charts[2:]]
+        assert names[:2] == ["Delay, and time of batches", "Each batch, by step"]
+        assert names[2:] == ["Work in each batch, by stage", "Growth of state"]
         assert charts[4] == "Work in each batch, by stage: joined: subscription 250 ms, joined: rekey 100 ms"
         before = tab.evaluate(swatch)
         tab.scheme("light" if dark else "dark")
@@ -192,10 +190,9 @@ def test_a_box_of_the_map_is_chosen_with_the_keyboard(tab: Tab) -> None:
         assert width == "2.5px", "it is seen"
         tab.press("Enter")
         assert tab.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"
-        assert "Changes of left rows" in tab.text("detail")
-        assert tab.evaluate("document.querySelector('#detail td span').title") == (
-            "fkjoin_left_in_total: changes of the left table that reached the join"
-        )
+        tab.shows("detail", "Changes of left rows")
+        titles = tab.each("#detail td span", "it.title")
+        assert titles[0] == "fkjoin_left_in_total: changes of the left table that reached the join"
         tab.press("Enter")
         assert tab.text("detail") == "", "and it is let go"
 
@@ -203,28 +200,24 @@ def test_a_box_of_the_map_is_chosen_with_the_keyboard(tab: Tab) -> None:
 def test_the_headline_says_how_the_job_is_and_what_is_below_says_why(tab: Tab) -> None:
     with shown(tab, busy(**{"hot-key": '"C-1"', "fan-out-max": 2_000})):
         assert tab.text("state") == "Healthy"
-        assert "100 rows read a second" in tab.text("words")
-        assert '"C-1"' in tab.text("hot")
-        assert "joiner" in tab.text("hot"), "and what to do"
+        tab.shows("words", "100 rows read a second")
+        tab.shows("hot", '"C-1"', "joiner")  # what to do
         counts.count("postgres shop.out", counts.LEFT_OUT, 1, ["id = 7: <b>too long</b>"])
         counts.count("postgres shop.out", counts.REPEATED, reasons=["connection refused"])
-        tab.wait("""document.getElementById("state").textContent === "Failing" """)
-        assert "connection refused" in tab.text("words")
-        assert "id = 7: <b>too long</b>" in tab.text("letters")
+        tab.wait_for("state", "Failing")
+        tab.shows("words", "connection refused")
+        tab.shows("letters", "id = 7: <b>too long</b>")
 
 
 def test_a_page_without_a_batch_says_what_will_be_there(tab: Tab) -> None:
-    metrics = Metrics()
-    metrics._start("sink-out")
+    metrics = starting()
     with shown(tab, metrics, width=400):
         assert tab.text("state") == "Starting"
-        empty = tab.evaluate(
-            """[...document.querySelectorAll(".empty")].filter(words => words.offsetParent).map(it => it.innerText)"""
-        )
+        empty = [words for words in tab.each(".empty", "it.offsetParent && it.innerText") if words]
         assert len(empty) == 8, "six charts, dead letters, hot keys"
         assert "No batch yet: the curves begin with the first one." in empty[1]
         metrics.take(progress(0), "sink-out")
-        tab.wait("""document.getElementById("tiles").innerText.includes("#0")""")
+        tab.wait_for("tiles", "#0")
 
 
 def test_the_page_of_a_program_lists_its_operators_and_its_queries(tab: Tab) -> None:
@@ -234,11 +227,11 @@ def test_the_page_of_a_program_lists_its_operators_and_its_queries(tab: Tab) -> 
     metrics._end("other", "ValueError: no number")
     with shown(tab, metrics, []):
         assert tab.text("words") == "other: It has failed: ValueError: no number"
-        assert "#3" in tab.text("tiles")
-        tab.evaluate("""document.querySelector('[data-key="sink-out"]').click()""")
-        assert "#19" in tab.text("tiles")
-        tab.evaluate("""document.querySelector('[data-step="joined"]').click()""")
-        assert "Changes of left rows" in tab.text("detail")
+        tab.shows("tiles", "#3")
+        tab.each('[data-key="sink-out"]', "it.click()")
+        tab.shows("tiles", "#19")
+        tab.each('[data-step="joined"]', "it.click()")
+        tab.shows("detail", "Changes of left rows")
 
 
 DRAWN = """(() => {
@@ -252,70 +245,62 @@ DRAWN = """(() => {
 
 def test_names_are_those_of_tables_and_the_batch_at_work_is_seen(tab: Tab) -> None:
     """Operators of one table are shown as one, results count where they leave it, and a single point is drawn."""
-    metrics = Metrics()
-    metrics._start("sink-out")
-    about = json.loads(progress(0, **{"hot-key": '"C-1"', "fan-out-max": 2_000}).json)
-    about["timestamp"] = datetime.fromtimestamp(time.time() - 2, timezone.utc).isoformat(timespec="milliseconds")
+    metrics = starting()
+    about = progress_at(time.time() - 2, **{"hot-key": '"C-1"', "fan-out-max": 2_000}) | {"sources": []}
     observed = about["observedMetrics"]
     for prefix in ("fkjoin", "fkjoin-state"):
         observed[f"{prefix}:joined-answers-for-totals"] = observed.pop(f"{prefix}:joined")
         observed[f"{prefix}:joined-answers-for-names"] = observed[f"{prefix}:joined-answers-for-totals"]
-    about["sources"] = []
     metrics.take_json(json.dumps(about), "sink-out")
     query = metrics._query("sink-out")
     query.activity = Activity(QueryPhase.BATCH, time.time(), tasks=(3, 8))
-    fields = """[...document.querySelectorAll(".chart:not([hidden]) .field")]"""
     with shown(tab, metrics):
-        tab.wait("""document.getElementById("now").textContent.includes("3 of 8 tasks")""")
-        assert "started " in tab.text("now")
+        tab.wait_for("now", "3 of 8 tasks")
+        tab.shows("now", "started ")
         tab.wait("document.querySelector('.uplot') !== null")
         assert tab.evaluate(DRAWN), "a point through which no line goes"
-        told = tab.evaluate(f"{fields}.map(field => field.getAttribute('aria-label')).join()")
-        assert "answers-for" not in told
-        assert "results of joined 100" in told, "several readers get the same results"
-        assert "joined: subscription 500 ms" in told, "but each has its work"
-        assert "Left to read" not in told, "no topic: no chart"
-        assert "joined" in tab.text("hot")
+        labels = ",".join(tab.each(".chart:not([hidden]) .field", "it.getAttribute('aria-label')"))
+        assert "answers-for" not in labels
+        assert "results of joined 100" in labels, "several readers get the same results"
+        assert "joined: subscription 500 ms" in labels, "but each has its work"
+        assert "Left to read" not in labels, "no topic: no chart"
+        tab.shows("hot", "joined")
         assert "answers-for" not in tab.text("hot")
         query.activity = Activity(QueryPhase.WAITS)
         tab.wait("""!document.getElementById("now").textContent.includes("batch")""")
 
 
-def test_a_page_whose_job_has_ended_says_so_and_keeps_what_it_has(tab: Tab) -> None:
-    with served_shop(busy()) as address:
-        tab.open(address)
-        tab.wait("document.querySelector('.tile') !== null")
-    tab.wait("""document.getElementById("state").textContent === "No answer" """)
-    assert "has ended, or cannot be reached" in tab.text("words")
-    assert "#19" in tab.text("tiles")
-
-
-def test_a_page_that_is_open_keeps_why_its_job_has_failed(tab: Tab) -> None:
-    """The server stays for as long as an open page takes to ask once more."""
-    metrics, why = busy(), "query sink-out failed: ValueError: no <b>number</b>"
+@pytest.mark.parametrize("why", ["", "query sink-out failed: ValueError: no <b>number</b>"])
+def test_a_page_whose_job_has_ended_says_why_and_keeps_what_it_has(tab: Tab, why: str) -> None:
+    """The server of a job that fails stays for as long as an open page takes to ask once more."""
+    metrics = busy()
     with served_shop(metrics) as address:
         tab.open(address)
         tab.wait("document.querySelector('.tile') !== null")
-        metrics._turn(Mode.FAILED, why)
+        if why:
+            metrics._turn(Mode.FAILED, why)
     tab.wait("document.body.classList.contains('lost')")
+    tab.shows("tiles", "#19")
+    if not why:
+        assert tab.text("state") == "No answer"
+        tab.shows("words", "has ended, or cannot be reached")
+        return
     assert tab.text("state") == "Failed"
     assert re.fullmatch(rf"The job ended: it failed after \d.* s: {re.escape(why)}", tab.text("words"))
-    assert "#19" in tab.text("tiles")
     assert tab.evaluate("document.title") == "shop · failed · fkjoin"
 
 
 def test_a_page_with_a_token_asks_for_it(tab: Tab) -> None:
     submit = """document.getElementById("token").value = "{}"; document.querySelector("#ask button").click()"""
-    words = """document.getElementById("words").textContent"""
     with served_shop(busy(), [], token="c2VjcmV0") as address:
         tab.open(address)
-        tab.wait(f'{words} === "The job is shown to those that have its token."')
-        assert tab.evaluate("""document.getElementById("main").hidden""") is True
+        tab.wait_for("words", "The job is shown to those that have its token.")
+        assert tab.each("#main, #ask", "it.hidden") == [False, True]
         tab.evaluate(submit.format("wrong"))
-        tab.wait(f"""{words} === "This is not the job's token." """)
+        tab.wait_for("words", "This is not the job's token.")
         tab.evaluate(submit.format("c2VjcmV0"))
-        tab.wait("""document.getElementById("tiles").innerText.includes("#19")""")
-        assert tab.evaluate("""document.getElementById("ask").hidden""") is True
+        tab.wait_for("tiles", "#19")
+        assert tab.each("#main, #ask", "it.hidden") == [True, False]
         assert tab.evaluate("location.href") == address, "the token is in no address"
 
 
@@ -325,8 +310,7 @@ def test_nothing_but_the_page_itself_runs_in_it(tab: Tab) -> None:
         tab.open(address)
         tab.wait("document.querySelector('.title') !== null")
         assert tab.evaluate("getComputedStyle(document.querySelector('.title')).fontWeight") == "600"
-        assert tab.evaluate("getComputedStyle(document.querySelector('h1')).fontSize") == "28px"
-        tab.evaluate("""document.getElementById("picture").innerHTML = '<img src="data:," onerror="window.ran = 1">'""")
+        tab.each("#picture", """it.innerHTML = '<img src="data:," onerror="window.ran = 1">'""")
         tab.evaluate("""document.body.append(Object.assign(document.createElement("script"), {text: "window.ran = 2"}))""")
         tab.wait("document.querySelector('img') !== null")
         assert tab.evaluate("window.ran") is None

@@ -6,6 +6,7 @@ import json
 import random
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,36 +22,19 @@ from fkjoin.cli.main import app
 from fkjoin.errors import FkJoinError
 from fkjoin.kafka import admin
 from integration.faults.cluster import WORKER_POINTS
-from integration.jobs import Process
+from integration.machine import Process
 from tests.support.replay.traces import TraceChange
 from tests.support.sampling import EVERY, sampled
 
 from .broker import Broker, Record
 from .faults.cluster import compiled
-from .jobs import batch_join, joined_rows, left_record, right_record
+from .jobs import batch_join, job_file, joined_rows, send_changes
 
+TABLES = {"left": "fk string, value string", "right": "value string"}
 JOB = """
-name = "{name}"
-checkpoint = "{folder}/checkpoint"
-log = "{folder}/job.log"
-[spark]
-"spark.master" = "local[2,4]"
-{more}
-"spark.ui.enabled" = false
-"spark.jars" = "{jars}"
-"spark.sql.shuffle.partitions" = 2
-"spark.fkjoin.index.dir" = "{folder}/index"
-"spark.driver.extraJavaOptions" = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"
-[kafka]
-bootstrap_servers = "{bootstrap}"
-[tables.left]
-topic = "{name}-left"
-key = "string"
-value = {{format = "json", schema = "fk string, value string"}}
-[tables.right]
-topic = "{name}-right"
-key = "string"
-value = {{format = "json", schema = "value string"}}
+spark."spark.master" = "local[2,4]"
+spark."spark.driver.extraJavaOptions" = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"
+dead_letters.topic = "{name}-dead"
 [joins.joined]
 left = "left"
 right = "right"
@@ -60,14 +44,18 @@ deployment = "{deployment}"
 [sinks.out]
 table = "joined"
 topic = "{name}-out"
-[dead_letters]
-topic = "{name}-dead"
 """
 
 
 FAULTS = """
-"spark.driver.extraClassPath" = "{folder}/classes"
-"spark.sql.streaming.checkpointFileManagerClass" = "fkjoin.faults.CrashingFileManager"
+spark."spark.driver.extraClassPath" = "{folder}/classes"
+spark."spark.sql.streaming.checkpointFileManagerClass" = "fkjoin.faults.CrashingFileManager"
+"""
+
+
+SNAPSHOTS = """
+tables.left.snapshot = "{folder}/left"
+tables.right.snapshot = "{folder}/right"
 """
 
 
@@ -82,8 +70,8 @@ STRIKES = [("log write", "before", "worker"), ("state commit", "after", "jvm")]
 """A sample; ``make faults`` tries ``EVERY_STRIKE``."""
 
 EVERY_STRIKE = [
-    *[(point, when, "worker") for point in WORKER_POINTS for when in ("before", "after")],
-    *[(point, when, "jvm") for point in ("offset log", "state commit", "offset commit") for when in ("before", "after")],
+    *product(WORKER_POINTS, ("before", "after"), ["worker"]),
+    *product(("offset log", "state commit", "offset commit"), ("before", "after"), ["jvm"]),
 ]
 
 
@@ -106,12 +94,10 @@ def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
     """
     name = f"killed-{deployment}"
     broker.create(*(f"{name}-{end}" for end in ("left", "right", "out", "dead")), partitions=2)
-    job = tmp_path / "job.toml"
-    about = {"name": name, "folder": tmp_path, "jars": connector, "bootstrap": broker.bootstrap, "deployment": deployment}
-    several = FILES.format(folder=tmp_path) if deployment == "fused" else ""
-    begun = JOB.replace("[tables.right]", 'snapshot = "{folder}/left"\n[tables.right]')
-    begun = begun.replace("[joins.joined]", 'snapshot = "{folder}/right"\n[joins.joined]')
-    job.write_text(begun.format(**about, more=FAULTS.format(folder=tmp_path)) + several)
+    several = {"fused": FILES, "staged": ""}[deployment]
+    more = SNAPSHOTS + f'spark."spark.jars" = "{connector}"' + JOB.replace("{deployment}", deployment) + several
+    again = job_file(name, tmp_path, broker, TABLES, more).rename(tmp_path / "again.toml")
+    job = job_file(name, tmp_path, broker, TABLES, FAULTS + more)
     rng = random.Random(5)
     events: list[TraceChange] = []
     sends, lefts = 0, 2000 if EVERY else 600
@@ -126,18 +112,12 @@ def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
             key = f"l{rng.randrange(lefts)}" if left else f"r{rng.randrange(lefts // 6)}"
             foreign_key = f"r{rng.randrange(lefts // 6 + lefts // 60)}" if left and not deleted else None
             new.append(TraceChange(0, left, key, foreign_key, None if deleted else f"v{rng.randrange(1 << 30)}", 0))
-        broker.send(f"{name}-left", [left_record(event) for event in new[unsent:] if event.left])
-        broker.send(f"{name}-right", [right_record(event) for event in new[unsent:] if not event.left])
+        send_changes(broker, name, new[unsent:])
         broker.send(f"{name}-left", [Record(b"bad", b"{")])
         events.extend(new)
 
-    looked_at: Any = None
-
     def equal() -> bool:
-        """Tell whether the table is right; it is read again only if it has changed since the last look."""
-        nonlocal looked_at
-        before, looked_at = looked_at, (len(events), broker.ends(f"{name}-out"))
-        return looked_at != before and joined_rows(broker, f"{name}-out") == batch_join(events, "left")
+        return joined_rows(broker, f"{name}-out") == batch_join(events, "left")
 
     send(3 * lefts // 2, unsent=lefts // 4)
     take_snapshots(tmp_path, events[: lefts // 2])
@@ -149,8 +129,6 @@ def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
         process = running(job)
         process.wait_for("the second table", equal)
     if several:
-        again = tmp_path / "again.toml"
-        again.write_text(begun.format(**about, more="") + several)
         assert f"checkpoint: {tmp_path}/checkpoint is in use by process" in refused_here("run", again).err
     strikes = sampled(EVERY_STRIKE, STRIKES)
     for point, when, victim in strikes:
@@ -174,12 +152,13 @@ def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
 
 def take_snapshots(folder: Path, events: list[TraceChange]) -> None:
     """Write both tables, as they are after the changes, to folders."""
-    for side, columns in (("left", ("key", "foreign_key", "value")), ("right", ("key", "value"))):
+    for side, columns in (("left", ["key", "fk", "value"]), ("right", ["key", "value"])):
         last = {event.key: event for event in events if event.left == (side == "left")}
-        rows = [[getattr(event, name) for name in columns] for event in last.values() if event.value is not None]
+        live = [event for event in last.values() if event.value is not None]
         (folder / side).mkdir()
-        names = [{"foreign_key": "fk"}.get(name, name) for name in columns]
-        pq.write_table(pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))), folder / side / "1.parquet")
+        table = pa.table({"key": [event.key for event in live], "value": [event.value for event in live]})
+        table = table.append_column("fk", [[event.foreign_key for event in live]])
+        pq.write_table(table.select(columns), folder / side / "1.parquet")
 
 
 def newest(folder: Path) -> dict[str, Any]:
@@ -200,14 +179,12 @@ def dead_place(message: Any) -> tuple[bytes, bytes]:
 
 
 def test_offsets_that_are_gone_stop_the_job_with_what_to_do(
-    broker: Broker, connector: str, tmp_path: Path, fkjoin_here: Callable[..., str]
+    broker: Broker, tmp_path: Path, fkjoin_here: Callable[..., str]
 ) -> None:
     """The job keeps its dead letters in a directory."""
     broker.create("gone-left", "gone-right", "gone-out", partitions=1)
-    job = tmp_path / "job.toml"
-    about = {"name": "gone", "folder": tmp_path, "jars": connector, "bootstrap": broker.bootstrap, "deployment": "fused"}
-    text = JOB.format(**about, more="").replace("[spark]", 'trigger = "available-now"\n[spark]', 1)
-    job.write_text(text.replace('topic = "gone-dead"', f'path = "{tmp_path}/dead"'))
+    more = JOB.replace("{deployment}", "fused").replace('topic = "{name}-dead"', 'path = "{folder}/dead"')
+    job = job_file("gone", tmp_path, broker, TABLES, 'trigger = "available-now"' + more)
     broker.send("gone-left", [Record(b"k", b'{"fk": "a"}'), Record(b"k", b"?"), Record(b"k", b'{"fk": "a"}')])
     fkjoin_here("run", job)
     files = (tmp_path / "dead").glob("*/*.json")
@@ -221,15 +198,8 @@ def test_offsets_that_are_gone_stop_the_job_with_what_to_do(
 
 
 EVENTS = """
-name = "seen"
-checkpoint = "{folder}/checkpoint"
 trigger = "available-now"
-[kafka]
-bootstrap_servers = "{bootstrap}"
-[tables.customers]
-topic = "seen-customers"
-key = "string"
-value = {{format = "json", schema = "name string"}}
+dead_letters.topic = "seen-dead"
 [events.clicks]
 topic = "seen-clicks"
 select = ["cast(key as string) as number", "cast(value as string) as page"]
@@ -242,8 +212,6 @@ how = "left"
 table = "seen"
 topic = "seen-out"
 key = "number"
-[dead_letters]
-topic = "seen-dead"
 """
 
 
@@ -251,8 +219,8 @@ def test_events_of_a_topic_are_sent_once_with_the_rows_of_another(
     broker: Broker, tmp_path: Path, fkjoin_here: Callable[..., str]
 ) -> None:
     broker.create("seen-customers", "seen-clicks", "seen-out", "seen-dead", partitions=2)
-    job, sent = tmp_path / "job.toml", list[tuple[str, str, str | None]]()
-    job.write_text(EVENTS.format(folder=tmp_path, bootstrap=broker.bootstrap))
+    job = job_file("seen", tmp_path, broker, {"customers": "name string"}, EVENTS)
+    sent: list[tuple[str, str, str | None]] = []
     for name, numbers, expected in (
         ("Ada", ("1", "2", "1", "none"), [("1", "Ada"), ("1", "Ada"), ("2", None)]),
         (None, ("1",), [("1", None)]),

@@ -13,36 +13,23 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from fkjoin import Table
-from fkjoin import aggregates as agg
 from fkjoin.analysis import topics
-from fkjoin.errors import FkJoinError
-from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_file import read_job
-from fkjoin.jobs.job_kinds import JobError
 from fkjoin.kafka import Json, admin, new_topics, writing
 from fkjoin.sinks import Delta, Iceberg, Kafka
 from integration.postgres import select
 from tests.support.addresses import CANARY
+from tests.support.job_files import GOOD, job, write_rows
 from tests.support.queries import write_lines
 from tests.support.sessions import small
 
-JOB = """
-name = "secrets"
-checkpoint = "{folder}/ck"
-trigger = "available-now"
-log = "{folder}/log"
-[spark]
-"spark.sql.shuffle.partitions" = 2
-"spark.ui.enabled" = false
-"spark.fkjoin.index.dir" = "{folder}/index"
-[tables.orders]
-path = "{folder}/orders"
-key = "id"
-version = "lsn"
+JOB = (
+    GOOD.partition("[joins.joined]")[0]
+    + """
 [aggregates.counted]
 of = "orders"
 group_by = "customer"
-columns = {{n = "count()"}}
+columns = {n = "count()"}
 [sinks.shop]
 table = "counted"
 postgres = '''{dsn}'''
@@ -51,16 +38,9 @@ into = "shop.it"
 table = "counted"
 path = "{folder}/delta"
 format = "delta"
-options = {{AWS_SECRET_ACCESS_KEY = "CaNaRy17"}}
+options = {AWS_SECRET_ACCESS_KEY = "CaNaRy17"}
 """
-
-
-def job(folder: Path, dsn: str, more: str = "") -> Path:
-    path = folder / "job.toml"
-    path.write_text(JOB.format(folder=folder, dsn=dsn) + more)
-    (folder / "orders").mkdir(exist_ok=True)
-    write_lines(folder / "orders", "0", [{"id": "a", "customer": "c\0" if more else "c", "lsn": 1}])
-    return path
+)
 
 
 def test_a_job_shows_its_passwords_nowhere(
@@ -70,14 +50,15 @@ def test_a_job_shows_its_passwords_nowhere(
 
     The log of a JVM of its own: tests/jobs/test_secrets.py.
     """
-    path = job(tmp_path, make_conninfo(dsn, password=CANARY))
+    write_rows(tmp_path)
+    path = job(tmp_path, JOB.replace("{dsn}", make_conninfo(dsn, password=CANARY)))
     assert CANARY not in repr(read_job(path))
     shown = [fkjoin_here("run", path)]
-    assert select(dsn, "select * from shop.it") == [("c", 1)]
+    assert select(dsn) == [("c1", 1)]
     files = [file for file in tmp_path.rglob("*") if file.is_file() and file != path]
-    assert {"fkjoin.json", "log", "spark.log"} <= {file.name for file in files}
+    assert {"fkjoin.json", "job.log", "spark.log"} <= {file.name for file in files}
     assert [file for file in files if CANARY.encode() in file.read_bytes()] == []
-    write_lines(tmp_path / "orders", "1", [{"id": "b", "customer": "c\0", "lsn": 2}])
+    write_lines(tmp_path / "orders", "2", [{"id": "b", "customer": "c\0", "amount": 1, "lsn": 2}])
     said = refused_here("run", path)
     assert "query sinks-counted failed: a row cannot be in table shop.it: customer = 'c\\x00'" in said.err
     assert said.err.count("\n") == 4, "three lines, and one that names the log"
@@ -85,35 +66,18 @@ def test_a_job_shows_its_passwords_nowhere(
     assert CANARY not in "".join(shown)
 
 
-def test_an_address_that_cannot_be_read_is_named_by_its_place_in_the_job_file(spark: SparkSession, tmp_path: Path) -> None:
-    """Addresses of other forms: tests/sinks/test_database_addresses.py."""
-    small(spark, tmp_path)
-    dsn = f"postgresql://me:a@{CANARY}@127.0.0.1/db"
-    spec = read_job(job(tmp_path, dsn))
-    with pytest.raises(JobError, match=r"^sinks\.shop\.postgres: the address cannot be read") as caught:
-        Job(spec, spark)
-    assert CANARY not in "".join(traceback.format_exception(caught.value))
-    table = Table.from_files(spark, tmp_path / "orders", key="id", version="lsn").group_by("customer").agg(n=agg.count())
-    with pytest.raises(FkJoinError, match="^postgres: the address cannot be read") as refused:
-        table.to_postgres("shop.it", dsn, checkpoint=tmp_path / "ck")
-    assert CANARY not in "".join(traceback.format_exception(refused.value))
-
-
-LOGIN = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="me" password="{CANARY}"'
-
-
-def options_with(jaas: str) -> dict[str, Any]:
-    """Options of a topic at brokers that do not exist."""
-    return {
-        "kafka.security.protocol": "SASL_PLAINTEXT",
-        "kafka.sasl.mechanism": "PLAIN",
-        "kafka.sasl.jaas.config": jaas,
-        "kafka.ssl.truststore.location": "/nowhere",
-        "kafka.ssl.truststore.password": CANARY,
-        "kafka.ssl.keystore.key": CANARY,
-        "kafka.default.api.timeout.ms": "400",
-        "kafka.request.timeout.ms": "300",
-    }
+LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+OPTIONS: dict[str, Any] = {
+    "kafka.security.protocol": "SASL_PLAINTEXT",
+    "kafka.sasl.mechanism": "PLAIN",
+    "kafka.sasl.jaas.config": f'{LOGIN} required username="me" password="{CANARY}";',
+    "kafka.ssl.truststore.location": "/nowhere",
+    "kafka.ssl.truststore.password": CANARY,
+    "kafka.ssl.keystore.key": CANARY,
+    "kafka.default.api.timeout.ms": "400",
+    "kafka.request.timeout.ms": "300",
+}
+"""Options of a topic at brokers that do not exist."""
 
 
 def test_options_of_topics_and_storages_are_shown_without_their_secrets(
@@ -123,19 +87,18 @@ def test_options_of_topics_and_storages_are_shown_without_their_secrets(
     for module in (topics, writing, new_topics):
         monkeypatch.setattr(module, "require_topic", lambda *_: admin.Topic(1, None))
     small(spark, tmp_path)
-    options = options_with(f"{LOGIN};")
-    reading = {**options, "fetchOffset.numRetries": 1}
+    reading = {**OPTIONS, "fetchOffset.numRetries": 1}
     table = Table.from_kafka(spark, "t", "127.0.0.1:1", key="string", value=Json("n int"), options=reading)
     kept = table.materialize("kept")
     places = (
-        Kafka("t", "127.0.0.1:1", options=options),
+        Kafka("t", "127.0.0.1:1", options=OPTIONS),
         Delta("s3://bucket/table", {"AWS_SECRET_ACCESS_KEY": CANARY}),
         Iceberg("shop.it", options={"token": CANARY}),
     )
     shown = [repr(places), repr(table), repr(kept), repr(table._planned.call)]
     shown += [kept.describe(form) for form in ("text", "json", "mermaid")]
     how: Any = {"checkpoint": tmp_path / "ck", "trigger": {"availableNow": True}}
-    query = kept.to_kafka("t", "127.0.0.1:1", options={**options, "kafka.max.block.ms": "1"}, **how)
+    query = kept.to_kafka("t", "127.0.0.1:1", options={**OPTIONS, "kafka.max.block.ms": "1"}, **how)
     with pytest.raises(StreamingQueryException) as caught:
         query.awaitTermination()
     shown += [str(caught.value), *traceback.format_exception(caught.value), str(query.lastProgress)]

@@ -24,7 +24,7 @@ from fkjoin.errors import FkJoinError
 from fkjoin.kafka import admin
 from integration.faults.cluster import written
 from integration.faults.sinks import AFTER, AT_COMMIT, BEFORE, KINDS, Writing, command, moments
-from integration.jobs import Process
+from integration.machine import Process
 from integration.postgres import it_waits, kept_rows, select, stopped
 from tests.support.orders import History, batch_join
 from tests.support.queries import table_of
@@ -32,13 +32,11 @@ from tests.support.sampling import sampled
 from tests.support.sessions import small
 from tests.support.sinks import Backup, there
 
-FAULTS = RESTORE, SECOND, OUTAGE, KILLED, BOTH = (
-    "a restore to a backup taken",
-    "a second driver, started",
-    "an outage that begins",
-    "a driver killed",
-    "a restore and a second driver, started",
-)
+RESTORE = "a restore to a backup taken"
+SECOND = "a second driver, started"
+OUTAGE = "an outage that begins"
+KILLED = "a driver killed"
+BOTH = "a restore and a second driver, started"
 
 NO_POINT: dict[tuple[str, ...], str] = {
     (RESTORE, "topic"): "a topic is never restored: docs/upgrading.md says what a table made from it may have",
@@ -53,7 +51,7 @@ NO_POINT: dict[tuple[str, ...], str] = {
 
 EVERY = [
     (fault, moment, kind)
-    for fault, moment, kind in product(FAULTS, (BEFORE, AT_COMMIT, AFTER), KINDS)
+    for fault, moment, kind in product((RESTORE, SECOND, OUTAGE, KILLED, BOTH), (BEFORE, AT_COMMIT, AFTER), KINDS)
     if not {(fault, kind), (moment, kind), (fault, moment, kind)} & NO_POINT.keys()
 ]
 
@@ -67,14 +65,19 @@ tests/sinks/test_parquet_attempts.py; outages: integration/test_postgres_outages
 NOW: Any = {"trigger": {"availableNow": True}}
 
 
+At = Callable[[str, Callable[[], Any]], None]
+"""Sets a function that is called at the next moment of a name, in a batch's write here."""
+
+
 class Place:
     """A sink, what has been written to it, and how it goes away."""
 
     def __init__(self, kind: str, spark: SparkSession, folder: Path, request: pytest.FixtureRequest) -> None:
-        self.kind, self.spark, self.folder = kind, spark, folder
-        self.broker = request.getfixturevalue("broker") if kind == "topic" else None
-        self.dsn = request.getfixturevalue("dsn") if kind == "postgres" else ""
-        self.store = request.getfixturevalue("object_store") if kind == "objects" else None
+        self.kind, self.spark, self.folder, self.checkpoint = kind, spark, folder, folder / "ck"
+        self.fixture = request.getfixturevalue
+        self.broker = self.fixture("broker") if kind == "topic" else None
+        self.dsn = self.fixture("dsn") if kind == "postgres" else ""
+        self.store = self.fixture("object_store") if kind == "objects" else None
         address = self.broker.bootstrap if self.broker else str(self.store.port) if self.store else self.dsn
         self.writing = Writing(kind, str(folder), address)
         if self.broker:
@@ -94,29 +97,25 @@ class Place:
     def is_right(self) -> bool:
         """Tell whether the sink has the batch join; fail if a change is there twice."""
         wanted = {key: tuple(row.values()) for key, row in batch_join(self.history).items()}
-        return self._rows() == wanted
+        kinds = ("parquet", "delta") if self.kind == "several" else (self.kind,)
+        return all(self._rows(kind) == wanted for kind in kinds)
 
-    def _rows(self) -> dict[str, Any]:
-        if self.kind == "postgres":
-            return kept_rows(self.dsn) if select(self.dsn, "select to_regclass('shop.it')") != [(None,)] else {}
-        if self.store:
-            rows = table_of(self.store.rows(self.writing.topic), "order_id")
-            return {key: (row["items"], row["region"]) for (key,), row in rows.items()}
-        if self.kind == "function":
+    def _rows(self, kind: str) -> dict[str, Any]:
+        if kind == "function":
             return written(self.folder, "o", ("items", "region"))
-        if self.kind == "several":
-            one, two = (self._written(kind) for kind in ("parquet", "delta"))
-            return one if one == two else {"parquet": one, "delta": two}
-        if self.broker:
-            found = {key.decode(): json.loads(value) for key, value in self.broker.table(self.writing.topic).items()}
+        if kind == "postgres":
+            return kept_rows(self.dsn) if select(self.dsn, "select to_regclass('shop.it')") != [(None,)] else {}
+        if kind == "objects":
+            table = table_of(self.store.rows(self.writing.topic), "order_id")
+            rows = {key: row for (key,), row in table.items()}
+        elif kind == "topic":
+            records = self.broker.table(self.writing.topic)
+            rows = {key.decode(): json.loads(value) for key, value in records.items()}
         else:
-            return self._written(self.kind)
-        return {key: (row["items"], row["region"]) for key, row in found.items()}
-
-    def _written(self, kind: str) -> dict[str, Any]:
-        begun = {"parquet": "batch=*", "delta": "_delta_log/*.json", "iceberg": "lake/shop/it/metadata/*"}[kind]
-        found = there(self.spark, self.folder, kind) if list((self.folder / kind).glob(begun)) else {}
-        return {key: (row["items"], row["region"]) for key, row in found.items()}
+            begun = {"parquet": "batch=*", "delta": "_delta_log/*.json", "iceberg": "lake/shop/it/metadata/*"}[kind]
+            is_begun = list((self.folder / kind).glob(begun))
+            rows = there(self.spark, self.folder, kind) if is_begun else {}
+        return {key: (row["items"], row["region"]) for key, row in rows.items()}
 
     @contextlib.contextmanager
     def gone(self) -> Iterator[None]:
@@ -135,21 +134,41 @@ class Place:
             place.unlink()
             away.rename(place)
 
+    @contextlib.contextmanager
+    def driver(self) -> Iterator[Process]:
+        """A driver of its own process that has written the first batch; it is killed in the end."""
+        first = Process(self.folder, command(self.writing, self.fixture("connector")))
+        try:
+            first.wait_for("the first batch", self.is_right)
+            yield first
+        finally:
+            first.kill()
+
+    def stand_still(self, first: Process, moment: str) -> None:
+        """Let the driver stop at the moment of its next batch."""
+        first.arm(f"sink write|{moment}|driver that stands still")
+        self.history.write(60)
+        first.wait_for("it stands still", first.stands_still, pause_s=0.05)
+
+    def let_claims_lapse(self) -> None:
+        for held in self.checkpoint.glob(f"{CLAIM_FILE}*"):
+            os.utime(held, (0, 0))
+        self.fixture("monkeypatch").setattr(claim, "LAPSES_AFTER_S", 1.0)
+
 
 @pytest.fixture
-def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], Any]], None]:
-    """Set a function that is called at the next moment of a name, in a batch's write in this process."""
+def at(monkeypatch: pytest.MonkeyPatch) -> At:
     waiting: dict[str, Callable[[], Any]] = {}
     for place in moments(lambda moment: waiting.pop(moment, lambda: None)()):
         monkeypatch.setattr(*place)
     return waiting.__setitem__
 
 
-def restored(place: Place, moment: str, at: Callable[[str, Callable[[], Any]], None]) -> None:
+def restored(place: Place, moment: str, at: At) -> None:
     place.run()
     place.history.write(60)
     backups: list[Backup] = []
-    at(moment, lambda: backups.append(Backup(place.folder / "ck")))
+    at(moment, lambda: backups.append(Backup(place.checkpoint)))
     place.run()
     place.history.write(60)
     place.run()
@@ -174,7 +193,7 @@ class Back(logging.Handler):
         self.outage.close()
 
 
-def gone(place: Place, moment: str, at: Callable[[str, Callable[[], Any]], None]) -> None:
+def gone(place: Place, moment: str, at: At) -> None:
     """Take the sink away: the query waits for it, or stops and goes on with the batch when it is started again."""
     place.run()
     place.history.write(60)
@@ -186,14 +205,14 @@ def gone(place: Place, moment: str, at: Callable[[str, Callable[[], Any]], None]
             begun.append(moment)
 
         at(moment, begin)
-        back = Back(outage)
-        logging.getLogger("fkjoin").addHandler(back)
-        outage.callback(logging.getLogger("fkjoin").removeHandler, back)
+        back, log = Back(outage), logging.getLogger("fkjoin")
+        log.addHandler(back)
+        outage.callback(log.removeHandler, back)
         noticed = False
         for _ in range(2):  # an outage after the write is noticed by the batch that comes next
             with contextlib.suppress(FkJoinError, PySparkException, Py4JJavaError, OSError, DeltaError):
                 place.run()
-                noticed |= back not in logging.getLogger("fkjoin").handlers
+                noticed |= back not in log.handlers
                 place.history.write(60)
                 continue
             noticed = True
@@ -204,38 +223,14 @@ def gone(place: Place, moment: str, at: Callable[[str, Callable[[], Any]], None]
     assert place.is_right()
 
 
-@contextlib.contextmanager
-def driver(place: Place, jars: str) -> Iterator[Process]:
-    """A driver of its own process that has written the first batch; it is killed in the end."""
-    first = Process(place.folder, command(place.writing, jars))
-    try:
-        first.wait_for("the first batch", place.is_right)
-        yield first
-    finally:
-        first.kill()
-
-
-def stand_still(first: Process, place: Place, moment: str) -> None:
-    """Let the driver stop at the moment of its next batch."""
-    first.arm(f"sink write|{moment}|driver that stands still")
-    place.history.write(60)
-    first.wait_for("it stands still", first.stands_still, pause_s=0.05)
-
-
-def let_claims_lapse(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for held in checkpoint.glob(f"{CLAIM_FILE}*"):
-        os.utime(held, (0, 0))
-    monkeypatch.setattr(claim, "LAPSES_AFTER_S", 1.0)
-
-
-def followed(place: Place, moment: str, jars: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def followed(place: Place, moment: str, _: At) -> None:
     """Stop the first driver until its claim lapses, and let it go on when the second has done its batch, and others."""
-    with driver(place, jars) as first:
-        stand_still(first, place, moment)
+    with place.driver() as first:
+        place.stand_still(first, moment)
         if place.kind != "function":  # which fkjoin does not start
             with pytest.raises(FkJoinError, match="ck is in use by process"):
                 place.run()
-            let_claims_lapse(place.folder / "ck", monkeypatch)
+            place.let_claims_lapse()
         second = place.writing.start(place.spark, **NOW)
         while second.isActive and not (place.dsn and it_waits(place.dsn)):
             time.sleep(0.05)
@@ -243,18 +238,14 @@ def followed(place: Place, moment: str, jars: str, monkeypatch: pytest.MonkeyPat
             second.awaitTermination()
             place.go_on()
         first.go_on()
-        second_did_it = True
-        try:
+        with contextlib.suppress(PySparkException):  # Spark lets one of the two end the batch
             second.awaitTermination()
-        except PySparkException:  # Spark lets one of the two write that the batch is done
-            second_did_it = False
-        if second_did_it:
             first.wait_for_its_end()
     place.go_on()
 
 
-def killed(place: Place, moment: str, jars: str) -> None:
-    with driver(place, jars) as first:
+def killed(place: Place, moment: str, _: At) -> None:
+    with place.driver() as first:
         first.arm(f"sink write|{moment}|driver")
         place.history.write(60)
         first.wait_for_its_end()
@@ -263,17 +254,17 @@ def killed(place: Place, moment: str, jars: str) -> None:
     place.go_on()
 
 
-def restored_under(place: Place, moment: str, jars: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def restored_under(place: Place, moment: str, _: At) -> None:
     """Stop the first driver, run the second on the backup, and let the first go on with a number that the sink lacks."""
-    checkpoint = place.folder / "ck"
-    with driver(place, jars) as first:
-        first.wait_for("it is done", (checkpoint / "commits" / "0").exists)  # a backup is taken of a query that does nothing
-        backup = Backup(checkpoint)
+    with place.driver() as first:
+        first_batch = place.checkpoint / "commits" / "0"
+        first.wait_for("it is done", first_batch.exists)  # the query does nothing during the backup
+        backup = Backup(place.checkpoint)
         place.history.write(60)
         first.wait_for("the second batch", place.is_right)
-        stand_still(first, place, moment)
+        place.stand_still(first, moment)
         backup.restore()
-        let_claims_lapse(checkpoint, monkeypatch)
+        place.let_claims_lapse()
         assert place.writing.restore(place.spark)
         place.run()
         assert place.is_right()
@@ -283,33 +274,14 @@ def restored_under(place: Place, moment: str, jars: str, monkeypatch: pytest.Mon
     place.go_on()
 
 
+FAULTS = {RESTORE: restored, SECOND: followed, OUTAGE: gone, KILLED: killed, BOTH: restored_under}
+
+
 @pytest.mark.faults
-@pytest.mark.parametrize(
-    ("fault", "moment", "kind"),
-    sampled(EVERY, SAMPLE),
-    ids=lambda word: word.replace(" ", "-"),
-)
+@pytest.mark.parametrize(("fault", "moment", "kind"), sampled(EVERY, SAMPLE), ids=lambda word: word.replace(" ", "-"))
 def test_a_sink_is_the_batch_join_after(
-    fault: str,
-    moment: str,
-    kind: str,
-    spark: SparkSession,
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
-    at: Callable[[str, Callable[[], Any]], None],
-    connector: str,
+    fault: str, moment: str, kind: str, spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest, at: At
 ) -> None:
     small(spark, tmp_path)
-    monkeypatch.setattr(admin, "_TIMEOUT_S", 3)
-    place = Place(kind, spark, tmp_path, request)
-    if fault == RESTORE:
-        restored(place, moment, at)
-    elif fault == OUTAGE:
-        gone(place, moment, at)
-    elif fault == KILLED:
-        killed(place, moment, connector)
-    elif fault == BOTH:
-        restored_under(place, moment, connector, monkeypatch)
-    else:
-        followed(place, moment, connector, monkeypatch)
+    request.getfixturevalue("monkeypatch").setattr(admin, "_TIMEOUT_S", 3)
+    FAULTS[fault](Place(kind, spark, tmp_path, request), moment, at)

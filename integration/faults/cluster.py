@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,8 +17,9 @@ import pyspark
 
 from fkjoin.sessions.settings import SHORT_LIVED
 from integration.faults.victims import ZOMBIES_FILE
+from integration.machine import Process, free_port
+from tests.support.places import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 SPARK_HOME = Path(pyspark.__file__).parent
 JAVA = Path(__file__).with_name("CrashingFileManager.java")
 
@@ -38,21 +38,21 @@ class Standalone:
     """Master and workers in a folder; they and their executors are killed by ``stop``."""
 
     def __init__(self, home: Path, environment: dict[str, str], workers: int = 2) -> None:
-        self._home, self._environment = home, environment
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        self._home, self._environment, port = home, environment, str(free_port())
         self.master = f"spark://127.0.0.1:{port}"
-        host = ["--host", "127.0.0.1"]
-        self._processes = [self._daemon("master", "master.Master", *host, "--port", str(port), "--webui-port", "0")]
+        self._processes = [self._daemon("master.Master", "--port", port)]
         for number in range(workers):
-            about = ["-c", "1", "-m", "1g", "-d", str(home / f"worker-{number}"), "--webui-port", "0"]
-            self._processes.append(self._daemon(f"worker-{number}", "worker.Worker", *host, *about, self.master))
+            about = ["-c", "1", "-m", "1g", "-d", home / f"worker-{number}"]
+            self._processes.append(self._daemon("worker.Worker", *about, self.master))
+
+    def _daemon(self, kind: str, *arguments: object) -> Process:
+        command = [SPARK_HOME / "bin" / "spark-class", f"org.apache.spark.deploy.{kind}"]
+        here = ["--host", "127.0.0.1", "--webui-port", "0"]
+        return Process(self._home, [*command, *here, *arguments], self._home, self._environment)
 
     def stop(self) -> None:
         for process in self._processes:  # their executors go with them
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            process.kill()
 
     def executors(self) -> list[int]:
         """The processes of the executors' JVMs."""
@@ -64,11 +64,6 @@ class Standalone:
                 if parent in parents and b"CoarseGrainedExecutorBackend" in (process / "cmdline").read_bytes():
                     found.append(int(process.name))
         return found
-
-    def _daemon(self, name: str, kind: str, *arguments: str) -> subprocess.Popen[bytes]:
-        log = (self._home / f"{name}.log").open("ab")
-        command = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", *arguments]
-        return subprocess.Popen(command, env=self._environment, stdout=log, stderr=log, start_new_session=True)
 
 
 class Cluster(Standalone):
@@ -86,22 +81,10 @@ class Cluster(Standalone):
             "PYSPARK_PYTHON": sys.executable,
         }
         super().__init__(home, environment, workers)
-        self.driver: subprocess.Popen[bytes] | None = None
 
     def begin(self, folder: Path, job: str, **conf: str) -> None:
         """Take up a job (see ``driver``) in a folder of its own; ``conf``: settings of all its drivers."""
-        self.folder, self.job, self.conf = folder, job, conf
-        self.start()
-
-    def end(self) -> None:
-        """Kill the job's driver; its executors go with it."""
-        self.kill_remains()
-        self.wake_zombies()
-        self.fault.unlink(missing_ok=True)
-        self.driver = None
-
-    def start(self, **conf: str) -> None:
-        """Start the driver; it goes on from its checkpoint."""
+        self.folder = folder
         settings = {
             "spark.ui.enabled": "false",
             "spark.driver.host": "127.0.0.1",
@@ -122,23 +105,22 @@ class Cluster(Standalone):
             "spark.speculation.minTaskRuntime": "3s",
             "spark.sql.shuffle.partitions": "2",
             "spark.fkjoin.buckets": "4",
-            "spark.fkjoin.index.dir": str(self.folder / "index"),
+            "spark.fkjoin.index.dir": str(folder / "index"),
         }
-        config = self.folder / "config.json"
-        config.write_text(
-            json.dumps(
-                {"master": self.master, "folder": str(self.folder), "conf": settings | self.conf | conf, "job": self.job}
-            )
-        )
-        log = (self.folder / "driver.log").open("ab")
-        command = [sys.executable, "-m", "integration.faults.driver", str(config)]
-        self.driver = subprocess.Popen(
-            command, cwd=self.folder, env=self._environment, stdout=log, stderr=log, start_new_session=True
-        )
+        about = {"master": self.master, "folder": str(folder), "conf": settings | conf, "job": job}
+        (folder / "config.json").write_text(json.dumps(about))
+        self._start()
 
-    def stop(self) -> None:
-        self.end()
-        super().stop()
+    def _start(self) -> None:
+        """Start the driver; it goes on from its checkpoint."""
+        command = [sys.executable, "-m", "integration.faults.driver", self.folder / "config.json"]
+        self.driver = Process(self.folder, command, self.folder, self._environment)
+
+    def end(self) -> None:
+        """Kill the job's driver; its executors go with it."""
+        self.driver.kill()
+        self.wake_zombies()
+        self.fault.unlink(missing_ok=True)
 
     def wake_zombies(self) -> None:
         """Let processes that stand still go on."""
@@ -149,28 +131,18 @@ class Cluster(Standalone):
                     os.kill(process, signal.SIGCONT)
             zombies.unlink()
 
-    def wait(self, what: str, until: Callable[[], Any], seconds: float = 240) -> None:
+    def wait(self, goal: str, reached: Callable[[], Any], seconds: float = 240) -> None:
         """Poll, and start the driver again if it has died; a driver that dies twice has another reason."""
         deadline = time.monotonic() + seconds
         died = False
-        while not until():
-            assert time.monotonic() < deadline, f"{what}: not in {seconds} s\n{self.tail()}"
-            if self.driver is not None and self.driver.poll() is not None:
-                assert not died, f"{what}: the driver does not stay\n{self.tail()}"
+        while not reached():
+            assert time.monotonic() < deadline, f"{goal}: not in {seconds} s\n{self.driver.output()}"
+            if self.driver.has_ended():
+                assert not died, f"{goal}: the driver does not stay\n{self.driver.output()}"
                 died = True
-                self.kill_remains()
-                self.start()
+                self.driver.kill()  # the JVM, whose Python is gone
+                self._start()
             time.sleep(0.1)
-
-    def kill_remains(self) -> None:
-        """Kill the JVM of a driver whose Python is gone."""
-        if self.driver is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.driver.pid, signal.SIGKILL)
-
-    def tail(self) -> str:
-        log = self.folder / "driver.log"
-        return log.read_text(errors="replace")[-4000:] if log.exists() else ""
 
 
 WORKER_POINTS = ("read", "rekey", "subscription", "resolve", "index write", "log write", "pending file")

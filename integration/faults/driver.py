@@ -71,10 +71,8 @@ def main(config: dict[str, Any]) -> None:
     assert any(isinstance(function, Packing) for function in functions), "no fault happens at the points of the reading side"
     changes = joined.changes
     if config["job"] == "joined":
-        changes = changes.selectExpr(*columns).unionAll(
-            windows(spark, folder / "orders", about).changes.selectExpr(*OF_WINDOWS)
-        )
-        columns = ["*"]
+        of_windows = windows(spark, folder / "orders", about).changes.selectExpr(*OF_WINDOWS)
+        changes, columns = changes.selectExpr(*columns).unionAll(of_windows), ["*"]
     if config["job"] == "enriched":
         counted = customers.group_by("c", name="counted", validate=True).agg(n=count())
         lines = spark.readStream.schema(ORDERS).json(str(folder / "orders"))
