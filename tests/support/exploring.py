@@ -14,7 +14,7 @@ from itertools import islice, product
 from typing import Any, NamedTuple
 
 from fkjoin.stages.invariants import live_subscriptions
-from tests.support.machines import Held, Known, Machine, Message, Point, Stage, Walk, letters, single, together
+from tests.support.machines import Held, Known, Machine, Message, Point, Stage, Walk, letters, single
 
 
 class Node(NamedTuple):
