@@ -80,7 +80,7 @@ class Engine:
         self._attempt: dict[tuple[StageName, int], Handle] = {}
 
     def attempted(self, given: dict[StageName, Envelopes], **how: Any) -> pa.Table:
-        """Run a batch; its results, none of an attempt that stops before them.  ``given``, ``how``: see ``passed``."""
+        """Run a batch; its results, none of an attempt that stops before them; see ``passed``."""
         passed = self.passed(given, **how)
         if how.get("stop_after"):
             return RESULT.empty_table()
@@ -95,7 +95,7 @@ class Engine:
     ) -> Envelopes:
         """Return what the last stage sends, or the one to ``stop_after``.
 
-        ``given``: what comes to stages from sources; ``told``: counters that come to all buckets of a stage.
+        ``given``: what comes to stages from sources; ``told``: counters that come to a stage.
         """
         self._attempt = {}
         passed: Envelopes = defaultdict(list)
@@ -133,8 +133,9 @@ class Engine:
             processor.init(handle)  # type: ignore[arg-type]
             rows, others = len(payloads), len(heard) or 1
             names, numbers = list(heard) or [None], list(heard.values()) or [1]
-            frame = pd.DataFrame({"payload": [*payloads, *[None] * others], "counter": [None] * rows + names})
-            frame = frame.assign(bucket=bucket, count=[1] * rows + numbers, batch_ms=self.now_ms)
+            columns = {"counter": [None] * rows + names, "count": [1] * rows + numbers}
+            frame = pd.DataFrame({"payload": [*payloads, *[None] * others], **columns})
+            frame = frame.assign(bucket=bucket, batch_ms=self.now_ms)
             for out in processor.handleInputRows((bucket,), iter([frame]), None):
                 for target, payload, counter, number in out.itertuples(index=False):
                     if payload is not None:

@@ -100,7 +100,7 @@ class System:
         for some in _portions(cases):
             lines = [_Line(self, case, self._at_once) for case in some]
             while going := [line for line in lines if line.walk.goes_on]:
-                moves = [line.move(*step) for line in going for step in line.walk.steps() if not line.knows(*step)]
+                moves = [line.move(*step) for line in going for step in line.new_steps()]
                 for machine in self.machines.values():
                     machine.compute({step for move in moves for step in next(move)})
                 for move in moves:
@@ -198,15 +198,16 @@ class _Line:
         self.steps = defaultdict[Any, dict[int, Any]](dict)
         """What nodes hold after a batch, by what they hold before it, and the batch."""
 
-    def knows(self, start: tuple[int, ...], batch: int) -> bool:
-        """Tell whether a step is known."""
-        return batch in self.steps[start]
+    def new_steps(self) -> list[tuple[Any, int]]:
+        """The steps from here that are not known."""
+        return [(start, batch) for start, batch in self.walk.steps() if batch not in self.steps[start]]
 
     def move(self, start: tuple[int, ...], batch: int) -> Iterator[list[tuple[int, int]]]:
-        """Have a batch go through all stages; gives the steps of each stage before it takes them."""
+        """Have a batch go through all stages; gives each stage's steps before it takes them."""
         holds, inputs = list(start), dict(self._system.routed(batch))
         for stage, machine in self._system.machines.items():
-            taken = [(self._place[node], bits) for node, bits in inputs.items() if node.stage == stage]
+            nodes = [node for node in inputs if node.stage == stage]
+            taken = [(self._place[node], inputs[node]) for node in nodes]
             yield [(holds[at], bits) for at, bits in taken]
             for at, bits in taken:
                 holds[at], sent = machine.step(holds[at], bits)

@@ -194,7 +194,7 @@ class Machine:
 
 
 class Walk:
-    """All orders of a set of inputs, one batch further with each call; ``start``: what is held before."""
+    """All orders of a set of inputs, one batch further with each call; ``start``: what is held."""
 
     def __init__(self, inputs: int, at_once: int, start: Any = 0) -> None:
         self.level = [Point(0, start, 0)]

@@ -270,7 +270,8 @@ class Windowed(Operator):
         group, value = pa.array(times).cast(TIME[0].type), pa.array(number, pa.int64())
         made = contributions(TIME, [group], SUMS, [value], there)
         keys, at = as_bytes(pa.array(key, pa.string())), [np.array(version, np.int64)]
-        return {"regroup": [table(JOINED, keys, versions.encode(grouping.SOURCE, at), made, ~there, times)]}
+        version = versions.encode(grouping.SOURCE, at)
+        return {"regroup": [table(JOINED, keys, version, made, ~there, times)]}
 
     def told(self, changes: Sequence[Any]) -> Mapping[StageName, Mapping[str, int]]:
         return {"close": {f"{CAME}0": max(time for _, _, time, _ in changes)}}

@@ -67,10 +67,12 @@ def test_each_event_is_joined_once_with_the_row_of_its_batch(shop: Sources, tmp_
     assert (len(driver.results), driver.table, driver.dead_letters) == (4, {}, [])
     spent = driver.store("spent")
     assert (repr(spent), spent.get("c2")["spent"]) == ("DriverStore[spent]", 5)  # type: ignore[index]
-    assert repr(driver.input("orders")) == "DriverInput[orders; key: order_id; columns: customer_id, product, shop, amount]"
+    columns = "customer_id, product, shop, amount"
+    assert repr(driver.input("orders")) == f"DriverInput[orders; key: order_id; columns: {columns}]"
 
 
-ORDERS = st.builds(order, st.sampled_from(["c1", "c2", None]), st.integers(0, 4), st.sampled_from(["a", "b", "a b", None]))
+SHOPS = st.sampled_from(["a", "b", "a b", None])
+ORDERS = st.builds(order, st.sampled_from(["c1", "c2", None]), st.integers(0, 4), SHOPS)
 NAMED = st.builds(dict, name=st.sampled_from(["Ada", "Bo"]))
 CHANGES = st.one_of(
     st.tuples(st.just("orders"), st.sampled_from(["o1", "o2"]), st.none() | ORDERS),
@@ -106,7 +108,7 @@ def drivers(shop: Sources) -> dict[str, Driver]:
 @pytest.mark.parametrize("name", ["chain", "merged", "paired"])
 @given(steps=STEPS)
 @settings(max_examples=15)
-def test_whatever_happens_the_table_is_what_one_batch_comes_to(drivers: Any, name: str, steps: Any) -> None:
+def test_whatever_happens_the_table_is_that_of_one_batch(drivers: Any, name: str, steps: Any) -> None:
     driver = drivers[name]
     driver.clear()
     final: dict[tuple[str, str], Change] = {}
@@ -174,7 +176,8 @@ def test_a_moved_clock_ends_intervals_and_timestamps_are_carried_on(spark: Spark
 
 
 def test_dead_letters_and_what_is_kept_are_read(shop: Sources) -> None:
-    joined = fk_join(shop.orders, shop.customers, "customer_id", joiner=["10 / left.amount as tenth"], name="tenths")
+    joiner = ["10 / left.amount as tenth"]
+    joined = fk_join(shop.orders, shop.customers, "customer_id", joiner=joiner, name="tenths")
     driver = Driver(joined.materialize("tenths"))
     driver.input("customers").change("c1", {"name": "Ada"})
     driver.input("orders").change("o1", order("c1", 0))
@@ -226,7 +229,7 @@ def test_functions_and_expressions_of_sparks_own_are_evaluated_by_spark(shop: So
     assert (change.key, *(change.row or {}).values()) == ("o1", '"Ada: 5"')
 
 
-def test_what_is_wrong_is_refused_by_name_and_the_way_out_is_one(shop: Sources, tmp_path: Path) -> None:
+def test_what_is_wrong_is_refused_and_the_way_out_is_one(shop: Sources, tmp_path: Path) -> None:
     with pytest.raises(TopologyError, match="table: a Table is needed, this is a dict"):
         Driver({})  # type: ignore[arg-type]
     events = Driver(visited(shop, tmp_path)).input("visits")
@@ -236,7 +239,7 @@ def test_what_is_wrong_is_refused_by_name_and_the_way_out_is_one(shop: Sources, 
         (lambda: fk_join(shop.orders, shop.customers, "customer_id", "banana"), "banana"),  # type: ignore[arg-type]
         (lambda: driver.input("order"), "no source 'order'; did you mean 'orders'"),
         (lambda: orders.change("o1", {"amout": 1}), "orders has no column 'amout'; did you mean 'amount'"),
-        (lambda: orders.change("o1", {"amount": "x"}), "row: 'x' cannot be a value of column amount, which is double"),
+        (lambda: orders.change("o1", {"amount": "x"}), "'x' cannot be a value of column amount, which is double"),
         (lambda: orders.change("o1", {"order_id": "o2"}), "order_id is 'o2', and the key is 'o1'"),
         (lambda: orders.change(1, {}), "key: 1 cannot be a value of column order_id"),
         (lambda: orders.change("o1", None), "delete"),

@@ -54,10 +54,9 @@ class Sources:
         """JSON lines with a known schema; the folder is empty."""
         if name not in self.read:
             about: dict[str, Any] = {"version": "lsn", "deleted": "op = 'd'", "format": "json", "name": name} | more
-            columns = f"{schema}, lsn bigint, op string"
             folder = self.place(name)
-            keys = key.split(", ")
-            self.read[name] = Table.from_files(self.spark, folder, key=keys, schema=columns, **about)
+            about |= {"key": key.split(", "), "schema": f"{schema}, lsn bigint, op string"}
+            self.read[name] = Table.from_files(self.spark, folder, **about)
         return self.read[name]
 
     def __getattr__(self, name: str) -> Table:
@@ -229,8 +228,8 @@ def join_of_one_log_with_times(of: Sources) -> Table:
 @topology()
 def join_of_a_stream_and_csv(of: Sources) -> Table:
     place = of.place("others")
-    about: Any = {"key": "other", "version": "lsn", "schema": "other bigint, name string, lsn bigint"}
-    others = Table.from_files(of.spark, place, **about, format="csv")
+    about: Any = {"key": "other", "version": "lsn", "format": "csv"}
+    others = Table.from_files(of.spark, place, schema="other bigint, name string, lsn bigint", **about)
     return fk_join(rates(of, name="rates", on_error="skip"), others, "other", name="joined")
 
 
