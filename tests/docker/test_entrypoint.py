@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.places import ROOT
 
-OF_EXECUTORS = ("ID", "CORES", "MEMORY", "POD_IP", "POD_NAME")
-NAMES = ("DRIVER_URL", "APPLICATION_ID", "RESOURCE_PROFILE_ID", *(f"EXECUTOR_{name}" for name in OF_EXECUTORS))
+OWN = [f"EXECUTOR_{name}" for name in ("ID", "CORES", "MEMORY", "POD_IP", "POD_NAME")]
+NAMES = ("DRIVER_URL", "APPLICATION_ID", "RESOURCE_PROFILE_ID", *OWN)
 EXECUTOR = {f"SPARK_{name}": f"the {name}" for name in NAMES}
 
 

@@ -200,7 +200,7 @@ class _Line:
 
     def new_steps(self) -> list[tuple[Any, int]]:
         """The steps from here that are not known."""
-        return [(start, batch) for start, batch in self.walk.steps() if batch not in self.steps[start]]
+        return [(held, batch) for held, batch in self.walk.steps() if batch not in self.steps[held]]
 
     def move(self, start: tuple[int, ...], batch: int) -> Iterator[list[tuple[int, int]]]:
         """Have a batch go through all stages; gives each stage's steps before it takes them."""

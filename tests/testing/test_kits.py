@@ -209,7 +209,7 @@ HOWS: list[tuple[Callable[[Any], Any], dict[str, str | None]]] = [
 """Kits, which check ``how`` as the library does, and by words of Spark's what is to be written."""
 
 
-@pytest.mark.parametrize(("make", "words"), HOWS, ids=["by primary key", "by foreign key", "events"])
+@pytest.mark.parametrize(("make", "words"), HOWS, ids=["primary key", "foreign key", "events"])
 def test_a_word_of_sparks_for_how_is_refused_with_what_to_write(make: Any, words: Any) -> None:
     for word, meant in words.items():
         says = f'^how: \'{word}\' is not one of ("\\w+"(, |; write "{meant}"$|$))+'
@@ -355,7 +355,7 @@ LAWS: list[tuple[Callable[[int], Any], Callable[[Any], dict[str, Any]]]] = [
 @pytest.mark.parametrize(("make", "wanted"), LAWS, ids=["aggregate", "flat map", "members"])
 @given(batches=BATCHES, seed=st.integers(0, 99))
 @settings(max_examples=examples(90))
-def test_whatever_happens_a_table_is_of_the_rows(make: Any, wanted: Any, batches: Any, seed: int) -> None:
+def test_whatever_happens_it_is_of_the_rows(make: Any, wanted: Any, batches: Any, seed: Any) -> None:
     test = make(seed)
     events = [event for changes, sentinel in batches for event in (*changes, sentinel)]
     test.feed(*events)

@@ -229,7 +229,8 @@ def join_of_one_log_with_times(of: Sources) -> Table:
 def join_of_a_stream_and_csv(of: Sources) -> Table:
     place = of.place("others")
     about: Any = {"key": "other", "version": "lsn", "format": "csv"}
-    others = Table.from_files(of.spark, place, schema="other bigint, name string, lsn bigint", **about)
+    kind = "other bigint, name string, lsn bigint"
+    others = Table.from_files(of.spark, place, schema=kind, **about)
     return fk_join(rates(of, name="rates", on_error="skip"), others, "other", name="joined")
 
 
