@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,10 +32,8 @@ def test_a_summary_has_medians_and_ratios_and_a_picture() -> None:
     assert len(rows) == 6
     page = report([ours, other], [ours, beside], "a & b", rows)
     assert "<td>files, inputs/s: &lt;other&gt;<td>8 (5 to 40)" in page
-    charts = [ElementTree.fromstring(f"<svg{part.split('</svg>')[0]}</svg>") for part in page.split("<svg")[1:]]
-    assert [text.text for text in charts[0].iter("text")] == ["fkjoin", "20", "<other>", "8"]
-    widths = [float(bar.get("width") or 0) for bar in charts[0].iter("rect") if bar.get("height") == "26" and bar.get("fill")]
-    assert widths == [250.0, 100.0]
+    chart = ElementTree.fromstring(re.findall(r"<svg.*?</svg>", page, re.DOTALL)[0])
+    assert [text.text for text in chart.iter("text")] == ["fkjoin", "20", "<other>", "8"]
     assert "a &amp; b" in page
 
 
@@ -56,23 +56,16 @@ def test_a_query_has_a_workload_in_three_phases_and_a_recomputation(name: str, t
 def test_batches_of_orders_and_customers_lead_to_the_batch_join(tmp_path: Path) -> None:
     """``benchmarks.merge`` compares both tables with it."""
     found = write_batches(tmp_path, 1000, 300)
-    last: dict[str, dict[str, dict[str, object]]] = {"orders": {}, "customers": {}}
+    last: dict[str, dict[str, Any]] = {"orders": {}, "customers": {}}
     for name, rows in last.items():
         paths = [tmp_path / name / "00000.json", *sorted((tmp_path / "later" / name).iterdir())]
         assert [path.name for path in paths] == [f"{number:05}.json" for number in range(6)]
-        for row in (json.loads(line) for path in paths for line in path.read_text().splitlines()):
-            rows[row[f"{name[:-1]}_id"]] = row
-    orders, customers = last["orders"].values(), last["customers"]
-    pairs = [(order, customers[str(order["customer_id"])]) for order in orders if not order["gone"]]
+        lines = "".join(path.read_text() for path in paths).splitlines()
+        rows |= {row[f"{name[:-1]}_id"]: row for row in map(json.loads, lines)}
+    orders = [order for order in last["orders"].values() if not order["gone"]]
+    pairs = [(order, last["customers"][order["customer_id"]]) for order in orders]
     assert len(found) == len(pairs) > 900
     assert found == {(o["order_id"], o["customer_id"], o["amount"], c["name"], c["tier"]) for o, c in pairs}
-
-
-def test_a_store_that_is_opened_again_is_timed() -> None:
-    command = [sys.executable, "-m", "benchmarks.restart", "--rows", "2000", "--rounds", "1"]
-    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    assert set(found) == {"reused_s", "rebuilt_rows_per_s"}
-    assert all(low == middle == high > 0 for low, middle, high in found.values())
 
 
 def test_a_footprint_counts_all_processes_of_a_tree() -> None:

@@ -9,16 +9,9 @@ import pytest
 
 from tests.support.places import ROOT
 
-EXECUTOR = {
-    "SPARK_DRIVER_URL": "spark://CoarseGrainedScheduler@driver:7078",
-    "SPARK_EXECUTOR_ID": "3",
-    "SPARK_EXECUTOR_CORES": "2",
-    "SPARK_EXECUTOR_MEMORY": "4096m",
-    "SPARK_APPLICATION_ID": "spark-1",
-    "SPARK_EXECUTOR_POD_IP": "10.0.0.7",
-    "SPARK_RESOURCE_PROFILE_ID": "0",
-    "SPARK_EXECUTOR_POD_NAME": "orders-exec-3",
-}
+OWN = [f"EXECUTOR_{name}" for name in ("ID", "CORES", "MEMORY", "POD_IP", "POD_NAME")]
+NAMES = ("DRIVER_URL", "APPLICATION_ID", "RESOURCE_PROFILE_ID", *OWN)
+EXECUTOR = {f"SPARK_{name}": f"the {name}" for name in NAMES}
 
 
 @pytest.fixture
@@ -61,11 +54,16 @@ def test_an_executor_is_sparks_backend_with_the_options_of_the_driver(programs: 
     options = {f"SPARK_JAVA_OPT_{number}": f"-Done={number}" for number in range(12)} | {"SPARK_JAVA_OPT_2": "-Dtwo=two words"}
     found = entered(programs, "executor", **EXECUTOR, **options, SPARK_CONF_DIR="/opt/spark/conf")
     assert found[:12] == [options[f"SPARK_JAVA_OPT_{number}"] for number in range(12)], "in their order"
-    assert found[12:16] == ["-Xms4096m", "-Xmx4096m", "-cp", f"/opt/spark/conf:{programs}/jars/*:/tmp"]
+    assert found[12:16] == [
+        "-Xmsthe EXECUTOR_MEMORY",
+        "-Xmxthe EXECUTOR_MEMORY",
+        "-cp",
+        f"/opt/spark/conf:{programs}/jars/*:/tmp",
+    ]
     assert found[16] == "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
     values = dict(zip(found[17::2], found[18::2], strict=True))
     assert sorted(values.values()) == sorted(value for name, value in EXECUTOR.items() if name != "SPARK_EXECUTOR_MEMORY")
-    assert values["--executor-id"] == "3"
+    assert values["--executor-id"] == "the EXECUTOR_ID"
     with pytest.raises(subprocess.CalledProcessError) as ended:
         entered(programs, "executor")
     assert "SPARK_EXECUTOR_MEMORY" in ended.value.stderr, "the variable that is lacking"

@@ -456,16 +456,3 @@ def test_what_a_broken_rule_does_in_one_query_is_found_and_told(monkeypatch: pyt
     *batches, end = str(found.value).strip().splitlines()
     assert len(batches) == 3
     assert "('x', 'p'), and the final tables to ('x', 'q')" in end
-
-
-@pytest.mark.parametrize("broken", [False, True])
-def test_one_stage_after_the_other_comes_to_the_ends_of_all_interleavings(
-    broken: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Both ways come to the same wrong ends of a broken rule, too."""
-    if broken:
-        taking_all("resolve", monkeypatch)
-    monkeypatch.setattr(History, "wrong", lambda *_: "")
-    system = join("left")
-    for case in join_cases(2, 1, "left"):
-        assert system.stage_by_stage(case) == system.every_run(case)

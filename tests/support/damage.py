@@ -27,10 +27,6 @@ def a_folder_gone(files: Files, rng: random.Random, folder: Path) -> None:
     shutil.rmtree(rng.choice(files).parent, ignore_errors=True)
 
 
-def one_gone(files: Files, rng: random.Random, folder: Path) -> None:
-    rng.choice(files).unlink()
-
-
 def some_gone(files: Files, rng: random.Random, folder: Path) -> None:
     for file in rng.sample(files, rng.randint(1, len(files))):
         file.unlink()
@@ -73,7 +69,6 @@ def one_twice(files: Files, rng: random.Random, folder: Path) -> None:
 HARMS: list[Callable[[Files, random.Random, Path], None]] = [
     all_gone,
     a_folder_gone,
-    one_gone,
     some_gone,
     all_but_some_gone,
     a_bit_flipped,

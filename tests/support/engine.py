@@ -79,19 +79,10 @@ class Engine:
         self._committed: dict[tuple[StageName, int], Handle] = defaultdict(Handle)
         self._attempt: dict[tuple[StageName, int], Handle] = {}
 
-    def attempted(
-        self,
-        given: dict[StageName, Envelopes],
-        *,
-        stop_after: StageName | None = None,
-        told: Mapping[StageName, Mapping[str, int]] = MappingProxyType({}),
-    ) -> pa.Table:
-        """Run a batch up to and including a stage; its results.  ``given``: what comes to stages from sources.
-
-        ``told``: counters that come to all buckets of a stage.
-        """
-        passed = self.passed(given, stop_after, told)
-        if stop_after:
+    def attempted(self, given: dict[StageName, Envelopes], **how: Any) -> pa.Table:
+        """Run a batch; its results, none of an attempt that stops before them; see ``passed``."""
+        passed = self.passed(given, **how)
+        if how.get("stop_after"):
             return RESULT.empty_table()
         results = [unpack(payload) for payloads in passed.values() for payload in payloads if payload]
         return pa.concat_tables(results or [RESULT.empty_table()])
@@ -102,14 +93,17 @@ class Engine:
         stop_after: StageName | None = None,
         told: Mapping[StageName, Mapping[str, int]] = MappingProxyType({}),
     ) -> Envelopes:
-        """Return what the last stage sends; ``told``: see ``attempted``."""
+        """Return what the last stage sends, or the one to ``stop_after``.
+
+        ``given``: what comes to stages from sources; ``told``: counters that come to a stage.
+        """
         self._attempt = {}
         passed: Envelopes = defaultdict(list)
         for stage in self.specs:
             for bucket, payloads in given.get(stage, {}).items():
                 passed[bucket] += payloads
             if stage in told:
-                passed = defaultdict(list, {bucket: passed.get(bucket, []) for bucket in bucket_ids(self.buckets)})
+                passed = {bucket: passed[bucket] for bucket in bucket_ids(self.buckets)}
             passed = self._run(stage, passed, told.get(stage, {}))
             if stage == stop_after:
                 break
@@ -139,12 +133,9 @@ class Engine:
             processor.init(handle)  # type: ignore[arg-type]
             rows, others = len(payloads), len(heard) or 1
             names, numbers = list(heard) or [None], list(heard.values()) or [1]
-            columns = {
-                "payload": [*payloads, *[None] * others],
-                "counter": [None] * rows + names,
-                "count": [1] * rows + numbers,
-            }
-            frame = pd.DataFrame({"bucket": bucket, **columns, "batch_ms": self.now_ms})
+            columns = {"counter": [None] * rows + names, "count": [1] * rows + numbers}
+            frame = pd.DataFrame({"payload": [*payloads, *[None] * others], **columns})
+            frame = frame.assign(bucket=bucket, batch_ms=self.now_ms)
             for out in processor.handleInputRows((bucket,), iter([frame]), None):
                 for target, payload, counter, number in out.itertuples(index=False):
                     if payload is not None:

@@ -2,7 +2,7 @@
 
 *Why stages are walked one after the other*: no stage sends back to one before it, and a message may be delayed by any time.  So
 for each run there is one in which each stage begins when those before it have ended, and in which each node takes the same
-batches in the same order.  ``System.every_run`` walks the runs one and all, for histories that are small enough.
+batches in the same order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import islice, product
 from typing import Any, NamedTuple
 
 from fkjoin.stages.invariants import live_subscriptions
-from tests.support.machines import Held, Known, Machine, Message, Point, Stage, letters, single, together
+from tests.support.machines import Held, Known, Machine, Message, Point, Stage, Walk, letters, single
 
 
 class Node(NamedTuple):
@@ -81,38 +81,15 @@ class System:
 
     def check(self, cases: Iterable[History]) -> int:
         """Walk all orders of the cases and look at all ends; returns how many ends there are, or raises ``WrongEndError``."""
-        return sum(len(explored.ends) for some in _portions(cases) for explored in self._explored(some))
-
-    def _explored(self, cases: Sequence[History]) -> list[_Explored]:
-        explored = [_Explored(self, case) for case in cases]
-        for stage, machine in self.machines.items():
-            machine.walk({bits for one in explored for bits in one.inputs(stage)})
-            for one in explored:
-                one.go_on(stage)
-        return explored
-
-    def every_run(self, case: History) -> set[tuple[Node, int]]:
-        """Walk all interleavings of all stages; the numbers of what nodes can hold when all messages have arrived."""
-        place = {node: at for at, node in enumerate(case.nodes)}
-        start = ((0,) * len(place), 0, self.known.bits(case.sources))
-        seen, queue, ends = {start}, [start], set()
-        for holds, arrived, there in queue:
-            if arrived == there:
-                ends |= set(zip(case.nodes, holds, strict=True))
-            for node, bits in self.routed(there).items():
-                at = place[node]
-                for batch in together(bits, self._at_once):
-                    held, sent = self.machines[node.stage].step(holds[at], batch)
-                    after = ((*holds[:at], held, *holds[at + 1 :]), arrived | batch, there | sent)
-                    if after not in seen:
-                        seen.add(after)
-                        queue.append(after)
+        ends = 0
+        for some in _portions(cases):
+            explored = [_Explored(self, case) for case in some]
+            for stage, machine in self.machines.items():
+                machine.walk({bits for one in explored for bits in one.inputs(stage)})
+                for one in explored:
+                    one.go_on(stage)
+            ends += sum(len(one.ends) for one in explored)
         return ends
-
-    def stage_by_stage(self, case: History) -> set[tuple[Node, int]]:
-        """Walk one stage after the other; the numbers of what nodes can hold when all messages have arrived."""
-        (explored,) = self._explored([case])
-        return {(case.nodes[at], held) for at, held in explored.ends}
 
     def lockstep(self, cases: Iterable[History]) -> int:
         """Walk all orders, cuts and repetitions of the sources, where each batch goes through all stages at once.
@@ -121,18 +98,18 @@ class System:
         """
         points = 0
         for some in _portions(cases):
-            walks = [_Lockstep(self, case) for case in some]
-            while going := [walk for walk in walks if walk.level and walk.left]:
-                moves = [move for walk in going for move in walk.moves(self._at_once)]
-                for stage, machine in self.machines.items():
-                    machine.compute({step for move in moves for step in move.steps(stage)})
-                    for move in moves:
-                        move.go_on(self, stage)
-                for walk in going:
-                    walk.level, walk.left = [], walk.left - 1
+            lines = [_Line(self, case, self._at_once) for case in some]
+            while going := [line for line in lines if line.walk.goes_on]:
+                moves = [line.move(*step) for line in going for step in line.new_steps()]
+                for machine in self.machines.values():
+                    machine.compute({step for move in moves for step in next(move)})
                 for move in moves:
-                    move.walk.arrive(self, move)
-            points += sum(len(walk.way) for walk in walks)
+                    next(move, None)
+                for line in going:
+                    line.walk.go_on(line.steps)
+            for line in lines:
+                line.check()
+                points += len(line.walk.way)
         return points
 
     def _routed(self, bits: int) -> Mapping[Node, int]:
@@ -211,59 +188,43 @@ class _Explored:
             yield f"{node} takes {_and(took)}" + (f" and sends {_and(sent)}" if sent else "")
 
 
-class _Lockstep:
-    """A case all of whose stages work on a batch before the next one comes."""
+class _Line:
+    """The stages of a case as one machine: it holds what each node does."""
 
-    def __init__(self, system: System, case: History) -> None:
-        self.case, self.place = case, {node: at for at, node in enumerate(case.nodes)}
-        self._system, self._sources = system, system.known.bits(case.sources)
-        self.level: list[tuple[int, tuple[int, ...]]] = [(0, (0,) * len(case.nodes))]
-        self.way: dict[Any, Any] = dict.fromkeys(self.level)
-        self.left = 2 * len(case.sources)
-        """The most batches that are still to come."""
+    def __init__(self, system: System, case: History, at_once: int) -> None:
+        self._system, self._case = system, case
+        self._place = {node: at for at, node in enumerate(case.nodes)}
+        self.walk = Walk(system.known.bits(case.sources), at_once, (0,) * len(case.nodes))
+        self.steps = defaultdict[Any, dict[int, Any]](dict)
+        """What nodes hold after a batch, by what they hold before it, and the batch."""
 
-    def moves(self, at_once: int) -> Iterator[_Move]:
-        """All that can come next."""
-        for point in self.level:
-            for batch in together(self._sources, at_once):
-                yield _Move(self, point, batch, self._system.routed(batch))
+    def new_steps(self) -> list[tuple[Any, int]]:
+        """The steps from here that are not known."""
+        return [(held, batch) for held, batch in self.walk.steps() if batch not in self.steps[held]]
 
-    def arrive(self, system: System, move: _Move) -> None:
-        """Look at the nodes after a move, unless it leads to where one has led."""
-        after = move.point[0] | move.batch, tuple(move.holds)
-        if after in self.way:
-            return
-        self.way[after] = move.point, move.batch
-        self.level.append(after)
-        arrived = system.known.messages(after[0])
-        for node, number in zip(self.case.nodes, after[1], strict=True):
-            held = system.machines[node.stage].holds[number]
-            if reason := held.broken or self.case.wrong(node, held, arrived):
-                batches = (_and(system.known.messages(batch)) for _, batch in steps(self.way, after))
-                raise WrongEndError("\n" + "\n".join([*batches, f"{node}: {reason}"]))
+    def move(self, start: tuple[int, ...], batch: int) -> Iterator[list[tuple[int, int]]]:
+        """Have a batch go through all stages; gives each stage's steps before it takes them."""
+        holds, inputs = list(start), dict(self._system.routed(batch))
+        for stage, machine in self._system.machines.items():
+            nodes = [node for node in inputs if node.stage == stage]
+            taken = [(self._place[node], inputs[node]) for node in nodes]
+            yield [(holds[at], bits) for at, bits in taken]
+            for at, bits in taken:
+                holds[at], sent = machine.step(holds[at], bits)
+                for other, more in self._system.routed(sent).items():
+                    inputs[other] = inputs.get(other, 0) | more
+        self.steps[start][batch] = tuple(holds), 0
 
-
-class _Move:
-    """A batch on its way through all stages."""
-
-    def __init__(self, walk: _Lockstep, point: tuple[int, tuple[int, ...]], batch: int, inputs: Mapping[Node, int]) -> None:
-        self.walk, self.point, self.batch = walk, point, batch
-        self.holds, self._inputs = list(point[1]), dict(inputs)
-
-    def steps(self, stage: str) -> Iterator[tuple[int, int]]:
-        """The steps of a stage's nodes."""
-        for node, bits in self._inputs.items():
-            if node.stage == stage:
-                yield self.holds[self.walk.place[node]], bits
-
-    def go_on(self, system: System, stage: str) -> None:
-        """Have a stage run."""
-        for node, bits in list(self._inputs.items()):
-            if node.stage == stage:
-                at = self.walk.place[node]
-                self.holds[at], sent = system.machines[stage].step(self.holds[at], bits)
-                for other, more in system.routed(sent).items():
-                    self._inputs[other] = self._inputs.get(other, 0) | more
+    def check(self) -> None:
+        """Look at all nodes at all points, the first ones first."""
+        for point in self.walk.way:
+            arrived = self._system.known.messages(point.arrived)
+            for node, number in zip(self._case.nodes, point.held, strict=True):
+                held = self._system.machines[node.stage].holds[number]
+                if reason := held.broken or self._case.wrong(node, held, arrived):
+                    batches = [batch for _, batch in steps(self.walk.way, point)]
+                    told = [_and(self._system.known.messages(batch)) for batch in batches]
+                    raise WrongEndError("\n".join(["", *told, f"{node}: {reason}"]))
 
 
 def steps(way: Mapping[Any, Any], end: Any) -> list[tuple[Any, int]]:

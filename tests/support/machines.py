@@ -78,7 +78,7 @@ class Point(NamedTuple):
     """A machine on its way: what has arrived, the number of what it holds, and what it has sent."""
 
     arrived: int
-    held: int
+    held: Any
     sent: int
 
 
@@ -132,7 +132,7 @@ class Machine:
 
     def way(self, inputs: int) -> Way:
         """The ways to these points.  They are walked again: kept, they would take gigabytes."""
-        walk = _Walk(inputs, self._at_once)
+        walk = Walk(inputs, self._at_once)
         while walk.goes_on:
             self.compute(walk.steps())
             walk.go_on(self._steps)
@@ -141,7 +141,7 @@ class Machine:
     def walk(self, all_inputs: Iterable[int]) -> None:
         """Walk all orders of each of the sets of inputs; a walk of a set is one of all sets within it."""
         for _, some in groupby(sorted(all_inputs, key=int.bit_count, reverse=True), int.bit_count):
-            walks = [_Walk(inputs, self._at_once) for inputs in some if inputs not in self._ends]
+            walks = [Walk(inputs, self._at_once) for inputs in some if inputs not in self._ends]
             while going := [walk for walk in walks if walk.goes_on]:
                 self.compute({step for walk in going for step in walk.steps()})
                 for walk in going:
@@ -193,11 +193,11 @@ class Machine:
         return shown, ""
 
 
-class _Walk:
-    """All orders of a set of inputs, one batch further with each call."""
+class Walk:
+    """All orders of a set of inputs, one batch further with each call; ``start``: what is held."""
 
-    def __init__(self, inputs: int, at_once: int) -> None:
-        self.level = [Point(0, 0, 0)]
+    def __init__(self, inputs: int, at_once: int, start: Any = 0) -> None:
+        self.level = [Point(0, start, 0)]
         self.way: Way = dict.fromkeys(self.level)
         self._batches, self._left = list(together(inputs, at_once)), 2 * inputs.bit_count()
 
@@ -206,13 +206,13 @@ class _Walk:
         """Tell whether there is more to walk; with a rule that is broken there would be no end of it."""
         return bool(self.level) and self._left > 0
 
-    def steps(self) -> Iterator[tuple[int, int]]:
+    def steps(self) -> Iterator[tuple[Any, int]]:
         """The steps from here."""
         for held in {point.held for point in self.level}:
             for batch in self._batches:
                 yield held, batch
 
-    def go_on(self, steps: Sequence[Mapping[int, tuple[int, int]]]) -> None:
+    def go_on(self, steps: Any) -> None:
         """Go those that lead elsewhere."""
         level, self.level, self._left = self.level, [], self._left - 1
         for point in level:

@@ -184,17 +184,11 @@ class MultiJoined(Operator):
         return {"scatter": [multi_join.messages(changes, LEFT)], "subscription": [multi_join.right_messages(changes)]}
 
 
-class Children(Operator):
+class Children(Join):
     """Right rows with a map of their left rows."""
 
     def specs(self, state: StateSpec, rng: random.Random) -> list[StageSpec]:
         return [specs.RekeySpec(state), specs.ChildrenSpec(state, family=child_rows.FAMILY)]
-
-    def change(self, rng: random.Random, version: int) -> oracle.Change:
-        value, name = rng.choice([None, b"x", b"y"]), rng.choice([b"a", b"b", b"c"])
-        if rng.random() < 0.3:
-            return oracle.Change(False, name, value, version)
-        return oracle.Change(True, b"%d" % rng.randrange(9), value, version, rng.choice([name, None]))
 
     def rows(self, changes: Sequence[Any]) -> Rows:
         left, right = child_rows.sides(changes)
@@ -274,15 +268,10 @@ class Windowed(Operator):
         key, version, time, number = zip(*changes, strict=True)
         there, times = np.ones(len(changes), bool), np.array(time, np.int64)
         group, value = pa.array(times).cast(TIME[0].type), pa.array(number, pa.int64())
-        rows = table(
-            JOINED,
-            as_bytes(pa.array(key, pa.string())),
-            versions.encode(versions.identity("test"), [np.array(version, np.int64)]),
-            contributions(TIME, [group], SUMS, [value], there),
-            ~there,
-            times,
-        )
-        return {"regroup": [rows]}
+        made = contributions(TIME, [group], SUMS, [value], there)
+        keys, at = as_bytes(pa.array(key, pa.string())), [np.array(version, np.int64)]
+        version = versions.encode(grouping.SOURCE, at)
+        return {"regroup": [table(JOINED, keys, version, made, ~there, times)]}
 
     def told(self, changes: Sequence[Any]) -> Mapping[StageName, Mapping[str, int]]:
         return {"close": {f"{CAME}0": max(time for _, _, time, _ in changes)}}

@@ -9,9 +9,9 @@ import shutil
 import struct
 import uuid
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -21,14 +21,14 @@ from rocksdict import Options, Rdict
 
 from fkjoin.checkpoint.spark_formats import LogPlace, Version, key_of
 from fkjoin.codec import records, tags, versions
-from fkjoin.codec.arrays import Bytes, masked, prefixed
+from fkjoin.codec.arrays import masked, prefixed
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.spark.buckets import bucket_ids, buckets_of
 from fkjoin.spark.identity import identity_text, with_home
 from fkjoin.spark.schemas import arrow_schema
 from fkjoin.stages.emit_on_change import DIGEST_BYTES, HAS_RESULT
 from fkjoin.state import BYTES, BucketStore
-from fkjoin.state.segments import KEY_BYTES, Meta, decode_segment, encode_segments
+from fkjoin.state.segments import SEGMENT_BYTES
 from tests.support.stores import Log
 
 KEY = StructType().add("region", StringType()).add("n", IntegerType())
@@ -45,13 +45,12 @@ class SavedQuery:
 
     def __init__(self, folder: Path, *, partitions: int = 2, buckets: int = 4, codec: str = "lz4") -> None:
         self.checkpoint, self.partitions, self.buckets, self.codec = folder / "checkpoint", partitions, buckets, codec
-
+        self._stores = folder / "stores"
         self.key, self.row = arrow_schema("key", KEY), arrow_schema("row", ROW)
         facts = {"join": "orders", "stage": "resolve", "buckets": buckets, "joiner": "columns", "materialized": NAME}
         about = {"key": KEY.jsonValue(), "result": ROW.jsonValue(), "parts": [1, 1]}
         self._identity = identity_text(facts, about)
         self._logs = {bucket: Log() for bucket in bucket_ids(buckets)}
-        self._live: dict[int, dict[bytes, bytes | None]] = {bucket: {} for bucket in self._logs}
         self._lineage: list[list[Version]] = [[] for _ in range(partitions)]
         self._snapshots: list[list[Version]] = [[] for _ in range(partitions)]
         self._all: list[dict[int, Version]] = [{} for _ in range(partitions)]
@@ -60,12 +59,11 @@ class SavedQuery:
         folders = [self._of(partition) / "SSTs" for partition in range(partitions)]
         for place in [*folders, *(self.checkpoint / name for name in ("commits", "offsets", "state/0/_metadata/v2"))]:
             place.mkdir(parents=True, exist_ok=True)
-        kinds = [
-            {"stateName": state, "stateVariableType": kind} for state, kind in (("log", "MapState"), ("meta", "ValueState"))
-        ]
+        kinds = {"log": "MapState", "meta": "ValueState"}.items()
+        states = [{"stateName": name, "stateVariableType": kind} for name, kind in kinds]
         operator = {
             "operatorInfo": {"operatorId": 0, "operatorName": "transformWithStateInPandasExec"},
-            "operatorPropertiesJson": json.dumps({"stateVariables": kinds}),
+            "operatorPropertiesJson": json.dumps({"stateVariables": states}),
         }
         (self.checkpoint / "state/0/_metadata/v2/0").write_text(f"v2\n{json.dumps(operator)}")
 
@@ -81,15 +79,12 @@ class SavedQuery:
             version = Version(self.last + 1, str(uuid.uuid4()))
             ids.append([version.id])
             self._all[partition][version.number] = version
-            buckets = [
-                bucket for number, bucket in enumerate(bucket_ids(self.buckets)) if number % self.partitions == partition
-            ]
+            buckets = list(self._logs)[partition :: self.partitions]
             self._put(partition, version, {bucket: (before[bucket], self._logs[bucket].committed) for bucket in buckets})
             self._lineage[partition].append(version)
             if snapshot:
                 self._snapshot(partition, version, buckets)
-        conf: dict[str, str] = {}
-        (self.checkpoint / f"offsets/{self.last}").write_text(f"v1\n{json.dumps({'conf': conf})}\n0")
+        (self.checkpoint / f"offsets/{self.last}").write_text('v1\n{"conf": {}}\n0')
         self.commit(ids)
 
     def commit(self, ids: list[list[str]]) -> None:
@@ -121,9 +116,8 @@ class SavedQuery:
 
     def store(self, bucket: int, folder: Path) -> BucketStore:
         """A bucket's store, replayed from its log: what ``read_state`` reads."""
-        log = self._logs[bucket]
         identity = with_home(self._identity, str(bucket)).encode()
-        return BucketStore(log, folder / str(bucket), identity=identity if log.committed else b"")
+        return BucketStore(self._logs[bucket], folder / str(bucket), identity=identity)
 
     def _of(self, partition: int) -> Path:
         return self.checkpoint / f"state/0/{partition}"
@@ -144,41 +138,26 @@ class SavedQuery:
         names, numbers = prefixed(tags.ROW, keys), buckets_of(keys, self.buckets)
         for number, bucket in enumerate(bucket_ids(self.buckets)):
             mine = pa.array(np.flatnonzero(numbers == number))
-            if len(mine):
-                self._commit(bucket, names.take(mine), values.take(mine), tidy)
+            if not len(mine):
+                continue
+            # With a small limit a log that is mostly dead is cleaned, however small it is.
+            limit = patch("fkjoin.state.bucket.SEGMENT_BYTES", 1 if tidy else SEGMENT_BYTES)
+            with limit, self.store(bucket, self._stores) as store:
+                store.write(names.take(mine), values.take(mine))
+                store.commit()
+            self._logs[bucket].commit()
         for key, row in changes.items():
             if row is None:
                 self.rows.pop(key, None)
             else:
                 self.rows[key] = row
 
-    def _commit(self, bucket: int, keys: Bytes, values: Bytes, tidy: bool) -> None:
-        """Write a bucket's log; ``tidy``: the oldest segment goes, and what is live in it is written again."""
-        log, live, token = self._logs[bucket], self._live[bucket], uuid.uuid4().bytes
-        identity = with_home(self._identity, str(bucket)).encode()
-        known = log.meta()
-        meta = Meta(token, 0, 0, 0, 0, identity, bytes(KEY_BYTES)) if known is None else Meta.decode(known)
-        written = dict(zip(keys.to_pylist(), values.to_pylist(), strict=True))
-        segments, first = list(encode_segments(token, keys, values)), meta.first
-        if tidy and first < meta.next:
-            _, old_keys, old_values = decode_segment(first, log.segment(first))
-            pairs = zip(old_keys.to_pylist(), old_values.to_pylist(), strict=True)
-            still = {key: value for key, value in pairs if key not in written and value is not None and live.get(key) == value}
-            segments += encode_segments(token, pa.array(list(still), BYTES), pa.array(list(still.values()), BYTES))
-            log.remove_segment(first)
-            first += 1
-        live.update(written)
-        for number, segment in enumerate(segments, meta.next):
-            log.put_segment(number, segment)
-        log.set_meta(replace(meta, token=token, first=first, next=meta.next + len(segments)).encode())
-        log.commit()
-
     def _put(self, partition: int, version: Version, of: dict[int, tuple[dict[Any, bytes], dict[Any, bytes]]]) -> None:
         lineage = [{"version": one.number, "checkpointUniqueId": one.id} for one in self._lineage[partition]]
         data = b"".join(len(text).to_bytes(2, "big") + text for text in (b"v4", json.dumps(lineage).encode()))
         for bucket, (before, after) in of.items():
             for name in sorted({*before, *after}, key=str):
-                key = key_of(_NUMBERS["meta" if name == "meta" else "log"], LogPlace(bucket, None if name == "meta" else name))
+                key = _key(bucket, name)
                 if name not in after:
                     data += b"\x10" + len(key).to_bytes(4, "big") + key + b"\xff" * 4
                 elif before.get(name) != after[name]:
@@ -192,8 +171,7 @@ class SavedQuery:
         base = Rdict(str(scratch), Options(raw_mode=True))
         for bucket in buckets:
             for name, data in self._logs[bucket].committed.items():
-                where = LogPlace(bucket, None if name == "meta" else name)
-                base[key_of(_NUMBERS["meta" if name == "meta" else "log"], where)] = _value(data)
+                base[_key(bucket, name)] = _value(data)
         base.flush()
         base.close()
         files = []
@@ -213,6 +191,13 @@ class SavedQuery:
         shutil.rmtree(scratch)
         self._lineage[partition] = [version]
         self._snapshots[partition].append(version)
+
+
+def _key(bucket: int, name: Any) -> bytes:
+    """Make the key of a record of a log: of its meta record, or of a segment by its number."""
+    if name == "meta":
+        return key_of(_NUMBERS["meta"], LogPlace(bucket, None))
+    return key_of(_NUMBERS["log"], LogPlace(bucket, name))
 
 
 def _value(data: bytes) -> bytes:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
@@ -127,13 +128,8 @@ class KeepsDeleted(Sqlite):
 
 class Trims(Sqlite):
     def apply(self, batch: BatchId, upserts: pa.Table, deletes: pa.Table) -> None:
-        texts = [
-            pa.array([None if text is None else text.strip() for text in column.to_pylist()], pa.string())
-            if pa.types.is_string(column.type)
-            else column
-            for column in upserts.columns
-        ]
-        super().apply(batch, pa.table(texts, upserts.column_names), deletes)
+        trimmed = pc.utf8_trim_whitespace(upserts["value"])
+        super().apply(batch, upserts.set_column(1, "value", trimmed), deletes)
 
 
 class OtherColumns(OfSqlite):
@@ -190,20 +186,22 @@ def test_a_query_that_had_no_batch_since_its_start_writes_nothing_after_a_restor
     kinds = StructType().add("id", StringType()).add("n", LongType())
     table: Any = SimpleNamespace(name="it", key=("id",), rest=("n",), key_type=kinds[:1], row_type=kinds[1:], node=Node("it"))
     rows = pa.table({"id": ["a"], "n": [1], "_operation": ["update"]})
-    changes = SimpleNamespace(toArrow=lambda: rows)
+
+    def batch(began_ms: int, previous_ms: int | None) -> Any:
+        changes = SimpleNamespace(toArrow=lambda: rows)
+        return SimpleNamespace(changes=changes, began_ms=began_ms, previous_ms=previous_ms)
+
     sink = Restorable(tmp_path / "db", "it")
     write = sink.begin(table)
-    write(SimpleNamespace(changes=changes, began_ms=100, previous_ms=None), "q", 0)  # type: ignore[arg-type]
-    write(SimpleNamespace(changes=changes, began_ms=200, previous_ms=100), "q", 1)  # type: ignore[arg-type]
+    write(batch(100, None), "q", 0)
+    write(batch(200, 100), "q", 1)
     idle = Restorable(tmp_path / "db", "it").begin(table)
     sink.replace(BatchId("q", 0, 100), rows.select(["id", "n"]))
-    batch: Any = SimpleNamespace(changes=changes, began_ms=300, previous_ms=200)
-    with pytest.raises(
-        FkJoinError, match="^sqlite it has batch 0 of the query, which is about to write batch 2: the query runs"
-    ):
-        idle(batch, "q", 2)
+    says = "^sqlite it has batch 0 of the query, which is about to write batch 2: the query runs"
+    with pytest.raises(FkJoinError, match=says):
+        idle(batch(300, 200), "q", 2)
     assert rows_of(tmp_path / "db", "it") == [{"id": "a", "n": 1}]
-    idle(SimpleNamespace(changes=changes, began_ms=300, previous_ms=100), "q", 1)  # type: ignore[arg-type]
+    idle(batch(300, 100), "q", 1)
 
 
 def test_rows_without_the_columns_are_told(tmp_path: Path) -> None:

@@ -19,18 +19,7 @@ from fkjoin import aggregates as agg
 from fkjoin.events import Enriched
 from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_sections import JobSection
-from fkjoin.plan.rules import (
-    AGGREGATE_READS_ANSWERS,
-    ANSWERS_KEEP_WHAT_IS_READ,
-    FILTER_GOES_BELOW_JOIN,
-    JOIN_KEEPS_WHAT_IT_NEEDS,
-    JOIN_READS_ANSWERS,
-    JOINS_SHARE_STAGES,
-    RESOLVE_MAKES_ROWS,
-    SINKS_SHARE_A_QUERY,
-    VIEW_READS_ANSWERS,
-    WORKERS_EVALUATE_STEPS,
-)
+from fkjoin.plan import rules
 
 LONG = "periodic 2 hours"
 
@@ -56,14 +45,18 @@ class Sources:
     def __init__(self, spark: SparkSession, folder: Path, read: dict[str, Table]) -> None:
         self.spark, self.folder, self.read = spark, folder, read
 
+    def place(self, name: str) -> Path:
+        """A folder that is there."""
+        (self.folder / name).mkdir(parents=True, exist_ok=True)
+        return self.folder / name
+
     def files(self, name: str, key: str, schema: str, **more: Any) -> Table:
         """JSON lines with a known schema; the folder is empty."""
-        place = self.folder / name
-        place.mkdir(exist_ok=True)
         if name not in self.read:
             about: dict[str, Any] = {"version": "lsn", "deleted": "op = 'd'", "format": "json", "name": name} | more
-            columns = f"{schema}, lsn bigint, op string"
-            self.read[name] = Table.from_files(self.spark, place, key=key.split(", "), schema=columns, **about)
+            folder = self.place(name)
+            about |= {"key": key.split(", "), "schema": f"{schema}, lsn bigint, op string"}
+            self.read[name] = Table.from_files(self.spark, folder, **about)
         return self.read[name]
 
     def __getattr__(self, name: str) -> Table:
@@ -106,24 +99,21 @@ def topology(*without: str) -> Callable[[Callable[[Any], Built]], Callable[[Any]
 
 @topology()
 def source_of_json_that_is_learned(of: Sources) -> Table:
-    place = of.folder / "learned"
-    place.mkdir(exist_ok=True)
+    place = of.place("learned")
     (place / "1.json").write_text('{"id": 1, "to": "a", "at": "x", "lsn": 1, "gone": false}\n')
     return Table.from_files(of.spark, place, key="id", version="lsn", deleted="gone", timestamp="lsn", on_error="skip")
 
 
 @topology()
 def source_of_csv(of: Sources) -> Table:
-    place = of.folder / "csv"
-    place.mkdir(exist_ok=True)
+    place = of.place("csv")
     (place / "1.csv").write_text("id,n,lsn\n1,2,3\n")
     return Table.from_files(of.spark, place, key="id", version="lsn")
 
 
 @topology()
 def source_of_parquet_in_folders(of: Sources) -> Table:
-    place = of.folder / "parquet" / "country=de"
-    place.mkdir(parents=True, exist_ok=True)
+    place = of.place("parquet/country=de")
     pq.write_table(pa.table({"id": [1], "part": ["a"], "n": [1.5], "major": [1], "minor": [2]}), place / "1.parquet")
     return Table.from_files(of.spark, of.folder / "parquet", key=["country", "id"], version=["major", "minor"], on_error="fail")
 
@@ -141,16 +131,10 @@ def rates(of: Sources, **more: Any) -> Table:
 
 @topology()
 def source_that_fkjoin_wrote(of: Sources) -> Table:
-    place = of.folder / "written" / "batch=0-0123abcd"
-    place.mkdir(parents=True, exist_ok=True)
-    rows = {
-        "id": ["a"],
-        "n": [1],
-        "_operation": ["insert"],
-        "_version": [[1]],
-        "_timestamp": pa.array([0], pa.timestamp("us", "UTC")),
-    }
-    pq.write_table(pa.table(rows), place / "part-0.parquet")
+    place = of.place("written/batch=0-0123abcd")
+    rows = {"id": ["a"], "n": [1], "_operation": ["insert"], "_version": [[1]]}
+    times = pa.array([0], pa.timestamp("us", "UTC"))
+    pq.write_table(pa.table(rows | {"_timestamp": times}), place / "part-0.parquet")
     says = {"format": 1, "table": "written", "key": ["id"], "timestamps": "_timestamp", "source": False}
     (place.parent / "_fkjoin.json").write_text(json.dumps(says))
     return Table.from_fkjoin(of.spark, of.folder / "written")
@@ -161,15 +145,13 @@ def source_that_fkjoin_wrote(of: Sources) -> Table:
 
 @topology()
 def view_that_workers_cannot_evaluate(of: Sources) -> Table:
-    return of.orders.map_values(["regexp_replace(shop, 'a+', 'b') as shop", "amount"], name="shown", emit="on-update").filter(
-        "amount > 1"
-    )
+    columns = ["regexp_replace(shop, 'a+', 'b') as shop", "amount"]
+    return of.orders.map_values(columns, name="shown", emit="on-update").filter("amount > 1")
 
 
 @topology()
 def join_of_a_table_that_begins_with_a_snapshot(of: Sources) -> Table:
-    place = of.folder / "customers-snapshot"
-    place.mkdir(exist_ok=True)
+    place = of.place("customers-snapshot")
     texts = {name: ["x"] for name in ("customer_id", "name", "region", "op")}
     pq.write_table(pa.table(texts), place / "1.parquet")
     begun = of.customers.with_snapshot(place)
@@ -189,12 +171,12 @@ def join(of: Sources) -> Table:
     return fk_join(of.orders, of.customers, "customer_id")
 
 
-@topology(JOIN_KEEPS_WHAT_IT_NEEDS, RESOLVE_MAKES_ROWS)
+@topology(rules.JOIN_KEEPS_WHAT_IT_NEEDS, rules.RESOLVE_MAKES_ROWS)
 def left_join_by_an_expression_with_fields(of: Sources) -> Table:
     return fk_join(of.orders, of.customers, "upper(customer_id)", "left", ["left.amount", "right.name"])
 
 
-@topology(JOIN_KEEPS_WHAT_IT_NEEDS, RESOLVE_MAKES_ROWS)
+@topology(rules.JOIN_KEEPS_WHAT_IT_NEEDS, rules.RESOLVE_MAKES_ROWS)
 def join_with_expressions(of: Sources) -> Table:
     joiner = ["left.amount * 2 as twice", "concat(left.shop, right.name) as both", F.upper("right.region").alias("region")]
     return fk_join(of.orders, of.customers, F.col("customer_id"), joiner=joiner, name="joined", emit="on-update")
@@ -202,9 +184,8 @@ def join_with_expressions(of: Sources) -> Table:
 
 @topology()
 def join_left_to_spark(of: Sources) -> Table:
-    return fk_join(
-        of.orders, of.customers, "customer_id", "left", "regexp_replace(left.shop, 'a+', right.name) as shown", "joined"
-    )
+    joiner = "regexp_replace(left.shop, 'a+', right.name) as shown"
+    return fk_join(of.orders, of.customers, "customer_id", "left", joiner, "joined")
 
 
 def bought_by(key: Any, row: Any) -> Any:
@@ -238,20 +219,18 @@ def join_with_itself(of: Sources) -> Table:
 
 @topology()
 def join_of_one_log_with_times(of: Sources) -> Table:
-    orders, customers = (
-        of.files(name, key, kind, log="shop", timestamp="lsn")
-        for name, key, kind in (("orders-of-log", "order_id", ORDER), ("customers-of-log", *SIDES["customers"]))
-    )
+    about = {"log": "shop", "timestamp": "lsn"}
+    orders = of.files("orders-of-log", "order_id", ORDER, **about)
+    customers = of.files("customers-of-log", *SIDES["customers"], **about)
     return fk_join(orders, customers, "customer_id", name="joined", validate=True)
 
 
 @topology()
 def join_of_a_stream_and_csv(of: Sources) -> Table:
-    place = of.folder / "others"
-    place.mkdir(exist_ok=True)
-    others = Table.from_files(
-        of.spark, place, key="other", version="lsn", schema="other bigint, name string, lsn bigint", format="csv"
-    )
+    place = of.place("others")
+    about: Any = {"key": "other", "version": "lsn", "format": "csv"}
+    kind = "other bigint, name string, lsn bigint"
+    others = Table.from_files(of.spark, place, schema=kind, **about)
     return fk_join(rates(of, name="rates", on_error="skip"), others, "other", name="joined")
 
 
@@ -263,22 +242,20 @@ def join_of_materialized_views(of: Sources) -> Table:
 
 @topology()
 def periodic_join(of: Sources) -> Table:
-    return fk_join(
-        of.orders, of.customers, "customer_id", joiner=["left.amount", "right.name"], name="joined", emit=LONG
-    ).materialize("rows")
+    how: Any = {"joiner": ["left.amount", "right.name"], "name": "joined", "emit": LONG}
+    return fk_join(of.orders, of.customers, "customer_id", **how).materialize("rows")
 
 
 # Joins of joins
 
 
-@topology(JOINS_SHARE_STAGES, JOIN_KEEPS_WHAT_IT_NEEDS)
+@topology(rules.JOINS_SHARE_STAGES, rules.JOIN_KEEPS_WHAT_IT_NEEDS)
 def star(of: Sources) -> Table:
-    return fk_join(
-        of.joined, of.products, "left.product.id", "left", ["left.left.amount", "left.right.name", "right.title"], "star"
-    )
+    joiner = ["left.left.amount", "left.right.name", "right.title"]
+    return fk_join(of.joined, of.products, "left.product.id", "left", joiner, "star")
 
 
-@topology(JOINS_SHARE_STAGES)
+@topology(rules.JOINS_SHARE_STAGES)
 def star_of_four_with_one_twice(of: Sources) -> Table:
     first = fk_join(of.orders, of.customers, "customer_id", "left")
     second = fk_join(first, of.products, "left.product.id")
@@ -286,7 +263,7 @@ def star_of_four_with_one_twice(of: Sources) -> Table:
     return fk_join(third, of.shops, ["left.left.left.customer_id"], emit=LONG)
 
 
-@topology(ANSWERS_KEEP_WHAT_IS_READ)
+@topology(rules.ANSWERS_KEEP_WHAT_IS_READ)
 def star_that_is_read_in_part(of: Sources) -> Table:
     both = fk_join(of.joined, of.products, "left.product.id", name="star")
     return fk_join(both, of.regions, "left.right.region", joiner=["left.left.left.amount", "right.boss"], name="bossed")
@@ -303,13 +280,13 @@ def join_of_a_materialized_join(of: Sources) -> Table:
     return fk_join(of.joined.materialize("kept"), of.products, "left.product.id", name="priced")
 
 
-@topology(JOIN_READS_ANSWERS, ANSWERS_KEEP_WHAT_IS_READ)
+@topology(rules.JOIN_READS_ANSWERS, rules.ANSWERS_KEEP_WHAT_IS_READ)
 def chain(of: Sources) -> Table:
     joiner = ["left.left.amount", "left.left.shop", "right.boss"]
     return fk_join(of.joined, of.regions, "right.region", "left", joiner, "chain")
 
 
-@topology(JOIN_READS_ANSWERS)
+@topology(rules.JOIN_READS_ANSWERS)
 def chain_of_rows_that_spark_makes(of: Sources) -> Table:
     joiner = ["left.shop", "concat(right.region, '') as region"]
     joined = fk_join(of.orders, of.customers, "customer_id", joiner=joiner, name="joined")
@@ -320,13 +297,13 @@ def bought_in(key: Any, row: Any) -> Any:
     return row["region"]
 
 
-@topology(JOIN_READS_ANSWERS, ANSWERS_KEEP_WHAT_IS_READ)
+@topology(rules.JOIN_READS_ANSWERS, rules.ANSWERS_KEEP_WHAT_IS_READ)
 def chain_through_views(of: Sources) -> Table:
     seen = of.joined.filter("left.amount > 1").map_values(["left.amount", "upper(right.region) as region"], name="seen")
     return fk_join(seen, of.regions, "region", joiner=["left.amount * 2 as twice", "right.boss"], name="chain")
 
 
-@topology(JOIN_READS_ANSWERS, JOINS_SHARE_STAGES)
+@topology(rules.JOIN_READS_ANSWERS, rules.JOINS_SHARE_STAGES)
 def three_in_a_row_of_both_kinds(of: Sources) -> Table:
     first = fk_join(of.orders, of.customers, "customer_id", "left", ["left.product", "left.shop", "right.region"])
     second = fk_join(first, of.regions, "region", "left", ["left.product", "left.shop", "right.boss"])
@@ -353,7 +330,7 @@ def join_with_an_aggregate_of_itself(of: Sources) -> Table:
 # Aggregates
 
 
-@topology(WORKERS_EVALUATE_STEPS)
+@topology(rules.WORKERS_EVALUATE_STEPS)
 def aggregates_of_each_kind(of: Sources) -> Table:
     grouped = of.orders.group_by(["customer_id", "upper(shop) as shop"], name="sums")
     wanted = {"rows": agg.count(), "known": agg.count("amount"), "total": agg.sum("amount"), "units": agg.sum("product.n")}
@@ -364,9 +341,8 @@ def aggregates_of_each_kind(of: Sources) -> Table:
 def aggregate_of_members(of: Sources) -> Table:
     columns = {"all": agg.collect_list("amount"), "ids": agg.string_agg("product.id", ", ", order_by="amount", descending=True)}
     least = agg.min_by("product.id", "amount", 3)
-    return of.orders.group_by("customer_id", name="members").agg(
-        **columns, least=least, having="ids is null or customer_id <> ids"
-    )
+    members = of.orders.group_by("customer_id", name="members")
+    return members.agg(**columns, least=least, having="ids is null or customer_id <> ids")
 
 
 @topology()
@@ -374,18 +350,18 @@ def aggregate_without_a_name(of: Sources) -> Table:
     return of.customers.group_by("region", value=["name"], emit="on-update").count()
 
 
-@topology(AGGREGATE_READS_ANSWERS, ANSWERS_KEEP_WHAT_IS_READ)
+@topology(rules.AGGREGATE_READS_ANSWERS, rules.ANSWERS_KEEP_WHAT_IS_READ)
 def aggregate_of_a_join(of: Sources) -> Table:
     return of.joined.group_by("right.region", name="sums").agg(orders=agg.count(), total=agg.sum("left.amount"))
 
 
-@topology(AGGREGATE_READS_ANSWERS)
+@topology(rules.AGGREGATE_READS_ANSWERS)
 def aggregate_of_a_view_of_a_join(of: Sources) -> Table:
     joined = fk_join(of.orders, of.customers, "customer_id", joiner=["left.amount * 2 as twice", "right.region"], name="joined")
     return joined.filter("twice > 1", name="large").group_by("region", "twice", name="sums").sum("twice")
 
 
-@topology(ANSWERS_KEEP_WHAT_IS_READ)
+@topology(rules.ANSWERS_KEEP_WHAT_IS_READ)
 def aggregate_of_a_star(of: Sources) -> Table:
     both = fk_join(of.joined, of.products, "left.product.id", name="star")
     return both.group_by("right.title", name="sold").agg(total=agg.sum("left.left.amount"))
@@ -433,21 +409,21 @@ def reduced(of: Sources) -> Table:
 # Several tables as one
 
 
-@topology(WORKERS_EVALUATE_STEPS)
+@topology(rules.WORKERS_EVALUATE_STEPS)
 def cogroup_of_sources(of: Sources) -> Table:
     bought = of.orders.group_by("customer_id", name="bought").agg(bought=agg.count())
     brought = of.returns.group_by("customer_id", name="brought").agg(brought=agg.sum("amount"))
     return cogroup(bought, brought, emit="on-update")
 
 
-@topology(AGGREGATE_READS_ANSWERS)
+@topology(rules.AGGREGATE_READS_ANSWERS)
 def cogroup_of_one_join(of: Sources) -> Table:
     counted = of.joined.group_by("right.region", name="counted").agg(orders=agg.count())
     summed = of.joined.group_by("right.region", name="summed").agg(total=agg.sum("left.amount"))
     return cogroup(counted, summed, name="both").materialize("kept")
 
 
-@topology(WORKERS_EVALUATE_STEPS)
+@topology(rules.WORKERS_EVALUATE_STEPS)
 def merge_of_views(of: Sources) -> Table:
     cheap, dear = of.orders.filter("amount < 2", name="cheap"), of.returns.filter("amount >= 2", name="dear")
     return cheap.merge(dear, name="some", emit=LONG).materialize("kept").filter("shop is not null", name="seen")
@@ -455,10 +431,9 @@ def merge_of_views(of: Sources) -> Table:
 
 @topology()
 def merge_of_joins_grouped(of: Sources) -> Table:
-    one, other = (
-        fk_join(table, of.customers, "customer_id", joiner=["left.amount", "right.region"], name=f"{table.name}-joined")
-        for table in (of.orders, of.returns)
-    )
+    joiner = ["left.amount", "right.region"]
+    one = fk_join(of.orders, of.customers, "customer_id", joiner=joiner, name="orders-joined")
+    other = fk_join(of.returns, of.customers, "customer_id", joiner=joiner, name="returns-joined")
     return one.merge(other, name="all", emit="on-update").group_by("region", name="counted").count()
 
 
@@ -467,14 +442,14 @@ def join_by_key(of: Sources) -> Table:
     return of.orders.join(of.returns, how="outer")
 
 
-@topology(JOIN_KEEPS_WHAT_IT_NEEDS)
+@topology(rules.JOIN_KEEPS_WHAT_IT_NEEDS)
 def join_by_key_of_a_join_summed_up(of: Sources) -> Table:
     columns = ["left.right.region as region", "left.left.amount - right.amount as rest"]
     rest = of.joined.join(of.returns, how="left", joiner=columns, name="rest", emit="on-update").materialize("kept")
     return rest.group_by("region", name="counted").count()
 
 
-@topology(JOIN_KEEPS_WHAT_IT_NEEDS)
+@topology(rules.JOIN_KEEPS_WHAT_IT_NEEDS)
 def join_by_key_made_by_spark(of: Sources) -> Table:
     return of.orders.join(of.returns, joiner="java_method('java.lang.Math', 'abs', left.product.n) as n", emit=LONG)
 
@@ -484,7 +459,7 @@ def children_of_a_source(of: Sources) -> Table:
     return of.customers.with_children(of.orders, "customer_id")
 
 
-@topology(JOIN_READS_ANSWERS)
+@topology(rules.JOIN_READS_ANSWERS)
 def children_of_a_join(of: Sources) -> Table:
     book = of.customers.with_children(of.joined, "left.customer_id", column="orders", name="book", emit="on-update")
     return book.materialize("the-book")
@@ -492,14 +467,13 @@ def children_of_a_join(of: Sources) -> Table:
 
 @topology()
 def join_with_children(of: Sources) -> Table:
-    book = of.customers.with_children(
-        of.orders.filter("amount > 1"), "lower(customer_id)", column="orders", name="book", emit=LONG
-    )
+    how: Any = {"column": "orders", "name": "book", "emit": LONG}
+    book = of.customers.with_children(of.orders.filter("amount > 1"), "lower(customer_id)", **how)
     sizes = book.map_values(["region", "cardinality(orders) as n"], name="sizes")
     return fk_join(of.returns, sizes, "customer_id", name="returned")
 
 
-@topology(WORKERS_EVALUATE_STEPS)
+@topology(rules.WORKERS_EVALUATE_STEPS)
 def flat_map_of_a_view_summed_up(of: Sources) -> Table:
     words = of.orders.filter("amount > 1", name="dear").flat_map("split(shop, ' ')", key=["order_id", "col as word"])
     return words.group_by("word", name="counts").count()
@@ -514,13 +488,13 @@ def rekey_of_a_join_joined(of: Sources) -> Table:
 # Views of them
 
 
-@topology(VIEW_READS_ANSWERS, RESOLVE_MAKES_ROWS, FILTER_GOES_BELOW_JOIN)
+@topology(rules.VIEW_READS_ANSWERS, rules.RESOLVE_MAKES_ROWS, rules.FILTER_GOES_BELOW_JOIN)
 def view_of_a_join(of: Sources) -> Table:
     joined = fk_join(of.orders, of.customers, "customer_id", "left", ["left.amount", "upper(right.region) as region"], "joined")
     return joined.filter("amount > 1").map_values(["region"])
 
 
-@topology(FILTER_GOES_BELOW_JOIN)
+@topology(rules.FILTER_GOES_BELOW_JOIN)
 def filters_of_a_join_summed_up(of: Sources) -> Table:
     columns = ["left.product", "left.amount", "right.region"]
     joined = fk_join(of.orders, of.customers, "customer_id", joiner=columns, name="joined")
@@ -528,16 +502,15 @@ def filters_of_a_join_summed_up(of: Sources) -> Table:
     return some.group_by("region", name="sums").sum("amount")
 
 
-@topology(VIEW_READS_ANSWERS)
+@topology(rules.VIEW_READS_ANSWERS)
 def view_of_a_join_that_spark_evaluates(of: Sources) -> Table:
     return of.joined.filter("regexp_replace(right.name, 'a+', '') <> ''", name="seen").materialize("kept")
 
 
 @topology()
 def view_of_a_star(of: Sources) -> Table:
-    return fk_join(of.joined, of.products, "left.product.id", name="star").map_values(
-        ["left.left.amount", "right.title"], name="seen"
-    )
+    star = fk_join(of.joined, of.products, "left.product.id", name="star")
+    return star.map_values(["left.left.amount", "right.title"], name="seen")
 
 
 @topology()
@@ -561,7 +534,7 @@ def events_enriched_by_an_aggregate_and_a_join(of: Sources) -> Enriched:
 # Jobs
 
 
-@topology(SINKS_SHARE_A_QUERY, VIEW_READS_ANSWERS)
+@topology(rules.SINKS_SHARE_A_QUERY, rules.VIEW_READS_ANSWERS)
 def job_with_sinks(of: Sources) -> Job:
     return job(
         of,
@@ -573,17 +546,13 @@ def job_with_sinks(of: Sources) -> Job:
 
 @topology()
 def job_of_everything(of: Sources) -> Job:
+    by_region = {"extractor": "right.region", "joiner": ["left.left.amount", "right.boss"]}
     return job(
         of,
         joins={
             "joined": {"left": "orders", "right": "customers", "extractor": "customer_id", "how": "left"},
             "star": {"left": "joined", "right": "regions", "extractor": "left.shop"},
-            "chain": {
-                "left": "joined",
-                "right": "regions",
-                "extractor": "right.region",
-                "joiner": ["left.left.amount", "right.boss"],
-            },
+            "chain": {"left": "joined", "right": "regions", **by_region},
         },
         aggregates={
             "sums": {"of": "joined", "group_by": "left.customer_id as customer_id", "columns": {"total": "sum(left.amount)"}},
@@ -596,11 +565,10 @@ def job_of_everything(of: Sources) -> Job:
     )
 
 
-@topology(WORKERS_EVALUATE_STEPS)
+@topology(rules.WORKERS_EVALUATE_STEPS)
 def job_of_windows(of: Sources) -> Job:
-    (of.folder / "orders").mkdir(exist_ok=True)
     kind = "order_id string, shop string, at timestamp, sent timestamp, lsn bigint"
-    about = {"path": str(of.folder / "orders"), "key": "order_id", "schema": kind, "format": "json"}
+    about = {"path": str(of.place("orders")), "key": "order_id", "schema": kind, "format": "json"}
     window = {"time": "at", "size": "10 minutes", "slide": "5 minutes", "grace": "2 minutes", "idle": "1 minute"}
     grouped = {"of": "orders", "group_by": "shop", "window": window, "emit": "on-close", "columns": {"n": "count()"}}
     return job(
@@ -613,10 +581,9 @@ def job_of_windows(of: Sources) -> Job:
 
 @topology()
 def job_of_events(of: Sources) -> Job:
-    (of.folder / "clicks").mkdir(exist_ok=True)
     return job(
         of,
-        events={"clicks": {"path": str(of.folder / "clicks"), "schema": "buyer string, page string"}},
+        events={"clicks": {"path": str(of.place("clicks")), "schema": "buyer string, page string"}},
         enrichments={"seen": {"table": "customers", "events": "clicks", "on": "buyer", "how": "left"}},
         sinks={"seen": "seen"},
     )
@@ -627,8 +594,8 @@ def job(of: Sources, sinks: dict[str, str], **made: Any) -> Job:
     tables = {}
     for name in ("orders", "customers", "regions"):
         key, kind = SIDES[name]
-        (of.folder / name).mkdir(exist_ok=True)
-        about = {"path": str(of.folder / name), "key": key, "schema": f"{kind}, lsn bigint, op string", "format": "json"}
+        columns = f"{kind}, lsn bigint, op string"
+        about = {"path": str(of.place(name)), "key": key, "schema": columns, "format": "json"}
         tables[name] = {**about, "version": "lsn", "deleted": "op = 'd'"}
     spec = {
         "name": "shop",
