@@ -2,7 +2,7 @@
 
 *Why stages are walked one after the other*: no stage sends back to one before it, and a message may be delayed by any time.  So
 for each run there is one in which each stage begins when those before it have ended, and in which each node takes the same
-batches in the same order.  ``System.every_run`` walks the runs one and all, for histories that are small enough.
+batches in the same order.
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ class Origin(NamedTuple):
 class System:
     """The stages of an operator, in their order.
 
-    ``to``: the node to which a message goes.  ``row``: reads a result.  ``at_once``: the most messages in a batch.
+    ``to``: the stage to which a channel's messages go.  ``row``: reads a result.  ``at_once``: the most messages in a batch.
     """
 
     def __init__(
-        self, stages: Mapping[str, Stage], to: Callable[[Message], Node], row: Callable[[bytes], Any], at_once: int = 1
+        self, stages: Mapping[str, Stage], to: Mapping[str, str], row: Callable[[bytes], Any], at_once: int = 1
     ) -> None:
         self.known, self._at_once = Known(), at_once
         self.machines = {name: Machine(stage, self.known, row, at_once) for name, stage in stages.items()}
-        self._node = cache(lambda bit: to(*self.known.messages(bit)))
+        self._to = to
         self.routed = cache(self._routed)
 
     def check(self, cases: Iterable[History]) -> int:
@@ -90,29 +90,6 @@ class System:
             for one in explored:
                 one.go_on(stage)
         return explored
-
-    def every_run(self, case: History) -> set[tuple[Node, int]]:
-        """Walk all interleavings of all stages; the numbers of what nodes can hold when all messages have arrived."""
-        place = {node: at for at, node in enumerate(case.nodes)}
-        start = ((0,) * len(place), 0, self.known.bits(case.sources))
-        seen, queue, ends = {start}, [start], set()
-        for holds, arrived, there in queue:
-            if arrived == there:
-                ends |= set(zip(case.nodes, holds, strict=True))
-            for node, bits in self.routed(there).items():
-                at = place[node]
-                for batch in together(bits, self._at_once):
-                    held, sent = self.machines[node.stage].step(holds[at], batch)
-                    after = ((*holds[:at], held, *holds[at + 1 :]), arrived | batch, there | sent)
-                    if after not in seen:
-                        seen.add(after)
-                        queue.append(after)
-        return ends
-
-    def stage_by_stage(self, case: History) -> set[tuple[Node, int]]:
-        """Walk one stage after the other; the numbers of what nodes can hold when all messages have arrived."""
-        (explored,) = self._explored([case])
-        return {(case.nodes[at], held) for at, held in explored.ends}
 
     def lockstep(self, cases: Iterable[History]) -> int:
         """Walk all orders, cuts and repetitions of the sources, where each batch goes through all stages at once.
@@ -139,7 +116,8 @@ class System:
         """The messages, by the nodes to which they go."""
         there = defaultdict[Node, int](int)
         for bit in single(bits):
-            there[self._node(bit)] |= bit
+            (message,) = self.known.messages(bit)
+            there[Node(self._to[message.channel], message.key)] |= bit
         return there
 
 
