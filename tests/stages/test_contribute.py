@@ -18,7 +18,7 @@ from fkjoin.codec.vectors import Columns, Where
 from fkjoin.folds.extremes import Extreme
 from fkjoin.folds.fold import Fold
 from fkjoin.folds.sums import Count, WholeSum
-from fkjoin.stages import Counters, aggregate, join_rows, regroup, rekey, resolve, split_rows, subscription
+from fkjoin.stages import Counters, aggregate, join_rows, regroup, resolve, split_rows
 from fkjoin.stages.answer_rows import AnswerRows, Joined, RowMaker
 from fkjoin.stages.contribute import Carry, Contribute, Fields
 from fkjoin.state import MemoryStore
@@ -63,10 +63,8 @@ def changes(rows: list[tuple[int, Any]], *, left: bool) -> pa.Table:
 def joined(join: MemoryJoin, part: list[tuple[int, Any]]) -> tuple[pa.Table, pa.Table]:
     """The answers of one batch of events of both sides, and the results."""
     sides = [changes([one for one in part if one[1][0] == left], left=left) for left in (True, False)]
-    rekeyed = rekey(sides[0], join.stores[0], join.count, **TIMES)
-    pages = subscription(rekeyed.subscriptions, sides[1], join.stores[1], join.count, in_order=True, **TIMES)
-    answers = pa.concat_tables([rekeyed.answers, *pages])
-    return answers, resolve(join_rows(answers, join.how), join.stores[2], join.count, **TIMES)
+    answers = join.answers(*sides)
+    return answers, join.resolved(answers)
 
 
 @given(

@@ -412,5 +412,3 @@ def test_in_one_query_an_aggregate_is_a_recomputation_after_every_batch(first: i
 def test_a_flat_map_is_a_recomputation_after_every_batch(first: int, second: int, at_once: int) -> None:
     """Two rows, each with or without an output under each of two keys, so that both make one, hide it, and take it back."""
     assert flat_map(at_once=at_once).lockstep(flat_map_cases(first, second)) > ENDS
-
-

@@ -18,18 +18,9 @@ from fkjoin import Table, fk_join
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES
 from fkjoin.codec.messages import JOINED, LEFT, table
-from fkjoin.stages import Counters, answered, counters, gather, merge, resolve, scatter
+from fkjoin.stages import Counters, counters, merge, resolve
 from fkjoin.state import MemoryStore
-from fkjoin.testing import (
-    REORDER,
-    AggregateTest,
-    Change,
-    EnrichTest,
-    FlatMapTest,
-    JoinTest,
-    KeyJoinTest,
-    event,
-)
+from fkjoin.testing import REORDER, AggregateTest, Change, EnrichTest, FlatMapTest, JoinTest, KeyJoinTest, event
 from tests.support import merging, multi_join
 from tests.support.queries import run, table_of, write_lines
 from tests.support.sampling import examples
@@ -78,23 +69,17 @@ def viewed(batches: list[list[Change]]) -> tuple[Any, Counters]:
 
 
 def joined_at_once(batches: list[list[Change]]) -> tuple[Any, Counters]:
-    of, stores, count = multi_join.of_rights("left", "left"), [MemoryStore() for _ in range(3)], Counters()
-    joined = multi_join.Joined(of)
+    join = multi_join.MemoryMultiJoin(("left", "left"), in_order=True)
     for batch in batches:
-        changes = [
-            multi_join.Change(
-                LEFT if one.side == "left" else int(one.key == "c"),
-                one.key,
-                one.version or 0,
-                None if one.row is None else str(one.row["n"]),
-                (None, None) if one.row is None else (one.row["to"], "c"),
-            )
-            for one in batch
-        ]
-        lefts, rows = scatter(multi_join.messages(changes, LEFT), stores[0], count, 2, **TIMES)
-        answers = answered(lefts, multi_join.right_messages(changes), stores[1], count, [1, 1], **TIMES)
-        joined.take(gather(pa.concat_tables([rows, *answers]), stores[2], count, of, in_order=True, **TIMES))
-    return dict(joined), count
+        changes = []
+        for one in batch:
+            number = LEFT if one.side == "left" else int(one.key == "c")
+            text, foreign = None, (None, None)
+            if one.row is not None:
+                text, foreign = str(one.row["n"]), (one.row["to"], "c")
+            changes.append(multi_join.Change(number, one.key, one.version or 0, text, foreign))
+        join.batch(changes)
+    return dict(join.joined), join.count
 
 
 def _bytes(change: Change) -> bytes | None:
