@@ -130,7 +130,7 @@ CHANGES = st.lists(
         _changed,
         key=st.sampled_from(["a", "b", "c", "d", "a\0", "\U0001f43c"]),
         version=st.integers(0, 40),
-        group=st.sampled_from(["g", "h", "", "g\xff", None]),
+        group=st.sampled_from(["g", "g", "g", "h", "", "g\xff", None]),
         values=VALUES,
         ts=st.integers(0, 9),
     ),
@@ -178,6 +178,12 @@ def test_whatever_the_order_behind_a_topic_the_end_is_the_same(changes: list[Cha
         ends.append((comparable(grouping.table), [entry for entry in grouping.groups.items() if entry[0][:1] == b"o"]))
     assert ends[0] == ends[1]
     assert ends[0][0] == comparable(recomputed(changes))
+
+
+def test_of_rows_with_one_value_no_more_are_shown_than_are_wanted() -> None:
+    grouping = Grouping(VALUE, *COLLECTED[-2:])
+    grouping.batch(Change(key, 1, "g", (7, "q", None, None, key)) for key in "defg")
+    assert grouping.table == {"g": (["q"] * 3, [7] * 2)}
 
 
 class Written(MemoryStore):

@@ -117,26 +117,14 @@ def test_the_order_of_changes_with_one_version_makes_no_difference(run: Run, dra
 
 
 def test_ties_are_counted_and_repeats_are_none() -> None:
-    test = JoinTest("to", how="left")
-    one, other = (Change("left", "a", row, 1) for row in NAMES[:2])
-    test.feed(one)
-    test.feed(one)
-    assert (test.count[counters.TIES], test.count[counters.STALE]) == (0, 1)
-    test.feed(other)
-    assert test.count[counters.TIES] == 1
-    again = JoinTest("to", how="left")
-    again.feed(one, other, one)
-    assert again.count[counters.TIES] == 1
-    assert again.table == test.table
-
-
-def test_a_row_wins_over_a_deletion_with_its_version() -> None:
-    changes = [Change("left", "a", row, 1) for row in (NAMES[0], None)]
-    for order in (changes, changes[::-1]):
-        test = JoinTest("to", how="left")
-        for change in order:
-            test.feed(change)
-        assert set(test.table) == {"a"}
+    one, other, gone = (Change("left", "a", row, 1) for row in (*NAMES[:2], None))
+    feed = RUNS["join"]
+    for batches, ties, stale in (([[one], [one]], 0, 1), ([[one], [one], [other]], 1, 2), ([[one, other, one]], 1, 2)):
+        _, count = feed(batches)
+        assert (count[counters.TIES], count[counters.STALE]) == (ties, stale)
+    for batches in ([[one], [gone]], [[gone], [one]]):
+        table, _ = feed(batches)
+        assert set(table) == {"a"}, "a row wins over a deletion with its version"
 
 
 def test_files_end_alike_in_whatever_order_their_lines_come(spark: SparkSession, tmp_path: Path) -> None:
