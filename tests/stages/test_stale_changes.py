@@ -24,7 +24,7 @@ from fkjoin.folds.fold import Fold
 from fkjoin.folds.sums import Count
 from fkjoin.lowering.stage import let_through
 from fkjoin.plan import nodes as topology
-from fkjoin.stages import Counters, aggregate, join_rows, merge, regroup, rekey, resolve, retention, subscription
+from fkjoin.stages import Counters, aggregate, counters, join_rows, merge, regroup, rekey, resolve, retention, subscription
 from fkjoin.stages.invariants import GuardedStore
 from fkjoin.stages.merge import slots_of
 from fkjoin.stages.regroup import contributions
@@ -34,6 +34,7 @@ from tests.support import child_rows, multi_join
 from tests.support.oracle import Change, Joined, apply, batch_join, messages, sides
 from tests.support.replay.memory_join import MemoryJoin
 from tests.support.sampling import examples
+from tests.support.topic_changes import Kept, Place, Sent
 
 RETENTION = 1000
 KEYS, NAMES = (b"j", b"k"), (b"a", b"b")
@@ -347,6 +348,22 @@ def test_a_staged_aggregate_is_of_the_rows_that_regroup_holds(steps: list[tuple[
 
     staged.drive(steps, round_of)
     assert sorted(shown.values()) == sorted(rows_by_group(staged.stores[0]))
+
+
+@pytest.mark.parametrize("stage", ["resolve", "regroup", "spread", "merge", "pair", "enrich", "scatter"])
+def test_a_deleted_row_is_remembered_for_the_retention_time(stage: str) -> None:
+    kept = Kept(stage)
+    for now_ms, key, version, value, alive in (
+        (0, b"k", 5, b"row", True),
+        (10, b"k", 6, None, False),
+        (10, b"k", 4, b"row", False),
+        (11, b"another", 1, b"row", False),
+        (12, b"k", 4, b"row", True),
+    ):
+        kept.now_ms = now_ms
+        kept.batch([Sent(Place(version, 0, version), Change(False, key, value, 0))])
+        assert (b"k" in kept.live) == alive
+    assert kept.count[counters.STALE] == 1
 
 
 def test_a_mark_ends_also_where_its_row_had_one_of_another_topic() -> None:
